@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* syscall() reports through errno; ours report through the value and leave errno as it was. */
+static long value_or_error(long result, int saved_errno)
+{
+    if (result == -1) {
+        result = -errno;
+        errno = saved_errno;
+    }
+    return result;
+}
+
+long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns)
+{
+    int saved = errno;
+    struct timespec timeout = { .tv_sec = (time_t)(timeout_ns / NS_PER_S),
+                                .tv_nsec = (long)(timeout_ns % NS_PER_S) };
+
+    return value_or_error(
+        syscall(SYS_futex, word, operation, value, timeout_ns == NS_NEVER ? NULL : &timeout, NULL, 0), saved);
+}
+
+void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error)
+{
+    int saved = errno;
+    long result = value_or_error(syscall(SYS_mmap, address, length, protection, flags, fd, offset), saved);
+
+    /* Addresses of the upper half do not occur in user space; the kernel's errors are -4095..-1. */
+    if (result < 0 && result >= -4095) {
+        if (ret_error)
+            *ret_error = (int)result;
+        return NULL;
+    }
+    return (void *)result;
+}
+
+int sys_munmap(void *address, size_t length)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_munmap, address, length), saved);
+}
+
+int sys_memfd_create(const char *name, unsigned flags)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_memfd_create, name, flags), saved);
+}
+
+void sys_punch_hole(int fd, off_t offset, off_t length)
+{
+    int saved = errno;
+
+    (void)value_or_error(
+        syscall(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length), saved);
+}
+
+int sys_pidfd_open(pid_t pid)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_pidfd_open, pid, 0), saved);
+}
+
+ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
+                             const struct iovec *remote, unsigned long remote_count)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_process_vm_readv, pid, local, local_count, remote, remote_count, 0),
+                          saved);
+}
+
+ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
+                              const struct iovec *remote, unsigned long remote_count)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, 0),
+                          saved);
+}
+
+int sys_membarrier(int command)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_membarrier, command, 0, 0), saved);
+}
+
+void sys_random(void *buffer, size_t length)
+{
+    int saved = errno;
+    uint8_t *next = buffer;
+
+    while (length) {
+        long got = syscall(SYS_getrandom, next, length, 0);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) { /* no getrandom (seccomp): keys get guessable, nothing else breaks */
+            ns_t mix = sys_now() * 0x9e3779b97f4a7c15ull;
+            *next++ = (uint8_t)(mix >> 32);
+            length--;
+            continue;
+        }
+        next += got;
+        length -= (size_t)got;
+    }
+    errno = saved;
+}
+
+ns_t sys_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (ns_t)now.tv_sec * NS_PER_S + (ns_t)now.tv_nsec;
+}
+
+pid_t sys_gettid(void)
+{
+    return (pid_t)syscall(SYS_gettid);
+}

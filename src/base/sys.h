@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* System calls that must not go through libc: UCX and Open MPI hook its mmap and munmap, and some wrappers are newer than
+ * GLIBC_2.34. Each returns what the kernel returns: a value >= 0, or -errno. errno is left alone. */
+#ifndef BASE_SYS_H
+#define BASE_SYS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "base/types.h"
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+/* timeout_ns: relative; NS_NEVER waits for ever (FUTEX_WAIT only). */
+long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
+/* MAP_FAILED is never returned: NULL on failure, with the reason in *ret_error (-errno) if that is not NULL. */
+void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error);
+int sys_munmap(void *address, size_t length);
+int sys_memfd_create(const char *name, unsigned flags);
+/* madvise, fallocate(PUNCH_HOLE): both only free memory, a failure costs nothing but that memory. */
+void sys_punch_hole(int fd, off_t offset, off_t length);
+int sys_pidfd_open(pid_t pid);
+ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
+                             const struct iovec *remote, unsigned long remote_count);
+ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
+                              const struct iovec *remote, unsigned long remote_count);
+/* membarrier(2); -errno where the kernel or a seccomp filter refuses. */
+int sys_membarrier(int command);
+void sys_random(void *buffer, size_t length);
+ns_t sys_now(void);
+pid_t sys_gettid(void);
+
+#endif
