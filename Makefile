@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# A thin door to meson and ninja; `make help` lists what it opens.
+
+BUILD  ?= build
+PREFIX ?= /usr/local
+DESTDIR ?=
+CHECK  ?=
+
+.PHONY: all demo check check-long bench bench-check install lint clean help
+
+all: $(BUILD)/build.ninja
+	@ninja -C $(BUILD)
+
+$(BUILD)/build.ninja:
+	@scripts/install-deps.sh build
+	@meson setup $(BUILD) $(if $(wildcard /usr/include/cmocka.h),,-Dtests=false)
+
+demo:
+	@scripts/install-deps.sh build demo
+	@$(MAKE) --no-print-directory all
+	@scripts/demo.sh $(BUILD)/softhca
+
+check:
+	@scripts/install-deps.sh build check
+	@scripts/run-tests.py 2>&1
+
+check-long:
+	@scripts/install-deps.sh build check
+	@scripts/run-tests.py --long 2>&1
+
+bench: all
+	@scripts/install-deps.sh build bench
+	@bench/run $(CHECK)
+
+bench-check:
+	@$(MAKE) --no-print-directory bench CHECK=--check
+
+# A build directory of its own: the prefix is compiled into nothing, but meson remembers it.
+install:
+	@scripts/install-deps.sh build
+	@if [ -d build-install ]; then \
+	    meson configure build-install --prefix $(abspath $(PREFIX)); \
+	else \
+	    meson setup build-install --prefix $(abspath $(PREFIX)) --buildtype release -Dtests=false; \
+	fi
+	@ninja -C build-install
+	@DESTDIR=$(abspath $(DESTDIR)) meson install -C build-install --no-rebuild
+
+lint:
+	@scripts/lint.sh
+
+clean:
+	@rm -rf build build-gcc build-clang build-asan build-tsan build-install
+
+help:
+	@echo 'make                        build/softhca and build/lib'
+	@echo 'make demo                   install what is missing, build, and show two processes talking'
+	@echo 'make check                  all tests; the last line is "N passed, N failed, N skipped"'
+	@echo 'make check-long             the same without a limit on time'
+	@echo 'make bench [CHECK=--check]  measurements (against their bars)'
+	@echo 'make install PREFIX=/usr/local DESTDIR='
+	@echo 'make lint                   formatting, include arrows, static analysis'

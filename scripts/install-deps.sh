@@ -1,0 +1,61 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# usage: install-deps.sh GROUP…   (build, demo, check, bench)
+# Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
+# network, when everything is there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev libdeflate-dev)
+demo=(ibverbs-utils perftest iproute2)
+check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
+       python3-pyverbs rdma-core ibverbs-providers librdmacm-dev rdmacm-utils ucx-utils valgrind strace)
+bench=("${demo[@]}" ucx-utils)
+
+wanted=()
+for group in "$@"; do
+    case $group in
+    build) wanted+=("${build[@]}") ;;
+    demo) wanted+=("${demo[@]}") ;;
+    check) wanted+=("${check[@]}") ;;
+    bench) wanted+=("${bench[@]}") ;;
+    *) echo "install-deps.sh: no group '$group'" >&2; exit 2 ;;
+    esac
+done
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "install-deps.sh: not a Debian system; these packages (or their like) are needed: ${wanted[*]}" >&2
+    exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    as_root=(sudo)
+fi
+
+missing=()
+for package in $(printf '%s\n' "${wanted[@]}" | sort -u); do
+    # ${db:Status-Status} is a field of dpkg-query, not of the shell.
+    # shellcheck disable=SC2016
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing+=("$package")
+done
+
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "installing: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    "${as_root[@]}" apt-get update -q
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "${missing[@]}"
+fi
+
+# Container images of Debian leave out /usr/share/doc, where python3-pyverbs ships rdma-core's tests.
+if [[ " $* " == *" check "* && ! -d /usr/share/doc/rdma-core/tests && ! -d build-deps/rdma-core-tests ]]; then
+    echo "fetching rdma-core's tests from python3-pyverbs"
+    mkdir -p build-deps
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    chmod 755 "$work"
+    (cd "$work" && apt-get download -q python3-pyverbs && dpkg-deb -x python3-pyverbs_*.deb unpacked)
+    mv "$work/unpacked/usr/share/doc/rdma-core/tests" build-deps/rdma-core-tests
+fi

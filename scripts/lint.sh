@@ -1,0 +1,16 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# usage: lint.sh [--format]   Formatting, include arrows, static analysis; --format: formatting only.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+mapfile -t files < <(git ls-files '*.c' '*.h' 2>/dev/null | grep -v '^build' ||
+                     find src tools tests bench -name '*.[ch]')
+status=0
+clang-format --dry-run -Werror "${files[@]}" || status=1
+[ "${1-}" = --format ] && exit $status
+
+scripts/check-arrows.py || status=1
+cppcheck --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 --std=c11 --library=posix -Isrc \
+    -j2 --suppress=missingIncludeSystem --suppress=preprocessorErrorDirective src tools || status=1
+exit $status

@@ -1,0 +1,285 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Builds and runs everything that `make check` stands for, and ends with `N passed, N failed, N skipped`.
+
+A stage is a build directory: the plain gcc build with all tests, a clang build, and the sanitizer builds with the tests
+that make sense there. Cases are counted one by one: TAP and cmocka output are read from meson's log; a test that speaks
+neither is one case, and exit code 77 with a last line of output is a skip with its reason.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# name, build directory, C compiler, meson options, suites (None: all), timeout multiplier
+STAGES = [
+    ("gcc", "build", "gcc", [], None, 1),
+    ("clang", "build-clang", "clang", [], ["unit", "sim", "abi"], 1),
+    ("asan", "build-asan", "gcc", ["-Db_sanitize=address,undefined"], ["unit", "sim", "behaviour", "stress"], 4),
+    ("tsan", "build-tsan", "clang", ["-Db_sanitize=thread", "-Db_lundef=false"],
+     ["unit", "sim", "behaviour", "stress"], 6),
+]
+
+SANITIZER_ENV = {
+    "asan": {"ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
+             "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
+    "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:history_size=4"},
+}
+
+
+class Tally:
+    def __init__(self):
+        self.passed = 0
+        self.failed = []
+        self.skipped = []
+
+    def add(self, name, outcome, reason=""):
+        if outcome == "pass":
+            self.passed += 1
+        elif outcome == "skip":
+            self.skipped.append((name, reason or "no reason given"))
+        else:
+            self.failed.append((name, reason))
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run(command, **kwargs):
+    return subprocess.run(command, cwd=TOP, stdin=subprocess.DEVNULL, **kwargs)
+
+
+def last_line(text):
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def tap_cases(text):
+    """Yields (name, outcome, reason) for each test point, and a failure if the plan was not kept."""
+    plan, seen, before = None, 0, ""
+    for line in text.splitlines():
+        match = re.match(r"1\.\.(\d+)(?:\s*#\s*SKIP\s*(.*))?", line, re.I)
+        if match:
+            plan = int(match.group(1))
+            if plan == 0:
+                yield "", "skip", match.group(2) or before
+            continue
+        if re.match(r"Bail out!", line):
+            yield "", "fail", line
+            continue
+        point = re.match(r"(not )?ok\b\s*(\d+)?\s*(?:-\s*)?(.*)$", line)
+        if not point:
+            text_line = line.lstrip("# ").strip()
+            before = text_line or before
+            continue
+        seen += 1
+        rest = point.group(3)
+        directive = re.search(r"#\s*(SKIP|TODO)\S*\s*(.*)$", rest, re.I)
+        if directive and directive.group(1).upper() == "SKIP":
+            name = rest[:directive.start()].strip()
+            # cmocka: "not ok 3 # SKIP name", the reason is what it printed before.
+            reason = directive.group(2) if name else before
+            yield name or directive.group(2), "skip", reason
+        elif directive:
+            yield rest[:directive.start()].strip(), "pass", ""
+        else:
+            yield rest.strip(), "fail" if point.group(1) else "pass", before if point.group(1) else ""
+        before = ""
+    if plan is not None and plan != seen and plan > 0:
+        yield "", "fail", f"{plan} test points planned, {seen} seen"
+
+
+def cmocka_cases(text):
+    for outcome, name in re.findall(r"^\[\s+(OK|SKIPPED|FAILED|ERROR)\s+\] (\w+)$", text, re.M):
+        if outcome == "OK":
+            yield name, "pass", ""
+        elif outcome == "SKIPPED":
+            yield name, "skip", ""
+
+
+def count_record(tally, stage, record):
+    name = f"{stage}: {record['name']}"
+    result = record["result"]
+    out, err = record.get("stdout", ""), record.get("stderr", "")
+    counted = failed = 0
+    if re.search(r"^1\.\.\d+", out, re.M):
+        for case, outcome, reason in tap_cases(out):
+            tally.add(f"{name} {case}".rstrip(), outcome, reason)
+            counted += 1
+            failed += outcome == "fail"
+    elif re.search(r"^\[=+\] Running", out + err, re.M) and result == "OK":
+        for case, outcome, reason in cmocka_cases(out + err):
+            tally.add(f"{name} {case}", outcome, reason)
+            counted += 1
+    if result in ("OK", "EXPECTEDFAIL"):
+        if not counted:
+            tally.add(name, "pass")
+    elif result == "SKIP":
+        if not counted:
+            tally.add(name, "skip", last_line(out) or last_line(err))
+    elif not failed:
+        tally.add(name, "fail", f"{result.lower()}, exit status {record.get('returncode')}: {last_line(err or out)}")
+
+
+def build(stage, directory, compiler, options):
+    path = os.path.join(TOP, directory)
+    env = dict(os.environ, CC=compiler)
+    if os.path.exists(os.path.join(path, "build.ninja")):
+        step = run(["meson", "configure", directory, "-Dwerror=true", "-Dtests=true"], env=env, capture_output=True,
+                   text=True)
+    else:
+        step = run(["meson", "setup", directory, "-Dwerror=true"] + options, env=env, capture_output=True, text=True)
+    if step.returncode:
+        return step.stdout + step.stderr
+    step = run(["ninja", "-C", directory], capture_output=True, text=True)
+    return step.stdout + step.stderr if step.returncode else None
+
+
+def suites_of(directory):
+    listing = run(["meson", "introspect", "--tests", directory], capture_output=True, text=True)
+    found = set()
+    for test in json.loads(listing.stdout or "[]"):
+        found.update(suite.split(":", 1)[-1] for suite in test["suite"])
+    return found
+
+
+def address_space_too_random():
+    """The sanitizers of gcc 12 and clang 14 need their shadow where 32 bits of randomness may put something else."""
+    try:
+        bits = int(open("/proc/sys/vm/mmap_rnd_bits", encoding="ascii").read())
+    except (OSError, ValueError):
+        return False
+    return bits > 28 and run(["setarch", "-R", "true"], capture_output=True).returncode == 0
+
+
+def run_stage(tally, stage, directory, compiler, options, suites, multiplier, long):
+    began = time.monotonic()
+    say(f"== {stage}: building in {directory}")
+    errors = build(stage, directory, compiler, options)
+    if errors is not None:
+        say("\n".join(errors.splitlines()[-60:]))
+        tally.add(f"{stage}: builds without warnings", "fail", last_line(errors))
+        return
+    tally.add(f"{stage}: builds without warnings", "pass")
+
+    present = suites_of(directory)
+    command = ["meson", "test", "-C", directory, "--no-rebuild", "--print-errorlogs",
+               "--timeout-multiplier", str(multiplier * (4 if long else 1))]
+    if suites is not None:
+        chosen = [suite for suite in suites if suite in present]
+        if not chosen:
+            say(f"== {stage}: no tests of {', '.join(suites)}")
+            return
+        for suite in chosen:
+            command += ["--suite", suite]
+    # A test in the suite "long" is for check-long; one in "plain" only makes sense without sanitizers.
+    if not long:
+        command += ["--no-suite", "long"]
+    if stage != "gcc":
+        command += ["--no-suite", "plain"]
+    if stage in SANITIZER_ENV and address_space_too_random():
+        command += ["--wrapper", "setarch -R"]
+    log = os.path.join(TOP, directory, "meson-logs", "testlog.json")
+    if os.path.exists(log):
+        os.unlink(log)
+    env = dict(os.environ, **SANITIZER_ENV.get(stage, {}))
+    env.setdefault("CMOCKA_MESSAGE_OUTPUT", "TAP")
+    if long:
+        env["SOFTHCA_TEST_LONG"] = "1"
+    for noise in ("MALLOC_PERTURB_",):
+        env.setdefault(noise, "0")
+    say(f"== {stage}: running")
+    status = run(command, env=env).returncode
+    records = 0
+    if os.path.exists(log):
+        for line in open(log, encoding="utf-8", errors="replace"):
+            count_record(tally, stage, json.loads(line))
+            records += 1
+    if not records and status:
+        tally.add(f"{stage}: meson test", "fail", f"exit status {status}, no log")
+    say(f"== {stage}: {time.monotonic() - began:.0f} s")
+
+
+def lint(tally):
+    say("== lint")
+    step = run(["scripts/check-arrows.py"], capture_output=True, text=True)
+    if step.stdout:
+        say(step.stdout.rstrip())
+    tally.add("lint: includes point down, every file names its licence", "fail" if step.returncode else "pass",
+              last_line(step.stdout))
+    version = shutil.which("clang-format") and run(["clang-format", "--version"], capture_output=True, text=True).stdout
+    if not version or " version 14." not in " " + version:
+        tally.add("lint: format", "skip", "needs clang-format 14: another version formats differently")
+    else:
+        step = run(["scripts/lint.sh", "--format"], capture_output=True, text=True)
+        if step.returncode:
+            say("\n".join((step.stdout + step.stderr).splitlines()[-20:]))
+        tally.add("lint: format", "fail" if step.returncode else "pass", last_line(step.stdout + step.stderr))
+
+
+def readable_by_everybody():
+    """Tests between users need a checkout that an ordinary user can reach."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        return True
+    probe = run([os.path.join(TOP, "scripts", "as-user.sh"), "test", "-r", os.path.join(TOP, "Makefile")],
+                capture_output=True)
+    return probe.returncode == 0
+
+
+def rerun_from_copy(arguments):
+    """The checkout is in a directory that only root can enter (/root, a CI workspace): run a copy of it elsewhere."""
+    copy = tempfile.mkdtemp(prefix="softhca-check-", dir="/var/tmp")
+    os.chmod(copy, 0o755)
+    try:
+        tree = os.path.join(copy, "softhca")
+        shutil.copytree(TOP, tree, symlinks=True,
+                        ignore=lambda folder, names: [n for n in names if folder == TOP and n.startswith("build")
+                                                      and n != "build-deps"])
+        say(f"== the checkout cannot be read by an ordinary user: running from {tree}")
+        return subprocess.run([os.path.join(tree, "scripts", "run-tests.py")] + arguments, cwd=tree,
+                              stdin=subprocess.DEVNULL).returncode
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--long", action="store_true", help="no limit on time")
+    parser.add_argument("--stage", action="append", help="only this stage (lint, " +
+                        ", ".join(stage[0] for stage in STAGES) + ")")
+    options = parser.parse_args()
+    if not readable_by_everybody():
+        return rerun_from_copy(sys.argv[1:])
+
+    os.umask(0o022)
+    began = time.monotonic()
+    tally = Tally()
+    try:
+        if not options.stage or "lint" in options.stage:
+            lint(tally)
+        for stage in STAGES:
+            if not options.stage or stage[0] in options.stage:
+                run_stage(tally, *stage, options.long)
+    except Exception as error:  # the closing line is a promise, whatever goes wrong
+        tally.add("run-tests.py", "fail", repr(error))
+
+    say(f"== {time.monotonic() - began:.0f} s in all")
+    for name, reason in tally.skipped:
+        say(f"skipped: {name}: {reason}")
+    for name, reason in tally.failed:
+        say(f"failed: {name}" + (f": {reason}" if reason else ""))
+    say(f"{tally.passed} passed, {len(tally.failed)} failed, {len(tally.skipped)} skipped")
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
