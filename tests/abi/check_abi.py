@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Compares a library's dynamic symbols with the list in abi/, and the list with the distribution's library.
+
+usage: check_abi.py LIBRARY SYMBOL_LIST MAP [DISTRIBUTION_LIBRARY]
+
+Checks: every name@@node and its type, no further exports, NEEDED is libc only, no symbol newer than GLIBC_2.34, the
+SONAME, no constructors, a stack that is not executable.
+"""
+import re
+import subprocess
+import sys
+
+NEWEST_GLIBC = (2, 34)
+ALLOWED_NEEDED = {"libc.so.6"}
+
+failures = []
+
+
+def check(condition, text):
+    if not condition:
+        failures.append(text)
+
+
+def readelf(*arguments):
+    return subprocess.run(["readelf", "-W", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def dynamic_symbols(library):
+    """-> (defined {"name@@node": type}, hidden twins {"name@node": type}, undefined names)"""
+    defined, hidden, undefined = {}, {}, []
+    for line in readelf("--dyn-syms", library).splitlines():
+        fields = line.split()
+        if len(fields) < 8 or not fields[0].rstrip(":").isdigit():
+            continue
+        kind, section, name = fields[3], fields[6], fields[7]
+        if section == "UND":
+            undefined.append(name)
+        elif section == "ABS" and kind == "OBJECT":
+            continue  # the version nodes themselves, with some linkers
+        elif "@@" in name:
+            defined[name] = kind
+        else:
+            hidden[name] = kind
+    return defined, hidden, undefined
+
+
+def listed_symbols(path):
+    symbols = {}
+    for line in open(path):
+        fields = line.split("#")[0].split()
+        if fields:
+            symbols[fields[0]] = fields[1]
+    return symbols
+
+
+def mapped_names(path):
+    text = re.sub(r"/\*.*?\*/", "", open(path).read(), flags=re.S)
+    names = set()
+    for node, body in re.findall(r"(\w[\w.]*) \{(.*?)\}", text, flags=re.S):
+        body = body.split("local:")[0].replace("global:", "")
+        names |= {f"{name.strip()}@@{node}" for name in body.split(";") if name.strip()}
+    return names
+
+
+def compare(what, have, want):
+    for name in sorted(want.keys() - have.keys()):
+        failures.append(f"{what}: {name} is missing")
+    for name in sorted(have.keys() - want.keys()):
+        failures.append(f"{what}: {name} is too much")
+    for name in sorted(have.keys() & want.keys()):
+        check(have[name] == want[name], f"{what}: {name} is {have[name]}, not {want[name]}")
+
+
+def main():
+    library, symbol_list, version_map = sys.argv[1:4]
+    listed = listed_symbols(symbol_list)
+    defined, hidden, undefined = dynamic_symbols(library)
+    compare("library against list", defined, listed)
+    for name in hidden:
+        failures.append(f"library: {name} is not a default version")
+    check(mapped_names(version_map) == listed.keys(), "version script and list differ: " +
+          " ".join(sorted(mapped_names(version_map) ^ listed.keys())))
+
+    dynamic = readelf("-d", library)
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
+    check(needed <= ALLOWED_NEEDED | {n for n in needed if n.startswith("ld-linux")},
+          f"NEEDED has {sorted(needed)}")
+    soname = re.findall(r"\(SONAME\).*\[(.*)\]", dynamic)
+    check(soname == [library.rsplit("/", 1)[-1]], f"SONAME is {soname}")
+    check(re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW", dynamic), "not bound at load time")
+    check(re.search(r"\(FLAGS_1\).*NODELETE", dynamic), "can be unloaded")
+    for version in re.findall(r"GLIBC_(\d+)\.(\d+)", readelf("-V", library)):
+        check(tuple(map(int, version)) <= NEWEST_GLIBC, "needs GLIBC_" + ".".join(version))
+    check(not re.search(r"GNU_STACK.*RWE", readelf("-l", library)), "executable stack")
+    size = re.search(r"\(INIT_ARRAYSZ\)\s+(\d+)", dynamic)
+    check(not size or int(size.group(1)) <= 8, "has constructors")
+
+    if len(sys.argv) > 4:
+        theirs, _, _ = dynamic_symbols(sys.argv[4])
+        compare("list against the distribution", listed, theirs)
+        note = ", equal to the distribution's"
+    else:
+        note = "; the distribution's library is not here to compare with"
+    for failure in failures:
+        print("not ok -", failure)
+    if not failures:
+        print(f"ok - {len(listed)} names{note}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
