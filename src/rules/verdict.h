@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The outcome of a rule, decided once: what the initiator's completion says, what goes over the link as a NAK, which
+ * completion or asynchronous event the responder raises (verbs-contract §3.10, IBA 9.7.4.1 and 9.9). */
+#ifndef RULES_VERDICT_H
+#define RULES_VERDICT_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum verdict {
+    VERDICT_OK,
+    VERDICT_LOCAL_LENGTH,        /* the receive is too short, or the message too long */
+    VERDICT_LOCAL_QP_OPERATION,  /* the WR contradicts its QP */
+    VERDICT_LOCAL_PROTECTION,    /* lkey, range, PD or right of a local buffer */
+    VERDICT_LOCAL_ACCESS,        /* the local buffer of a receive consumed by RDMA WRITE with immediate */
+    VERDICT_WINDOW_BIND,         /* bind or local invalidate refused */
+    VERDICT_INVALID_REQUEST,     /* responder: opcode, length, QP access flags, alignment, resources */
+    VERDICT_REMOTE_ACCESS,       /* responder: rkey, PD, right or range */
+    VERDICT_REMOTE_OPERATION,    /* responder: its own receive WQE is at fault */
+    VERDICT_RECEIVER_NOT_READY,  /* responder: no receive WQE; RNR NAK */
+    VERDICT_RETRY_EXCEEDED,
+    VERDICT_RNR_RETRY_EXCEEDED,
+    VERDICT_BAD_RESPONSE,
+    VERDICT_FLUSHED,
+    VERDICT_FATAL,
+    VERDICT_COUNT
+};
+
+/* AETH syndrome (IBA 9.7.5.1.2, table 45): two bits of kind and five of value. */
+#define SYNDROME_KIND(s)  ((uint8_t)(((s) >> 5) & 3))
+#define SYNDROME_VALUE(s) ((uint8_t)((s)&0x1f))
+enum { SYNDROME_ACK = 0, SYNDROME_RNR = 1, SYNDROME_NAK = 3 };
+enum nak_code { NAK_SEQUENCE, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, NAK_INVALID_RD };
+
+const char *verdict_name(enum verdict verdict);
+/* Status of the completion that the WR's own side reports. */
+enum ibv_wc_status verdict_wc_status(enum verdict verdict);
+/* Responder's verdict to the NAK code it answers with; -1: no NAK (drop). */
+int verdict_nak_code(enum verdict verdict);
+/* NAK code received to the requester's verdict; NAK_SEQUENCE has none (VERDICT_OK: retransmit). */
+enum verdict verdict_of_nak(uint8_t code);
+
+#endif

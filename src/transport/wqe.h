@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Work queue elements: pointer-free, in the published segment, so that another process can say where a work request is. */
+#ifndef TRANSPORT_WQE_H
+#define TRANSPORT_WQE_H
+
+#include <infiniband/verbs.h>
+#include <stdint.h>
+
+#include "base/psn.h"
+#include "rules/keys.h"
+
+/* Layout of struct ibv_sge, which it is copied from. */
+struct wqe_sge {
+    uint64_t address;
+    uint32_t length, lkey;
+};
+_Static_assert(sizeof(struct wqe_sge) == sizeof(struct ibv_sge), "copied from struct ibv_sge as a whole");
+
+/* Where a UD packet goes: copied from the address handle when the work request is posted, so that the handle may be destroyed at
+ * once (verbs-contract §1.2). Also the path of a connected QP. */
+struct path_address {
+    uint8_t source_gid[16], destination_gid[16]; /* as on the wire */
+    uint32_t flow_label;
+    uint32_t source_ifindex;
+    uint32_t destination_ifindex; /* 0: the destination is not on this host */
+    uint8_t traffic_class, hop_limit, service_level, is_multicast;
+    uint8_t reserved[16];
+};
+_Static_assert(sizeof(struct path_address) == 64, "one cache line of a UD WQE");
+
+enum send_wqe_flags { WQE_SIGNALED = 1, WQE_SOLICITED = 2, WQE_FENCE = 4, WQE_INLINE = 8 };
+
+struct send_wqe {
+    uint64_t wr_id;
+    uint8_t opcode;  /* enum ibv_wr_opcode */
+    uint8_t flags;   /* enum send_wqe_flags; WQE_SIGNALED already includes sq_sig_all */
+    uint8_t num_sge; /* 0 with WQE_INLINE */
+    uint8_t by_reference; /* the sender chose PACKET_BY_REFERENCE for it */
+    uint32_t length; /* of the message */
+    uint32_t imm_or_rkey; /* immediate (network order) or rkey to invalidate */
+    uint32_t rkey;
+    uint64_t remote_address;
+    union {
+        struct {
+            uint64_t compare_add, swap;
+        } atomic;
+        struct {
+            uint32_t remote_qpn, remote_qkey;
+        } ud;
+    };
+    psn_t first_psn;  /* set when transmission begins; kept for retransmission */
+    uint32_t packets; /* PSNs that the message takes; 0: not begun */
+    uint64_t reserved;
+    /* The rest of the slot: for UD a struct path_address, then
+     *   WQE_INLINE           length bytes of payload
+     *   IBV_WR_BIND_MW       a struct window_bind
+     *   otherwise            num_sge struct wqe_sge */
+};
+_Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
+
+struct recv_wqe {
+    uint64_t wr_id;
+    uint32_t num_sge;
+    uint32_t reserved;
+    struct wqe_sge sge[];
+};
+
+#define RECV_WQE_SIZE(max_sge) (sizeof(struct recv_wqe) + (max_sge) * sizeof(struct wqe_sge))
+
+static inline void *send_wqe_body(struct send_wqe *wqe, enum ibv_qp_type type)
+{
+    return (char *)(wqe + 1) + (type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
+}
+
+static inline struct path_address *send_wqe_address(struct send_wqe *wqe)
+{
+    return (struct path_address *)(wqe + 1);
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* BTH opcodes (IBA 9.2.1, table 38) and what each is: all other code asks this table and lists no opcodes. */
+#ifndef WIRE_OPCODE_H
+#define WIRE_OPCODE_H
+
+#include <stdint.h>
+
+enum bth_service { SERVICE_RC = 0x00, SERVICE_UC = 0x20, SERVICE_UD = 0x60 };
+#define BTH_SERVICE(opcode)   ((opcode)&0xe0)
+#define BTH_OPERATION(opcode) ((opcode)&0x1f)
+
+enum bth_operation {
+    OP_SEND_FIRST = 0x00,
+    OP_SEND_MIDDLE = 0x01,
+    OP_SEND_LAST = 0x02,
+    OP_SEND_LAST_IMM = 0x03,
+    OP_SEND_ONLY = 0x04,
+    OP_SEND_ONLY_IMM = 0x05,
+    OP_WRITE_FIRST = 0x06,
+    OP_WRITE_MIDDLE = 0x07,
+    OP_WRITE_LAST = 0x08,
+    OP_WRITE_LAST_IMM = 0x09,
+    OP_WRITE_ONLY = 0x0a,
+    OP_WRITE_ONLY_IMM = 0x0b,
+    OP_READ_REQUEST = 0x0c,
+    OP_READ_RESPONSE_FIRST = 0x0d,
+    OP_READ_RESPONSE_MIDDLE = 0x0e,
+    OP_READ_RESPONSE_LAST = 0x0f,
+    OP_READ_RESPONSE_ONLY = 0x10,
+    OP_ACKNOWLEDGE = 0x11,
+    OP_ATOMIC_ACKNOWLEDGE = 0x12,
+    OP_COMPARE_SWAP = 0x13,
+    OP_FETCH_ADD = 0x14,
+    OP_SEND_LAST_INVALIDATE = 0x16,
+    OP_SEND_ONLY_INVALIDATE = 0x17,
+};
+
+enum opcode_properties {
+    OPCODE_FIRST = 1 << 0,   /* begins a message of several packets */
+    OPCODE_MIDDLE = 1 << 1,
+    OPCODE_LAST = 1 << 2,    /* ends one */
+    OPCODE_ONLY = 1 << 3,
+    OPCODE_REQUEST = 1 << 4, /* goes to the responder; else to the requester */
+    OPCODE_SEND = 1 << 5,
+    OPCODE_WRITE = 1 << 6,
+    OPCODE_READ = 1 << 7,    /* READ request or response */
+    OPCODE_ATOMIC = 1 << 8,
+    OPCODE_ACK = 1 << 9,
+    OPCODE_HAS_IMM = 1 << 10,
+    OPCODE_HAS_INVALIDATE = 1 << 11,
+    OPCODE_HAS_RETH = 1 << 12,
+    OPCODE_HAS_ATOMIC_ETH = 1 << 13,
+    OPCODE_HAS_AETH = 1 << 14,
+    OPCODE_HAS_ATOMIC_ACK = 1 << 15,
+    OPCODE_HAS_DETH = 1 << 16,
+    OPCODE_HAS_PAYLOAD = 1 << 17,
+    OPCODE_NEEDS_RECEIVE = 1 << 18, /* consumes a receive WQE (at its first packet for SEND, at the last for WRITE with immediate) */
+};
+
+struct opcode_info {
+    const char *name;       /* NULL: reserved or not supported */
+    uint32_t properties;    /* enum opcode_properties */
+    uint8_t header_length;  /* BTH and extension headers */
+};
+
+extern const struct opcode_info opcode_table[256];
+
+#endif
