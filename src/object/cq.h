@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion queues and channels (verbs-contract §5). */
+#ifndef OBJECT_CQ_H
+#define OBJECT_CQ_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "object/context.h"
+#include "object/event.h"
+#include "object/segment.h"
+
+/* One completion as it waits in the ring: in the segment, pointer-free. */
+struct cqe {
+    uint64_t wr_id;
+    uint32_t qpn;
+    uint32_t retires;     /* sends: counter after which the slot is free (sender.retired = retires once polled) */
+    uint8_t status;       /* enum ibv_wc_status */
+    uint8_t opcode;       /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
+    uint8_t is_send;
+    uint8_t service_level;
+    uint32_t byte_len;
+    uint32_t wc_flags;
+    uint32_t imm_or_rkey;
+    uint32_t src_qpn;
+    uint32_t vendor_err;
+    uint64_t timestamp_ns;  /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
+    uint64_t wallclock_ns;
+};
+_Static_assert(sizeof(struct cqe) == 64, "one cache line");
+
+enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
+
+struct channel {
+    struct ibv_comp_channel ibv;
+    struct event_queue queue;
+    uint32_t number;
+};
+
+struct cq {
+    union {
+        struct ibv_cq ibv;
+        struct ibv_cq_ex ex;
+    };
+    struct lock lock; /* guards the ring, arm state, polling window of cq_ex */
+    struct cq_record *record;
+    uint32_t number;
+    struct cqe *ring;
+    uint32_t mask;      /* slots - 1 */
+    uint32_t flags;     /* enum ibv_create_cq_attr_flags */
+    uint64_t wc_flags;  /* cq_ex: what completions must carry */
+    bool is_extended;
+    struct channel *channel;
+    struct list event;  /* link in channel->queue.entries while an event is queued; at most one unread event... see cq.c */
+    uint32_t events_queued; /* under channel->queue.lock */
+    struct ack_account completion_events, async_events;
+    uint16_t moderation_count, moderation_period; /* 0: off */
+    uint32_t since_event; /* completions since the last event, for moderation */
+    bool moderation_timer_runs;
+    const struct cqe *current; /* extended polling: the completion being read */
+};
+
+static inline struct cq *cq_of(struct ibv_cq *cq)
+{
+    return container_of(cq, struct cq, ibv);
+}
+static inline struct channel *channel_of(struct ibv_comp_channel *channel)
+{
+    return container_of(channel, struct channel, ibv);
+}
+
+struct cq_attributes {
+    uint32_t cqe;
+    void *user_context;
+    struct channel *channel;
+    uint32_t comp_vector;
+    uint64_t wc_flags; /* extended only */
+    uint32_t flags;
+    bool extended;
+};
+
+int channel_create(struct context *context, struct channel **ret_channel);
+int channel_destroy(struct channel *channel); /* -EBUSY */
+int channel_get_event(struct channel *channel, struct cq **ret_cq); /* blocks like async_get() */
+
+int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq);
+int cq_resize(struct cq *cq, uint32_t cqe);
+int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us);
+int cq_arm(struct cq *cq, bool solicited_only);
+/* -EBUSY while used; blocks on unacknowledged events. */
+int cq_destroy(struct cq *cq);
+void cq_ack_events(struct cq *cq, unsigned count);
+
+/* Polls up to `count`: progress first if empty. Frees send slots of what it returns. */
+int cq_poll(struct cq *cq, int count, struct ibv_wc *wc);
+/* Extended polling: 0, -ENOENT; between start and end the CQ's lock is held (unless SINGLE_THREADED). */
+int cq_start_poll(struct cq *cq);
+int cq_next_poll(struct cq *cq);
+void cq_end_poll(struct cq *cq);
+
+/* Adds a completion and fires a notification if due. Called with the QP's lock held. On overrun: CQ_ERR, object_ports->cq_overrun(). */
+void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited);
+/* Removes completions of a QP that is destroyed or reset; others keep their order, the arm state stays. */
+void cq_purge_qp(struct cq *cq, uint32_t qpn);
+void cq_moderation_due(struct cq *cq);
+
+/* A QP or WQ starts or ends using the CQ. -EINVAL if it is being destroyed. */
+int cq_use(struct cq *cq);
+void cq_unuse(struct cq *cq);
+
+/* Frees send slots of a QP after its completion was polled: object/qp.c. */
+void qp_retire_sends(uint32_t qpn, uint32_t retires);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Protection domains, memory regions and windows, address handles (verbs-contract §4, §8.2). */
+#ifndef OBJECT_PD_H
+#define OBJECT_PD_H
+
+#include <infiniband/verbs.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+#include "object/context.h"
+#include "object/segment.h"
+
+struct pd {
+    struct ibv_pd ibv;
+    struct context *context;
+    struct pd_record *record;
+    uint32_t number;
+};
+
+struct mr {
+    struct ibv_mr ibv;
+    struct pd *pd;
+    uint32_t slot;
+    uint32_t access;
+    uint64_t iova;
+};
+
+struct mw {
+    struct ibv_mw ibv;
+    struct pd *pd;
+    uint32_t slot;
+};
+
+struct ah {
+    struct ibv_ah ibv;
+    struct pd *pd;
+    uint8_t port, sgid_index;
+    struct path_address path;
+};
+
+static inline struct pd *pd_of(struct ibv_pd *pd)
+{
+    return container_of(pd, struct pd, ibv);
+}
+static inline struct mr *mr_of(struct ibv_mr *mr)
+{
+    return container_of(mr, struct mr, ibv);
+}
+static inline struct mw *mw_of(struct ibv_mw *mw)
+{
+    return container_of(mw, struct mw, ibv);
+}
+static inline struct ah *ah_of(struct ibv_ah *ah)
+{
+    return container_of(ah, struct ah, ibv);
+}
+
+/* Serialises changes of the key table; a leaf below the QP's lock. */
+extern struct lock keys_lock;
+
+int pd_allocate(struct context *context, struct pd **ret_pd);
+int pd_deallocate(struct pd *pd); /* -EBUSY */
+int pd_use(struct pd *pd);
+void pd_unuse(struct pd *pd);
+
+/* addr, length, iova, access as ibv_reg_mr_iova2; checks the rules of §4.1 (ranges mapped: -EFAULT; write rights on read-only memory: -EFAULT). */
+int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access, struct mr **ret_mr);
+/* enum ibv_rereg_mr_err_code on failure (negative), 0 on success; errno of the reason in *ret_error. */
+int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access, int *ret_error);
+/* -EBUSY while windows are bound; waits for accesses under way. */
+int mr_deregister(struct mr *mr);
+
+int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw);
+int mw_deallocate(struct mw *mw);
+
+/* -EINVAL as §8.2; resolves whether the destination is on this host. */
+int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **ret_ah);
+int ah_destroy(struct ah *ah);
+/* The same resolution for connected QPs: fills a path from an address vector. */
+int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, struct path_address *ret_path);
+
+#endif

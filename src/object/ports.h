@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What objects ask of the engine above them. Filled in once, before the first context exists. */
+#ifndef OBJECT_PORTS_H
+#define OBJECT_PORTS_H
+
+#include <stdbool.h>
+
+#include "base/types.h"
+
+struct qp;
+struct cq;
+
+struct object_ports {
+    /* Moves everything along that can move: an application thread polled an empty CQ. No lock held. */
+    void (*progress)(void);
+    /* An application thread is about to sleep on a channel (it armed a CQ): from now on arrivals must wake the helper thread. */
+    void (*expect_sleep)(void);
+    /* An overrun CQ: every QP that uses it goes to ERR with QP_FATAL. Called with the CQ's and maybe a QP's lock held: the engine does it later,
+     * holding neither, by cq_fail_users(). */
+    void (*cq_overrun)(struct cq *cq);
+    /* Calls cq_moderation_due() after `delay`. */
+    void (*moderation_timer)(struct cq *cq, ns_t delay);
+    void (*moderation_cancel)(struct cq *cq);
+};
+
+extern const struct object_ports *object_ports;
+
+#endif

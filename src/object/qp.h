@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Queue pairs: identity, attributes, queues, state; transport_qp is the part that sends and receives.
+ *
+ * A slot of the QP table is never unmapped. Whoever found a QP by number locks it and checks record->qpn again (qp_lock_number), so that no
+ * references are counted on the data path. Lock order: lane receive lock, QP lock, SRQ lock, CQ lock, event queue lock; engine's lists are leaves.
+ */
+#ifndef OBJECT_QP_H
+#define OBJECT_QP_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "object/context.h"
+#include "object/cq.h"
+#include "object/pd.h"
+#include "object/srq.h"
+#include "transport/qp.h"
+
+struct lane;
+struct link;
+
+/* The engine's part: which way packets go, and its lists. */
+struct qp_route {
+    struct link *link;   /* to the owner of the destination; NULL: unknown or gone. Under the QP's lock */
+    struct lane *lane;
+    struct lane *reply_lane; /* where the last request came from: answers go back on it */
+    bool resolving;
+    bool kick;           /* something was sent on `lane` since the doorbell was looked at */
+    struct list owing;   /* link in the lane's list of QPs that owe answers, under the lane's receive lock */
+    struct lane *owing_lane;
+    struct list blocked; /* link in the engine's list of QPs that wait for room, under its lock */
+    uint32_t timer_index; /* in the engine's heap, 0: none; under its lock */
+    ns_t timer_at;
+};
+
+struct qp {
+    union {
+        struct ibv_qp ibv;
+        struct ibv_qp_ex ex;
+    };
+    struct lock lock;      /* guards record, queues, route */
+    struct lock post_lock; /* extended posting: held from wr_start to wr_complete, above `lock` */
+    struct transport_qp transport;
+    struct qp_record *record;
+    uint32_t slot;
+    struct context *context;
+    struct pd *pd;
+    struct cq *send_cq, *recv_cq;
+    struct srq *srq;
+    char *receive_ring;
+    uint32_t receive_mask;
+    struct recv_wqe *srq_receive; /* copy of the WQE taken from the SRQ, for the message under way */
+    bool receive_taken;           /* current_receive is valid */
+    bool is_extended;
+    uint32_t create_flags;
+    uint64_t send_ops;
+    uint32_t send_cqe_pending;    /* counters of sends that made no CQE yet */
+    struct ack_account async_events;
+    struct qp_route route;
+    /* extended posting, under post_lock */
+    uint32_t build_posted; /* counter after the WRs built so far */
+    int build_error;
+    struct send_wqe *build_wqe;
+};
+
+static inline struct qp *qp_of(struct ibv_qp *qp)
+{
+    return container_of(qp, struct qp, ibv);
+}
+
+/* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
+struct qp_ports {
+    struct transport_ports transport_link; /* send, pull, push, set_timer, random are the engine's; the rest is filled by object */
+    /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
+    void (*connect)(struct qp *qp);
+    void (*disconnect)(struct qp *qp);
+    /* After work was posted or owed: without the QP's lock; rings doorbells. */
+    void (*kick)(struct qp *qp);
+    /* The QP is going away: out of every list. No lock held. */
+    void (*forget)(struct qp *qp);
+    int (*allocate_number)(uint32_t *ret_qpn);
+    void (*release_number)(uint32_t qpn);
+};
+extern const struct qp_ports *qp_ports;
+
+int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp);
+int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+int qp_query(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask, struct ibv_qp_init_attr *ret_init);
+int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged events */
+
+/* Finds and locks; NULL if there is no such QP (any more). */
+struct qp *qp_lock_number(uint32_t qpn);
+/* Visits every live QP, unlocked: visit locks and checks for itself. */
+void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument);
+
+/* Moves to ERR and flushes; lock held. */
+void qp_enter_error(struct qp *qp);
+
+/* object/post.c: 0 or -errno with *bad_wr. */
+int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
+int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind);
+
+/* Extended posting (ibv_wr_*), object/build.c: the front's function pointers call these. */
+void qp_build_start(struct qp *qp);
+int qp_build_complete(struct qp *qp);
+void qp_build_abort(struct qp *qp);
+/* Begins a WR with qp->ex.wr_id and wr_flags; NULL when the batch has failed already (ENOMEM, EINVAL remembered). */
+struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode);
+void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);
+void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list);
+void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
+
+/* Multicast, object/multicast.c. */
+int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
+int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
+/* Visits the QPs of a group, each locked during the visit. */
+void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument);
+
+#endif
