@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the device offers. Reported by ibv_query_device and enforced where objects are made, from here only. */
+/* What the device offers. Reported by ibv_query_device and enforced where objects are made, from here only.
+ */
 #ifndef RULES_LIMITS_H
 #define RULES_LIMITS_H
 
-#define LIMIT_QP              65536u
-#define LIMIT_QP_WR           16384u
-#define LIMIT_SGE             32u
-#define LIMIT_INLINE          1024u
-#define LIMIT_CQ              65536u
-#define LIMIT_CQE             4194303u
-#define LIMIT_SRQ             65536u
-#define LIMIT_SRQ_WR          16384u
-#define LIMIT_SRQ_SGE         32u
-#define LIMIT_PD              65536u
-#define LIMIT_MR              (1u << 18)
-#define LIMIT_MW              (1u << 18)
-#define LIMIT_KEY_SLOTS       (1u << 19) /* MRs and MWs share one key table */
-#define LIMIT_AH              1048576u
-#define LIMIT_RD_ATOMIC       128u /* initiator depth and responder resources of one QP */
-#define LIMIT_MULTICAST_GROUPS 8192u
-#define LIMIT_MULTICAST_ATTACH 56u /* QPs of one group */
-#define LIMIT_MESSAGE         (1u << 31)
-#define LIMIT_UD_PAYLOAD      4096u
-#define LIMIT_GIDS            16u
-#define LIMIT_COMP_VECTORS    2u
+#define LIMIT_QP                   65536u
+#define LIMIT_QP_WR                16384u
+#define LIMIT_SGE                  32u
+#define LIMIT_INLINE               1024u
+#define LIMIT_CQ                   65536u
+#define LIMIT_CQE                  4194303u
+#define LIMIT_SRQ                  65536u
+#define LIMIT_SRQ_WR               16384u
+#define LIMIT_SRQ_SGE              32u
+#define LIMIT_PD                   65536u
+#define LIMIT_MR                   (1u << 18)
+#define LIMIT_MW                   (1u << 18)
+#define LIMIT_KEY_SLOTS            (1u << 19) /* MRs and MWs share one key table */
+#define LIMIT_AH                   1048576u
+#define LIMIT_RD_ATOMIC            128u /* initiator depth and responder resources of one QP */
+#define LIMIT_MULTICAST_GROUPS     8192u
+#define LIMIT_MULTICAST_ATTACH     56u /* QPs of one group */
+#define LIMIT_MESSAGE              (1u << 31)
+#define LIMIT_UD_PAYLOAD           4096u
+#define LIMIT_GIDS                 16u
+#define LIMIT_COMP_VECTORS         2u
 #define LIMIT_CQ_MODERATION_COUNT  65535u
 #define LIMIT_CQ_MODERATION_PERIOD 65535u /* microseconds */
 

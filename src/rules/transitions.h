@@ -12,10 +12,10 @@ struct transition_limits {
     enum ibv_mtu active_mtu;
 };
 
-/* Whole check of an ibv_modify_qp: transition, mask, values. 0 or -EINVAL / -EPERM / -EOPNOTSUPP; nothing is changed.
- * current is the true state; a mask without IBV_QP_STATE means current -> current. */
-int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes, int mask,
-                     const struct transition_limits *limits);
+/* Whole check of an ibv_modify_qp: transition, mask, values. 0 or -EINVAL / -EPERM / -EOPNOTSUPP; nothing is
+ * changed. current is the true state; a mask without IBV_QP_STATE means current -> current. */
+int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes,
+                     int mask, const struct transition_limits *limits);
 /* Is posting possible at all in this state? 0 or -EINVAL (verbs-contract §2.1). */
 int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state);
 int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state);

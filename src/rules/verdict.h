@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The outcome of a rule, decided once: what the initiator's completion says, what goes over the link as a NAK, which
- * completion or asynchronous event the responder raises (verbs-contract §3.10, IBA 9.7.4.1 and 9.9). */
+/* The outcome of a rule, decided once: what the initiator's completion says, what goes over the link as a
+ * NAK, which completion or asynchronous event the responder raises (verbs-contract §3.10, IBA 9.7.4.1
+ * and 9.9). */
 #ifndef RULES_VERDICT_H
 #define RULES_VERDICT_H
 
@@ -10,15 +11,15 @@
 
 enum verdict {
     VERDICT_OK,
-    VERDICT_LOCAL_LENGTH,        /* the receive is too short, or the message too long */
-    VERDICT_LOCAL_QP_OPERATION,  /* the WR contradicts its QP */
-    VERDICT_LOCAL_PROTECTION,    /* lkey, range, PD or right of a local buffer */
-    VERDICT_LOCAL_ACCESS,        /* the local buffer of a receive consumed by RDMA WRITE with immediate */
-    VERDICT_WINDOW_BIND,         /* bind or local invalidate refused */
-    VERDICT_INVALID_REQUEST,     /* responder: opcode, length, QP access flags, alignment, resources */
-    VERDICT_REMOTE_ACCESS,       /* responder: rkey, PD, right or range */
-    VERDICT_REMOTE_OPERATION,    /* responder: its own receive WQE is at fault */
-    VERDICT_RECEIVER_NOT_READY,  /* responder: no receive WQE; RNR NAK */
+    VERDICT_LOCAL_LENGTH,       /* the receive is too short, or the message too long */
+    VERDICT_LOCAL_QP_OPERATION, /* the WR contradicts its QP */
+    VERDICT_LOCAL_PROTECTION,   /* lkey, range, PD or right of a local buffer */
+    VERDICT_LOCAL_ACCESS,       /* the local buffer of a receive consumed by RDMA WRITE with immediate */
+    VERDICT_WINDOW_BIND,        /* bind or local invalidate refused */
+    VERDICT_INVALID_REQUEST,    /* responder: opcode, length, QP access flags, alignment, resources */
+    VERDICT_REMOTE_ACCESS,      /* responder: rkey, PD, right or range */
+    VERDICT_REMOTE_OPERATION,   /* responder: its own receive WQE is at fault */
+    VERDICT_RECEIVER_NOT_READY, /* responder: no receive WQE; RNR NAK */
     VERDICT_RETRY_EXCEEDED,
     VERDICT_RNR_RETRY_EXCEEDED,
     VERDICT_BAD_RESPONSE,

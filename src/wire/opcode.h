@@ -35,15 +35,17 @@ enum bth_operation {
     OP_SEND_ONLY_INVALIDATE = 0x17,
 };
 
+/* Each opcode has exactly one of FIRST, MIDDLE, LAST, ONLY: READ requests, atomics and acknowledgements are
+ * one packet. */
 enum opcode_properties {
-    OPCODE_FIRST = 1 << 0,   /* begins a message of several packets */
+    OPCODE_FIRST = 1 << 0, /* begins a message of several packets */
     OPCODE_MIDDLE = 1 << 1,
-    OPCODE_LAST = 1 << 2,    /* ends one */
+    OPCODE_LAST = 1 << 2, /* ends one */
     OPCODE_ONLY = 1 << 3,
     OPCODE_REQUEST = 1 << 4, /* goes to the responder; else to the requester */
     OPCODE_SEND = 1 << 5,
     OPCODE_WRITE = 1 << 6,
-    OPCODE_READ = 1 << 7,    /* READ request or response */
+    OPCODE_READ = 1 << 7, /* READ request or response */
     OPCODE_ATOMIC = 1 << 8,
     OPCODE_ACK = 1 << 9,
     OPCODE_HAS_IMM = 1 << 10,
@@ -54,13 +56,14 @@ enum opcode_properties {
     OPCODE_HAS_ATOMIC_ACK = 1 << 15,
     OPCODE_HAS_DETH = 1 << 16,
     OPCODE_HAS_PAYLOAD = 1 << 17,
-    OPCODE_NEEDS_RECEIVE = 1 << 18, /* consumes a receive WQE (at its first packet for SEND, at the last for WRITE with immediate) */
+    /* This packet takes a receive WQE: the first of a SEND, the last of a WRITE with immediate. */
+    OPCODE_NEEDS_RECEIVE = 1 << 18,
 };
 
 struct opcode_info {
-    const char *name;       /* NULL: reserved or not supported */
-    uint32_t properties;    /* enum opcode_properties */
-    uint8_t header_length;  /* BTH and extension headers */
+    const char *name;      /* NULL: reserved or not supported */
+    uint32_t properties;   /* enum opcode_properties */
+    uint8_t header_length; /* BTH and extension headers */
 };
 
 extern const struct opcode_info opcode_table[256];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A packet after decoding, as every link hands it to transport and takes it from there. Links differ in how they carry it: as RoCEv2
- * bytes, or as a record in a shared ring. All numbers are in host byte order but imm_data, which nobody interprets. */
+/* A packet after decoding, as every link hands it to transport and takes it from there. Links differ in how
+ * they carry it: as RoCEv2 bytes, or as a record in a shared ring. All numbers are in host byte order but
+ * imm_data, which nobody interprets. */
 #ifndef WIRE_PACKET_H
 #define WIRE_PACKET_H
 
@@ -11,12 +12,13 @@
 #include "base/psn.h"
 
 enum packet_flags {
-    PACKET_SOLICITED = 1,     /* BTH SE */
-    PACKET_ACK_REQUEST = 2,   /* BTH AckReq */
-    PACKET_HAS_ACK = 4,       /* local links: ack_psn acknowledges the other direction of this QP pair */
-    PACKET_BY_REFERENCE = 8,  /* local links: the payload (of a READ request: its destination) stays in the sender's
-                                 memory, at reference[] */
-    PACKET_DROPPED = 16,      /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
+    PACKET_SOLICITED = 1,    /* BTH SE */
+    PACKET_ACK_REQUEST = 2,  /* BTH AckReq */
+    PACKET_HAS_ACK = 4,      /* local links: ack_psn acknowledges the other direction of this QP pair */
+    PACKET_BY_REFERENCE = 8, /* local links: the payload (of a READ request: its destination) stays in the
+                                sender's memory, at reference[] */
+    PACKET_DROPPED =
+        16, /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
 };
 
 /* Global routing information of UD packets; GIDs as on the wire. */
@@ -26,7 +28,8 @@ struct packet_grh {
     uint8_t traffic_class, hop_limit, service_level;
 };
 
-/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv/writev, never dereferenced. */
+/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv/writev, never
+ * dereferenced. */
 struct packet_reference {
     uint64_t address, length;
 };
@@ -41,25 +44,26 @@ struct packet {
     uint32_t dest_qpn;
     uint32_t src_qpn; /* DETH; on local links always */
     psn_t psn;
-    psn_t ack_psn;    /* with PACKET_HAS_ACK */
+    psn_t ack_psn;         /* with PACKET_HAS_ACK */
     uint32_t dest_ifindex; /* local links: interface of the destination GID; 0 on the wire */
 
-    uint8_t syndrome;  /* AETH */
-    uint32_t msn;      /* AETH */
-    uint32_t imm_data; /* ImmDt, network byte order */
+    uint8_t syndrome;         /* AETH */
+    uint32_t msn;             /* AETH */
+    uint32_t imm_data;        /* ImmDt, network byte order */
     uint32_t invalidate_rkey; /* IETH */
-    uint32_t qkey;     /* DETH */
+    uint32_t qkey;            /* DETH */
 
-    uint32_t rkey;     /* RETH, AtomicETH */
-    uint32_t dma_length; /* RETH */
-    uint64_t address;  /* RETH, AtomicETH */
+    uint32_t rkey;              /* RETH, AtomicETH */
+    uint32_t dma_length;        /* RETH */
+    uint64_t address;           /* RETH, AtomicETH */
     uint64_t swap_add, compare; /* AtomicETH */
-    uint64_t original; /* AtomicAckETH */
+    uint64_t original;          /* AtomicAckETH */
 
     struct packet_grh grh; /* UD only */
 
     uint32_t payload_length;
-    const void *payload; /* received packets, without PACKET_BY_REFERENCE; may change under the reader: copy once */
+    const void
+        *payload; /* received packets, without PACKET_BY_REFERENCE; may change under the reader: copy once */
     uint32_t reference_count;
     const struct packet_reference *reference; /* received: a private copy; sent: built by the sender */
 };
