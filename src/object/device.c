@@ -14,6 +14,8 @@
  */
 #define GIDS_USED_MAX (LIMIT_GIDS - 1)
 
+struct device_table host_devices;
+
 void device_table_init(struct device_table *table, const struct device_options *options)
 {
     memset(table, 0, sizeof(*table));
@@ -492,6 +494,18 @@ bool device_table_is_local(struct device_table *table, const uint8_t gid[16], ui
         *ret_ifindex = found->ifindex;
     lock_release(&table->lock);
     return found != NULL;
+}
+
+bool device_table_mac(struct device_table *table, uint32_t ifindex, uint8_t ret_mac[6])
+{
+    const struct device *device;
+
+    lock_acquire(&table->lock);
+    device = device_of(table, ifindex);
+    if (device)
+        memcpy(ret_mac, device->mac, sizeof(device->mac));
+    lock_release(&table->lock);
+    return device != NULL;
 }
 
 struct device *device_table_find_gid(struct device_table *table, const uint8_t gid[16], uint32_t *ret_index)

@@ -92,6 +92,9 @@ struct device_table {
     unsigned address_count, network_first;
 };
 
+/* The table of this process: the engine initialises it before the first context exists, and feeds it. */
+extern struct device_table host_devices;
+
 struct device_change {
     struct device *device;
     enum ibv_event_type event; /* GID_CHANGE, PORT_ACTIVE or PORT_ERR */
@@ -112,6 +115,8 @@ void device_put(struct device_table *table, struct device *device);
 
 /* Is this GID an address of this host? ret_ifindex: of the interface that has it. */
 bool device_table_is_local(struct device_table *table, const uint8_t gid[16], uint32_t *ret_ifindex);
+/* MAC of an interface that is a device; false if it is none. */
+bool device_table_mac(struct device_table *table, uint32_t ifindex, uint8_t ret_mac[6]);
 /* The device whose GID table has this entry (reference taken), or NULL. ret_index may be NULL. */
 struct device *device_table_find_gid(struct device_table *table, const uint8_t gid[16], uint32_t *ret_index);
 

@@ -294,6 +294,10 @@ static void test_local_addresses(void **state)
     assert_int_equal(device_find_gid(&table, listed(0), gid_of("127.0.0.1")), -ENOENT);
     assert_int_equal(device_find_gid(&table, listed(1), gid_of("::1")), 1);
     assert_int_equal(device_valid_gids(&table, listed(1)), 3);
+    uint8_t mac[6];
+    assert_true(device_table_mac(&table, 2, mac));
+    assert_memory_equal(mac, listed(0)->mac, 6);
+    assert_false(device_table_mac(&table, 3, mac));
     end();
 }
 
