@@ -21,11 +21,11 @@ demo:
 	@scripts/demo.sh $(BUILD)/softhca
 
 check:
-	@scripts/install-deps.sh build check
+	@scripts/install-deps.sh build check 2>&1
 	@scripts/run-tests.py 2>&1
 
 check-long:
-	@scripts/install-deps.sh build check
+	@scripts/install-deps.sh build check 2>&1
 	@scripts/run-tests.py --long 2>&1
 
 bench: all

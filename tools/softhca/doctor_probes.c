@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/membarrier.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "doctor.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* --- how processes find each other and notice each other's death --- */
+
+static void probe_abstract_sockets(struct finding *ret)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    socklen_t length;
+    int listener, client = -1, server = -1;
+
+    length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+                         (size_t)snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1,
+                                          "softhca-doctor-%d", (int)getpid()));
+    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || client < 0 || bind(listener, (struct sockaddr *)&address, length) ||
+        listen(listener, 1) || connect(client, (struct sockaddr *)&address, length) ||
+        (server = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) < 0) {
+        finding_set(ret, FINDING_BROKEN, "%s: processes cannot find each other", strerror(errno));
+        finding_remedy(
+            ret, "allow unix sockets (socket, bind, connect) in the container's seccomp or AppArmor profile");
+    } else {
+        finding_set(ret, FINDING_OK, "processes of one network namespace find each other");
+    }
+    for (int i = 0; i < 3; i++) {
+        int fd = (int[]){listener, client, server}[i];
+
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+static void probe_memfd(struct finding *ret)
+{
+    int fd = (int)syscall(SYS_memfd_create, "softhca-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0) {
+        finding_set(ret, FINDING_BROKEN, "memfd_create: %s: no memory can be shared between processes",
+                    strerror(errno));
+        finding_remedy(ret, "allow memfd_create in the container's seccomp profile");
+        return;
+    }
+    if (ftruncate(fd, 4096) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        finding_set(ret, FINDING_BROKEN, "sealing a memfd: %s: a peer could shrink a ring under our feet",
+                    strerror(errno));
+        finding_remedy(ret, "allow ftruncate and fcntl(F_ADD_SEALS) in the container's seccomp profile");
+    } else {
+        finding_set(ret, FINDING_OK, "rings between processes cannot be shrunk by a peer");
+    }
+    close(fd);
+}
+
+static void probe_pidfd(struct finding *ret)
+{
+    pid_t child = fork();
+    struct pollfd wait_for;
+    int fd;
+
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    fd = child < 0 ? -1 : (int)syscall(SYS_pidfd_open, child, 0);
+    if (fd < 0) {
+        finding_set(ret, FINDING_LIMITED,
+                    "pidfd_open: %s: a peer's death is noticed only when its sockets close", strerror(errno));
+        finding_remedy(ret, "allow pidfd_open in the container's seccomp profile (Linux 5.3 or newer)");
+    }
+    if (child > 0)
+        kill(child, SIGKILL);
+    if (fd >= 0) {
+        wait_for = (struct pollfd){.fd = fd, .events = POLLIN};
+        if (poll(&wait_for, 1, 5000) == 1)
+            finding_set(ret, FINDING_OK, "a peer's death is noticed at once");
+        else
+            finding_set(ret, FINDING_LIMITED, "a pidfd did not tell of a child's death");
+        close(fd);
+    }
+    if (child > 0)
+        waitpid(child, NULL, 0);
+}
+
+static void probe_peerpidfd(struct finding *ret)
+{
+    int pair[2], fd = -1;
+    socklen_t length = sizeof(fd);
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) {
+        finding_set(ret, FINDING_BROKEN, "socketpair: %s", strerror(errno));
+        return;
+    }
+    if (getsockopt(pair[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0 && fd >= 0) {
+        finding_set(ret, FINDING_OK, "the process behind a socket is known without doubt");
+        close(fd);
+    } else {
+        finding_set(ret, FINDING_NOTE, "%s: falls back to SO_PEERCRED and pidfd_open (before Linux 6.5)",
+                    strerror(errno));
+    }
+    close(pair[0]);
+    close(pair[1]);
+}
+
+/* --- large transfers --- */
+
+static char read_from[4096];
+
+/* A process that another, not its parent, reads from: as two programs of one user are to each other. */
+static int sibling_reads(int with_permission)
+{
+    char byte = 'x', buffer[64];
+    int ready[2], status = -1;
+    pid_t owner, reader;
+
+    if (pipe2(ready, O_CLOEXEC))
+        return -errno;
+    memset(read_from, 0x5a, sizeof(read_from));
+    owner = fork();
+    if (owner == 0) {
+        if (with_permission)
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+        if (write(ready[1], &byte, 1) != 1)
+            _exit(1);
+        pause();
+        _exit(0);
+    }
+    close(ready[1]);
+    if (owner > 0 && read(ready[0], &byte, 1) == 1) {
+        reader = fork();
+        if (reader == 0) {
+            struct iovec local = {buffer, sizeof(buffer)}, remote = {read_from, sizeof(buffer)};
+            long got = syscall(SYS_process_vm_readv, owner, &local, 1ul, &remote, 1ul, 0ul);
+
+            _exit(got == sizeof(buffer) && buffer[0] == 0x5a ? 0 : got < 0 ? errno : EIO);
+        }
+        if (reader > 0)
+            waitpid(reader, &status, 0);
+    }
+    close(ready[0]);
+    if (owner > 0) {
+        kill(owner, SIGKILL);
+        waitpid(owner, NULL, 0);
+    }
+    return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
+}
+
+/* -1: the kernel has no Yama. */
+static int yama_scope(void)
+{
+    FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+    int scope = -1;
+
+    if (file) {
+        if (fscanf(file, "%d", &scope) != 1)
+            scope = -1;
+        fclose(file);
+    }
+    return scope;
+}
+
+static void probe_vm_readv(struct finding *ret)
+{
+    int plain = sibling_reads(0), permitted = plain ? sibling_reads(1) : 0;
+
+    if (plain == 0) {
+        finding_set(ret, FINDING_OK, "one copy instead of two for large messages");
+    } else if (permitted == 0) {
+        finding_set(ret, FINDING_OK,
+                    "one copy for large messages, where the peer has allowed it (PR_SET_PTRACER)");
+    } else {
+        finding_set(ret, FINDING_LIMITED, "%s: large messages are copied twice, through the ring",
+                    strerror(-permitted));
+        finding_remedy(
+            ret, yama_scope() > 1
+                     ? "sysctl kernel.yama.ptrace_scope=1"
+                     : "allow process_vm_readv and process_vm_writev in the container's seccomp profile");
+    }
+}
+
+static void probe_yama(struct finding *ret)
+{
+    int scope = yama_scope();
+
+    if (scope < 0)
+        finding_set(ret, FINDING_OK, "no Yama in this kernel");
+    else if (scope == 0)
+        finding_set(ret, FINDING_OK, "kernel.yama.ptrace_scope is 0");
+    else if (scope == 1)
+        finding_set(ret, FINDING_NOTE,
+                    "kernel.yama.ptrace_scope is 1: a process must allow its peers to read its memory");
+    else {
+        finding_set(ret, FINDING_LIMITED,
+                    "kernel.yama.ptrace_scope is %d: no process may read another's memory", scope);
+        finding_remedy(ret, "sysctl kernel.yama.ptrace_scope=1");
+    }
+}
+
+static void probe_userfaultfd(struct finding *ret)
+{
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+
+    if (fd >= 0) {
+        finding_set(ret, FINDING_OK,
+                    "memory could be switched to a shared mapping while in use (not used yet)");
+        close(fd);
+        return;
+    }
+    finding_set(ret, FINDING_NOTE, "%s: only matters for a mapped mechanism that is not there yet",
+                strerror(errno));
+}
+
+static void probe_membarrier(struct finding *ret)
+{
+    long commands = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+
+    if (commands >= 0 && (commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
+        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) {
+        finding_set(ret, FINDING_OK, "no fence on the data path");
+        return;
+    }
+    finding_set(ret, FINDING_LIMITED, "refused: each operation pays for a fence");
+    finding_remedy(ret, "allow membarrier in the container's seccomp profile");
+}
+
+/* --- limits --- */
+
+static void probe_nofile(struct finding *ret)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    if (limit.rlim_cur >= 1024) {
+        finding_set(ret, FINDING_OK, "%llu open files (hard limit %llu); each peer process takes a few",
+                    (unsigned long long)limit.rlim_cur, (unsigned long long)limit.rlim_max);
+        return;
+    }
+    finding_set(ret, FINDING_LIMITED, "%llu open files: each peer process takes a few",
+                (unsigned long long)limit.rlim_cur);
+    finding_remedy(ret, "ulimit -n %llu", (unsigned long long)limit.rlim_max);
+}
+
+static void probe_memlock(struct finding *ret)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        finding_set(ret, FINDING_OK, "%llu KiB, and it does not matter: registered memory is not locked",
+                    (unsigned long long)limit.rlim_cur / 1024);
+    else
+        finding_set(ret, FINDING_OK, "unlimited, and it does not matter: registered memory is not locked");
+}
+
+static void probe_processors(struct finding *ret)
+{
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (count > 1) {
+        finding_set(ret, FINDING_OK, "%ld", count);
+        return;
+    }
+    finding_set(ret, FINDING_LIMITED,
+                "one: two processes that poll take turns, latency is that of the scheduler");
+}
+
+static void probe_seccomp(struct finding *ret)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[256];
+    int mode = 0;
+
+    while (file && fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "Seccomp: %d", &mode) == 1)
+            break;
+    }
+    if (file)
+        fclose(file);
+    if (mode == 0)
+        finding_set(ret, FINDING_OK, "no filter");
+    else
+        finding_set(ret, FINDING_NOTE,
+                    "system calls are filtered (a container): what it refuses is told above");
+}
+
+static void probe_user_namespace(struct finding *ret)
+{
+    FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
+    unsigned overflow = 65534;
+
+    if (file) {
+        if (fscanf(file, "%u", &overflow) != 1)
+            overflow = 65534;
+        fclose(file);
+    }
+    if (geteuid() == overflow) {
+        finding_set(ret, FINDING_LIMITED,
+                    "user %u stands for every unmapped user of a user namespace: peers of this "
+                    "uid are not trusted as oneself",
+                    overflow);
+        finding_remedy(ret, "run as a user of your own, or map it into the namespace");
+        return;
+    }
+    finding_set(ret, FINDING_OK, "user %u", (unsigned)geteuid());
+}
+
+/* --- network and files --- */
+
+static void probe_udp_port(struct finding *ret)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(4791)};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
+        finding_set(ret, FINDING_OK, "free (for RoCEv2 between hosts, which is not there yet)");
+    } else {
+        finding_set(ret, FINDING_NOTE,
+                    "%s: somebody has it (rdma_rxe, or an RDMA NIC); only matters for RoCEv2 between "
+                    "hosts, which is not there yet",
+                    strerror(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void probe_real_devices(struct finding *ret)
+{
+    char names[160];
+
+    real_devices(names, sizeof(names));
+    if (names[0])
+        finding_set(ret, FINDING_NOTE, "%s: not shown to programs under softhca", names);
+    else
+        finding_set(ret, FINDING_OK, "none");
+}
+
+static void probe_dev_infiniband(struct finding *ret)
+{
+    struct stat status;
+
+    if (stat("/dev/infiniband", &status) == 0)
+        finding_set(ret, FINDING_NOTE,
+                    "/dev/infiniband is there; under softhca run the path shim shows ours instead");
+    else
+        finding_set(ret, FINDING_OK,
+                    "no /dev/infiniband: softhca run shows one to programs that look for it (UCX)");
+}
+
+static void probe_tracer(struct finding *ret)
+{
+    if (getenv("LD_BIND_NOW") || getenv("VALGRIND_LIB"))
+        finding_set(ret, FINDING_NOTE, "LD_BIND_NOW or VALGRIND_LIB is set");
+    else
+        finding_set(ret, FINDING_OK,
+                    "valgrind and gdb: programs run under them; system calls that valgrind does not "
+                    "know are reported as refused, and the ring serves");
+}
+
+const struct probe probes[] = {
+    {"abstract unix sockets", probe_abstract_sockets},
+    {"sealed memfd", probe_memfd},
+    {"pidfd", probe_pidfd},
+    {"SO_PEERPIDFD", probe_peerpidfd},
+    {"process_vm_readv", probe_vm_readv},
+    {"Yama", probe_yama},
+    {"membarrier", probe_membarrier},
+    {"userfaultfd", probe_userfaultfd},
+    {"seccomp", probe_seccomp},
+    {"user", probe_user_namespace},
+    {"open files", probe_nofile},
+    {"locked memory", probe_memlock},
+    {"processors", probe_processors},
+    {"UDP port 4791", probe_udp_port},
+    {"/dev/infiniband", probe_dev_infiniband},
+    {"real RDMA devices", probe_real_devices},
+    {"debuggers", probe_tracer},
+};
+const unsigned probe_count = sizeof(probes) / sizeof(probes[0]);

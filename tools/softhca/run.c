@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* softhca run: sets the environment and becomes the program. */
+#include <argp.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "adapters.h"
+#include "commands.h"
+#include "place.h"
+#include "tree.h"
+
+/* As env(1) and nohup(1) exit. */
+enum { EXIT_OURS = 125, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+
+struct options {
+    const char *devices;
+    const char *log;
+    bool no_shim;
+    char **program;
+};
+
+enum { OPTION_DEVICES = 256, OPTION_LOG, OPTION_NO_SHIM };
+
+static const struct argp_option option_table[] = {
+    {"devices", OPTION_DEVICES, "NAMES", 0,
+     "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
+    {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
+    {"no-shim", OPTION_NO_SHIM, NULL, 0, "Set the library path only, show no files below /sys and /dev", 0},
+    {0},
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct options *options = state->input;
+
+    switch (key) {
+    case OPTION_DEVICES:
+        options->devices = argument;
+        return 0;
+    case OPTION_LOG:
+        options->log = argument;
+        return 0;
+    case OPTION_NO_SHIM:
+        options->no_shim = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        options->program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "no PROGRAM");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int set(const char *name, const char *value)
+{
+    if (setenv(name, value, 1) == 0)
+        return 0;
+    fprintf(stderr, "softhca: cannot set %s: %s\n", name, strerror(errno));
+    return -errno;
+}
+
+/* first:rest, unless first is there already (softhca run inside softhca run). */
+static int set_in_front(const char *name, const char *first)
+{
+    const char *rest = getenv(name);
+    size_t length = strlen(first);
+    char *value;
+    int error;
+
+    if (!rest || !*rest)
+        return set(name, first);
+    if (strncmp(rest, first, length) == 0 && (rest[length] == ':' || rest[length] == '\0'))
+        return 0;
+    if (asprintf(&value, "%s:%s", first, rest) < 0)
+        return -ENOMEM;
+    error = set(name, value);
+    free(value);
+    return error;
+}
+
+/* The shim is a help for programs that look at files; without it most still run, so what fails is only told.
+ */
+static int set_shim(const struct place *place)
+{
+    struct adapters adapters = {0};
+    char root[PATH_MAX], why[256];
+    int error;
+
+    /* ld.so separates the names in LD_PRELOAD by blanks and colons, and knows no way to quote them. */
+    if (strpbrk(place->shim, " :\t\n")) {
+        fprintf(stderr, "softhca: warning: a blank or colon in %s: no files below /sys and /dev are shown\n",
+                place->shim);
+        return 0;
+    }
+    error = adapters_read(place->verbs, &adapters, why, sizeof(why));
+    if (!error && adapters.count == 0)
+        fprintf(stderr, "softhca: warning: no network interface has an address: there will be no device\n");
+    if (!error)
+        error = tree_publish(&adapters, root, why, sizeof(why));
+    adapters_free(&adapters);
+    if (error) {
+        fprintf(stderr, "softhca: warning: no files below /sys and /dev are shown: %s\n", why);
+        return 0;
+    }
+    error = set("SOFTHCA_SYSFS_ROOT", root);
+    return error ? error : set_in_front("LD_PRELOAD", place->shim);
+}
+
+static int find_program(const char *name, char *ret_path)
+{
+    const char *directories = getenv("PATH");
+    struct stat status;
+
+    if (strchr(name, '/'))
+        return snprintf(ret_path, PATH_MAX, "%s", name) < PATH_MAX ? 0 : -ENAMETOOLONG;
+    while (directories && *directories) {
+        size_t length = strcspn(directories, ":");
+
+        if (snprintf(ret_path, PATH_MAX, "%.*s/%s", (int)length, length ? directories : ".", name) <
+                PATH_MAX &&
+            stat(ret_path, &status) == 0 && S_ISREG(status.st_mode) && access(ret_path, X_OK) == 0)
+            return 0;
+        directories += length;
+        directories += *directories == ':';
+    }
+    return -ENOENT;
+}
+
+/* Programs to which the dynamic loader does not hand our libraries run as if we were not there: say so. */
+static void warn_if_out_of_reach(const char *name)
+{
+    char path[PATH_MAX];
+    struct stat status;
+    Elf64_Ehdr header;
+    Elf64_Phdr segment;
+    bool interpreter = false;
+    int fd;
+
+    if (find_program(name, path) || stat(path, &status))
+        return;
+    if ((status.st_mode & S_ISUID && status.st_uid != geteuid()) ||
+        (status.st_mode & S_ISGID && status.st_gid != getegid())) {
+        fprintf(stderr,
+                "softhca: warning: %s is setuid: it ignores LD_LIBRARY_PATH (call softhca inside it)\n",
+                path);
+        return;
+    }
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (pread(fd, &header, sizeof(header), 0) == sizeof(header) &&
+        memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64 &&
+        header.e_phentsize == sizeof(segment)) {
+        for (int i = 0; i < header.e_phnum; i++) {
+            off_t at = (off_t)(header.e_phoff + (Elf64_Off)i * sizeof(segment));
+
+            if (pread(fd, &segment, sizeof(segment), at) == sizeof(segment) && segment.p_type == PT_INTERP)
+                interpreter = true;
+        }
+        if (!interpreter)
+            fprintf(stderr, "softhca: warning: %s is linked statically: it cannot use SoftHCA\n", path);
+    }
+    close(fd);
+}
+
+int command_run(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = option_table,
+        .parser = parse,
+        .args_doc = "[--] PROGRAM [ARG...]",
+        .doc = "Runs PROGRAM, unmodified, with SoftHCA's libibverbs and RDMA devices. PROGRAM takes the "
+               "place of this "
+               "process.",
+    };
+    struct options options = {0};
+    struct place place;
+
+    argp_err_exit_status = EXIT_OURS;
+    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &options);
+    if (place_find(&place))
+        return EXIT_OURS;
+    /* LD_LIBRARY_PATH knows no quoting either. */
+    if (strpbrk(place.directory, ":;")) {
+        fprintf(stderr, "softhca: a colon or semicolon in %s cannot be in LD_LIBRARY_PATH\n",
+                place.directory);
+        return EXIT_OURS;
+    }
+    /* First, because the devices are then read with these names. */
+    if ((options.devices && set("SOFTHCA_DEVICE_NAMES", options.devices)) ||
+        set("SOFTHCA_LOG", options.log             ? options.log
+                           : getenv("SOFTHCA_LOG") ? getenv("SOFTHCA_LOG")
+                                                   : "warn") ||
+        set_in_front("LD_LIBRARY_PATH", place.directory))
+        return EXIT_OURS;
+    if (!options.no_shim && set_shim(&place))
+        return EXIT_OURS;
+    warn_if_out_of_reach(options.program[0]);
+    execvp(options.program[0], options.program);
+    fprintf(stderr, "softhca: cannot run %s: %s\n", options.program[0], strerror(errno));
+    return errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+}

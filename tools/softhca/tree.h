@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The directory that the path shim shows as /sys/class/infiniband and /dev/infiniband.
+ *
+ * `softhca run` replaces itself by the program, so that pid, signals and job control are the program's own;
+ * then nobody is left to remove a temporary directory. Therefore the tree is named by a hash of its content
+ * and stays: every run of this user on an unchanged machine uses the same one, and what is missing of it (a
+ * cleaner of /tmp came by) is written again. It is a picture of the interfaces at the time of the run.
+ */
+#ifndef SOFTHCA_TREE_H
+#define SOFTHCA_TREE_H
+
+#include <limits.h>
+
+#include "adapters.h"
+
+/* Writes the tree if it is not there; ret_root needs PATH_MAX. 0, or -errno with a sentence in `why`. */
+int tree_publish(const struct adapters *adapters, char *ret_root, char *why, size_t why_size);
+
+#endif
