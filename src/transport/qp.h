@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A QP as transport sees it: a sender and a responder over one published record. Everything here is called with the QP's lock held
- * (the lock of its owner, object/qp.h); transport itself takes none, reads no clock, allocates nothing and does no I/O. */
+/* A QP as transport sees it: a sender and a responder over one published record. Everything here is called
+ * with the QP's lock held (the lock of its owner, object/qp.h); transport itself takes none, reads no clock,
+ * allocates nothing and does no I/O. */
 #ifndef TRANSPORT_QP_H
 #define TRANSPORT_QP_H
 
@@ -20,11 +21,11 @@
 struct qp_attributes {
     uint32_t qkey, dest_qpn, rq_psn, sq_psn, access_flags;
     uint16_t pkey_index;
-    uint8_t port, path_mtu;     /* enum ibv_mtu */
+    uint8_t port, path_mtu; /* enum ibv_mtu */
     uint8_t max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, timeout, retry_count, rnr_retry;
     uint8_t path_mig_state, sq_draining, sgid_index, sq_drained_event; /* last: SQD was asked to tell */
     uint8_t signal_all, reserved[3];
-    struct path_address path;   /* connected QPs, from RTR on */
+    struct path_address path; /* connected QPs, from RTR on */
 };
 
 /* Counters of work requests run freely (32 bits) and are compared by distance; slot = counter & mask.
@@ -33,64 +34,84 @@ struct qp_attributes {
 struct sender {
     _Atomic uint32_t posted;  /* written under the QP's lock */
     uint32_t next;            /* WQE being or to be transmitted */
+    uint32_t begun;           /* first WQE that was never begun; next is behind it while retransmitting */
     uint32_t completed;       /* oldest WQE without verdict */
     _Atomic uint32_t retired; /* written by whoever polls the completion, under that CQ's lock */
     psn_t next_psn;           /* of the next new packet */
     psn_t unacked_psn;        /* oldest PSN without acknowledgement */
     uint32_t next_offset;     /* packets of WQE `next` already sent (this time) */
-    uint32_t reads_in_flight; /* READs and atomics sent and not answered */
+    uint32_t reads_in_flight; /* READs and atomics begun and not answered */
+    uint32_t read_packets;    /* PSNs of those */
     uint8_t retries_left, rnr_retries_left;
-    uint8_t waiting;          /* enum sender_wait: why WQE `next` does not go on */
-    uint8_t timer_armed;      /* enum sender_timer */
-    uint32_t read_offset;     /* bytes of the oldest READ that have arrived */
+    uint8_t waiting;       /* enum sender_wait: why WQE `next` does not go on */
+    uint8_t timer_armed;   /* enum sender_timer */
+    uint8_t read_gap_seen; /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
+    uint8_t reserved[3];
+    uint32_t read_offset;                              /* bytes of the oldest READ that have arrived */
     uint32_t retransmissions, rnr_naks, sequence_naks; /* statistics */
 };
 
 enum sender_wait {
     SENDER_RUNS,
-    SENDER_WAITS_FOR_LINK,    /* ring or socket full */
+    SENDER_WAITS_FOR_LINK, /* ring or socket full */
     SENDER_WAITS_FOR_FENCE,
     SENDER_WAITS_FOR_READ_DEPTH, /* max_rd_atomic requests in flight */
     SENDER_WAITS_FOR_RNR_TIMER,
-    SENDER_WAITS_FOR_RETRY,   /* nobody answered: the local ACK timeout runs */
+    SENDER_WAITS_FOR_RETRY, /* nobody answered: the local ACK timeout runs */
     SENDER_WAITS_IN_SQD,
     SENDER_WAITS_FOR_WINDOW,
+    SENDER_WAITS_TO_FAIL, /* WQE `next` has failed here; those before it get their verdicts first */
 };
 enum sender_timer { SENDER_TIMER_NONE, SENDER_TIMER_ACK, SENDER_TIMER_RNR };
 
-/* What the responder owes for a READ or atomic: kept until the PSN window has passed it, so that a duplicate is answered
- * (READ again, atomic from the saved result, IBA 9.4.4-9.4.5). */
+/* What the responder owes for a READ or atomic: kept until the PSN window has passed it, so that a duplicate
+ * is answered (READ again, atomic from the saved result, IBA 9.4.4-9.4.5). */
 struct responder_resource {
     psn_t first_psn;
     uint32_t packets;
-    uint8_t operation;   /* enum bth_operation of the request */
+    uint8_t operation; /* enum bth_operation of the request */
     uint8_t by_reference, answered, reference_count;
     uint32_t rkey;
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
-    uint64_t original;     /* atomic: value before */
-    struct packet_reference reference[PACKET_READ_REFERENCES];
+    uint32_t end;          /* a duplicate may ask for less: where this answer ends */
+    uint8_t executed;      /* atomic: original is valid, never execute again */
+    uint8_t reserved[3];
+    uint64_t original; /* atomic: value before */
+    union {
+        struct {
+            uint64_t compare, swap_add;
+        } atomic; /* kept until executed: an atomic waits for the READs before it */
+        struct packet_reference reference[PACKET_READ_REFERENCES];
+    };
 };
 
 struct responder {
     psn_t expected_psn;
     uint32_t msn;
-    uint8_t message;       /* enum responder_message: what is being received */
-    uint8_t ack_owed;      /* an acknowledgement up to expected_psn - 1 is due */
-    uint8_t nak_sent;      /* one NAK per gap (IBA 9.7.5.2.8) */
-    uint8_t established;   /* COMM_EST was raised */
-    uint32_t acks_owed;    /* packets that the owed acknowledgement covers */
-    uint32_t offset;       /* bytes of the current message already placed */
+    uint8_t message;                   /* enum responder_message: what is being received */
+    uint8_t ack_owed;                  /* an acknowledgement up to expected_psn - 1 is due */
+    uint8_t nak_sent;                  /* one NAK per gap (IBA 9.7.5.2.8) */
+    uint8_t established;               /* COMM_EST was raised */
+    uint32_t acks_owed;                /* packets that the owed acknowledgement covers */
+    uint32_t offset;                   /* bytes of the current message already placed */
     uint32_t write_rkey, write_length; /* of the current RDMA WRITE */
     uint64_t write_address;
-    uint32_t resources;    /* how many responder_resource there are (max_dest_rd_atomic) */
+    uint32_t resources; /* how many responder_resource there are (max_dest_rd_atomic) */
     uint32_t resource_head, resource_tail, resource_next; /* oldest kept, end, next to answer; free-running */
     uint8_t owed_syndrome; /* NAK or RNR that is due instead of an acknowledgement, 0 if none */
-    uint8_t reserved[3];
+    uint8_t fails;         /* after that NAK the QP is in error */
+    uint8_t reserved[2];
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
 };
-enum responder_message { MESSAGE_NONE, MESSAGE_SEND, MESSAGE_WRITE, MESSAGE_DISCARD };
+enum responder_message {
+    MESSAGE_NONE,
+    MESSAGE_SEND,
+    MESSAGE_WRITE,
+    MESSAGE_DISCARD, /* UC: the rest of a message that was given up; RC: the QP fails, every request is
+                        dropped */
+};
 
 struct receive_queue {
     _Atomic uint32_t posted;
@@ -100,9 +121,10 @@ struct receive_queue {
     uint64_t offset; /* of the ring, in the segment */
 };
 
-/* The published record of one QP: what `softhca ps` and `softhca why` read. Guarded by the QP's lock except where noted. */
+/* The published record of one QP: what `softhca ps` and `softhca why` read. Guarded by the QP's lock except
+ * where noted. */
 struct qp_record {
-    _Atomic uint32_t qpn; /* 0: the slot is free */
+    _Atomic uint32_t qpn;   /* 0: the slot is free */
     _Atomic uint32_t state; /* enum ibv_qp_state */
     uint32_t type;          /* enum ibv_qp_type */
     uint32_t pd;            /* numbers of the objects it uses; ~0: none */
@@ -124,7 +146,7 @@ struct receive_completion {
     enum verdict verdict;
     enum ibv_wc_opcode opcode;
     uint32_t byte_len;
-    uint32_t wc_flags;   /* enum ibv_wc_flags */
+    uint32_t wc_flags;    /* enum ibv_wc_flags */
     uint32_t imm_or_rkey; /* imm_data in network order, or the invalidated rkey */
     uint32_t src_qpn;
     uint8_t service_level;
@@ -133,30 +155,34 @@ struct receive_completion {
 
 struct transport_qp;
 
-/* What transport asks of the rooms above. All are called with the QP's lock held and must not call back into transport for the same QP
- * unless noted. */
+/* What transport asks of the rooms above. All are called with the QP's lock held and must not call back into
+ * transport for the same QP unless noted. */
 struct transport_ports {
-    /* Hands a packet to the link; payload is gathered from `gather` (addresses of this process, checked) unless the packet is by
-     * reference. 0: on its way. -EAGAIN: no room; the owner calls sender_run() and responder_run() when there is. -EHOSTUNREACH: nobody
-     * is there, as good as lost. `to` is the destination of a UD packet, NULL for connected QPs. */
-    int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
-                const struct path_address *to);
-    /* Copies between the peer's memory (reference) and ours; lengths agree. 0, or -errno when the peer's memory or the peer is gone. */
+    /* Hands a packet to the link; payload is gathered from `gather` (addresses of this process, checked)
+     * unless the packet is by reference. 0: on its way. -EAGAIN: no room; the owner calls sender_run() and
+     * responder_run() when there is. -EHOSTUNREACH: nobody is there, as good as lost. `to` is the destination
+     * of a UD packet, NULL for connected QPs. */
+    int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
+                unsigned gather_count, const struct path_address *to);
+    /* Copies between the peer's memory (reference) and ours; lengths agree. 0, or -errno when the peer's
+     * memory or the peer is gone. */
     int (*pull)(struct transport_qp *qp, const struct packet_reference *from, unsigned from_count,
                 const struct iovec *to, unsigned to_count);
     int (*push)(struct transport_qp *qp, const struct packet_reference *to, unsigned to_count,
                 const struct iovec *from, unsigned from_count);
-    /* A send work request got its verdict; counter is its free-running number (slot becomes free when this or a later completion is
-     * polled). Called in posting order, for unsignaled ones that succeed too (the owner makes no CQE of those). */
-    void (*complete_send)(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter, enum verdict verdict,
-                          uint32_t byte_len);
-    /* Takes the next receive (own queue or SRQ): 0, or -ENOENT when there is none. Valid until complete_receive(). */
+    /* A send work request got its verdict; counter is its free-running number (slot becomes free when this or
+     * a later completion is polled). Called in posting order, for unsignaled ones that succeed too (the owner
+     * makes no CQE of those). */
+    void (*complete_send)(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter,
+                          enum verdict verdict, uint32_t byte_len);
+    /* Takes the next receive (own queue or SRQ): 0, or -ENOENT when there is none. Valid until
+     * complete_receive(). */
     int (*take_receive)(struct transport_qp *qp, const struct recv_wqe **ret_wqe);
     /* Completes the receive that was taken. */
     void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
     void (*raise_event)(struct transport_qp *qp, enum ibv_event_type event);
-    /* The QP cannot go on after a fatal completion or responder error: the owner moves it to ERR (or, UD and UC send side, SQE), which calls
-     * sender_flush() and flushes receives. */
+    /* The QP cannot go on after a fatal completion or responder error: the owner moves it to ERR (or, UD and
+     * UC send side, SQE), which calls sender_flush() and flushes receives. */
     void (*sender_failed)(struct transport_qp *qp);
     void (*responder_failed)(struct transport_qp *qp);
     /* The last send of a draining queue is done (SQD): the owner raises SQ_DRAINED if asked for. */
@@ -170,9 +196,10 @@ struct transport_ports {
     void (*unlock_keys)(struct transport_qp *qp);
 };
 
-/* What the link of a QP can do; set by the owner when the path is known (for UD: once, for all local links). */
+/* What the link of a QP can do; set by the owner when the path is known (for UD: once, for all local links).
+ */
 struct link_properties {
-    uint32_t mtu;        /* payload of a packet that carries its bytes; at most the path MTU on the wire */
+    uint32_t mtu;           /* payload of a packet that carries its bytes; at most the path MTU on the wire */
     uint32_t reference_mtu; /* payload of a packet by reference; 0: the link has none */
     uint32_t reference_from; /* message length from which by reference is chosen */
     bool reliable;       /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
@@ -187,8 +214,9 @@ struct transport_qp {
     uint32_t send_mask; /* slots - 1; slots is a power of two >= record->send_depth */
     struct responder_resource *resources;
     struct link_properties link;
-    const struct recv_wqe *current_receive; /* of the message being received */
-    uint32_t receive_pd; /* of receive buffers: the SRQ's, or the QP's own */
+    const struct recv_wqe *current_receive; /* taken and not completed: of the message being received, or (UC:
+                                               it was given up; RC: to be repeated) of the next one */
+    uint32_t receive_pd;                    /* of receive buffers: the SRQ's, or the QP's own */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)
@@ -196,7 +224,8 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
     return (struct send_wqe *)(qp->send_queue + (size_t)(counter & qp->send_mask) * qp->record->send_stride);
 }
 
-/* --- sender.c, retry.c ---------------------------------------------------------------------------------------- */
+/* --- sender.c, retry.c
+ * ---------------------------------------------------------------------------------------- */
 
 /* RTR -> RTS: first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
@@ -204,26 +233,47 @@ void sender_start(struct transport_qp *qp);
 void sender_run(struct transport_qp *qp);
 /* The QP's timer has run out. */
 void sender_timer(struct transport_qp *qp);
-/* The link says that packets went nowhere (peer dead, no such QP, or its state drops): from now on the ACK timer decides. */
+/* The link says that packets went nowhere (peer dead, no such QP, or its state drops): from now on the ACK
+ * timer decides. */
 void sender_silence(struct transport_qp *qp);
 /* Completes every outstanding send with VERDICT_FLUSHED, in order. */
 void sender_flush(struct transport_qp *qp);
 /* No send has been begun and not finished: what SQD waits for. */
 bool sender_is_drained(const struct transport_qp *qp);
+/* sender_run() does a bounded amount of work (64 packets, 256 KiB): true if it stopped for that alone and
+ * wants to be called again. When it waits for something, whatever ends the wait calls it: sender_timer(), an
+ * answer (transport_receive() itself), the owner for SENDER_WAITS_FOR_LINK. */
+static inline bool sender_wants_to_run(const struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    return sender->waiting == SENDER_RUNS &&
+           sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
+}
 /* Forgets everything (RESET). */
 void sender_reset(struct transport_qp *qp);
 
-/* --- responder.c, response.c ---------------------------------------------------------------------------------- */
+/* --- responder.c, response.c
+ * ---------------------------------------------------------------------------------- */
 
 /* INIT -> RTR: first PSN is attributes.rq_psn. */
 void responder_start(struct transport_qp *qp);
-/* Sends what is owed: READ responses, atomic results, acknowledgements. Returns false when the link had no room for all of it. */
+/* Sends what is owed: READ responses, atomic results, acknowledgements; a bounded amount of work per call.
+ * Returns false when the link had no room (call again when it has); true with responder_owes() means that
+ * there is more to do: call again soon. */
 bool responder_run(struct transport_qp *qp);
+/* -> ERR: forgets what is owed and completes the receive that is being filled, if any, as flushed. The owner
+ * calls it before it flushes the receives that nobody took. */
+void responder_flush(struct transport_qp *qp);
 void responder_reset(struct transport_qp *qp);
 
-/* A packet for this QP (its number matched): requests go to the responder, answers to the sender. Does not send what it
- * comes to owe: the caller calls responder_run() after a batch; it may leave mere acknowledgements (responder_owes_only_ack()) for
- * later, so that they ride on requests of the other direction. */
+/* A packet for this QP (its number matched): requests go to the responder, answers to the sender (which may
+ * go on transmitting at once). Does not send what the responder comes to owe (but a NAK that ends the QP, if
+ * it can): the caller calls responder_run() after a batch; it may leave mere acknowledgements
+ * (responder_owes_only_ack()) for later, so that they ride on requests of the other direction. A
+ * PACKET_DROPPED for a QP makes it silent: sender_silence(). Receives of a QP whose state takes no packets
+ * are ignored. UC by reference: like RC, a request that is dropped for its QP's state must be answered with
+ * PACKET_DROPPED, because the sender's buffer is lent until then. */
 void transport_receive(struct transport_qp *qp, const struct packet *packet);
 
 static inline bool responder_owes(const struct transport_qp *qp)
@@ -232,6 +282,14 @@ static inline bool responder_owes(const struct transport_qp *qp)
 
     return responder->ack_owed || responder->owed_syndrome ||
            responder->resource_next != responder->resource_tail;
+}
+
+static inline bool responder_owes_only_ack(const struct transport_qp *qp)
+{
+    const struct responder *responder = &qp->record->responder;
+
+    return responder->ack_owed && !responder->owed_syndrome &&
+           responder->resource_next == responder->resource_tail;
 }
 
 #endif

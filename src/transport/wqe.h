@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Work queue elements: pointer-free, in the published segment, so that another process can say where a work request is. */
+/* Work queue elements: pointer-free, in the published segment, so that another process can say where a work
+ * request is. */
 #ifndef TRANSPORT_WQE_H
 #define TRANSPORT_WQE_H
 
@@ -16,8 +17,8 @@ struct wqe_sge {
 };
 _Static_assert(sizeof(struct wqe_sge) == sizeof(struct ibv_sge), "copied from struct ibv_sge as a whole");
 
-/* Where a UD packet goes: copied from the address handle when the work request is posted, so that the handle may be destroyed at
- * once (verbs-contract §1.2). Also the path of a connected QP. */
+/* Where a UD packet goes: copied from the address handle when the work request is posted, so that the handle
+ * may be destroyed at once (verbs-contract §1.2). Also the path of a connected QP. */
 struct path_address {
     uint8_t source_gid[16], destination_gid[16]; /* as on the wire */
     uint32_t flow_label;
@@ -32,11 +33,11 @@ enum send_wqe_flags { WQE_SIGNALED = 1, WQE_SOLICITED = 2, WQE_FENCE = 4, WQE_IN
 
 struct send_wqe {
     uint64_t wr_id;
-    uint8_t opcode;  /* enum ibv_wr_opcode */
-    uint8_t flags;   /* enum send_wqe_flags; WQE_SIGNALED already includes sq_sig_all */
-    uint8_t num_sge; /* 0 with WQE_INLINE */
+    uint8_t opcode;       /* enum ibv_wr_opcode */
+    uint8_t flags;        /* enum send_wqe_flags; WQE_SIGNALED already includes sq_sig_all */
+    uint8_t num_sge;      /* 0 with WQE_INLINE */
     uint8_t by_reference; /* the sender chose PACKET_BY_REFERENCE for it */
-    uint32_t length; /* of the message */
+    uint32_t length;      /* of the message */
     uint32_t imm_or_rkey; /* immediate (network order) or rkey to invalidate */
     uint32_t rkey;
     uint64_t remote_address;
@@ -50,7 +51,9 @@ struct send_wqe {
     };
     psn_t first_psn;  /* set when transmission begins; kept for retransmission */
     uint32_t packets; /* PSNs that the message takes; 0: not begun */
-    uint64_t reserved;
+    uint8_t verdict;  /* enum verdict: failed on this side, to be told when it is the oldest. Set, like the
+                         three above, when it is begun */
+    uint8_t reserved[7];
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
      *   IBV_WR_BIND_MW       a struct window_bind
