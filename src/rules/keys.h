@@ -6,15 +6,18 @@
  * A key is slot << 9 | remote << 8 | tag, plus four random bits on top: the remote bit makes lkey and rkey of
  * a region differ (programs that mix them up fail here and not later, on hardware), tag and top bits make
  * keys hard to guess and a reused slot's key new. For a type 2 window the tag belongs to the application
- * (ibv_inc_rkey).
+ * (ibv_inc_rkey). No key is 0.
  */
 #ifndef RULES_KEYS_H
 #define RULES_KEYS_H
 
+#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
+#include "base/types.h"
 #include "rules/limits.h"
 #include "rules/verdict.h"
 
@@ -58,22 +61,33 @@ static inline uint32_t key_slot(uint32_t key)
     return (key >> 9) & (LIMIT_KEY_SLOTS - 1);
 }
 
-/* --- owner's side; the caller holds the table's lock -------------------------------------------------------
- */
+#define KEY_TAG_MASK   0xffu
+#define KEY_REMOTE     0x100u
+#define KEY_SLOT_SHIFT 9
+#define KEY_TOP_SHIFT  28
+_Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
+               "slot numbers fill the bits between");
 
-/* Fills a free slot; random supplies unguessable bits. Keys are returned in the entry. */
+/* --- owner's side; the caller holds the table's lock
+ * ---------------------------------------------------------- */
+
+/* Fills a free slot; random supplies unguessable bits. Keys are returned in the entry. IBV_ACCESS_ZERO_BASED
+ * in access makes addresses start at 0, whatever iova says; a KEY_REGION_NULL has no rkey and takes any
+ * range. The caller has checked that iova + length and address + length do not wrap. */
 void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random);
 void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t random);
-/* Changes a live region (ibv_rereg_mr); keys stay. */
+/* Changes a live region (ibv_rereg_mr); keys stay. The caller has refused it (EBUSY) while windows are bound.
+ */
 void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uint32_t access, uint64_t iova,
                         uint64_t length, uint64_t address);
-/* After this no new access finds the slot; the caller then waits with rundown_wait() and frees it. */
+/* After this no new access finds the slot; the caller then waits with rundown_wait() and frees it. A region
+ * with windows bound to it is not withdrawn: the caller looks at `windows` and answers EBUSY. */
 void keys_withdraw(struct key_table *table, uint32_t slot);
 
 struct window_bind {
-    uint32_t window_rkey; /* current key: which window */
+    uint32_t window_rkey; /* current key: which window; of a type 2 window its tag does not matter */
     uint32_t new_rkey;    /* type 2: the key it shall have; type 1: ignored */
     uint32_t region_lkey; /* region to bind to; with length 0 and type 1: ignored */
     uint32_t pd;          /* of the QP that executes the bind */
@@ -84,6 +98,15 @@ struct window_bind {
 /* All rules of verbs-contract §4.5. On VERDICT_OK *ret_rkey is the window's new key. */
 enum verdict keys_bind_window(struct key_table *table, const struct window_bind *bind, bool type_2,
                               uint32_t *ret_rkey);
+/* The key that keys_bind_window() will give a type 1 window: ibv_bind_mw() announces it when it posts, before
+ * the bind is executed. Never the current key. */
+static inline uint32_t keys_next_window_rkey(uint32_t rkey, uint32_t random)
+{
+    const uint32_t fixed = (LIMIT_KEY_SLOTS - 1) << KEY_SLOT_SHIFT | KEY_REMOTE;
+    uint32_t next = (rkey & fixed) | (random & ~fixed);
+
+    return next != rkey ? next : next ^ 1;
+}
 /* ibv_dealloc_mw: unbinds whatever is bound. */
 void keys_unbind_window(struct key_table *table, uint32_t slot);
 /* LOCAL_INV: VERDICT_WINDOW_BIND when refused. SEND with invalidate: VERDICT_REMOTE_ACCESS. (verbs-contract
@@ -91,25 +114,178 @@ void keys_unbind_window(struct key_table *table, uint32_t slot);
 enum verdict keys_invalidate(struct key_table *table, uint32_t rkey, uint32_t pd, bool remote_request);
 
 /* --- checks; any thread, any process that mapped the table
- * -------------------------------------------------- */
+ * ---------------------------------------------------- */
 
 enum remote_operation { REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC };
 
 struct memory_range {
     uint64_t address;          /* in the owner's address space */
-    uint32_t slot, generation; /* to check again after the access */
-    enum key_kind kind;
+    uint32_t slot, generation; /* to check again after the access: keys_is_current() */
+    enum key_kind kind;        /* KEY_FREE: nothing is to be accessed (length 0) */
 };
 
+/* What a check needs of an entry, copied while its generation stood still. */
+struct key_view {
+    uint32_t generation;
+    uint8_t kind, bound, zero_based, reserved; /* as in key_entry, read as one word */
+    uint32_t lkey, rkey, pd, access;
+    uint64_t iova, length, address;
+};
+_Static_assert(offsetof(struct key_entry, kind) % 4 == 0 &&
+                   offsetof(struct key_entry, reserved) - offsetof(struct key_entry, kind) == 3,
+               "one word");
+
+/* A consistent copy of an entry. Waits a bounded time for an owner who is changing it; false: still changing,
+ * so the owner died in the middle, and the key with it. */
+bool keys_read(const struct key_table *table, uint32_t slot, struct key_view *ret_view);
+
+/* One attempt of keys_read(). Fields are read with relaxed atomic loads because the owner may be writing
+ * them; what was read counts only if the generation was even before and the same after. */
+static inline bool keys_try_read(const struct key_entry *entry, struct key_view *ret_view)
+{
+    /* Acquire: the loads below stay behind; partner: the release store of end_change() in keys.c. */
+    uint32_t generation = atomic_load_explicit(&entry->generation, memory_order_acquire);
+    uint32_t traits = __atomic_load_n((const uint32_t *)(const void *)&entry->kind, __ATOMIC_RELAXED);
+
+    memcpy(&ret_view->kind, &traits, sizeof(traits));
+    ret_view->generation = generation;
+    ret_view->lkey = __atomic_load_n(&entry->lkey, __ATOMIC_RELAXED);
+    ret_view->rkey = __atomic_load_n(&entry->rkey, __ATOMIC_RELAXED);
+    ret_view->pd = __atomic_load_n(&entry->pd, __ATOMIC_RELAXED);
+    ret_view->access = __atomic_load_n(&entry->access, __ATOMIC_RELAXED);
+    ret_view->iova = __atomic_load_n(&entry->iova, __ATOMIC_RELAXED);
+    ret_view->length = __atomic_load_n(&entry->length, __ATOMIC_RELAXED);
+    ret_view->address = __atomic_load_n(&entry->address, __ATOMIC_RELAXED);
+    /* Acquire: the loads above stay before the one below; partner: the release fence of begin_change(). */
+    atomic_thread_fence(memory_order_acquire);
+    return !(generation & 1) && atomic_load_explicit(&entry->generation, memory_order_relaxed) == generation;
+}
+
+/* Has the entry still the meaning that it had when the check passed? For an initiator that touches memory of
+ * another process, where no rundown section holds up the owner: to be asked after the access. */
+static inline bool keys_is_current(const struct key_table *table, const struct memory_range *range)
+{
+    if (range->kind == KEY_FREE)
+        return true;
+    /* The accesses to the memory, loads and stores, come before this load; partner: begin_change() in keys.c,
+     * and whatever the owner does to make its change visible before it reuses the memory. */
+    atomic_thread_fence(memory_order_seq_cst);
+    return atomic_load_explicit(&table->entry[range->slot & (LIMIT_KEY_SLOTS - 1)].generation,
+                                memory_order_relaxed) == range->generation;
+}
+
+/* [address, address + length) inside the view, without a sum that could wrap; length > 0. */
+static inline bool key_view_covers(const struct key_view *view, uint64_t address, uint64_t length)
+{
+    uint64_t offset = address - view->iova;
+
+    return address >= view->iova && offset < view->length && length <= view->length - offset;
+}
+
+static inline uint64_t key_view_translate(const struct key_view *view, uint64_t address)
+{
+    return view->kind == KEY_REGION_NULL ? 0 : view->address + (address - view->iova);
+}
+
+/* Local rights: windows name memory for peers only (verbs-contract §4.3). */
+static inline bool key_view_allows_local(const struct key_view *view, uint32_t pd, uint32_t lkey,
+                                         uint64_t address, uint32_t length, bool write)
+{
+    return view->kind >= KEY_REGION && view->kind <= KEY_REGION_NULL && view->lkey == lkey &&
+           view->pd == pd && (!write || (view->access & IBV_ACCESS_LOCAL_WRITE)) &&
+           key_view_covers(view, address, length);
+}
+
+/* enum remote_operation in the order of the access flags. */
+static inline uint32_t remote_operation_access(enum remote_operation operation)
+{
+    return (uint32_t)IBV_ACCESS_REMOTE_WRITE << operation;
+}
+_Static_assert(IBV_ACCESS_REMOTE_READ == IBV_ACCESS_REMOTE_WRITE << REMOTE_READ &&
+                   IBV_ACCESS_REMOTE_ATOMIC == IBV_ACCESS_REMOTE_WRITE << REMOTE_ATOMIC,
+               "order of the flags");
+
+/* Remote rights: of a window its own, those of the region behind it do not count (verbs-contract §4.5). */
+static inline bool key_view_allows_remote(const struct key_view *view, uint32_t pd, uint32_t rkey,
+                                          uint64_t address, uint32_t length, enum remote_operation operation)
+{
+    bool named = view->kind == KEY_REGION || view->kind == KEY_REGION_ON_DEMAND ||
+                 (view->kind >= KEY_WINDOW_TYPE_1 && view->kind <= KEY_WINDOW_TYPE_2 && view->bound);
+
+    return named && view->rkey == rkey && view->pd == pd &&
+           (view->access & remote_operation_access(operation)) && key_view_covers(view, address, length);
+}
+
+static inline void memory_range_set(struct memory_range *range, const struct key_view *view, uint32_t key,
+                                    uint64_t address)
+{
+    range->address = key_view_translate(view, address);
+    range->slot = key_slot(key);
+    range->generation = view->generation;
+    range->kind = (enum key_kind)view->kind;
+}
+
+#define MEMORY_RANGE_NONE ((struct memory_range){.kind = KEY_FREE})
+
+/* The answer when the quick look below did not say yes: because of an owner in the middle of a change, or
+ * truly no. */
+enum verdict keys_check_local_again(const struct key_table *table, uint32_t pd, uint32_t lkey,
+                                    uint64_t address, uint32_t length, bool write,
+                                    struct memory_range *ret_range);
+enum verdict keys_check_remote_again(const struct key_table *table, uint32_t pd, uint32_t rkey,
+                                     uint64_t address, uint32_t length, enum remote_operation operation,
+                                     struct memory_range *ret_range);
+
 /* One local SGE of a work request (verbs-contract §4.3, first part): VERDICT_OK or VERDICT_LOCAL_PROTECTION.
- * Length 0 is always fine and yields address 0. */
-enum verdict keys_check_local(const struct key_table *table, uint32_t pd, uint32_t lkey, uint64_t address,
-                              uint32_t length, bool write, struct memory_range *ret_range);
+ * Length 0 is always fine and yields address 0, as does a KEY_REGION_NULL: reads give zeros, writes vanish.
+ */
+static inline enum verdict keys_check_local(const struct key_table *table, uint32_t pd, uint32_t lkey,
+                                            uint64_t address, uint32_t length, bool write,
+                                            struct memory_range *ret_range)
+{
+    struct key_view view;
+
+    if (unlikely(!length)) {
+        *ret_range = MEMORY_RANGE_NONE;
+        return VERDICT_OK;
+    }
+    if (unlikely(!keys_try_read(&table->entry[key_slot(lkey)], &view) ||
+                 !key_view_allows_local(&view, pd, lkey, address, length, write)))
+        return keys_check_local_again(table, pd, lkey, address, length, write, ret_range);
+    memory_range_set(ret_range, &view, lkey, address);
+    return VERDICT_OK;
+}
+
 /* One remote access (verbs-contract §4.3, second part): qp_access are the responder QP's access flags.
- * VERDICT_OK, VERDICT_INVALID_REQUEST (QP flags, alignment of atomics) or VERDICT_REMOTE_ACCESS. Length 0 is
- * always fine. */
-enum verdict keys_check_remote(const struct key_table *table, uint32_t pd, uint32_t qp_access, uint32_t rkey,
-                               uint64_t address, uint32_t length, enum remote_operation operation,
-                               struct memory_range *ret_range);
+ * VERDICT_OK, VERDICT_INVALID_REQUEST (QP flags; atomics: alignment, length not 8) or VERDICT_REMOTE_ACCESS.
+ * Length 0 of READ and WRITE is always fine. */
+static inline enum verdict keys_check_remote(const struct key_table *table, uint32_t pd, uint32_t qp_access,
+                                             uint32_t rkey, uint64_t address, uint32_t length,
+                                             enum remote_operation operation, struct memory_range *ret_range)
+{
+    struct key_view view;
+
+    if (operation == REMOTE_ATOMIC && unlikely(length != 8))
+        return VERDICT_INVALID_REQUEST;
+    if (unlikely(!length)) {
+        *ret_range = MEMORY_RANGE_NONE;
+        return VERDICT_OK;
+    }
+    if (unlikely(!(qp_access & remote_operation_access(operation))))
+        return VERDICT_INVALID_REQUEST;
+    if (unlikely(!keys_try_read(&table->entry[key_slot(rkey)], &view) ||
+                 !key_view_allows_remote(&view, pd, rkey, address, length, operation))) {
+        enum verdict verdict =
+            keys_check_remote_again(table, pd, rkey, address, length, operation, ret_range);
+        if (verdict != VERDICT_OK)
+            return verdict;
+    } else {
+        memory_range_set(ret_range, &view, rkey, address);
+    }
+    /* Both: a zero-based window may start anywhere, and the CPU's atomics need real alignment. */
+    if (operation == REMOTE_ATOMIC && unlikely((address | ret_range->address) & 7))
+        return VERDICT_INVALID_REQUEST;
+    return VERDICT_OK;
+}
 
 #endif

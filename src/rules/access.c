@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The access checks' way round a change in progress. */
+#include "rules/keys.h"
+
+#include "base/sys.h"
+
+/* An owner changes an entry in nanoseconds, unless it loses its processor in the middle: then a reader spins
+ * for some tens of milliseconds at most. A stopped or dead owner (of a mapped table) must not hold us for
+ * ever. */
+#define READ_ATTEMPTS (1u << 20)
+
+bool keys_read(const struct key_table *table, uint32_t slot, struct key_view *ret_view)
+{
+    const struct key_entry *entry = &table->entry[slot & (LIMIT_KEY_SLOTS - 1)];
+
+    for (uint32_t attempt = 0; attempt < READ_ATTEMPTS; attempt++) {
+        if (keys_try_read(entry, ret_view))
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
+cold_path enum verdict keys_check_local_again(const struct key_table *table, uint32_t pd, uint32_t lkey,
+                                              uint64_t address, uint32_t length, bool write,
+                                              struct memory_range *ret_range)
+{
+    struct key_view view;
+
+    if (!keys_read(table, key_slot(lkey), &view) ||
+        !key_view_allows_local(&view, pd, lkey, address, length, write))
+        return VERDICT_LOCAL_PROTECTION;
+    memory_range_set(ret_range, &view, lkey, address);
+    return VERDICT_OK;
+}
+
+cold_path enum verdict keys_check_remote_again(const struct key_table *table, uint32_t pd, uint32_t rkey,
+                                               uint64_t address, uint32_t length,
+                                               enum remote_operation operation,
+                                               struct memory_range *ret_range)
+{
+    struct key_view view;
+
+    if (!keys_read(table, key_slot(rkey), &view) ||
+        !key_view_allows_remote(&view, pd, rkey, address, length, operation))
+        return VERDICT_REMOTE_ACCESS;
+    memory_range_set(ret_range, &view, rkey, address);
+    return VERDICT_OK;
+}

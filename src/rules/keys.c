@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The owner's side of the key table. Everything runs under the table's lock, so it reads entries plainly; it
+ * writes them with relaxed atomic stores, because readers take no lock. */
+#include "rules/keys.h"
+
+#define WINDOW_RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+/* LOCAL_WRITE means nothing on a window, but programs pass the flags of the region. */
+#define WINDOW_FLAGS                                                                                         \
+    (WINDOW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
+
+#define set(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
+
+static struct key_entry *entry_at(struct key_table *table, uint32_t slot)
+{
+    return &table->entry[slot & (LIMIT_KEY_SLOTS - 1)];
+}
+
+static void begin_change(struct key_entry *entry)
+{
+    uint32_t generation = atomic_load_explicit(&entry->generation, memory_order_relaxed);
+
+    atomic_store_explicit(&entry->generation, generation | 1, memory_order_relaxed);
+    /* Release: odd is seen before any field; partner: the acquire fence of keys_try_read(). */
+    atomic_thread_fence(memory_order_release);
+}
+
+static void end_change(struct key_entry *entry)
+{
+    uint32_t generation = atomic_load_explicit(&entry->generation, memory_order_relaxed);
+
+    /* Release: fields are seen before even; partner: the acquire load of keys_try_read(). */
+    atomic_store_explicit(&entry->generation, generation + 1, memory_order_release);
+}
+
+/* One word, as keys_try_read() reads it. */
+static void set_traits(struct key_entry *entry, enum key_kind kind, bool bound, bool zero_based)
+{
+    const uint8_t bytes[4] = {(uint8_t)kind, bound, zero_based, 0};
+    uint32_t word;
+
+    memcpy(&word, bytes, sizeof(word));
+    set(*(uint32_t *)(void *)&entry->kind, word);
+}
+
+static void set_memory(struct key_entry *entry, uint32_t access, uint64_t iova, uint64_t length,
+                       uint64_t address)
+{
+    set(entry->access, access);
+    set(entry->iova, access & IBV_ACCESS_ZERO_BASED ? 0 : iova);
+    set(entry->length, length);
+    set(entry->address, address);
+}
+
+/* Never 0, which means no key, and never the last key of the slot, which somebody may still hold. */
+static uint32_t make_key(uint32_t slot, bool remote, uint32_t random, uint8_t tag, uint32_t previous)
+{
+    uint32_t key;
+
+    do {
+        key = random >> KEY_TOP_SHIFT << KEY_TOP_SHIFT | (slot & (LIMIT_KEY_SLOTS - 1)) << KEY_SLOT_SHIFT |
+              (remote ? KEY_REMOTE : 0) | tag++;
+    } while (!key || key == previous);
+    return key;
+}
+
+void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
+                         uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random)
+{
+    struct key_entry *entry = entry_at(table, slot);
+    bool null = kind == KEY_REGION_NULL;
+
+    begin_change(entry);
+    set_traits(entry, kind, false, access & IBV_ACCESS_ZERO_BASED);
+    set(entry->lkey, make_key(slot, false, random, (uint8_t)random, entry->lkey));
+    set(entry->rkey, null ? 0 : make_key(slot, true, random, (uint8_t)(random >> 8), entry->rkey));
+    set(entry->pd, pd);
+    set(entry->region, 0);
+    set(entry->windows, 0);
+    set(entry->handle, slot);
+    if (null)
+        set_memory(entry, IBV_ACCESS_LOCAL_WRITE, 0, UINT64_MAX, 0);
+    else
+        set_memory(entry, access, iova, length, address);
+    end_change(entry);
+}
+
+void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
+                         uint32_t random)
+{
+    struct key_entry *entry = entry_at(table, slot);
+
+    begin_change(entry);
+    set_traits(entry, kind, false, false);
+    set(entry->lkey, 0);
+    set(entry->rkey, make_key(slot, true, random, (uint8_t)(random >> 8), entry->rkey));
+    set(entry->pd, pd);
+    set(entry->region, 0);
+    set(entry->windows, 0);
+    set(entry->handle, slot);
+    set_memory(entry, 0, 0, 0, 0);
+    end_change(entry);
+}
+
+void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uint32_t access, uint64_t iova,
+                        uint64_t length, uint64_t address)
+{
+    struct key_entry *entry = entry_at(table, slot);
+
+    begin_change(entry);
+    set_traits(entry, (enum key_kind)entry->kind, false, access & IBV_ACCESS_ZERO_BASED);
+    set(entry->pd, pd);
+    set_memory(entry, access, iova, length, address);
+    end_change(entry);
+}
+
+/* The count is no part of what a key means: generation stays. */
+static void count_window(struct key_table *table, uint32_t region, bool more)
+{
+    struct key_entry *entry = entry_at(table, region);
+
+    if (more)
+        set(entry->windows, entry->windows + 1);
+    else if (entry->windows)
+        set(entry->windows, entry->windows - 1);
+}
+
+/* Between begin_change() and end_change(). */
+static void unbind(struct key_table *table, struct key_entry *window)
+{
+    if (!window->bound)
+        return;
+    count_window(table, window->region, false);
+    set_traits(window, (enum key_kind)window->kind, false, false);
+    set(window->region, 0);
+    set_memory(window, 0, 0, 0, 0);
+}
+
+void keys_unbind_window(struct key_table *table, uint32_t slot)
+{
+    struct key_entry *window = entry_at(table, slot);
+
+    begin_change(window);
+    unbind(table, window);
+    end_change(window);
+}
+
+void keys_withdraw(struct key_table *table, uint32_t slot)
+{
+    struct key_entry *entry = entry_at(table, slot);
+
+    begin_change(entry);
+    unbind(table, entry);
+    /* The keys stay behind: make_key() must not give them out again at once. */
+    set_traits(entry, KEY_FREE, false, false);
+    set_memory(entry, 0, 0, 0, 0);
+    end_change(entry);
+}
+
+/* May this window be bound now, by this QP, with that key? */
+static bool window_accepts(const struct key_entry *window, const struct window_bind *bind, bool type_2)
+{
+    if (window->kind != (type_2 ? KEY_WINDOW_TYPE_2 : KEY_WINDOW_TYPE_1) || window->pd != bind->pd)
+        return false;
+    if (!type_2)
+        return window->rkey == bind->window_rkey;
+    /* The tag in ibv_mw.rkey is the application's bookkeeping: only the index says which window. */
+    return !window->bound && bind->length && !((window->rkey ^ bind->window_rkey) & ~KEY_TAG_MASK) &&
+           !((window->rkey ^ bind->new_rkey) & ~KEY_TAG_MASK);
+}
+
+/* May a window onto this range of this region be made? The peer writes through the region's LOCAL_WRITE, so a
+ * window cannot give what the region itself does not have. */
+static bool region_accepts(const struct key_entry *region, const struct window_bind *bind)
+{
+    const struct key_view view = {.iova = region->iova, .length = region->length};
+
+    if (region->kind != KEY_REGION && region->kind != KEY_REGION_ON_DEMAND)
+        return false;
+    if (region->lkey != bind->region_lkey || region->pd != bind->pd || !(region->access & IBV_ACCESS_MW_BIND))
+        return false;
+    if (bind->access & ~(uint32_t)WINDOW_FLAGS)
+        return false;
+    if ((bind->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
+        !(region->access & IBV_ACCESS_LOCAL_WRITE))
+        return false;
+    return key_view_covers(&view, bind->address, bind->length);
+}
+
+enum verdict keys_bind_window(struct key_table *table, const struct window_bind *bind, bool type_2,
+                              uint32_t *ret_rkey)
+{
+    struct key_entry *window = entry_at(table, key_slot(bind->window_rkey));
+    struct key_entry *region = entry_at(table, key_slot(bind->region_lkey));
+
+    if (!window_accepts(window, bind, type_2))
+        return VERDICT_WINDOW_BIND;
+    if (bind->length && !region_accepts(region, bind))
+        return VERDICT_WINDOW_BIND;
+
+    uint32_t rkey = type_2 ? bind->new_rkey : keys_next_window_rkey(window->rkey, bind->random);
+
+    begin_change(window);
+    unbind(table, window);
+    set(window->rkey, rkey);
+    if (bind->length) {
+        uint32_t access = bind->access & (WINDOW_RIGHTS | IBV_ACCESS_ZERO_BASED);
+
+        set_traits(window, (enum key_kind)window->kind, true, access & IBV_ACCESS_ZERO_BASED);
+        set(window->region, key_slot(bind->region_lkey));
+        set_memory(window, access, bind->address, bind->length,
+                   region->address + (bind->address - region->iova));
+        count_window(table, window->region, true);
+    }
+    end_change(window);
+    *ret_rkey = rkey;
+    return VERDICT_OK;
+}
+
+enum verdict keys_invalidate(struct key_table *table, uint32_t rkey, uint32_t pd, bool remote_request)
+{
+    struct key_entry *window = entry_at(table, key_slot(rkey));
+
+    if (window->kind != KEY_WINDOW_TYPE_2 || !window->bound || window->rkey != rkey || window->pd != pd)
+        return remote_request ? VERDICT_REMOTE_ACCESS : VERDICT_WINDOW_BIND;
+    begin_change(window);
+    unbind(table, window);
+    end_change(window);
+    return VERDICT_OK;
+}
