@@ -23,6 +23,8 @@
 #define LIMIT_MULTICAST_ATTACH     56u /* QPs of one group */
 #define LIMIT_MESSAGE              (1u << 31)
 #define LIMIT_UD_PAYLOAD           4096u
+#define LIMIT_PORTS                1u
+#define LIMIT_PKEYS                1u
 #define LIMIT_GIDS                 16u
 #define LIMIT_COMP_VECTORS         2u
 #define LIMIT_CQ_MODERATION_COUNT  65535u

@@ -4,12 +4,15 @@
 #define RULES_TRANSITIONS_H
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What the values of attributes are checked against. */
 struct transition_limits {
     uint32_t gid_entries_valid; /* bit i: sgid_index i names a valid GID of the port */
     enum ibv_mtu active_mtu;
+    bool draining;         /* SQD with sends begun and not finished: only RESET and ERR are open (§2.5) */
+    bool controlled_qkeys; /* the process may use Q_Keys with the top bit set (CAP_NET_RAW, §8.5) */
 };
 
 /* Whole check of an ibv_modify_qp: transition, mask, values. 0 or -EINVAL / -EPERM / -EOPNOTSUPP; nothing is

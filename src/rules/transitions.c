@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "rules/transitions.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "rules/limits.h"
+
+#define STATE      IBV_QP_STATE
+#define CUR_STATE  IBV_QP_CUR_STATE
+#define SQD_NOTIFY IBV_QP_EN_SQD_ASYNC_NOTIFY
+#define ACCESS     IBV_QP_ACCESS_FLAGS
+#define PKEY       IBV_QP_PKEY_INDEX
+#define PORT       IBV_QP_PORT
+#define QKEY       IBV_QP_QKEY
+#define AV         IBV_QP_AV
+#define MTU        IBV_QP_PATH_MTU
+#define TIMEOUT    IBV_QP_TIMEOUT
+#define RETRIES    (IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY)
+#define RQ_PSN     IBV_QP_RQ_PSN
+#define SQ_PSN     IBV_QP_SQ_PSN
+#define INITIATOR  IBV_QP_MAX_QP_RD_ATOMIC
+#define RESPONDER  IBV_QP_MAX_DEST_RD_ATOMIC
+#define RNR_TIMER  IBV_QP_MIN_RNR_TIMER
+#define DEST       IBV_QP_DEST_QPN
+#define MIGRATION  IBV_QP_PATH_MIG_STATE
+#define ALT_PATH   IBV_QP_ALT_PATH
+
+#define STATES          (IBV_QPS_ERR + 1)
+#define QKEY_CONTROLLED 0x80000000u
+
+enum service { RC, UC, UD, SERVICES };
+
+struct transition {
+    bool legal;
+    int required, optional; /* attribute masks, IBV_QP_STATE apart */
+};
+
+#define ROW(from, to, service, required, optional)                                                           \
+    [IBV_QPS_##from][IBV_QPS_##to][service] = {true, required, optional}
+#define PLAIN(from, to) ROW(from, to, RC, 0, 0), ROW(from, to, UC, 0, 0), ROW(from, to, UD, 0, 0)
+
+/* verbs-contract §2.3 and §2.4, row by row. What is not here is refused: RESET to ERR too, which IBA would
+ * allow and Linux does not. SQE is only ever reached by itself, and left by services that have it. */
+static const struct transition transitions[STATES][STATES][SERVICES] = {
+    PLAIN(RESET, RESET),
+    ROW(RESET, INIT, RC, PKEY | PORT | ACCESS, 0),
+    ROW(RESET, INIT, UC, PKEY | PORT | ACCESS, 0),
+    ROW(RESET, INIT, UD, PKEY | PORT | QKEY, 0),
+
+    PLAIN(INIT, RESET),
+    ROW(INIT, INIT, RC, 0, PKEY | PORT | ACCESS),
+    ROW(INIT, INIT, UC, 0, PKEY | PORT | ACCESS),
+    ROW(INIT, INIT, UD, 0, PKEY | PORT | QKEY),
+    ROW(INIT, RTR, RC, AV | MTU | DEST | RQ_PSN | RESPONDER | RNR_TIMER, ALT_PATH | ACCESS | PKEY),
+    ROW(INIT, RTR, UC, AV | MTU | DEST | RQ_PSN, ALT_PATH | ACCESS | PKEY),
+    ROW(INIT, RTR, UD, 0, PKEY | QKEY),
+    PLAIN(INIT, ERR),
+
+    PLAIN(RTR, RESET),
+    ROW(RTR, RTS, RC, TIMEOUT | RETRIES | SQ_PSN | INITIATOR,
+        CUR_STATE | ALT_PATH | ACCESS | RNR_TIMER | MIGRATION),
+    ROW(RTR, RTS, UC, SQ_PSN, CUR_STATE | ALT_PATH | ACCESS | MIGRATION),
+    ROW(RTR, RTS, UD, SQ_PSN, CUR_STATE | QKEY),
+    PLAIN(RTR, ERR),
+
+    PLAIN(RTS, RESET),
+    ROW(RTS, RTS, RC, 0, CUR_STATE | ALT_PATH | ACCESS | RNR_TIMER | MIGRATION),
+    ROW(RTS, RTS, UC, 0, CUR_STATE | ALT_PATH | ACCESS | MIGRATION),
+    ROW(RTS, RTS, UD, 0, CUR_STATE | QKEY),
+    ROW(RTS, SQD, RC, 0, SQD_NOTIFY),
+    ROW(RTS, SQD, UC, 0, SQD_NOTIFY),
+    ROW(RTS, SQD, UD, 0, SQD_NOTIFY),
+    PLAIN(RTS, ERR),
+
+    PLAIN(SQD, RESET),
+    ROW(SQD, RTS, RC, 0, CUR_STATE | ALT_PATH | ACCESS | RNR_TIMER | MIGRATION),
+    ROW(SQD, RTS, UC, 0, CUR_STATE | ALT_PATH | ACCESS | MIGRATION),
+    ROW(SQD, RTS, UD, 0, CUR_STATE | QKEY),
+    ROW(SQD, SQD, RC, 0,
+        PORT | AV | TIMEOUT | RETRIES | INITIATOR | RESPONDER | ALT_PATH | ACCESS | PKEY | RNR_TIMER |
+            MIGRATION),
+    ROW(SQD, SQD, UC, 0, AV | ALT_PATH | ACCESS | PKEY | MIGRATION),
+    ROW(SQD, SQD, UD, 0, PKEY | QKEY),
+    PLAIN(SQD, ERR),
+
+    PLAIN(SQE, RESET),
+    ROW(SQE, RTS, UC, 0, CUR_STATE | ACCESS),
+    ROW(SQE, RTS, UD, 0, CUR_STATE | QKEY),
+    PLAIN(SQE, ERR),
+
+    PLAIN(ERR, RESET),
+    PLAIN(ERR, ERR),
+};
+
+/* 0, or why there is no such row. */
+static int service_of(enum ibv_qp_type type, enum service *ret_service)
+{
+    switch (type) {
+    case IBV_QPT_RC:
+        *ret_service = RC;
+        return 0;
+    case IBV_QPT_UC:
+        *ret_service = UC;
+        return 0;
+    case IBV_QPT_UD:
+        *ret_service = UD;
+        return 0;
+    case IBV_QPT_RAW_PACKET:
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
+    case IBV_QPT_DRIVER:
+        return -EOPNOTSUPP;
+    }
+    return -EINVAL;
+}
+
+static bool gid_is_multicast(const uint8_t gid[16])
+{
+    static const uint8_t ipv4_mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+    return gid[0] == 0xff || (!memcmp(gid, ipv4_mapped, sizeof(ipv4_mapped)) && gid[12] >> 4 == 0xe);
+}
+
+/* RoCE addresses by GRH only (verbs-contract §2.2). Only connected QPs have a path of their own, and those
+ * have one peer. */
+static bool path_is_valid(const struct ibv_ah_attr *path, const struct transition_limits *limits)
+{
+    static const union ibv_gid zero;
+
+    return path->is_global && path->port_num >= 1 && path->port_num <= LIMIT_PORTS &&
+           path->grh.sgid_index < LIMIT_GIDS && (limits->gid_entries_valid >> path->grh.sgid_index & 1) &&
+           memcmp(&path->grh.dgid, &zero, sizeof(zero)) != 0 && !gid_is_multicast(path->grh.dgid.raw);
+}
+
+static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv_qp_state current,
+                        const struct transition_limits *limits)
+{
+    /* LOCAL_WRITE and MW_BIND say nothing about a responder, yet programs pass the flags of their MR. */
+    const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_WRITE |
+                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_OPTIONAL_RANGE;
+
+    if ((mask & CUR_STATE) && attributes->cur_qp_state != current)
+        return -EINVAL;
+    if ((mask & PORT) && (attributes->port_num < 1 || attributes->port_num > LIMIT_PORTS))
+        return -EINVAL;
+    if ((mask & PKEY) && attributes->pkey_index >= LIMIT_PKEYS)
+        return -EINVAL;
+    if ((mask & ACCESS) && (attributes->qp_access_flags & ~access))
+        return -EINVAL;
+    if ((mask & AV) && !path_is_valid(&attributes->ah_attr, limits))
+        return -EINVAL;
+    if ((mask & MTU) && (attributes->path_mtu < IBV_MTU_256 || attributes->path_mtu > limits->active_mtu))
+        return -EINVAL;
+    if ((mask & TIMEOUT) && attributes->timeout > 31)
+        return -EINVAL;
+    if ((mask & IBV_QP_RETRY_CNT) && attributes->retry_cnt > 7)
+        return -EINVAL;
+    if ((mask & IBV_QP_RNR_RETRY) && attributes->rnr_retry > 7)
+        return -EINVAL;
+    if ((mask & RNR_TIMER) && attributes->min_rnr_timer > 31)
+        return -EINVAL;
+    if ((mask & INITIATOR) && attributes->max_rd_atomic > LIMIT_RD_ATOMIC)
+        return -EINVAL;
+    if ((mask & RESPONDER) && attributes->max_dest_rd_atomic > LIMIT_RD_ATOMIC)
+        return -EINVAL;
+    /* No automatic path migration: there is no alternate path, and one may only ask for what is
+     * (verbs-contract §2.10). */
+    if (mask & ALT_PATH)
+        return -EINVAL;
+    if ((mask & MIGRATION) && attributes->path_mig_state != IBV_MIG_MIGRATED)
+        return -EINVAL;
+    if ((mask & QKEY) && (attributes->qkey & QKEY_CONTROLLED) && !limits->controlled_qkeys)
+        return -EPERM;
+    return 0;
+}
+
+int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes,
+                     int mask, const struct transition_limits *limits)
+{
+    enum ibv_qp_state next = mask & STATE ? attributes->qp_state : current;
+    enum service service;
+    int error = service_of(type, &service);
+
+    if (error)
+        return error;
+    if ((unsigned)current >= STATES || (unsigned)next >= STATES)
+        return -EINVAL;
+
+    const struct transition *row = &transitions[current][next][service];
+
+    if (!row->legal || (mask & row->required) != row->required ||
+        (mask & ~(row->required | row->optional | STATE)))
+        return -EINVAL;
+    /* Begun messages still use the attributes (verbs-contract §2.5). */
+    if (limits->draining && current == IBV_QPS_SQD && next != IBV_QPS_RESET && next != IBV_QPS_ERR)
+        return -EINVAL;
+    return check_values(attributes, mask, current, limits);
+}
+
+int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state)
+{
+    enum service service;
+
+    if (service_of(type, &service))
+        return -EINVAL;
+    switch (state) {
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR:
+        return 0;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_RTR:
+    case IBV_QPS_UNKNOWN:
+        break;
+    }
+    return -EINVAL;
+}
+
+int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state)
+{
+    enum service service;
+
+    if (service_of(type, &service))
+        return -EINVAL;
+    switch (state) {
+    case IBV_QPS_INIT:
+    case IBV_QPS_RTR:
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR:
+        return 0;
+    case IBV_QPS_RESET:
+    case IBV_QPS_UNKNOWN:
+        break;
+    }
+    return -EINVAL;
+}
