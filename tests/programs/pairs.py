@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Two ends of a program: started, met, ended, each within a limit."""
+
+import os
+import resource
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+
+# Two ordinary users and the overflow user. Numbers suffice: none of the programs looks its user up.
+USERS = {'a': 61001, 'b': 61002, 'nobody': 65534}
+
+# The smallest default that Linux ever had for RLIMIT_MEMLOCK; what passes here passes with today's 8 MiB.
+MEMLOCK = 64 * 1024
+
+LISTEN = '0A'
+POLL_S = 0.004
+
+
+class Failure(Exception):
+    """The case did not hold; the text says why."""
+
+
+class Host:
+    """Where the programs find the library, and who runs them."""
+
+    def __init__(self, lib=None, softhca=None, system=False):
+        self.lib = lib
+        self.softhca = softhca
+        self.system = system  # the machine's own libibverbs and devices, to check the table against a real adapter
+        self.root = os.geteuid() == 0
+        self.staged = None
+        if self.root and not system:
+            self._stage()
+
+    def _stage(self):
+        """A checkout below root's home is out of an ordinary user's reach; a copy under /tmp is not."""
+        if all(_open_to_all(p) for p in (self.lib, self.softhca) if p):
+            return
+        self.staged = tempfile.mkdtemp(prefix='softhca-programs-')
+        os.chmod(self.staged, 0o755)
+        if self.lib:
+            shutil.copytree(self.lib, os.path.join(self.staged, 'lib'))
+            self.lib = os.path.join(self.staged, 'lib')
+        if self.softhca:
+            self.softhca = shutil.copy(self.softhca, self.staged)
+
+    def close(self):
+        if self.staged:
+            shutil.rmtree(self.staged)
+
+    def argv(self, argv, launch='lib'):
+        return [self.softhca, 'run', '--', *argv] if launch == 'run' and not self.system else list(argv)
+
+    def env(self, extra=None, launch='lib'):
+        env = {k: v for k, v in os.environ.items()
+               if not k.startswith(('SOFTHCA_', 'LD_', 'UCX_', 'IBV_', 'RDMAV_'))}
+        env.update(HOME='/', LC_ALL='C')
+        for name in ('ASAN_OPTIONS', 'TSAN_OPTIONS', 'UBSAN_OPTIONS'):
+            if name in os.environ:
+                env[name] = os.environ[name]
+        if not self.system and launch == 'lib':
+            env['LD_LIBRARY_PATH'] = self.lib
+        if not self.system:
+            env.update(extra or {})
+        return env
+
+
+def _open_to_all(path):
+    path = os.path.abspath(path)
+    while path != '/':
+        mode = os.stat(path).st_mode
+        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            return False
+        path = os.path.dirname(path)
+    return True
+
+
+class Side:
+    """One process of ours, with its output in a file and its end by its own process id."""
+
+    def __init__(self, host, argv, *, user='a', env=None, launch='lib', signals=None, stdout=None):
+        self.name = os.path.basename(argv[0])
+        self.out = tempfile.TemporaryFile()
+        kw = {}
+        if host.root and not host.system:
+            kw = dict(user=USERS[user], group=USERS[user], extra_groups=[])
+        self.p = subprocess.Popen(host.argv(argv, launch), stdin=subprocess.DEVNULL, stdout=stdout or self.out,
+                                  stderr=subprocess.STDOUT, env=host.env(env, launch), cwd='/',
+                                  start_new_session=True, restore_signals=True,
+                                  preexec_fn=lambda: _before_exec(signals), **kw)
+        self.pid = self.p.pid
+
+    def text(self):
+        self.out.seek(0)
+        return self.out.read().decode(errors='replace')
+
+    def wait(self, deadline):
+        try:
+            return self.p.wait(max(0.01, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self):
+        """Its session too: a wrapper may have left a child. The zombie keeps the number ours until wait()."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        self.p.wait()
+
+
+def _before_exec(signals):
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEMLOCK, MEMLOCK))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if signals == 'blocked':
+        # All that can be blocked, but for the one that perftest's -D lives on.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - {signal.SIGALRM})
+    elif signals == 'ignored':
+        for s in signal.valid_signals() - {signal.SIGALRM, signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(s, signal.SIG_IGN)
+
+
+def free_port():
+    """Below the ephemeral range, so that no outgoing connection of somebody else's takes it before we listen."""
+    free_port.next = getattr(free_port, 'next', 10000 + os.getpid() * 37 % 20000)
+    while True:
+        port = free_port.next
+        free_port.next = 10000 + (port - 10000 + 1) % 20000
+        try:
+            with socket.socket(socket.AF_INET6) as s:
+                s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                s.bind(('::', port))
+                return port
+        except OSError:
+            continue
+
+
+def listening(port):
+    """A probe by connect() would be taken for the client."""
+    want = f':{port:04X}'
+    for name in ('/proc/net/tcp', '/proc/net/tcp6'):
+        try:
+            with open(name) as f:
+                for line in f:
+                    field = line.split()
+                    if field[3] == LISTEN and field[1].endswith(want):
+                        return True
+        except FileNotFoundError:
+            pass
+    return False
+
+
+def run_pair(host, server, client, *, port, limit, users=('a', 'a'), env=None, launch='lib', signals=(None, None),
+             during=None):
+    """Both ends to their exit; returns their outputs, or raises Failure with both."""
+    deadline = time.monotonic() + limit
+    sides = []
+    try:
+        s = Side(host, server, user=users[0], env=env, launch=launch, signals=signals[0])
+        sides.append(s)
+        while not listening(port):
+            if s.p.poll() is not None:
+                raise Failure(f'server ended before it listened, status {s.p.returncode}')
+            if time.monotonic() > deadline:
+                raise Failure(f'server did not listen within {limit} s')
+            time.sleep(POLL_S)
+        c = Side(host, client, user=users[1], env=env, launch=launch, signals=signals[1])
+        sides.append(c)
+        if during:
+            during(s, c, deadline)
+        status = [c.wait(deadline), s.wait(deadline)]
+        late = [n for n, st in zip(('client', 'server'), status) if st is None]
+        if late:
+            raise Failure(f'{" and ".join(late)} not done within {limit} s')
+        bad = [f'{n} exit status {st}' for n, st in zip(('client', 'server'), status) if st != 0]
+        if bad:
+            raise Failure(', '.join(bad))
+        return s.text(), c.text()
+    except Failure as e:
+        for side in sides:
+            side.kill()
+        for side, name in zip(sides, ('server', 'client')):
+            e.add_note(f'{name}: ' + ' '.join(side.p.args))
+            e.add_note(side.text())
+        raise
+    finally:
+        for side in sides:
+            side.kill()
+            side.out.close()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""The programs that are not a pair, and what can only be seen while a pair runs."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+
+import judge
+from pairs import Failure, Side, free_port, run_pair
+
+# Signals that no thread can block, and the two that libc keeps for itself and never lets a mask hold.
+UNBLOCKABLE = {int(signal.SIGKILL), int(signal.SIGSTOP), 32, 33}
+
+
+def output(host, argv, *, launch='lib', env=None, limit=20):
+    side = Side(host, argv, launch=launch, env=env)
+    try:
+        status = side.wait(time.monotonic() + limit)
+        text = side.text()
+        if status != 0:
+            e = Failure(f'{argv[0]}: ' + (f'not done within {limit} s' if status is None else f'exit status {status}'))
+            e.add_note(text)
+            raise e
+        return text
+    finally:
+        side.kill()
+        side.out.close()
+
+
+def devices(host):
+    return judge.devinfo(output(host, ['ibv_devinfo', '-v']))
+
+
+def addresses():
+    """Interface name → addresses, of interfaces that are up."""
+    text = subprocess.run(['ip', '-j', 'addr', 'show'], check=True, capture_output=True, text=True).stdout
+    return {i['ifname']: [a['local'] for a in i['addr_info']] for i in json.loads(text)
+            if 'UP' in i['flags'] and i['addr_info']}
+
+
+def check_devices(host):
+    text = output(host, ['ibv_devices'])
+    rows = [line.split() for line in text.splitlines() if re.match(r'\s+\S+\s+[0-9a-f]{16}\s*$', line)]
+    if not rows:
+        raise Failure(f'no device in: {text!r}')
+    guids = [g for _, g in rows]
+    if len(set(guids)) != len(guids) or '0' * 16 in guids:
+        raise Failure(f'node GUIDs not distinct or zero: {guids}')
+    if [n for n, _ in rows] != [f'softhca{i}' for i in range(len(rows))]:
+        raise Failure(f'device names {[n for n, _ in rows]}')
+    if text != output(host, ['ibv_devices']):
+        raise Failure('a second process sees other devices or GUIDs')
+
+
+def check_devinfo(host):
+    found = devices(host)
+    by_address = {a: name for name, addrs in addresses().items() for a in addrs}
+    for name, d in found.items():
+        want = {'state': 'PORT_ACTIVE (4)', 'phys_state': 'LINK_UP (5)', 'link_layer': 'Ethernet',
+                'transport': 'InfiniBand (0)', 'phys_port_cnt': '1'}
+        for key, value in want.items():
+            if d.get(key) != value:
+                raise Failure(f'{name}: {key} is {d.get(key)}, not {value}')
+        if d['mtu'] not in (256, 512, 1024, 2048, 4096):
+            raise Failure(f'{name}: active_mtu {d["mtu"]}')
+        if set(d['node_guid']) <= set('0:'):
+            raise Failure(f'{name}: node GUID zero')
+        if not d['gids']:
+            raise Failure(f'{name}: no GID')
+        if int(d['gid_tbl_len']) not in range(8, 17) or d['pkey_tbl_len'] != '1':
+            raise Failure(f'{name}: {d["gid_tbl_len"]} GIDs, {d["pkey_tbl_len"]} P_Keys')
+        links = set()
+        for index, (gid, kind) in d['gids'].items():
+            address = gid.removeprefix('::ffff:') if '.' in gid else gid
+            if kind != 'RoCE v2':
+                raise Failure(f'{name}: GID {index} is {kind}')
+            if address not in by_address:
+                raise Failure(f'{name}: GID {index} {gid} is no address of this host')
+            links.add(by_address[address])
+        if len(links) != 1:
+            raise Failure(f'{name}: GIDs of several interfaces, {links}')
+        if 0 not in d['gids']:
+            raise Failure(f'{name}: GID 0 empty')
+    first = next(iter(found.values()))['gids'][0][0]
+    real = {n for n, addrs in addresses().items() if n != 'lo' and any('.' in a for a in addrs)}
+    if real and (not first.startswith('::ffff:') or by_address[first.removeprefix('::ffff:')] == 'lo'):
+        raise Failure(f'GID 0 of the first device is {first}, not an IPv4 address of one of {real}')
+
+
+def check_asyncwatch(host):
+    """It opens its device, says so, sleeps, and an ordinary signal ends it."""
+    master, slave = pty.openpty()  # so that the line leaves its buffer
+    side = Side(host, ['ibv_asyncwatch'], stdout=slave)
+    os.close(slave)
+    deadline = time.monotonic() + 20
+    text = b''
+    try:
+        os.set_blocking(master, False)
+        while b'async event FD' not in text:
+            if side.p.poll() is not None or time.monotonic() > deadline:
+                raise Failure(f'no line about its FD: {text!r}, status {side.p.poll()}')
+            try:
+                text += os.read(master, 4096)
+            except BlockingIOError:
+                time.sleep(0.005)
+            except OSError:  # the other end of a terminal closed
+                time.sleep(0.005)
+        while _state(side.pid) != 'S':
+            if time.monotonic() > deadline:
+                raise Failure(f'does not sleep: state {_state(side.pid)}')
+            time.sleep(0.005)
+        os.kill(side.pid, signal.SIGTERM)
+        status = side.wait(deadline)
+        if status != -signal.SIGTERM:
+            raise Failure(f'SIGTERM left it with status {status}')
+    finally:
+        side.kill()
+        side.out.close()
+        os.close(master)
+
+
+def _state(pid):
+    with open(f'/proc/{pid}/stat') as f:
+        return f.read().rpartition(')')[2].split()[0]
+
+
+def _masks(pid):
+    """Thread id → blocked signals, of every thread but the first."""
+    out = {}
+    for tid in os.listdir(f'/proc/{pid}/task'):
+        if int(tid) == pid:
+            continue
+        try:
+            with open(f'/proc/{pid}/task/{tid}/status') as f:
+                out[int(tid)] = int(re.search(r'^SigBlk:\s*([0-9a-f]+)', f.read(), re.M)[1], 16)
+        except FileNotFoundError:
+            pass
+    return out
+
+
+def check_thread_masks(host):
+    """A signal for the process must find the program's thread: each of ours blocks all that can be blocked."""
+    port = free_port()
+    seen = {}
+
+    def during(server, client, deadline):
+        # A passive target's traffic needs the helper thread, so it is there before the client is done.
+        while not seen:
+            if server.p.poll() is not None or time.monotonic() > deadline:
+                raise Failure('no helper thread seen')
+            seen.update(_masks(server.pid))
+            time.sleep(0.005)
+
+    argv = ['ib_read_bw', '-F', '-D', '1', '-p', str(port)]
+    run_pair(host, argv, argv + ['127.0.0.1'], port=port, limit=30, during=during)
+    for tid, mask in seen.items():
+        open_signals = [s for s in range(1, 65) if s not in UNBLOCKABLE and not mask >> (s - 1) & 1]
+        if open_signals:
+            raise Failure(f'thread {tid} leaves signals {open_signals} open')
+
+
+def check_no_descriptors_inherited(host):
+    """What a program execs inherits nothing of ours: ibv_devinfo's own open files are marked close-on-exec."""
+    port = free_port()
+
+    def during(server, client, deadline):
+        leaky = []
+        for fd in os.listdir(f'/proc/{client.pid}/fd'):
+            try:
+                target = os.readlink(f'/proc/{client.pid}/fd/{fd}')
+                with open(f'/proc/{client.pid}/fdinfo/{fd}') as f:
+                    flags = int(re.search(r'^flags:\s*([0-7]+)', f.read(), re.M)[1], 8)
+            except FileNotFoundError:
+                continue
+            if 'softhca' in target and not flags & os.O_CLOEXEC:
+                leaky.append(target)
+        if leaky:
+            raise Failure(f'open across exec: {leaky}')
+
+    argv = ['ib_read_bw', '-F', '-D', '1', '-p', str(port)]
+    run_pair(host, argv, argv + ['127.0.0.1'], port=port, limit=30, during=during)
+
+
+CHECKS = (
+    ('ibv_devices', check_devices),
+    ('ibv_devinfo -v', check_devinfo),
+    ('ibv_asyncwatch', check_asyncwatch),
+    ('helper threads block all signals', check_thread_masks),
+    ('no descriptor survives exec', check_no_descriptors_inherited),
+)
