@@ -1,0 +1,246 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Runs rdma-core's own tests (Debian's python3-pyverbs ships them) through `softhca run`; TAP on stdout.
+
+docs/conformance.md lists which tests are skipped, for whom, and what they would need. A skip that is not listed fails; so
+does a listed one that passes, so that the list stays true. Nothing else may fail.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PLACES = ["/usr/share/doc/rdma-core/tests", os.path.join(TOP, "build-deps", "rdma-core-tests")]
+LIST = os.path.join(TOP, "docs", "conformance.md")
+
+# Every test of these passes, but for those that need one of NOT_OFFERED.
+COMPLETE = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_pd",
+            "test_qp", "test_qpex", "test_relaxed_ordering", "test_fork"]
+NOT_OFFERED = ["XRC", "device memory", "dma-buf", "raw packet"]
+
+TEST_SECONDS = 90      # without any news from the suite: it hangs
+RUN_SECONDS = 15 * 60  # in all
+
+
+def excluded(module, softhca):
+    """Modules that are not run at all, with the reason."""
+    if re.match(r"test_(mlx5_|efa)", module):
+        return "tests another vendor's device"
+    if module == "test_cuda_dmabuf":
+        return "tests a GPU's memory"
+    if module == "test_rdmacm" and not os.path.exists(os.path.join(os.path.dirname(softhca), "lib", "librdmacm.so.1")):
+        return "needs librdmacm, which SoftHCA does not replace yet"
+    return None
+
+
+def needs(reason, test):
+    """What a skipped test lacks, from the suite's words and, where those are vague, from its name."""
+    for pattern, name in [(r"xrc", "XRC"), (r"dm_size|device memory|\bdm\b|DeviceMemory", "device memory"),
+                          (r"dma-?buf|DRI|DRM|render", "dma-buf"), (r"raw|root", "raw packet"), (r"odp|paging", "ODP"),
+                          (r"huge", "huge pages"), (r"tag matching|tm_|TMTest", "tag matching"),
+                          (r"flow", "flows"), (r"rss|wq", "RSS"), (r"parent", "parent domains"),
+                          (r"import|shared", "import")]:
+        if re.search(pattern, reason + " " + test, re.I):
+            return name
+    return "?"
+
+
+class Tap:
+    def __init__(self):
+        self.count = self.failed = 0
+
+    def point(self, passed, name, comment="", directive=""):
+        self.count += 1
+        self.failed += not passed
+        for line in comment.splitlines():
+            print(f"# {line}")
+        print(f"{'ok' if passed else 'not ok'} {self.count} - {name}" + (f" # {directive}" if directive else ""),
+              flush=True)
+
+    def end(self):
+        print(f"1..{self.count}", flush=True)
+        return 1 if self.failed else 0
+
+
+def read_list(who):
+    """docs/conformance.md: test → (needs, suite's reason) for this user."""
+    listed = {}
+    for line in open(LIST, encoding="utf-8"):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 4 and re.match(r"`tests\.", cells[0]) and cells[1] in (who, "both"):
+            listed[cells[0].strip("`")] = (cells[2], cells[3])
+    return listed
+
+
+def unpack(place, directory):
+    target = os.path.join(directory, "tests")
+    shutil.copytree(place, target)
+    for name in os.listdir(target):
+        path = os.path.join(target, name)
+        if name.endswith(".gz"):
+            with gzip.open(path) as packed, open(path[:-3], "wb") as plain:
+                shutil.copyfileobj(packed, plain)
+            os.unlink(path)
+    for folder, _, names in os.walk(directory):
+        os.chmod(folder, 0o755)
+        for name in names:
+            os.chmod(os.path.join(folder, name), 0o644)
+    return sorted(name[:-3] for name in os.listdir(target) if re.match(r"test_\w+\.py$", name))
+
+
+def run_once(command, events, deadline):
+    """Returns (exit status, True if it had to be killed). Ends only what it has started."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr,
+                               start_new_session=True)
+    size, news = 0, time.monotonic()
+    while True:
+        try:
+            return process.wait(timeout=0.5), False
+        except subprocess.TimeoutExpired:
+            pass
+        now = time.monotonic()
+        if os.path.getsize(events) != size:
+            size, news = os.path.getsize(events), now
+        if now - news > TEST_SECONDS or now > deadline:
+            # Python's faulthandler shows where it stands.
+            os.killpg(process.pid, signal.SIGABRT)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            return process.returncode, True
+
+
+def read_events(path):
+    """Test → (what, detail), in order; and the test that was running at the end."""
+    results, running = {}, None
+    for line in open(path, encoding="utf-8"):
+        event = json.loads(line)
+        test = event["test"]
+        if event["what"] == "start":
+            running = test
+            continue
+        # A test that fails may also be told to have passed its other half; setUpClass has an id in words.
+        if results.get(test, ("",))[0] != "fail":
+            results[test] = (event["what"], event["detail"])
+        running = None
+    return results, running
+
+
+def collect(options, directory, modules):
+    """Runs the suite to its end, crash after crash. Test → (what, detail)."""
+    driver = os.path.join(directory, "driver.py")
+    shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.py"), driver)
+    os.chmod(driver, 0o644)
+    command = [] if options.user == "root" else [os.path.join(TOP, "scripts", "as-user.sh")]
+    command += [options.softhca, "run", "--", "/usr/bin/python3", "-X", "faulthandler", "-B", driver, directory]
+    arguments = ["-v"] + (["--dev", options.dev] if options.dev else [])
+
+    listing = subprocess.run(command + ["/dev/null", "--list-tests"] + arguments, stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, timeout=120)
+    every = [line for line in listing.stdout.splitlines() if re.match(r"tests\.test_\w+\.\w+\.\w+$", line)]
+    wanted = [test for test in every if test.split(".")[1] in modules]
+    if options.only:
+        wanted = [test for test in wanted if re.search(options.only, test)]
+    if not wanted:
+        return {"listing": ("fail", listing.stdout + listing.stderr)}
+    results = {}
+    deadline = time.monotonic() + RUN_SECONDS
+    left = wanted
+    while left and time.monotonic() < deadline:
+        events = os.path.join(directory, "events")
+        with open(events, "w", encoding="utf-8"):
+            os.chmod(events, 0o666)
+        status, killed = run_once(command + [events] + arguments + left, events, deadline)
+        told, running = read_events(events)
+        results.update(told)
+        if running:
+            results[running] = ("fail", "hangs" if killed else f"ends the process (exit status {status})")
+        elif not any(test in told for test in left):
+            results.setdefault("run_tests.py", ("fail", f"exit status {status}"))
+            break
+        left = [test for test in left if test not in results]
+    for test in left:
+        results[test] = ("fail", "was not run")
+    return results
+
+
+def judge(tap, results, listed, everything_ran):
+    for test, (what, detail) in sorted(results.items()):
+        module = test.split(".")[1] if test.startswith("tests.") else ""
+        if what == "skip":
+            if test not in listed:
+                tap.point(False, test, f"skipped: {detail}\ndocs/conformance.md does not list this skip")
+            elif listed[test][1] not in detail:
+                tap.point(False, test, f"skipped: {detail}\ndocs/conformance.md has another reason: {listed[test][1]}")
+            elif module in COMPLETE and listed[test][0] not in NOT_OFFERED:
+                tap.point(False, test, f"skipped: {detail}\nevery test of {module} must pass")
+            else:
+                tap.point(True, test, directive=f"SKIP needs {listed[test][0]}: {detail}".replace("\n", " "))
+        elif what == "pass":
+            if test in listed:
+                tap.point(False, test, "passes, but docs/conformance.md lists it as skipped")
+            else:
+                tap.point(True, test)
+        else:
+            tap.point(False, test, detail)
+    for test in sorted(set(listed) - set(results)):
+        if everything_ran:
+            tap.point(False, test, "docs/conformance.md lists it, but the suite has no such test")
+
+
+def print_rows(results, who):
+    for test, (what, detail) in sorted(results.items()):
+        if what == "skip":
+            print(f"| `{test}` | {who} | {needs(detail, test)} | {detail.splitlines()[0]} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--softhca", default=os.path.join(TOP, "build", "softhca"))
+    parser.add_argument("--user", choices=["root", "ordinary"], default="root" if os.geteuid() == 0 else "ordinary")
+    parser.add_argument("--dev", help="device (default: the first)")
+    parser.add_argument("--only", help="regular expression over test names")
+    parser.add_argument("--rows", action="store_true", help="print rows for docs/conformance.md instead of TAP")
+    options = parser.parse_args()
+    options.softhca = os.path.abspath(options.softhca)
+
+    place = next((place for place in PLACES if os.path.isdir(place)), None)
+    if not place:
+        print("1..0 # SKIP rdma-core's tests are not here (scripts/install-deps.sh check)")
+        return 0
+    if options.user == "root" and os.geteuid() != 0:
+        print("1..0 # SKIP needs root")
+        return 0
+    tap = Tap()
+    directory = tempfile.mkdtemp(prefix="softhca-conformance-")
+    try:
+        os.chmod(directory, 0o755)
+        modules = unpack(place, directory)
+        run = [module for module in modules if not excluded(module, options.softhca)]
+        if not options.rows and not options.only:
+            for reason in sorted({excluded(module, options.softhca) for module in modules} - {None}):
+                names = [module for module in modules if excluded(module, options.softhca) == reason]
+                tap.point(True, " ".join(names), directive=f"SKIP {reason}")
+        results = collect(options, directory, run)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if options.rows:
+        print_rows(results, options.user)
+        return 0
+    judge(tap, results, read_list(options.user), not options.only)
+    return tap.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

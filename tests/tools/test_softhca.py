@@ -1,0 +1,214 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""softhca run, devices and doctor, on the interfaces of a network namespace made here where that is allowed.
+
+usage: test_softhca.py SOFTHCA
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import tap
+
+SOFTHCA = os.path.abspath(sys.argv[1])
+LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
+WORK = tempfile.TemporaryDirectory(prefix="softhca-tool-")
+HOME = os.path.join(WORK.name, "home")
+
+
+def environment(**more):
+    clean = {name: value for name, value in os.environ.items()
+             if not name.startswith(("SOFTHCA_", "LD_")) and name != "XDG_RUNTIME_DIR"}
+    clean.update(HOME=HOME, LC_ALL="C", **more)
+    return clean
+
+
+def softhca(*arguments, env=None, **kwargs):
+    kwargs.setdefault("timeout", 120)
+    return subprocess.run([SOFTHCA, *arguments], env=env or environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, **kwargs)
+
+
+def seen_by_program(*arguments, env=None):
+    result = softhca("run", *arguments, "--", "env", "-0", env=env)
+    tap.equal(result.returncode, 0, result.stderr)
+    return dict(entry.split("=", 1) for entry in result.stdout.split("\0") if entry)
+
+
+def devices():
+    result = softhca("devices", "--json")
+    tap.equal(result.returncode, 0, result.stderr)
+    return json.loads(result.stdout)["devices"]
+
+
+def test_run_sets_the_environment():
+    seen = seen_by_program()
+    tap.equal(seen["LD_LIBRARY_PATH"], LIBRARY)
+    tap.equal(seen["LD_PRELOAD"], LIBRARY + "/libsofthca-shim.so")
+    tap.equal(seen["SOFTHCA_LOG"], "warn")
+    assert os.path.isdir(seen["SOFTHCA_SYSFS_ROOT"] + "/sys/class/infiniband")
+
+
+def test_run_puts_itself_in_front_and_only_once():
+    seen = seen_by_program(env=environment(LD_LIBRARY_PATH="/some/where"))
+    tap.equal(seen["LD_LIBRARY_PATH"], LIBRARY + ":/some/where")
+    result = softhca("run", "--", SOFTHCA, "run", "--", "printenv", "LD_LIBRARY_PATH", "LD_PRELOAD")
+    tap.equal(result.stdout, f"{LIBRARY}\n{LIBRARY}/libsofthca-shim.so\n")
+
+
+def test_run_leaves_a_chosen_log_level():
+    tap.equal(seen_by_program(env=environment(SOFTHCA_LOG="debug"))["SOFTHCA_LOG"], "debug")
+    tap.equal(seen_by_program("--log", "error", env=environment(SOFTHCA_LOG="debug"))["SOFTHCA_LOG"], "error")
+
+
+def test_run_without_shim_sets_the_library_path_only():
+    seen = seen_by_program("--no-shim")
+    tap.equal(seen["LD_LIBRARY_PATH"], LIBRARY)
+    assert "LD_PRELOAD" not in seen and "SOFTHCA_SYSFS_ROOT" not in seen
+
+
+def test_run_hands_the_programs_options_on():
+    tap.equal(softhca("run", "echo", "--log", "-x", "--").stdout, "--log -x --\n")
+    tap.equal(softhca("run", "--", "echo", "--help").stdout, "--help\n")
+
+
+def test_run_becomes_the_program():
+    process = subprocess.Popen([SOFTHCA, "run", "--", "sh", "-c", "echo $$; exec sleep 100"], env=environment(),
+                               stdout=subprocess.PIPE, text=True)
+    tap.equal(process.stdout.readline(), f"{process.pid}\n")
+    process.send_signal(signal.SIGTERM)
+    tap.equal(process.wait(), -signal.SIGTERM)
+
+
+def test_run_exits_as_the_program_or_as_env_does():
+    tap.equal(softhca("run", "--", "sh", "-c", "exit 7").returncode, 7)
+    tap.equal(softhca("run", "--", "/nonexistent").returncode, 127)
+    tap.equal(softhca("run", "--", "no-such-program-at-all").returncode, 127)
+    tap.equal(softhca("run", "--", "/etc/passwd").returncode, 126)
+    tap.equal(softhca("run").returncode, 125)
+    tap.equal(softhca("run", "--no-such-option").returncode, 125)
+
+
+def test_run_warns_of_programs_out_of_reach():
+    program = os.path.join(WORK.name, "static")
+    with open(program + ".c", "w", encoding="ascii") as file:
+        file.write("int main(void){return 3;}\n")
+    if subprocess.run(["cc", "-static", "-o", program, program + ".c"], capture_output=True).returncode:
+        raise tap.Skip("no static libc")
+    result = softhca("run", "--", program)
+    tap.equal(result.returncode, 3)
+    assert "linked statically" in result.stderr, result.stderr
+
+
+def test_run_works_from_a_path_with_blanks():
+    moved = os.path.join(WORK.name, "with blank")
+    os.makedirs(moved + "/lib")
+    shutil.copy(SOFTHCA, moved)
+    for name in os.listdir(LIBRARY):
+        shutil.copy(os.path.join(LIBRARY, name), moved + "/lib/")
+    result = subprocess.run([moved + "/softhca", "run", "--", "printenv", "LD_LIBRARY_PATH"], env=environment(),
+                            capture_output=True, text=True)
+    tap.equal(result.stdout, moved + "/lib\n")
+    assert "blank or colon" in result.stderr, result.stderr
+
+
+def test_the_tree_is_made_once_and_repaired():
+    first = seen_by_program()["SOFTHCA_SYSFS_ROOT"]
+    tap.equal(seen_by_program()["SOFTHCA_SYSFS_ROOT"], first)
+    victim = first + "/sys/class/infiniband_verbs/abi_version"
+    os.unlink(victim)
+    tap.equal(seen_by_program()["SOFTHCA_SYSFS_ROOT"], first)
+    assert os.path.exists(victim)
+    tap.equal([name for _, _, names in os.walk(first) for name in names if ".new-" in name], [])
+
+
+def test_the_tree_is_made_by_many_at_once():
+    at_home = environment(XDG_RUNTIME_DIR=os.path.join(WORK.name, "runtime"))
+    os.makedirs(at_home["XDG_RUNTIME_DIR"], exist_ok=True)
+    command = [SOFTHCA, "run", "--", "sh", "-c", "cd -P /sys/class/infiniband && cat */ports/1/state */node_type"]
+    processes = [subprocess.Popen(command, env=at_home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                 for _ in range(8)]
+    outputs = {(process.communicate(), process.returncode) for process in processes}
+    tap.equal(len(outputs), 1, outputs)
+
+
+def test_the_tree_is_not_put_where_others_can_write():
+    if os.geteuid() == 0:
+        raise tap.Skip("root uses /run/softhca; this is tried as an ordinary user")
+    runtime = os.path.join(WORK.name, "open-to-all")
+    os.makedirs(runtime, exist_ok=True)
+    os.chmod(runtime, 0o777)
+    root = seen_by_program(env=environment(XDG_RUNTIME_DIR=runtime))["SOFTHCA_SYSFS_ROOT"]
+    assert not root.startswith(runtime), root
+    os.chmod(runtime, 0o700)
+    root = seen_by_program(env=environment(XDG_RUNTIME_DIR=runtime))["SOFTHCA_SYSFS_ROOT"]
+    assert root.startswith(os.path.realpath(runtime)), root
+
+
+def test_files_agree_with_the_verbs():
+    for device in devices():
+        base = f"/sys/class/infiniband/{device['name']}"
+        result = softhca("run", "--", "sh", "-c", f"""cat {base}/ports/1/state {base}/ports/1/link_layer {base}/node_guid
+            ls {base}/device/net; ls {base}/ports/1/gids; ls {base}/ports/1/gid_attrs/types
+            cat {base}/ports/1/gid_attrs/types/* {base}/ports/1/gid_attrs/ndevs/*""")
+        tap.equal(result.returncode, 0, result.stderr)
+        indices = sorted(str(gid["index"]) for gid in device["gids"])
+        lines = result.stdout.splitlines()
+        assert lines[0].endswith(": " + device["state"]), lines[0]
+        tap.equal(lines[1:], ["Ethernet", device["node_guid"], device["netdev"]] + indices * 2 +
+                  ["RoCE v2"] * len(indices) + [device["netdev"]] * len(indices))
+
+
+def test_a_device_per_interface_with_an_address_loopback_last():
+    listing = devices()
+    links = json.loads(subprocess.run(["ip", "-j", "addr"], capture_output=True, text=True, check=True).stdout)
+    up = {link["ifname"] for link in links if "UP" in link["flags"] and link["addr_info"]}
+    tap.equal({device["netdev"] for device in listing}, up)
+    tap.equal(listing[-1]["netdev"], "lo")
+    tap.equal([device["name"] for device in listing], [f"softhca{index}" for index in range(len(listing))])
+    tap.equal(len({device["node_guid"] for device in listing}), len(listing))
+
+
+def test_run_can_name_the_devices():
+    result = softhca("run", "--devices", "mlx5_0", "--", "ls", "/sys/class/infiniband")
+    assert "mlx5_0" in result.stdout.split(), result
+
+
+def test_devices_in_words():
+    result = softhca("devices")
+    tap.equal(result.returncode, 0, result.stderr)
+    for device in devices():
+        assert re.search(rf"^{device['name']} .* {device['state']} .*GUID {device['node_guid']}$", result.stdout, re.M)
+
+
+def test_doctor_tells_each_thing_with_its_state():
+    result = softhca("doctor")
+    tap.equal(result.stderr, "")
+    tap.equal(result.returncode, 0, result.stdout)
+    for thing in ("library", "abstract unix sockets", "sealed memfd", "pidfd", "process_vm_readv", "Yama", "membarrier",
+                  "userfaultfd", "seccomp", "open files", "locked memory", "UDP port 4791", "real RDMA devices"):
+        assert re.search(rf"^(ok|limited|note) +{re.escape(thing)} +\S", result.stdout, re.M), thing
+
+
+def test_doctor_sees_the_machine_through_the_shim():
+    outside, inside = softhca("doctor"), softhca("run", "--", SOFTHCA, "doctor")
+    tap.equal(inside.stdout, outside.stdout)
+
+
+def test_usage_errors():
+    tap.equal(softhca().returncode, 2)
+    tap.equal(softhca("nonsense").returncode, 2)
+    tap.equal(softhca("--version").stdout.split()[0], "softhca")
+    for command in "run", "devices", "doctor":
+        assert "Usage: softhca " + command in softhca(command, "--help").stdout
+
+
+if __name__ == "__main__":
+    os.makedirs(HOME)
+    tap.main(sys.modules[__name__])
