@@ -64,38 +64,43 @@ def last_line(text):
 
 
 def tap_cases(text):
-    """Yields (name, outcome, reason) for each test point, and a failure if the plan was not kept."""
-    plan, seen, before = None, 0, ""
+    """Yields (name, outcome, reason) for each test point, and a failure if the plan was not kept. What a test has to say
+    about a failure comes in comments behind it."""
+    plan, points, comment = None, [], ""
     for line in text.splitlines():
         match = re.match(r"1\.\.(\d+)(?:\s*#\s*SKIP\s*(.*))?", line, re.I)
         if match:
             plan = int(match.group(1))
             if plan == 0:
-                yield "", "skip", match.group(2) or before
+                points.append(["", "skip", match.group(2) or comment])
             continue
         if re.match(r"Bail out!", line):
-            yield "", "fail", line
+            points.append(["", "fail", line])
             continue
         point = re.match(r"(not )?ok\b\s*(\d+)?\s*(?:-\s*)?(.*)$", line)
         if not point:
-            text_line = line.lstrip("# ").strip()
-            before = text_line or before
+            text = line.lstrip("# ").strip()
+            if not text or text.startswith("not ok"):
+                continue
+            # cmocka tells the place in a line of its own, behind what was printed.
+            comment = f"{comment} {text}" if text.startswith("[") and comment else text
+            if points and points[-1][1] == "fail" and line.startswith("#"):
+                points[-1][2] = comment
             continue
-        seen += 1
         rest = point.group(3)
         directive = re.search(r"#\s*(SKIP|TODO)\S*\s*(.*)$", rest, re.I)
         if directive and directive.group(1).upper() == "SKIP":
             name = rest[:directive.start()].strip()
             # cmocka: "not ok 3 # SKIP name", the reason is what it printed before.
-            reason = directive.group(2) if name else before
-            yield name or directive.group(2), "skip", reason
+            points.append([name or directive.group(2), "skip", directive.group(2) if name else comment])
         elif directive:
-            yield rest[:directive.start()].strip(), "pass", ""
+            points.append([rest[:directive.start()].strip(), "pass", ""])
         else:
-            yield rest.strip(), "fail" if point.group(1) else "pass", before if point.group(1) else ""
-        before = ""
-    if plan is not None and plan != seen and plan > 0:
-        yield "", "fail", f"{plan} test points planned, {seen} seen"
+            points.append([rest.strip(), "fail" if point.group(1) else "pass", ""])
+        comment = ""
+    yield from points
+    if plan is not None and plan > 0 and plan != len(points):
+        yield "", "fail", f"{plan} test points planned, {len(points)} seen"
 
 
 def cmocka_cases(text):
@@ -107,18 +112,19 @@ def cmocka_cases(text):
 
 
 def count_record(tally, stage, record):
-    name = f"{stage}: {record['name']}"
+    # meson's name is "project:suite+suite / name".
+    name = f"{stage}: {record['name'].split(' / ', 1)[-1]}"
     result = record["result"]
     out, err = record.get("stdout", ""), record.get("stderr", "")
     counted = failed = 0
     if re.search(r"^1\.\.\d+", out, re.M):
         for case, outcome, reason in tap_cases(out):
-            tally.add(f"{name} {case}".rstrip(), outcome, reason)
+            tally.add(f"{name}: {case}" if case else name, outcome, reason)
             counted += 1
             failed += outcome == "fail"
     elif re.search(r"^\[=+\] Running", out + err, re.M) and result == "OK":
         for case, outcome, reason in cmocka_cases(out + err):
-            tally.add(f"{name} {case}", outcome, reason)
+            tally.add(f"{name}: {case}", outcome, reason)
             counted += 1
     if result in ("OK", "EXPECTEDFAIL"):
         if not counted:

@@ -61,10 +61,10 @@ class Tap:
     def point(self, passed, name, comment="", directive=""):
         self.count += 1
         self.failed += not passed
+        print(f"{'ok' if passed else 'not ok'} {self.count} - {name}" + (f" # {directive}" if directive else ""))
         for line in comment.splitlines():
             print(f"# {line}")
-        print(f"{'ok' if passed else 'not ok'} {self.count} - {name}" + (f" # {directive}" if directive else ""),
-              flush=True)
+        sys.stdout.flush()
 
     def end(self):
         print(f"1..{self.count}", flush=True)

@@ -30,6 +30,6 @@ def main(module):
             print(f"ok {number} - {title} # SKIP {reason}", flush=True)
         except Exception:
             failed += 1
-            print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="")
-            print(f"not ok {number} - {title}", flush=True)
+            print(f"not ok {number} - {title}")
+            print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="", flush=True)
     sys.exit(1 if failed else 0)
