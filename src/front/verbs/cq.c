@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion queues and channels, extended polling (verbs-contract §5). */
+#include "object/cq.h"
+#include "front/verbs/front.h"
+
+/* --- channels
+ * --------------------------------------------------------------------------------------------------- */
+
+VERBS_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+    struct channel *channel;
+    int result = channel_create(context_of(context), &channel);
+
+    if (result < 0)
+        return null_with(result);
+    return &channel->ibv;
+}
+
+VERBS_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+    return positive(channel_destroy(channel_of(channel)));
+}
+
+VERBS_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ret_cq,
+                                  void **ret_cq_context)
+{
+    struct cq *cq;
+    int result = channel_get_event(channel_of(channel), &cq);
+
+    if (result == 0) {
+        *ret_cq = &cq->ibv;
+        *ret_cq_context = cq->ibv.cq_context;
+    }
+    return minus_one(result);
+}
+
+VERBS_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
+{
+    if (count)
+        cq_ack_events(cq_of(cq), count);
+}
+
+/* --- queues
+ * ----------------------------------------------------------------------------------------------------- */
+
+static struct cq *create(struct ibv_context *context, const struct cq_attributes *attributes)
+{
+    struct cq *cq;
+    int result = cq_create(context_of(context), attributes, &cq);
+
+    if (result < 0)
+        return null_with(result);
+    return cq;
+}
+
+VERBS_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                                          struct ibv_comp_channel *channel, int comp_vector)
+{
+    struct cq *cq;
+
+    if (cqe < 1 || comp_vector < 0 || (channel && channel->context != context))
+        return null_with(EINVAL);
+    cq = create(context, &(struct cq_attributes){
+                             .cqe = (uint32_t)cqe,
+                             .user_context = cq_context,
+                             .channel = channel ? channel_of(channel) : NULL,
+                             .comp_vector = (uint32_t)comp_vector,
+                         });
+    return cq ? &cq->ibv : NULL;
+}
+
+VERBS_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+    return positive(cqe < 1 ? -EINVAL : cq_resize(cq_of(cq), (uint32_t)cqe));
+}
+
+int front_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attributes)
+{
+    if (attributes->attr_mask >= IBV_CQ_ATTR_RESERVED)
+        return positive(-EINVAL);
+    if (!(attributes->attr_mask & IBV_CQ_ATTR_MODERATE))
+        return 0;
+    return positive(cq_moderate(cq_of(cq), attributes->moderate.cq_count, attributes->moderate.cq_period));
+}
+
+VERBS_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
+{
+    return positive(cq_destroy(cq_of(cq)));
+}
+
+int front_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
+{
+    return cq_poll(cq_of(cq), count, wc);
+}
+
+int front_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+    return positive(cq_arm(cq_of(cq), solicited_only != 0));
+}
+
+/* --- extended polling
+ * --------------------------------------------------------------------------------------------- */
+
+#define SUPPORTED_WC_FLAGS                                                                                   \
+    (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                                           \
+     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define SUPPORTED_FLAGS (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
+
+static struct cq *cq_of_extended(struct ibv_cq_ex *cq)
+{
+    return container_of(cq, struct cq, ex);
+}
+
+/* The two members that programs read without a call. */
+static int show_current(struct cq *cq, int result)
+{
+    if (likely(result == 0)) {
+        cq->ex.wr_id = cq->current->wr_id;
+        cq->ex.status = (enum ibv_wc_status)cq->current->status;
+    }
+    return -result; /* an empty queue is no error: errno stays */
+}
+
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attributes)
+{
+    if (unlikely(attributes && attributes->comp_mask))
+        return positive(-EINVAL);
+    return show_current(cq_of_extended(cq), cq_start_poll(cq_of_extended(cq)));
+}
+
+static int next_poll(struct ibv_cq_ex *cq)
+{
+    return show_current(cq_of_extended(cq), cq_next_poll(cq_of_extended(cq)));
+}
+
+static void end_poll(struct ibv_cq_ex *cq)
+{
+    cq_end_poll(cq_of_extended(cq));
+}
+
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
+{
+    return (enum ibv_wc_opcode)cq_of_extended(cq)->current->opcode;
+}
+
+static uint32_t read_vendor_err(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->vendor_err;
+}
+
+static unsigned int read_wc_flags(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->wc_flags;
+}
+
+static uint32_t read_byte_len(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->byte_len;
+}
+
+/* Also what ibv_wc_read_invalidated_rkey() calls. */
+static __be32 read_imm_data(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->imm_or_rkey;
+}
+
+static uint32_t read_qp_num(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->qpn;
+}
+
+static uint32_t read_src_qp(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->src_qpn;
+}
+
+static uint32_t read_slid(struct ibv_cq_ex *cq)
+{
+    return 0;
+}
+
+static uint8_t read_sl(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->service_level;
+}
+
+static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)
+{
+    return 0;
+}
+
+static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->timestamp_ns;
+}
+
+static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->wallclock_ns;
+}
+
+static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
+{
+    cq->start_poll = start_poll;
+    cq->next_poll = next_poll;
+    cq->end_poll = end_poll;
+    cq->read_opcode = read_opcode;
+    cq->read_vendor_err = read_vendor_err;
+    cq->read_wc_flags = read_wc_flags;
+    if (wc_flags & IBV_WC_EX_WITH_BYTE_LEN)
+        cq->read_byte_len = read_byte_len;
+    if (wc_flags & IBV_WC_EX_WITH_IMM)
+        cq->read_imm_data = read_imm_data;
+    if (wc_flags & IBV_WC_EX_WITH_QP_NUM)
+        cq->read_qp_num = read_qp_num;
+    if (wc_flags & IBV_WC_EX_WITH_SRC_QP)
+        cq->read_src_qp = read_src_qp;
+    if (wc_flags & IBV_WC_EX_WITH_SLID)
+        cq->read_slid = read_slid;
+    if (wc_flags & IBV_WC_EX_WITH_SL)
+        cq->read_sl = read_sl;
+    if (wc_flags & IBV_WC_EX_WITH_DLID_PATH_BITS)
+        cq->read_dlid_path_bits = read_dlid_path_bits;
+    if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+        cq->read_completion_ts = read_completion_ts;
+    if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+        cq->read_completion_wallclock_ns = read_completion_wallclock_ns;
+}
+
+struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes)
+{
+    uint32_t flags = attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attributes->flags : 0;
+    struct cq *cq;
+
+    /* There are no parent domains to name. */
+    if ((attributes->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
+        (attributes->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS) || (flags & ~(uint32_t)SUPPORTED_FLAGS))
+        return null_with(EOPNOTSUPP);
+    if (attributes->cqe < 1 || (attributes->channel && attributes->channel->context != context))
+        return null_with(EINVAL);
+    cq = create(context, &(struct cq_attributes){
+                             .cqe = attributes->cqe,
+                             .user_context = attributes->cq_context,
+                             .channel = attributes->channel ? channel_of(attributes->channel) : NULL,
+                             .comp_vector = attributes->comp_vector,
+                             .wc_flags = attributes->wc_flags,
+                             .flags = flags,
+                             .extended = true,
+                         });
+    if (!cq)
+        return NULL;
+    fill_readers(&cq->ex, attributes->wc_flags);
+    return &cq->ex;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the files of this room share. Only here do the conventions of verbs exist (verbs-contract §0.1):
+ * below, functions return 0 or -errno. */
+#ifndef FRONT_VERBS_FRONT_H
+#define FRONT_VERBS_FRONT_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/types.h"
+#include "front/verbs/export.h"
+#include "object/context.h"
+
+/* The header's macros stand in front of functions that we define. */
+#undef ibv_query_port
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+/* Verbs that return 0 or a positive errno, and set errno as well. */
+static inline int positive(int result)
+{
+    if (likely(result >= 0))
+        return 0;
+    errno = -result;
+    return -result;
+}
+
+/* Verbs that return 0 or -1 with errno. */
+static inline int minus_one(int result)
+{
+    if (likely(result >= 0))
+        return 0;
+    errno = -result;
+    return -1;
+}
+
+/* Verbs that return a pointer or NULL with errno. */
+static inline void *null_with(int error)
+{
+    errno = error < 0 ? -error : error;
+    return NULL;
+}
+
+/* The structure's owner may know fewer or more bytes of it than we (compat-surface §3): all of his are
+ * defined. */
+static inline void copy_sized(void *to, size_t to_size, const void *from, size_t from_size)
+{
+    memset(to, 0, to_size);
+    memcpy(to, from, min_of(to_size, from_size));
+}
+
+/* device_list.c: the device behind the public structure; its reference counts open contexts and lists. */
+struct device *front_device(struct ibv_device *device);
+void front_device_get(struct ibv_device *device);
+void front_device_put(struct ibv_device *device);
+
+/* ops.c */
+void front_fill_ops(struct verbs_context *verbs);
+
+/* The functions of the operation tables, by file. */
+
+/* query.c */
+int front_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attributes,
+                     size_t size);
+int front_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+                          struct ibv_device_attr_ex *attributes, size_t size);
+int front_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values);
+
+/* pd_mr.c */
+struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int front_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+int front_dealloc_mw(struct ibv_mw *mw);
+
+/* cq.c */
+int front_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc);
+int front_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes);
+int front_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attributes);
+
+/* qp.c */
+int front_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
+int front_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attributes);
+
+/* srq.c */
+int front_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes);
+
+/* wr.c */
+void front_fill_wr_ops(struct ibv_qp_ex *qp);
+
+#endif

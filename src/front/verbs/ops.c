@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The operation tables that inline functions of verbs.h call through, many without a check: every slot holds
+ * a function (compat-surface §3). What is not there answers EOPNOTSUPP, which programs and tests take for
+ * "skip". */
+#include "front/verbs/front.h"
+
+static int unsupported(void)
+{
+    errno = EOPNOTSUPP;
+    return EOPNOTSUPP;
+}
+
+/* Also for the slots of 2006, which no header of today calls. */
+static void *unsupported_object(void)
+{
+    errno = EOPNOTSUPP;
+    return NULL;
+}
+
+static void unsupported_placeholder(void)
+{
+}
+
+/* An unsupported verb is one function whatever its arguments: the calling conventions we build for let a
+ * caller pass more than the callee takes. */
+#define UNSUPPORTED(member)        (member) = (__typeof__(member))(void (*)(void))unsupported
+#define UNSUPPORTED_OBJECT(member) (member) = (__typeof__(member))(void (*)(void))unsupported_object
+
+/* The macro in verbs.h is gone (front.h): this is the exported function. */
+static void fill_context_ops(struct ibv_context_ops *ops)
+{
+    ops->_compat_query_device = ibv_query_device;
+    ops->_compat_query_port = ibv_query_port;
+    ops->_compat_alloc_pd = unsupported_object;
+    ops->_compat_dealloc_pd = unsupported_object;
+    ops->_compat_reg_mr = unsupported_object;
+    ops->_compat_rereg_mr = unsupported_object;
+    ops->_compat_dereg_mr = unsupported_object;
+    ops->alloc_mw = front_alloc_mw;
+    ops->bind_mw = front_bind_mw;
+    ops->dealloc_mw = front_dealloc_mw;
+    ops->_compat_create_cq = unsupported_object;
+    ops->poll_cq = front_poll_cq;
+    ops->req_notify_cq = front_req_notify_cq;
+    ops->_compat_cq_event = unsupported_object;
+    ops->_compat_resize_cq = unsupported_object;
+    ops->_compat_destroy_cq = unsupported_object;
+    ops->_compat_create_srq = unsupported_object;
+    ops->_compat_modify_srq = unsupported_object;
+    ops->_compat_query_srq = unsupported_object;
+    ops->_compat_destroy_srq = unsupported_object;
+    ops->post_srq_recv = front_post_srq_recv;
+    ops->_compat_create_qp = unsupported_object;
+    ops->_compat_query_qp = unsupported_object;
+    ops->_compat_modify_qp = unsupported_object;
+    ops->_compat_destroy_qp = unsupported_object;
+    ops->post_send = front_post_send;
+    ops->post_recv = front_post_recv;
+    ops->_compat_create_ah = unsupported_object;
+    ops->_compat_destroy_ah = unsupported_object;
+    ops->_compat_attach_mcast = unsupported_object;
+    ops->_compat_detach_mcast = unsupported_object;
+    ops->_compat_async_event = unsupported_object;
+}
+
+static int post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad_op)
+{
+    *bad_op = op;
+    return unsupported();
+}
+
+static int modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attributes)
+{
+    return positive(attributes->comp_mask ? -EINVAL : -EOPNOTSUPP);
+}
+
+void front_fill_ops(struct verbs_context *verbs)
+{
+    fill_context_ops(&verbs->context.ops);
+
+    verbs->query_port = front_query_port;
+    verbs->query_device_ex = front_query_device_ex;
+    verbs->query_rt_values = front_query_rt_values;
+    verbs->create_cq_ex = front_create_cq_ex;
+    verbs->modify_cq = front_modify_cq;
+    verbs->create_qp_ex = front_create_qp_ex;
+    verbs->create_srq_ex = front_create_srq_ex;
+    verbs->modify_qp_rate_limit = modify_qp_rate_limit;
+    verbs->post_srq_ops = post_srq_ops;
+
+    UNSUPPORTED(verbs->advise_mr);
+    UNSUPPORTED_OBJECT(verbs->alloc_null_mr);
+    UNSUPPORTED(verbs->read_counters);
+    UNSUPPORTED(verbs->attach_counters_point_flow);
+    UNSUPPORTED_OBJECT(verbs->create_counters);
+    UNSUPPORTED(verbs->destroy_counters);
+    UNSUPPORTED_OBJECT(verbs->reg_dm_mr);
+    UNSUPPORTED_OBJECT(verbs->alloc_dm);
+    UNSUPPORTED(verbs->free_dm);
+    UNSUPPORTED(verbs->modify_flow_action_esp);
+    UNSUPPORTED(verbs->destroy_flow_action);
+    UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);
+    UNSUPPORTED_OBJECT(verbs->alloc_parent_domain);
+    UNSUPPORTED(verbs->dealloc_td);
+    UNSUPPORTED_OBJECT(verbs->alloc_td);
+    UNSUPPORTED(verbs->destroy_rwq_ind_table);
+    UNSUPPORTED_OBJECT(verbs->create_rwq_ind_table);
+    UNSUPPORTED(verbs->destroy_wq);
+    UNSUPPORTED(verbs->modify_wq);
+    UNSUPPORTED_OBJECT(verbs->create_wq);
+    UNSUPPORTED(verbs->ibv_destroy_flow);
+    UNSUPPORTED_OBJECT(verbs->ibv_create_flow);
+    UNSUPPORTED_OBJECT(verbs->open_qp);
+    UNSUPPORTED(verbs->get_srq_num);
+    UNSUPPORTED_OBJECT(verbs->open_xrcd);
+    UNSUPPORTED(verbs->close_xrcd);
+    verbs->ABI_placeholder1 = unsupported_placeholder;
+    verbs->ABI_placeholder2 = unsupported_placeholder;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Protection domains, memory regions and windows (verbs-contract §1.4, §4). */
+#include "front/verbs/front.h"
+#include "object/pd.h"
+#include "object/qp.h"
+
+VERBS_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+    struct pd *pd;
+    int result = pd_allocate(context_of(context), &pd);
+
+    if (result < 0)
+        return null_with(result);
+    return &pd->ibv;
+}
+
+VERBS_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+    return positive(pd_deallocate(pd_of(pd)));
+}
+
+static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                      unsigned access)
+{
+    struct mr *mr;
+    int result = mr_register(pd_of(pd), address, length, iova, access, &mr);
+
+    return result < 0 ? null_with(result) : &mr->ibv;
+}
+
+VERBS_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+{
+    return register_region(pd, address, length, (uintptr_t)address, (unsigned)access);
+}
+
+VERBS_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                            int access)
+{
+    return register_region(pd, address, length, iova, (unsigned)access);
+}
+
+VERBS_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                             unsigned access)
+{
+    return register_region(pd, address, length, iova, access);
+}
+
+VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+                                              uint64_t iova, int fd, int access)
+{
+    return null_with(EOPNOTSUPP);
+}
+
+/* The one verb that answers with an enumeration of its own, and with errno (verbs-contract §4.8). */
+VERBS_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
+                              int access)
+{
+    int error = 0,
+        result = mr_reregister(mr_of(mr), flags, pd ? pd_of(pd) : NULL, address, length, access, &error);
+
+    if (result < 0)
+        errno = error < 0 ? -error : error;
+    return result;
+}
+
+VERBS_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
+{
+    return positive(mr_deregister(mr_of(mr)));
+}
+
+struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+    struct mw *mw;
+    int result = mw_allocate(pd_of(pd), type, &mw);
+
+    return result < 0 ? null_with(result) : &mw->ibv;
+}
+
+int front_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+    return positive(qp_bind_window(qp_of(qp), mw_of(mw), bind));
+}
+
+int front_dealloc_mw(struct ibv_mw *mw)
+{
+    return positive(mw_deallocate(mw_of(mw)));
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Queue pairs and multicast attachment (verbs-contract §1.5, §2, §8.3). */
+#include "object/qp.h"
+#include "engine/engine.h"
+#include "front/verbs/front.h"
+
+/* The members that both structures have lie at the same places. */
+#define COMMON_INIT_ATTRIBUTES (offsetof(struct ibv_qp_init_attr, sq_sig_all) + sizeof(int))
+_Static_assert(offsetof(struct ibv_qp_init_attr_ex, sq_sig_all) ==
+                       offsetof(struct ibv_qp_init_attr, sq_sig_all) &&
+                   offsetof(struct ibv_qp_init_attr_ex, cap) == offsetof(struct ibv_qp_init_attr, cap),
+               "ibv_create_qp_ex passes its structure to ibv_create_qp");
+
+VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
+{
+    struct ibv_qp_init_attr_ex extended = {0};
+    struct qp *qp;
+    int result;
+
+    if (!pd)
+        return null_with(EINVAL);
+    memcpy(&extended, attributes, COMMON_INIT_ATTRIBUTES);
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+    extended.pd = pd;
+    result = qp_create(pd_of(pd), &extended, &qp);
+    if (result < 0)
+        return null_with(result);
+    attributes->cap = extended.cap;
+    return &qp->ibv;
+}
+
+struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attributes)
+{
+    struct qp *qp;
+    int result;
+
+    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD))
+        return null_with(attributes->qp_type == IBV_QPT_XRC_RECV ? EOPNOTSUPP : EINVAL);
+    if (!attributes->pd || attributes->pd->context != context)
+        return null_with(EINVAL);
+    result = qp_create(pd_of(attributes->pd), attributes, &qp);
+    if (result < 0)
+        return null_with(result);
+    if (qp->is_extended)
+        front_fill_wr_ops(&qp->ex);
+    return &qp->ibv;
+}
+
+VERBS_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+    return qp_of(qp)->is_extended ? &qp_of(qp)->ex : NULL;
+}
+
+VERBS_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
+{
+    return positive(qp_modify(qp_of(qp), attributes, mask));
+}
+
+VERBS_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask,
+                              struct ibv_qp_init_attr *init_attributes)
+{
+    if (mask & ~(IBV_QP_RATE_LIMIT - 1))
+        return positive(-EOPNOTSUPP);
+    return positive(qp_query(qp_of(qp), attributes, mask, init_attributes));
+}
+
+VERBS_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
+{
+    return positive(qp_destroy(qp_of(qp)));
+}
+
+int front_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+    return positive(qp_post_send(qp_of(qp), wr, bad_wr));
+}
+
+int front_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    return positive(qp_post_recv(qp_of(qp), wr, bad_wr));
+}
+
+VERBS_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+    int result = multicast_attach(qp_of(qp), gid, lid);
+
+    if (result == 0)
+        engine_announce_multicast();
+    return positive(result);
+}
+
+VERBS_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+    return positive(multicast_detach(qp_of(qp), gid, lid));
+}
+
+/* Not promised: a retransmitted part may be written again after later parts (verbs-contract §10.9). */
+VERBS_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t flags)
+{
+    return 0;
+}
+
+VERBS_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+    return positive(-EOPNOTSUPP);
+}

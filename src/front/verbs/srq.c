@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Shared receive queues (verbs-contract §1.4, §6). */
+#include "object/srq.h"
+#include "front/verbs/front.h"
+
+VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attributes)
+{
+    struct srq *srq;
+    int result = srq_create(pd_of(pd), attributes->srq_context, &attributes->attr, false, &srq);
+
+    return result < 0 ? null_with(result) : &srq->ibv;
+}
+
+struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes)
+{
+    const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+                           IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+    struct srq *srq;
+    int result;
+
+    if (attributes->comp_mask & ~known)
+        return null_with(EOPNOTSUPP);
+    if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd ||
+        attributes->pd->context != context)
+        return null_with(EINVAL);
+    if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type != IBV_SRQT_BASIC)
+        return null_with(EOPNOTSUPP);
+    result = srq_create(pd_of(attributes->pd), attributes->srq_context, &attributes->attr, true, &srq);
+    return result < 0 ? null_with(result) : &srq->ibv;
+}
+
+VERBS_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attributes, int mask)
+{
+    return positive(srq_modify(srq_of(srq), attributes, mask));
+}
+
+VERBS_EXPORT int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attributes)
+{
+    return positive(srq_query(srq_of(srq), attributes));
+}
+
+VERBS_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
+{
+    return positive(srq_destroy(srq_of(srq)));
+}
+
+int front_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    return positive(srq_post(srq_of(srq), wr, bad_wr));
+}
