@@ -19,7 +19,8 @@ if [ "$(id -u)" -ne 0 ]; then
     exec "$@"
 fi
 
-home=/tmp/softhca-test-$user
+# Not in /tmp, where somebody else could have put a link of this name.
+home=/run/softhca-test-$user
 mkdir -p "$home"
 chown "$user:$user" "$home"
 chmod 700 "$home"

@@ -25,7 +25,9 @@ HOME = os.path.join(WORK.name, "home")
 def environment(**more):
     clean = {name: value for name, value in os.environ.items()
              if not name.startswith(("SOFTHCA_", "LD_")) and name != "XDG_RUNTIME_DIR"}
-    clean.update(HOME=HOME, LC_ALL="C", **more)
+    # A directory in PATH that cannot be read makes "not found" a "permission denied".
+    clean.update(HOME=HOME, LC_ALL="C", PATH="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+    clean.update(more)
     return clean
 
 
@@ -75,7 +77,7 @@ def test_run_without_shim_sets_the_library_path_only():
 
 def test_run_hands_the_programs_options_on():
     tap.equal(softhca("run", "echo", "--log", "-x", "--").stdout, "--log -x --\n")
-    tap.equal(softhca("run", "--", "echo", "--help").stdout, "--help\n")
+    tap.equal(softhca("run", "--", "sh", "-c", 'echo "$0"', "--help").stdout, "--help\n")
 
 
 def test_run_becomes_the_program():
