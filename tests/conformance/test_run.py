@@ -1,0 +1,116 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""The runner of rdma-core's tests, on a suite made here that passes, fails, crashes and hangs.
+
+usage: test_run.py SOFTHCA
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "tools"))
+import tap  # noqa: E402
+
+WORK = tempfile.TemporaryDirectory(prefix="softhca-runner-")
+SUITE = os.path.join(WORK.name, "tests")
+
+FILES = {
+    "args_parser.py": """
+import sys
+class Parser:
+    def parse_args(self):
+        self.listing = "--list-tests" in sys.argv
+        sys.argv[1:] = [word for word in sys.argv[1:] if word != "--list-tests"]
+parser = Parser()
+""",
+    "__init__.py": """
+import importlib
+from args_parser import parser
+modules = [importlib.import_module("." + name, __name__) for name in ("test_pd", "test_odp")]
+tests = importlib.import_module(".", __name__)
+def load_tests(loader, standard, pattern):
+    for module in modules:
+        for case in loader.loadTestsFromModule(module):
+            for test in case:
+                print(test.id())
+    return standard
+""",
+    "run_tests.py": """
+from args_parser import parser
+import os, sys, unittest
+from importlib.machinery import SourceFileLoader
+tests = SourceFileLoader("tests", os.path.join(os.path.dirname(__file__), "__init__.py")).load_module()
+parser.parse_args()
+unittest.main(module=tests)
+""",
+    "test_pd.py": """
+import os, time, unittest
+class T(unittest.TestCase):
+    def test_a_passes(self): pass
+    def test_b_fails(self): self.fail("broken")
+    def test_c_crashes(self): os.abort()
+    def test_d_hangs(self): time.sleep(1000)
+    def test_e_passes(self): pass
+    def test_f_skips(self): self.skipTest("no XRC here")
+    def test_g_skips(self): self.skipTest("no time")
+    def test_h_skips(self): self.skipTest("unlisted")
+""",
+    "test_odp.py": """
+import unittest
+class T(unittest.TestCase):
+    def test_listed_but_passes(self): pass
+    def test_other_reason(self): self.skipTest("because")
+    def test_skips(self): self.skipTest("no ODP")
+""",
+}
+LIST = """
+| `tests.test_pd.T.test_f_skips` | both | XRC | no XRC |
+| `tests.test_pd.T.test_g_skips` | both | flows | no time |
+| `tests.test_odp.T.test_listed_but_passes` | both | ODP | no ODP |
+| `tests.test_odp.T.test_other_reason` | both | ODP | no ODP |
+| `tests.test_odp.T.test_skips` | both | ODP | no ODP |
+| `tests.test_odp.T.test_gone` | both | ODP | no ODP |
+"""
+
+
+def make_suite():
+    os.mkdir(SUITE)
+    for name, text in FILES.items():
+        with open(os.path.join(SUITE, name), "w", encoding="ascii") as file:
+            file.write(text)
+    with open(os.path.join(WORK.name, "list.md"), "w", encoding="ascii") as file:
+        file.write(LIST)
+
+
+def run():
+    result = subprocess.run([os.path.join(HERE, "run.py"), "--softhca", sys.argv[1], "--user", "ordinary", "--tests", SUITE,
+                             "--list", os.path.join(WORK.name, "list.md"), "--patience", "3"],
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
+    points = {}
+    for line in result.stdout.splitlines():
+        point = re.match(r"(not ok|ok) \d+ - tests\.\w+\.T\.test_(\w+)( # SKIP)?", line)
+        if point:
+            points[point.group(2)] = "skip" if point.group(3) else point.group(1)
+    return result, points
+
+
+def test_each_test_is_judged():
+    result, points = run()
+    tap.equal(points, {
+        "a_passes": "ok", "b_fails": "not ok", "c_crashes": "not ok", "d_hangs": "not ok", "e_passes": "ok",
+        "f_skips": "skip", "g_skips": "not ok", "h_skips": "not ok",
+        "listed_but_passes": "not ok", "other_reason": "not ok", "skips": "skip", "gone": "not ok",
+    }, result.stdout + result.stderr)
+    tap.equal(result.returncode, 1)
+    for words in "ends the process", "hangs", "every test of test_pd must pass", "has another reason", "no such test":
+        assert words in result.stdout, words
+    assert re.search(r"^1\.\.12$", result.stdout, re.M), result.stdout
+
+
+if __name__ == "__main__":
+    make_suite()
+    tap.main(sys.modules[__name__])
