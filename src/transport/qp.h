@@ -76,7 +76,9 @@ struct responder_resource {
     uint32_t length, sent; /* bytes asked for; bytes already sent */
     uint32_t end;          /* a duplicate may ask for less: where this answer ends */
     uint8_t executed;      /* atomic: original is valid, never execute again */
-    uint8_t reserved[3];
+    uint8_t fresh;         /* nothing of this answer was sent yet */
+    uint8_t repeated;      /* answered before: nothing is lost when another request takes its place */
+    uint8_t reserved;
     uint64_t original; /* atomic: value before */
     union {
         struct {

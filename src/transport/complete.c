@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Answers -> completions of sends. Answers come in PSN order, each acknowledges all before it, and a READ or
+ * atomic ends with its own answer alone (IBA 9.7.5): an acknowledgement beyond an unanswered one says that
+ * the answer was lost. */
+#include <string.h>
+
+#include "transport/machine.h"
+#include "transport/place.h"
+
+void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t counter = sender->completed++;
+
+    qp->ports->complete_send(qp, send_wqe_at(qp, counter), counter, verdict, 0);
+    qp->ports->sender_failed(qp);
+}
+
+/* While it was going back, an answer to the first transmission came after all. */
+static void skip_acknowledged(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if ((int32_t)(sender->next - sender->completed) < 0) {
+        sender->next = sender->completed;
+        sender->next_offset = 0;
+    }
+    if (sender->next == sender->completed && sender->next != sender->begun) {
+        uint32_t acknowledged = psn_distance(send_wqe_at(qp, sender->next)->first_psn, sender->unacked_psn);
+
+        sender->next_offset = max_of(sender->next_offset, acknowledged);
+    }
+}
+
+bool sender_advance(struct transport_qp *qp, psn_t limit)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t completed = sender->completed;
+    psn_t before = sender->unacked_psn;
+
+    while (sender->completed != sender->begun) {
+        struct send_wqe *wqe = send_wqe_at(qp, sender->completed);
+
+        if (unlikely(wqe->verdict != VERDICT_OK)) {
+            sender_fail_oldest(qp, wqe->verdict);
+            return false;
+        }
+        if (likely(wqe->packets)) {
+            psn_t end = psn_add(wqe->first_psn, wqe->packets);
+            bool question = awaits_answer(wqe);
+
+            /* Only its answer moves unacked_psn past a question. */
+            if (psn_diff(question ? sender->unacked_psn : limit, end) < 0) {
+                if (!question && psn_diff(limit, sender->unacked_psn) > 0)
+                    sender->unacked_psn = limit;
+                break;
+            }
+            sender->unacked_psn = end;
+            if (question) {
+                sender->reads_in_flight--;
+                sender->read_packets -= wqe->packets;
+                sender->read_offset = 0;
+            }
+        }
+        sender->completed++;
+        qp->ports->complete_send(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
+    }
+    skip_acknowledged(qp);
+    if (!psn_equal(before, sender->unacked_psn))
+        sender_progressed(qp);
+    if (unlikely(qp_state(qp) == IBV_QPS_SQD) && sender->completed != completed &&
+        sender->completed == sender->begun)
+        qp->ports->drained(qp);
+    return true;
+}
+
+/* Things that WQE `next` waited for have come about. */
+static void go_on(struct transport_qp *qp)
+{
+    switch ((enum sender_wait)qp->record->sender.waiting) {
+    case SENDER_WAITS_FOR_FENCE:
+    case SENDER_WAITS_FOR_READ_DEPTH:
+    case SENDER_WAITS_FOR_WINDOW:
+        sender_run(qp);
+        return;
+    case SENDER_RUNS:
+    case SENDER_WAITS_FOR_LINK:
+    case SENDER_WAITS_FOR_RNR_TIMER:
+    case SENDER_WAITS_FOR_RETRY:
+    case SENDER_WAITS_IN_SQD:
+    case SENDER_WAITS_TO_FAIL:
+        return;
+    }
+}
+
+/* Is there a packet with this PSN that nobody has acknowledged? If not, the answer is a ghost
+ * (IBA 9.7.5.1.1): an old one, or made up. */
+static bool is_outstanding(const struct sender *sender, psn_t psn)
+{
+    return psn_distance(sender->unacked_psn, psn) < psn_distance(sender->unacked_psn, sender->next_psn);
+}
+
+/* The responder has gone on behind a READ or atomic whose answer never came. */
+static bool answer_is_missing(const struct sender *sender, psn_t acknowledged)
+{
+    return psn_diff(acknowledged, sender->unacked_psn) > 0;
+}
+
+static void retry_missing_answer(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (sender->read_gap_seen)
+        return;
+    sender->read_gap_seen = true;
+    sender_retry(qp);
+}
+
+static void acknowledged(struct transport_qp *qp, psn_t psn)
+{
+    struct sender *sender = &qp->record->sender;
+    psn_t limit = psn_add(psn, 1);
+
+    if (!is_outstanding(sender, psn) || !sender_advance(qp, limit))
+        return;
+    if (unlikely(answer_is_missing(sender, limit)))
+        retry_missing_answer(qp);
+    else
+        go_on(qp);
+}
+
+/* UC: not a packet of IBA. The peer has done with what we lent (by reference). */
+static void returned(struct transport_qp *qp, psn_t psn)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (!is_outstanding(sender, psn))
+        return;
+    sender->unacked_psn = psn_add(psn, 1);
+    sender_complete_unacknowledged(qp);
+}
+
+void sender_piggybacked(struct transport_qp *qp, psn_t psn)
+{
+    if (likely(qp->record->type == IBV_QPT_RC))
+        acknowledged(qp, psn);
+    else
+        returned(qp, psn);
+}
+
+/* A peer that cannot read or write the memory we referred to says NAK_INVALID_RD, which no other RC responder
+ * has a use for: the fault is on this side. */
+static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
+{
+    if (code == NAK_INVALID_RD && wqe->by_reference)
+        return VERDICT_LOCAL_PROTECTION;
+    return verdict_of_nak(code);
+}
+
+static void negatively_acknowledged(struct transport_qp *qp, const struct packet *packet)
+{
+    struct sender *sender = &qp->record->sender;
+    uint8_t code = SYNDROME_VALUE(packet->syndrome);
+
+    if (!is_outstanding(sender, packet->psn) || !sender_advance(qp, packet->psn))
+        return;
+    if (answer_is_missing(sender, packet->psn)) {
+        retry_missing_answer(qp);
+        return;
+    }
+    if (SYNDROME_KIND(packet->syndrome) == SYNDROME_RNR) {
+        sender->rnr_naks++;
+        sender_receiver_not_ready(qp, code);
+    } else if (code == NAK_SEQUENCE) {
+        sender->sequence_naks++;
+        sender_retry(qp);
+    } else {
+        sender_fail_oldest(qp, verdict_of(send_wqe_at(qp, sender->completed), code));
+    }
+}
+
+static void acknowledge(struct transport_qp *qp, const struct packet *packet)
+{
+    if (qp->record->type == IBV_QPT_UC) {
+        returned(qp, packet->psn);
+        return;
+    }
+    switch (SYNDROME_KIND(packet->syndrome)) {
+    case SYNDROME_ACK:
+        acknowledged(qp, packet->psn);
+        return;
+    case SYNDROME_RNR:
+    case SYNDROME_NAK:
+        negatively_acknowledged(qp, packet);
+        return;
+    default:
+        return; /* reserved */
+    }
+}
+
+/* The answer belongs to the oldest question, is the next that it waits for, and everything before is
+ * acknowledged by it: its WQE. NULL otherwise, and then everything is done about it. */
+static struct send_wqe *question_of(struct transport_qp *qp, psn_t psn)
+{
+    struct sender *sender = &qp->record->sender;
+    struct send_wqe *wqe;
+
+    if (!is_outstanding(sender, psn) || !sender_advance(qp, psn))
+        return NULL;
+    if (answer_is_missing(sender, psn)) {
+        retry_missing_answer(qp); /* IBA 9.7.5.2.8: implied NAK */
+        return NULL;
+    }
+    wqe = send_wqe_at(qp, sender->completed);
+    if (!awaits_answer(wqe)) {
+        sender_fail_oldest(qp, VERDICT_BAD_RESPONSE);
+        return NULL;
+    }
+    return wqe;
+}
+
+static void finish_answer(struct transport_qp *qp, psn_t psn)
+{
+    struct sender *sender = &qp->record->sender;
+    psn_t before = sender->unacked_psn;
+
+    sender->unacked_psn = psn_add(psn, 1);
+    if (!sender_advance(qp, sender->unacked_psn))
+        return;
+    if (!psn_equal(before, sender->unacked_psn))
+        sender_progressed(qp);
+    go_on(qp);
+}
+
+/* Is this the packet that has to come at this place of the answer? A request for the rest of a READ is
+ * answered with a "first". */
+static bool response_fits(const struct transport_qp *qp, const struct send_wqe *wqe,
+                          const struct packet *packet, uint32_t properties, uint32_t index)
+{
+    bool last = index + 1 == wqe->packets;
+
+    if (wqe->opcode != IBV_WR_RDMA_READ)
+        return false;
+    if (wqe->by_reference || (packet->flags & PACKET_BY_REFERENCE))
+        return wqe->by_reference && (packet->flags & PACKET_BY_REFERENCE) && last;
+    if (!last)
+        return (properties & (OPCODE_FIRST | OPCODE_MIDDLE)) && packet->payload_length == qp->link.mtu;
+    return (properties & (OPCODE_LAST | OPCODE_ONLY)) &&
+           packet->payload_length == wqe->length - index * qp->link.mtu;
+}
+
+static void read_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    struct sender *sender = &qp->record->sender;
+    struct send_wqe *wqe = question_of(qp, packet->psn);
+    struct gather gather;
+    enum verdict verdict;
+    uint32_t index;
+
+    if (!wqe)
+        return;
+    index = psn_distance(wqe->first_psn, packet->psn);
+    if (!response_fits(qp, wqe, packet, properties, index)) {
+        sender_fail_oldest(qp, VERDICT_BAD_RESPONSE);
+        return;
+    }
+    if (!wqe->by_reference && packet->payload_length) {
+        verdict = gather_range(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd,
+                               index * qp->link.mtu, packet->payload_length, true, &gather);
+        if (verdict != VERDICT_OK) {
+            sender_fail_oldest(qp, verdict);
+            return;
+        }
+        gather_place(&gather, packet->payload);
+    }
+    sender->read_offset = index * qp->link.mtu + packet->payload_length;
+    finish_answer(qp, packet->psn);
+}
+
+static void atomic_acknowledge(struct transport_qp *qp, const struct packet *packet)
+{
+    struct send_wqe *wqe = question_of(qp, packet->psn);
+    struct gather gather;
+    enum verdict verdict;
+
+    if (!wqe)
+        return;
+    if (wqe->opcode == IBV_WR_RDMA_READ || SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK) {
+        sender_fail_oldest(qp, VERDICT_BAD_RESPONSE);
+        return;
+    }
+    verdict = gather_range(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, 0,
+                           sizeof(uint64_t), true, &gather);
+    if (verdict != VERDICT_OK) {
+        sender_fail_oldest(qp, verdict);
+        return;
+    }
+    gather_place(&gather, &packet->original);
+    finish_answer(qp, packet->psn);
+}
+
+void sender_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    if (properties & OPCODE_READ)
+        read_response(qp, packet, properties);
+    else if (properties & OPCODE_ATOMIC)
+        atomic_acknowledge(qp, packet);
+    else
+        acknowledge(qp, packet);
+}

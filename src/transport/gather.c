@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "transport/machine.h"
+#include "transport/place.h"
+
+/* Never written, and never read. Both are shared by all threads: nobody looks at what is in the sink. */
+static char null_source[GATHER_NULL_CHUNK];
+static char null_sink[GATHER_NULL_CHUNK];
+
+static bool add_null(struct gather *gather, uint32_t length, bool write)
+{
+    while (length) {
+        uint32_t chunk = min_of(length, GATHER_NULL_CHUNK);
+
+        if (gather->count == GATHER_MAX)
+            return false;
+        gather->vector[gather->count++] =
+            (struct iovec){.iov_base = write ? null_sink : null_source, .iov_len = chunk};
+        length -= chunk;
+    }
+    return true;
+}
+
+enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
+                          uint32_t pd, uint32_t offset, uint32_t length, bool write,
+                          struct gather *ret_gather)
+{
+    ret_gather->count = 0;
+    for (; length; sge++, num_sge--) {
+        struct memory_range range;
+        enum verdict verdict;
+        uint32_t part;
+
+        if (unlikely(!num_sge))
+            return VERDICT_LOCAL_LENGTH;
+        if (offset >= sge->length) {
+            offset -= sge->length;
+            continue;
+        }
+        verdict = keys_check_local(qp->keys, pd, sge->lkey, sge->address, sge->length, write, &range);
+        if (unlikely(verdict != VERDICT_OK))
+            return verdict;
+        part = min_of(sge->length - offset, length);
+        if (unlikely(range.kind == KEY_REGION_NULL)) {
+            if (!add_null(ret_gather, part, write))
+                return VERDICT_LOCAL_LENGTH;
+        } else {
+            if (unlikely(ret_gather->count == GATHER_MAX))
+                return VERDICT_LOCAL_LENGTH;
+            ret_gather->vector[ret_gather->count++] =
+                (struct iovec){.iov_base = (void *)(uintptr_t)(range.address + offset), .iov_len = part};
+        }
+        offset = 0;
+        length -= part;
+    }
+    return VERDICT_OK;
+}
+
+uint32_t gather_length(const struct wqe_sge *sge, uint32_t num_sge)
+{
+    uint64_t length = 0;
+
+    for (uint32_t i = 0; i < num_sge; i++)
+        length += sge[i].length;
+    return (uint32_t)min_of(length, (uint64_t)UINT32_MAX);
+}
+
+unsigned gather_can_reference(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
+                              uint32_t pd, bool write, enum verdict *ret_verdict)
+{
+    unsigned count = 0;
+
+    *ret_verdict = VERDICT_OK;
+    for (uint32_t i = 0; i < num_sge; i++) {
+        struct memory_range range;
+
+        if (!sge[i].length)
+            continue;
+        *ret_verdict =
+            keys_check_local(qp->keys, pd, sge[i].lkey, sge[i].address, sge[i].length, write, &range);
+        if (*ret_verdict != VERDICT_OK || range.kind == KEY_REGION_NULL)
+            return 0;
+        count++;
+    }
+    return count;
+}
+
+void gather_place(const struct gather *gather, const void *payload)
+{
+    const char *from = payload;
+
+    for (unsigned i = 0; i < gather->count; i++) {
+        if (gather->vector[i].iov_base != null_sink)
+            place(gather->vector[i].iov_base, from, gather->vector[i].iov_len);
+        from += gather->vector[i].iov_len;
+    }
+}

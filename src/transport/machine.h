@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the files of transport share among themselves; nobody else includes it.
+ *
+ *   sender.c     posting order -> packets          responder.c  request -> checks -> memory, receive
+ * completion complete.c   answers -> send completions       response.c   what is owed -> packets retry.c
+ * timers, NAKs, going back          ud.c         datagrams, both directions gather.c     SGEs -> checked
+ * addresses         place.h      bytes -> the program's memory
+ */
+#ifndef TRANSPORT_MACHINE_H
+#define TRANSPORT_MACHINE_H
+
+#include "rules/limits.h"
+#include "transport/qp.h"
+#include "wire/opcode.h"
+
+/* Work of one call of sender_run() and of responder_run(): the owner holds a lock meanwhile, and other QPs
+ * wait for their turn. */
+#define SLICE_PACKETS 64
+#define SLICE_BYTES   (256u * 1024)
+
+#define DEFAULT_PKEY 0xffff
+
+/* Packets on their way on a link that may lose them; PSNs on their way on any link (psn_t compares half its
+ * range). */
+#define WINDOW_PACKETS 128
+#define WINDOW_PSNS    (1u << 23)
+
+static inline uint32_t psn_distance(psn_t from, psn_t to)
+{
+    return (to.value - from.value) & PSN_MASK;
+}
+
+static inline uint32_t packets_of(uint32_t length, uint32_t mtu)
+{
+    return length <= mtu ? 1 : (uint32_t)(((uint64_t)length + mtu - 1) / mtu);
+}
+
+static inline enum ibv_qp_state qp_state(const struct transport_qp *qp)
+{
+    return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
+}
+
+/* --- gather.c
+ * ------------------------------------------------------------------------------------------------- */
+
+/* Memory of a null region is an iovec into these: reads of it give zeros, writes to it vanish. */
+#define GATHER_NULL_CHUNK (64u * 1024)
+/* Every SGE once, and null regions of a packet by reference in chunks. */
+#define GATHER_MAX (LIMIT_SGE + 256u * 1024 / GATHER_NULL_CHUNK)
+
+struct gather {
+    unsigned count;
+    struct iovec vector[GATHER_MAX];
+};
+
+/* Addresses of `length` bytes from `offset` on of a scatter/gather list, each SGE checked as a whole
+ * (verbs-contract §4.3). The list is long enough: the caller compared. */
+enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
+                          uint32_t pd, uint32_t offset, uint32_t length, bool write,
+                          struct gather *ret_gather);
+/* Bytes in a list; more than 2^32 - 1 is 2^32 - 1. */
+uint32_t gather_length(const struct wqe_sge *sge, uint32_t num_sge);
+/* May these SGEs be named to a peer as references? Their number without empty ones, 0 if not. */
+unsigned gather_can_reference(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
+                              uint32_t pd, bool write, enum verdict *ret_verdict);
+/* Puts received bytes into the list. */
+void gather_place(const struct gather *gather, const void *payload);
+
+/* --- sender.c
+ * --------------------------------------------------------------------------------------------------- */
+
+enum request_kind {
+    REQUEST_UNKNOWN,
+    REQUEST_SEND,
+    REQUEST_WRITE,
+    REQUEST_READ,
+    REQUEST_ATOMIC,
+    REQUEST_LOCAL
+};
+
+/* UC: completes what needs no word from the peer. false as in sender_advance(). */
+bool sender_complete_unacknowledged(struct transport_qp *qp);
+
+static inline bool awaits_answer(const struct send_wqe *wqe)
+{
+    return wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+/* --- complete.c
+ * ------------------------------------------------------------------------------------------------- */
+
+/* Everything before `limit` is acknowledged: completes WQEs up to there, but not beyond an unanswered READ or
+ * atomic, and reports WQEs that failed on this side when their turn comes. false: the sender failed and was
+ * flushed, touch nothing. */
+bool sender_advance(struct transport_qp *qp, psn_t limit);
+/* The oldest WQE ends with this verdict and the sender with it. */
+void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict);
+/* A packet of the responder on the other side. */
+void sender_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* PACKET_HAS_ACK. */
+void sender_piggybacked(struct transport_qp *qp, psn_t psn);
+
+/* --- retry.c
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Transmission goes on at unacked_psn. */
+void sender_go_back(struct transport_qp *qp);
+/* One retry is used up: goes back and transmits, or fails. */
+void sender_retry(struct transport_qp *qp);
+void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code);
+/* unacked_psn has moved: counters start again (verbs-contract §3.12). */
+void sender_progressed(struct transport_qp *qp);
+/* A packet is on its way that may get lost. */
+void sender_arm(struct transport_qp *qp);
+
+/* --- responder.c, response.c
+ * -------------------------------------------------------------------------------------- */
+
+/* A request was accepted that takes so many PSNs. */
+static inline void responder_accepted(struct responder *responder, uint32_t psns)
+{
+    responder->expected_psn = psn_add(responder->expected_psn, psns);
+    responder->acks_owed++;
+    if (likely(!responder->nak_sent))
+        return;
+    responder->nak_sent = false;
+    /* The receiver was not ready when this packet came for the first time. A gap has closed, but what came
+     * behind it is gone: that NAK still holds, of the next PSN. */
+    if (responder->owed_syndrome != (SYNDROME_NAK << 5 | NAK_SEQUENCE))
+        responder->owed_syndrome = 0;
+}
+
+/* A NAK that ends the QP is due at psn; nothing is accepted any more. */
+void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code);
+void responder_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* READ and atomic requests: queued in PSN order, answered by responder_run(). */
+void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet);
+void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *packet);
+void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* The NAK of an error that no receive can report, and the event that does (verbs-contract §3.10). */
+void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
+
+/* --- ud.c
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+void ud_send_run(struct transport_qp *qp);
+void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+
+#endif

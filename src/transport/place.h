@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Bytes into memory that the program may be looking at: ascending, an aligned word of 8 bytes as one store,
+ * and the last bytes last, because programs spin on the last byte of an RDMA WRITE (design §3, "Copy order").
+ * memcpy() promises none of that. */
+#ifndef TRANSPORT_PLACE_H
+#define TRANSPORT_PLACE_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define PLACE_SMALL 256
+
+static inline uint64_t place_load(const unsigned char *from)
+{
+    uint64_t word;
+
+    memcpy(&word, from, sizeof(word));
+    return word;
+}
+
+static inline void place_bytes(unsigned char *to, const unsigned char *from, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
+}
+
+/* The end of a message: whoever sees its last byte (acquire, or a data dependency of hardware) sees all
+ * before it. */
+static inline void place_end(unsigned char *to, const unsigned char *from, size_t length)
+{
+    if (length == sizeof(uint64_t) && !((uintptr_t)to & 7)) {
+        __atomic_store_n((uint64_t *)to, place_load(from), __ATOMIC_RELEASE);
+        return;
+    }
+    if (length == sizeof(uint32_t) && !((uintptr_t)to & 3)) {
+        uint32_t word;
+
+        memcpy(&word, from, sizeof(word));
+        __atomic_store_n((uint32_t *)to, word, __ATOMIC_RELEASE);
+        return;
+    }
+    place_bytes(to, from, length - 1);
+    __atomic_store_n(to + length - 1, from[length - 1], __ATOMIC_RELEASE);
+}
+
+static inline void place(void *target, const void *payload, size_t length)
+{
+    unsigned char *to = target;
+    const unsigned char *from = payload;
+    size_t head = -(uintptr_t)to & 7;
+
+    if (!length)
+        return;
+    if (length <= sizeof(uint64_t)) {
+        place_end(to, from, length);
+        return;
+    }
+    if (head) {
+        place_bytes(to, from, head);
+        to += head;
+        from += head;
+        length -= head;
+    }
+    if (length > PLACE_SMALL) {
+        size_t body = (length - 1) & ~(size_t)7;
+
+        memcpy(to, from, body);
+        to += body;
+        from += body;
+        length -= body;
+    } else {
+        for (; length > sizeof(uint64_t); to += 8, from += 8, length -= 8)
+            __atomic_store_n((uint64_t *)to, place_load(from), __ATOMIC_RELAXED);
+    }
+    if (length)
+        place_end(to, from, length);
+}
+
+#endif

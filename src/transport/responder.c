@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Requests of connected QPs -> checks -> memory -> receive completion. The steps and their order are IBA's
+ * (9.7.1): PSN, opcode sequence, receive, length, access, execution; each is a function that says whether the
+ * packet goes on. Requests never wait here: a packet is executed, or what it deserves is owed (response.c).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "transport/machine.h"
+#include "transport/place.h"
+
+/* A request on its way through the steps. */
+struct request {
+    struct transport_qp *qp;
+    const struct packet *packet;
+    uint32_t properties; /* enum opcode_properties */
+    uint32_t length;     /* of the payload, or of what reference[] names */
+};
+
+/* --- errors
+ * ----------------------------------------------------------------------------------------------------- */
+
+void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code)
+{
+    struct responder *responder = &qp->record->responder;
+
+    responder->message = MESSAGE_DISCARD;
+    responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | nak_code);
+    responder->owed_psn = psn;
+    responder->fails = true;
+    /* At once, if nothing has to go before it: the program that polls the completion soon sees the QP in
+     * error, too. */
+    responder_run(qp);
+}
+
+void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event)
+{
+    if (qp->record->type == IBV_QPT_UC) {
+        /* Dropped silently up to the next message (verbs-contract §3.10); a receive that it took serves that
+         * one. */
+        qp->record->responder.message = MESSAGE_DISCARD;
+        return;
+    }
+    qp->ports->raise_event(qp, event);
+    responder_fail(qp, psn, (uint8_t)verdict_nak_code(verdict));
+}
+
+/* The receive that the message took ends in error, and the QP with it (verbs-contract §3.10). */
+static bool fail_receive(struct request *request, enum verdict verdict)
+{
+    struct transport_qp *qp = request->qp;
+    struct receive_completion completion = {
+        .verdict = verdict,
+        .opcode = request->properties & OPCODE_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+    };
+
+    qp->current_receive = NULL;
+    qp->ports->complete_receive(qp, &completion);
+    if (qp->record->type == IBV_QPT_RC) {
+        responder_fail(qp, request->packet->psn, (uint8_t)verdict_nak_code(verdict));
+    } else {
+        qp->record->responder.message = MESSAGE_DISCARD;
+        qp->ports->responder_failed(qp);
+    }
+    return false;
+}
+
+static bool reject(struct request *request, enum verdict verdict, enum ibv_event_type event)
+{
+    responder_violation(request->qp, request->packet->psn, verdict, event);
+    return false;
+}
+
+/* --- PSN
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static cold_path bool rc_out_of_sequence(struct request *request, int32_t distance)
+{
+    struct responder *responder = &request->qp->record->responder;
+
+    if (distance < 0) {
+        responder->duplicates++;
+        responder_repeat(request->qp, request->packet, request->properties);
+    } else {
+        responder->drops++;
+        if (!responder->nak_sent) {
+            responder->nak_sent = true;
+            responder->owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
+        }
+    }
+    return false;
+}
+
+/* UC: a gap ends the message that is being received; the next one resynchronises (verbs-contract §3.10). */
+static bool uc_check_psn(struct request *request)
+{
+    struct responder *responder = &request->qp->record->responder;
+    bool begins = request->properties & (OPCODE_FIRST | OPCODE_ONLY);
+    bool lost = !psn_equal(request->packet->psn, responder->expected_psn);
+
+    responder->expected_psn = psn_add(request->packet->psn, 1);
+    /* What a peer lent is given back whatever becomes of the message. */
+    if (request->packet->flags & PACKET_BY_REFERENCE)
+        responder->ack_owed = true;
+    if (begins) {
+        responder->drops += responder->message != MESSAGE_NONE;
+        responder->message = MESSAGE_NONE;
+        return true;
+    }
+    if (lost)
+        responder->message = MESSAGE_DISCARD;
+    return responder->message != MESSAGE_DISCARD && responder->message != MESSAGE_NONE;
+}
+
+static inline bool check_psn(struct request *request)
+{
+    struct responder *responder = &request->qp->record->responder;
+    int32_t distance;
+
+    if (unlikely(request->qp->record->type == IBV_QPT_UC))
+        return uc_check_psn(request);
+    distance = psn_diff(request->packet->psn, responder->expected_psn);
+    if (unlikely(distance))
+        return rc_out_of_sequence(request, distance);
+    return true;
+}
+
+/* --- opcode sequence
+ * ---------------------------------------------------------------------------------------------- */
+
+static bool sequence_error(struct request *request)
+{
+    /* Of UC, a packet that continues another kind of message. */
+    return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+}
+
+static inline bool check_sequence(struct request *request)
+{
+    bool begins = request->properties & (OPCODE_FIRST | OPCODE_ONLY);
+
+    switch ((enum responder_message)request->qp->record->responder.message) {
+    case MESSAGE_NONE:
+        return begins || sequence_error(request);
+    case MESSAGE_SEND:
+        return (!begins && (request->properties & OPCODE_SEND)) || sequence_error(request);
+    case MESSAGE_WRITE:
+        return (!begins && (request->properties & OPCODE_WRITE)) || sequence_error(request);
+    case MESSAGE_DISCARD:
+        return false;
+    }
+    return false;
+}
+
+/* --- receive
+ * ------------------------------------------------------------------------------------------------------ */
+
+static cold_path bool not_ready(struct request *request)
+{
+    struct responder *responder = &request->qp->record->responder;
+
+    if (request->qp->record->type == IBV_QPT_UC) {
+        responder->message = MESSAGE_DISCARD;
+        return false;
+    }
+    /* Packets behind this one are out of sequence until it is repeated: no NAK for those. */
+    responder->nak_sent = true;
+    responder->owed_syndrome =
+        (uint8_t)(SYNDROME_RNR << 5 | (request->qp->record->attributes.min_rnr_timer & 0x1f));
+    return false;
+}
+
+static inline bool take_receive(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+
+    if (!(request->properties & OPCODE_NEEDS_RECEIVE) || unlikely(qp->current_receive != NULL))
+        return true;
+    if (likely(!qp->ports->take_receive(qp, &qp->current_receive)))
+        return true;
+    qp->current_receive = NULL;
+    return not_ready(request);
+}
+
+/* --- length
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Bytes that the packet brings; false: it contradicts itself. */
+static inline bool measure(struct request *request)
+{
+    const struct packet *packet = request->packet;
+    uint64_t length = 0;
+
+    if (likely(!(packet->flags & PACKET_BY_REFERENCE))) {
+        request->length = packet->payload_length;
+        return packet->payload_length <= request->qp->link.mtu;
+    }
+    if (packet->reference_count > PACKET_REFERENCES)
+        return false;
+    for (uint32_t i = 0; i < packet->reference_count; i++) {
+        if (packet->reference[i].length > request->qp->link.reference_mtu)
+            return false;
+        length += packet->reference[i].length;
+    }
+    request->length = (uint32_t)length;
+    return length <= request->qp->link.reference_mtu;
+}
+
+/* On the wire all packets of a message but the last are full (IBA 9.7.2.1.3). A local peer may cut as it
+ * likes. */
+static inline bool is_cut_wrong(const struct request *request)
+{
+    if (request->qp->link.reliable)
+        return false;
+    if (request->properties & (OPCODE_FIRST | OPCODE_MIDDLE))
+        return request->length != request->qp->link.mtu;
+    return (request->properties & OPCODE_LAST) && !request->length;
+}
+
+static bool begin_write(struct request *request)
+{
+    struct responder *responder = &request->qp->record->responder;
+
+    responder->write_rkey = request->packet->rkey;
+    responder->write_address = request->packet->address;
+    responder->write_length = request->packet->dma_length;
+    return responder->write_length <= LIMIT_MESSAGE;
+}
+
+static bool length_error(struct request *request)
+{
+    if (request->qp->current_receive && request->qp->record->type == IBV_QPT_RC &&
+        (request->properties & OPCODE_NEEDS_RECEIVE))
+        return fail_receive(request, VERDICT_LOCAL_LENGTH);
+    return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
+}
+
+/* The message must end where the RETH said, and not before. */
+static inline bool check_write_length(struct request *request)
+{
+    struct responder *responder = &request->qp->record->responder;
+    uint32_t left;
+
+    if ((request->properties & (OPCODE_FIRST | OPCODE_ONLY)) && !begin_write(request))
+        return length_error(request);
+    left = responder->write_length - responder->offset;
+    if (request->properties & (OPCODE_LAST | OPCODE_ONLY))
+        return request->length == left || length_error(request);
+    return request->length < left || length_error(request);
+}
+
+/* --- execution
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Bytes of a packet by reference: fetched into place. The very last ones go through a word of ours, so that
+ * they are placed last. */
+static bool pull(struct request *request, struct gather *gather, bool spun_on)
+{
+    struct transport_qp *qp = request->qp;
+    const struct packet *packet = request->packet;
+    struct iovec *last = &gather->vector[gather->count - 1];
+    size_t end = spun_on ? min_of(last->iov_len, sizeof(uint64_t)) : 0;
+    char *place_of_end = (char *)last->iov_base + last->iov_len - end;
+    struct iovec vector[GATHER_MAX + 1];
+    unsigned char word[sizeof(uint64_t)];
+    unsigned count = gather->count;
+    int error;
+
+    memcpy(vector, gather->vector, count * sizeof(*vector));
+    if (end) {
+        vector[count - 1].iov_len -= end;
+        count -= !vector[count - 1].iov_len;
+        vector[count++] = (struct iovec){.iov_base = word, .iov_len = end};
+    }
+    error = qp->ports->pull(qp, packet->reference, packet->reference_count, vector, count);
+    if (likely(!error)) {
+        place(place_of_end, word, end);
+        return true;
+    }
+    qp->record->responder.drops++;
+    if (error == -ESRCH || qp->record->type == IBV_QPT_UC)
+        return false; /* the peer is dead: lost on the way */
+    /* What the initiator referred to cannot be read: its fault, which a link that copies would have found on
+     * its side. So nothing happens here but that it is told, with the code that it cannot mistake
+     * (complete.c). */
+    qp->record->responder.nak_sent = true;
+    qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
+    return false;
+}
+
+static bool deliver(struct request *request, struct gather *gather, bool spun_on)
+{
+    if (request->packet->flags & PACKET_BY_REFERENCE)
+        return pull(request, gather, spun_on);
+    gather_place(gather, request->packet->payload);
+    return true;
+}
+
+static bool execute_send(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+    struct responder *responder = &qp->record->responder;
+    const struct recv_wqe *receive = qp->current_receive;
+    struct gather gather;
+    enum verdict verdict;
+
+    if (unlikely(!request->length))
+        return true;
+    if (likely(receive->num_sge == 1 && !(request->packet->flags & PACKET_BY_REFERENCE))) {
+        const struct wqe_sge *sge = receive->sge;
+        struct memory_range range;
+
+        if (unlikely(sge->length - responder->offset < request->length))
+            return fail_receive(request, VERDICT_LOCAL_LENGTH);
+        verdict =
+            keys_check_local(qp->keys, qp->receive_pd, sge->lkey, sge->address, sge->length, true, &range);
+        if (unlikely(verdict != VERDICT_OK))
+            return fail_receive(request, verdict);
+        if (likely(range.kind != KEY_REGION_NULL))
+            place((char *)(uintptr_t)range.address + responder->offset, request->packet->payload,
+                  request->length);
+        return true;
+    }
+    if (gather_length(receive->sge, receive->num_sge) - responder->offset < request->length)
+        return fail_receive(request, VERDICT_LOCAL_LENGTH);
+    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, responder->offset,
+                           request->length, true, &gather);
+    if (verdict != VERDICT_OK)
+        return fail_receive(request, verdict);
+    return deliver(request, &gather, false);
+}
+
+static cold_path bool write_violation(struct request *request, enum verdict verdict)
+{
+    struct transport_qp *qp = request->qp;
+
+    /* With an immediate there is a receive to tell of it: "local access" (verbs-contract §3.10). */
+    if (qp->record->type == IBV_QPT_RC && qp->current_receive && verdict == VERDICT_REMOTE_ACCESS)
+        return fail_receive(request, VERDICT_LOCAL_ACCESS);
+    return reject(request, verdict, IBV_EVENT_QP_ACCESS_ERR);
+}
+
+static bool execute_write(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+    struct responder *responder = &qp->record->responder;
+    struct memory_range range;
+    struct gather gather;
+    enum verdict verdict;
+
+    /* The whole message before its first byte; again what is left of it with every packet, for the key may be
+     * gone by now. */
+    verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags,
+                                responder->write_rkey, responder->write_address + responder->offset,
+                                responder->write_length - responder->offset, REMOTE_WRITE, &range);
+    if (unlikely(verdict != VERDICT_OK))
+        return write_violation(request, verdict);
+    if (!request->length)
+        return true;
+    if (likely(!(request->packet->flags & PACKET_BY_REFERENCE))) {
+        place((void *)(uintptr_t)range.address, request->packet->payload, request->length);
+        return true;
+    }
+    gather.count = 1;
+    gather.vector[0] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = request->length};
+    return deliver(request, &gather, request->properties & (OPCODE_LAST | OPCODE_ONLY));
+}
+
+static cold_path bool invalidate(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+    enum verdict verdict;
+
+    qp->ports->lock_keys(qp);
+    verdict = keys_invalidate(qp->keys, request->packet->invalidate_rkey, qp->record->pd, true);
+    qp->ports->unlock_keys(qp);
+    return verdict == VERDICT_OK || fail_receive(request, verdict);
+}
+
+/* --- after execution
+ * ------------------------------------------------------------------------------------------------ */
+
+static inline void complete_receive(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+    const struct packet *packet = request->packet;
+    struct receive_completion completion = {
+        .verdict = VERDICT_OK,
+        .opcode = IBV_WC_RECV,
+        .byte_len = qp->record->responder.offset + request->length,
+        .src_qpn = qp->record->attributes.dest_qpn,
+        .solicited = packet->flags & PACKET_SOLICITED,
+    };
+
+    if (request->properties & OPCODE_WRITE)
+        completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+    if (request->properties & OPCODE_HAS_IMM) {
+        completion.wc_flags = IBV_WC_WITH_IMM;
+        completion.imm_or_rkey = packet->imm_data;
+    } else if (request->properties & OPCODE_HAS_INVALIDATE) {
+        completion.wc_flags = IBV_WC_WITH_INV;
+        completion.imm_or_rkey = packet->invalidate_rkey;
+    }
+    qp->current_receive = NULL;
+    qp->ports->complete_receive(qp, &completion);
+}
+
+static void advance(struct request *request)
+{
+    struct responder *responder = &request->qp->record->responder;
+
+    if (likely(request->qp->record->type == IBV_QPT_RC)) {
+        responder_accepted(responder, 1);
+        if (request->packet->flags & PACKET_ACK_REQUEST)
+            responder->ack_owed = true;
+    }
+    if (request->properties & (OPCODE_LAST | OPCODE_ONLY)) {
+        responder->message = MESSAGE_NONE;
+        responder->offset = 0;
+        responder->msn++;
+    } else {
+        responder->message = request->properties & OPCODE_SEND ? MESSAGE_SEND : MESSAGE_WRITE;
+        responder->offset += request->length;
+    }
+}
+
+static inline void communication_established(struct transport_qp *qp)
+{
+    if (likely(qp->record->responder.established))
+        return;
+    qp->record->responder.established = true;
+    if (qp_state(qp) == IBV_QPS_RTR)
+        qp->ports->raise_event(qp, IBV_EVENT_COMM_EST);
+}
+
+static void receive_message(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+    bool ends = request->properties & (OPCODE_LAST | OPCODE_ONLY);
+
+    if (request->properties & (OPCODE_FIRST | OPCODE_ONLY))
+        qp->record->responder.offset = 0;
+    if (unlikely(!measure(request) || is_cut_wrong(request))) {
+        reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+        return;
+    }
+    if (!take_receive(request))
+        return;
+    if (request->properties & OPCODE_SEND) {
+        if (!execute_send(request))
+            return;
+        if (unlikely(request->properties & OPCODE_HAS_INVALIDATE) && !invalidate(request))
+            return;
+    } else if (!check_write_length(request) || !execute_write(request)) {
+        return;
+    }
+    if (ends && ((request->properties & OPCODE_SEND) || (request->properties & OPCODE_HAS_IMM)))
+        complete_receive(request);
+    advance(request);
+}
+
+static void receive_question(struct request *request)
+{
+    struct transport_qp *qp = request->qp;
+
+    if (request->properties & OPCODE_READ)
+        responder_enqueue_read(qp, request->packet);
+    else
+        responder_enqueue_atomic(qp, request->packet);
+}
+
+void responder_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    struct request request = {.qp = qp, .packet = packet, .properties = properties};
+
+    if (unlikely(qp->record->responder.fails) || !check_psn(&request))
+        return;
+    communication_established(qp);
+    if (!check_sequence(&request))
+        return;
+    if (likely(properties & (OPCODE_SEND | OPCODE_WRITE)))
+        receive_message(&request);
+    else
+        receive_question(&request);
+}
+
+/* --- all packets
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* A code that nothing stands for, from the right peer and in its turn: a request that we cannot know
+ * (verbs-contract §3.10). */
+static cold_path void receive_unknown(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder *responder = &qp->record->responder;
+
+    if (qp->record->type == IBV_QPT_RC && !responder->fails &&
+        psn_equal(packet->psn, responder->expected_psn))
+        responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+}
+
+static void receive_connected(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    const struct qp_record *record = qp->record;
+    uint8_t service = record->type == IBV_QPT_RC ? SERVICE_RC : SERVICE_UC;
+    enum ibv_qp_state state = qp_state(qp);
+    bool answer = (properties && !(properties & OPCODE_REQUEST)) || (packet->flags & PACKET_DROPPED);
+
+    if (qp->link.reliable && unlikely(packet->src_qpn != record->attributes.dest_qpn))
+        return; /* of another connection, or nobody's */
+    if (packet->flags & PACKET_HAS_ACK) {
+        sender_piggybacked(qp, packet->ack_psn);
+        if (unlikely(qp_state(qp) == IBV_QPS_ERR))
+            return; /* the sender failed by it */
+    }
+    if (unlikely(answer)) {
+        if (state != IBV_QPS_RTS && state != IBV_QPS_SQD)
+            return;
+        if (packet->flags & PACKET_DROPPED)
+            sender_silence(qp);
+        else if (service == SERVICE_RC || packet->opcode == OP_ACKNOWLEDGE)
+            sender_receive(qp, packet, properties);
+        return;
+    }
+    if (unlikely(BTH_SERVICE(packet->opcode) != service))
+        return;
+    if (unlikely(!properties))
+        receive_unknown(qp, packet);
+    else
+        responder_receive(qp, packet, properties);
+}
+
+void transport_receive(struct transport_qp *qp, const struct packet *packet)
+{
+    uint32_t properties = opcode_table[packet->opcode].properties;
+
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTR:
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+    case IBV_QPS_SQE:
+        break;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_ERR:
+    case IBV_QPS_UNKNOWN:
+        return;
+    }
+    /* The only partition there is, of full or limited members (verbs-contract §8.6). */
+    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)))
+        return;
+    if (unlikely(qp->record->type == IBV_QPT_UD))
+        ud_receive(qp, packet, properties);
+    else
+        receive_connected(qp, packet, properties);
+}
+
+void responder_start(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    uint32_t resources = responder->resources;
+
+    *responder = (struct responder){
+        .expected_psn = psn_make(qp->record->attributes.rq_psn),
+        .resources = resources,
+    };
+    qp->current_receive = NULL;
+}
+
+void responder_reset(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    uint32_t resources = responder->resources;
+
+    *responder = (struct responder){.resources = resources};
+    qp->current_receive = NULL;
+}

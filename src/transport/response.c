@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the responder owes -> packets, in PSN order: answers to READs and atomics, then a NAK or an
+ * acknowledgement, which would acknowledge the answers before it too (IBA 9.7.5.1.2). The resources of
+ * answered requests are kept for duplicates (IBA 9.4.4, 9.4.5). */
+#include <errno.h>
+
+#include "transport/machine.h"
+
+#define NO_CREDITS 0x1f /* AETH: no end-to-end flow control information (IBA 9.7.7.2) */
+
+struct slice {
+    uint32_t packets, bytes; /* left */
+};
+
+static struct responder_resource *resource_at(const struct transport_qp *qp, uint32_t counter)
+{
+    return &qp->resources[counter % qp->record->responder.resources];
+}
+
+/* --- queueing
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* Counters run freely, but `resources` is no power of two: takes a multiple of it away before they overflow.
+ */
+static void wind_back(struct responder *responder)
+{
+    uint32_t rounds;
+
+    if (likely(responder->resource_tail < UINT32_MAX / 2))
+        return;
+    rounds = responder->resource_head / responder->resources * responder->resources;
+    responder->resource_head -= rounds;
+    responder->resource_next -= rounds;
+    responder->resource_tail -= rounds;
+}
+
+static bool make_room(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    const struct responder_resource *oldest = resource_at(qp, responder->resource_head);
+
+    if (responder->resource_tail - responder->resource_head != responder->resources)
+        return true;
+    if (!oldest->answered && !oldest->repeated)
+        return false;
+    if (responder->resource_next == responder->resource_head)
+        responder->resource_next++;
+    responder->resource_head++;
+    return true;
+}
+
+/* A free resource, or that of the oldest answered request. NULL: there are more questions than the QP granted
+ * (max_dest_rd_atomic): an invalid request. */
+static struct responder_resource *new_resource(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder *responder = &qp->record->responder;
+    struct responder_resource *resource;
+
+    if (!responder->resources || !make_room(qp)) {
+        responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
+        return NULL;
+    }
+    wind_back(responder);
+    resource = resource_at(qp, responder->resource_tail);
+    *resource = (struct responder_resource){
+        .first_psn = packet->psn,
+        .packets = 1,
+        .fresh = true,
+        .operation = BTH_OPERATION(packet->opcode),
+        .rkey = packet->rkey,
+        .address = packet->address,
+    };
+    return resource;
+}
+
+static void enqueue(struct transport_qp *qp, const struct responder_resource *resource)
+{
+    struct responder *responder = &qp->record->responder;
+
+    responder->resource_tail++;
+    responder_accepted(responder, resource->packets);
+    responder->msn++;
+}
+
+static bool take_references(const struct packet *packet, struct responder_resource *resource)
+{
+    uint64_t length = 0;
+
+    if (packet->reference_count > PACKET_READ_REFERENCES)
+        return false;
+    for (uint32_t i = 0; i < packet->reference_count; i++) {
+        resource->reference[i] = packet->reference[i];
+        if (packet->reference[i].length > LIMIT_MESSAGE)
+            return false;
+        length += packet->reference[i].length;
+    }
+    resource->by_reference = true;
+    resource->reference_count = (uint8_t)packet->reference_count;
+    return length == packet->dma_length;
+}
+
+void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder_resource *resource = new_resource(qp, packet);
+    struct memory_range range;
+    enum verdict verdict;
+
+    if (!resource)
+        return;
+    resource->length = resource->end = packet->dma_length;
+    if (packet->dma_length > LIMIT_MESSAGE ||
+        ((packet->flags & PACKET_BY_REFERENCE) && !take_references(packet, resource))) {
+        responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
+        return;
+    }
+    if (!resource->by_reference)
+        resource->packets = packets_of(packet->dma_length, qp->link.mtu);
+    verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, packet->rkey,
+                                packet->address, packet->dma_length, REMOTE_READ, &range);
+    if (verdict != VERDICT_OK) {
+        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
+        return;
+    }
+    enqueue(qp, resource);
+}
+
+void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder_resource *resource = new_resource(qp, packet);
+    struct memory_range range;
+    enum verdict verdict;
+
+    if (!resource)
+        return;
+    resource->length = resource->end = sizeof(uint64_t);
+    resource->atomic.compare = packet->compare;
+    resource->atomic.swap_add = packet->swap_add;
+    verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, packet->rkey,
+                                packet->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
+    if (verdict != VERDICT_OK) {
+        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
+        return;
+    }
+    enqueue(qp, resource);
+}
+
+/* --- duplicates
+ * ------------------------------------------------------------------------------------------------------- */
+
+static struct responder_resource *find_resource(const struct transport_qp *qp, psn_t psn,
+                                                uint32_t *ret_counter)
+{
+    const struct responder *responder = &qp->record->responder;
+
+    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
+        struct responder_resource *resource = resource_at(qp, i);
+
+        if (psn_distance(resource->first_psn, psn) < resource->packets) {
+            *ret_counter = i;
+            return resource;
+        }
+    }
+    return NULL;
+}
+
+/* A duplicate READ may begin anywhere in the first one, and end before it. */
+static bool reposition_read(const struct transport_qp *qp, struct responder_resource *resource,
+                            const struct packet *packet)
+{
+    uint64_t offset = (uint64_t)psn_distance(resource->first_psn, packet->psn) * qp->link.mtu;
+
+    if (packet->rkey != resource->rkey || packet->address != resource->address + offset ||
+        offset + packet->dma_length > resource->length)
+        return false;
+    if (resource->by_reference) {
+        if (!(packet->flags & PACKET_BY_REFERENCE) || !take_references(packet, resource))
+            return false;
+    } else if (packet->flags & PACKET_BY_REFERENCE) {
+        return false;
+    }
+    resource->sent = (uint32_t)offset;
+    resource->end = (uint32_t)offset + packet->dma_length;
+    return true;
+}
+
+static void repeat_answer(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder *responder = &qp->record->responder;
+    struct responder_resource *resource;
+    uint32_t counter;
+
+    if (!responder->resources)
+        return;
+    resource = find_resource(qp, packet->psn, &counter);
+    if (!resource || resource->operation != BTH_OPERATION(packet->opcode))
+        return; /* too old, or another request: nobody waits for the answer */
+    if (resource->operation == OP_READ_REQUEST) {
+        if (!reposition_read(qp, resource, packet))
+            return;
+    } else if (packet->rkey != resource->rkey || packet->address != resource->address) {
+        return;
+    }
+    resource->repeated |= resource->answered;
+    resource->answered = false;
+    resource->fresh = true;
+    /* Back to it; those between are answered and are passed over. */
+    if (responder->resource_next - responder->resource_head > counter - responder->resource_head)
+        responder->resource_next = counter;
+}
+
+void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    if (properties & (OPCODE_READ | OPCODE_ATOMIC))
+        repeat_answer(qp, packet);
+    else
+        qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
+}
+
+/* --- answering
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+static struct packet answer_packet(const struct transport_qp *qp, uint8_t operation, psn_t psn)
+{
+    const struct qp_record *record = qp->record;
+
+    return (struct packet){
+        .opcode = SERVICE_RC | operation,
+        .pkey = DEFAULT_PKEY,
+        .dest_qpn = record->attributes.dest_qpn,
+        .src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed),
+        .psn = psn,
+        .dest_ifindex = record->attributes.path.destination_ifindex,
+        .syndrome = SYNDROME_ACK << 5 | NO_CREDITS,
+        .msn = record->responder.msn & PSN_MASK,
+    };
+}
+
+/* 0, -EAGAIN. Nobody there is as good as sent: on a link that loses nothing the requester will hear of it. */
+static int send_answer(struct transport_qp *qp, const struct packet *packet, const struct iovec *vector)
+{
+    int error = qp->ports->send(qp, packet, vector, vector ? 1 : 0, NULL);
+
+    return error == -EAGAIN ? error : 0;
+}
+
+static enum verdict check_read(const struct transport_qp *qp, const struct responder_resource *resource,
+                               uint32_t length, struct memory_range *ret_range)
+{
+    return keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, resource->rkey,
+                             resource->address + resource->sent, length, REMOTE_READ, ret_range);
+}
+
+/* The request was fine when it came, and is not any more. */
+static int withdraw(struct transport_qp *qp, const struct responder_resource *resource, enum verdict verdict)
+{
+    struct responder *responder = &qp->record->responder;
+
+    responder->resource_next = responder->resource_tail;
+    responder->ack_owed = false;
+    qp->ports->raise_event(qp, IBV_EVENT_QP_ACCESS_ERR);
+    responder->message = MESSAGE_DISCARD;
+    responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | verdict_nak_code(verdict));
+    responder->owed_psn = psn_add(resource->first_psn, resource->sent / qp->link.mtu);
+    responder->fails = true;
+    return 0;
+}
+
+/* One packet of the answer. */
+static int answer_read(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+{
+    uint32_t mtu = qp->link.mtu, left = resource->end - resource->sent;
+    uint32_t length = min_of(left, mtu);
+    bool first = resource->fresh, last = length == left;
+    struct memory_range range;
+    struct packet packet;
+    struct iovec vector;
+    enum verdict verdict;
+    int error;
+
+    verdict = check_read(qp, resource, length, &range);
+    if (unlikely(verdict != VERDICT_OK))
+        return withdraw(qp, resource, verdict);
+    packet = answer_packet(qp,
+                           first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
+                           : last ? OP_READ_RESPONSE_LAST
+                                  : OP_READ_RESPONSE_MIDDLE,
+                           psn_add(resource->first_psn, resource->sent / mtu));
+    packet.payload_length = length;
+    vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
+    error = send_answer(qp, &packet, length ? &vector : NULL);
+    if (error)
+        return error;
+    resource->fresh = false;
+    resource->sent += length;
+    resource->answered = last;
+    slice->packets--;
+    slice->bytes -= min_of(slice->bytes, length);
+    return 0;
+}
+
+/* `length` bytes from `offset` on of what the initiator referred to. */
+static unsigned cut_references(const struct responder_resource *resource, uint64_t offset, uint64_t length,
+                               struct packet_reference *ret_cut)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < resource->reference_count && length; i++) {
+        struct packet_reference reference = resource->reference[i];
+
+        if (offset >= reference.length) {
+            offset -= reference.length;
+            continue;
+        }
+        reference.address += offset;
+        reference.length = min_of(reference.length - offset, length);
+        offset = 0;
+        length -= reference.length;
+        ret_cut[count++] = reference;
+    }
+    return count;
+}
+
+/* One step of pushing; when all is there, the packet that says so. */
+static int answer_read_by_reference(struct transport_qp *qp, struct responder_resource *resource,
+                                    struct slice *slice)
+{
+    uint32_t length = min_of(resource->end - resource->sent, slice->bytes);
+    struct packet_reference cut[PACKET_READ_REFERENCES];
+    struct memory_range range;
+    struct packet packet;
+    enum verdict verdict;
+    int error;
+
+    if (length) {
+        unsigned count = cut_references(resource, resource->sent, length, cut);
+        struct iovec vector;
+
+        verdict = check_read(qp, resource, length, &range);
+        if (unlikely(verdict != VERDICT_OK))
+            return withdraw(qp, resource, verdict);
+        vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
+        error = qp->ports->push(qp, cut, count, &vector, 1);
+        if (error == -ESRCH) {
+            resource->answered = true; /* nobody waits any more */
+            return 0;
+        }
+        slice->bytes -= length;
+        if (error) {
+            /* The initiator's memory cannot be written: its fault, see complete.c. */
+            packet = answer_packet(qp, OP_ACKNOWLEDGE, resource->first_psn);
+            packet.syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
+            error = send_answer(qp, &packet, NULL);
+            resource->answered = !error;
+            return error;
+        }
+        resource->sent += length;
+        if (resource->sent != resource->end)
+            return 0;
+    }
+    packet = answer_packet(qp, OP_READ_RESPONSE_ONLY, resource->first_psn);
+    packet.flags = PACKET_BY_REFERENCE;
+    error = send_answer(qp, &packet, NULL);
+    if (error)
+        return error;
+    resource->answered = true;
+    slice->packets--;
+    return 0;
+}
+
+/* CPU atomics, so that the program's own ones are atomic with them (IBV_ATOMIC_GLOB). */
+static uint64_t execute_atomic(const struct responder_resource *resource, uint64_t *target)
+{
+    uint64_t value = resource->atomic.compare;
+
+    if (resource->operation == OP_FETCH_ADD)
+        return __atomic_fetch_add(target, resource->atomic.swap_add, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(target, &value, resource->atomic.swap_add, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return value;
+}
+
+static int answer_atomic(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+{
+    struct packet packet;
+    int error;
+
+    if (!resource->executed) {
+        struct memory_range range;
+        enum verdict verdict =
+            keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, resource->rkey,
+                              resource->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
+
+        if (unlikely(verdict != VERDICT_OK))
+            return withdraw(qp, resource, verdict);
+        resource->original = execute_atomic(resource, (uint64_t *)(uintptr_t)range.address);
+        resource->executed = true;
+    }
+    packet = answer_packet(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn);
+    packet.original = resource->original;
+    error = send_answer(qp, &packet, NULL);
+    if (error)
+        return error;
+    resource->answered = true;
+    slice->packets--;
+    return 0;
+}
+
+static int answer(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+{
+    if (resource->operation != OP_READ_REQUEST)
+        return answer_atomic(qp, resource, slice);
+    if (resource->by_reference)
+        return answer_read_by_reference(qp, resource, slice);
+    return answer_read(qp, resource, slice);
+}
+
+static int send_nak(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    struct packet packet =
+        answer_packet(qp, OP_ACKNOWLEDGE, responder->fails ? responder->owed_psn : responder->expected_psn);
+    int error;
+
+    packet.syndrome = responder->owed_syndrome;
+    error = send_answer(qp, &packet, NULL);
+    if (error)
+        return error;
+    responder->owed_syndrome = 0;
+    responder->ack_owed = false; /* it acknowledges all before */
+    responder->acks_owed = 0;
+    return 0;
+}
+
+static int send_ack(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    struct packet packet = answer_packet(qp, OP_ACKNOWLEDGE, psn_add(responder->expected_psn, PSN_MASK));
+    int error = send_answer(qp, &packet, NULL);
+
+    if (error)
+        return error;
+    responder->ack_owed = false;
+    responder->acks_owed = 0;
+    return 0;
+}
+
+static void forget(struct responder *responder)
+{
+    responder->ack_owed = false;
+    responder->acks_owed = 0;
+    responder->owed_syndrome = 0;
+    responder->resource_next = responder->resource_tail;
+}
+
+bool responder_run(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    struct slice slice = {.packets = SLICE_PACKETS, .bytes = SLICE_BYTES};
+
+    if (unlikely(qp_state(qp) == IBV_QPS_ERR)) {
+        forget(responder);
+        return true;
+    }
+    while (responder->resource_next != responder->resource_tail) {
+        struct responder_resource *resource = resource_at(qp, responder->resource_next);
+
+        if (resource->answered) {
+            responder->resource_next++;
+            continue;
+        }
+        if (!slice.packets || !slice.bytes)
+            return true;
+        if (answer(qp, resource, &slice))
+            return false;
+    }
+    if (unlikely(responder->owed_syndrome)) {
+        if (send_nak(qp))
+            return false;
+        if (responder->fails) {
+            forget(responder);
+            qp->ports->responder_failed(qp);
+        }
+        return true;
+    }
+    return !responder->ack_owed || !send_ack(qp);
+}
+
+void responder_flush(struct transport_qp *qp)
+{
+    struct receive_completion completion = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
+
+    forget(&qp->record->responder);
+    qp->record->responder.message = MESSAGE_DISCARD;
+    if (!qp->current_receive)
+        return;
+    qp->current_receive = NULL;
+    qp->ports->complete_receive(qp, &completion);
+}

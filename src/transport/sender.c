@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Posting order -> packets, of connected QPs. A WQE is begun once: it gets its PSNs, and what can be decided
+ * about it is. Its packets may be transmitted several times (retry.c). What fails here is remembered in the
+ * WQE until those before it have their verdicts: the first error is the first one told (verbs-contract §2.6).
+ */
+#include <errno.h>
+
+#include "transport/machine.h"
+
+struct request_form {
+    uint8_t kind; /* enum request_kind */
+    uint8_t first, middle, last, only;
+};
+
+static const struct request_form forms[] = {
+    [IBV_WR_RDMA_WRITE] = {REQUEST_WRITE, OP_WRITE_FIRST, OP_WRITE_MIDDLE, OP_WRITE_LAST, OP_WRITE_ONLY},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {REQUEST_WRITE, OP_WRITE_FIRST, OP_WRITE_MIDDLE, OP_WRITE_LAST_IMM,
+                                    OP_WRITE_ONLY_IMM},
+    [IBV_WR_SEND] = {REQUEST_SEND, OP_SEND_FIRST, OP_SEND_MIDDLE, OP_SEND_LAST, OP_SEND_ONLY},
+    [IBV_WR_SEND_WITH_IMM] = {REQUEST_SEND, OP_SEND_FIRST, OP_SEND_MIDDLE, OP_SEND_LAST_IMM,
+                              OP_SEND_ONLY_IMM},
+    [IBV_WR_SEND_WITH_INV] = {REQUEST_SEND, OP_SEND_FIRST, OP_SEND_MIDDLE, OP_SEND_LAST_INVALIDATE,
+                              OP_SEND_ONLY_INVALIDATE},
+    [IBV_WR_RDMA_READ] = {REQUEST_READ, .only = OP_READ_REQUEST},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {REQUEST_ATOMIC, .only = OP_COMPARE_SWAP},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {REQUEST_ATOMIC, .only = OP_FETCH_ADD},
+    [IBV_WR_LOCAL_INV] = {REQUEST_LOCAL},
+    [IBV_WR_BIND_MW] = {REQUEST_LOCAL},
+};
+
+static const struct request_form *form_of(const struct send_wqe *wqe)
+{
+    static const struct request_form unknown;
+
+    return wqe->opcode < array_size(forms) ? &forms[wqe->opcode] : &unknown;
+}
+
+/* --- beginning
+ * ------------------------------------------------------------------------------------------------ */
+
+/* LOCAL_INV and BIND_MW: done here and now, told when their turn comes. */
+static cold_path enum verdict execute_local(struct transport_qp *qp, struct send_wqe *wqe)
+{
+    enum verdict verdict;
+
+    qp->ports->lock_keys(qp);
+    if (wqe->opcode == IBV_WR_LOCAL_INV) {
+        verdict = keys_invalidate(qp->keys, wqe->imm_or_rkey, qp->record->pd, false);
+    } else {
+        struct window_bind bind = *(const struct window_bind *)send_wqe_body(wqe, IBV_QPT_RC);
+        bool type_2 = qp->keys->entry[key_slot(bind.window_rkey)].kind == KEY_WINDOW_TYPE_2;
+        uint32_t new_rkey;
+
+        bind.pd = qp->record->pd;
+        if (!type_2 && !bind.random)
+            bind.random = qp->ports->random(qp);
+        verdict = keys_bind_window(qp->keys, &bind, type_2, &new_rkey);
+    }
+    qp->ports->unlock_keys(qp);
+    return verdict;
+}
+
+/* By reference, if this is worth it and the SGEs allow it. */
+static enum verdict choose_reference(const struct transport_qp *qp, struct send_wqe *wqe,
+                                     enum request_kind kind)
+{
+    enum verdict verdict;
+    unsigned references;
+
+    if (!qp->link.reference_mtu || wqe->length < qp->link.reference_from || !wqe->length ||
+        (wqe->flags & WQE_INLINE))
+        return VERDICT_OK;
+    references = gather_can_reference(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd,
+                                      kind == REQUEST_READ, &verdict);
+    wqe->by_reference =
+        references && references <= (kind == REQUEST_READ ? PACKET_READ_REFERENCES : PACKET_REFERENCES);
+    return verdict;
+}
+
+static enum verdict check_kind(const struct transport_qp *qp, const struct send_wqe *wqe,
+                               enum request_kind kind)
+{
+    const struct qp_attributes *attributes = &qp->record->attributes;
+
+    switch (kind) {
+    case REQUEST_SEND:
+    case REQUEST_WRITE:
+        return wqe->length > LIMIT_MESSAGE ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
+    case REQUEST_READ:
+    case REQUEST_ATOMIC:
+        if (qp->record->type != IBV_QPT_RC || !attributes->max_rd_atomic)
+            return VERDICT_LOCAL_QP_OPERATION;
+        if (kind == REQUEST_ATOMIC)
+            return wqe->length == sizeof(uint64_t) ? VERDICT_OK : VERDICT_LOCAL_LENGTH;
+        return wqe->length > LIMIT_MESSAGE ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
+    case REQUEST_LOCAL:
+        return VERDICT_OK;
+    case REQUEST_UNKNOWN:
+        break;
+    }
+    return VERDICT_LOCAL_QP_OPERATION;
+}
+
+/* How many PSNs the message takes: those of its packets, or of the answer to a READ (IBA 9.7.4). */
+static uint32_t psns_of(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
+{
+    if (kind == REQUEST_ATOMIC || (kind == REQUEST_READ && wqe->by_reference))
+        return 1;
+    return packets_of(wqe->length, wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu);
+}
+
+static enum sender_wait may_begin(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    if (unlikely(wqe->flags & WQE_FENCE) && sender->reads_in_flight)
+        return SENDER_WAITS_FOR_FENCE;
+    if (awaits_answer(wqe) && sender->reads_in_flight &&
+        sender->reads_in_flight >= qp->record->attributes.max_rd_atomic)
+        return SENDER_WAITS_FOR_READ_DEPTH;
+    return SENDER_RUNS;
+}
+
+static cold_path void fail_here(struct sender *sender, struct send_wqe *wqe, enum verdict verdict)
+{
+    wqe->verdict = (uint8_t)verdict;
+    sender->waiting = SENDER_WAITS_TO_FAIL;
+}
+
+/* false: it waits (sender->waiting says for what). Otherwise it is begun; a verdict or no packets at all:
+ * nothing is to be transmitted. */
+static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form)
+{
+    struct sender *sender = &qp->record->sender;
+    enum request_kind kind = form->kind;
+    enum verdict verdict;
+    uint32_t packets;
+
+    sender->waiting = (uint8_t)may_begin(qp, wqe);
+    if (unlikely(sender->waiting != SENDER_RUNS))
+        return false;
+    wqe->verdict = VERDICT_OK;
+    wqe->by_reference = false;
+    wqe->packets = 0;
+    verdict = check_kind(qp, wqe, kind);
+    if (likely(verdict == VERDICT_OK))
+        verdict = unlikely(kind == REQUEST_LOCAL) ? execute_local(qp, wqe) : choose_reference(qp, wqe, kind);
+    if (unlikely(verdict != VERDICT_OK)) {
+        sender->begun++;
+        fail_here(sender, wqe, verdict);
+        return true;
+    }
+    if (unlikely(kind == REQUEST_LOCAL)) {
+        sender->begun++;
+        return true;
+    }
+    packets = psns_of(qp, wqe, kind);
+    if (unlikely(psn_distance(sender->unacked_psn, sender->next_psn) + packets > WINDOW_PSNS)) {
+        sender->waiting = SENDER_WAITS_FOR_WINDOW;
+        return false;
+    }
+    sender->begun++;
+    wqe->first_psn = sender->next_psn;
+    wqe->packets = packets;
+    sender->next_psn = psn_add(sender->next_psn, packets);
+    if (awaits_answer(wqe)) {
+        sender->reads_in_flight++;
+        sender->read_packets += packets;
+    }
+    return true;
+}
+
+/* --- transmitting
+ * ----------------------------------------------------------------------------------------------- */
+
+/* An acknowledgement that is due rides along, unless an answer or a NAK has to go before it. */
+static inline bool add_ack(const struct transport_qp *qp, struct packet *packet)
+{
+    const struct responder *responder = &qp->record->responder;
+
+    if (!qp->link.piggyback_acks || !responder_owes_only_ack(qp))
+        return false;
+    packet->flags |= PACKET_HAS_ACK;
+    packet->ack_psn = psn_add(responder->expected_psn, PSN_MASK);
+    return true;
+}
+
+static void clear_ack(struct responder *responder)
+{
+    responder->ack_owed = false;
+    responder->acks_owed = 0;
+}
+
+static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet,
+                              struct packet_reference *references)
+{
+    const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
+    uint32_t offset = qp->record->sender.next_offset * qp->link.mtu;
+    struct gather gather;
+    enum verdict verdict;
+
+    packet->rkey = wqe->rkey;
+    packet->address = wqe->remote_address + offset;
+    packet->dma_length = wqe->length - offset;
+    /* Not needed before the answer comes, but an answer without a place is worth no question. */
+    verdict = gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, true, &gather);
+    if (verdict != VERDICT_OK || !wqe->by_reference)
+        return verdict;
+    packet->flags |= PACKET_BY_REFERENCE;
+    packet->reference = references;
+    packet->reference_count = gather.count;
+    for (unsigned i = 0; i < gather.count; i++)
+        references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
+                                                  .length = gather.vector[i].iov_len};
+    return VERDICT_OK;
+}
+
+static enum verdict fill_atomic(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet)
+{
+    struct gather gather;
+
+    packet->rkey = wqe->rkey;
+    packet->address = wqe->remote_address;
+    if (wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
+        packet->compare = wqe->atomic.compare_add;
+        packet->swap_add = wqe->atomic.swap;
+    } else {
+        packet->swap_add = wqe->atomic.compare_add;
+    }
+    return gather_range(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, 0, wqe->length,
+                        true, &gather);
+}
+
+/* Opcode, and what only the ends of a message carry. */
+static inline void fill_message(struct transport_qp *qp, const struct send_wqe *wqe,
+                                const struct request_form *form, struct packet *packet)
+{
+    uint32_t at = qp->record->sender.next_offset;
+    bool first = at == 0, last = at + 1 == wqe->packets;
+
+    packet->opcode |= first ? last ? form->only : form->first : last ? form->last : form->middle;
+    if (first && form->kind == REQUEST_WRITE) {
+        packet->rkey = wqe->rkey;
+        packet->address = wqe->remote_address;
+        packet->dma_length = wqe->length;
+    }
+    if (last) {
+        packet->flags |= PACKET_ACK_REQUEST;
+        if ((wqe->flags & WQE_SOLICITED) && wqe->opcode != IBV_WR_RDMA_WRITE)
+            packet->flags |= PACKET_SOLICITED;
+        packet->imm_data = wqe->imm_or_rkey;
+        packet->invalidate_rkey = wqe->imm_or_rkey;
+    } else if (!(packet->psn.value % (WINDOW_PACKETS / 4))) {
+        packet->flags |= PACKET_ACK_REQUEST; /* a message longer than the window has to get on */
+    }
+}
+
+/* Hands over one packet with its payload, after the last checks. -EPROTO: failed here. */
+static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
+                            struct packet *packet)
+{
+    uint32_t mtu = wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu;
+    uint32_t offset = qp->record->sender.next_offset * mtu;
+    uint32_t length = min_of(wqe->length - offset, mtu);
+    struct packet_reference references[PACKET_REFERENCES];
+    struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
+    struct gather gather;
+    enum verdict verdict;
+
+    fill_message(qp, wqe, form, packet);
+    packet->payload_length = length;
+    if (!length)
+        return qp->ports->send(qp, packet, NULL, 0, NULL);
+    if (wqe->flags & WQE_INLINE) {
+        struct iovec vector = {.iov_base = (char *)sge + offset, .iov_len = length};
+
+        return qp->ports->send(qp, packet, &vector, 1, NULL);
+    }
+    if (likely(wqe->num_sge == 1 && !wqe->by_reference)) {
+        struct memory_range range;
+
+        verdict =
+            keys_check_local(qp->keys, qp->record->pd, sge->lkey, sge->address, sge->length, false, &range);
+        if (likely(verdict == VERDICT_OK && range.kind != KEY_REGION_NULL)) {
+            struct iovec vector = {.iov_base = (void *)(uintptr_t)(range.address + offset),
+                                   .iov_len = length};
+
+            return qp->ports->send(qp, packet, &vector, 1, NULL);
+        }
+    }
+    verdict = gather_range(qp, sge, wqe->num_sge, qp->record->pd, offset, length, false, &gather);
+    if (unlikely(verdict != VERDICT_OK)) {
+        fail_here(&qp->record->sender, wqe, verdict);
+        return -EPROTO;
+    }
+    if (!wqe->by_reference)
+        return qp->ports->send(qp, packet, gather.vector, gather.count, NULL);
+
+    packet->flags |= PACKET_BY_REFERENCE;
+    packet->reference = references;
+    packet->reference_count = gather.count;
+    for (unsigned i = 0; i < gather.count; i++)
+        references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
+                                                  .length = gather.vector[i].iov_len};
+    return qp->ports->send(qp, packet, NULL, 0, NULL);
+}
+
+static int transmit_question(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
+                             struct packet *packet)
+{
+    struct packet_reference references[PACKET_READ_REFERENCES];
+    enum verdict verdict;
+
+    packet->opcode |= form->only;
+    packet->flags |= PACKET_ACK_REQUEST;
+    if (form->kind == REQUEST_READ)
+        verdict = fill_read(qp, wqe, packet, references);
+    else
+        verdict = fill_atomic(qp, wqe, packet);
+    if (verdict != VERDICT_OK) {
+        fail_here(&qp->record->sender, wqe, verdict);
+        return -EPROTO;
+    }
+    return qp->ports->send(qp, packet, NULL, 0, NULL);
+}
+
+/* One packet of the WQE that is next. 0: it is on its way and the sender stands at the following one. */
+static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form)
+{
+    struct qp_record *record = qp->record;
+    struct sender *sender = &record->sender;
+    bool question = form->kind == REQUEST_READ || form->kind == REQUEST_ATOMIC;
+    struct packet packet = {
+        .opcode = record->type == IBV_QPT_UC ? SERVICE_UC : SERVICE_RC,
+        .pkey = DEFAULT_PKEY,
+        .dest_qpn = record->attributes.dest_qpn,
+        .src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed),
+        .psn = psn_add(wqe->first_psn, sender->next_offset),
+        .dest_ifindex = record->attributes.path.destination_ifindex,
+    };
+    bool acknowledges = add_ack(qp, &packet);
+    int error =
+        question ? transmit_question(qp, wqe, form, &packet) : transmit_message(qp, wqe, form, &packet);
+
+    if (unlikely(error && error != -EHOSTUNREACH))
+        return error;
+    if (acknowledges)
+        clear_ack(&record->responder);
+    if (question || ++sender->next_offset == wqe->packets) {
+        sender->next_offset = 0;
+        sender->next++;
+    }
+    return error;
+}
+
+static bool window_is_full(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t ahead = psn_distance(sender->unacked_psn, psn_add(wqe->first_psn, sender->next_offset));
+
+    /* PSNs of READ answers are not packets of ours; a READ that is partly answered is counted as a whole, in
+     * our favour. */
+    return ahead >= WINDOW_PACKETS + sender->read_packets;
+}
+
+/* UC: nobody answers for bytes that are copied; buffers that are only referred to are lent until the peer
+ * says so. */
+bool sender_complete_unacknowledged(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    psn_t limit = sender->unacked_psn;
+
+    for (uint32_t i = sender->completed; i != sender->next; i++) {
+        const struct send_wqe *wqe = send_wqe_at(qp, i);
+
+        if (wqe->verdict != VERDICT_OK)
+            break;
+        if (!wqe->packets)
+            continue;
+        if (wqe->by_reference && psn_diff(sender->unacked_psn, psn_add(wqe->first_psn, wqe->packets)) < 0)
+            break;
+        limit = psn_add(wqe->first_psn, wqe->packets);
+    }
+    return sender_advance(qp, limit);
+}
+
+static void run(struct transport_qp *qp, uint32_t limit)
+{
+    struct sender *sender = &qp->record->sender;
+    bool reliable = qp->link.reliable, uc = qp->record->type == IBV_QPT_UC;
+    uint32_t packets = 0, bytes = 0;
+
+    sender->waiting = SENDER_RUNS;
+    while (sender->next != limit && packets < SLICE_PACKETS && bytes < SLICE_BYTES) {
+        struct send_wqe *wqe = send_wqe_at(qp, sender->next);
+        const struct request_form *form = form_of(wqe);
+        int error;
+
+        if (sender->next == sender->begun && !begin(qp, wqe, form))
+            return;
+        if (unlikely(wqe->verdict != VERDICT_OK)) {
+            sender->waiting = SENDER_WAITS_TO_FAIL;
+            sender_advance(qp, sender->unacked_psn);
+            return;
+        }
+        if (unlikely(!wqe->packets)) {
+            sender->next++;
+            if (!sender_advance(qp, sender->unacked_psn))
+                return;
+            packets++;
+            continue;
+        }
+        if (!reliable && !uc && window_is_full(qp, wqe)) {
+            sender->waiting = SENDER_WAITS_FOR_WINDOW;
+            return;
+        }
+        packets++;
+        if (!wqe->by_reference && !awaits_answer(wqe))
+            bytes += min_of(wqe->length, qp->link.mtu);
+        error = transmit(qp, wqe, form);
+        if (unlikely(error == -EAGAIN)) {
+            sender->waiting = SENDER_WAITS_FOR_LINK;
+            return;
+        }
+        if (unlikely(error == -EPROTO)) {
+            sender_advance(qp, sender->unacked_psn);
+            return;
+        }
+        if (unlikely(error)) {
+            sender_silence(qp);
+            if (!uc)
+                return;
+        }
+        if (!reliable && !uc)
+            sender_arm(qp);
+        if (uc && !sender_complete_unacknowledged(qp))
+            return;
+    }
+}
+
+void sender_run(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (unlikely(qp->record->type == IBV_QPT_UD)) {
+        ud_send_run(qp);
+        return;
+    }
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTS:
+        if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER || sender->waiting == SENDER_WAITS_FOR_RETRY)
+            return;
+        run(qp, atomic_load_explicit(&sender->posted, memory_order_relaxed));
+        return;
+    case IBV_QPS_SQD:
+        if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER || sender->waiting == SENDER_WAITS_FOR_RETRY)
+            return;
+        run(qp, sender->begun);
+        if (sender->waiting == SENDER_RUNS && sender->next == sender->begun &&
+            sender->begun != atomic_load_explicit(&sender->posted, memory_order_relaxed))
+            sender->waiting = SENDER_WAITS_IN_SQD;
+        return;
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR:
+        sender_flush(qp);
+        return;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_RTR:
+    case IBV_QPS_UNKNOWN:
+        return;
+    }
+}
+
+/* --- beginning and end of a sender's life
+ * -------------------------------------------------------------------------- */
+
+void sender_start(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    const struct qp_attributes *attributes = &qp->record->attributes;
+
+    sender->next_psn = sender->unacked_psn = psn_make(attributes->sq_psn);
+    sender->retries_left = attributes->retry_count;
+    sender->rnr_retries_left = attributes->rnr_retry;
+    sender->waiting = SENDER_RUNS;
+    sender->read_gap_seen = false;
+}
+
+bool sender_is_drained(const struct transport_qp *qp)
+{
+    return qp->record->sender.completed == qp->record->sender.begun;
+}
+
+static void stop_timer(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (sender->timer_armed != SENDER_TIMER_NONE)
+        qp->ports->set_timer(qp, NS_NEVER);
+    sender->timer_armed = SENDER_TIMER_NONE;
+}
+
+void sender_flush(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+
+    stop_timer(qp);
+    while (sender->completed != posted) {
+        uint32_t counter = sender->completed++;
+
+        qp->ports->complete_send(qp, send_wqe_at(qp, counter), counter, VERDICT_FLUSHED, 0);
+    }
+    sender->next = sender->begun = posted;
+    sender->next_offset = 0;
+    sender->reads_in_flight = sender->read_packets = sender->read_offset = 0;
+    sender->unacked_psn = sender->next_psn;
+    sender->waiting = SENDER_RUNS;
+}
+
+void sender_reset(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    stop_timer(qp);
+    *sender = (struct sender){0};
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Datagrams: one packet, no answer, no order, no error that the other side hears of (verbs-contract §8). */
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "transport/machine.h"
+#include "transport/place.h"
+
+#define GRH_LENGTH 40 /* in front of every datagram, whether there is a header or not (verbs-contract §8.1) \
+                       */
+/* Q_Key of a work request that stands for the QP's own (verbs-contract §8.5). */
+#define QKEY_PRIVILEGED 0x80000000u
+
+/* --- sending
+ * ---------------------------------------------------------------------------------------------------- */
+
+static enum verdict check(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    if (wqe->opcode != IBV_WR_SEND && wqe->opcode != IBV_WR_SEND_WITH_IMM)
+        return VERDICT_LOCAL_QP_OPERATION;
+    return wqe->length > min_of(qp->link.mtu, LIMIT_UD_PAYLOAD) ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
+}
+
+static void fill(const struct transport_qp *qp, const struct send_wqe *wqe, const struct path_address *to,
+                 struct packet *packet)
+{
+    const struct qp_record *record = qp->record;
+
+    *packet = (struct packet){
+        .opcode = SERVICE_UD | (wqe->opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM),
+        .flags = wqe->flags & WQE_SOLICITED ? PACKET_SOLICITED : 0,
+        .pkey = DEFAULT_PKEY,
+        .dest_qpn = wqe->ud.remote_qpn,
+        .src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed),
+        .psn = record->sender.next_psn,
+        .dest_ifindex = to->destination_ifindex,
+        .imm_data = wqe->imm_or_rkey,
+        .qkey = wqe->ud.remote_qkey & QKEY_PRIVILEGED ? record->attributes.qkey : wqe->ud.remote_qkey,
+        .grh.flow_label = to->flow_label,
+        .grh.traffic_class = to->traffic_class,
+        .grh.hop_limit = to->hop_limit,
+        .grh.service_level = to->service_level,
+        .payload_length = wqe->length,
+    };
+    memcpy(packet->grh.source, to->source_gid, sizeof(packet->grh.source));
+    memcpy(packet->grh.destination, to->destination_gid, sizeof(packet->grh.destination));
+}
+
+static enum verdict gather_datagram(const struct transport_qp *qp, struct send_wqe *wqe,
+                                    struct gather *ret_gather)
+{
+    void *body = send_wqe_body(wqe, IBV_QPT_UD);
+
+    if (wqe->flags & WQE_INLINE) {
+        ret_gather->count = wqe->length != 0;
+        ret_gather->vector[0] = (struct iovec){.iov_base = body, .iov_len = wqe->length};
+        return VERDICT_OK;
+    }
+    return gather_range(qp, body, wqe->num_sge, qp->record->pd, 0, wqe->length, false, ret_gather);
+}
+
+/* 0 or -EAGAIN. */
+static int send_datagram(struct transport_qp *qp, struct send_wqe *wqe, enum verdict *ret_verdict)
+{
+    const struct path_address *to = send_wqe_address(wqe);
+    struct gather gather;
+    struct packet packet;
+
+    *ret_verdict = check(qp, wqe);
+    if (unlikely(*ret_verdict != VERDICT_OK))
+        return 0;
+    *ret_verdict = gather_datagram(qp, wqe, &gather);
+    if (unlikely(*ret_verdict != VERDICT_OK))
+        return 0;
+    fill(qp, wqe, to, &packet);
+    /* Anything but "wait": the datagram has left, wherever to. */
+    return qp->ports->send(qp, &packet, gather.vector, gather.count, to) == -EAGAIN ? -EAGAIN : 0;
+}
+
+static void run(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    uint32_t packets = 0, bytes = 0;
+
+    sender->waiting = SENDER_RUNS;
+    while (sender->next != posted && packets < SLICE_PACKETS && bytes < SLICE_BYTES) {
+        struct send_wqe *wqe = send_wqe_at(qp, sender->next);
+        enum verdict verdict;
+
+        if (send_datagram(qp, wqe, &verdict)) {
+            sender->waiting = SENDER_WAITS_FOR_LINK;
+            return;
+        }
+        wqe->verdict = (uint8_t)verdict;
+        wqe->first_psn = sender->next_psn;
+        wqe->packets = 1;
+        sender->next_psn = sender->unacked_psn = psn_add(sender->next_psn, 1);
+        sender->next++;
+        sender->begun = sender->next;
+        if (unlikely(verdict != VERDICT_OK)) {
+            sender_fail_oldest(qp, verdict);
+            return;
+        }
+        sender->completed++;
+        qp->ports->complete_send(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
+        packets++;
+        bytes += wqe->length;
+    }
+}
+
+void ud_send_run(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTS:
+        run(qp);
+        return;
+    case IBV_QPS_SQD:
+        if (sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed))
+            sender->waiting = SENDER_WAITS_IN_SQD;
+        return;
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR:
+        sender_flush(qp);
+        return;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_RTR:
+    case IBV_QPS_UNKNOWN:
+        return;
+    }
+}
+
+/* --- receiving
+ * -------------------------------------------------------------------------------------------------- */
+
+static bool is_ipv4(const uint8_t gid[16])
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+    return !memcmp(gid, mapped, sizeof(mapped));
+}
+
+static uint16_t checksum(const uint8_t *header, unsigned length)
+{
+    uint32_t sum = 0;
+
+    for (unsigned i = 0; i < length; i += 2)
+        sum += (uint32_t)(header[i] << 8 | header[i + 1]);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t) ~(sum + (sum >> 16));
+}
+
+static void put16(uint8_t *at, uint32_t value)
+{
+    at[0] = (uint8_t)(value >> 8);
+    at[1] = (uint8_t)value;
+}
+
+#define IP_PROTOCOL_UDP   17
+#define IP_DONT_FRAGMENT  0x4000
+#define UDP_HEADER_LENGTH 8
+#define ICRC_LENGTH       4
+
+/* The header that the datagram has, or had if it came through shared memory, as RoCEv2: an IPv6 header, or an
+ * IPv4 header behind 20 bytes that stay as they are. Returns where it begins. */
+static unsigned build_header(const struct packet *packet, uint32_t transport_length,
+                             uint8_t header[GRH_LENGTH])
+{
+    const struct packet_grh *grh = &packet->grh;
+    uint8_t *ipv4 = header + 20;
+
+    if (!is_ipv4(grh->destination)) {
+        uint32_t word = htobe32(6u << 28 | (uint32_t)grh->traffic_class << 20 | (grh->flow_label & 0xfffff));
+
+        memcpy(header, &word, sizeof(word));
+        put16(header + 4, transport_length);
+        header[6] = IP_PROTOCOL_UDP;
+        header[7] = grh->hop_limit;
+        memcpy(header + 8, grh->source, 16);
+        memcpy(header + 24, grh->destination, 16);
+        return 0;
+    }
+    memset(ipv4, 0, 20);
+    ipv4[0] = 0x45;
+    ipv4[1] = grh->traffic_class;
+    put16(ipv4 + 2, 20 + transport_length);
+    put16(ipv4 + 6, IP_DONT_FRAGMENT);
+    ipv4[8] = grh->hop_limit;
+    ipv4[9] = IP_PROTOCOL_UDP;
+    memcpy(ipv4 + 12, grh->source + 12, 4);
+    memcpy(ipv4 + 16, grh->destination + 12, 4);
+    put16(ipv4 + 10, checksum(ipv4, 20));
+    return 20;
+}
+
+static enum verdict place_datagram(struct transport_qp *qp, const struct recv_wqe *receive,
+                                   const struct packet *packet)
+{
+    uint32_t headers = opcode_table[packet->opcode].header_length;
+    uint32_t padded = (packet->payload_length + 3) & ~3u;
+    uint8_t header[GRH_LENGTH];
+    unsigned begin = build_header(packet, UDP_HEADER_LENGTH + headers + padded + ICRC_LENGTH, header);
+    struct gather gather;
+    enum verdict verdict;
+
+    if (gather_length(receive->sge, receive->num_sge) < GRH_LENGTH + packet->payload_length)
+        return VERDICT_LOCAL_LENGTH;
+    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, begin, GRH_LENGTH - begin,
+                           true, &gather);
+    if (verdict != VERDICT_OK)
+        return verdict;
+    gather_place(&gather, header + begin);
+    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, GRH_LENGTH,
+                           packet->payload_length, true, &gather);
+    if (verdict == VERDICT_OK)
+        gather_place(&gather, packet->payload);
+    return verdict;
+}
+
+void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    struct receive_completion completion = {
+        .opcode = IBV_WC_RECV,
+        .byte_len = GRH_LENGTH + packet->payload_length,
+        .wc_flags = IBV_WC_GRH,
+        .src_qpn = packet->src_qpn,
+        /* The kind of packet, as programs have learned to find it there (compat-surface §9). */
+        .service_level = is_ipv4(packet->grh.destination) ? 2 : 1,
+        .solicited = packet->flags & PACKET_SOLICITED,
+    };
+    const struct recv_wqe *receive;
+
+    if (BTH_SERVICE(packet->opcode) != SERVICE_UD || !(properties & OPCODE_REQUEST) ||
+        (packet->flags & (PACKET_BY_REFERENCE | PACKET_DROPPED)) ||
+        packet->qkey != qp->record->attributes.qkey || packet->payload_length > LIMIT_UD_PAYLOAD ||
+        qp->ports->take_receive(qp, &receive)) {
+        qp->record->responder.drops++;
+        return;
+    }
+    if (properties & OPCODE_HAS_IMM) {
+        completion.wc_flags |= IBV_WC_WITH_IMM;
+        completion.imm_or_rkey = packet->imm_data;
+    }
+    /* Whatever is wrong with the receive, the QP stays alive: a stranger's packet cannot end it
+     * (verbs-contract §3.10). */
+    completion.verdict = place_datagram(qp, receive, packet);
+    qp->ports->complete_receive(qp, &completion);
+}
