@@ -10,7 +10,7 @@ build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev li
 demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs rdma-core ibverbs-providers librdmacm-dev rdmacm-utils ucx-utils valgrind strace)
-bench=("${demo[@]}" ucx-utils)
+bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux)
 
 wanted=()
 for group in "$@"; do

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Who is measured, with which command, and how its output is read. Every figure is what a reader gets by typing it.
+
+A contestant answers `latency(size)` in microseconds one way (READ: the round trip that it is), `rate(size)` in messages
+per second, or None. Bandwidth is rate times size: programs disagree on what a megabyte is.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(TOP, 'tests', 'programs'))
+from pairs import free_port, listening  # noqa: E402
+
+LIMIT_S = 60
+
+
+class Trouble(Exception):
+    pass
+
+
+class Bench:
+    def __init__(self, build, cpus, verbose=False):
+        self.build = os.path.abspath(build)
+        self.cpus = cpus  # near, far
+        self.verbose = verbose
+
+    def tool(self, name):
+        return os.path.join(self.build, 'bench', name)
+
+    def env(self, extra):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(('SOFTHCA_', 'UCX_', 'LD_'))}
+        env.update(LC_ALL='C', **extra)
+        return env
+
+    def softhca(self, local):
+        return self.env({'LD_LIBRARY_PATH': os.path.join(self.build, 'lib'), 'SOFTHCA_LOCAL': local})
+
+    def single(self, argv, env=None, limit=LIMIT_S):
+        """One program that pins itself."""
+        if self.verbose:
+            print('#', ' '.join(argv), file=sys.stderr, flush=True)
+        try:
+            p = subprocess.run(argv, env=env or self.env({}), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                               timeout=limit)
+        except subprocess.TimeoutExpired as e:
+            raise Trouble(f'{" ".join(argv)}: not done within {limit} s') from e
+        if p.returncode:
+            raise Trouble(f'{" ".join(argv)}: exit status {p.returncode}\n{p.stdout}{p.stderr}')
+        return p.stdout
+
+    def pair(self, argv, env, limit=LIMIT_S):
+        """Server on the far processor, client on the near one; the client's output."""
+        port = str(free_port())
+        near, far = (['taskset', '-c', str(c)] for c in self.cpus)
+        server = subprocess.Popen(far + argv + ['-p', port], env=env, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + limit
+            while not listening(int(port)):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise Trouble(f'{" ".join(argv)}: server does not listen')
+                time.sleep(0.002)
+            # UCX's server takes options from the client only.
+            out = self.single(near + argv + ['-p', port, '127.0.0.1'], env, limit)
+            try:
+                if server.wait(limit):
+                    raise Trouble(f'{" ".join(argv)}: server exit status {server.returncode}')
+            except subprocess.TimeoutExpired as e:
+                raise Trouble(f'{" ".join(argv)}: server not done') from e
+            return out
+        finally:
+            server.kill()
+            server.wait()
+
+
+def count_for(size, volume, least, most):
+    return max(least, min(most, volume // size))
+
+
+class Perftest:
+    """ib_OP_lat and ib_OP_bw, with as many rounds as make a run of some tenths of a second."""
+
+    def __init__(self, bench, op, local):
+        self.bench, self.op, self.local = bench, op, local
+        self.name = f'{op} {local}'
+
+    def _rows(self, argv):
+        text = self.bench.pair(argv, self.bench.softhca(self.local))
+        for line in text.splitlines():
+            if re.match(r'\s*\d+\s+\d+\s+[\d.]+', line):
+                return [float(w) for w in line.split()]
+        raise Trouble(f'{" ".join(argv)}: no result\n{text}')
+
+    def latency(self, size):
+        n = count_for(size, 1 << 29, 50, 50000)
+        return self._rows([f'ib_{self.op}_lat', '-F', '-x', '0', '-s', str(size), '-n', str(n)])[4]  # t_typical
+
+    def rate(self, size):
+        n = count_for(size, 1 << 31, 100, 1000000)
+        row = self._rows([f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n)])
+        return row[4] * 1e6
+
+
+class Ucx:
+    """ucx_perftest; tls says which of its shared-memory transports it may use."""
+
+    def __init__(self, bench, name, lat, bw, tls):
+        self.bench, self.name, self.lat, self.bw, self.tls = bench, name, lat, bw, tls
+
+    def _row(self, test, size, n):
+        env = self.bench.env({'UCX_TLS': self.tls, 'UCX_WARN_UNUSED_ENV_VARS': 'n'})
+        warm = max(10, n // 20)
+        text = self.bench.pair(['ucx_perftest', '-t', test, '-s', str(size), '-n', str(n), '-w', str(warm), '-f', '-v'],
+                               env)
+        header, row = [line.split(',') for line in text.splitlines() if ',' in line][-2:]
+        return dict(zip(header, map(float, row)))
+
+    def latency(self, size):
+        return self._row(self.lat, size, count_for(size, 1 << 29, 50, 100000))['50.0_percentile_lat']
+
+    def rate(self, size):
+        return self._row(self.bw, size, count_for(size, 1 << 31, 100, 2000000))['overall_mr']
+
+
+class Table:
+    """A program that prints all sizes in one go: asked once per round."""
+
+    def __init__(self, bench, name, tool, sizes, lat, rate, gbps):
+        self.bench, self.name, self.tool, self.sizes = bench, name, tool, sizes
+        self.keys = (lat, rate, gbps)
+        self.rows = None
+
+    def new_round(self):
+        self.rows = None
+
+    def _row(self, size):
+        if self.rows is None:
+            text = self.bench.single([self.bench.tool(self.tool), *map(str, self.bench.cpus), *map(str, self.sizes)])
+            self.rows = {}
+            for line in text.splitlines():
+                words = line.split()
+                row = dict(zip(words[::2], map(float, words[1::2])))
+                self.rows[int(row['size'])] = row
+        return self.rows[size]
+
+    def latency(self, size):
+        return self._row(size)[self.keys[0]] if self.keys[0] else None
+
+    def rate(self, size):
+        row = self._row(size)
+        return row[self.keys[1]] if self.keys[1] else row[self.keys[2]] * 1e9 / size
+
+
+class CacheLine:
+    name = 'cache line'
+
+    def __init__(self, bench):
+        self.bench = bench
+
+    def latency(self, size):
+        if size > 64:
+            return None
+        return float(self.bench.single([self.bench.tool('bench_cacheline'), *map(str, self.bench.cpus)]).split()[1])
+
+    def rate(self, size):
+        return None
+
+
+def field_of(sizes, bench, locals_):
+    """Everybody, in the order of the table's columns."""
+    out = [CacheLine(bench),
+           Table(bench, 'memcpy own cache', 'bench_memcpy', sizes, None, None, 'hot_gbps'),
+           Table(bench, 'memcpy other core', 'bench_memcpy', sizes, None, None, 'fresh_gbps'),
+           Ucx(bench, 'UCX put', 'ucp_put_lat', 'ucp_put_bw', 'posix,self'),
+           Ucx(bench, 'UCX tag posix', 'tag_lat', 'tag_bw', 'posix,self'),
+           Ucx(bench, 'UCX tag posix+cma', 'tag_lat', 'tag_bw', 'posix,cma,self')]
+    out += [Perftest(bench, op, local) for local in locals_ for op in ('send', 'write', 'read')]
+    out.append(Table(bench, 'TCP', 'bench_tcp', sizes, 'latency_us', 'msgs', None))
+    return out
+
+
+# What perftest cannot ask: op, threads, peers, target. Polling targets share one processor, so many of them sleep.
+RATES = tuple((op, threads, peers, target)
+              for op in ('send', 'write')
+              for threads in (1, 4)
+              for peers, target in ((1, 'poll'), (63, 'sleep'))) + (
+    ('write', 1, 1, 'sleep'), ('write', 1, 1, 'compute'), ('read', 1, 1, 'compute'), ('faa', 1, 1, 'compute'))
+
+
+def verbs_rate(bench, local, op, threads, peers, target, size=8, seconds=1):
+    """Messages per second, and what a computing target kept of its speed."""
+    text = bench.single([bench.tool('verbs_rate'), '--op', op, '--size', str(size), '--threads', str(threads), '--peers',
+                         str(peers), '--target', target, '--seconds', str(seconds), '--cpus',
+                         ','.join(map(str, bench.cpus))], bench.softhca(local))
+    words = text.split()
+    row = dict(zip(words[::2], words[1::2]))
+    return float(row['msgs']), float(row['computing'])
+
+
+def idle(bench, local):
+    """idle_qp's lines and whether it found them good."""
+    p = subprocess.run([bench.tool('idle_qp')], env=bench.softhca(local), stdin=subprocess.DEVNULL, capture_output=True,
+                       text=True, timeout=LIMIT_S)
+    return (p.stdout + p.stderr).rstrip(), p.returncode == 0
