@@ -58,11 +58,11 @@ int sys_memfd_create(const char *name, unsigned flags)
     return (int)value_or_error(syscall(SYS_memfd_create, name, flags), saved);
 }
 
-void sys_punch_hole(int fd, off_t offset, off_t length)
+int sys_punch_hole(int fd, off_t offset, off_t length)
 {
     int saved = errno;
 
-    (void)value_or_error(
+    return (int)value_or_error(
         syscall(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length), saved);
 }
 

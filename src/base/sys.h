@@ -26,8 +26,8 @@ long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
 void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error);
 int sys_munmap(void *address, size_t length);
 int sys_memfd_create(const char *name, unsigned flags);
-/* madvise, fallocate(PUNCH_HOLE): both only free memory, a failure costs nothing but that memory. */
-void sys_punch_hole(int fd, off_t offset, off_t length);
+/* fallocate(PUNCH_HOLE): frees the pages and makes them zero; on failure the caller who relies on that clears them. */
+int sys_punch_hole(int fd, off_t offset, off_t length);
 int sys_pidfd_open(pid_t pid);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count);

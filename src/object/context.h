@@ -4,6 +4,8 @@
 #define OBJECT_CONTEXT_H
 
 #include <infiniband/verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
@@ -15,9 +17,12 @@ struct device;
 struct context {
     struct device *device;
     uint32_t number;
+    uint32_t generation;       /* of the process that opened it */
+    _Atomic uint32_t objects;  /* PDs, CQs and channels that are alive */
     struct async_queue events; /* its fd is verbs.context.async_fd */
     struct list all;           /* link in the list of contexts, under contexts_lock */
-    struct verbs_context verbs; /* last: applications step back from its end (compat: verbs_context grows in front) */
+    /* Last: applications step back from its end (compat: verbs_context grows in front). */
+    struct verbs_context verbs;
 };
 
 extern struct lock contexts_lock;
@@ -28,7 +33,32 @@ static inline struct context *context_of(struct ibv_context *context)
     return container_of(context, struct context, verbs.context);
 }
 
+/* Opens the segment at first use. Fills what the object room knows of the public struct: async_fd,
+ * num_comp_vectors, mutex; the caller holds (and later drops) the reference on the device and fills the rest.
+ */
+int context_open(struct device *device, struct context **ret_context);
+/* Children that are still alive keep the memory: their owner may be using them (verbs-contract §1.2 leaves
+ * that undefined; we do not crash). */
+void context_close(struct context *context);
+/* Raises a port or device event on every open context of the device. */
+void context_raise_all(const struct device *device, enum ibv_event_type type);
+
+/* Counts the forks between the first process and this one. */
+extern _Atomic uint32_t process_generation_counter;
+
+static inline uint32_t process_generation(void)
+{
+    return atomic_load_explicit(&process_generation_counter, memory_order_relaxed);
+}
+
 /* True in a forked child for contexts that it inherited: verbs on them must not touch anything shared. */
-bool context_is_inherited(const struct context *context);
+static inline bool context_is_inherited(const struct context *context)
+{
+    return unlikely(context->generation != process_generation());
+}
+
+/* In the child of a fork, where only the calling thread exists: everything inherited becomes private and
+ * dead, locks are free, tables are empty. */
+void object_after_fork_in_child(void);
 
 #endif

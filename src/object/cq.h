@@ -17,26 +17,29 @@
 struct cqe {
     uint64_t wr_id;
     uint32_t qpn;
-    uint32_t retires;     /* sends: counter after which the slot is free (sender.retired = retires once polled) */
-    uint8_t status;       /* enum ibv_wc_status */
-    uint8_t opcode;       /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
-    uint8_t is_send;
+    uint32_t retires; /* sends: counter after which the slot is free (sender.retired = retires once polled) */
+    uint8_t status;   /* enum ibv_wc_status */
+    uint8_t opcode;   /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
+    uint8_t is_send;  /* CQE_RECEIVE, CQE_SEND; CQE_PURGED: dead, to be skipped */
     uint8_t service_level;
     uint32_t byte_len;
     uint32_t wc_flags;
     uint32_t imm_or_rkey;
     uint32_t src_qpn;
     uint32_t vendor_err;
-    uint64_t timestamp_ns;  /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
+    uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
     uint64_t wallclock_ns;
+    uint64_t reserved;
 };
 _Static_assert(sizeof(struct cqe) == 64, "one cache line");
 
+enum cqe_kind { CQE_RECEIVE = 0, CQE_SEND = 1, CQE_PURGED = 2 };
 enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
 struct channel {
-    struct ibv_comp_channel ibv;
-    struct event_queue queue;
+    struct ibv_comp_channel ibv; /* refcnt: CQs that name it, under queue.lock */
+    struct event_queue queue;    /* of struct cq.event */
+    struct context *context;
     uint32_t number;
 };
 
@@ -45,22 +48,35 @@ struct cq {
         struct ibv_cq ibv;
         struct ibv_cq_ex ex;
     };
-    struct lock lock; /* guards the ring, arm state, polling window of cq_ex */
-    struct cq_record *record;
-    uint32_t number;
-    struct cqe *ring;
-    uint32_t mask;      /* slots - 1 */
-    uint32_t flags;     /* enum ibv_create_cq_attr_flags */
-    uint64_t wc_flags;  /* cq_ex: what completions must carry */
-    bool is_extended;
+    struct context *context;
     struct channel *channel;
-    struct list event;  /* link in channel->queue.entries while an event is queued; at most one unread event... see cq.c */
-    uint32_t events_queued; /* under channel->queue.lock */
+    struct cq_record *record;
+    struct cqe *ring; /* changes under both locks */
+    uint32_t mask;    /* slots - 1; likewise */
+    uint32_t number;
+    uint32_t flags;    /* enum ibv_create_cq_attr_flags */
+    uint64_t wc_flags; /* cq_ex: what completions must carry */
+    bool is_extended;
     struct ack_account completion_events, async_events;
-    uint16_t moderation_count, moderation_period; /* 0: off */
-    uint32_t since_event; /* completions since the last event, for moderation */
+    struct list event;      /* in channel->queue.entries while events are queued, under channel->queue.lock */
+    uint32_t events_queued; /* firings that nobody has read; under channel->queue.lock */
+
+    /* Producers: everything that makes completions. Below a QP's lock. */
+    struct lock lock
+        cache_aligned;      /* guards record->produced, armed, failed, state, and down to the next lock */
+    uint32_t consumed_seen; /* record->consumed as producers last saw it */
+    uint32_t capacity;      /* = ibv.cqe; changes under both locks */
+    uint32_t since_event;   /* completions since arming that would have fired, for moderation */
+    uint16_t moderation_count, moderation_period; /* period 0: off */
     bool moderation_timer_runs;
-    const struct cqe *current; /* extended polling: the completion being read */
+
+    /* Consumers. Held between start and end of extended polling, so above a QP's lock: applications post in
+     * that window. Guards record->consumed and what follows. */
+    struct lock poll_lock cache_aligned;
+    /* Extended polling: the completion being read, or NULL. Consumed already; its slot is not written again
+     * before the next one is loaded, because the ring has a slot more than the capacity. */
+    const struct cqe *current;
+    _Atomic bool purged; /* there may be dead completions in the ring; set under `lock`, cleared under both */
 };
 
 static inline struct cq *cq_of(struct ibv_cq *cq)
@@ -83,11 +99,19 @@ struct cq_attributes {
 };
 
 int channel_create(struct context *context, struct channel **ret_channel);
-int channel_destroy(struct channel *channel); /* -EBUSY */
+int channel_destroy(struct channel *channel);                       /* -EBUSY */
 int channel_get_event(struct channel *channel, struct cq **ret_cq); /* blocks like async_get() */
+/* For the CQ: -EINVAL if the channel is of another context. */
+int channel_use(struct channel *channel, const struct context *context);
+void channel_unuse(struct channel *channel);
+/* The CQ fires: one event more. Called with the CQ's lock held. */
+void channel_post(struct channel *channel, struct cq *cq);
+/* Drops unread events of a CQ. */
+void channel_purge(struct channel *channel, struct cq *cq);
 
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq);
 int cq_resize(struct cq *cq, uint32_t cqe);
+/* Both 0: off. A period of 0 is over at once, whatever the count. */
 int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us);
 int cq_arm(struct cq *cq, bool solicited_only);
 /* -EBUSY while used; blocks on unacknowledged events. */
@@ -96,22 +120,27 @@ void cq_ack_events(struct cq *cq, unsigned count);
 
 /* Polls up to `count`: progress first if empty. Frees send slots of what it returns. */
 int cq_poll(struct cq *cq, int count, struct ibv_wc *wc);
-/* Extended polling: 0, -ENOENT; between start and end the CQ's lock is held (unless SINGLE_THREADED). */
+/* Extended polling: 0, -ENOENT; between start and end the CQ's poll_lock is held. A completion is consumed,
+ * and its send slot free, as soon as it is the current one. */
 int cq_start_poll(struct cq *cq);
 int cq_next_poll(struct cq *cq);
 void cq_end_poll(struct cq *cq);
 
-/* Adds a completion and fires a notification if due. Called with the QP's lock held. On overrun: CQ_ERR, object_ports->cq_overrun(). */
+/* Adds a completion and fires a notification if due. Called with the QP's lock held. On overrun: CQ_ERR,
+ * object_ports->cq_overrun(). */
 void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited);
-/* Removes completions of a QP that is destroyed or reset; others keep their order, the arm state stays. */
+/* Removes completions of a QP that is destroyed or reset; others keep their order, the arm state stays. With
+ * or without the QP's lock. */
 void cq_purge_qp(struct cq *cq, uint32_t qpn);
+/* The moderation timer ran out. */
 void cq_moderation_due(struct cq *cq);
 
 /* A QP or WQ starts or ends using the CQ. -EINVAL if it is being destroyed. */
 int cq_use(struct cq *cq);
 void cq_unuse(struct cq *cq);
 
-/* Frees send slots of a QP after its completion was polled: object/qp.c. */
+/* Frees send slots of a QP after its completion was polled: object/qp.c. The CQ's poll_lock is held, so it
+ * must not take the QP's lock. */
 void qp_retire_sends(uint32_t qpn, uint32_t retires);
 
 #endif

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Event queues behind a descriptor: asynchronous events of a context and completion events of a channel (verbs-contract §1.3, §5.4, §9).
+/* Event queues behind a descriptor: asynchronous events of a context and completion events of a channel
+ * (verbs-contract §1.3, §5.4, §9).
  *
- * The descriptor is an eventfd in semaphore mode: one token per queued event, so that poll, epoll, O_NONBLOCK set by fcntl and a cancellable
- * blocking read all work as applications expect. Events of a destroyed object are purged together with their tokens.
+ * The descriptor is an eventfd in semaphore mode: one token per queued event, so that poll, epoll, O_NONBLOCK
+ * set by fcntl and a cancellable blocking read all work as applications expect. Events of a destroyed object
+ * are purged together with their tokens.
+ *
+ * Nothing is allocated when an event is raised: what waits to be read is written down in its object (a CQ
+ * counts its completion events, an account holds the types of its asynchronous ones), and the queue is a list
+ * of objects that have something to say. So no event is lost for want of memory.
  */
 #ifndef OBJECT_EVENT_H
 #define OBJECT_EVENT_H
@@ -18,29 +24,78 @@ struct event_queue {
     struct lock lock; /* a leaf: guards entries and every reported counter */
     struct list entries;
     int fd;
+    uint32_t generation; /* of the process that opened it: a forked child takes no tokens of its parent */
+};
+
+/* Events of one object that nobody has read yet. */
+#define ASYNC_PENDING_LIMIT 12
+
+/* Acknowledgement account of one object and one kind of event. Reported is guarded by the queue's lock, acked
+ * lives in the public struct (mutex and cond of the object, ABI): destroy waits until acked >= reported
+ * (over-acking must not hang, compat §9). Zeroed memory is a valid account without mirror. */
+struct ack_account {
+    uint32_t reported;   /* events that the application has read */
+    uint32_t *published; /* mirror of reported in the object's record; NULL: none */
+    /* Asynchronous events, under the queue's lock: */
+    struct list node; /* in queue.entries while something is pending */
+    uint64_t types;   /* what is pending, oldest in the lowest five bits */
+    uint8_t pending;
+    bool closed; /* being destroyed: raises nothing any more */
+    struct ibv_async_event element;
 };
 
 struct async_queue {
     struct event_queue queue;
-    uint32_t queued; /* bounded: beyond ASYNC_QUEUE_LIMIT the newest is dropped */
+    struct ack_account unaffiliated; /* port and device events */
 };
 
-/* Acknowledgement account of one object and one kind of event. Reported is guarded by the queue's lock, acked lives in the public struct
- * (mutex and cond of the object, ABI): destroy waits until acked >= reported (over-acking must not hang, compat §9). */
-struct ack_account {
-    uint32_t reported;
-};
+static inline void ack_account_init(struct ack_account *account, uint32_t *published)
+{
+    *account = (struct ack_account){.published = published};
+}
+
+/* --- the descriptor; for the queues in this room
+ * ------------------------------------------------------------ */
+
+int event_queue_open(struct event_queue *queue);
+void event_queue_close(struct event_queue *queue);
+/* One event more (lock held). */
+void event_token_put(struct event_queue *queue);
+/* `count` events fewer (lock held). Takes no token that a reader has in hand: that reader finds nothing and
+ * reads on. */
+void event_token_take_back(struct event_queue *queue, uint32_t count);
+/* Waits for a token without the lock; a cancellation point. 0, -EAGAIN (O_NONBLOCK), -EINTR... */
+int event_token_wait(struct event_queue *queue);
+/* An event of this account is handed to the application (lock held). */
+void ack_account_report(struct ack_account *account);
+
+/* --- asynchronous events
+ * ------------------------------------------------------------------------------------ */
 
 int async_queue_open(struct async_queue *queue);
 void async_queue_close(struct async_queue *queue);
 
-/* Raises an event; never blocks, never allocates in a way that can fail silently for affiliated events: each object embeds... the
- * implementation decides, the queue is bounded. element: the public object or port number is in event->element. account: of the affiliated
- * object, NULL for port and device events. */
+/* Raises an event; never blocks, never allocates. The element (public object or port number) is in
+ * event->element. account: of the affiliated object, NULL for port and device events, of which a repetition
+ * that nobody has read is one event (§9.1). */
 void async_raise(struct async_queue *queue, const struct ibv_async_event *event, struct ack_account *account);
 /* Blocks unless the descriptor is O_NONBLOCK: 0, or -errno (-EAGAIN, -EINTR...). */
 int async_get(struct async_queue *queue, struct ibv_async_event *ret_event);
-/* Drops unread events of the object with this account. */
+/* Drops unread events of the object with this account; from now on it raises none. */
 void async_purge(struct async_queue *queue, struct ack_account *account);
+/* ibv_ack_async_event, for every kind of event: object/ack.c. */
+void async_ack(const struct ibv_async_event *event);
+
+/* --- acknowledging
+ * ------------------------------------------------------------------------------------------ */
+
+/* Adds to the public counter and wakes a destroy that waits for it. completed: under mutex. published: mirror
+ * of completed, may be NULL. */
+void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
+                     uint32_t *completed, uint32_t count, uint32_t *published);
+/* The end of a destroy: after the object's unread events were purged, waits (without limit, §1.3) until every
+ * event that was read is acknowledged. */
+void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
+                      const uint32_t *completed);
 
 #endif

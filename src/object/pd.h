@@ -15,6 +15,7 @@ struct pd {
     struct context *context;
     struct pd_record *record;
     uint32_t number;
+    struct lock lock; /* state and users of the record change under it; a leaf */
 };
 
 struct mr {
@@ -63,10 +64,13 @@ int pd_deallocate(struct pd *pd); /* -EBUSY */
 int pd_use(struct pd *pd);
 void pd_unuse(struct pd *pd);
 
-/* addr, length, iova, access as ibv_reg_mr_iova2; checks the rules of §4.1 (ranges mapped: -EFAULT; write rights on read-only memory: -EFAULT). */
-int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access, struct mr **ret_mr);
+/* addr, length, iova, access as ibv_reg_mr_iova2; checks the rules of §4.1 (ranges mapped: -EFAULT; write
+ * rights on read-only memory: -EFAULT). */
+int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
+                struct mr **ret_mr);
 /* enum ibv_rereg_mr_err_code on failure (negative), 0 on success; errno of the reason in *ret_error. */
-int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access, int *ret_error);
+int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
+                  int *ret_error);
 /* -EBUSY while windows are bound; waits for accesses under way. */
 int mr_deregister(struct mr *mr);
 
@@ -77,6 +81,7 @@ int mw_deallocate(struct mw *mw);
 int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **ret_ah);
 int ah_destroy(struct ah *ah);
 /* The same resolution for connected QPs: fills a path from an address vector. */
-int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, struct path_address *ret_path);
+int path_resolve(struct context *context, const struct ibv_ah_attr *attributes,
+                 struct path_address *ret_path);
 
 #endif

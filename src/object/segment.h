@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The published segment: one sealed, sparse memfd per process with everything that another process of the same user may want to see, without
- * pointers. Layout first, so that a reader can predict the code:
+/* The published segment: one sealed, sparse memfd per process with everything that another process of the
+ * same user may want to see, without pointers. Layout first, so that a reader can predict the code:
  *
  *   struct segment_header
  *   key table        LIMIT_KEY_SLOTS x struct key_entry
@@ -8,10 +8,12 @@
  *   CQ records       LIMIT_CQ  x struct cq_record
  *   SRQ records      LIMIT_SRQ x struct srq_record
  *   PD records       LIMIT_PD  x struct pd_record
- *   arena            queues (send, receive, completion, responder resources), in power of two extents of at least 4 KiB
+ *   arena            queues (send, receive, completion, responder resources), in power of two extents of at
+ * least 4 KiB
  *
- * Pages cost memory once touched; what is freed in the arena is punched out. The segment is created with the first context and lives as long
- * as the process; a forked child sees a private copy (segment_after_fork_in_child).
+ * Pages cost memory once touched; what is freed in the arena is punched out. The segment is created with the
+ * first context and lives as long as the process; a forked child sees a private copy
+ * (segment_after_fork_in_child).
  */
 #ifndef OBJECT_SEGMENT_H
 #define OBJECT_SEGMENT_H
@@ -20,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/types.h"
 #include "rules/keys.h"
 #include "rules/limits.h"
 #include "transport/qp.h"
@@ -40,8 +43,8 @@ struct segment_header {
     uint8_t instance[16]; /* random, per process lifetime */
     int32_t pid;          /* in the process's own namespace */
     uint32_t uid;
-    uint64_t start_ns;    /* CLOCK_MONOTONIC */
-    char program[64];     /* /proc/self/comm, for people */
+    uint64_t start_ns; /* CLOCK_MONOTONIC */
+    char program[64];  /* /proc/self/comm, for people */
     struct segment_table keys, qps, cqs, srqs, pds;
     uint64_t arena_offset, arena_size;
 };
@@ -57,27 +60,32 @@ struct pd_record {
     uint64_t created_ns;
 };
 
+/* Slot of completion number n: n & (power of two above capacity) - 1. The first cache line is the producer's,
+ * the second the consumer's. */
 struct cq_record {
     _Atomic uint32_t state;
     uint32_t context, channel;     /* numbers; NO_OBJECT: none */
     _Atomic uint32_t users;        /* QPs and WQs that complete here; a QP counts once per side */
     uint32_t capacity, entry_size; /* as cq->cqe says */
-    _Atomic uint32_t produced, consumed; /* free-running; unpolled = produced - consumed */
+    _Atomic uint32_t produced;     /* free-running; unpolled = produced - consumed, some may be purged */
     uint32_t armed;                /* enum cq_arm */
     uint32_t failed;               /* overrun */
-    uint32_t events_reported, events_acked; /* completion events read, acknowledged */
-    uint32_t async_reported, async_acked;
+    uint32_t created_by;
     uint64_t ring_offset;
     uint64_t created_ns;
-    uint32_t created_by, reserved;
+
+    _Atomic uint32_t consumed cache_aligned;
+    uint32_t events_reported, events_acked; /* completion events read, acknowledged */
+    uint32_t async_reported, async_acked;
 };
+_Static_assert(sizeof(struct cq_record) == 2 * CACHE_LINE, "one line of the producer, one of the consumer");
 
 struct srq_record {
     _Atomic uint32_t state;
     uint32_t context, pd;
     _Atomic uint32_t users; /* QPs */
     uint32_t max_wr, max_sge, stride, limit;
-    _Atomic uint32_t posted, taken;
+    _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
     uint32_t events_reported, events_acked;
     uint64_t ring_offset;
     uint64_t created_ns;
@@ -94,7 +102,8 @@ struct cq_record *segment_cq(uint32_t number);
 struct srq_record *segment_srq(uint32_t number);
 struct pd_record *segment_pd(uint32_t number);
 
-/* Zeroed queue memory; 0 on failure is impossible as an offset (the header is there), so 0 means -ENOMEM. */
+/* Zeroed queue memory, aligned to 4 KiB; 0 on failure is impossible as an offset (the header is there), so 0
+ * means -ENOMEM. */
 uint64_t segment_allocate(size_t size);
 void segment_release(uint64_t offset, size_t size);
 void *segment_at(uint64_t offset);
@@ -105,7 +114,8 @@ extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_keys, po
 uint32_t number_take(struct number_pool *pool);
 void number_return(struct number_pool *pool, uint32_t number);
 
-/* The child's objects must not disturb the parent's: maps the same address range privately. */
+/* The child's objects must not disturb the parent's: maps the same address range privately, so that pointers
+ * into inherited objects stay good, and forgets it. The child's first context makes a segment of its own. */
 void segment_after_fork_in_child(void);
 
 #endif

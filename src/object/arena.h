@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Which parts of the segment's arena are in use: a buddy allocator of power of two extents whose whole state
+ * is bitmaps outside of the arena, since freed extents are punched out. The lowest free extent is taken, so
+ * that the arena's used part stays short. */
+#ifndef OBJECT_ARENA_H
+#define OBJECT_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ARENA_UNIT_SHIFT 12
+#define ARENA_UNIT       ((size_t)1 << ARENA_UNIT_SHIFT)
+#define ARENA_ORDERS     26
+#define ARENA_LEVELS     5 /* 64^5 > 2^25 units */
+
+/* Free extents of one size. Bit i of level 0: extent i is free; bit i of level n + 1: word i of level n is
+ * not zero. */
+struct arena_order {
+    uint64_t *level[ARENA_LEVELS];
+    unsigned levels;
+};
+
+struct arena {
+    unsigned top; /* the arena is one extent of this order */
+    struct arena_order order[ARENA_ORDERS];
+    void *maps;
+    size_t maps_size;
+    uint64_t high_water; /* end of the highest extent ever taken */
+};
+
+/* size: a power of two, at least a unit, at most 2^25 units. 0 or -ENOMEM. */
+int arena_init(struct arena *arena, uint64_t size);
+void arena_fini(struct arena *arena);
+/* Offset from the start of the arena; -ENOMEM. */
+int64_t arena_take(struct arena *arena, size_t size);
+void arena_return(struct arena *arena, uint64_t offset, size_t size);
+/* What a request of this size takes. */
+size_t arena_extent(size_t size);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "object/context.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "object/pd.h"
+#include "object/ports.h"
+#include "object/segment.h"
+
+struct lock contexts_lock = LOCK_INIT;
+struct list contexts = {&contexts, &contexts};
+_Atomic uint32_t process_generation_counter;
+const struct object_ports *object_ports;
+
+int context_open(struct device *device, struct context **ret_context)
+{
+    struct context *context;
+    int error = segment_open();
+
+    if (error)
+        return error;
+    context = calloc(1, sizeof(*context));
+    if (!context)
+        return -ENOMEM;
+    context->device = device;
+    context->generation = process_generation();
+    list_init(&context->all);
+    context->number = number_take(&pool_contexts);
+    if (context->number == NO_OBJECT) {
+        error = -ENOMEM;
+        goto free_context;
+    }
+    error = async_queue_open(&context->events);
+    if (error)
+        goto return_number;
+    context->verbs.context.async_fd = context->events.queue.fd;
+    context->verbs.context.num_comp_vectors = (int)LIMIT_COMP_VECTORS;
+    pthread_mutex_init(&context->verbs.context.mutex, NULL);
+
+    lock_acquire(&contexts_lock);
+    list_push_back(&contexts, &context->all);
+    lock_release(&contexts_lock);
+    *ret_context = context;
+    return 0;
+
+return_number:
+    number_return(&pool_contexts, context->number);
+free_context:
+    free(context);
+    return error;
+}
+
+void context_close(struct context *context)
+{
+    bool inherited = context_is_inherited(context);
+
+    if (!inherited) {
+        lock_acquire(&contexts_lock);
+        list_remove(&context->all);
+        lock_release(&contexts_lock);
+    }
+    if (atomic_load_explicit(&context->objects, memory_order_acquire) != 0)
+        return;
+    async_queue_close(&context->events);
+    if (!inherited)
+        number_return(&pool_contexts, context->number);
+    pthread_mutex_destroy(&context->verbs.context.mutex);
+    free(context);
+}
+
+void context_raise_all(const struct device *device, enum ibv_event_type type)
+{
+    const struct ibv_async_event event = {.event_type = type,
+                                          .element.port_num = type == IBV_EVENT_DEVICE_FATAL ? 0 : 1};
+
+    lock_acquire(&contexts_lock);
+    list_for_each (node, &contexts) {
+        struct context *context = list_entry(node, struct context, all);
+
+        if (context->device == device)
+            async_raise(&context->events, &event, NULL);
+    }
+    lock_release(&contexts_lock);
+}
+
+void object_after_fork_in_child(void)
+{
+    atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
+    lock_init(&contexts_lock);
+    lock_init(&keys_lock);
+    list_for_each_safe (node, following, &contexts)
+        list_init(node);
+    list_init(&contexts);
+    segment_after_fork_in_child();
+}

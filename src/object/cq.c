@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion queues: life, size, notification, and the producers' side. The consumers' side is cq_poll.c. */
+#include "object/cq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "object/ports.h"
+
+#define WC_FLAGS_SUPPORTED                                                                                   \
+    (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |          \
+     IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS |                               \
+     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define WC_FLAGS_STAMPS (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define FLAGS_SUPPORTED (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
+
+/* --- life
+ * --------------------------------------------------------------------------------------------------- */
+
+/* A power of two above the capacity: cq->cqe is 2^n - 1, as programs know it from hardware. */
+static uint32_t slots_for(uint32_t cqe)
+{
+    return 1u << (32 - __builtin_clz(cqe));
+}
+
+_Static_assert((LIMIT_CQE & (LIMIT_CQE + 1)) == 0, "the largest capacity is one less than a power of two");
+
+static int check_attributes(const struct cq_attributes *attributes)
+{
+    if (attributes->cqe < 1 || attributes->cqe > LIMIT_CQE || attributes->comp_vector >= LIMIT_COMP_VECTORS)
+        return -EINVAL;
+    if ((attributes->wc_flags & ~(uint64_t)WC_FLAGS_SUPPORTED) ||
+        (attributes->flags & ~(uint32_t)FLAGS_SUPPORTED))
+        return -EOPNOTSUPP;
+    return 0;
+}
+
+static int allocate_ring(uint32_t slots, uint64_t *ret_offset)
+{
+    *ret_offset = segment_allocate((size_t)slots * sizeof(struct cqe));
+    return *ret_offset ? 0 : -ENOMEM;
+}
+
+static void release_ring(uint64_t offset, uint32_t slots)
+{
+    segment_release(offset, (size_t)slots * sizeof(struct cqe));
+}
+
+/* Both locks held, or nobody knows the CQ yet. */
+static void install_ring(struct cq *cq, uint64_t offset, uint32_t slots)
+{
+    cq->ring = segment_at(offset);
+    cq->mask = slots - 1;
+    cq->capacity = slots - 1;
+    cq->ibv.cqe = (int)cq->capacity;
+    cq->record->ring_offset = offset;
+    cq->record->capacity = cq->capacity;
+}
+
+static void publish(struct cq *cq, const struct context *context)
+{
+    struct cq_record *record = cq->record;
+
+    record->context = context->number;
+    record->channel = cq->channel ? cq->channel->number : NO_OBJECT;
+    record->entry_size = sizeof(struct cqe);
+    record->created_ns = sys_now();
+    record->created_by = (uint32_t)sys_gettid();
+    atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
+}
+
+int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)
+{
+    int error = check_attributes(attributes);
+    uint32_t slots;
+    uint64_t offset;
+    struct cq *cq;
+
+    if (error)
+        return error;
+    cq = aligned_alloc(CACHE_LINE, sizeof(*cq));
+    if (!cq)
+        return -ENOMEM;
+    memset(cq, 0, sizeof(*cq));
+    cq->number = number_take(&pool_cqs);
+    if (cq->number == NO_OBJECT) {
+        error = -ENOMEM;
+        goto free_cq;
+    }
+    slots = slots_for(attributes->cqe);
+    error = allocate_ring(slots, &offset);
+    if (error)
+        goto return_number;
+    if (attributes->channel) {
+        error = channel_use(attributes->channel, context);
+        if (error)
+            goto release_ring;
+    }
+    cq->record = segment_cq(cq->number);
+    memset(cq->record, 0, sizeof(*cq->record));
+    cq->context = context;
+    cq->channel = attributes->channel;
+    cq->flags = attributes->flags;
+    cq->wc_flags = attributes->wc_flags;
+    cq->is_extended = attributes->extended;
+    ack_account_init(&cq->completion_events, &cq->record->events_reported);
+    ack_account_init(&cq->async_events, &cq->record->async_reported);
+    cq->ibv.context = &context->verbs.context;
+    cq->ibv.channel = attributes->channel ? &attributes->channel->ibv : NULL;
+    cq->ibv.cq_context = attributes->user_context;
+    cq->ibv.handle = cq->number;
+    pthread_mutex_init(&cq->ibv.mutex, NULL);
+    pthread_cond_init(&cq->ibv.cond, NULL);
+    install_ring(cq, offset, slots);
+    publish(cq, context);
+    atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
+    *ret_cq = cq;
+    return 0;
+
+release_ring:
+    release_ring(offset, slots);
+return_number:
+    number_return(&pool_cqs, cq->number);
+free_cq:
+    free(cq);
+    return error;
+}
+
+/* Out of service, unless somebody uses it. */
+static int retire(struct cq *cq)
+{
+    int error = 0;
+
+    lock_acquire(&cq->lock);
+    if (atomic_load_explicit(&cq->record->users, memory_order_relaxed)) {
+        error = -EBUSY;
+    } else {
+        atomic_store_explicit(&cq->record->state, OBJECT_DYING, memory_order_relaxed);
+        cq->record->armed = CQ_UNARMED;
+    }
+    lock_release(&cq->lock);
+    return error;
+}
+
+int cq_destroy(struct cq *cq)
+{
+    struct context *context = cq->context;
+    int error;
+
+    if (context_is_inherited(context))
+        return 0;
+    error = retire(cq);
+    if (error)
+        return error;
+    /* Neither can begin any more: nobody makes completions. */
+    if (cq->moderation_timer_runs || cq->record->failed)
+        object_ports->moderation_cancel(cq);
+    if (cq->channel)
+        channel_purge(cq->channel, cq);
+    async_purge(&context->events, &cq->async_events);
+    ack_account_wait(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed);
+    ack_account_wait(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed);
+
+    if (cq->channel)
+        channel_unuse(cq->channel);
+    atomic_store_explicit(&cq->record->state, OBJECT_FREE, memory_order_release);
+    release_ring(cq->record->ring_offset, cq->mask + 1);
+    number_return(&pool_cqs, cq->number);
+    atomic_fetch_sub_explicit(&context->objects, 1, memory_order_release);
+    pthread_cond_destroy(&cq->ibv.cond);
+    pthread_mutex_destroy(&cq->ibv.mutex);
+    free(cq);
+    return 0;
+}
+
+int cq_use(struct cq *cq)
+{
+    int error = 0;
+
+    lock_acquire(&cq->lock);
+    if (atomic_load_explicit(&cq->record->state, memory_order_relaxed) != OBJECT_ALIVE)
+        error = -EINVAL;
+    else
+        atomic_fetch_add_explicit(&cq->record->users, 1, memory_order_relaxed);
+    lock_release(&cq->lock);
+    return error;
+}
+
+void cq_unuse(struct cq *cq)
+{
+    lock_acquire(&cq->lock);
+    atomic_fetch_sub_explicit(&cq->record->users, 1, memory_order_relaxed);
+    lock_release(&cq->lock);
+}
+
+void cq_ack_events(struct cq *cq, unsigned count)
+{
+    ack_account_add(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
+                    count, &cq->record->events_acked);
+}
+
+/* --- size
+ * --------------------------------------------------------------------------------------------------- */
+
+/* Closes the gaps that purged completions left. The live ones move towards the newest, so that both counters
+ * only ever grow. Both locks held. */
+static void compact(struct cq *cq)
+{
+    uint32_t produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
+    uint32_t consumed = atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
+    uint32_t to = produced;
+
+    for (uint32_t from = produced; from != consumed;) {
+        const struct cqe *cqe = &cq->ring[--from & cq->mask];
+
+        if (cqe->is_send == CQE_PURGED)
+            continue;
+        to--;
+        if (to != from)
+            cq->ring[to & cq->mask] = *cqe;
+    }
+    atomic_store_explicit(&cq->purged, false, memory_order_relaxed);
+    cq->consumed_seen = to;
+    atomic_store_explicit(&cq->record->consumed, to, memory_order_release);
+}
+
+int cq_resize(struct cq *cq, uint32_t cqe)
+{
+    uint32_t slots, old_slots, produced, unpolled;
+    uint64_t offset, old_offset;
+    int error;
+
+    if (cqe < 1 || cqe > LIMIT_CQE)
+        return -EINVAL;
+    slots = slots_for(cqe);
+    error = allocate_ring(slots, &offset);
+    if (error)
+        return error;
+
+    lock_acquire(&cq->poll_lock);
+    lock_acquire(&cq->lock);
+    compact(cq);
+    old_offset = cq->record->ring_offset;
+    old_slots = cq->mask + 1;
+    produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
+    unpolled = produced - atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
+    if (unpolled > cqe) {
+        error = -EINVAL;
+    } else {
+        struct cqe *ring = segment_at(offset);
+
+        for (uint32_t i = produced - unpolled; i != produced; i++)
+            ring[i & (slots - 1)] = cq->ring[i & cq->mask];
+        install_ring(cq, offset, slots);
+    }
+    lock_release(&cq->lock);
+    lock_release(&cq->poll_lock);
+
+    if (error)
+        release_ring(offset, slots);
+    else
+        release_ring(old_offset, old_slots);
+    return error;
+}
+
+/* --- notification
+ * ------------------------------------------------------------------------------------------- */
+
+static void fire(struct cq *cq)
+{
+    cq->record->armed = CQ_UNARMED;
+    cq->since_event = 0;
+    channel_post(cq->channel, cq);
+}
+
+/* A completion was added to an armed CQ (§5.4); lock held. solicited: also those that did not succeed. */
+static void notify(struct cq *cq, bool solicited)
+{
+    if (cq->record->armed == CQ_ARMED_SOLICITED && !solicited)
+        return;
+    cq->since_event++;
+    if (cq->moderation_period && (cq->moderation_count == 0 || cq->since_event < cq->moderation_count)) {
+        if (!cq->moderation_timer_runs) {
+            cq->moderation_timer_runs = true;
+            object_ports->moderation_timer(cq, cq->moderation_period * NS_PER_US);
+        }
+        return;
+    }
+    fire(cq);
+}
+
+int cq_arm(struct cq *cq, bool solicited_only)
+{
+    uint32_t wanted = solicited_only ? CQ_ARMED_SOLICITED : CQ_ARMED_ANY;
+
+    if (!cq->channel)
+        return 0; /* nobody to notify */
+    lock_acquire(&cq->lock);
+    if (cq->record->armed == CQ_UNARMED)
+        cq->since_event = 0;
+    cq->record->armed = max_of(cq->record->armed, wanted); /* any wins until fired */
+    lock_release(&cq->lock);
+    object_ports->expect_sleep();
+    return 0;
+}
+
+int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
+{
+    lock_acquire(&cq->lock);
+    cq->moderation_count = count;
+    cq->moderation_period = period_us;
+    /* What the old terms held back is due at once; the new ones begin with the next completion. */
+    if (cq->record->armed != CQ_UNARMED && cq->since_event)
+        fire(cq);
+    lock_release(&cq->lock);
+    return 0;
+}
+
+void cq_moderation_due(struct cq *cq)
+{
+    lock_acquire(&cq->lock);
+    cq->moderation_timer_runs = false;
+    if (cq->record->armed != CQ_UNARMED && cq->since_event)
+        fire(cq);
+    lock_release(&cq->lock);
+}
+
+/* --- producers
+ * ---------------------------------------------------------------------------------------------- */
+
+static bool cold_path make_room(struct cq *cq, uint32_t produced)
+{
+    /* Acquire: the consumer has finished reading the slots that it gave back. */
+    cq->consumed_seen = atomic_load_explicit(&cq->record->consumed, memory_order_acquire);
+    if (produced - cq->consumed_seen < cq->capacity)
+        return true;
+    /* The consumers' lock comes before ours, so only try. Whoever holds it is polling, and passes the dead
+     * ones. */
+    if (!atomic_load_explicit(&cq->purged, memory_order_relaxed) || !lock_try(&cq->poll_lock))
+        return false;
+    compact(cq);
+    lock_release(&cq->poll_lock);
+    return produced - cq->consumed_seen < cq->capacity;
+}
+
+/* §5.2; lock held. The completion is lost. */
+static void cold_path overrun(struct cq *cq)
+{
+    if ((cq->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) || cq->record->failed)
+        return;
+    cq->record->failed = 1;
+    log_warn("CQ %u overrun: %u completions wait to be polled", cq->number, cq->capacity);
+    async_raise(&cq->context->events,
+                &(struct ibv_async_event){.element.cq = &cq->ibv, .event_type = IBV_EVENT_CQ_ERR},
+                &cq->async_events);
+    object_ports->cq_overrun(cq);
+}
+
+static void cold_path stamp(const struct cq *cq, struct cqe *cqe)
+{
+    struct timespec now;
+
+    cqe->timestamp_ns = sys_now();
+    if (cq->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        cqe->wallclock_ns = (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+    }
+}
+
+void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
+{
+    struct cq_record *record = cq->record;
+    uint32_t produced;
+
+    lock_acquire(&cq->lock);
+    produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
+    if (likely((produced - cq->consumed_seen < cq->capacity || make_room(cq, produced)) && !record->failed)) {
+        struct cqe *slot = &cq->ring[produced & cq->mask];
+
+        *slot = *cqe;
+        if (unlikely(cq->wc_flags & WC_FLAGS_STAMPS))
+            stamp(cq, slot);
+        /* Release: the slot is filled. Partner: the acquire in take() (cq_poll.c). */
+        atomic_store_explicit(&record->produced, produced + 1, memory_order_release);
+    } else {
+        overrun(cq);
+    }
+    /* Also for a lost one: a reader that waits finds the ring full. */
+    if (unlikely(record->armed != CQ_UNARMED))
+        notify(cq, solicited || cqe->status != IBV_WC_SUCCESS);
+    lock_release(&cq->lock);
+}
+
+void cq_purge_qp(struct cq *cq, uint32_t qpn)
+{
+    uint32_t produced;
+    bool any = false;
+
+    /* Marks only: a consumer that is just reading the completion has polled it before the QP went away. Its
+     * lock may be held through a window in which the application posts, and waits for the lock of the QP that
+     * we may hold. */
+    lock_acquire(&cq->lock);
+    produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
+    for (uint32_t i = atomic_load_explicit(&cq->record->consumed, memory_order_acquire); i != produced; i++) {
+        struct cqe *cqe = &cq->ring[i & cq->mask];
+
+        if (cqe->qpn == qpn) {
+            __atomic_store_n(&cqe->is_send, CQE_PURGED, __ATOMIC_RELAXED);
+            any = true;
+        }
+    }
+    if (any) {
+        atomic_store_explicit(&cq->purged, true, memory_order_relaxed);
+        if (lock_try(&cq->poll_lock)) {
+            compact(cq);
+            lock_release(&cq->poll_lock);
+        }
+    }
+    lock_release(&cq->lock);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion queues: the consumers' side (verbs-contract §5.1, §5.6). */
+#include <errno.h>
+
+#include "object/cq.h"
+#include "object/ports.h"
+
+/* Without a lock, so only a hint: what comes meanwhile is found by the next poll. */
+static bool looks_empty(const struct cq *cq)
+{
+    return atomic_load_explicit(&cq->record->produced, memory_order_relaxed) ==
+           atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
+}
+
+static uint8_t cqe_kind(const struct cqe *cqe)
+{
+    return __atomic_load_n(&cqe->is_send, __ATOMIC_RELAXED); /* cq_purge_qp() marks without our lock */
+}
+
+static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe)
+{
+    wc->wr_id = cqe->wr_id;
+    wc->status = (enum ibv_wc_status)cqe->status;
+    wc->opcode = (enum ibv_wc_opcode)cqe->opcode;
+    wc->vendor_err = cqe->vendor_err;
+    wc->byte_len = cqe->byte_len;
+    wc->imm_data = cqe->imm_or_rkey; /* a union with invalidated_rkey */
+    wc->qp_num = cqe->qpn;
+    wc->src_qp = cqe->src_qpn;
+    wc->wc_flags = cqe->wc_flags;
+    wc->pkey_index = 0;
+    wc->slid = 0;
+    wc->sl = cqe->service_level;
+    wc->dlid_path_bits = 0;
+}
+
+static int take(struct cq *cq, int count, struct ibv_wc *wc)
+{
+    struct cq_record *record = cq->record;
+    const struct cqe *last_send = NULL;
+    uint32_t produced, consumed;
+    int taken = 0;
+
+    lock_acquire(&cq->poll_lock);
+    /* Partner: the release in cq_push(). */
+    produced = atomic_load_explicit(&record->produced, memory_order_acquire);
+    consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
+    while (taken < count && consumed != produced) {
+        const struct cqe *cqe = &cq->ring[consumed++ & cq->mask];
+        uint8_t kind = cqe_kind(cqe);
+
+        if (kind == CQE_PURGED)
+            continue;
+        fill_wc(&wc[taken++], cqe);
+        if (kind == CQE_SEND) {
+            /* Of consecutive completions of one QP the last says it all. */
+            if (last_send && last_send->qpn != cqe->qpn)
+                qp_retire_sends(last_send->qpn, last_send->retires);
+            last_send = cqe;
+        }
+    }
+    if (last_send)
+        qp_retire_sends(last_send->qpn, last_send->retires);
+    /* Release: the slots were read. Partner: make_room() in cq.c. */
+    atomic_store_explicit(&record->consumed, consumed, memory_order_release);
+    lock_release(&cq->poll_lock);
+    return taken;
+}
+
+int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
+{
+    int taken;
+
+    if (unlikely(count <= 0))
+        return 0;
+    if (!looks_empty(cq)) {
+        taken = take(cq, count, wc);
+        if (likely(taken > 0))
+            return taken;
+    }
+    object_ports->progress();
+    return looks_empty(cq) ? 0 : take(cq, count, wc);
+}
+
+/* --- extended
+ * ----------------------------------------------------------------------------------------------- */
+
+/* Makes the next completion the current one; poll_lock held. */
+static bool load_next(struct cq *cq)
+{
+    struct cq_record *record = cq->record;
+    uint32_t produced = atomic_load_explicit(&record->produced, memory_order_acquire);
+    uint32_t consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
+    const struct cqe *cqe = NULL;
+    uint8_t kind = CQE_PURGED;
+
+    while (kind == CQE_PURGED && consumed != produced) {
+        cqe = &cq->ring[consumed++ & cq->mask];
+        kind = cqe_kind(cqe);
+    }
+    /* Release: the completion before this one was read. Partner: make_room() in cq.c. */
+    atomic_store_explicit(&record->consumed, consumed, memory_order_release);
+    if (kind == CQE_PURGED)
+        return false;
+    cq->current = cqe;
+    /* Now, and not at the end of the window: applications post in it and count on the slot. */
+    if (kind == CQE_SEND)
+        qp_retire_sends(cqe->qpn, cqe->retires);
+    return true;
+}
+
+static bool open_window(struct cq *cq)
+{
+    if (looks_empty(cq))
+        return false;
+    lock_acquire(&cq->poll_lock);
+    if (load_next(cq))
+        return true;
+    lock_release(&cq->poll_lock);
+    return false;
+}
+
+int cq_start_poll(struct cq *cq)
+{
+    if (open_window(cq))
+        return 0;
+    object_ports->progress();
+    return open_window(cq) ? 0 : -ENOENT;
+}
+
+int cq_next_poll(struct cq *cq)
+{
+    return load_next(cq) ? 0 : -ENOENT;
+}
+
+void cq_end_poll(struct cq *cq)
+{
+    cq->current = NULL;
+    lock_release(&cq->poll_lock);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Numbers of table entries: a bitmap searched from where the last search ended, so that a freed number comes
+ * back only after a whole round. */
+#include <string.h>
+
+#include "base/lock.h"
+#include "base/sys.h"
+#include "object/number.h"
+#include "object/segment.h"
+
+struct number_pool {
+    struct lock lock; /* everything below; a leaf */
+    uint32_t limit, cursor, used;
+    bool started;
+    bool random_start; /* numbers that go to other hosts are not to be guessed from the order of creation */
+    uint64_t *taken;   /* one bit per number; numbers from limit on in the last word are never free */
+};
+
+#define DEFINE_POOL(name, count, random)                                                                     \
+    static uint64_t name##_taken[((count) + 63) / 64];                                                       \
+    struct number_pool name = {.limit = (count), .random_start = (random), .taken = name##_taken}
+
+DEFINE_POOL(pool_pds, LIMIT_PD, false);
+DEFINE_POOL(pool_cqs, LIMIT_CQ, false);
+DEFINE_POOL(pool_srqs, LIMIT_SRQ, false);
+DEFINE_POOL(pool_qps, LIMIT_QP, false);
+DEFINE_POOL(pool_keys, LIMIT_KEY_SLOTS, true);
+DEFINE_POOL(pool_contexts, 65536u, false);
+DEFINE_POOL(pool_channels, 65536u, false);
+
+static struct number_pool *const all_pools[] = {&pool_pds,  &pool_cqs,      &pool_srqs,    &pool_qps,
+                                                &pool_keys, &pool_contexts, &pool_channels};
+
+_Static_assert(LIMIT_PD % 64 == 0 && LIMIT_CQ % 64 == 0 && LIMIT_SRQ % 64 == 0 && LIMIT_QP % 64 == 0 &&
+                   LIMIT_KEY_SLOTS % 64 == 0,
+               "no bits beyond the limit");
+
+static void start(struct number_pool *pool)
+{
+    pool->started = true;
+    if (pool->random_start) {
+        uint32_t first;
+
+        sys_random(&first, sizeof(first));
+        pool->cursor = first % pool->limit;
+    }
+}
+
+static uint32_t find_free(const struct number_pool *pool)
+{
+    uint32_t words = pool->limit / 64, word = pool->cursor / 64;
+    uint64_t candidates = ~pool->taken[word] & (UINT64_MAX << (pool->cursor % 64));
+
+    /* Once more around than there are words: the first one is looked at from both sides of the cursor. */
+    for (uint32_t i = 0; i <= words && candidates == 0; i++) {
+        word = word + 1 == words ? 0 : word + 1;
+        candidates = ~pool->taken[word];
+    }
+    return word * 64 + (uint32_t)__builtin_ctzll(candidates);
+}
+
+uint32_t number_take(struct number_pool *pool)
+{
+    uint32_t number = NO_OBJECT;
+
+    lock_acquire(&pool->lock);
+    if (!pool->started)
+        start(pool);
+    if (pool->used < pool->limit) {
+        number = find_free(pool);
+        pool->taken[number / 64] |= 1ull << (number % 64);
+        pool->used++;
+        pool->cursor = (number + 1) % pool->limit;
+    }
+    lock_release(&pool->lock);
+    return number;
+}
+
+void number_return(struct number_pool *pool, uint32_t number)
+{
+    lock_acquire(&pool->lock);
+    pool->taken[number / 64] &= ~(1ull << (number % 64));
+    pool->used--;
+    lock_release(&pool->lock);
+}
+
+void number_pools_reset(void)
+{
+    for (size_t i = 0; i < array_size(all_pools); i++) {
+        struct number_pool *pool = all_pools[i];
+
+        lock_init(&pool->lock);
+        if (pool->used)
+            memset(pool->taken, 0, pool->limit / 64 * sizeof(*pool->taken));
+        pool->used = 0;
+        pool->started = false; /* a random start anew: the child is another owner */
+    }
+}

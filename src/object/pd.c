@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Protection domains. */
+#include "object/pd.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sys.h"
+
+struct lock keys_lock = LOCK_INIT;
+
+int pd_allocate(struct context *context, struct pd **ret_pd)
+{
+    struct pd *pd = calloc(1, sizeof(*pd));
+
+    if (!pd)
+        return -ENOMEM;
+    pd->number = number_take(&pool_pds);
+    if (pd->number == NO_OBJECT) {
+        free(pd);
+        return -ENOMEM;
+    }
+    pd->context = context;
+    pd->record = segment_pd(pd->number);
+    memset(pd->record, 0, sizeof(*pd->record));
+    pd->record->context = context->number;
+    pd->record->created_ns = sys_now();
+    pd->record->created_by = (uint32_t)sys_gettid();
+    atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
+    pd->ibv.context = &context->verbs.context;
+    pd->ibv.handle = pd->number;
+    atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
+    *ret_pd = pd;
+    return 0;
+}
+
+int pd_use(struct pd *pd)
+{
+    int error = 0;
+
+    lock_acquire(&pd->lock);
+    if (atomic_load_explicit(&pd->record->state, memory_order_relaxed) != OBJECT_ALIVE)
+        error = -EINVAL;
+    else
+        atomic_fetch_add_explicit(&pd->record->users, 1, memory_order_relaxed);
+    lock_release(&pd->lock);
+    return error;
+}
+
+void pd_unuse(struct pd *pd)
+{
+    lock_acquire(&pd->lock);
+    atomic_fetch_sub_explicit(&pd->record->users, 1, memory_order_relaxed);
+    lock_release(&pd->lock);
+}
+
+int pd_deallocate(struct pd *pd)
+{
+    bool busy;
+
+    if (context_is_inherited(pd->context))
+        return 0;
+    lock_acquire(&pd->lock);
+    busy = atomic_load_explicit(&pd->record->users, memory_order_relaxed) != 0;
+    if (!busy)
+        atomic_store_explicit(&pd->record->state, OBJECT_FREE, memory_order_release);
+    lock_release(&pd->lock);
+    if (busy)
+        return -EBUSY;
+    number_return(&pool_pds, pd->number);
+    atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
+    free(pd);
+    return 0;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "object/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "object/arena.h"
+#include "object/number.h"
+
+/* Address space, not memory. Where that is short (ulimit -v, -f, small virtual addresses) less has to do. */
+#define ARENA_LARGEST  (1ull << 36)
+#define ARENA_SMALLEST (1ull << 28)
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
+
+static struct {
+    struct lock lock; /* opening, and the arena; a leaf */
+    _Atomic(char *) base;
+    int fd;
+    uint64_t arena_offset, arena_size;
+    struct arena arena;
+    struct segment_table keys, qps, cqs, srqs, pds;
+} segment = {.fd = -1};
+
+static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
+{
+    *table = (struct segment_table){.offset = *offset, .stride = (uint32_t)stride, .count = count};
+    *offset += (stride * count + ARENA_UNIT - 1) & ~(uint64_t)(ARENA_UNIT - 1);
+}
+
+static uint64_t place_tables(void)
+{
+    uint64_t offset = ARENA_UNIT;
+
+    _Static_assert(sizeof(struct segment_header) <= ARENA_UNIT, "the header has the first page");
+    place(&segment.keys, &offset, sizeof(struct key_entry), LIMIT_KEY_SLOTS);
+    place(&segment.qps, &offset, sizeof(struct qp_record), LIMIT_QP);
+    place(&segment.cqs, &offset, sizeof(struct cq_record), LIMIT_CQ);
+    place(&segment.srqs, &offset, sizeof(struct srq_record), LIMIT_SRQ);
+    place(&segment.pds, &offset, sizeof(struct pd_record), LIMIT_PD);
+    return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
+}
+
+static int create_memfd(void)
+{
+    int fd = sys_memfd_create("softhca", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+    if (fd == -EINVAL) /* before Linux 6.3 */
+        fd = sys_memfd_create("softhca", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return fd;
+}
+
+/* Sizes and maps the memfd with the largest arena that is to be had. */
+static char *map_arena(int fd, int *ret_error)
+{
+    struct rlimit file_size;
+    char *base = NULL;
+
+    *ret_error = -ENOMEM;
+    if (getrlimit(RLIMIT_FSIZE, &file_size) != 0)
+        file_size.rlim_cur = RLIM_INFINITY;
+    for (uint64_t size = ARENA_LARGEST; size >= ARENA_SMALLEST && !base; size /= 2) {
+        uint64_t total = segment.arena_offset + size;
+
+        /* Growing a file beyond the limit would raise SIGXFSZ in our host. */
+        if (file_size.rlim_cur != RLIM_INFINITY && total > file_size.rlim_cur)
+            continue;
+        if (ftruncate(fd, (off_t)total) != 0) {
+            *ret_error = -errno;
+            continue;
+        }
+        base = sys_mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0, ret_error);
+        segment.arena_size = size;
+    }
+    return base;
+}
+
+static void read_program_name(char *name, size_t size)
+{
+    int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    ssize_t length = 0;
+
+    if (fd >= 0) {
+        length = max_of(read(fd, name, size - 1), (ssize_t)0);
+        close(fd);
+    }
+    name[length] = '\0';
+    name[strcspn(name, "\n")] = '\0';
+}
+
+static void fill_header(struct segment_header *header)
+{
+    header->version = SEGMENT_VERSION;
+    header->header_size = sizeof(*header);
+    header->total_size = segment.arena_offset + segment.arena_size;
+    sys_random(header->instance, sizeof(header->instance));
+    header->pid = getpid();
+    header->uid = getuid();
+    header->start_ns = sys_now();
+    read_program_name(header->program, sizeof(header->program));
+    header->keys = segment.keys;
+    header->qps = segment.qps;
+    header->cqs = segment.cqs;
+    header->srqs = segment.srqs;
+    header->pds = segment.pds;
+    header->arena_offset = segment.arena_offset;
+    header->arena_size = segment.arena_size;
+    /* Last: a reader that sees it sees the rest. */
+    atomic_thread_fence(memory_order_release);
+    __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
+}
+
+static int open_locked(void)
+{
+    int saved = errno, error, fd = create_memfd();
+    char *base;
+
+    if (fd < 0)
+        return fd;
+    segment.arena_offset = place_tables();
+    base = map_arena(fd, &error);
+    if (!base) {
+        log_error("segment: no room for %llu MiB: %s", (ARENA_SMALLEST + segment.arena_offset) >> 20,
+                  strerror(-error));
+        goto close_fd;
+    }
+    error = arena_init(&segment.arena, segment.arena_size);
+    if (error)
+        goto unmap;
+    /* Whoever maps it may rely on its size. */
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        error = -errno;
+        goto free_arena;
+    }
+    /* A core dump would walk every page of the arena's address range. The tables stay in. */
+    syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);
+    fill_header((struct segment_header *)base);
+    segment.fd = fd;
+    atomic_store_explicit(&segment.base, base, memory_order_release);
+    errno = saved;
+    return 0;
+
+free_arena:
+    arena_fini(&segment.arena);
+unmap:
+    sys_munmap(base, segment.arena_offset + segment.arena_size);
+close_fd:
+    close(fd);
+    errno = saved;
+    return error;
+}
+
+int segment_open(void)
+{
+    int error = 0;
+
+    lock_acquire(&segment.lock);
+    if (!atomic_load_explicit(&segment.base, memory_order_relaxed))
+        error = open_locked();
+    lock_release(&segment.lock);
+    return error;
+}
+
+void *segment_at(uint64_t offset)
+{
+    return atomic_load_explicit(&segment.base, memory_order_relaxed) + offset;
+}
+
+struct segment_header *segment_header(void)
+{
+    return segment_at(0);
+}
+
+int segment_fd(void)
+{
+    return segment.fd;
+}
+
+struct key_table *segment_keys(void)
+{
+    return segment_at(segment.keys.offset);
+}
+
+struct qp_record *segment_qp(uint32_t slot)
+{
+    return (struct qp_record *)segment_at(segment.qps.offset) + slot;
+}
+
+struct cq_record *segment_cq(uint32_t number)
+{
+    return (struct cq_record *)segment_at(segment.cqs.offset) + number;
+}
+
+struct srq_record *segment_srq(uint32_t number)
+{
+    return (struct srq_record *)segment_at(segment.srqs.offset) + number;
+}
+
+struct pd_record *segment_pd(uint32_t number)
+{
+    return (struct pd_record *)segment_at(segment.pds.offset) + number;
+}
+
+uint64_t segment_allocate(size_t size)
+{
+    int64_t offset;
+
+    lock_acquire(&segment.lock);
+    offset = size <= segment.arena_size ? arena_take(&segment.arena, size) : -ENOMEM;
+    lock_release(&segment.lock);
+    return offset < 0 ? 0 : segment.arena_offset + (uint64_t)offset;
+}
+
+void segment_release(uint64_t offset, size_t size)
+{
+    /* Before the extent can be taken again: what is allocated is zero. */
+    if (sys_punch_hole(segment.fd, (off_t)offset, (off_t)arena_extent(size)) < 0)
+        memset(segment_at(offset), 0, arena_extent(size));
+    lock_acquire(&segment.lock);
+    arena_return(&segment.arena, offset - segment.arena_offset, size);
+    lock_release(&segment.lock);
+}
+
+void segment_after_fork_in_child(void)
+{
+    char *base = atomic_load_explicit(&segment.base, memory_order_relaxed);
+
+    number_pools_reset();
+    if (base) {
+        /* Only what was ever used, where the kernel accounts for private mappings (overcommit_memory 2). The
+         * rest becomes inaccessible: nothing points there. */
+        uint64_t used = segment.arena_offset + segment.arena.high_water;
+        uint64_t rest = segment.arena_size - segment.arena.high_water;
+        int error = 0;
+
+        if (!sys_mmap(base, used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, segment.fd,
+                      0, &error)) {
+            log_error("segment: no private copy after fork: %s", strerror(-error));
+            sys_mmap(base, used, PROT_READ, MAP_PRIVATE | MAP_FIXED, segment.fd, 0, NULL);
+        }
+        if (rest)
+            sys_mmap(base + used, rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+                     -1, 0, NULL);
+        syscall(SYS_close, segment.fd);
+    }
+    arena_fini(&segment.arena);
+    memset(&segment, 0, sizeof(segment));
+    segment.fd = -1;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "object_fixture.h"
+
+struct port_calls port_calls;
+struct context *context, *other_context;
+
+static void progress(void)
+{
+    port_calls.progress++;
+    if (port_calls.on_progress)
+        port_calls.on_progress();
+}
+
+static void expect_sleep(void)
+{
+    port_calls.expect_sleep++;
+}
+
+static void cq_overrun(struct cq *cq)
+{
+    port_calls.cq_overrun++;
+}
+
+static void moderation_timer(struct cq *cq, ns_t delay)
+{
+    port_calls.moderation_timer++;
+    port_calls.moderation_delay = delay;
+}
+
+static void moderation_cancel(struct cq *cq)
+{
+    port_calls.moderation_cancel++;
+}
+
+static const struct object_ports ports = {
+    .progress = progress,
+    .expect_sleep = expect_sleep,
+    .cq_overrun = cq_overrun,
+    .moderation_timer = moderation_timer,
+    .moderation_cancel = moderation_cancel,
+};
+
+int open_contexts(void **state)
+{
+    memset(&port_calls, 0, sizeof(port_calls));
+    object_ports = &ports;
+    return context_open(&host_devices.devices[0], &context) ||
+           context_open(&host_devices.devices[1], &other_context);
+}
+
+/* Every test gives back what it made. */
+int close_contexts(void **state)
+{
+    int leaked = context->objects != 0 || other_context->objects != 0;
+
+    context_close(context);
+    context_close(other_context);
+    return leaked;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The object room on its own: what it asks of the engine is counted here. */
+#ifndef UNIT_OBJECT_FIXTURE_H
+#define UNIT_OBJECT_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "object/context.h"
+#include "object/cq.h"
+#include "object/device.h"
+#include "object/pd.h"
+#include "object/ports.h"
+
+struct port_calls {
+    unsigned progress, expect_sleep, cq_overrun, moderation_timer, moderation_cancel;
+    ns_t moderation_delay;
+    void (*on_progress)(void); /* what arrives while an empty CQ is polled */
+};
+extern struct port_calls port_calls;
+
+/* One context of one device, and one that is foreign to it. */
+extern struct context *context, *other_context;
+
+int open_contexts(void **state);
+int close_contexts(void **state);
+
+static inline bool readable(int fd)
+{
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+
+    return poll(&wait, 1, 0) == 1;
+}
+
+static inline void set_nonblocking(int fd)
+{
+    assert_return_code(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK), errno);
+}
+
+#endif
