@@ -177,6 +177,34 @@ def test_a_device_per_interface_with_an_address_loopback_last():
     tap.equal(len({device["node_guid"] for device in listing}), len(listing))
 
 
+def ucx_transports(*options):
+    if not shutil.which("ucx_info"):
+        raise tap.Skip("ucx_info is not installed")
+    result = softhca("run", *options, "--", "ucx_info", "-d")
+    tap.equal(result.returncode, 0, result.stderr)
+    found, transport = set(), ""
+    for line in result.stdout.splitlines():
+        words = line.lstrip("# ").split()
+        if words[:1] == ["Transport:"]:
+            transport = words[1]
+        elif words[:1] == ["Device:"]:
+            found.add((transport, words[1]))
+    return found
+
+
+def test_ucx_finds_the_devices():
+    found = ucx_transports()
+    for device in devices():
+        for transport in "rc_verbs", "ud_verbs":
+            assert (transport, device["name"] + ":1") in found, (transport, device["name"], sorted(found))
+
+
+def test_ucx_finds_them_through_the_shim_only():
+    if os.path.exists("/dev/infiniband"):
+        raise tap.Skip("this machine has a /dev/infiniband of its own")
+    assert "rc_verbs" not in {transport for transport, _ in ucx_transports("--no-shim")}
+
+
 def test_run_can_name_the_devices():
     result = softhca("run", "--devices", "mlx5_0", "--", "ls", "/sys/class/infiniband")
     assert "mlx5_0" in result.stdout.split(), result
