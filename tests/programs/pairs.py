@@ -25,6 +25,10 @@ class Failure(Exception):
     """The case did not hold; the text says why."""
 
 
+class Skip(Exception):
+    """This machine cannot show it; the text says why."""
+
+
 class Host:
     """Where the programs find the library, and who runs them."""
 

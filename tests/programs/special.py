@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import judge
-from pairs import Failure, Side, free_port, run_pair
+from pairs import Failure, Side, Skip, free_port, run_pair
 
 # Signals that no thread can block, and the two that libc keeps for itself and never lets a mask hold.
 UNBLOCKABLE = {int(signal.SIGKILL), int(signal.SIGSTOP), 32, 33}
@@ -91,36 +91,64 @@ def check_devinfo(host):
         raise Failure(f'GID 0 of the first device is {first}, not an IPv4 address of one of {real}')
 
 
+class Watch:
+    """ibv_asyncwatch on a terminal, so that its lines leave their buffer."""
+
+    def __init__(self, host, argv):
+        self.master, slave = pty.openpty()
+        os.set_blocking(self.master, False)
+        self.side = Side(host, argv, stdout=slave)
+        os.close(slave)
+        self.deadline = time.monotonic() + 20
+        self.text = ''
+
+    def until(self, words):
+        while words not in self.text:
+            if self.side.p.poll() is not None or time.monotonic() > self.deadline:
+                raise Failure(f'no {words!r} in {self.text!r}, status {self.side.p.poll()}')
+            try:
+                self.text += os.read(self.master, 4096).decode()
+            except OSError:  # nothing yet, or the other end of a terminal closed
+                time.sleep(0.005)
+
+    def until_asleep(self):
+        while _state(self.side.pid) != 'S':
+            if time.monotonic() > self.deadline:
+                raise Failure(f'does not sleep: state {_state(self.side.pid)}')
+            time.sleep(0.005)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.side.kill()
+        self.side.out.close()
+        os.close(self.master)
+
+
 def check_asyncwatch(host):
     """It opens its device, says so, sleeps, and an ordinary signal ends it."""
-    master, slave = pty.openpty()  # so that the line leaves its buffer
-    side = Side(host, ['ibv_asyncwatch'], stdout=slave)
-    os.close(slave)
-    deadline = time.monotonic() + 20
-    text = b''
-    try:
-        os.set_blocking(master, False)
-        while b'async event FD' not in text:
-            if side.p.poll() is not None or time.monotonic() > deadline:
-                raise Failure(f'no line about its FD: {text!r}, status {side.p.poll()}')
-            try:
-                text += os.read(master, 4096)
-            except BlockingIOError:
-                time.sleep(0.005)
-            except OSError:  # the other end of a terminal closed
-                time.sleep(0.005)
-        while _state(side.pid) != 'S':
-            if time.monotonic() > deadline:
-                raise Failure(f'does not sleep: state {_state(side.pid)}')
-            time.sleep(0.005)
-        os.kill(side.pid, signal.SIGTERM)
-        status = side.wait(deadline)
+    with Watch(host, ['ibv_asyncwatch']) as watch:
+        watch.until('async event FD')
+        watch.until_asleep()
+        os.kill(watch.side.pid, signal.SIGTERM)
+        status = watch.side.wait(watch.deadline)
         if status != -signal.SIGTERM:
             raise Failure(f'SIGTERM left it with status {status}')
-    finally:
-        side.kill()
-        side.out.close()
-        os.close(master)
+
+
+def check_asyncwatch_event(host):
+    """An address that comes is an event. In a network namespace of its own, where the user may add one."""
+    inside = ['unshare', '--user', '--map-root-user', '--net']
+    try:
+        output(host, [*inside, 'true'])
+    except Failure as e:
+        raise Skip('this machine allows no user namespaces') from e
+    with Watch(host, [*inside, 'sh', '-c', 'ip link set lo up && exec ibv_asyncwatch']) as watch:
+        watch.until('async event FD')
+        enter = ['nsenter', '--target', str(watch.side.pid), '--user', '--preserve-credentials', '--net']
+        output(host, [*enter, 'ip', 'addr', 'add', '198.51.100.7/32', 'dev', 'lo'])
+        watch.until('GID')
 
 
 def _state(pid):
@@ -189,6 +217,7 @@ CHECKS = (
     ('ibv_devices', check_devices),
     ('ibv_devinfo -v', check_devinfo),
     ('ibv_asyncwatch', check_asyncwatch),
+    ('ibv_asyncwatch sees an address come', check_asyncwatch_event),
     ('helper threads block all signals', check_thread_masks),
     ('no descriptor survives exec', check_no_descriptors_inherited),
 )
