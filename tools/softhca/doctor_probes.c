@@ -291,25 +291,6 @@ static void probe_processors(struct finding *ret)
                 "one: two processes that poll take turns, latency is that of the scheduler");
 }
 
-static void probe_seccomp(struct finding *ret)
-{
-    FILE *file = fopen("/proc/self/status", "re");
-    char line[256];
-    int mode = 0;
-
-    while (file && fgets(line, sizeof(line), file)) {
-        if (sscanf(line, "Seccomp: %d", &mode) == 1)
-            break;
-    }
-    if (file)
-        fclose(file);
-    if (mode == 0)
-        finding_set(ret, FINDING_OK, "no filter");
-    else
-        finding_set(ret, FINDING_NOTE,
-                    "system calls are filtered (a container): what it refuses is told above");
-}
-
 static void probe_user_namespace(struct finding *ret)
 {
     FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
@@ -373,14 +354,43 @@ static void probe_dev_infiniband(struct finding *ret)
                     "no /dev/infiniband: softhca run shows one to programs that look for it (UCX)");
 }
 
+/* A number from /proc/self/status; 0 if it is not there. */
+static long own_status(const char *field)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    size_t length = strlen(field);
+    char line[256];
+    long value = 0;
+
+    while (file && fgets(line, sizeof(line), file)) {
+        if (strncmp(line, field, length) == 0 && line[length] == ':') {
+            value = strtol(line + length + 1, NULL, 10);
+            break;
+        }
+    }
+    if (file)
+        fclose(file);
+    return value;
+}
+
+static void probe_seccomp(struct finding *ret)
+{
+    if (own_status("Seccomp") == 0)
+        finding_set(ret, FINDING_OK, "no filter");
+    else
+        finding_set(ret, FINDING_NOTE,
+                    "system calls are filtered (a container): what it refuses is told in the other lines");
+}
+
 static void probe_tracer(struct finding *ret)
 {
-    if (getenv("LD_BIND_NOW") || getenv("VALGRIND_LIB"))
-        finding_set(ret, FINDING_NOTE, "LD_BIND_NOW or VALGRIND_LIB is set");
+    long tracer = own_status("TracerPid");
+
+    if (tracer)
+        finding_set(ret, FINDING_NOTE, "process %ld traces this one: a stopped process answers nobody",
+                    tracer);
     else
-        finding_set(ret, FINDING_OK,
-                    "valgrind and gdb: programs run under them; system calls that valgrind does not "
-                    "know are reported as refused, and the ring serves");
+        finding_set(ret, FINDING_OK, "nobody traces this process");
 }
 
 const struct probe probes[] = {
