@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Headers between bytes and struct packet (IBA 9.2-9.3): BTH and the extension headers that its opcode
- * announces, in the order BTH, DETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
+ * announces, in the order DETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
 #ifndef WIRE_CODEC_H
 #define WIRE_CODEC_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "wire/opcode.h"
 #include "wire/packet.h"
 
 enum header_length {
@@ -21,5 +22,27 @@ enum header_length {
     ICRC_LENGTH = 4,
     HEADER_LENGTH_MAX = BTH_LENGTH + ATOMIC_ETH_LENGTH,
 };
+
+/* Payload goes in words of four bytes; BTH says how many of the last are padding (IBA 9.2.4). */
+static inline uint32_t codec_pad(uint32_t payload_length)
+{
+    return -payload_length & 3;
+}
+
+/* What UDP carries of this packet: headers, payload, padding, ICRC. */
+static inline uint32_t codec_udp_payload_length(const struct packet *packet)
+{
+    return opcode_table[packet->opcode].header_length + packet->payload_length +
+           codec_pad(packet->payload_length) + ICRC_LENGTH;
+}
+
+/* The UDP payload of a RoCEv2 packet without its ICRC, which has been checked. Hostile: whatever the bytes
+ * are, the answer is a packet whose payload lies inside them, or -EPROTO (malformed), or -EPROTONOSUPPORT (an
+ * opcode that we do not know). grh stays zero: the caller knows the IP header. */
+int codec_decode(const void *bytes, size_t length, struct packet *ret_packet);
+
+/* The headers of a packet; returns how many bytes, 0 for an opcode that we do not know. Payload, codec_pad()
+ * bytes of zeros and the ICRC are the caller's to append. */
+size_t codec_encode(const struct packet *packet, uint8_t ret_bytes[HEADER_LENGTH_MAX]);
 
 #endif

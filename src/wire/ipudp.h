@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* IP and UDP around a RoCEv2 packet. */
+#ifndef WIRE_IPUDP_H
+#define WIRE_IPUDP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire/packet.h"
+
+#define ROCE_UDP_PORT 4791
+
+enum ip_length {
+    IPV4_LENGTH = 20,
+    IPV6_LENGTH = 40,
+    UDP_LENGTH = 8,
+    GRH_AREA_LENGTH = 40, /* in front of each UD receive (verbs-contract §8.1) */
+};
+
+/* ::ffff:a.b.c.d */
+bool ipudp_gid_is_ipv4(const uint8_t gid[16]);
+
+/* The first 40 bytes of a UD receive: the IPv6 header, or zeros and the IPv4 header in bytes 20-39 with a
+ * valid checksum, by which ibv_init_ah_from_wc() tells them apart. */
+void ipudp_build_grh_area(const struct packet_grh *grh, uint32_t udp_payload_length,
+                          uint8_t ret_area[GRH_AREA_LENGTH]);
+
+/* The Internet checksum (RFC 1071) of an even number of bytes, in host order. */
+uint16_t ipudp_checksum(const uint8_t *bytes, uint32_t length);
+
+#endif
