@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Runs a fuzz target without libFuzzer. usage: fuzz_… [ROUNDS] [FILE…]   Files (a crash that libFuzzer found)
+ * are run alone. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "fuzz.h"
+
+#define SEEDS_MAX  256
+#define LENGTH_MAX 256
+
+static struct {
+    uint8_t bytes[LENGTH_MAX];
+    size_t length;
+} seeds[SEEDS_MAX];
+static size_t seed_count;
+
+static void add_seed(const uint8_t *bytes, size_t length)
+{
+    require(seed_count < SEEDS_MAX && length <= LENGTH_MAX);
+    memcpy(seeds[seed_count].bytes, bytes, length);
+    seeds[seed_count++].length = length;
+}
+
+static uint64_t random_state = 0x2545f4914f6cdd1d;
+
+static uint32_t draw(uint32_t below)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 32) % below;
+}
+
+/* A copy of exactly that size, so that an address sanitizer sees a read past the end. */
+static void run(const uint8_t *bytes, size_t length)
+{
+    uint8_t *exact = malloc(length ? length : 1);
+
+    require(exact);
+    memcpy(exact, bytes, length);
+    LLVMFuzzerTestOneInput(exact, length);
+    free(exact);
+}
+
+static size_t mutate(uint8_t *bytes, size_t length)
+{
+    for (uint32_t changes = 1 + draw(4); changes; changes--) {
+        switch (draw(5)) {
+        case 0: /* one bit */
+            if (length)
+                bytes[draw((uint32_t)length)] ^= (uint8_t)(1u << draw(8));
+            break;
+        case 1: /* one byte, with a liking for the ends of the range */
+            if (length)
+                bytes[draw((uint32_t)length)] = (uint8_t)(draw(2) ? draw(256) : draw(2) * 255);
+            break;
+        case 2: /* shorter */
+            length = draw((uint32_t)length + 1);
+            break;
+        case 3: /* longer */
+            while (length < LENGTH_MAX && draw(8))
+                bytes[length++] = (uint8_t)draw(256);
+            break;
+        case 4: /* the tail of another */
+            if (length) {
+                const size_t other = draw((uint32_t)seed_count), at = draw((uint32_t)length);
+
+                if (seeds[other].length > at) {
+                    memcpy(bytes + at, seeds[other].bytes + at, seeds[other].length - at);
+                    length = seeds[other].length;
+                }
+            }
+            break;
+        }
+    }
+    return length;
+}
+
+static void run_file(const char *name)
+{
+    static uint8_t bytes[1 << 20];
+    FILE *file = fopen(name, "rb");
+
+    require(file);
+    run(bytes, fread(bytes, 1, sizeof(bytes), file));
+    fclose(file);
+}
+
+int main(int argc, char **argv)
+{
+    const unsigned long rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 200000;
+
+    for (int i = 2; i < argc; i++)
+        run_file(argv[i]);
+    if (argc > 2)
+        return 0;
+
+    fuzz_seeds(add_seed);
+    require(seed_count);
+    for (size_t i = 0; i < seed_count; i++)
+        run(seeds[i].bytes, seeds[i].length);
+    for (unsigned long i = 0; i < rounds; i++) {
+        uint8_t bytes[LENGTH_MAX];
+        const size_t seed = draw((uint32_t)seed_count);
+
+        memcpy(bytes, seeds[seed].bytes, LENGTH_MAX);
+        run(bytes, mutate(bytes, seeds[seed].length));
+    }
+    return 0;
+}
