@@ -51,6 +51,13 @@ int sys_munmap(void *address, size_t length)
     return (int)value_or_error(syscall(SYS_munmap, address, length), saved);
 }
 
+int sys_madvise(void *address, size_t length, int advice)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_madvise, address, length, advice), saved);
+}
+
 int sys_memfd_create(const char *name, unsigned flags)
 {
     int saved = errno;

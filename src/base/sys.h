@@ -25,6 +25,7 @@ long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
 /* MAP_FAILED is never returned: NULL on failure, with the reason in *ret_error (-errno) if that is not NULL. */
 void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error);
 int sys_munmap(void *address, size_t length);
+int sys_madvise(void *address, size_t length, int advice);
 int sys_memfd_create(const char *name, unsigned flags);
 /* fallocate(PUNCH_HOLE): frees the pages and makes them zero; on failure the caller who relies on that clears them. */
 int sys_punch_hole(int fd, off_t offset, off_t length);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The door of the local room: how processes of one host (one network namespace) reach each other.
  *
- * Names. QP numbers are granted in blocks of 256; a process owns a block by holding the abstract unix socket named after it, which it
- * listens on. Whoever wants to reach a QP number connects there. The kernel arbitrates, releases at death, scopes to the namespace.
- * Links. A link joins two processes (or a process with itself): a sealed memfd with LOCAL_LANES ring pairs, made by the connector and
- * checked by the acceptor, and the connected socket, which stays open as doorbell. A link is usable in both directions.
- * Lanes. QPs of a link are spread over its lanes by QP number; order holds within a lane. A lane that carried something lately is hot and
- * is polled; a cold one makes the writer ring the doorbell, which wakes the helper thread.
- * Death. A link whose peer is dead (pidfd) or gone (end of the socket) is reported down once, and freed after a rundown.
+ * Names. QP numbers are granted in blocks of 256; a process owns a block by holding the abstract unix socket
+ * named after it, which it listens on. Whoever wants to reach a QP number connects there. The kernel
+ * arbitrates, releases at death, scopes to the namespace. Links. A link joins two processes (or a process
+ * with itself): a sealed memfd with LOCAL_LANES ring pairs, made by the connector and checked by the
+ * acceptor, and the connected socket, which stays open as doorbell. A link is usable in both directions.
+ * Lanes. QPs of a link are spread over its lanes by QP number; order holds within a lane. A lane that carried
+ * something lately is hot and is polled; a cold one makes the writer ring the doorbell, which wakes the
+ * helper thread. Death. A link whose peer is dead (pidfd) or gone (end of the socket) is reported down once,
+ * and freed after a rundown.
  */
 #ifndef LOCAL_LOCAL_H
 #define LOCAL_LOCAL_H
@@ -20,7 +22,7 @@
 #include "base/types.h"
 #include "wire/packet.h"
 
-#define LOCAL_LANES 4
+#define LOCAL_LANES      4
 #define LOCAL_BLOCK_QPNS 256
 
 struct link;
@@ -30,36 +32,45 @@ struct lane; /* one lane of one link: a ring to the peer and one from it */
 struct local_ops {
     /* payload and references are valid during the call only. */
     void (*packet)(struct lane *lane, const struct packet *packet);
-    /* End of a batch of one lane (also when nothing came): flush what is owed. more: the lane had packets. */
+    /* End of a batch of one lane: flush what is owed. had_packets false: once, at the first poll that finds
+     * the lane empty after a batch. */
     void (*batch_end)(struct lane *lane, bool had_packets);
-    /* A block's owner was found, or is known to be missing (link NULL, retry by local_resolve later). Helper thread. */
+    /* A block's owner was found, or is known to be missing (link NULL, retry by local_resolve later). Helper
+     * thread. */
     void (*resolved)(uint32_t block, struct link *link);
-    /* The peer died or left. Called once, by the helper thread, no lane lock held; after it returns and a rundown, the link is freed. */
+    /* The peer died or left. Called once, by the helper thread, no lane lock held; after it returns and a
+     * rundown, the link is freed. */
     void (*link_down)(struct link *link);
     /* The ring to the peer has room again after -EAGAIN. Any thread, no lock held. */
     void (*lane_writable)(struct lane *lane);
 };
 
-/* --- this process --------------------------------------------------------------------------------------------- */
+/* --- this process
+ * --------------------------------------------------------------------------------------------- */
 
-/* First use (and again in a forked child): instance identity and the epoll set. 0 or -errno. mechanism: SOFTHCA_LOCAL. */
+/* First use (and again in a forked child): instance identity and the epoll set. 0 or -errno. mechanism:
+ * SOFTHCA_LOCAL. */
 int local_start(const struct local_ops *ops);
 /* atfork, in the child: forgets everything, closes our descriptors, touches no shared memory. */
 void local_after_fork_in_child(void);
-/* A descriptor for the helper's epoll: readable when local_dispatch() has something to do (rendezvous, doorbell, death). */
+/* A descriptor for the helper's epoll: readable when local_dispatch() has something to do (rendezvous,
+ * doorbell, death). */
 int local_event_fd(void);
-/* Handles what made the descriptor readable. Helper thread only. Returns true if lanes became hot (poll now). */
+/* Handles what made the descriptor readable. Helper thread only, outside every rundown section and lock (it
+ * waits for rundowns). Returns true if lanes became hot or may be writable (poll now). */
 bool local_dispatch(void);
 
-/* QP numbers: unique on the host, never 0, 1 or 0xffffff, not reused before a whole round of the process's numbers. May take a
- * new block (binds a socket). 0 or -EAGAIN/-EMFILE... */
+/* QP numbers: unique on the host, never 0, 1 or 0xffffff, not reused before a whole round of the process's
+ * numbers. May take a new block (binds a socket). 0 or -EAGAIN/-EMFILE... */
 int local_qpn_allocate(uint32_t *ret_qpn);
 void local_qpn_release(uint32_t qpn);
 
-/* --- links ------------------------------------------------------------------------------------------------------ */
+/* --- links
+ * ------------------------------------------------------------------------------------------------------ */
 
-/* The link to the owner of the number; NULL if not known yet (then ops->resolved() follows, unless nobody owns the block: it follows
- * with NULL and the caller may ask again later). Lock-free when known; inside a rundown section. */
+/* The link to the owner of the number; NULL if not known yet (then ops->resolved() follows, unless nobody
+ * owns the block: it follows with NULL and the caller may ask again later). Lock-free when known; inside a
+ * rundown section. */
 struct link *local_resolve(uint32_t qpn);
 /* The lane that a QP number uses on a link. */
 struct lane *link_lane(struct link *link, uint32_t local_qpn);
@@ -72,36 +83,49 @@ bool link_can_reference(const struct link *link);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 
+/* From which message length on by reference pays: 1 with SOFTHCA_LOCAL=cma, UINT32_MAX with
+ * SOFTHCA_LOCAL=ring. */
+uint32_t local_reference_from(void);
+
 /* Largest payload of a packet that carries its bytes, and of one by reference. */
 #define LOCAL_MTU           8192u
 #define LOCAL_REFERENCE_MTU (256u * 1024)
 
-/* Writes one packet with its gathered payload into the lane's ring. 0, -EAGAIN (full; lane_writable() follows), -EHOSTUNREACH (dead).
- * Any thread inside a rundown section; takes the lane's transmit lock, a leaf. Does not ring: see lane_ring(). */
-int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather, unsigned gather_count);
+/* Writes one packet with its gathered payload into the lane's ring. 0, -EAGAIN (full; lane_writable()
+ * follows), -EHOSTUNREACH (dead). Any thread inside a rundown section; takes the lane's transmit lock, a
+ * leaf. Does not ring: see lane_ring(). */
+int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
+              unsigned gather_count);
 /* Rings the doorbell if the reader of this lane sleeps. Once after a batch of lane_send(), without locks. */
 void lane_ring(struct lane *lane);
 
-/* Copies between a peer's memory and ours, for packets by reference received from this link (self: memcpy). Bytes counted by the
- * shorter side never differ: checked. 0, -EFAULT, -ESRCH (peer died; what was copied is void), -EPERM. */
-int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count, const struct iovec *to,
-              unsigned to_count);
-int link_push(struct link *link, const struct packet_reference *to, unsigned to_count, const struct iovec *from,
-              unsigned from_count);
+/* After -EAGAIN: is lane_writable() still to come? Whoever notes down that something waits for the lane asks
+ * this afterwards: if not, the notification may have come before the note, and it is time to try again. */
+bool lane_is_blocked(const struct lane *lane);
 
-/* --- progress ------------------------------------------------------------------------------------------------- */
+/* Copies between a peer's memory and ours, for packets by reference received from this link (self: memcpy).
+ * Bytes counted by the shorter side never differ: checked. 0, -EFAULT, -ESRCH (peer died; what was copied is
+ * void), -EPERM. */
+int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
+              const struct iovec *to, unsigned to_count);
+int link_push(struct link *link, const struct packet_reference *to, unsigned to_count,
+              const struct iovec *from, unsigned from_count);
 
-/* Takes packets from all hot lanes, at most `budget` from each; lanes that another thread is polling are left to it. Returns the number
- * taken. Inside a rundown section. */
+/* --- progress
+ * ------------------------------------------------------------------------------------------------- */
+
+/* Takes packets from all hot lanes, at most `budget` from each; lanes that another thread is polling are left
+ * to it. Returns the number taken. Inside a rundown section. */
 unsigned local_poll(unsigned budget);
-/* Nobody is going to poll: makes every lane cold, so that writers ring, then looks once more. Returns false (all hot again) if something
- * had come meanwhile. */
+/* Nobody is going to poll: makes every lane cold, so that writers ring, then looks once more. Returns false
+ * (all hot again) if something had come meanwhile. */
 bool local_prepare_sleep(void);
 
-/* Visits every process on the host that owns a block, for multicast: makes links where there are none (resolved later) and calls visit for each
- * link that is up, this process included. */
+/* Visits every process on the host that owns a block, for multicast: makes links where there are none
+ * (resolved later) and calls visit for each link that is up, this process included. */
 void local_for_each_peer(void (*visit)(struct link *link, void *argument), void *argument);
-/* Starts connecting to every process of this host that owns a block and is not linked yet (multicast). Helper thread or caller. */
+/* Starts connecting to every process of this host that owns a block and is not linked yet (multicast). Helper
+ * thread or caller. */
 void local_discover_peers(void);
 
 #endif

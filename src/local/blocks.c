@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QP numbers. Numbers are granted round robin over all blocks of the process, each block from a random number
+ * on, and a new block is taken while fewer than RESTING numbers are free: so a released number rests for at
+ * least that many others, and a peer's late packet finds nobody. */
+#include "local/blocks.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/greeting.h"
+#include "local/rendezvous.h"
+#include "local/start.h"
+
+#define RESTING    64
+#define BLOCKS_MAX 4096 /* a million QPs; descriptors end before */
+#define BIND_TRIES 256
+#define BACKLOG    64
+
+struct block {
+    struct event_source listener;
+    uint32_t number;
+    uint32_t first; /* where the round begins */
+    uint64_t used[LOCAL_BLOCK_QPNS / 64];
+};
+
+static struct lock lock = LOCK_INIT; /* guards all below */
+static struct block *blocks[BLOCKS_MAX];
+static unsigned block_count, used_count;
+static unsigned cursor; /* the next number's turn: block cursor / 256, its (cursor % 256)th number */
+static bool watching = true;
+
+void blocks_after_fork_in_child(void)
+{
+    lock_init(&lock);
+    memset(blocks, 0, sizeof(blocks)); /* lost: small, and the lock may have been held */
+    block_count = used_count = cursor = 0;
+    watching = true;
+}
+
+void blocks_watch(bool watch)
+{
+    lock_acquire(&lock);
+    watching = watch;
+    for (unsigned i = 0; i < block_count; i++)
+        event_change(&blocks[i]->listener, watch ? EPOLLIN : 0);
+    lock_release(&lock);
+}
+
+/* Binds the name of a block that nobody has. 0 or -errno. */
+static int bind_block(int fd, uint32_t *ret_number)
+{
+    for (int i = 0; i < BIND_TRIES; i++) {
+        struct sockaddr_un address;
+        uint16_t number;
+        socklen_t length;
+
+        sys_random(&number, sizeof(number));
+        if (number == 0 || number > BLOCKS_LAST)
+            continue;
+        length = block_address(number, &address);
+        if (bind(fd, (struct sockaddr *)&address, length) == 0) {
+            *ret_number = number;
+            return 0;
+        }
+        if (errno != EADDRINUSE)
+            return -errno;
+    }
+    return -EAGAIN;
+}
+
+static int open_block(struct block *block)
+{
+    int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error;
+
+    if (fd < 0)
+        return -errno;
+    error = bind_block(fd, &block->number);
+    if (!error && listen(fd, BACKLOG) < 0)
+        error = -errno;
+    block->listener.fd = fd;
+    block->listener.ready = rendezvous_accept;
+    if (!error)
+        error = event_add(&block->listener, watching ? EPOLLIN : 0);
+    if (error) {
+        block->listener.fd = -1;
+        fd_close(fd);
+    }
+    return error;
+}
+
+static int take_block(void)
+{
+    struct link *self = local_self_link();
+    struct block *block;
+    int error;
+
+    if (!self)
+        return -ENOMEM;
+    if (block_count == BLOCKS_MAX)
+        return -EAGAIN;
+    block = calloc(1, sizeof(*block));
+    if (!block)
+        return -ENOMEM;
+    error = open_block(block);
+    if (error) {
+        log_error("no new block of QP numbers: %s", strerror(-error));
+        free(block);
+        return error;
+    }
+    sys_random(&block->first, sizeof(block->first));
+    link_table_set(block->number, self);
+    cursor = block_count * LOCAL_BLOCK_QPNS;
+    blocks[block_count++] = block;
+    log_debug("QPN block %04x is ours", block->number);
+    return 0;
+}
+
+static uint32_t grant(void)
+{
+    for (;;) {
+        struct block *block = blocks[cursor / LOCAL_BLOCK_QPNS];
+        uint32_t number = (block->first + cursor) % LOCAL_BLOCK_QPNS;
+
+        cursor = (cursor + 1) % (block_count * LOCAL_BLOCK_QPNS);
+        if (block->used[number / 64] >> (number % 64) & 1)
+            continue;
+        block->used[number / 64] |= 1ull << (number % 64);
+        used_count++;
+        return block->number * LOCAL_BLOCK_QPNS + number;
+    }
+}
+
+int local_qpn_allocate(uint32_t *ret_qpn)
+{
+    int saved = errno, error = 0;
+    unsigned unused;
+
+    lock_acquire(&lock);
+    unused = block_count * LOCAL_BLOCK_QPNS - used_count;
+    if (unused < RESTING)
+        error = take_block();
+    /* Without a new one: rather a number that has rested for a short time than none. */
+    if (unused || !error) {
+        *ret_qpn = grant();
+        error = 0;
+    }
+    lock_release(&lock);
+    errno = saved;
+    return error;
+}
+
+void local_qpn_release(uint32_t qpn)
+{
+    uint32_t number = qpn % LOCAL_BLOCK_QPNS;
+    uint64_t bit = 1ull << (number % 64);
+
+    lock_acquire(&lock);
+    for (unsigned i = 0; i < block_count; i++) {
+        if (blocks[i]->number != qpn / LOCAL_BLOCK_QPNS)
+            continue;
+        if (blocks[i]->used[number / 64] & bit) {
+            blocks[i]->used[number / 64] &= ~bit;
+            used_count--;
+        }
+        break;
+    }
+    lock_release(&lock);
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The QPN blocks of this process: local_qpn_allocate(), local_qpn_release(). */
+#ifndef LOCAL_BLOCKS_H
+#define LOCAL_BLOCKS_H
+
+#include <stdbool.h>
+
+void blocks_after_fork_in_child(void);
+/* Descriptors are short (accept failed): stops watching the listeners, and watches them again. Helper thread.
+ */
+void blocks_watch(bool watch);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/event.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+#define FDS_MAX (1u << 20) /* the kernel's own default limit (fs.nr_open) */
+#define BATCH   32
+
+static _Atomic uint64_t our_fds[FDS_MAX / 64];
+static _Atomic unsigned our_words; /* all above are zero */
+static int epoll_fd = -1;
+/* Of the call of event_dispatch() that is running: a source that goes away must not be called any more.
+ * Helper thread. */
+static struct epoll_event batch[BATCH];
+static int batch_next, batch_count;
+
+int fd_own(int fd)
+{
+    if (fd < 0)
+        return fd;
+    if ((unsigned)fd >= FDS_MAX) {
+        close(fd);
+        errno = EMFILE;
+        return -EMFILE;
+    }
+    unsigned words = atomic_load_explicit(&our_words, memory_order_relaxed), needed = (unsigned)fd / 64 + 1;
+
+    while (words < needed && !atomic_compare_exchange_weak_explicit(
+                                 &our_words, &words, needed, memory_order_relaxed, memory_order_relaxed)) {
+    }
+    atomic_fetch_or_explicit(&our_fds[fd / 64], 1ull << (fd % 64), memory_order_relaxed);
+    return fd;
+}
+
+void fd_close(int fd)
+{
+    int saved = errno;
+
+    if (fd < 0)
+        return;
+    /* First not ours: the number may be the program's a moment after close(), and a child must not close
+     * that. */
+    atomic_fetch_and_explicit(&our_fds[fd / 64], ~(1ull << (fd % 64)), memory_order_relaxed);
+    close(fd);
+    errno = saved;
+}
+
+int event_start(void)
+{
+    int saved = errno;
+
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_fd < 0) {
+        int error = -errno;
+
+        log_error("no descriptor for the helper thread: %m");
+        errno = saved;
+        return error;
+    }
+    epoll_fd = fd_own(epoll_fd);
+    return min_of(epoll_fd, 0);
+}
+
+int event_epoll_fd(void)
+{
+    return epoll_fd;
+}
+
+void event_after_fork_in_child(void)
+{
+    int saved = errno;
+
+    /* close() only: EPOLL_CTL_DEL would reach into the set that the parent uses. */
+    for (unsigned i = 0; i < atomic_load_explicit(&our_words, memory_order_relaxed); i++) {
+        uint64_t bits = atomic_load_explicit(&our_fds[i], memory_order_relaxed);
+
+        if (!bits)
+            continue;
+        atomic_store_explicit(&our_fds[i], 0, memory_order_relaxed);
+        for (int bit = 0; bit < 64; bit++) {
+            if (bits >> bit & 1)
+                close((int)(i * 64) + bit);
+        }
+    }
+    epoll_fd = -1;
+    batch_next = batch_count = 0;
+    errno = saved;
+}
+
+static int control(int operation, struct event_source *source, uint32_t events)
+{
+    int saved = errno, error = 0;
+    struct epoll_event event = {.events = events, .data.ptr = source};
+
+    if (epoll_ctl(epoll_fd, operation, source->fd, &event) < 0)
+        error = -errno;
+    errno = saved;
+    return error;
+}
+
+int event_add(struct event_source *source, uint32_t events)
+{
+    return control(EPOLL_CTL_ADD, source, events);
+}
+
+int event_change(struct event_source *source, uint32_t events)
+{
+    return control(EPOLL_CTL_MOD, source, events);
+}
+
+void event_forget(struct event_source *source)
+{
+    for (int i = batch_next; i < batch_count; i++) {
+        if (batch[i].data.ptr == source)
+            batch[i].data.ptr = NULL;
+    }
+    source->fd = -1;
+}
+
+void event_close(struct event_source *source)
+{
+    int fd = source->fd;
+
+    if (fd < 0)
+        return;
+    /* Explicitly: a forked child that has not closed its copy yet would keep the descriptor in the set. */
+    control(EPOLL_CTL_DEL, source, 0);
+    event_forget(source);
+    fd_close(fd);
+}
+
+void event_dispatch(void)
+{
+    int saved = errno;
+
+    batch_count = epoll_wait(epoll_fd, batch, BATCH, 0);
+    for (batch_next = 0; batch_next < batch_count;) {
+        const struct epoll_event *event = &batch[batch_next++];
+        struct event_source *source = event->data.ptr;
+
+        if (source)
+            source->ready(source, event->events);
+    }
+    batch_next = batch_count = 0;
+    errno = saved;
+}

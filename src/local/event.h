@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Descriptors of the room and the epoll set that watches them. Every descriptor is noted in a bitmap, so that
+ * a forked child can close ours whatever the other threads of the parent were doing. */
+#ifndef LOCAL_EVENT_H
+#define LOCAL_EVENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/types.h"
+
+struct event_source {
+    int fd; /* -1: none */
+    /* Helper thread. May remove any source, its own too. */
+    void (*ready)(struct event_source *source, uint32_t events);
+};
+
+int event_start(void);
+void event_after_fork_in_child(void);
+int event_epoll_fd(void);
+
+/* Notes a new descriptor as ours. Passes on fd, also a negative one; closes it if it is too large to be
+ * noted, with -EMFILE and errno. */
+int fd_own(int fd);
+void fd_close(int fd);
+
+/* Watches source->fd. 0 or -errno. The same descriptor may move to another source. */
+int event_add(struct event_source *source, uint32_t events);
+int event_change(struct event_source *source, uint32_t events);
+/* Stops watching and closes; safe on a source without descriptor. */
+void event_close(struct event_source *source);
+/* Forgets the source, which goes away; the descriptor lives on in another one that event_change() has named.
+ */
+void event_forget(struct event_source *source);
+/* Handles what is ready. */
+void event_dispatch(void);
+
+#endif

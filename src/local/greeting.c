@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/greeting.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sys.h"
+#include "local/start.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address)
+{
+    int length;
+
+    memset(ret_address, 0, sizeof(*ret_address));
+    ret_address->sun_family = AF_UNIX;
+    length = snprintf(ret_address->sun_path + 1, sizeof(ret_address->sun_path) - 1, BLOCK_NAME_PREFIX "%04x",
+                      block & 0xffff);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+void greeting_fill(struct greeting *greeting, enum greeting_type type, enum greeting_result result,
+                   bool can_read)
+{
+    *greeting = (struct greeting){
+        .magic = GREETING_MAGIC,
+        .version = GREETING_VERSION,
+        .type = (uint16_t)type,
+        .layout_size = LAYOUT_SIZE,
+        .result = (uint16_t)result,
+        .flags = (uint16_t)((local.mechanism != MECHANISM_RING ? GREETING_MAY_PROBE : 0) |
+                            (can_read ? GREETING_CAN_READ : 0)),
+        .nonce_address = (uintptr_t)local.nonce,
+    };
+    memcpy(greeting->instance, local.instance, sizeof(greeting->instance));
+    memcpy(greeting->nonce, local.nonce, sizeof(greeting->nonce));
+}
+
+int greeting_send(int fd, const struct greeting *greeting, int memory_fd)
+{
+    struct iovec part = {(void *)greeting, sizeof(*greeting)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (memory_fd >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof(control);
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(&control.header), &memory_fd, sizeof(memory_fd));
+    }
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*greeting) ? 0 : -errno;
+}
+
+/* Takes the one descriptor out of a control message and closes what more there is. */
+static int take_descriptor(struct msghdr *message)
+{
+    int kept = -1;
+
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
+        size_t bytes = header->cmsg_len - CMSG_LEN(0);
+
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int)) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(header) + at, sizeof(fd));
+            fd = fd_own(fd);
+            if (kept < 0)
+                kept = fd;
+            else
+                fd_close(fd);
+        }
+    }
+    return kept;
+}
+
+int greeting_receive(int fd, enum greeting_type type, struct greeting *greeting, int *ret_memory_fd)
+{
+    struct iovec part = {greeting, sizeof(*greeting)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t length = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    *ret_memory_fd = -1;
+    if (length < 0)
+        return errno == EINTR ? -EAGAIN : -errno;
+    *ret_memory_fd = take_descriptor(&message);
+    if (length == 0)
+        return -ECONNRESET;
+    if (length != (ssize_t)sizeof(*greeting) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
+        greeting->magic != GREETING_MAGIC || greeting->version != GREETING_VERSION ||
+        greeting->type != type || greeting->layout_size != LAYOUT_SIZE)
+        return -EPROTO;
+    return 0;
+}
+
+bool greeting_credentials(int fd, struct ucred *ret_peer)
+{
+    socklen_t length = sizeof(*ret_peer);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_peer, &length) == 0;
+}
+
+int greeting_pidfd(int fd, pid_t pid)
+{
+    int pidfd = -1;
+    socklen_t length = sizeof(pidfd);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) < 0)
+        pidfd = pid > 0 ? sys_pidfd_open(pid) : -1;
+    return fd_own(max_of(pidfd, -1));
+}

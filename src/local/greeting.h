@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The messages of a rendezvous (local/rendezvous.h): one struct greeting each, on a SOCK_SEQPACKET socket. */
+#ifndef LOCAL_GREETING_H
+#define LOCAL_GREETING_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "local/link.h"
+
+#define GREETING_MAGIC   0x41434853u /* "SHCA" */
+#define GREETING_VERSION 1u          /* as in the names of blocks: others do not meet us */
+
+enum greeting_type { GREETING_HELLO = 1, GREETING_WELCOME, GREETING_READY };
+enum greeting_result { GREETING_OK, GREETING_KNOWN, GREETING_REFUSED };
+enum greeting_flags {
+    GREETING_MAY_PROBE = 1, /* references are wanted: try to read my nonce */
+    GREETING_CAN_READ = 2,  /* I have read yours */
+};
+
+struct greeting {
+    uint32_t magic;
+    uint16_t version, type; /* enum greeting_type */
+    uint8_t instance[INSTANCE_BYTES];
+    uint32_t layout_size;
+    uint16_t result, flags;
+    uint64_t nonce_address; /* in the sender's memory lie the bytes of */
+    uint8_t nonce[INSTANCE_BYTES];
+    uint64_t reserved;
+};
+static_assert(sizeof(struct greeting) == 64, "greetings are a format between versions");
+
+void greeting_fill(struct greeting *greeting, enum greeting_type type, enum greeting_result result,
+                   bool can_read);
+/* memory_fd goes along, unless it is -1. 0 or -errno. */
+int greeting_send(int fd, const struct greeting *greeting, int memory_fd);
+/* 0, -EAGAIN (not there yet), or why this is no greeting of that type. *ret_memory_fd: the descriptor that
+ * came along, -1 if none; the caller closes it in any case. */
+int greeting_receive(int fd, enum greeting_type type, struct greeting *greeting, int *ret_memory_fd);
+
+/* Who is at the other end. */
+bool greeting_credentials(int fd, struct ucred *ret_peer);
+/* The process behind the socket: exactly, where the kernel can say (6.5); else by its number, which cannot be
+ * another's yet as long as the probe finds its nonce or, failing that, the socket stays open. -1: neither is
+ * possible, and the socket's end must do. */
+int greeting_pidfd(int fd, pid_t pid);
+
+#define BLOCK_NAME_PREFIX "softhca/1/qpn/" /* then the block in four lower-case hexadecimal digits */
+#define BLOCKS_LAST       0xfffeu          /* 0 holds QPNs 0 and 1, 0xffff holds 0xffffff: nobody owns them */
+/* The abstract name of a block. Returns the length of the address. */
+socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The writing side of a lane. */
+#include <errno.h>
+
+#include "local/link.h"
+#include "local/start.h"
+
+struct lane *link_lane(struct link *link, uint32_t local_qpn)
+{
+    return &link->lanes[local_qpn % LOCAL_LANES];
+}
+
+struct link *lane_link(struct lane *lane)
+{
+    return lane->link;
+}
+
+void **lane_owner_data(struct lane *lane)
+{
+    return &lane->owner_data;
+}
+
+bool lane_is_blocked(const struct lane *lane)
+{
+    return atomic_load_explicit(&lane->blocked, memory_order_acquire);
+}
+
+/* Under the transmit lock. */
+static int cold_path send_failed(struct lane *lane, int error, const struct packet *packet,
+                                 const struct iovec *gather, unsigned gather_count)
+{
+    if (error == -EAGAIN) {
+        if (!lane_block(lane))
+            return -EHOSTUNREACH;
+        /* The reader may have made room before it could see that we wait. If so lane_writable() comes for
+         * nothing. */
+        error = ring_write(&lane->writer, packet, gather, gather_count);
+    }
+    if (error == -EPROTO) {
+        link_declare_broken(lane->link, "a read position that cannot be");
+        error = -EHOSTUNREACH;
+    }
+    return error;
+}
+
+int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
+              unsigned gather_count)
+{
+    int error;
+
+    if (unlikely(!link_is_up(lane->link)))
+        return -EHOSTUNREACH;
+    lock_acquire(&lane->transmit_lock);
+    error = ring_write(&lane->writer, packet, gather, gather_count);
+    if (unlikely(error))
+        error = send_failed(lane, error, packet, gather, gather_count);
+    lock_release(&lane->transmit_lock);
+    return error;
+}
+
+void lane_ring(struct lane *lane)
+{
+    if (unlikely(ring_take_reader_sleeps(lane->writer.control)))
+        link_ring(lane->link);
+}

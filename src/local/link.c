@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <linux/magic.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "local/rendezvous.h"
+#include "local/start.h"
+
+#define BLOCKS            65536
+#define DOORBELLS_AT_ONCE 64
+#define SEALS             (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x8u
+#endif
+
+#define SELF_INDEX 0
+
+/* Written by the helper thread (and local_self_link() its own slot); read by anybody in a section. */
+static _Atomic(struct link *) links[LINKS_MAX];
+static _Atomic unsigned links_end = SELF_INDEX + 1; /* all above are NULL */
+static _Atomic(struct link *) *block_table; /* owner of each QPN block, as far as known; BLOCKS slots */
+static _Atomic bool any_broken;
+
+int link_start(void)
+{
+    int error = 0;
+
+    if (!block_table)
+        block_table = sys_mmap(NULL, BLOCKS * sizeof(*block_table), PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, &error);
+    return error;
+}
+
+/* The shared memory is not in the child (MADV_DONTFORK), and what the lists said may have been half written.
+ */
+void link_after_fork_in_child(void)
+{
+    for (unsigned i = 0; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
+        free(atomic_load_explicit(&links[i], memory_order_relaxed));
+        atomic_store_explicit(&links[i], NULL, memory_order_relaxed);
+    }
+    atomic_store_explicit(&links_end, SELF_INDEX + 1, memory_order_relaxed);
+    atomic_store_explicit(&any_broken, false, memory_order_relaxed);
+    if (block_table)
+        sys_munmap(block_table, BLOCKS * sizeof(*block_table));
+    block_table = NULL;
+}
+
+/* --- shared memory
+ * -------------------------------------------------------------------------------------------- */
+
+static int map_memory(int fd, void **ret_memory)
+{
+    int error = 0;
+    void *memory = sys_mmap(NULL, LAYOUT_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, &error);
+
+    if (!memory)
+        return error;
+    /* A forked child is another process: with our rings it could only confuse the peer. */
+    error = sys_madvise(memory, LAYOUT_SIZE, MADV_DONTFORK);
+    if (error) {
+        sys_munmap(memory, LAYOUT_SIZE);
+        return error;
+    }
+    *ret_memory = memory;
+    return 0;
+}
+
+/* Lanes are cold at first. */
+static void arm_all(void *memory)
+{
+    struct ring_control *control = memory;
+
+    for (unsigned i = 0; i < LAYOUT_RINGS; i++)
+        atomic_store_explicit(&control[i].reader_sleeps, 1, memory_order_relaxed);
+}
+
+int link_memory_create(int *ret_fd, void **ret_memory)
+{
+    int error, saved = errno;
+    /* The seal against execution is wanted where vm.memfd_noexec asks for it, and unknown to kernels
+     * before 6.3. */
+    int fd = sys_memfd_create("softhca-link", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+    if (fd == -EINVAL)
+        fd = sys_memfd_create("softhca-link", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    fd = fd_own(fd);
+    if (fd < 0)
+        return fd;
+    if (ftruncate(fd, LAYOUT_SIZE) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        error = -errno;
+    else
+        error = map_memory(fd, ret_memory);
+    errno = saved;
+    if (error) {
+        fd_close(fd);
+        return error;
+    }
+    arm_all(*ret_memory);
+    *ret_fd = fd;
+    return 0;
+}
+
+int link_memory_accept(int fd, void **ret_memory)
+{
+    int saved = errno, error = 0, seals = fcntl(fd, F_GET_SEALS);
+    struct statfs filesystem;
+    struct stat file;
+
+    /* Memory that can shrink, or huge pages that may run out, would be a SIGBUS in our program whenever the
+     * peer likes. */
+    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &file) < 0 || file.st_size != LAYOUT_SIZE ||
+        fstatfs(fd, &filesystem) < 0 || filesystem.f_type != TMPFS_MAGIC)
+        error = -EBADF;
+    errno = saved;
+    return error ? error : map_memory(fd, ret_memory);
+}
+
+/* --- links
+ * ---------------------------------------------------------------------------------------------------- */
+
+struct link *link_new(void *memory, bool connector)
+{
+    struct link *link = aligned_alloc(_Alignof(struct link), sizeof(*link));
+
+    if (!link)
+        return NULL;
+    memset(link, 0, sizeof(*link));
+    link->memory = memory;
+    link->socket.fd = link->pidfd.fd = -1;
+    for (unsigned i = 0; i < LOCAL_LANES; i++) {
+        struct lane *lane = &link->lanes[i];
+
+        lane->link = link;
+        lane->hot_index = -1;
+        list_init(&lane->blocked_node);
+        ring_writer_init(&lane->writer, memory, 2 * i + (connector ? 0 : 1));
+        ring_reader_init(&lane->reader, memory, 2 * i + (connector ? 1 : 0));
+        atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
+    }
+    return link;
+}
+
+void link_free(struct link *link)
+{
+    if (!link)
+        return;
+    event_close(&link->socket);
+    event_close(&link->pidfd);
+    sys_munmap(link->memory, LAYOUT_SIZE);
+    free(link);
+}
+
+struct link *local_self_link(void)
+{
+    struct link *link = atomic_load_explicit(&links[SELF_INDEX], memory_order_acquire);
+    void *memory;
+
+    if (link)
+        return link;
+    memory = sys_mmap(NULL, LAYOUT_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0, NULL);
+    if (!memory)
+        return NULL;
+    /* After a fork the child has no use for it, and it must not find what the parent had in flight. */
+    sys_madvise(memory, LAYOUT_SIZE, MADV_DONTFORK);
+    arm_all(memory);
+    link = link_new(memory, true);
+    if (!link) {
+        sys_munmap(memory, LAYOUT_SIZE);
+        return NULL;
+    }
+    /* One ring per lane: what we write is what we read. */
+    for (unsigned i = 0; i < LOCAL_LANES; i++) {
+        struct lane *lane = &link->lanes[i];
+
+        ring_reader_init(&lane->reader, memory, 2 * i);
+        lane->reader.references = local.mechanism != MECHANISM_RING;
+        atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
+    }
+    link->is_self = true;
+    link->may_pull = link->may_refer = local.mechanism != MECHANISM_RING;
+    link->peer_pid = getpid();
+    link->peer_uid = geteuid();
+    link->index = SELF_INDEX;
+    memcpy(link->instance, local.instance, sizeof(link->instance));
+    atomic_store_explicit(&link->primary, true, memory_order_relaxed);
+    atomic_store_explicit(&link->state, LINK_UP, memory_order_release);
+    atomic_store_explicit(&links[SELF_INDEX], link, memory_order_release);
+    return link;
+}
+
+static void pidfd_ready(struct event_source *source, uint32_t events)
+{
+    link_remove(container_of(source, struct link, pidfd), true, "the process has ended");
+}
+
+static void socket_ready(struct event_source *source, uint32_t events)
+{
+    struct link *link = container_of(source, struct link, socket);
+    bool rung = false;
+
+    for (int i = 0; i < DOORBELLS_AT_ONCE; i++) {
+        char doorbell[16];
+        ssize_t length = recv(source->fd, doorbell, sizeof(doorbell), MSG_DONTWAIT);
+
+        if (length > 0) {
+            rung = true;
+            continue;
+        }
+        if (length < 0 && (errno == EAGAIN || errno == EINTR))
+            break;
+        link_remove(link, true, "the process has closed it");
+        return;
+    }
+    if (rung && progress_rung(link))
+        local_became_hot();
+}
+
+int link_install(struct link *link)
+{
+    unsigned index, end = atomic_load_explicit(&links_end, memory_order_relaxed);
+    int error;
+
+    for (index = SELF_INDEX + 1; index < end; index++) {
+        if (!atomic_load_explicit(&links[index], memory_order_relaxed))
+            break;
+    }
+    if (index == LINKS_MAX)
+        return -ENFILE;
+    for (unsigned i = 0; i < LOCAL_LANES; i++)
+        link->lanes[i].reader.references = link->may_pull;
+    link->index = index;
+    atomic_store_explicit(&link->primary, !link_find(link->instance, link->peer_pid, link->peer_uid),
+                          memory_order_relaxed);
+    link->socket.ready = socket_ready;
+    link->pidfd.ready = pidfd_ready;
+    error = event_change(&link->socket, EPOLLIN);
+    if (!error && link->pidfd.fd >= 0)
+        error = event_add(&link->pidfd, EPOLLIN);
+    if (error)
+        return error;
+    atomic_store_explicit(&link->state, LINK_UP, memory_order_release);
+    atomic_store_explicit(&links[index], link, memory_order_release);
+    if (index == end)
+        atomic_store_explicit(&links_end, end + 1, memory_order_release);
+    log_info("link to process %d (uid %u) is up%s", (int)link->peer_pid, (unsigned)link->peer_uid,
+             link->may_refer ? ", large payload by reference" : "");
+    return 0;
+}
+
+void link_remove(struct link *link, bool drain, const char *why)
+{
+    unsigned end = atomic_load_explicit(&links_end, memory_order_relaxed);
+
+    if (drain && !atomic_load_explicit(&link->broken, memory_order_relaxed)) {
+        rundown_enter();
+        for (unsigned i = 0; i < LOCAL_LANES; i++)
+            lane_drain(&link->lanes[i]);
+        rundown_exit();
+    }
+    log_info("link to process %d is down: %s", (int)link->peer_pid, why);
+    atomic_store_explicit(&link->state, LINK_DOWN, memory_order_release);
+    for (unsigned block = 0; block < BLOCKS; block++) {
+        if (atomic_load_explicit(&block_table[block], memory_order_relaxed) == link)
+            atomic_store_explicit(&block_table[block], NULL, memory_order_release);
+    }
+    atomic_store_explicit(&links[link->index], NULL, memory_order_release);
+    while (end > SELF_INDEX + 1 && !atomic_load_explicit(&links[end - 1], memory_order_relaxed))
+        end--;
+    atomic_store_explicit(&links_end, end, memory_order_release);
+    if (atomic_load_explicit(&link->primary, memory_order_relaxed)) {
+        struct link *other = link_find(link->instance, link->peer_pid, link->peer_uid);
+
+        if (other)
+            atomic_store_explicit(&other->primary, true, memory_order_relaxed);
+    }
+    progress_forget(link);
+    local.ops->link_down(link);
+    rundown_wait();
+    /* Whoever was in a section and found room or a doorbell has left it; nobody can have put a lane back on a
+     * list, because those look at the state under the list's lock. */
+    link_free(link);
+}
+
+void link_declare_broken(struct link *link, const char *what)
+{
+    if (atomic_exchange_explicit(&link->broken, true, memory_order_relaxed))
+        return;
+    log_error("process %d (uid %u) wrote %s into the shared ring: link given up", (int)link->peer_pid,
+              (unsigned)link->peer_uid, what);
+    atomic_store_explicit(&any_broken, true, memory_order_release);
+    local_kick();
+}
+
+void link_remove_broken(void)
+{
+    if (!atomic_exchange_explicit(&any_broken, false, memory_order_acquire))
+        return;
+    for (unsigned i = SELF_INDEX + 1; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
+
+        if (link && atomic_load_explicit(&link->broken, memory_order_relaxed))
+            link_remove(link, false, "its ring is broken");
+    }
+}
+
+static bool same_process(const struct link *link, const uint8_t *instance, pid_t pid, uid_t uid)
+{
+    return link->peer_pid == pid && link->peer_uid == uid &&
+           memcmp(link->instance, instance, sizeof(link->instance)) == 0;
+}
+
+struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid)
+{
+    for (unsigned i = SELF_INDEX; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
+
+        if (link && !atomic_load_explicit(&link->broken, memory_order_relaxed) &&
+            same_process(link, instance, pid, uid))
+            return link;
+    }
+    return NULL;
+}
+
+void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others)
+{
+    unsigned of_pid = 0, of_others = 0;
+
+    for (unsigned i = SELF_INDEX + 1; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
+
+        if (!link)
+            continue;
+        of_pid += link->peer_pid == pid;
+        of_others += link->peer_uid != geteuid();
+    }
+    *ret_of_pid = of_pid;
+    *ret_of_others = of_others;
+}
+
+void link_table_set(uint32_t block, struct link *link)
+{
+    atomic_store_explicit(&block_table[block % BLOCKS], link, memory_order_release);
+}
+
+struct link *link_table_get(uint32_t block)
+{
+    return atomic_load_explicit(&block_table[block % BLOCKS], memory_order_acquire);
+}
+
+void link_ring(struct link *link)
+{
+    static const char doorbell;
+    int saved = errno;
+
+    if (link->is_self)
+        local_ring_self();
+    else if (send(link->socket.fd, &doorbell, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        errno = saved; /* full: it is rung already; closed: the helper thread will see that too */
+}
+
+/* --- what the door tells
+ * --------------------------------------------------------------------------------------- */
+
+bool link_is_self(const struct link *link)
+{
+    return link->is_self;
+}
+
+bool link_can_reference(const struct link *link)
+{
+    return link->may_refer;
+}
+
+pid_t link_peer_pid(const struct link *link)
+{
+    return link->peer_pid;
+}
+
+uid_t link_peer_uid(const struct link *link)
+{
+    return link->peer_uid;
+}
+
+void local_for_each_peer(void (*visit)(struct link *link, void *argument), void *argument)
+{
+    rendezvous_discover_sometimes();
+    rundown_enter();
+    for (unsigned i = SELF_INDEX; i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
+
+        if (link && link_is_up(link) && atomic_load_explicit(&link->primary, memory_order_relaxed))
+            visit(link, argument);
+    }
+    rundown_exit();
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Hot and cold lanes, and blocked ones.
+ *
+ * hot[] is what local_poll() walks, without a lock: a slot is stored before the count that shows it, and a
+ * lane that is removed is replaced by the last one, so that a walker at worst misses one lane once or meets
+ * one twice. A lane outside hot[] has asked to be rung (reader_sleeps in its ring) and was seen empty after
+ * that, or its doorbell is on the way.
+ *
+ * A lane whose ring to the peer was full is on the blocked list until somebody who polls finds room. While
+ * the helper thread sleeps, which `asleep` says, the peer is asked to ring when it makes room (writer_waits).
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "local/link.h"
+#include "local/start.h"
+
+#define HOT_MAX           (LINKS_MAX * LOCAL_LANES)
+#define SWEEP_EVERY       1024 /* polls of one thread */
+#define SWEEPS_UNTIL_COLD 16
+#define WRITABLE_BATCH    16
+
+static _Atomic(struct lane *) *hot; /* HOT_MAX slots of reserved address space */
+static _Atomic unsigned hot_count;  /* written under hot_lock */
+static struct lock hot_lock = LOCK_INIT;
+
+static struct list blocked_lanes = {&blocked_lanes, &blocked_lanes}; /* blocked_lock */
+static _Atomic unsigned blocked_count;                               /* written under blocked_lock */
+static struct lock blocked_lock = LOCK_INIT;
+static _Atomic bool asleep;
+
+static __thread unsigned polls __attribute__((tls_model("initial-exec")));
+
+/* Where the reader of a broken ring looks. */
+static const _Atomic uint64_t nothing_comes;
+
+int progress_start(void)
+{
+    int error = 0;
+
+    if (!hot)
+        hot = sys_mmap(NULL, HOT_MAX * sizeof(*hot), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, &error);
+    return error;
+}
+
+void progress_after_fork_in_child(void)
+{
+    atomic_store_explicit(&hot_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&blocked_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&asleep, false, memory_order_relaxed);
+    lock_init(&hot_lock);
+    lock_init(&blocked_lock);
+    list_init(&blocked_lanes);
+}
+
+/* --- reading
+ * -------------------------------------------------------------------------------------------------- */
+
+/* Without the receive lock `next` may be a lap behind, and the word there somebody's payload: this only says
+ * that a look is worth it; what is found is read again with acquire. Volatile and not atomic, because the
+ * thread sanitizer, which is right to call it a race, can be told to overlook only that. */
+__attribute__((no_sanitize("thread"))) static inline bool looks_empty(struct lane *lane)
+{
+    return *(const volatile uint64_t *)atomic_load_explicit(&lane->next, memory_order_relaxed) == 0;
+}
+
+static void show_position(struct lane *lane, bool all)
+{
+    if (ring_publish(&lane->reader, all) && ring_take_writer_waits(lane->reader.control))
+        link_ring(lane->link);
+}
+
+/* Under the receive lock. */
+static unsigned take_records(struct lane *lane, unsigned budget)
+{
+    struct packet_reference references[PACKET_REFERENCES];
+    struct packet packet;
+    uint32_t granules;
+    unsigned taken = 0;
+    int found = 0;
+
+    memset(&packet.grh, 0, sizeof(packet.grh));
+    while (taken < budget) {
+        found = ring_read(&lane->reader, &packet, references, &granules);
+        if (found <= 0)
+            break;
+        local.ops->packet(lane, &packet);
+        taken++;
+        if (unlikely(ring_release(&lane->reader, granules)) && ring_take_writer_waits(lane->reader.control))
+            link_ring(lane->link);
+    }
+    if (unlikely(found < 0)) {
+        atomic_store_explicit(&lane->next, &nothing_comes, memory_order_relaxed);
+        link_declare_broken(lane->link, "a record that cannot be");
+        return taken;
+    }
+    atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
+    if (found == 0)
+        show_position(lane, false);
+    return taken;
+}
+
+static bool is_broken(const struct lane *lane)
+{
+    return atomic_load_explicit(&lane->next, memory_order_relaxed) == &nothing_comes;
+}
+
+/* Under the receive lock. */
+static unsigned take_batch(struct lane *lane, unsigned budget)
+{
+    unsigned taken = is_broken(lane) ? 0 : take_records(lane, budget);
+
+    if (taken) {
+        atomic_store_explicit(&lane->end_owed, true, memory_order_relaxed);
+        local.ops->batch_end(lane, true);
+    } else if (atomic_load_explicit(&lane->end_owed, memory_order_relaxed)) {
+        atomic_store_explicit(&lane->end_owed, false, memory_order_relaxed);
+        local.ops->batch_end(lane, false);
+    }
+    return taken;
+}
+
+void lane_drain(struct lane *lane)
+{
+    lock_acquire(&lane->receive_lock);
+    take_batch(lane, RING_SIZE / GRANULE);
+    take_batch(lane, 0);
+    lock_release(&lane->receive_lock);
+}
+
+/* --- hot lanes
+ * ------------------------------------------------------------------------------------------------ */
+
+bool lane_heat(struct lane *lane)
+{
+    bool became_hot = false;
+
+    lock_acquire(&hot_lock);
+    if (lane->hot_index < 0 && link_is_up(lane->link)) {
+        unsigned count = atomic_load_explicit(&hot_count, memory_order_relaxed);
+
+        atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
+        lane->hot_index = (int)count;
+        lane->idle_sweeps = 0;
+        atomic_store_explicit(&hot[count], lane, memory_order_release);
+        atomic_store_explicit(&hot_count, count + 1, memory_order_release);
+        became_hot = true;
+    }
+    lock_release(&hot_lock);
+    return became_hot;
+}
+
+/* Under hot_lock. */
+static void remove_hot(struct lane *lane)
+{
+    unsigned last = atomic_load_explicit(&hot_count, memory_order_relaxed) - 1;
+    struct lane *moved = atomic_load_explicit(&hot[last], memory_order_relaxed);
+
+    moved->hot_index = lane->hot_index;
+    atomic_store_explicit(&hot[lane->hot_index], moved, memory_order_release);
+    lane->hot_index = -1;
+    atomic_store_explicit(&hot_count, last, memory_order_release);
+}
+
+/* Asks to be rung. Returns false, and does not, if the lane has or may have something, or somebody else reads
+ * it. Under hot_lock. */
+static bool cool(struct lane *lane)
+{
+    bool empty = false;
+
+    if (!lock_try(&lane->receive_lock))
+        return false;
+    if (!atomic_load_explicit(&lane->end_owed, memory_order_relaxed)) {
+        show_position(lane, true);
+        ring_arm_reader(lane->reader.control);
+        empty = looks_empty(lane);
+        if (!empty)
+            atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
+    }
+    lock_release(&lane->receive_lock);
+    return empty;
+}
+
+/* Lanes that had nothing for long, while others are hot, cost more than they are worth. */
+static void cold_path sweep(void)
+{
+    if (atomic_load_explicit(&hot_count, memory_order_relaxed) < 2 || !lock_try(&hot_lock))
+        return;
+    for (unsigned i = atomic_load_explicit(&hot_count, memory_order_relaxed); i-- > 0;) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
+        const _Atomic uint64_t *next = atomic_load_explicit(&lane->next, memory_order_relaxed);
+
+        if (lane->swept_next != next) {
+            lane->swept_next = next;
+            lane->idle_sweeps = 0;
+        } else if (++lane->idle_sweeps >= SWEEPS_UNTIL_COLD &&
+                   atomic_load_explicit(&hot_count, memory_order_relaxed) > 1 && cool(lane)) {
+            remove_hot(lane);
+        }
+    }
+    lock_release(&hot_lock);
+}
+
+bool progress_rung(struct link *link)
+{
+    bool became_hot = false;
+
+    for (unsigned i = 0; i < LOCAL_LANES; i++) {
+        struct lane *lane = &link->lanes[i];
+
+        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) == 0 ||
+            !looks_empty(lane))
+            became_hot |= lane_heat(lane);
+    }
+    return became_hot;
+}
+
+void progress_forget(struct link *link)
+{
+    for (unsigned i = 0; i < LOCAL_LANES; i++) {
+        struct lane *lane = &link->lanes[i];
+
+        lock_acquire(&hot_lock);
+        if (lane->hot_index >= 0)
+            remove_hot(lane);
+        lock_release(&hot_lock);
+        lock_acquire(&blocked_lock);
+        if (atomic_load_explicit(&lane->blocked, memory_order_relaxed)) {
+            atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
+            list_remove(&lane->blocked_node);
+            atomic_fetch_sub_explicit(&blocked_count, 1, memory_order_relaxed);
+        }
+        lock_release(&blocked_lock);
+    }
+}
+
+/* --- blocked lanes
+ * -------------------------------------------------------------------------------------------- */
+
+bool lane_block(struct lane *lane)
+{
+    bool up;
+
+    lock_acquire(&blocked_lock);
+    up = link_is_up(lane->link); /* progress_forget() comes after DOWN, with this lock */
+    if (up && !atomic_load_explicit(&lane->blocked, memory_order_relaxed)) {
+        list_push_back(&blocked_lanes, &lane->blocked_node);
+        atomic_store_explicit(&lane->blocked, true, memory_order_relaxed);
+        atomic_fetch_add_explicit(&blocked_count, 1, memory_order_relaxed);
+    }
+    lock_release(&blocked_lock);
+    /* Partner: the fence in local_prepare_sleep(). Either it finds the lane blocked, or we find it asleep. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (up && atomic_load_explicit(&asleep, memory_order_relaxed) && !lane->link->is_self)
+        ring_arm_writer(lane->writer.control);
+    return up;
+}
+
+/* Takes lanes with room off the blocked list. Returns how many; *ret_uncertain: one could not be looked at.
+ */
+static unsigned find_writable(struct lane *lanes[WRITABLE_BATCH], bool *ret_uncertain)
+{
+    unsigned found = 0;
+
+    *ret_uncertain = false;
+    if (!lock_try(&blocked_lock)) {
+        *ret_uncertain = true;
+        return 0;
+    }
+    list_for_each_safe (node, following, &blocked_lanes) {
+        struct lane *lane = list_entry(node, struct lane, blocked_node);
+        int room;
+
+        if (found == WRITABLE_BATCH)
+            break;
+        if (!lock_try(&lane->transmit_lock)) { /* a trylock: the order is the other way round */
+            *ret_uncertain = true;
+            continue;
+        }
+        room = ring_has_room(&lane->writer);
+        lock_release(&lane->transmit_lock);
+        if (room < 0)
+            link_declare_broken(lane->link, "a read position that cannot be");
+        if (room <= 0)
+            continue;
+        list_remove(&lane->blocked_node);
+        atomic_fetch_sub_explicit(&blocked_count, 1, memory_order_relaxed);
+        atomic_store_explicit(&lane->blocked, false, memory_order_release);
+        lanes[found++] = lane;
+    }
+    lock_release(&blocked_lock);
+    return found;
+}
+
+static unsigned cold_path notify_writable(bool *ret_uncertain)
+{
+    struct lane *lanes[WRITABLE_BATCH];
+    unsigned found = find_writable(lanes, ret_uncertain);
+
+    for (unsigned i = 0; i < found; i++)
+        local.ops->lane_writable(lanes[i]);
+    return found;
+}
+
+/* --- local_poll
+ * ----------------------------------------------------------------------------------------------- */
+
+unsigned local_poll(unsigned budget)
+{
+    const unsigned count = atomic_load_explicit(&hot_count, memory_order_acquire);
+    unsigned taken = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
+
+        if (looks_empty(lane) && !atomic_load_explicit(&lane->end_owed, memory_order_relaxed))
+            continue;
+        if (!lock_try(&lane->receive_lock))
+            continue;
+        taken += take_batch(lane, budget);
+        lock_release(&lane->receive_lock);
+    }
+    if (unlikely(atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0)) {
+        bool uncertain;
+
+        notify_writable(&uncertain);
+    }
+    if (unlikely(++polls % SWEEP_EVERY == 0))
+        sweep();
+    return taken;
+}
+
+bool progress_awake(void)
+{
+    atomic_store_explicit(&asleep, false, memory_order_relaxed);
+    return atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0;
+}
+
+/* Asks the peers of blocked lanes to ring. */
+static void arm_blocked(void)
+{
+    lock_acquire(&blocked_lock);
+    list_for_each (node, &blocked_lanes) {
+        struct lane *lane = list_entry(node, struct lane, blocked_node);
+
+        if (!lane->link->is_self)
+            ring_arm_writer(lane->writer.control);
+    }
+    lock_release(&blocked_lock);
+}
+
+/* Whether every hot lane could be made cold; then hot[] is empty. */
+static bool cool_all(void)
+{
+    bool all = true;
+    unsigned count;
+
+    lock_acquire(&hot_lock);
+    count = atomic_load_explicit(&hot_count, memory_order_relaxed);
+    for (unsigned i = 0; i < count && all; i++)
+        all = cool(atomic_load_explicit(&hot[i], memory_order_relaxed));
+    for (unsigned i = 0; i < count; i++) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
+
+        if (all)
+            lane->hot_index = -1;
+        else /* they stay hot; a doorbell that is on the way is harmless */
+            atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
+    }
+    if (all)
+        atomic_store_explicit(&hot_count, 0, memory_order_release);
+    lock_release(&hot_lock);
+    return all;
+}
+
+bool local_prepare_sleep(void)
+{
+    bool ready = true;
+
+    rundown_enter();
+    /* What is owed at the end of a batch is owed before sleeping. */
+    for (unsigned i = 0; i < atomic_load_explicit(&hot_count, memory_order_acquire); i++) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
+
+        if (atomic_load_explicit(&lane->end_owed, memory_order_relaxed) && lock_try(&lane->receive_lock)) {
+            ready &= take_batch(lane, 1) == 0;
+            lock_release(&lane->receive_lock);
+        }
+    }
+    atomic_store_explicit(&asleep, true, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: lane_block() */
+    if (ready && atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0) {
+        bool uncertain;
+
+        arm_blocked();
+        ready = notify_writable(&uncertain) == 0 && !uncertain;
+    }
+    ready = ready && cool_all();
+    if (!ready)
+        atomic_store_explicit(&asleep, false, memory_order_relaxed);
+    rundown_exit();
+    return ready;
+}

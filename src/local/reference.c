@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/reference.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/start.h"
+
+/* A copy by process_vm_readv() costs a system call and page table walks where the ring costs two copies: see
+ * bench/. */
+#define REFERENCE_FROM_DEFAULT 16384u
+#define OVERFLOW_UID           65534u
+/* Pieces per system call; the kernel takes up to 1024. */
+#define PIECES 64
+
+uint32_t local_reference_from(void)
+{
+    switch (local.mechanism) {
+    case MECHANISM_RING:
+        return UINT32_MAX;
+    case MECHANISM_CMA:
+        return 1;
+    case MECHANISM_AUTO:
+        break;
+    }
+    return REFERENCE_FROM_DEFAULT;
+}
+
+/* Reads a small file of /proc; false if there is none. */
+static bool read_file(const char *path, char *text, size_t size)
+{
+    int saved = errno, fd = fd_own(open(path, O_RDONLY | O_CLOEXEC));
+    ssize_t length = -1;
+
+    if (fd >= 0) {
+        length = read(fd, text, size - 1);
+        fd_close(fd);
+    }
+    errno = saved;
+    text[length < 0 ? 0 : length] = '\0';
+    return length > 0;
+}
+
+/* Whether every user has a number here: then 65534 is a user like others. */
+static bool all_users_mapped(void)
+{
+    char map[128];
+    unsigned long inside, outside, count;
+
+    return read_file("/proc/self/uid_map", map, sizeof(map)) &&
+           sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 && count == UINT32_MAX;
+}
+
+bool reference_same_user(uid_t uid)
+{
+    return uid == geteuid() && (uid != OVERFLOW_UID || all_users_mapped());
+}
+
+void reference_permit(void)
+{
+    char scope[16];
+
+    if (!read_file("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) || scope[0] != '1')
+        return;
+    if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) < 0)
+        log_info("Yama keeps other processes from our memory: %m");
+}
+
+bool reference_probe(pid_t pid, const struct greeting *greeting)
+{
+    uint8_t seen[sizeof(greeting->nonce)];
+    struct iovec here = {seen, sizeof(seen)};
+    struct iovec there = {(void *)(uintptr_t)greeting->nonce_address, sizeof(seen)};
+    ssize_t length;
+
+    if (pid <= 0)
+        return false;
+    length = sys_process_vm_readv(pid, &here, 1, &there, 1);
+    if (length == (ssize_t)sizeof(seen) && memcmp(seen, greeting->nonce, sizeof(seen)) == 0)
+        return true;
+    log_info("memory of process %d cannot be read (%s): large payload goes through the ring", (int)pid,
+             length < 0 ? strerror((int)-length) : "something else is there");
+    return false;
+}
+
+/* --- copying
+ * -------------------------------------------------------------------------------------------------- */
+
+/* One side of a copy, consumed from the front. */
+struct pieces {
+    const struct packet_reference *references; /* or */
+    const struct iovec *vectors;
+    unsigned count;
+    size_t done; /* of the first */
+};
+
+static struct iovec piece_at(const struct pieces *pieces, unsigned index)
+{
+    struct iovec piece;
+
+    if (pieces->references) {
+        piece.iov_base = (void *)(uintptr_t)pieces->references[index].address;
+        piece.iov_len = pieces->references[index].length;
+    } else {
+        piece = pieces->vectors[index];
+    }
+    if (index == 0) {
+        piece.iov_base = (void *)((uintptr_t)piece.iov_base + pieces->done);
+        piece.iov_len -= pieces->done;
+    }
+    return piece;
+}
+
+/* Fills vectors with what is next, at most `limit` bytes; returns their number. */
+static unsigned next_vectors(const struct pieces *pieces, size_t limit, struct iovec vectors[PIECES])
+{
+    unsigned filled = 0;
+
+    for (unsigned i = 0; i < pieces->count && filled < PIECES && limit; i++) {
+        struct iovec piece = piece_at(pieces, i);
+
+        piece.iov_len = min_of(piece.iov_len, limit);
+        limit -= piece.iov_len;
+        if (piece.iov_len)
+            vectors[filled++] = piece;
+    }
+    return filled;
+}
+
+static void consume(struct pieces *pieces, size_t bytes)
+{
+    for (;;) {
+        size_t left;
+
+        if (!pieces->count)
+            return;
+        left = piece_at(pieces, 0).iov_len;
+        if (bytes < left) {
+            pieces->done += bytes;
+            return;
+        }
+        bytes -= left;
+        pieces->done = 0;
+        pieces->count--;
+        if (pieces->references)
+            pieces->references++;
+        else
+            pieces->vectors++;
+    }
+}
+
+static uint64_t total_of(const struct pieces *pieces)
+{
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < pieces->count; i++)
+        total += piece_at(pieces, i).iov_len;
+    return total;
+}
+
+/* The pid may be somebody else's, or run another program, once the process is dead or has let go of our
+ * socket. */
+static bool peer_is_there(const struct link *link)
+{
+    struct pollfd watched[2] = {{.fd = link->socket.fd, .events = POLLRDHUP},
+                                {.fd = link->pidfd.fd, .events = POLLIN}};
+    int saved = errno, ready = poll(watched, 2, 0);
+
+    errno = saved;
+    return ready >= 0 && !(watched[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) &&
+           !(watched[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL));
+}
+
+static void copy_here(struct pieces *to, struct pieces *from)
+{
+    while (to->count && from->count) {
+        struct iovec into = piece_at(to, 0), out = piece_at(from, 0);
+        size_t length = min_of(into.iov_len, out.iov_len);
+
+        memmove(into.iov_base, out.iov_base, length);
+        consume(to, length);
+        consume(from, length);
+    }
+}
+
+/* here: our memory; there: the peer's. */
+static int copy(struct link *link, struct pieces *here, struct pieces *there, bool push)
+{
+    uint64_t left = total_of(here);
+
+    if (left != total_of(there))
+        return -EINVAL;
+    if (!link->may_pull)
+        return -EPERM;
+    if (link->is_self) {
+        copy_here(push ? there : here, push ? here : there);
+        return 0;
+    }
+    if (push && !peer_is_there(link))
+        return -ESRCH;
+    while (left) {
+        struct iovec ours[PIECES], theirs[PIECES];
+        size_t limit = left;
+        unsigned our_count, their_count;
+        ssize_t length;
+
+        our_count = next_vectors(here, limit, ours);
+        their_count = next_vectors(there, limit, theirs);
+        length = push ? sys_process_vm_writev(link->peer_pid, ours, our_count, theirs, their_count)
+                      : sys_process_vm_readv(link->peer_pid, ours, our_count, theirs, their_count);
+        if (length == -ENOSYS)
+            return -EPERM;
+        if (length < 0)
+            return length == -ENOMEM ? -EFAULT : (int)length;
+        if (length == 0)
+            return -EFAULT;
+        consume(here, (size_t)length);
+        consume(there, (size_t)length);
+        left -= (uint64_t)length;
+    }
+    return push || peer_is_there(link) ? 0 : -ESRCH;
+}
+
+int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
+              const struct iovec *to, unsigned to_count)
+{
+    struct pieces here = {.vectors = to, .count = to_count};
+    struct pieces there = {.references = from, .count = from_count};
+
+    return copy(link, &here, &there, false);
+}
+
+int link_push(struct link *link, const struct packet_reference *to, unsigned to_count,
+              const struct iovec *from, unsigned from_count)
+{
+    struct pieces here = {.vectors = from, .count = from_count};
+    struct pieces there = {.references = to, .count = to_count};
+
+    return copy(link, &here, &there, true);
+}

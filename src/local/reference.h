@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Reading and writing the memory of another process of the same user: probing at rendezvous, link_pull(),
+ * link_push(). */
+#ifndef LOCAL_REFERENCE_H
+#define LOCAL_REFERENCE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "local/greeting.h"
+
+/* Is that user us? A user that has no number in our user namespace is nobody's equal. */
+bool reference_same_user(uid_t uid);
+/* Lets processes of our user read and write our memory where Yama would only let our ancestors. */
+void reference_permit(void);
+/* Reads the nonce that the greeting promises. */
+bool reference_probe(pid_t pid, const struct greeting *greeting);
+
+#endif

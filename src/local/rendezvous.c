@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/rendezvous.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/blocks.h"
+#include "local/greeting.h"
+#include "local/reference.h"
+#include "local/start.h"
+
+#define BLOCKS               65536
+#define GREETING_TIMEOUT     (2 * NS_PER_S)
+#define RETRY_AFTER          (5 * NS_PER_MS)
+#define ACCEPT_PAUSE         (100 * NS_PER_MS)
+#define DISCOVER_AGAIN_AFTER NS_PER_S
+#define OUTGOING_AT_ONCE     64
+#define INCOMING_AT_ONCE     128
+#define ACCEPTS_AT_ONCE      64
+/* More than one happens when both ends connect at once. */
+#define LINKS_PER_PROCESS 8
+/* What other users may take of our descriptors and memory. */
+#define LINKS_OF_OTHERS 512
+
+/* A greeting that is going on. Helper thread. */
+struct greeter {
+    struct event_source socket;
+    struct list node; /* in outgoing or incoming, oldest first */
+    bool is_outgoing;
+    enum greeting_type awaits;
+    uint32_t block;
+    ns_t deadline, retry_at; /* retry_at: NS_NEVER while there is a socket */
+    struct ucred peer;
+    struct link *link; /* being made; NULL before */
+};
+
+/* Blocks that somebody waits for: bit set by local_resolve(), cleared when the answer is known. `fresh`: not
+ * yet seen by the helper. */
+static _Atomic uint64_t wanted[BLOCKS / 64], fresh[BLOCKS / 64];
+static _Atomic bool fresh_any, discover_wanted;
+static struct list outgoing = {&outgoing, &outgoing}, incoming = {&incoming, &incoming};
+static unsigned outgoing_count, incoming_count;
+static ns_t accept_again = NS_NEVER;
+static _Atomic ns_t discover_after; /* rendezvous_discover_sometimes() has nothing to do before */
+
+void rendezvous_after_fork_in_child(void)
+{
+    /* The greeters themselves are lost: the list may have been half linked when the parent forked. */
+    list_init(&outgoing);
+    list_init(&incoming);
+    outgoing_count = incoming_count = 0;
+    accept_again = NS_NEVER;
+    atomic_store_explicit(&discover_after, 0, memory_order_relaxed);
+    for (unsigned i = 0; i < BLOCKS / 64; i++) {
+        atomic_store_explicit(&wanted[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&fresh[i], 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
+    atomic_store_explicit(&discover_wanted, false, memory_order_relaxed);
+}
+
+/* --- greeters
+ * ------------------------------------------------------------------------------------------------- */
+
+static void greeter_ready(struct event_source *source, uint32_t events);
+
+static struct greeter *greeter_new(bool is_outgoing, uint32_t block)
+{
+    struct greeter *greeter = calloc(1, sizeof(*greeter));
+
+    if (!greeter)
+        return NULL;
+    greeter->socket.fd = -1;
+    greeter->socket.ready = greeter_ready;
+    greeter->is_outgoing = is_outgoing;
+    greeter->block = block;
+    greeter->deadline = sys_now() + GREETING_TIMEOUT;
+    greeter->retry_at = NS_NEVER;
+    list_push_back(is_outgoing ? &outgoing : &incoming, &greeter->node);
+    if (is_outgoing)
+        outgoing_count++;
+    else
+        incoming_count++;
+    return greeter;
+}
+
+static void greeter_free(struct greeter *greeter)
+{
+    if (greeter->is_outgoing)
+        outgoing_count--;
+    else
+        incoming_count--;
+    list_remove(&greeter->node);
+    event_close(&greeter->socket);
+    link_free(greeter->link);
+    free(greeter);
+}
+
+/* The block's owner is `link`, or nobody that we can reach. */
+static void answer(uint32_t block, struct link *link)
+{
+    if (link)
+        link_table_set(block, link);
+    atomic_fetch_and_explicit(&wanted[block / 64], ~(1ull << (block % 64)), memory_order_release);
+    local.ops->resolved(block, link);
+}
+
+/* Ends a greeting without a link. */
+static void give_up(struct greeter *greeter)
+{
+    bool is_outgoing = greeter->is_outgoing;
+    uint32_t block = greeter->block;
+
+    greeter_free(greeter);
+    if (is_outgoing)
+        answer(block, NULL);
+}
+
+static void try_again_later(struct greeter *greeter)
+{
+    event_close(&greeter->socket);
+    link_free(greeter->link);
+    greeter->link = NULL;
+    greeter->retry_at = sys_now() + RETRY_AFTER;
+}
+
+/* The link takes over the socket. False: it could not be, and is freed with the greeter. */
+static bool hand_over(struct greeter *greeter)
+{
+    struct link *link = greeter->link;
+    int error;
+
+    link->socket.fd = greeter->socket.fd;
+    error = link_install(link);
+    if (error) {
+        log_warn("no link to process %d: %s", (int)greeter->peer.pid, strerror(-error));
+        link->socket.fd = -1; /* still the greeter's */
+        return false;
+    }
+    event_forget(&greeter->socket);
+    greeter->link = NULL;
+    return true;
+}
+
+/* We may read and write the other's memory. */
+static bool probe(const struct ucred *peer, const struct greeting *greeting)
+{
+    return local.mechanism != MECHANISM_RING && (greeting->flags & GREETING_MAY_PROBE) &&
+           reference_same_user(peer->uid) && reference_probe(peer->pid, greeting);
+}
+
+static void name_peer(struct link *link, const struct greeter *greeter, const struct greeting *greeting)
+{
+    link->peer_pid = greeter->peer.pid;
+    link->peer_uid = greeter->peer.uid;
+    memcpy(link->instance, greeting->instance, sizeof(link->instance));
+    link->pidfd.fd = greeting_pidfd(greeter->socket.fd, greeter->peer.pid);
+}
+
+/* --- connector
+ * ------------------------------------------------------------------------------------------------ */
+
+/* 0; -EAGAIN: the owner has too many connections that it has not looked at. */
+static int open_connection(struct greeter *greeter)
+{
+    struct sockaddr_un address;
+    socklen_t length = block_address(greeter->block, &address);
+    int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+
+    if (fd < 0) {
+        log_error("no socket to reach QPN block %04x: %m", greeter->block);
+        return -errno;
+    }
+    if (connect(fd, (struct sockaddr *)&address, length) < 0) {
+        int error = -errno;
+
+        fd_close(fd);
+        if (error != -EAGAIN && error != -ECONNREFUSED)
+            log_warn("QPN block %04x cannot be reached: %s", greeter->block, strerror(-error));
+        return error;
+    }
+    greeter->socket.fd = fd;
+    return 0;
+}
+
+static int say_hello(struct greeter *greeter)
+{
+    struct greeting hello;
+    void *memory;
+    int memory_fd, error;
+
+    if (!greeting_credentials(greeter->socket.fd, &greeter->peer))
+        return -errno;
+    error = link_memory_create(&memory_fd, &memory);
+    if (error) {
+        log_error("no shared memory for a link to process %d: %s", (int)greeter->peer.pid, strerror(-error));
+        return error;
+    }
+    greeter->link = link_new(memory, true);
+    if (!greeter->link) {
+        sys_munmap(memory, LAYOUT_SIZE);
+        fd_close(memory_fd);
+        return -ENOMEM;
+    }
+    if (local.mechanism != MECHANISM_RING && reference_same_user(greeter->peer.uid))
+        reference_permit();
+    greeting_fill(&hello, GREETING_HELLO, GREETING_OK, false);
+    error = greeting_send(greeter->socket.fd, &hello, memory_fd);
+    fd_close(memory_fd); /* the mapping keeps the memory */
+    greeter->awaits = GREETING_WELCOME;
+    return error ? error : event_add(&greeter->socket, EPOLLIN);
+}
+
+static void start_connection(struct greeter *greeter)
+{
+    int error;
+
+    greeter->retry_at = NS_NEVER;
+    error = open_connection(greeter);
+    if (error == -EAGAIN) {
+        try_again_later(greeter);
+        return;
+    }
+    if (!error)
+        error = say_hello(greeter);
+    if (error)
+        give_up(greeter);
+}
+
+static void welcomed(struct greeter *greeter, const struct greeting *welcome)
+{
+    struct link *link = greeter->link;
+    struct greeting ready;
+    uint32_t block = greeter->block;
+
+    switch (welcome->result) {
+    case GREETING_KNOWN:
+        link = link_find(welcome->instance, greeter->peer.pid, greeter->peer.uid);
+        if (!link) {
+            /* We have not heard of it yet, or the other end has not heard yet that it is down. */
+            try_again_later(greeter);
+            return;
+        }
+        greeter_free(greeter);
+        answer(block, link);
+        return;
+    case GREETING_OK:
+        break;
+    default:
+        log_warn("process %d, which owns QPN block %04x, does not want a link", (int)greeter->peer.pid,
+                 block);
+        give_up(greeter);
+        return;
+    }
+    name_peer(link, greeter, welcome);
+    link->may_refer = local.mechanism != MECHANISM_RING && (welcome->flags & GREETING_CAN_READ) &&
+                      reference_same_user(greeter->peer.uid);
+    link->may_pull = probe(&greeter->peer, welcome);
+    greeting_fill(&ready, GREETING_READY, GREETING_OK, link->may_pull);
+    if (greeting_send(greeter->socket.fd, &ready, -1) != 0 || !hand_over(greeter)) {
+        give_up(greeter);
+        return;
+    }
+    greeter_free(greeter);
+    answer(block, link);
+}
+
+/* --- acceptor
+ * ------------------------------------------------------------------------------------------------- */
+
+/* A link to that process exists, or is made as soon as it says READY. */
+static bool known(const struct greeter *except, const struct greeting *hello)
+{
+    if (link_find(hello->instance, except->peer.pid, except->peer.uid))
+        return true;
+    list_for_each (node, &incoming) {
+        const struct greeter *other = list_entry(node, struct greeter, node);
+
+        if (other != except && other->awaits == GREETING_READY && other->peer.pid == except->peer.pid &&
+            other->peer.uid == except->peer.uid &&
+            memcmp(other->link->instance, hello->instance, sizeof(hello->instance)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Bounds what one process, or all other users together, can make us hold. */
+static bool too_many(const struct ucred *peer)
+{
+    unsigned of_pid, of_others;
+
+    link_count(peer->pid, &of_pid, &of_others);
+    if (of_pid < LINKS_PER_PROCESS && (peer->uid == geteuid() || of_others < LINKS_OF_OTHERS))
+        return false;
+    log_warn("process %d (uid %u) wants too many links", (int)peer->pid, (unsigned)peer->uid);
+    return true;
+}
+
+static void refuse(struct greeter *greeter, enum greeting_result result)
+{
+    struct greeting welcome;
+
+    greeting_fill(&welcome, GREETING_WELCOME, result, false);
+    /* If it cannot be sent the connector sees the end of the socket. */
+    (void)greeting_send(greeter->socket.fd, &welcome, -1);
+    give_up(greeter);
+}
+
+static void greeted(struct greeter *greeter, const struct greeting *hello, int memory_fd)
+{
+    struct greeting welcome;
+    void *memory;
+    int error;
+
+    if (known(greeter, hello)) {
+        refuse(greeter, GREETING_KNOWN);
+        return;
+    }
+    if (too_many(&greeter->peer)) {
+        refuse(greeter, GREETING_REFUSED);
+        return;
+    }
+    error = link_memory_accept(memory_fd, &memory);
+    if (error) {
+        log_error("process %d (uid %u) offers memory that cannot be shared safely: %s",
+                  (int)greeter->peer.pid, (unsigned)greeter->peer.uid, strerror(-error));
+        refuse(greeter, GREETING_REFUSED);
+        return;
+    }
+    greeter->link = link_new(memory, false);
+    if (!greeter->link) {
+        sys_munmap(memory, LAYOUT_SIZE);
+        refuse(greeter, GREETING_REFUSED);
+        return;
+    }
+    name_peer(greeter->link, greeter, hello);
+    if (local.mechanism != MECHANISM_RING && reference_same_user(greeter->peer.uid))
+        reference_permit();
+    greeter->link->may_pull = probe(&greeter->peer, hello);
+    greeting_fill(&welcome, GREETING_WELCOME, GREETING_OK, greeter->link->may_pull);
+    greeter->awaits = GREETING_READY;
+    if (greeting_send(greeter->socket.fd, &welcome, -1) != 0)
+        give_up(greeter);
+}
+
+static void confirmed(struct greeter *greeter, const struct greeting *ready)
+{
+    greeter->link->may_refer = local.mechanism != MECHANISM_RING && (ready->flags & GREETING_CAN_READ) &&
+                               reference_same_user(greeter->peer.uid);
+    if (memcmp(ready->instance, greeter->link->instance, sizeof(ready->instance)) != 0)
+        log_error("process %d changes its name while it greets", (int)greeter->peer.pid);
+    else
+        hand_over(greeter);
+    give_up(greeter);
+}
+
+static void pause_accepting(void)
+{
+    log_error("no descriptor for a new connection: %m");
+    blocks_watch(false); /* else it would be reported again at once */
+    accept_again = sys_now() + ACCEPT_PAUSE;
+}
+
+void rendezvous_accept(struct event_source *listener, uint32_t events)
+{
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = fd_own(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        struct greeter *greeter;
+
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                pause_accepting();
+            return;
+        }
+        /* The oldest has had its chance: a crowd that says nothing cannot keep others out. */
+        if (incoming_count >= INCOMING_AT_ONCE)
+            give_up(list_entry(incoming.next, struct greeter, node));
+        greeter = greeter_new(false, 0);
+        if (!greeter) {
+            fd_close(fd);
+            return;
+        }
+        greeter->socket.fd = fd;
+        greeter->awaits = GREETING_HELLO;
+        if (!greeting_credentials(fd, &greeter->peer) || event_add(&greeter->socket, EPOLLIN) != 0)
+            give_up(greeter);
+    }
+}
+
+/* --- progress
+ * ------------------------------------------------------------------------------------------------- */
+
+static void greeter_ready(struct event_source *source, uint32_t events)
+{
+    struct greeter *greeter = container_of(source, struct greeter, socket);
+    struct greeting greeting;
+    int memory_fd = -1;
+    int error = greeting_receive(source->fd, greeter->awaits, &greeting, &memory_fd);
+
+    if (error == -EAGAIN) {
+        fd_close(memory_fd);
+        return;
+    }
+    if (error) {
+        fd_close(memory_fd);
+        log_warn("greeting with process %d (uid %u) failed: %s", (int)greeter->peer.pid,
+                 (unsigned)greeter->peer.uid, strerror(-error));
+        give_up(greeter);
+        return;
+    }
+    switch (greeter->awaits) {
+    case GREETING_HELLO:
+        greeted(greeter, &greeting, memory_fd);
+        break;
+    case GREETING_WELCOME:
+        welcomed(greeter, &greeting);
+        break;
+    case GREETING_READY:
+        confirmed(greeter, &greeting);
+        break;
+    }
+    fd_close(memory_fd);
+}
+
+static void connect_fresh(void)
+{
+    atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: rendezvous_want() sets its bit, then the flag */
+    for (unsigned i = 0; i < BLOCKS / 64; i++) {
+        uint64_t bits = atomic_load_explicit(&fresh[i], memory_order_acquire);
+
+        for (unsigned bit = 0; bits >> bit; bit++) {
+            struct greeter *greeter;
+
+            if (!(bits >> bit & 1))
+                continue;
+            if (outgoing_count >= OUTGOING_AT_ONCE) { /* rendezvous_expire() goes on */
+                atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
+                return;
+            }
+            atomic_fetch_and_explicit(&fresh[i], ~(1ull << bit), memory_order_acquire);
+            greeter = greeter_new(true, i * 64 + bit);
+            if (greeter)
+                start_connection(greeter);
+            else
+                answer(i * 64 + bit, NULL);
+            if (bit == 63)
+                break;
+        }
+    }
+}
+
+void rendezvous_requests(void)
+{
+    if (atomic_exchange_explicit(&discover_wanted, false, memory_order_acquire))
+        discover_blocks();
+    if (atomic_load_explicit(&fresh_any, memory_order_acquire))
+        connect_fresh();
+}
+
+void rendezvous_expire(void)
+{
+    ns_t now;
+
+    if (list_empty(&outgoing) && list_empty(&incoming) && accept_again == NS_NEVER &&
+        !atomic_load_explicit(&fresh_any, memory_order_relaxed))
+        return;
+    now = sys_now();
+    list_for_each_safe (node, following, &incoming) {
+        struct greeter *greeter = list_entry(node, struct greeter, node);
+
+        if (greeter->deadline > now)
+            continue;
+        log_warn("process %d (uid %u) connected and said nothing", (int)greeter->peer.pid,
+                 (unsigned)greeter->peer.uid);
+        give_up(greeter);
+    }
+    list_for_each_safe (node, following, &outgoing) {
+        struct greeter *greeter = list_entry(node, struct greeter, node);
+
+        if (greeter->deadline <= now) {
+            log_warn("the owner of QPN block %04x does not answer", greeter->block);
+            give_up(greeter);
+        } else if (greeter->retry_at <= now) {
+            start_connection(greeter);
+        }
+    }
+    if (accept_again <= now) {
+        accept_again = NS_NEVER;
+        blocks_watch(true);
+    }
+    rendezvous_requests();
+}
+
+ns_t rendezvous_deadline(void)
+{
+    ns_t earliest = accept_again;
+
+    list_for_each (node, &incoming)
+        earliest = min_of(earliest, list_entry(node, struct greeter, node)->deadline);
+    list_for_each (node, &outgoing) {
+        const struct greeter *greeter = list_entry(node, struct greeter, node);
+
+        earliest = min_of(earliest, greeter->deadline);
+        earliest = min_of(earliest, greeter->retry_at);
+    }
+    return earliest;
+}
+
+/* --- requests, any thread
+ * --------------------------------------------------------------------------------------- */
+
+void rendezvous_want(uint32_t block)
+{
+    _Atomic uint64_t *word = &wanted[block / 64];
+    uint64_t bit = 1ull << (block % 64);
+
+    if ((atomic_load_explicit(word, memory_order_acquire) & bit) ||
+        (atomic_fetch_or_explicit(word, bit, memory_order_acq_rel) & bit))
+        return;
+    atomic_fetch_or_explicit(&fresh[block / 64], bit, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: connect_fresh() */
+    atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
+    local_kick();
+}
+
+struct link *local_resolve(uint32_t qpn)
+{
+    uint32_t block = qpn / LOCAL_BLOCK_QPNS % BLOCKS;
+    struct link *link = link_table_get(block);
+
+    if (unlikely(!link))
+        rendezvous_want(block);
+    return link;
+}
+
+void local_discover_peers(void)
+{
+    atomic_store_explicit(&discover_wanted, true, memory_order_release);
+    local_kick();
+}
+
+void rendezvous_discover_sometimes(void)
+{
+    ns_t now = sys_now(), after = atomic_load_explicit(&discover_after, memory_order_relaxed);
+
+    if (now >= after &&
+        atomic_compare_exchange_strong_explicit(&discover_after, &after, now + DISCOVER_AGAIN_AFTER,
+                                                memory_order_relaxed, memory_order_relaxed))
+        local_discover_peers();
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The room's beginning, its end in a forked child, and its turn in the helper thread. */
+#include "local/start.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/blocks.h"
+#include "local/rendezvous.h"
+
+struct local_state local;
+
+static bool started;
+static bool hot_now; /* helper thread: since local_dispatch() began */
+static _Atomic bool self_rung;
+static struct event_source kick = {.fd = -1}, timer = {.fd = -1};
+static ns_t timer_at = NS_NEVER; /* helper thread */
+
+static enum mechanism wanted_mechanism(void)
+{
+    const char *wanted = secure_getenv("SOFTHCA_LOCAL");
+
+    if (!wanted || strcmp(wanted, "auto") == 0)
+        return MECHANISM_AUTO;
+    if (strcmp(wanted, "ring") == 0)
+        return MECHANISM_RING;
+    if (strcmp(wanted, "cma") == 0)
+        return MECHANISM_CMA;
+    log_warn("SOFTHCA_LOCAL=%s is none of auto, ring, cma: taken as auto", wanted);
+    return MECHANISM_AUTO;
+}
+
+static void drain_counter(struct event_source *source)
+{
+    uint64_t count;
+
+    /* Nothing to read is what the next look would say too. */
+    if (read(source->fd, &count, sizeof(count)) < 0)
+        return;
+}
+
+static void kicked(struct event_source *source, uint32_t events)
+{
+    drain_counter(source);
+    if (atomic_exchange_explicit(&self_rung, false, memory_order_acquire) && progress_rung(local_self_link()))
+        hot_now = true;
+    link_remove_broken();
+    rendezvous_requests();
+}
+
+static void timer_ready(struct event_source *source, uint32_t events)
+{
+    drain_counter(source);
+    timer_at = NS_NEVER;
+}
+
+static int open_source(struct event_source *source, int fd)
+{
+    source->fd = fd_own(fd < 0 ? -errno : fd);
+    if (source->fd < 0) {
+        int error = source->fd;
+
+        source->fd = -1;
+        log_error("no descriptor for the helper thread: %s", strerror(-error));
+        return error;
+    }
+    return event_add(source, EPOLLIN);
+}
+
+int local_start(const struct local_ops *ops)
+{
+    int error, saved = errno;
+
+    if (started)
+        return 0;
+    local.ops = ops;
+    local.mechanism = wanted_mechanism();
+    sys_random(local.instance, sizeof(local.instance));
+    sys_random(local.nonce, sizeof(local.nonce));
+    kick.ready = kicked;
+    timer.ready = timer_ready;
+    error = progress_start();
+    if (!error)
+        error = link_start();
+    if (!error)
+        error = event_start();
+    if (!error)
+        error = open_source(&kick, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!error)
+        error = open_source(&timer, timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    if (error)
+        local_after_fork_in_child(); /* closes what was opened */
+    else
+        started = true;
+    errno = saved;
+    return error;
+}
+
+void local_after_fork_in_child(void)
+{
+    started = hot_now = false;
+    timer_at = NS_NEVER;
+    atomic_store_explicit(&self_rung, false, memory_order_relaxed);
+    kick.fd = timer.fd = -1;
+    event_after_fork_in_child();
+    rendezvous_after_fork_in_child();
+    blocks_after_fork_in_child();
+    progress_after_fork_in_child();
+    link_after_fork_in_child();
+}
+
+int local_event_fd(void)
+{
+    return event_epoll_fd();
+}
+
+void local_kick(void)
+{
+    static const uint64_t one = 1;
+    int saved = errno;
+
+    if (write(kick.fd, &one, sizeof(one)) < 0)
+        errno = saved; /* the counter is full: it is readable anyhow */
+}
+
+void local_ring_self(void)
+{
+    atomic_store_explicit(&self_rung, true, memory_order_release);
+    local_kick();
+}
+
+void local_became_hot(void)
+{
+    hot_now = true;
+}
+
+static void set_timer(ns_t when)
+{
+    struct itimerspec setting = {0};
+
+    if (when == timer_at)
+        return;
+    timer_at = when;
+    if (when != NS_NEVER) {
+        setting.it_value.tv_sec = (time_t)(when / NS_PER_S);
+        setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
+    }
+    if (timerfd_settime(timer.fd, TFD_TIMER_ABSTIME, &setting, NULL) < 0)
+        log_error("no timer for the helper thread: %m");
+}
+
+bool local_dispatch(void)
+{
+    int saved = errno;
+    bool writable;
+
+    hot_now = false;
+    writable = progress_awake();
+    event_dispatch();
+    rendezvous_expire();
+    set_timer(rendezvous_deadline());
+    errno = saved;
+    return hot_now || writable;
+}
