@@ -52,8 +52,6 @@ static cold_path enum verdict execute_local(struct transport_qp *qp, struct send
         uint32_t new_rkey;
 
         bind.pd = qp->record->pd;
-        if (!type_2 && !bind.random)
-            bind.random = qp->ports->random(qp);
         verdict = keys_bind_window(qp->keys, &bind, type_2, &new_rkey);
     }
     qp->ports->unlock_keys(qp);

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Adapters, links and a clock that exist in memory only: transport under loss, reordering, duplication, delay
+ * and silence, the same every time for the same seed. The owner's part (object/, engine/) is played in its
+ * simplest form. */
+#ifndef TESTS_SIM_SIM_H
+#define TESTS_SIM_SIM_H
+
+#include "../unit/unit.h"
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/qp.h"
+#include "wire/opcode.h"
+
+enum { SIM_DEPTH = 64, SIM_SGE = 8, SIM_INLINE = 256, SIM_LOG = 8192, SIM_RESOURCES = 16, SIM_PD = 7 };
+
+struct sim_link {
+    const char *name;
+    struct link_properties properties;
+    uint32_t capacity;  /* packets on their way per QP and direction, 0: no limit; more: -EAGAIN */
+    ns_t delay, jitter; /* jitter reorders on links that are not reliable */
+    uint64_t loss_mask; /* bit i: the i-th packet is lost */
+    unsigned loss_percent, duplicate_percent, corrupt_percent, reorder_percent;
+    /* How many of these may hit one sender before it gets on: fewer than retry_count, and it survives. 0: no
+     * limit. */
+    unsigned patience;
+    bool blackhole;
+};
+
+/* Ready-made ones. */
+extern const struct sim_link sim_ring, sim_ring_cma, sim_wire;
+
+struct sim_completion {
+    uint64_t wr_id;
+    enum verdict verdict;
+    enum ibv_wc_opcode opcode;
+    uint32_t byte_len, wc_flags, imm_or_rkey, src_qpn;
+    uint8_t service_level;
+    bool solicited;
+};
+
+struct sim_receives {
+    uint32_t posted, taken;
+    uint32_t pd;
+    char *slots;
+};
+
+struct sim_qp {
+    struct transport_qp transport;
+    struct qp_record record;
+    struct sim_node *node;
+    struct sim_receives *receives; /* own, or shared */
+    struct sim_receives own;
+    const struct recv_wqe *taken;
+    uint64_t taken_id;
+    struct sim_completion *sent, *received;
+    unsigned sent_count, received_count;
+    unsigned signaled_count;
+    unsigned comm_est, access_errors, request_errors, drained_count, sender_failures, responder_failures;
+    uint64_t timer_generation;
+    bool timer_runs;
+    uint32_t in_flight; /* packets of ours on the link */
+    bool blocked;       /* -EAGAIN was answered: to be run when there is room */
+    bool kicked;
+    bool lazy_ack; /* leaves acknowledgements for later, as progress does */
+    struct responder_resource resources[SIM_RESOURCES];
+    unsigned hits; /* since unacked_psn moved last */
+    psn_t hits_at;
+};
+
+struct sim_node {
+    struct sim *sim;
+    unsigned number;
+    struct key_table *keys;
+    uint32_t next_slot;
+    struct sim_buffer *buffers;
+};
+
+/* Registered memory between guards. */
+struct sim_buffer {
+    struct sim_buffer *next;
+    unsigned char *bytes; /* page of guards, the memory, guards */
+    size_t length;
+    uint64_t address;
+    uint32_t lkey, rkey, slot;
+};
+
+struct sim {
+    ns_t now;
+    uint64_t random;
+    struct sim_link link;
+    uint64_t packets, lost, duplicated, reordered, pulled, pushed, silenced;
+    uint32_t next_qpn;
+    struct sim_node node[2];
+    struct sim_qp *qps[16];
+    unsigned qp_count;
+    struct sim_event *heap;
+    size_t events, capacity;
+    uint64_t sequence;
+    bool refuse_pull; /* references are unreadable */
+    bool trace;
+    void (*on_packet)(struct sim *sim, struct packet *packet); /* looks at or changes what is delivered */
+    void (*on_take)(struct sim_qp *qp);
+    unsigned requests[32]; /* delivered packets by operation */
+    unsigned piggybacked;
+};
+
+struct sim *sim_new(const struct sim_link *link, uint64_t seed);
+/* Checks every guard and frees. */
+void sim_free(struct sim *sim);
+uint64_t sim_random(struct sim *sim);
+static inline uint32_t sim_below(struct sim *sim, uint32_t limit)
+{
+    return (uint32_t)(sim_random(sim) % limit);
+}
+
+struct sim_buffer *sim_buffer(struct sim_node *node, size_t length, uint32_t access);
+struct sim_buffer *sim_null_region(struct sim_node *node);
+/* A free slot with a window in it; its rkey. */
+uint32_t sim_window(struct sim_node *node, enum key_kind kind);
+void sim_pattern(void *bytes, size_t length, uint64_t seed);
+bool sim_is_pattern(const void *bytes, size_t length, uint64_t seed);
+
+struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type);
+/* What a test changes before it connects; the defaults suit everything. */
+void sim_to_init(struct sim_qp *qp);
+void sim_to_rtr(struct sim_qp *qp, struct sim_qp *peer, uint32_t rq_psn);
+void sim_to_rts(struct sim_qp *qp, uint32_t sq_psn);
+void sim_to_error(struct sim_qp *qp);
+void sim_set_state(struct sim_qp *qp, enum ibv_qp_state state);
+void sim_connect(struct sim_qp *a, struct sim_qp *b);
+void sim_pair(struct sim *sim, enum ibv_qp_type type, struct sim_qp **ret_a, struct sim_qp **ret_b);
+
+struct sim_wr {
+    uint64_t wr_id;
+    enum ibv_wr_opcode opcode;
+    unsigned flags; /* enum send_wqe_flags */
+    unsigned num_sge;
+    struct wqe_sge sge[SIM_SGE];
+    const void *inline_data;
+    uint32_t inline_length;
+    uint32_t imm_or_rkey, rkey;
+    uint64_t remote_address, compare_add, swap;
+    struct window_bind bind;
+    uint32_t remote_qpn, remote_qkey;
+    struct path_address to;
+};
+/* Does not transmit. */
+void sim_queue_send(struct sim_qp *qp, const struct sim_wr *wr);
+void sim_post_send(struct sim_qp *qp, const struct sim_wr *wr);
+bool sim_send_queue_is_full(const struct sim_qp *qp);
+void sim_post_recv(struct sim_qp *qp, uint64_t wr_id, const struct wqe_sge *sge, unsigned num_sge);
+void sim_share_receives(struct sim_qp *qp, struct sim_qp *with);
+
+#define SGE(buffer, offset, size)                                                                            \
+    ((struct wqe_sge){.address = (buffer)->address + (offset), .length = (size), .lkey = (buffer)->lkey})
+
+/* Until nothing is left to happen, or this much time has passed. */
+void sim_run_for(struct sim *sim, ns_t duration);
+void sim_run(struct sim *sim);
+/* Calls back at a time. */
+void sim_at(struct sim *sim, ns_t delay, void (*call)(struct sim *sim, void *argument), void *argument);
+/* The owner's turn for a QP: runs both machines. */
+void sim_kick(struct sim_qp *qp);
+/* A packet out of nowhere, to a QP. */
+void sim_inject(struct sim_qp *qp, const struct packet *packet);
+
+#define assert_sent(qp, index, id, what)                                                                     \
+    do {                                                                                                     \
+        assert_true((index) < (qp)->sent_count);                                                             \
+        assert_int_equal((qp)->sent[index].wr_id, (id));                                                     \
+        assert_string_equal(verdict_name((qp)->sent[index].verdict), verdict_name(what));                    \
+    } while (0)
+#define assert_received(qp, index, id, what)                                                                 \
+    do {                                                                                                     \
+        assert_true((index) < (qp)->received_count);                                                         \
+        assert_int_equal((qp)->received[index].wr_id, (id));                                                 \
+        assert_string_equal(verdict_name((qp)->received[index].verdict), verdict_name(what));                \
+    } while (0)
+
+#endif
