@@ -9,6 +9,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/timer.h"
 #include "object/context.h"
 #include "object/event.h"
 #include "object/segment.h"
@@ -69,6 +70,7 @@ struct cq {
     uint32_t since_event;   /* completions since arming that would have fired, for moderation */
     uint16_t moderation_count, moderation_period; /* period 0: off */
     bool moderation_timer_runs;
+    struct timer moderation_timer; /* of the engine, under its lock */
 
     /* Consumers. Held between start and end of extended polling, so above a QP's lock: applications post in
      * that window. Guards record->consumed and what follows. */

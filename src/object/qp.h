@@ -13,6 +13,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/timer.h"
 #include "object/context.h"
 #include "object/cq.h"
 #include "object/pd.h"
@@ -22,18 +23,20 @@
 struct lane;
 struct link;
 
-/* The engine's part: which way packets go, and its lists. */
+/* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of their list. */
 struct qp_route {
-    struct link *link;   /* to the owner of the destination; NULL: unknown or gone. Under the QP's lock */
-    struct lane *lane;
-    struct lane *reply_lane; /* where the last request came from: answers go back on it */
-    bool resolving;
-    bool kick;           /* something was sent on `lane` since the doorbell was looked at */
-    struct list owing;   /* link in the lane's list of QPs that owe answers, under the lane's receive lock */
-    struct lane *owing_lane;
-    struct list blocked; /* link in the engine's list of QPs that wait for room, under its lock */
-    uint32_t timer_index; /* in the engine's heap, 0: none; under its lock */
-    ns_t timer_at;
+    struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
+    struct lane *reply_lane;   /* where the last request came from: answers go back on it */
+    struct lane *owing_lane;   /* non-NULL: in that lane's list of QPs that owe acknowledgements */
+    struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
+    struct list owing, blocked;
+    struct list waiting;       /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
+    uint8_t waits_for;         /* enum route_wait */
+    bool kick;                 /* something was sent on `lane` since its doorbell was looked at */
+    bool kick_reply;           /* the same of reply_lane */
+    uint32_t missing_block;    /* UD: block of QP numbers that has no owner; packets there go nowhere */
+    struct timer timer;        /* in the engine's heap, under its lock */
+    bool timer_set;            /* armed and not fired, as transport sees it */
 };
 
 struct qp {
@@ -57,18 +60,39 @@ struct qp {
     bool is_extended;
     uint32_t create_flags;
     uint64_t send_ops;
-    uint32_t send_cqe_pending;    /* counters of sends that made no CQE yet */
     struct ack_account async_events;
     struct qp_route route;
     /* extended posting, under post_lock */
     uint32_t build_posted; /* counter after the WRs built so far */
-    int build_error;
+    int build_error;       /* first thing that was wrong with the batch; wr_complete returns it */
     struct send_wqe *build_wqe;
+    bool build_needs_address; /* UD: the WR has no address yet */
 };
 
 static inline struct qp *qp_of(struct ibv_qp *qp)
 {
     return container_of(qp, struct qp, ibv);
+}
+
+static inline enum ibv_qp_state qp_state(const struct qp *qp)
+{
+    return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
+}
+
+/* What is left to do once the QP's lock is released. */
+struct qp_kick {
+    struct lane *lane, *reply_lane; /* doorbells to look at; NULL: none */
+    bool more;                      /* the sender stopped at its bound and wants another turn */
+};
+
+/* QP lock held. */
+static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
+{
+    struct qp_kick kick = { qp->route.kick ? qp->route.lane : NULL,
+                            qp->route.kick_reply ? qp->route.reply_lane : NULL, more };
+
+    qp->route.kick = qp->route.kick_reply = false;
+    return kick;
 }
 
 /* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
@@ -77,14 +101,15 @@ struct qp_ports {
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
-    /* After work was posted or owed: without the QP's lock; rings doorbells. */
-    void (*kick)(struct qp *qp);
+    /* After work was posted, without the QP's lock but inside the rundown section of the post: rings doorbells, sees to another turn. */
+    void (*kick)(struct qp *qp, const struct qp_kick *kick);
     /* The QP is going away: out of every list. No lock held. */
     void (*forget)(struct qp *qp);
     int (*allocate_number)(uint32_t *ret_qpn);
     void (*release_number)(uint32_t qpn);
 };
 extern const struct qp_ports *qp_ports;
+void qp_ports_install(const struct qp_ports *ports);
 
 int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp);
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
@@ -93,11 +118,19 @@ int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged e
 
 /* Finds and locks; NULL if there is no such QP (any more). */
 struct qp *qp_lock_number(uint32_t qpn);
-/* Visits every live QP, unlocked: visit locks and checks for itself. */
+/* Visits every QP there is or was, unlocked: visit locks and checks for itself. */
 void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument);
 
 /* Moves to ERR and flushes; lock held. */
 void qp_enter_error(struct qp *qp);
+/* QP_FATAL and ERR if an overrun took one of its CQs away. No lock held. */
+void qp_fail_on_overrun(struct qp *qp);
+/* Runs the sender or flushes, whichever the state says; lock held, inside a rundown section. True if there is more to do at once
+ * (transport bounds what it does per call). */
+bool qp_run_sender(struct qp *qp);
+
+/* In the child of a fork: no QP is found by number any more. */
+void qp_after_fork_in_child(void);
 
 /* object/post.c: 0 or -errno with *bad_wr. */
 int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
@@ -110,6 +143,10 @@ int qp_build_complete(struct qp *qp);
 void qp_build_abort(struct qp *qp);
 /* Begins a WR with qp->ex.wr_id and wr_flags; NULL when the batch has failed already (ENOMEM, EINVAL remembered). */
 struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode);
+/* BIND_MW of a type 2 window. */
+void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info);
+/* Something else is wrong with the batch; the first error stays. */
+void qp_build_fail(struct qp *qp, int error);
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);
 void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list);
 void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Starting the engine, and what a fork makes of it. */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "engine/internal.h"
+#include "engine/netdev.h"
+#include "object/context.h"
+#include "object/device.h"
+#include "object/ports.h"
+#include "object/segment.h"
+
+static struct lock start_lock = LOCK_INIT;
+static bool started, fork_handler_installed;
+
+static const struct object_ports ports = {
+    .progress = progress_from_application,
+    .expect_sleep = progress_expect_sleep,
+    .cq_overrun = progress_cq_overrun,
+    .moderation_timer = timers_set_moderation,
+    .moderation_cancel = timers_cancel_moderation,
+};
+
+/* The child has one thread and none of ours. It must neither use what it inherited nor disturb the parent: descriptors are closed, the segment
+ * becomes a private copy, and the engine is as if it had never been started, so that the child may open devices of its own. Inherited contexts are
+ * recognised by their generation (context_is_inherited). */
+static void after_fork_in_child(void)
+{
+    if (!started)
+        return;
+    rundown_after_fork_in_child();
+    lock_init(&start_lock);
+    started = false;
+    helper_after_fork_in_child();
+    interfaces_after_fork_in_child();
+    local_after_fork_in_child();
+    route_forget_everything();
+    qp_after_fork_in_child();
+    object_after_fork_in_child();
+}
+
+static int start_locked(void)
+{
+    struct device_options options;
+    int error;
+
+    if (!fork_handler_installed) {
+        error = -pthread_atfork(NULL, NULL, after_fork_in_child);
+        if (error)
+            return error;
+        netdev_read_options(&options);
+        device_table_init(&host_devices, &options);
+        fork_handler_installed = true;
+    }
+    error = segment_open();
+    if (error) {
+        log_error("the published segment cannot be made: errno %d", -error);
+        return error;
+    }
+    object_ports = &ports;
+    qp_ports_install(&engine_qp_ports);
+    error = local_start(&engine_local_ops);
+    if (error)
+        log_error("no way to other processes of this host: errno %d", -error);
+    return error;
+}
+
+int engine_start(void)
+{
+    int saved = errno;
+    int error = 0;
+
+    lock_acquire(&start_lock);
+    if (!started) {
+        error = start_locked();
+        started = !error;
+    }
+    lock_release(&start_lock);
+    errno = saved;
+    return error;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the engine's files share.
+ *
+ * Lock order (docs/locking.md): lane receive lock > QP lock > the leaves here: lane_state.lock, waiting_lock, timers_lock. */
+#ifndef ENGINE_INTERNAL_H
+#define ENGINE_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/timer.h"
+#include "local/local.h"
+#include "object/qp.h"
+
+/* --- route.c: the transport ports that are the engine's, and lists of QPs that wait ----------------------------- */
+
+enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_TURN };
+
+/* What the engine keeps per lane (lane_owner_data). Allocated when first needed, freed with the link. */
+struct lane_state {
+    struct lock lock;    /* guards the lists and drops; the lane transmit lock is below it */
+    struct list owing;   /* qp.route.owing: acknowledgements that may ride on requests, sent at the next idle poll */
+    struct list blocked; /* qp.route.blocked: waits for room in the ring */
+    struct drop {
+        uint32_t dest_qpn, src_qpn, psn;
+    } *drops; /* words about dropped requests that found the ring full */
+    uint32_t drop_count, drop_room;
+    _Atomic bool somebody_owes; /* owing is not empty: a hint to skip the lock */
+    _Atomic bool kick;          /* something was sent from a batch: look at the doorbell at its end */
+};
+
+struct lane_state *lane_state(struct lane *lane);
+
+extern const struct qp_ports engine_qp_ports;
+
+void route_set_reply_lane(struct qp *qp, struct lane *lane);
+/* Runs QPs that asked for another turn. */
+void route_run_ready(void);
+bool route_has_ready(void);
+void route_resolved(uint32_t block, struct link *link);
+void route_lane_writable(struct lane *lane);
+void route_link_down(struct link *link);
+/* Answers what a QP owes, sends what it may send; QP lock held. Queues the QP where it must wait. */
+void route_run(struct qp *qp);
+void route_owe(struct qp *qp, struct lane *lane);
+/* Flushes the acknowledgements that a lane's QPs owe. */
+void route_flush_owing(struct lane *lane, struct lane_state *state);
+void route_send_drop(struct lane *lane, const struct packet *dropped);
+void route_flush_drops(struct lane *lane, struct lane_state *state);
+void route_forget_everything(void);
+
+/* --- progress.c --------------------------------------------------------------------------------------------------- */
+
+extern const struct local_ops engine_local_ops;
+/* Polls, flushes, runs the ready. Returns the number of packets. Any thread. */
+unsigned progress_run(void);
+/* Called by application threads: also says that somebody polls. */
+void progress_from_application(void);
+void progress_expect_sleep(void);
+void progress_cq_overrun(struct cq *cq);
+/* Counts application polls; the helper compares. */
+extern _Atomic uint32_t progress_application_polls;
+
+/* --- timers.c ----------------------------------------------------------------------------------------------------- */
+
+int timers_open(void);
+int timers_fd(void);
+void timers_close(void);
+void timers_set_qp(struct qp *qp, ns_t delay);
+void timers_set_moderation(struct cq *cq, ns_t delay);
+void timers_cancel_moderation(struct cq *cq);
+/* Fires what is due. Helper thread. */
+void timers_run(void);
+
+/* --- helper.c ------------------------------------------------------------------------------------------------------ */
+
+/* Starts the thread if it does not run. 0 or -errno. */
+int helper_start(void);
+/* Wakes it: there is something for route_run_ready() or a CQ failed. */
+void helper_kick(void);
+void helper_after_fork_in_child(void);
+
+
+/* --- interfaces.c --------------------------------------------------------------------------------------------------- */
+
+int interfaces_monitor_fd(void);
+void interfaces_changed(void);
+void interfaces_after_fork_in_child(void);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Progress: packets from the lanes to the QPs, and what the QPs come to owe. Runs in whichever thread polls: an application thread that found its
+ * CQ empty, or the helper thread. */
+#include <string.h>
+
+#include "base/rundown.h"
+#include "engine/internal.h"
+#include "object/device.h"
+#include "wire/opcode.h"
+
+/* Packets of one lane per call: bounds the time that its receive lock is held. */
+#define POLL_BUDGET 64u
+/* An acknowledgement waits for a request to ride on, but not for longer than this many packets. */
+#define ACKS_BEFORE_ANSWER 16u
+
+_Atomic uint32_t progress_application_polls;
+static _Atomic bool cq_overrun_pending;
+
+/* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all? */
+static bool accepts(const struct qp *qp, const struct packet *packet, bool request)
+{
+    static const uint8_t service_of[] = {
+        [IBV_QPT_RC] = SERVICE_RC, [IBV_QPT_UC] = SERVICE_UC, [IBV_QPT_UD] = SERVICE_UD
+    };
+
+    if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
+        return false;
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+        break;
+    case IBV_QPS_RTR:
+    case IBV_QPS_SQE:
+        if (!request)
+            return false;
+        break;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_ERR:
+    case IBV_QPS_UNKNOWN:
+        return false;
+    }
+    /* (GID, QPN) names a QP: a number of another device of this host is not it. */
+    return !request || packet->dest_ifindex == qp->context->device->ifindex;
+}
+
+static void receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
+{
+    const struct responder *responder = &qp->record->responder;
+    const struct sender *sender = &qp->record->sender;
+
+    if (request)
+        route_set_reply_lane(qp, lane);
+    transport_receive(&qp->transport, packet);
+    if (responder_owes(&qp->transport)) {
+        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER)
+            route_owe(qp, lane);
+        else
+            route_run(qp);
+    } else if (!request && sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
+        route_run(qp); /* an answer may have opened a window, a fence or a read slot */
+    }
+}
+
+static void receive_multicast(struct qp *qp, void *argument)
+{
+    const struct packet *packet = argument;
+
+    if (!accepts(qp, packet, true))
+        return;
+    if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num)
+        return;
+    transport_receive(&qp->transport, packet);
+}
+
+/* local_ops.packet */
+static void on_packet(struct lane *lane, const struct packet *packet)
+{
+    struct qp *qp;
+    struct qp_kick kick;
+    bool request;
+
+    if (unlikely(packet->dest_qpn == PSN_MASK)) {
+        /* The copy is only read. */
+        multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
+        return;
+    }
+    request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
+    qp = qp_lock_number(packet->dest_qpn);
+    if (unlikely(!qp || !accepts(qp, packet, request))) {
+        if (qp)
+            lock_release(&qp->lock);
+        if (request && BTH_SERVICE(packet->opcode) == SERVICE_RC)
+            route_send_drop(lane, packet);
+        return;
+    }
+    receive_locked(qp, lane, packet, request);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    /* This lane's doorbell is looked at once, at the end of the batch. */
+    if (kick.lane && kick.lane != lane)
+        lane_ring(kick.lane);
+    if (kick.reply_lane && kick.reply_lane != lane && kick.reply_lane != kick.lane)
+        lane_ring(kick.reply_lane);
+    if (kick.lane == lane || kick.reply_lane == lane)
+        atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
+}
+
+/* local_ops.batch_end */
+static void on_batch_end(struct lane *lane, bool had_packets)
+{
+    struct lane_state *state = *(struct lane_state **)lane_owner_data(lane);
+
+    if (!state)
+        return;
+    /* Right after packets the application may be about to answer: its request carries the acknowledgement. */
+    if (!had_packets && atomic_load_explicit(&state->somebody_owes, memory_order_relaxed))
+        route_flush_owing(lane, state);
+    if (atomic_load_explicit(&state->kick, memory_order_relaxed)) {
+        atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+        lane_ring(lane);
+    }
+}
+
+static void fail_on_overrun(struct qp *qp, void *argument)
+{
+    qp_fail_on_overrun(qp);
+}
+
+/* object_ports.cq_overrun: QP locks are held, so later. */
+void progress_cq_overrun(struct cq *cq)
+{
+    atomic_store_explicit(&cq_overrun_pending, true, memory_order_release);
+    helper_kick();
+}
+
+unsigned progress_run(void)
+{
+    unsigned packets;
+
+    rundown_enter();
+    packets = local_poll(POLL_BUDGET);
+    if (unlikely(route_has_ready()))
+        route_run_ready();
+    rundown_exit();
+    if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
+        atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire))
+        qp_for_each(fail_on_overrun, NULL);
+    return packets;
+}
+
+/* object_ports.progress. The counter may lose increments of concurrent pollers: that it moves is all that matters. */
+void progress_from_application(void)
+{
+    atomic_store_explicit(&progress_application_polls,
+                          atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    progress_run();
+}
+
+/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event; the next arrival must wake the helper. */
+void progress_expect_sleep(void)
+{
+    rundown_enter();
+    if (!local_prepare_sleep())
+        helper_kick();
+    rundown_exit();
+}
+
+const struct local_ops engine_local_ops = {
+    .packet = on_packet,
+    .batch_end = on_batch_end,
+    .resolved = route_resolved,
+    .link_down = route_link_down,
+    .lane_writable = route_lane_writable,
+};

@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Which way a QP's packets go: the transport ports that send, and the lists of QPs that wait for room, an owner or a turn. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/internal.h"
+#include "object/device.h"
+#include "wire/opcode.h"
+
+/* QPs of this process that wait for something that is not a lane's room. */
+static struct lock waiting_lock = LOCK_INIT;
+static struct list waiting_for_owner = { &waiting_for_owner, &waiting_for_owner };
+static struct list waiting_for_turn = { &waiting_for_turn, &waiting_for_turn };
+static _Atomic bool somebody_waits_for_turn;
+
+static struct lock lane_states_lock = LOCK_INIT;
+
+struct lane_state *lane_state(struct lane *lane)
+{
+    _Atomic(struct lane_state *) *place = (_Atomic(struct lane_state *) *)lane_owner_data(lane);
+    struct lane_state *state = atomic_load_explicit(place, memory_order_acquire);
+
+    if (likely(state))
+        return state;
+    lock_acquire(&lane_states_lock);
+    state = atomic_load_explicit(place, memory_order_relaxed);
+    if (!state) {
+        state = calloc(1, sizeof(*state));
+        if (!state)
+            abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
+        list_init(&state->owing);
+        list_init(&state->blocked);
+        atomic_store_explicit(place, state, memory_order_release);
+    }
+    lock_release(&lane_states_lock);
+    return state;
+}
+
+/* --- waiting ---------------------------------------------------------------------------------------------------- */
+
+/* QP lock held. */
+static void wait_for(struct qp *qp, enum route_wait what)
+{
+    lock_acquire(&waiting_lock);
+    if (list_linked(&qp->route.waiting))
+        list_remove(&qp->route.waiting);
+    qp->route.waits_for = (uint8_t)what;
+    if (what == ROUTE_WAITS_FOR_OWNER)
+        list_push_back(&waiting_for_owner, &qp->route.waiting);
+    else if (what == ROUTE_WAITS_FOR_TURN)
+        list_push_back(&waiting_for_turn, &qp->route.waiting);
+    atomic_store_explicit(&somebody_waits_for_turn, !list_empty(&waiting_for_turn), memory_order_relaxed);
+    lock_release(&waiting_lock);
+}
+
+/* QP lock held. */
+static void block_on(struct qp *qp, struct lane *lane)
+{
+    struct lane_state *state;
+
+    if (qp->route.blocked_lane)
+        return;
+    state = lane_state(lane);
+    qp->route.blocked_lane = lane;
+    lock_acquire(&state->lock);
+    list_push_back(&state->blocked, &qp->route.blocked);
+    lock_release(&state->lock);
+}
+
+void route_owe(struct qp *qp, struct lane *lane)
+{
+    struct lane_state *state;
+
+    if (qp->route.owing_lane)
+        return;
+    state = lane_state(lane);
+    qp->route.owing_lane = lane;
+    lock_acquire(&state->lock);
+    list_push_back(&state->owing, &qp->route.owing);
+    atomic_store_explicit(&state->somebody_owes, true, memory_order_relaxed);
+    lock_release(&state->lock);
+}
+
+/* Takes the QP out of a lane's list if it is still there; QP lock held. */
+static void unlist(struct lane **lane, struct list *node)
+{
+    struct lane_state *state;
+
+    if (!*lane)
+        return;
+    state = lane_state(*lane);
+    lock_acquire(&state->lock);
+    list_remove(node);
+    lock_release(&state->lock);
+    *lane = NULL;
+}
+
+/* After a thread took the node out of a lane's list and then locked the QP: the QP is in no list now, unless it was put into one
+ * in between. */
+static void settle(struct lane **lane, struct list *node)
+{
+    struct lane_state *state;
+    bool linked;
+
+    if (!*lane)
+        return;
+    state = lane_state(*lane);
+    lock_acquire(&state->lock);
+    linked = list_linked(node);
+    lock_release(&state->lock);
+    if (!linked)
+        *lane = NULL;
+}
+
+/* --- sending ---------------------------------------------------------------------------------------------------- */
+
+/* The fields that only local links carry. */
+static void set_lane(struct qp *qp, struct lane *lane)
+{
+    qp->route.lane = lane;
+    /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same ring. */
+    qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
+    qp->transport.link.reference_from =
+        lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    qp->transport.link.reference_mtu = qp->transport.link.reference_from != UINT32_MAX ? LOCAL_REFERENCE_MTU : 0;
+}
+
+void route_set_reply_lane(struct qp *qp, struct lane *lane)
+{
+    if (likely(qp->route.reply_lane == lane))
+        return;
+    qp->route.reply_lane = lane;
+    qp->transport.link.piggyback_acks = lane == qp->route.lane;
+}
+
+static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
+                   const struct iovec *gather, unsigned gather_count)
+{
+    for (;;) {
+        int error = lane_send(lane, packet, gather, gather_count);
+
+        if (likely(!error)) {
+            *kick = true;
+            return 0;
+        }
+        if (error != -EAGAIN)
+            return error;
+        block_on(qp, lane);
+        /* Still to be notified? If not, room may have come before we were in the list. */
+        if (lane_is_blocked(lane))
+            return -EAGAIN;
+        if (qp->route.blocked_lane == lane)
+            unlist(&qp->route.blocked_lane, &qp->route.blocked);
+    }
+}
+
+struct multicast_copy {
+    const struct packet *packet;
+    const struct iovec *gather;
+    unsigned gather_count;
+};
+
+static void send_multicast_copy(struct link *link, void *argument)
+{
+    const struct multicast_copy *copy = argument;
+    struct lane *lane = link_lane(link, copy->packet->src_qpn);
+
+    /* No room is a lost copy: a slow member must not stop the others. */
+    if (lane_send(lane, copy->packet, copy->gather, copy->gather_count) == 0)
+        lane_ring(lane);
+}
+
+static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+                   const struct path_address *to)
+{
+    struct packet out = *packet;
+    struct link *link;
+    struct lane *lane;
+    bool kick = false;
+    int error;
+
+    if (to->is_multicast) {
+        struct multicast_copy copy = { &out, gather, gather_count };
+
+        out.dest_ifindex = to->source_ifindex;
+        local_for_each_peer(send_multicast_copy, &copy);
+        return 0;
+    }
+    if (!to->destination_ifindex)
+        return 0; /* not on this host: a datagram into the void */
+    out.dest_ifindex = to->destination_ifindex;
+    link = local_resolve(packet->dest_qpn);
+    if (!link) {
+        if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+            qp->route.missing_block = 0; /* was looked for and nobody has it; the next datagram looks again */
+            return 0;
+        }
+        wait_for(qp, ROUTE_WAITS_FOR_OWNER);
+        return -EAGAIN;
+    }
+    lane = link_lane(link, packet->src_qpn);
+    error = send_on(qp, lane, &kick, &out, gather, gather_count);
+    if (kick) {
+        /* Datagrams go many ways: doorbells are looked at one by one. */
+        if (lane == qp->route.lane)
+            qp->route.kick = true;
+        else if (!qp->route.lane) {
+            qp->route.lane = lane;
+            qp->route.kick = true;
+        } else {
+            lane_ring(lane);
+        }
+    }
+    return error == -EHOSTUNREACH ? 0 : error;
+}
+
+/* transport_ports.send */
+static int engine_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
+                       unsigned gather_count, const struct path_address *to)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    if (to)
+        return send_ud(qp, packet, gather, gather_count, to);
+    if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
+        if (!qp->route.reply_lane)
+            return -EHOSTUNREACH;
+        return send_on(qp, qp->route.reply_lane, &qp->route.kick_reply, packet, gather, gather_count);
+    }
+    if (unlikely(!qp->route.lane)) {
+        struct link *link;
+
+        if (!qp->record->attributes.path.destination_ifindex)
+            return -EHOSTUNREACH;
+        link = local_resolve(packet->dest_qpn);
+        if (!link) {
+            if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+                qp->route.missing_block = 0;
+                return -EHOSTUNREACH;
+            }
+            wait_for(qp, ROUTE_WAITS_FOR_OWNER);
+            return -EAGAIN;
+        }
+        set_lane(qp, link_lane(link, packet->src_qpn));
+    }
+    return send_on(qp, qp->route.lane, &qp->route.kick, packet, gather, gather_count);
+}
+
+static int engine_pull(struct transport_qp *transport, const struct packet_reference *from, unsigned from_count,
+                       const struct iovec *to, unsigned to_count)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    return qp->route.reply_lane ? link_pull(lane_link(qp->route.reply_lane), from, from_count, to, to_count)
+                                : -ESRCH;
+}
+
+static int engine_push(struct transport_qp *transport, const struct packet_reference *to, unsigned to_count,
+                       const struct iovec *from, unsigned from_count)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    return qp->route.reply_lane ? link_push(lane_link(qp->route.reply_lane), to, to_count, from, from_count)
+                                : -ESRCH;
+}
+
+static void engine_set_timer(struct transport_qp *transport, ns_t delay)
+{
+    timers_set_qp(container_of(transport, struct qp, transport), delay);
+}
+
+static uint32_t engine_random(struct transport_qp *transport)
+{
+    uint32_t bits;
+
+    sys_random(&bits, sizeof(bits));
+    return bits;
+}
+
+/* --- the QP's ways and ends -------------------------------------------------------------------------------------- */
+
+/* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
+static void engine_connect(struct qp *qp)
+{
+    struct link *link = NULL;
+
+    qp->transport.link.mtu = LOCAL_MTU;
+    qp->transport.link.reliable = true;
+    if (helper_start() != 0)
+        log_error("QP 0x%06x: no helper thread; traffic moves only while the application polls", qp->ibv.qp_num);
+    if (qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex)
+        link = local_resolve(qp->record->attributes.dest_qpn);
+    set_lane(qp, link ? link_lane(link, qp->ibv.qp_num) : NULL);
+}
+
+static void leave_lists(struct qp *qp)
+{
+    unlist(&qp->route.owing_lane, &qp->route.owing);
+    unlist(&qp->route.blocked_lane, &qp->route.blocked);
+    wait_for(qp, ROUTE_WAITS_FOR_NOTHING);
+}
+
+/* qp_ports.disconnect: RESET. QP lock held. */
+static void engine_disconnect(struct qp *qp)
+{
+    leave_lists(qp);
+    qp->route.reply_lane = NULL;
+    qp->route.missing_block = 0;
+    set_lane(qp, NULL);
+}
+
+/* qp_ports.forget: the QP has no number any more. No lock held, maybe inside no rundown section. */
+static void engine_forget(struct qp *qp)
+{
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    timers_set_qp(qp, NS_NEVER);
+    engine_disconnect(qp);
+    lock_release(&qp->lock);
+    rundown_exit();
+}
+
+static void ring(const struct qp_kick *kick)
+{
+    if (kick->lane)
+        lane_ring(kick->lane);
+    if (unlikely(kick->reply_lane && kick->reply_lane != kick->lane))
+        lane_ring(kick->reply_lane);
+}
+
+/* qp_ports.kick: after a post. */
+static void engine_kick(struct qp *qp, const struct qp_kick *kick)
+{
+    ring(kick);
+    if (unlikely(kick->more)) {
+        lock_acquire(&qp->lock);
+        wait_for(qp, ROUTE_WAITS_FOR_TURN);
+        lock_release(&qp->lock);
+        helper_kick();
+    }
+}
+
+void route_run(struct qp *qp)
+{
+    bool all_answered = responder_owes(&qp->transport) ? responder_run(&qp->transport) : true;
+    bool more = qp_run_sender(qp);
+
+    /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. */
+    if ((more || !all_answered) && !qp->route.blocked_lane && qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
+        wait_for(qp, ROUTE_WAITS_FOR_TURN);
+}
+
+static void run_unlocked(struct qp *qp)
+{
+    struct qp_kick kick;
+
+    lock_acquire(&qp->lock);
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
+        route_run(qp);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    ring(&kick);
+}
+
+bool route_has_ready(void)
+{
+    return atomic_load_explicit(&somebody_waits_for_turn, memory_order_relaxed);
+}
+
+/* Takes what is in the list now; a QP that wants yet another turn comes behind. */
+void route_run_ready(void)
+{
+    struct list turn;
+    struct list *node;
+
+    if (!route_has_ready())
+        return;
+    list_init(&turn);
+    lock_acquire(&waiting_lock);
+    while ((node = list_pop_front(&waiting_for_turn)))
+        list_push_back(&turn, node);
+    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
+    lock_release(&waiting_lock);
+    for (;;) {
+        struct qp *qp;
+
+        lock_acquire(&waiting_lock); /* a QP that is destroyed meanwhile takes itself out under this lock */
+        node = list_pop_front(&turn);
+        lock_release(&waiting_lock);
+        if (!node)
+            break;
+        qp = list_entry(node, struct qp, route.waiting);
+        run_unlocked(qp);
+    }
+}
+
+/* local_ops.resolved: helper thread. */
+void route_resolved(uint32_t block, struct link *link)
+{
+    struct list found;
+    struct list *node;
+
+    list_init(&found);
+    lock_acquire(&waiting_lock);
+    while ((node = list_pop_front(&waiting_for_owner)))
+        list_push_back(&found, node);
+    lock_release(&waiting_lock);
+    for (;;) {
+        struct qp_kick kick;
+        struct qp *qp;
+
+        lock_acquire(&waiting_lock);
+        node = list_pop_front(&found);
+        lock_release(&waiting_lock);
+        if (!node)
+            break;
+        qp = list_entry(node, struct qp, route.waiting);
+        lock_acquire(&qp->lock);
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+            qp->route.waits_for = ROUTE_WAITS_FOR_NOTHING;
+            /* Those that wait for another block ask again and come back to the list. */
+            if (!link)
+                qp->route.missing_block = block + 1;
+            route_run(qp);
+        }
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        ring(&kick);
+    }
+}
+
+static struct qp *pop_blocked(struct lane_state *state)
+{
+    struct list *node;
+
+    lock_acquire(&state->lock);
+    node = list_pop_front(&state->blocked);
+    lock_release(&state->lock);
+    return node ? list_entry(node, struct qp, route.blocked) : NULL;
+}
+
+/* local_ops.lane_writable: runs those that were blocked until the ring is full again; who blocks again goes to the end of the list. */
+void route_lane_writable(struct lane *lane)
+{
+    struct lane_state *state = lane_state(lane);
+    struct qp *qp;
+
+    route_flush_drops(lane, state);
+    lane_ring(lane);
+    while ((qp = pop_blocked(state))) {
+        struct qp_kick kick;
+        bool full;
+
+        lock_acquire(&qp->lock);
+        settle(&qp->route.blocked_lane, &qp->route.blocked);
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
+            route_run(qp);
+        full = qp->route.blocked_lane == lane;
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        ring(&kick);
+        if (full)
+            return; /* another notice follows */
+    }
+}
+
+void route_flush_owing(struct lane *lane, struct lane_state *state)
+{
+    for (;;) {
+        struct list *node;
+        struct qp_kick kick;
+        struct qp *qp;
+
+        lock_acquire(&state->lock);
+        node = list_pop_front(&state->owing);
+        if (!node)
+            atomic_store_explicit(&state->somebody_owes, false, memory_order_relaxed);
+        lock_release(&state->lock);
+        if (!node)
+            return;
+        qp = list_entry(node, struct qp, route.owing);
+        lock_acquire(&qp->lock);
+        settle(&qp->route.owing_lane, &qp->route.owing);
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && responder_owes(&qp->transport))
+            route_run(qp);
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        ring(&kick);
+    }
+}
+
+/* --- words about dropped requests ---------------------------------------------------------------------------------- */
+
+static bool send_drop(struct lane *lane, const struct drop *drop)
+{
+    const struct packet word = {
+        .opcode = OP_ACKNOWLEDGE,
+        .flags = PACKET_DROPPED,
+        .dest_qpn = drop->dest_qpn,
+        .src_qpn = drop->src_qpn,
+        .psn = psn_make(drop->psn),
+    };
+
+    return lane_send(lane, &word, NULL, 0) != -EAGAIN;
+}
+
+/* state->lock held. */
+static bool keep_drop(struct lane_state *state, const struct drop *drop)
+{
+    if (state->drop_count == state->drop_room) {
+        uint32_t room = state->drop_room ? state->drop_room * 2 : 64;
+        struct drop *drops = realloc(state->drops, room * sizeof(*drops));
+
+        if (!drops)
+            return false;
+        state->drops = drops;
+        state->drop_room = room;
+    }
+    state->drops[state->drop_count++] = *drop;
+    return true;
+}
+
+/* The requester's ACK timer runs only if it hears of the drop, so the word must not get lost: what finds the ring full waits in drops[]
+ * for lane_writable(). */
+void route_send_drop(struct lane *lane, const struct packet *dropped)
+{
+    const struct drop drop = { dropped->src_qpn, dropped->dest_qpn, dropped->psn.value };
+    struct lane_state *state = lane_state(lane);
+    bool kept;
+
+    lock_acquire(&state->lock);
+    kept = keep_drop(state, &drop);
+    lock_release(&state->lock);
+    if (!kept)
+        log_error("no memory to tell QP 0x%06x that its request was dropped", drop.dest_qpn);
+    route_flush_drops(lane, state);
+}
+
+void route_flush_drops(struct lane *lane, struct lane_state *state)
+{
+    uint32_t sent = 0;
+
+    lock_acquire(&state->lock);
+    while (sent < state->drop_count) {
+        if (send_drop(lane, &state->drops[sent]))
+            sent++;
+        else if (lane_is_blocked(lane))
+            break; /* lane_writable() follows */
+    }
+    if (sent) {
+        memmove(state->drops, state->drops + sent, (state->drop_count - sent) * sizeof(*state->drops));
+        state->drop_count -= sent;
+        atomic_store_explicit(&state->kick, true, memory_order_relaxed);
+    }
+    lock_release(&state->lock);
+}
+
+/* --- death of a peer ------------------------------------------------------------------------------------------------ */
+
+static void leave_link(struct qp *qp, void *argument)
+{
+    struct link *link = argument;
+
+    lock_acquire(&qp->lock);
+    if (qp->route.owing_lane && lane_link(qp->route.owing_lane) == link)
+        unlist(&qp->route.owing_lane, &qp->route.owing);
+    if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
+        unlist(&qp->route.blocked_lane, &qp->route.blocked);
+    if (qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) {
+        qp->route.reply_lane = NULL;
+        qp->route.kick_reply = false;
+    }
+    if (qp->route.lane && lane_link(qp->route.lane) == link) {
+        enum ibv_qp_state state = qp_state(qp);
+
+        qp->route.kick = false;
+        set_lane(qp, NULL);
+        /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a timeout of 0 waits for
+         * ever). */
+        if (qp->record->type != IBV_QPT_UD && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
+            sender_silence(&qp->transport);
+    }
+    lock_release(&qp->lock);
+}
+
+/* local_ops.link_down: the link cannot be found any more, but threads that found it may still be at work: twice over the QPs. */
+void route_link_down(struct link *link)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        rundown_enter();
+        qp_for_each(leave_link, link);
+        rundown_exit();
+        if (pass == 0)
+            rundown_wait();
+    }
+    for (uint32_t i = 0; i < LOCAL_LANES; i++) {
+        void **place = lane_owner_data(link_lane(link, i));
+        struct lane_state *state = *place;
+
+        *place = NULL;
+        if (state)
+            free(state->drops);
+        free(state);
+    }
+}
+
+/* In the child of a fork: nothing here is ours. */
+void route_forget_everything(void)
+{
+    lock_init(&waiting_lock);
+    lock_init(&lane_states_lock);
+    list_init(&waiting_for_owner);
+    list_init(&waiting_for_turn);
+    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
+}
+
+const struct qp_ports engine_qp_ports = {
+    .transport_link = {
+        .send = engine_send,
+        .pull = engine_pull,
+        .push = engine_push,
+        .set_timer = engine_set_timer,
+        .random = engine_random,
+    },
+    .connect = engine_connect,
+    .disconnect = engine_disconnect,
+    .kick = engine_kick,
+    .forget = engine_forget,
+    .allocate_number = local_qpn_allocate,
+    .release_number = local_qpn_release,
+};

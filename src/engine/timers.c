@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Timers of QPs (local ACK timeout, RNR) and of moderated CQs: one heap, one timerfd in the helper thread's epoll set. */
+#include <errno.h>
+#include <sched.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/internal.h"
+
+/* Leaf. Guards the heap and what the timerfd is set to. */
+static struct lock timers_lock = LOCK_INIT;
+static struct timer_heap qp_timers, moderation_timers;
+static int timer_fd = -1;
+static ns_t timer_fd_at = NS_NEVER;
+static _Atomic(struct cq *) moderation_fires; /* the CQ that the helper is firing for; set under timers_lock */
+
+int timers_open(void)
+{
+    timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    return timer_fd < 0 ? -errno : 0;
+}
+
+int timers_fd(void)
+{
+    return timer_fd;
+}
+
+/* In the child of a fork; the heap's entries belong to inherited objects. */
+void timers_close(void)
+{
+    if (timer_fd >= 0)
+        close(timer_fd);
+    timer_fd = -1;
+    timer_fd_at = NS_NEVER;
+    lock_init(&timers_lock);
+    qp_timers.count = moderation_timers.count = 0;
+}
+
+/* timers_lock held. */
+static void program(void)
+{
+    ns_t at = min_of(timer_next(&qp_timers), timer_next(&moderation_timers));
+    struct itimerspec when = { 0 };
+    int saved = errno;
+
+    if (at == timer_fd_at || timer_fd < 0)
+        return;
+    /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and cancelled. */
+    if (at > timer_fd_at)
+        return;
+    when.it_value.tv_sec = (time_t)(at / NS_PER_S);
+    when.it_value.tv_nsec = (long)(at % NS_PER_S);
+    if (timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL) == 0)
+        timer_fd_at = at;
+    errno = saved;
+}
+
+static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
+{
+    lock_acquire(&timers_lock);
+    if (delay == NS_NEVER)
+        timer_cancel(heap, timer);
+    else if (timer_arm(heap, timer, sys_now() + delay) != 0)
+        log_error("no memory for a timer: a retry will not happen");
+    program();
+    lock_release(&timers_lock);
+}
+
+/* QP lock held. */
+void timers_set_qp(struct qp *qp, ns_t delay)
+{
+    if (delay == NS_NEVER && !qp->route.timer_set)
+        return;
+    qp->route.timer_set = delay != NS_NEVER;
+    set(&qp_timers, &qp->route.timer, delay);
+}
+
+void timers_set_moderation(struct cq *cq, ns_t delay)
+{
+    set(&moderation_timers, &cq->moderation_timer, delay);
+}
+
+/* Afterwards cq_moderation_due() is not called and not running. Without the CQ's lock. */
+void timers_cancel_moderation(struct cq *cq)
+{
+    set(&moderation_timers, &cq->moderation_timer, NS_NEVER);
+    while (atomic_load_explicit(&moderation_fires, memory_order_acquire) == cq)
+        sched_yield();
+}
+
+static void fire_qp(struct qp *qp)
+{
+    struct qp_kick kick;
+    bool armed_again;
+
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    /* Between the heap and the lock the QP may have armed it anew, been reset or destroyed. */
+    lock_acquire(&timers_lock);
+    armed_again = qp->route.timer.index != 0;
+    lock_release(&timers_lock);
+    if (qp->route.timer_set && !armed_again &&
+        atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+        qp->route.timer_set = false;
+        sender_timer(&qp->transport);
+        route_run(qp);
+    }
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    if (kick.lane)
+        lane_ring(kick.lane);
+    if (kick.reply_lane)
+        lane_ring(kick.reply_lane);
+    rundown_exit();
+}
+
+void timers_run(void)
+{
+    uint64_t expirations;
+    ns_t now = sys_now();
+    struct timer *timer;
+
+    if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
+        log_error("timerfd: errno %d", errno);
+    lock_acquire(&timers_lock);
+    timer_fd_at = NS_NEVER;
+    while ((timer = timer_take_due(&qp_timers, now))) {
+        lock_release(&timers_lock);
+        fire_qp(container_of(timer, struct qp, route.timer));
+        lock_acquire(&timers_lock);
+    }
+    while ((timer = timer_take_due(&moderation_timers, now))) {
+        struct cq *cq = container_of(timer, struct cq, moderation_timer);
+
+        atomic_store_explicit(&moderation_fires, cq, memory_order_relaxed);
+        lock_release(&timers_lock);
+        cq_moderation_due(cq);
+        atomic_store_explicit(&moderation_fires, NULL, memory_order_release);
+        lock_acquire(&timers_lock);
+    }
+    program();
+    lock_release(&timers_lock);
+}

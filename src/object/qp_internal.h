@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the files about QPs share among themselves. */
+#ifndef OBJECT_QP_INTERNAL_H
+#define OBJECT_QP_INTERNAL_H
+
+#include "object/qp.h"
+
+/* Under the QP's lock. Release: a reader of the segment that sees ERR also sees what led there. */
+static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
+{
+    atomic_store_explicit(&qp->record->state, (uint32_t)state, memory_order_release);
+}
+
+/* Send slots that are free; under the QP's lock. Acquire: partner of qp_retire_sends(). */
+static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
+{
+    return qp->record->send_depth -
+           (posted - atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire));
+}
+
+void qp_raise(struct qp *qp, enum ibv_event_type type);
+int qp_allocate_resources(struct qp *qp, uint32_t count);
+void qp_release_resources(struct qp *qp);
+
+/* Checks that do not depend on how a WR is posted, and the WQE's opcode and flags: -EINVAL if the type has no such operation. */
+int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode);
+uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags);
+void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey, uint32_t random,
+                     const struct ibv_mw_bind_info *info);
+
+#endif
