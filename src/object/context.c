@@ -88,7 +88,7 @@ void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
     lock_init(&contexts_lock);
-    lock_init(&keys_lock);
+    keys_after_fork_in_child();
     list_for_each_safe (node, following, &contexts)
         list_init(node);
     list_init(&contexts);

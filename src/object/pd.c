@@ -10,6 +10,27 @@
 
 struct lock keys_lock = LOCK_INIT;
 
+/* Fetched in batches: a system call for each key would be half of a registration. */
+static struct {
+    uint32_t bits[64];
+    unsigned left;
+} randomness;
+
+uint32_t key_random(void)
+{
+    if (randomness.left == 0) {
+        sys_random(randomness.bits, sizeof(randomness.bits));
+        randomness.left = array_size(randomness.bits);
+    }
+    return randomness.bits[--randomness.left];
+}
+
+void keys_after_fork_in_child(void)
+{
+    lock_init(&keys_lock);
+    randomness.left = 0;
+}
+
 int pd_allocate(struct context *context, struct pd **ret_pd)
 {
     struct pd *pd = calloc(1, sizeof(*pd));

@@ -59,6 +59,11 @@ static inline struct ah *ah_of(struct ibv_ah *ah)
 /* Serialises changes of the key table; a leaf below the QP's lock. */
 extern struct lock keys_lock;
 
+/* Unguessable bits for a new key; keys_lock held. */
+uint32_t key_random(void);
+/* In the child of a fork: keys_lock is free, and its keys are not those that the parent goes on with. */
+void keys_after_fork_in_child(void);
+
 int pd_allocate(struct context *context, struct pd **ret_pd);
 int pd_deallocate(struct pd *pd); /* -EBUSY */
 int pd_use(struct pd *pd);

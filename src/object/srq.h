@@ -25,14 +25,17 @@ static inline struct srq *srq_of(struct ibv_srq *srq)
     return container_of(srq, struct srq, ibv);
 }
 
-/* attributes->max_wr and max_sge are updated with what was granted. arm_limit: extended create honours srq_limit. */
-int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit, struct srq **ret_srq);
+/* attributes->max_wr and max_sge are updated with what was granted. arm_limit: extended create honours
+ * srq_limit. */
+int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
+               struct srq **ret_srq);
 int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask);
 int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes);
 int srq_destroy(struct srq *srq); /* -EBUSY; blocks on unacknowledged events */
 /* Posts a list: 0 or -errno with *bad_wr set. */
 int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-/* Takes the oldest WQE into `copy` (room for RECV_WQE_SIZE(LIMIT_SRQ_SGE)): 0 or -ENOENT. Raises SRQ_LIMIT_REACHED. Called with a QP's lock held. */
+/* Takes the oldest WQE into `copy` (room for RECV_WQE_SIZE(LIMIT_SRQ_SGE)): 0 or -ENOENT. Raises
+ * SRQ_LIMIT_REACHED. Called with a QP's lock held. */
 int srq_take(struct srq *srq, struct recv_wqe *copy);
 int srq_use(struct srq *srq);
 void srq_unuse(struct srq *srq);

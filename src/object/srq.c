@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Shared receive queues (verbs-contract §6.1-6.2). */
+#include "object/srq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sys.h"
+#include "base/types.h"
+
+static uint32_t slots_for(uint32_t max_wr)
+{
+    return max_wr <= 1 ? 1 : 1u << (32 - __builtin_clz(max_wr - 1));
+}
+
+_Static_assert((LIMIT_SRQ_WR & (LIMIT_SRQ_WR - 1)) == 0, "what is granted is a power of two");
+
+static struct recv_wqe *wqe_at(const struct srq *srq, uint32_t counter)
+{
+    return (struct recv_wqe *)(srq->ring + (size_t)(counter & srq->mask) * srq->record->stride);
+}
+
+/* Posted and not taken; lock held. */
+static uint32_t waiting(const struct srq *srq)
+{
+    return atomic_load_explicit(&srq->record->posted, memory_order_relaxed) -
+           atomic_load_explicit(&srq->record->taken, memory_order_relaxed);
+}
+
+/* Lock held. One shot: it disarms itself (§6.2). */
+static void check_limit(struct srq *srq)
+{
+    const struct ibv_async_event event = {.element.srq = &srq->ibv,
+                                          .event_type = IBV_EVENT_SRQ_LIMIT_REACHED};
+
+    if (waiting(srq) >= srq->record->limit)
+        return;
+    srq->record->limit = 0;
+    async_raise(&srq->pd->context->events, &event, &srq->async_events);
+}
+
+/* --- life
+ * --------------------------------------------------------------------------------------------------- */
+
+static void install_ring(struct srq *srq, uint64_t offset, uint32_t slots)
+{
+    srq->ring = segment_at(offset);
+    srq->mask = slots - 1;
+    srq->record->ring_offset = offset;
+    srq->record->max_wr = slots;
+}
+
+int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
+               struct srq **ret_srq)
+{
+    uint32_t slots = slots_for(attributes->max_wr), max_sge = max_of(attributes->max_sge, 1u);
+    uint32_t limit = arm_limit ? attributes->srq_limit : 0;
+    uint64_t offset;
+    struct srq *srq;
+    int error;
+
+    if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR || attributes->max_sge > LIMIT_SRQ_SGE ||
+        limit > attributes->max_wr)
+        return -EINVAL;
+    error = pd_use(pd);
+    if (error)
+        return error;
+    error = -ENOMEM;
+    srq = calloc(1, sizeof(*srq));
+    if (!srq)
+        goto unuse_pd;
+    srq->number = number_take(&pool_srqs);
+    if (srq->number == NO_OBJECT)
+        goto free_srq;
+    offset = segment_allocate(slots * RECV_WQE_SIZE(max_sge));
+    if (!offset)
+        goto return_number;
+    srq->pd = pd;
+    srq->record = segment_srq(srq->number);
+    memset(srq->record, 0, sizeof(*srq->record));
+    srq->record->context = pd->context->number;
+    srq->record->pd = pd->number;
+    srq->record->max_sge = max_sge;
+    srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
+    srq->record->created_ns = sys_now();
+    srq->record->created_by = (uint32_t)sys_gettid();
+    install_ring(srq, offset, slots);
+    ack_account_init(&srq->async_events, &srq->record->events_reported);
+    srq->ibv.context = pd->ibv.context;
+    srq->ibv.srq_context = user_context;
+    srq->ibv.pd = &pd->ibv;
+    srq->ibv.handle = srq->number;
+    pthread_mutex_init(&srq->ibv.mutex, NULL);
+    pthread_cond_init(&srq->ibv.cond, NULL);
+    atomic_store_explicit(&srq->record->state, OBJECT_ALIVE, memory_order_release);
+    attributes->max_wr = slots;
+    attributes->max_sge = max_sge;
+    if (limit) { /* an empty queue is below any limit */
+        srq->record->limit = limit;
+        check_limit(srq);
+    }
+    *ret_srq = srq;
+    return 0;
+
+return_number:
+    number_return(&pool_srqs, srq->number);
+free_srq:
+    free(srq);
+unuse_pd:
+    pd_unuse(pd);
+    return error;
+}
+
+int srq_destroy(struct srq *srq)
+{
+    bool busy;
+
+    if (context_is_inherited(srq->pd->context))
+        return 0;
+    lock_acquire(&srq->lock);
+    busy = atomic_load_explicit(&srq->record->users, memory_order_relaxed) != 0;
+    if (!busy)
+        atomic_store_explicit(&srq->record->state, OBJECT_DYING, memory_order_relaxed);
+    lock_release(&srq->lock);
+    if (busy)
+        return -EBUSY;
+    async_purge(&srq->pd->context->events, &srq->async_events);
+    ack_account_wait(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed);
+
+    atomic_store_explicit(&srq->record->state, OBJECT_FREE, memory_order_release);
+    segment_release(srq->record->ring_offset, (size_t)srq->record->max_wr * srq->record->stride);
+    number_return(&pool_srqs, srq->number);
+    pd_unuse(srq->pd);
+    pthread_cond_destroy(&srq->ibv.cond);
+    pthread_mutex_destroy(&srq->ibv.mutex);
+    free(srq);
+    return 0;
+}
+
+int srq_use(struct srq *srq)
+{
+    int error = 0;
+
+    lock_acquire(&srq->lock);
+    if (atomic_load_explicit(&srq->record->state, memory_order_relaxed) != OBJECT_ALIVE)
+        error = -EINVAL;
+    else
+        atomic_fetch_add_explicit(&srq->record->users, 1, memory_order_relaxed);
+    lock_release(&srq->lock);
+    return error;
+}
+
+void srq_unuse(struct srq *srq)
+{
+    lock_acquire(&srq->lock);
+    atomic_fetch_sub_explicit(&srq->record->users, 1, memory_order_relaxed);
+    lock_release(&srq->lock);
+}
+
+/* --- attributes
+ * --------------------------------------------------------------------------------------------- */
+
+/* Lock held. Moves what waits to a ring at `offset`; both counters go on. Returns the old ring's offset. */
+static uint64_t move_ring(struct srq *srq, uint64_t offset, uint32_t slots)
+{
+    uint32_t posted = atomic_load_explicit(&srq->record->posted, memory_order_relaxed);
+    uint64_t old_offset = srq->record->ring_offset;
+    char *ring = segment_at(offset);
+
+    for (uint32_t i = posted - waiting(srq); i != posted; i++)
+        memcpy(ring + (size_t)(i & (slots - 1)) * srq->record->stride, wqe_at(srq, i), srq->record->stride);
+    install_ring(srq, offset, slots);
+    return old_offset;
+}
+
+int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
+{
+    bool resize = mask & IBV_SRQ_MAX_WR, arm = mask & IBV_SRQ_LIMIT;
+    uint32_t slots = slots_for(attributes->max_wr), max_wr;
+    uint64_t offset = 0;
+    size_t size = (size_t)slots * srq->record->stride;
+    int error = 0;
+
+    if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
+        return -EINVAL;
+    if (resize) {
+        if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
+            return -EINVAL;
+        offset = segment_allocate(size);
+        if (!offset)
+            return -ENOMEM;
+    }
+    lock_acquire(&srq->lock);
+    max_wr = resize ? slots : srq->record->max_wr;
+    if ((resize && attributes->max_wr < waiting(srq)) || (arm && attributes->srq_limit > max_wr))
+        error = -EINVAL;
+    if (!error && resize) {
+        size_t old_size = (size_t)srq->record->max_wr * srq->record->stride;
+
+        offset = move_ring(srq, offset, slots);
+        size = old_size;
+    }
+    if (!error && arm) {
+        srq->record->limit = attributes->srq_limit;
+        check_limit(srq);
+    }
+    lock_release(&srq->lock);
+    if (resize) /* the old ring, or after an error the new one */
+        segment_release(offset, size);
+    return error;
+}
+
+int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes)
+{
+    lock_acquire(&srq->lock);
+    ret_attributes->max_wr = srq->record->max_wr;
+    ret_attributes->max_sge = srq->record->max_sge;
+    ret_attributes->srq_limit = srq->record->limit;
+    lock_release(&srq->lock);
+    return 0;
+}
+
+/* --- receives
+ * ----------------------------------------------------------------------------------------------- */
+
+static int post_one(struct srq *srq, const struct ibv_recv_wr *wr)
+{
+    uint32_t posted = atomic_load_explicit(&srq->record->posted, memory_order_relaxed);
+    struct recv_wqe *wqe = wqe_at(srq, posted);
+
+    if (unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->record->max_sge))
+        return -EINVAL;
+    if (unlikely(waiting(srq) >= srq->record->max_wr))
+        return -ENOMEM;
+    wqe->wr_id = wr->wr_id;
+    wqe->num_sge = (uint32_t)wr->num_sge;
+    for (int i = 0; i < wr->num_sge; i++)
+        wqe->sge[i] = (struct wqe_sge){wr->sg_list[i].addr, wr->sg_list[i].length, wr->sg_list[i].lkey};
+    atomic_store_explicit(&srq->record->posted, posted + 1, memory_order_release);
+    return 0;
+}
+
+int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    int error = 0;
+
+    lock_acquire(&srq->lock);
+    for (; wr; wr = wr->next) {
+        error = post_one(srq, wr);
+        if (unlikely(error)) {
+            *bad_wr = wr;
+            break;
+        }
+    }
+    lock_release(&srq->lock);
+    return error;
+}
+
+int srq_take(struct srq *srq, struct recv_wqe *copy)
+{
+    const struct recv_wqe *wqe;
+    uint32_t taken;
+
+    lock_acquire(&srq->lock);
+    if (unlikely(waiting(srq) == 0)) {
+        lock_release(&srq->lock);
+        return -ENOENT;
+    }
+    taken = atomic_load_explicit(&srq->record->taken, memory_order_relaxed);
+    wqe = wqe_at(srq, taken);
+    memcpy(copy, wqe, RECV_WQE_SIZE(wqe->num_sge));
+    atomic_store_explicit(&srq->record->taken, taken + 1, memory_order_release);
+    if (unlikely(srq->record->limit))
+        check_limit(srq);
+    lock_release(&srq->lock);
+    return 0;
+}
