@@ -39,6 +39,7 @@ static void after_fork_in_child(void)
     interfaces_after_fork_in_child();
     local_after_fork_in_child();
     route_forget_everything();
+    multicast_after_fork_in_child();
     qp_after_fork_in_child();
     object_after_fork_in_child();
 }

@@ -51,6 +51,15 @@ void route_send_drop(struct lane *lane, const struct packet *dropped);
 void route_flush_drops(struct lane *lane, struct lane_state *state);
 void route_forget_everything(void);
 
+/* --- multicast.c --------------------------------------------------------------------------------------------------- */
+
+/* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits for the next
+ * route_resolved() and asks again. */
+bool multicast_ready(void);
+/* An answer of the rendezvous came. */
+void multicast_resolved(void);
+void multicast_after_fork_in_child(void);
+
 /* --- progress.c --------------------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;

@@ -186,6 +186,10 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
     if (to->is_multicast) {
         struct multicast_copy copy = { &out, gather, gather_count };
 
+        if (!multicast_ready()) {
+            wait_for(qp, ROUTE_WAITS_FOR_OWNER);
+            return -EAGAIN;
+        }
         out.dest_ifindex = to->source_ifindex;
         local_for_each_peer(send_multicast_copy, &copy);
         return 0;
@@ -404,6 +408,7 @@ void route_resolved(uint32_t block, struct link *link)
     struct list found;
     struct list *node;
 
+    multicast_resolved();
     list_init(&found);
     lock_acquire(&waiting_lock);
     while ((node = list_pop_front(&waiting_for_owner)))

@@ -43,7 +43,7 @@ struct greeter {
 /* Blocks that somebody waits for: bit set by local_resolve(), cleared when the answer is known. `fresh`: not
  * yet seen by the helper. */
 static _Atomic uint64_t wanted[BLOCKS / 64], fresh[BLOCKS / 64];
-static _Atomic bool fresh_any, discover_wanted;
+static _Atomic bool fresh_any;
 static struct list outgoing = {&outgoing, &outgoing}, incoming = {&incoming, &incoming};
 static unsigned outgoing_count, incoming_count;
 static ns_t accept_again = NS_NEVER;
@@ -62,7 +62,6 @@ void rendezvous_after_fork_in_child(void)
         atomic_store_explicit(&fresh[i], 0, memory_order_relaxed);
     }
     atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
-    atomic_store_explicit(&discover_wanted, false, memory_order_relaxed);
 }
 
 /* --- greeters
@@ -458,8 +457,6 @@ static void connect_fresh(void)
 
 void rendezvous_requests(void)
 {
-    if (atomic_exchange_explicit(&discover_wanted, false, memory_order_acquire))
-        discover_blocks();
     if (atomic_load_explicit(&fresh_any, memory_order_acquire))
         connect_fresh();
 }
@@ -540,10 +537,9 @@ struct link *local_resolve(uint32_t qpn)
     return link;
 }
 
-void local_discover_peers(void)
+unsigned local_discover_peers(void)
 {
-    atomic_store_explicit(&discover_wanted, true, memory_order_release);
-    local_kick();
+    return discover_blocks();
 }
 
 void rendezvous_discover_sometimes(void)
