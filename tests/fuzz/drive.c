@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Runs a fuzz target without libFuzzer. usage: fuzz_… [ROUNDS] [FILE…]   Files (a crash that libFuzzer found)
- * are run alone. */
-#include <stdbool.h>
+/* Runs a fuzz target without libFuzzer.
+ * usage: drive_…                     seeds and mutations, for the test
+ *        drive_… FILE…               these inputs only: what libFuzzer found
+ *        drive_… --seeds DIRECTORY   writes the seeds, for libFuzzer to start from */
 #include <string.h>
 
 #include "fuzz.h"
 
 #define SEEDS_MAX  256
 #define LENGTH_MAX 256
+#define ROUNDS     200000
 
 static struct {
     uint8_t bytes[LENGTH_MAX];
@@ -87,20 +89,36 @@ static void run_file(const char *name)
     fclose(file);
 }
 
+static void write_seeds(const char *directory)
+{
+    for (size_t i = 0; i < seed_count; i++) {
+        char name[4096];
+
+        snprintf(name, sizeof(name), "%s/%zu", directory, i);
+        FILE *file = fopen(name, "wb");
+
+        require(file);
+        require(fwrite(seeds[i].bytes, 1, seeds[i].length, file) == seeds[i].length);
+        require(!fclose(file));
+    }
+}
+
 int main(int argc, char **argv)
 {
-    const unsigned long rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 200000;
-
-    for (int i = 2; i < argc; i++)
-        run_file(argv[i]);
-    if (argc > 2)
-        return 0;
-
     fuzz_seeds(add_seed);
     require(seed_count);
+    if (argc == 3 && !strcmp(argv[1], "--seeds")) {
+        write_seeds(argv[2]);
+        return 0;
+    }
+    for (int i = 1; i < argc; i++)
+        run_file(argv[i]);
+    if (argc > 1)
+        return 0;
+
     for (size_t i = 0; i < seed_count; i++)
         run(seeds[i].bytes, seeds[i].length);
-    for (unsigned long i = 0; i < rounds; i++) {
+    for (unsigned i = 0; i < ROUNDS; i++) {
         uint8_t bytes[LENGTH_MAX];
         const size_t seed = draw((uint32_t)seed_count);
 
