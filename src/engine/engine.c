@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "engine/internal.h"
-#include "engine/netdev.h"
 #include "object/context.h"
 #include "object/device.h"
 #include "object/ports.h"
@@ -37,6 +36,7 @@ static void after_fork_in_child(void)
     started = false;
     helper_after_fork_in_child();
     interfaces_after_fork_in_child();
+    device_table_after_fork_in_child(&host_devices);
     local_after_fork_in_child();
     route_forget_everything();
     multicast_after_fork_in_child();
@@ -46,15 +46,12 @@ static void after_fork_in_child(void)
 
 static int start_locked(void)
 {
-    struct device_options options;
     int error;
 
     if (!fork_handler_installed) {
         error = -pthread_atfork(NULL, NULL, after_fork_in_child);
         if (error)
             return error;
-        netdev_read_options(&options);
-        device_table_init(&host_devices, &options);
         fork_handler_installed = true;
     }
     error = segment_open();

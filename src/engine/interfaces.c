@@ -31,9 +31,17 @@ int engine_refresh_devices(void)
 {
     struct device_change changes[DEVICE_CHANGES_MAX];
     struct netdev_snapshot snapshot;
+    static bool initialised; /* under refresh_lock; programs list devices before they open one */
     int count;
 
     lock_acquire(&refresh_lock);
+    if (!initialised) {
+        struct device_options options;
+
+        netdev_read_options(&options);
+        device_table_init(&host_devices, &options);
+        initialised = true;
+    }
     count = netdev_snapshot(&snapshot);
     if (count == 0) {
         count = device_table_apply(&host_devices, &snapshot, changes);

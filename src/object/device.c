@@ -29,6 +29,13 @@ void device_table_fini(struct device_table *table)
     table->address_count = table->network_first = 0;
 }
 
+void device_table_after_fork_in_child(struct device_table *table)
+{
+    if (lock_held(&table->lock))
+        table->address_count = table->network_first = 0;
+    lock_init(&table->lock);
+}
+
 /* --- GUIDs and names
  * ------------------------------------------------------------------------------------------ */
 

@@ -103,6 +103,9 @@ struct device_change {
 
 void device_table_init(struct device_table *table, const struct device_options *options);
 void device_table_fini(struct device_table *table);
+/* The lock is free again; if another thread held it, what it was changing is not trusted before the next
+ * snapshot. */
+void device_table_after_fork_in_child(struct device_table *table);
 /* Brings the table to the snapshot. Returns the number of changes that contexts of devices must hear of (new
  * devices have none), or -ENOMEM with the table as it was. */
 int device_table_apply(struct device_table *table, const struct netdev_snapshot *snapshot,
