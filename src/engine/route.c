@@ -126,7 +126,6 @@ static void set_lane(struct qp *qp, struct lane *lane)
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
     qp->transport.link.reference_from =
         lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
-    qp->transport.link.reference_mtu = qp->transport.link.reference_from != UINT32_MAX ? LOCAL_REFERENCE_MTU : 0;
 }
 
 void route_set_reply_lane(struct qp *qp, struct lane *lane)
@@ -293,6 +292,7 @@ static void engine_connect(struct qp *qp)
     struct link *link = NULL;
 
     qp->transport.link.mtu = LOCAL_MTU;
+    qp->transport.link.reference_mtu = LOCAL_REFERENCE_MTU; /* what may be received, whatever may be sent */
     qp->transport.link.reliable = true;
     if (helper_start() != 0)
         log_error("QP 0x%06x: no helper thread; traffic moves only while the application polls", qp->ibv.qp_num);
