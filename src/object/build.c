@@ -64,6 +64,23 @@ void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const stru
         post_write_bind(qp, wqe, mw, rkey, 0, info);
 }
 
+void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address, const void *value)
+{
+    struct send_wqe *wqe;
+
+    if (remote_address % sizeof(uint64_t) != 0)
+        qp_build_fail(qp, -EINVAL);
+    wqe = qp_build_wr(qp, IBV_WR_ATOMIC_WRITE);
+    if (!wqe)
+        return;
+    wqe->rkey = rkey;
+    wqe->remote_address = remote_address;
+    wqe->flags |= WQE_INLINE;
+    wqe->length = sizeof(uint64_t);
+    memcpy(send_wqe_body(wqe, IBV_QPT_RC), value, sizeof(uint64_t));
+    qp->build_wqe = NULL; /* it takes no data setter */
+}
+
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
 {
     struct send_wqe *wqe = qp->build_wqe;

@@ -31,6 +31,7 @@ static const struct {
     [IBV_WR_LOCAL_INV] = { RC_BIT | UC_BIT, 0 },
     [IBV_WR_BIND_MW] = { RC_BIT | UC_BIT, 0 },
     [IBV_WR_SEND_WITH_INV] = { RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA },
+    [IBV_WR_ATOMIC_WRITE] = { RC_BIT, INLINE_ALLOWED | CARRIES_DATA },
 };
 
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
@@ -160,6 +161,9 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     }
     wqe->remote_address = wr->wr.rdma.remote_addr;
     wqe->rkey = wr->wr.rdma.rkey;
+    if (wr->opcode == IBV_WR_ATOMIC_WRITE &&
+        (wqe->length != sizeof(uint64_t) || wqe->remote_address % sizeof(uint64_t) != 0))
+        return -EINVAL;
     return 0;
 }
 

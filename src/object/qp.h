@@ -145,6 +145,8 @@ void qp_build_abort(struct qp *qp);
 struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode);
 /* BIND_MW of a type 2 window. */
 void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info);
+/* ATOMIC_WRITE: 8 bytes, copied now, which become visible at once. */
+void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address, const void *value);
 /* Something else is wrong with the batch; the first error stays. */
 void qp_build_fail(struct qp *qp, int error);
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);

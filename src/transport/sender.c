@@ -26,6 +26,9 @@ static const struct request_form forms[] = {
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = {REQUEST_ATOMIC, .only = OP_FETCH_ADD},
     [IBV_WR_LOCAL_INV] = {REQUEST_LOCAL},
     [IBV_WR_BIND_MW] = {REQUEST_LOCAL},
+    /* 8 aligned bytes, which every responder of ours places as one store (place.h): a WRITE is all it takes, and all that peers without
+     * the operation know. */
+    [IBV_WR_ATOMIC_WRITE] = {REQUEST_WRITE, .only = OP_WRITE_ONLY},
 };
 
 static const struct request_form *form_of(const struct send_wqe *wqe)
@@ -244,7 +247,8 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
     }
     if (last) {
         packet->flags |= PACKET_ACK_REQUEST;
-        if ((wqe->flags & WQE_SOLICITED) && wqe->opcode != IBV_WR_RDMA_WRITE)
+        if ((wqe->flags & WQE_SOLICITED) && wqe->opcode != IBV_WR_RDMA_WRITE &&
+            wqe->opcode != IBV_WR_ATOMIC_WRITE)
             packet->flags |= PACKET_SOLICITED;
         packet->imm_data = wqe->imm_or_rkey;
         packet->invalidate_rkey = wqe->imm_or_rkey;

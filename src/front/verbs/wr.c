@@ -73,10 +73,9 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t ad
         wqe->atomic.compare_add = add;
 }
 
-/* Of no QP type: the builder says so. */
 static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t address, const void *value)
 {
-    qp_build_wr(qp_of_extended(qp), IBV_WR_ATOMIC_WRITE);
+    qp_build_atomic_write(qp_of_extended(qp), rkey, address, value);
 }
 
 static void send_wr(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t imm_or_rkey)
@@ -115,7 +114,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 
 static void wr_send_tso(struct ibv_qp_ex *qp, void *header, uint16_t header_size, uint16_t segment_size)
 {
-    qp_build_wr(qp_of_extended(qp), IBV_WR_TSO);
+    qp_build_wr(qp_of_extended(qp), IBV_WR_TSO); /* of no QP type: refused */
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey)
