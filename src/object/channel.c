@@ -37,14 +37,15 @@ int channel_destroy(struct channel *channel)
 {
     bool busy;
 
+    if (context_is_inherited(channel->context))
+        return 0;
     lock_acquire(&channel->queue.lock);
     busy = channel->ibv.refcnt > 0;
     lock_release(&channel->queue.lock);
     if (busy)
         return -EBUSY;
     event_queue_close(&channel->queue);
-    if (!context_is_inherited(channel->context))
-        number_return(&pool_channels, channel->number);
+    number_return(&pool_channels, channel->number);
     atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
     free(channel);
     return 0;
@@ -80,12 +81,13 @@ int channel_get_event(struct channel *channel, struct cq **ret_cq)
 {
     for (;;) {
         int error = event_token_wait(&channel->queue);
-        struct list *first;
+        struct list *first = NULL;
 
         if (error)
             return error;
         lock_acquire(&channel->queue.lock);
-        first = list_pop_front(&channel->queue.entries);
+        if (event_token_is_good(&channel->queue))
+            first = list_pop_front(&channel->queue.entries);
         if (first) {
             struct cq *cq = list_entry(first, struct cq, event);
 
@@ -97,7 +99,6 @@ int channel_get_event(struct channel *channel, struct cq **ret_cq)
         lock_release(&channel->queue.lock);
         if (first)
             return 0;
-        /* The event that our token stood for was purged: read on. */
     }
 }
 

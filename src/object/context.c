@@ -69,21 +69,6 @@ void context_close(struct context *context)
     free(context);
 }
 
-void context_raise_all(const struct device *device, enum ibv_event_type type)
-{
-    const struct ibv_async_event event = {.event_type = type,
-                                          .element.port_num = type == IBV_EVENT_DEVICE_FATAL ? 0 : 1};
-
-    lock_acquire(&contexts_lock);
-    list_for_each (node, &contexts) {
-        struct context *context = list_entry(node, struct context, all);
-
-        if (context->device == device)
-            async_raise(&context->events, &event, NULL);
-    }
-    lock_release(&contexts_lock);
-}
-
 void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);

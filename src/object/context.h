@@ -40,8 +40,6 @@ int context_open(struct device *device, struct context **ret_context);
 /* Children that are still alive keep the memory: their owner may be using them (verbs-contract §1.2 leaves
  * that undefined; we do not crash). */
 void context_close(struct context *context);
-/* Raises a port or device event on every open context of the device. */
-void context_raise_all(const struct device *device, enum ibv_event_type type);
 
 /* Counts the forks between the first process and this one. */
 extern _Atomic uint32_t process_generation_counter;

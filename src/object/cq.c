@@ -156,8 +156,9 @@ int cq_destroy(struct cq *cq)
     error = retire(cq);
     if (error)
         return error;
-    /* Neither can begin any more: nobody makes completions. */
-    if (cq->moderation_timer_runs || cq->record->failed)
+    /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.
+     */
+    if (cq->moderation_timer_used || cq->record->failed)
         object_ports->moderation_cancel(cq);
     if (cq->channel)
         channel_purge(cq->channel, cq);
@@ -285,7 +286,7 @@ static void notify(struct cq *cq, bool solicited)
     cq->since_event++;
     if (cq->moderation_period && (cq->moderation_count == 0 || cq->since_event < cq->moderation_count)) {
         if (!cq->moderation_timer_runs) {
-            cq->moderation_timer_runs = true;
+            cq->moderation_timer_runs = cq->moderation_timer_used = true;
             object_ports->moderation_timer(cq, cq->moderation_period * NS_PER_US);
         }
         return;

@@ -69,7 +69,7 @@ struct cq {
     uint32_t capacity;      /* = ibv.cqe; changes under both locks */
     uint32_t since_event;   /* completions since arming that would have fired, for moderation */
     uint16_t moderation_count, moderation_period; /* period 0: off */
-    bool moderation_timer_runs;
+    bool moderation_timer_runs, moderation_timer_used;
     struct timer moderation_timer; /* of the engine, under its lock */
 
     /* Consumers. Held between start and end of extended polling, so above a QP's lock: applications post in

@@ -33,6 +33,7 @@ int event_queue_open(struct event_queue *queue)
     lock_init(&queue->lock);
     list_init(&queue->entries);
     queue->fd = fd;
+    queue->surplus = 0;
     queue->generation = process_generation();
     return 0;
 }
@@ -73,10 +74,22 @@ void event_token_take_back(struct event_queue *queue, uint32_t count)
     if (is_inherited(queue))
         return;
     /* RWF_NOWAIT, and not O_NONBLOCK: that is the application's, and readers would see it. Offset -1: none. A
-     * kernel without it (before 5.8 for eventfds) leaves the token, and readers read on past it. */
-    while (count-- > 0 && syscall(SYS_preadv2, queue->fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0) {
-    }
+     * kernel that refuses (before 5.8 for eventfds) leaves surplus tokens in the descriptor: it is readable
+     * for nothing until somebody reads. */
+    while (count > 0 && syscall(SYS_preadv2, queue->fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
+        count--;
+    queue->surplus += count;
     errno = saved;
+}
+
+/* Tokens are not told apart. Without this a reader with the token of a purged event could take the event that
+ * was raised next, and leave that one's token behind: a descriptor that is readable for nothing. */
+bool event_token_is_good(struct event_queue *queue)
+{
+    if (likely(queue->surplus == 0))
+        return true;
+    queue->surplus--;
+    return false;
 }
 
 int event_token_wait(struct event_queue *queue)
@@ -175,11 +188,10 @@ int async_get(struct async_queue *queue, struct ibv_async_event *ret_event)
         if (error)
             return error;
         lock_acquire(&queue->queue.lock);
-        found = pop(queue, ret_event);
+        found = event_token_is_good(&queue->queue) && pop(queue, ret_event);
         lock_release(&queue->queue.lock);
         if (found)
             return 0;
-        /* The event that our token stood for was purged: read on. */
     }
 }
 

@@ -24,6 +24,7 @@ struct event_queue {
     struct lock lock; /* a leaf: guards entries and every reported counter */
     struct list entries;
     int fd;
+    uint32_t surplus;    /* tokens, in the descriptor or in the hands of readers, whose event was purged */
     uint32_t generation; /* of the process that opened it: a forked child takes no tokens of its parent */
 };
 
@@ -61,9 +62,10 @@ int event_queue_open(struct event_queue *queue);
 void event_queue_close(struct event_queue *queue);
 /* One event more (lock held). */
 void event_token_put(struct event_queue *queue);
-/* `count` events fewer (lock held). Takes no token that a reader has in hand: that reader finds nothing and
- * reads on. */
+/* `count` events fewer (lock held). A reader may have their tokens in hand already: those are surplus. */
 void event_token_take_back(struct event_queue *queue, uint32_t count);
+/* A reader comes with its token (lock held). False: it was a surplus one, read on. */
+bool event_token_is_good(struct event_queue *queue);
 /* Waits for a token without the lock; a cancellation point. 0, -EAGAIN (O_NONBLOCK), -EINTR... */
 int event_token_wait(struct event_queue *queue);
 /* An event of this account is handed to the application (lock held). */

@@ -54,7 +54,7 @@ static void install_ring(struct srq *srq, uint64_t offset, uint32_t slots)
 int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
                struct srq **ret_srq)
 {
-    uint32_t slots = slots_for(attributes->max_wr), max_sge = max_of(attributes->max_sge, 1u);
+    uint32_t slots, max_sge = max_of(attributes->max_sge, 1u);
     uint32_t limit = arm_limit ? attributes->srq_limit : 0;
     uint64_t offset;
     struct srq *srq;
@@ -63,6 +63,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR || attributes->max_sge > LIMIT_SRQ_SGE ||
         limit > attributes->max_wr)
         return -EINVAL;
+    slots = slots_for(attributes->max_wr);
     error = pd_use(pd);
     if (error)
         return error;
@@ -177,9 +178,9 @@ static uint64_t move_ring(struct srq *srq, uint64_t offset, uint32_t slots)
 int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
 {
     bool resize = mask & IBV_SRQ_MAX_WR, arm = mask & IBV_SRQ_LIMIT;
-    uint32_t slots = slots_for(attributes->max_wr), max_wr;
+    uint32_t slots = 0, max_wr;
     uint64_t offset = 0;
-    size_t size = (size_t)slots * srq->record->stride;
+    size_t size = 0;
     int error = 0;
 
     if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
@@ -187,6 +188,8 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     if (resize) {
         if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
             return -EINVAL;
+        slots = slots_for(attributes->max_wr);
+        size = (size_t)slots * srq->record->stride;
         offset = segment_allocate(size);
         if (!offset)
             return -ENOMEM;
@@ -196,10 +199,8 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     if ((resize && attributes->max_wr < waiting(srq)) || (arm && attributes->srq_limit > max_wr))
         error = -EINVAL;
     if (!error && resize) {
-        size_t old_size = (size_t)srq->record->max_wr * srq->record->stride;
-
+        size = (size_t)srq->record->max_wr * srq->record->stride;
         offset = move_ring(srq, offset, slots);
-        size = old_size;
     }
     if (!error && arm) {
         srq->record->limit = attributes->srq_limit;
