@@ -410,6 +410,6 @@ const struct probe probes[] = {
     {"UDP port 4791", probe_udp_port},
     {"/dev/infiniband", probe_dev_infiniband},
     {"real RDMA devices", probe_real_devices},
-    {"debuggers", probe_tracer},
+    {"debugger", probe_tracer},
 };
 const unsigned probe_count = sizeof(probes) / sizeof(probes[0]);
