@@ -160,11 +160,13 @@ static bool near_side(int fd, pid_t far, int idle, int many, unsigned seconds)
         give_up("ibv_create_cq");
     connect_all(&ep, cq, qps, idle, 16, fd);
     nap(1); /* part of the definition: idle since a second */
-    for (int i = 0; i < 2; i++)
-        before[i] = cost_of(i ? far : getpid());
+    /* Ourselves innermost: reading /proc is work. */
+    before[1] = cost_of(far);
+    before[0] = cost_of(getpid());
     nap(seconds);
+    after[0] = cost_of(getpid());
+    after[1] = cost_of(far);
     for (int i = 0; i < 2; i++) {
-        after[i] = cost_of(i ? far : getpid());
         printf("process %d: %d idle QPs, %u s: %llu ticks, %llu us, %llu wake-ups\n", i, idle, seconds,
                (unsigned long long)(after[i].ticks - before[i].ticks),
                (unsigned long long)(after[i].ns - before[i].ns) / 1000,
