@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "test_local_sides.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+/* Nothing takes that long; a side that hangs is ended. */
+#define SIDE_SECONDS 60
+
+struct board *board;
+struct seen seen;
+void (*on_packet)(struct lane *lane, const struct packet *packet);
+
+void board_clear(void)
+{
+    if (!board)
+        board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(board != MAP_FAILED);
+    memset(board, 0, sizeof(*board));
+}
+
+/* --- what the room calls
+ * ---------------------------------------------------------------------------------------- */
+
+static void note_packet(struct lane *lane, const struct packet *packet)
+{
+    seen.packets++;
+    seen.last = *packet;
+    seen.lane = lane;
+    if (packet->payload)
+        memcpy(seen.payload, packet->payload, packet->payload_length);
+    if (packet->reference_count)
+        memcpy(seen.references, packet->reference, packet->reference_count * sizeof(*packet->reference));
+    if (on_packet)
+        on_packet(lane, packet);
+}
+
+static void note_batch_end(struct lane *lane, bool had_packets)
+{
+    if (had_packets)
+        seen.batches++;
+    else
+        seen.batch_ends++;
+}
+
+static void note_resolved(uint32_t block, struct link *link)
+{
+    seen.resolved++;
+    seen.block = block;
+    seen.link = link;
+}
+
+static void note_down(struct link *link)
+{
+    seen.downs++;
+    seen.down = link;
+}
+
+static void note_writable(struct lane *lane)
+{
+    seen.writable++;
+}
+
+static const struct local_ops ops = {note_packet, note_batch_end, note_resolved, note_down, note_writable};
+
+/* --- sides
+ * ------------------------------------------------------------------------------------------------------- */
+
+void side_up(void)
+{
+    memset(&seen, 0, sizeof(seen));
+    CHECK(local_start(&ops) == 0);
+}
+
+static pid_t start(side_fn *fn, unsigned number, bool bare)
+{
+    pid_t parent = getpid(), pid;
+
+    fflush(NULL);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    signal(SIGALRM, SIG_DFL);
+    alarm(SIDE_SECONDS);
+    if (!bare)
+        side_up();
+    fn(number);
+    _exit(0);
+}
+
+pid_t side_start(side_fn *fn, unsigned number)
+{
+    return start(fn, number, false);
+}
+
+pid_t side_start_bare(side_fn *fn, unsigned number)
+{
+    return start(fn, number, true);
+}
+
+void side_finish(pid_t pid)
+{
+    int status = 0;
+
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        fail_msg("side %d ended with status %#x", (int)pid, (unsigned)status);
+}
+
+void side_kill(pid_t pid)
+{
+    int status;
+
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+}
+
+void run_sides(side_fn *const *sides, unsigned count)
+{
+    pid_t pids[8];
+
+    assert_true(count <= array_size(pids));
+    for (unsigned i = 0; i < count; i++)
+        pids[i] = side_start(sides[i], i);
+    for (unsigned i = 0; i < count; i++)
+        side_finish(pids[i]);
+}
+
+unsigned turn(int timeout_ms)
+{
+    struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
+    unsigned taken;
+
+    if (poll(&event, 1, timeout_ms) > 0)
+        local_dispatch();
+    rundown_enter();
+    taken = local_poll(16);
+    rundown_exit();
+    return taken;
+}
+
+uint32_t publish_qpn(unsigned number)
+{
+    uint32_t qpn;
+
+    CHECK(local_qpn_allocate(&qpn) == 0);
+    atomic_store(&board->qpn[number], qpn);
+    return qpn;
+}
+
+uint32_t await_qpn(unsigned number)
+{
+    UNTIL(atomic_load(&board->qpn[number]) != 0);
+    return atomic_load(&board->qpn[number]);
+}
+
+struct link *find_link(uint32_t qpn)
+{
+    unsigned before = seen.resolved;
+    struct link *link;
+
+    rundown_enter();
+    link = local_resolve(qpn);
+    rundown_exit();
+    if (link)
+        return link;
+    UNTIL(seen.resolved != before && seen.block == qpn / LOCAL_BLOCK_QPNS);
+    return seen.link;
+}
+
+struct packet small_packet(uint32_t dest_qpn, uint32_t src_qpn)
+{
+    return (struct packet){
+        .opcode = 0x04 /* RC SEND only */, .pkey = 0xffff, .dest_qpn = dest_qpn, .src_qpn = src_qpn};
+}
+
+void send_text(struct lane *lane, uint32_t dest_qpn, uint32_t src_qpn, const char *text)
+{
+    struct packet packet = small_packet(dest_qpn, src_qpn);
+    struct iovec gather = {(void *)(uintptr_t)text, strlen(text) + 1};
+    int result;
+
+    packet.payload_length = (uint32_t)gather.iov_len;
+    do {
+        rundown_enter();
+        result = lane_send(lane, &packet, &gather, 1);
+        lane_ring(lane);
+        rundown_exit();
+        if (result == -EAGAIN)
+            turn(1);
+    } while (result == -EAGAIN);
+    CHECK(result == 0);
+}
+
+void meet(unsigned word, unsigned sides)
+{
+    atomic_fetch_add(&board->word[word], 1);
+    UNTIL(atomic_load(&board->word[word]) >= sides);
+}
+
+unsigned count_fds(void)
+{
+    DIR *directory = opendir("/proc/self/fd");
+    unsigned count = 0;
+
+    CHECK(directory);
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count;
+}
+
+unsigned count_maps(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    unsigned count = 0;
+    int c;
+
+    CHECK(maps);
+    while ((c = getc(maps)) != EOF)
+        count += c == '\n';
+    fclose(maps);
+    return count;
+}
