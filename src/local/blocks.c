@@ -35,6 +35,7 @@ static struct block *blocks[BLOCKS_MAX];
 static unsigned block_count, used_count;
 static unsigned cursor; /* the next number's turn: block cursor / 256, its (cursor % 256)th number */
 static bool watching = true;
+static bool complained; /* that there is no further block */
 
 void blocks_after_fork_in_child(void)
 {
@@ -110,10 +111,13 @@ static int take_block(void)
         return -ENOMEM;
     error = open_block(block);
     if (error) {
-        log_error("no new block of QP numbers: %s", strerror(-error));
+        if (!complained)
+            log_error("no new block of QP numbers: %s", strerror(-error));
+        complained = true; /* it will be tried again at each allocation */
         free(block);
         return error;
     }
+    complained = false;
     sys_random(&block->first, sizeof(block->first));
     link_table_set(block->number, self);
     cursor = block_count * LOCAL_BLOCK_QPNS;

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QP numbers: whose they are, when they come again, what happens when there are none. */
+#include "test_local_sides.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "local/greeting.h"
+
+static uint8_t granted[1 << 24];
+
+static uint32_t allocate(void)
+{
+    uint32_t qpn;
+
+    CHECK(local_qpn_allocate(&qpn) == 0);
+    CHECK(qpn > 1 && qpn < 0xffffff && !granted[qpn]);
+    granted[qpn] = 1;
+    return qpn;
+}
+
+static void release(uint32_t qpn)
+{
+    granted[qpn] = 0;
+    local_qpn_release(qpn);
+}
+
+static void allocates_many(unsigned number)
+{
+    unsigned fds = count_fds();
+    uint32_t first = allocate();
+
+    CHECK(count_fds() == fds + 1);
+    for (unsigned i = 1; i < 5000; i++)
+        allocate();
+    CHECK(count_fds() <= fds + 21);
+    /* Each is ours. */
+    for (uint32_t qpn = 0; qpn < 1 << 24; qpn++) {
+        if (granted[qpn])
+            CHECK(link_is_self(local_resolve(qpn)));
+    }
+    local_qpn_release(first);
+    local_qpn_release(first); /* twice does no harm */
+    CHECK(local_qpn_allocate(&first) == 0);
+}
+
+static void test_numbers_are_unique(void **state)
+{
+    board_clear();
+    RUN_SIDES(allocates_many);
+}
+
+static void releases_and_waits(unsigned number)
+{
+    uint32_t held = allocate(), released = allocate();
+
+    release(released);
+    for (unsigned i = 0; i < 254; i++) {
+        uint32_t qpn = allocate();
+
+        CHECK(qpn != released && qpn != held);
+        release(qpn);
+    }
+    CHECK(allocate() == released); /* its turn has come again */
+}
+
+static void test_a_released_number_rests_for_a_round(void **state)
+{
+    board_clear();
+    RUN_SIDES(releases_and_waits);
+}
+
+static void rests_although_crowded(unsigned number)
+{
+    uint32_t released;
+
+    for (unsigned i = 0; i < 255; i++)
+        allocate();
+    released = allocate();
+    release(released);
+    for (unsigned i = 0; i < 60; i++)
+        CHECK(allocate() != released);
+}
+
+static void test_a_released_number_rests_in_a_full_block(void **state)
+{
+    board_clear();
+    RUN_SIDES(rests_although_crowded);
+}
+
+static void starts_somewhere(unsigned number)
+{
+    atomic_store(&board->qpn[number], allocate());
+}
+
+static void test_processes_start_at_different_numbers(void **state)
+{
+    unsigned distinct = 0;
+
+    board_clear();
+    RUN_SIDES(starts_somewhere, starts_somewhere, starts_somewhere, starts_somewhere);
+    for (unsigned i = 1; i < 4; i++) {
+        assert_int_not_equal(atomic_load(&board->qpn[0]) >> 8, atomic_load(&board->qpn[i]) >> 8);
+        distinct += (atomic_load(&board->qpn[0]) & 0xff) != (atomic_load(&board->qpn[i]) & 0xff);
+    }
+    assert_true(distinct > 0); /* 1 in 16 million by chance */
+}
+
+static void lets_others_have_theirs(unsigned number)
+{
+    struct sockaddr_un address;
+    socklen_t length;
+    int fd;
+
+    /* Whoever holds a name holds the block: nobody else can bind it. */
+    length = block_address(allocate() / LOCAL_BLOCK_QPNS, &address);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(bind(fd, (struct sockaddr *)&address, length) < 0 && errno == EADDRINUSE);
+    CHECK(strcmp(address.sun_path + 1, "softhca/1/qpn/0000") > 0);
+}
+
+static void test_the_kernel_arbitrates(void **state)
+{
+    board_clear();
+    RUN_SIDES(lets_others_have_theirs);
+}
+
+static void runs_out_of_descriptors(unsigned number)
+{
+    struct rlimit limit = {64, 64};
+    uint32_t last = 0, qpn;
+    unsigned count = 0;
+    int error;
+
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    errno = 4711;
+    while ((error = local_qpn_allocate(&qpn)) == 0) {
+        last = qpn;
+        count++;
+    }
+    CHECK(error == -EMFILE && errno == 4711);
+    CHECK(count > 256 && count % 256 == 0); /* every number of the blocks that there are */
+    CHECK(local_qpn_allocate(&qpn) == -EMFILE);
+    local_qpn_release(last);
+    CHECK(local_qpn_allocate(&qpn) == 0 && qpn == last);
+}
+
+static void test_descriptors_end_with_an_error(void **state)
+{
+    board_clear();
+    RUN_SIDES(runs_out_of_descriptors);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_are_unique),
+        cmocka_unit_test(test_a_released_number_rests_for_a_round),
+        cmocka_unit_test(test_a_released_number_rests_in_a_full_block),
+        cmocka_unit_test(test_processes_start_at_different_numbers),
+        cmocka_unit_test(test_the_kernel_arbitrates),
+        cmocka_unit_test(test_descriptors_end_with_an_error),
+    };
+
+    return run_unit_tests("local_blocks", tests);
+}
