@@ -438,9 +438,14 @@ static void a_cursor_writes_nothing_past_the_end(void **state)
     cursor_put16(&out, 0x0102);
     cursor_put32(&out, 0xffffffff);
     assert_true(out.failed);
+    out.failed = false;
     cursor_copy_in(&out, "xy", 2);
-    cursor_put8(&out, 3);
+    assert_true(out.failed);
+    out.failed = false;
+    cursor_copy_in(&out, "\3", 1);
+    assert_false(out.failed);
     cursor_put8(&out, 4);
+    assert_true(out.failed);
     assert_memory_equal(bytes, "\1\2\3\x77", 4);
 }
 

@@ -22,7 +22,7 @@ static const uint8_t rxe_icrc[4] = {0x37, 0x75, 0x13, 0x50};
 #define RXE_PAYLOAD     100
 #define RXE_UDP_PAYLOAD (BTH_LENGTH + RXE_PAYLOAD + ICRC_LENGTH)
 
-static uint8_t udp_payload[16384];
+static uint8_t udp_payload[65536];
 
 static void set_ipv4(uint8_t gid[16], const uint8_t address[4])
 {
@@ -167,6 +167,21 @@ static void what_is_too_short_or_too_long_for_a_packet_is_refused(void **state)
     assert_false(icrc_check_unidentified(&path, udp_payload, SIZE_MAX));
 }
 
+static void the_shortest_and_the_longest_packet_are_checked(void **state)
+{
+    static const size_t lengths[] = {BTH_LENGTH + ICRC_LENGTH, UINT16_MAX - UDP_LENGTH};
+
+    for (size_t i = 0; i < array_size(lengths); i++) {
+        struct icrc_path path = random_path(false);
+
+        make_packet(&path, lengths[i]);
+        assert_true(icrc_check(&path, udp_payload, lengths[i]));
+        assert_true(icrc_check_unidentified(&path, udp_payload, lengths[i]));
+        udp_payload[0] ^= 1;
+        assert_false(icrc_check(&path, udp_payload, lengths[i]));
+    }
+}
+
 /* The masked headers as the annex prints them. */
 static void over_ipv6_the_icrc_is_the_crc_of_the_masked_packet(void **state)
 {
@@ -237,7 +252,7 @@ static void a_hidden_identification_is_found_in_packets_of_any_length(void **sta
     unsigned ambiguous = 0;
 
     for (unsigned round = 0; round < 2000; round++) {
-        const size_t length = BTH_LENGTH + ICRC_LENGTH + draw() % (sizeof(udp_payload) - 64);
+        const size_t length = BTH_LENGTH + ICRC_LENGTH + draw() % 16000;
         const struct icrc_path sent = random_path(false);
         struct icrc_path received = sent;
 
@@ -375,6 +390,7 @@ int main(void)
         cmocka_unit_test(corruption_is_noticed_without_the_identification),
         cmocka_unit_test(over_ipv6_nothing_is_hidden),
         cmocka_unit_test(every_recorded_packet_of_rxe_is_valid),
+        cmocka_unit_test(the_shortest_and_the_longest_packet_are_checked),
     };
 
     return run_unit_tests("icrc", tests);

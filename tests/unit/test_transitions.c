@@ -419,6 +419,24 @@ static void a_draining_queue_can_only_be_given_up(void **state)
     }
 }
 
+static void a_current_state_that_does_not_exist_is_refused(void **state)
+{
+    const struct ibv_qp_attr attributes = good(IBV_QPS_RTS, IBV_QPS_RESET);
+
+    for (int wrong = STATES; wrong < 40; wrong++)
+        assert_int_equal(
+            transition_check(IBV_QPT_RC, (enum ibv_qp_state)wrong, &attributes, IBV_QP_STATE, &limits),
+            -EINVAL);
+}
+
+static void gid_indices_end_with_the_table(void **state)
+{
+    static const struct transition_limits all = {.gid_entries_valid = UINT32_MAX, .active_mtu = IBV_MTU_4096};
+
+    expand(assert_value_in, &all, 0, TO_RTR, 0, a.ah_attr.grh.sgid_index = LIMIT_GIDS - 1);
+    expand(assert_value_in, &all, -EINVAL, TO_RTR, 0, a.ah_attr.grh.sgid_index = LIMIT_GIDS);
+}
+
 static void sends_are_accepted_from_rts_on(void **state)
 {
     static const int expected[STATES + 1] = {-EINVAL, -EINVAL, -EINVAL, 0, 0, 0, 0, -EINVAL};
@@ -478,6 +496,8 @@ int main(void)
         cmocka_unit_test(sends_are_accepted_from_rts_on),
         cmocka_unit_test(receives_are_accepted_from_init_on),
         cmocka_unit_test(other_types_accept_no_work),
+        cmocka_unit_test(a_current_state_that_does_not_exist_is_refused),
+        cmocka_unit_test(gid_indices_end_with_the_table),
     };
 
     return run_unit_tests("transitions", tests);
