@@ -13,6 +13,7 @@
 
 #include "base/lock.h"
 #include "rules/limits.h"
+#include "transport/qp.h"
 
 #define DEVICES_MAX     64u
 #define DEVICE_NAME_MAX 64u /* IBV_SYSFS_NAME_MAX */
@@ -72,8 +73,7 @@ struct device {
     uint8_t node_guid[8];
     uint32_t gids_valid; /* bit i: gids[i] is an entry */
     uint8_t gids[LIMIT_GIDS][16];
-    /* Counted by any thread, relaxed: statistics. */
-    _Atomic uint32_t bad_pkeys, bad_qkeys;
+    struct port_counters counters;
 };
 
 struct host_address {

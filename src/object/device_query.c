@@ -107,8 +107,8 @@ int device_query_port(struct device_table *table, const struct device *device, u
     ret_attributes->gid_tbl_len = LIMIT_GIDS;
     ret_attributes->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     ret_attributes->max_msg_sz = LIMIT_MESSAGE;
-    ret_attributes->bad_pkey_cntr = atomic_load_explicit(&device->bad_pkeys, memory_order_relaxed);
-    ret_attributes->qkey_viol_cntr = atomic_load_explicit(&device->bad_qkeys, memory_order_relaxed);
+    ret_attributes->bad_pkey_cntr = atomic_load_explicit(&device->counters.bad_pkeys, memory_order_relaxed);
+    ret_attributes->qkey_viol_cntr = atomic_load_explicit(&device->counters.bad_qkeys, memory_order_relaxed);
     ret_attributes->pkey_tbl_len = 1;
     ret_attributes->max_vl_num = ONE_VL;
     ret_attributes->active_width = WIDTH_4X;

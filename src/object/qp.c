@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "object/device.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
 #include "rules/limits.h"
@@ -580,6 +581,7 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
     qp->transport.record = qp->record;
     qp->transport.ports = &transport_ports;
     qp->transport.keys = segment_keys();
+    qp->transport.counters = &qp->context->device->counters;
     qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd->number;
     error = allocate_queues(qp, attributes);
     if (error)

@@ -208,10 +208,16 @@ struct link_properties {
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
 };
 
+/* Of the port; any thread counts, relaxed. */
+struct port_counters {
+    _Atomic uint32_t bad_pkeys, bad_qkeys;
+};
+
 struct transport_qp {
     struct qp_record *record;
     const struct transport_ports *ports;
     struct key_table *keys;
+    struct port_counters *counters; /* NULL: nobody asks for them */
     char *send_queue;   /* record->send_offset, mapped */
     uint32_t send_mask; /* slots - 1; slots is a power of two >= record->send_depth */
     struct responder_resource *resources;

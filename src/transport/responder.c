@@ -548,8 +548,11 @@ void transport_receive(struct transport_qp *qp, const struct packet *packet)
         return;
     }
     /* The only partition there is, of full or limited members (verbs-contract §8.6). */
-    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)))
+    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff))) {
+        if (qp->counters)
+            atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);
         return;
+    }
     if (unlikely(qp->record->type == IBV_QPT_UD))
         ud_receive(qp, packet, properties);
     else

@@ -221,6 +221,13 @@ static enum verdict place_datagram(struct transport_qp *qp, const struct recv_wq
     return verdict;
 }
 
+static cold_path bool wrong_qkey(struct transport_qp *qp)
+{
+    if (qp->counters)
+        atomic_fetch_add_explicit(&qp->counters->bad_qkeys, 1, memory_order_relaxed);
+    return true;
+}
+
 void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     struct receive_completion completion = {
@@ -236,7 +243,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
 
     if (BTH_SERVICE(packet->opcode) != SERVICE_UD || !(properties & OPCODE_REQUEST) ||
         (packet->flags & (PACKET_BY_REFERENCE | PACKET_DROPPED)) ||
-        packet->qkey != qp->record->attributes.qkey || packet->payload_length > LIMIT_UD_PAYLOAD ||
+        (packet->qkey != qp->record->attributes.qkey && wrong_qkey(qp)) || packet->payload_length > LIMIT_UD_PAYLOAD ||
         qp->ports->take_receive(qp, &receive)) {
         qp->record->responder.drops++;
         return;

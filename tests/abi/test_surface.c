@@ -348,6 +348,56 @@ static void test_ah_from_wc(void **state)
     assert_int_equal(attributes.is_global, 0);
 }
 
+static struct ibv_qp *ready_datagram_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t qkey)
+{
+    struct ibv_qp_init_attr init = {
+        .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = {.max_send_wr = 4, .max_send_sge = 1}};
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey};
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+    assert_non_null(qp);
+    assert_int_equal(
+        ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+    attributes.qp_state = IBV_QPS_RTR;
+    assert_int_equal(ibv_modify_qp(qp, &attributes, IBV_QP_STATE), 0);
+    attributes.qp_state = IBV_QPS_RTS;
+    assert_int_equal(ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    return qp;
+}
+
+/* The port counts what it drops for its Q_Key, as BAD_QKEY_CNTR promises (verbs-contract §8.4). */
+static void test_bad_qkeys_are_counted(void **state)
+{
+    struct ibv_ah_attr address = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 64}};
+    struct ibv_pd *pd = ibv_alloc_pd(context);
+    struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
+    struct ibv_qp *from = ready_datagram_qp(pd, cq, 1), *to = ready_datagram_qp(pd, cq, 2);
+    struct ibv_port_attr port;
+    struct ibv_wc wc;
+
+    assert_int_equal(ibv_query_gid(context, 1, 0, &address.grh.dgid), 0);
+    struct ibv_ah *ah = ibv_create_ah(pd, &address);
+    assert_non_null(ah);
+    struct ibv_send_wr wr = {.opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.ud = {.ah = ah, .remote_qpn = to->qp_num, .remote_qkey = 3}};
+    struct ibv_send_wr *bad;
+    assert_int_equal(___ibv_query_port(context, 1, &port), 0);
+    uint32_t before = port.qkey_viol_cntr;
+    assert_int_equal(ibv_post_send(from, &wr, &bad), 0);
+    do {
+        assert_true(ibv_poll_cq(cq, 1, &wc) >= 0);
+        assert_int_equal(___ibv_query_port(context, 1, &port), 0);
+    } while (port.qkey_viol_cntr == before); /* the runner's timeout is the limit */
+    assert_int_equal(port.qkey_viol_cntr, before + 1);
+
+    assert_int_equal(ibv_destroy_ah(ah), 0);
+    assert_int_equal(ibv_destroy_qp(from), 0);
+    assert_int_equal(ibv_destroy_qp(to), 0);
+    assert_int_equal(ibv_destroy_cq(cq), 0);
+    assert_int_equal(ibv_dealloc_pd(pd), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_layer_2),
         cmocka_unit_test(test_ah_from_wc),
+        cmocka_unit_test(test_bad_qkeys_are_counted),
     };
 
     return cmocka_run_group_tests(tests, open_first, close_first);
