@@ -5,6 +5,9 @@
  *   watching  an application thread polls: lanes are hot and left to it; the helper looks in every TICK whether that is still so
  *   working   nobody polls and packets come: the helper polls, and goes on for a while after the last packet
  *   asleep    nobody polls and nothing comes: lanes are cold, writers ring the doorbell; no CPU time at all
+ *
+ * Some applications poll and yet leave packets lying: they spin on memory that an RDMA WRITE is to change, and poll only for their own completions.
+ * Where the helper finds that, it stops trusting the polls for a while and works on every doorbell.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -21,6 +24,11 @@
 #define TICK_MS 2
 /* How long the helper goes on polling after the last packet before it lets itself be rung. */
 #define LINGER_NS (20 * NS_PER_US)
+/* A polling application takes packets sooner than this. */
+#define PATIENCE_NS (10 * NS_PER_US)
+/* How long polls are not trusted after packets were left lying: doubles each time. */
+#define DISTRUST_MIN_NS (4 * NS_PER_MS)
+#define DISTRUST_MAX_NS NS_PER_S
 
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool running;
@@ -37,13 +45,55 @@ void helper_kick(void)
     errno = saved;
 }
 
-/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or an application thread polls. */
+static uint32_t application_polls(void)
+{
+    return atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
+}
+
+static struct {
+    ns_t until, length; /* polls do not count before `until` */
+} distrust;
+
+static bool trusted(ns_t now)
+{
+    return now >= distrust.until;
+}
+
+/* Do packets lie in the rings while no application thread polls, though one did lately? */
+static bool packets_are_left(void)
+{
+    uint32_t polls = application_polls();
+    ns_t since = sys_now();
+
+    bool left;
+
+    rundown_enter();
+    left = local_has_packets();
+    rundown_exit();
+    if (!left)
+        return false;
+    while (sys_now() - since < PATIENCE_NS)
+        cpu_relax();
+    return application_polls() == polls;
+}
+
+static void lose_trust(ns_t now)
+{
+    /* A long time of trust forgives. */
+    if (now > distrust.until + DISTRUST_MAX_NS)
+        distrust.length = 0;
+    distrust.length = distrust.length ? min_of(distrust.length * 2, DISTRUST_MAX_NS) : DISTRUST_MIN_NS;
+    distrust.until = now + distrust.length;
+}
+
+/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or a trusted application thread polls. */
 static void work(void)
 {
-    uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
+    uint32_t polls = application_polls();
     ns_t idle_since = sys_now();
+    bool heed_polls = trusted(idle_since);
 
-    while (atomic_load_explicit(&progress_application_polls, memory_order_relaxed) == polls) {
+    while (!heed_polls || application_polls() == polls) {
         if (progress_run() || route_has_ready()) {
             idle_since = sys_now();
             continue;
@@ -70,6 +120,23 @@ static void dispatch(int fd)
     }
 }
 
+/* Works until everything is quiet, and lets itself be rung. Returns false when a trusted application thread has taken over. */
+static bool work_until_quiet(void)
+{
+    uint32_t polls = application_polls();
+    bool quiet;
+
+    do {
+        work();
+        if (trusted(sys_now()) && application_polls() != polls)
+            return false;
+        rundown_enter();
+        quiet = local_prepare_sleep();
+        rundown_exit();
+    } while (!quiet);
+    return true;
+}
+
 static void *helper_main(void *argument)
 {
     uint32_t polls_seen = 0;
@@ -86,18 +153,15 @@ static void *helper_main(void *argument)
         /* What a doorbell announced is taken at once, also where an application polls: it may just have stopped. */
         if (count > 0)
             progress_run();
-        polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
-        watching = polls != polls_seen;
+        polls = application_polls();
+        watching = polls != polls_seen && trusted(sys_now());
         polls_seen = polls;
-        if (watching)
-            continue;
-        do {
-            work();
-            rundown_enter();
-            watching = !local_prepare_sleep();
-            rundown_exit();
-        } while (watching && polls_seen == atomic_load_explicit(&progress_application_polls,
-                                                                memory_order_relaxed));
+        if (watching && packets_are_left()) {
+            lose_trust(sys_now());
+            watching = false;
+        }
+        if (!watching)
+            watching = !work_until_quiet();
     }
     return NULL;
 }

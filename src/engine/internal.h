@@ -80,8 +80,11 @@ void timers_close(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
-/* Fires what is due. Helper thread. */
+/* The timerfd is readable: fires what is due. Helper thread. */
 void timers_run(void);
+/* Is a timer armed? Then timers_run_due() fires what is due; any thread, no lock held. */
+bool timers_armed(void);
+void timers_run_due(void);
 
 /* --- helper.c ------------------------------------------------------------------------------------------------------ */
 

@@ -149,12 +149,21 @@ unsigned progress_run(void)
     return packets;
 }
 
+/* Doorbells of cold lanes and timers are the helper's work; but where applications spin on all processors, the helper may not run for
+ * milliseconds, and so an application thread that polls looks after them, too: after timers whenever one is armed, after doorbells
+ * once in this many polls. */
+#define RUNG_EVERY 64u
+
 /* object_ports.progress. The counter may lose increments of concurrent pollers: that it moves is all that matters. */
 void progress_from_application(void)
 {
-    atomic_store_explicit(&progress_application_polls,
-                          atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
+    uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
+
+    atomic_store_explicit(&progress_application_polls, polls, memory_order_relaxed);
+    if (unlikely(polls % RUNG_EVERY == 0))
+        local_poll_rung();
+    if (unlikely(timers_armed()))
+        timers_run_due();
     progress_run();
 }
 

@@ -15,7 +15,8 @@ static struct lock timers_lock = LOCK_INIT;
 static struct timer_heap qp_timers, moderation_timers;
 static int timer_fd = -1;
 static ns_t timer_fd_at = NS_NEVER;
-static _Atomic(struct cq *) moderation_fires; /* the CQ that the helper is firing for; set under timers_lock */
+static _Atomic uint32_t moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
+static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
 
 int timers_open(void)
 {
@@ -46,10 +47,9 @@ static void program(void)
     struct itimerspec when = { 0 };
     int saved = errno;
 
-    if (at == timer_fd_at || timer_fd < 0)
-        return;
+    atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
     /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and cancelled. */
-    if (at > timer_fd_at)
+    if (at >= timer_fd_at || timer_fd < 0)
         return;
     when.it_value.tv_sec = (time_t)(at / NS_PER_S);
     when.it_value.tv_nsec = (long)(at % NS_PER_S);
@@ -87,7 +87,7 @@ void timers_set_moderation(struct cq *cq, ns_t delay)
 void timers_cancel_moderation(struct cq *cq)
 {
     set(&moderation_timers, &cq->moderation_timer, NS_NEVER);
-    while (atomic_load_explicit(&moderation_fires, memory_order_acquire) == cq)
+    while (atomic_load_explicit(&moderation_firing, memory_order_acquire))
         sched_yield();
 }
 
@@ -117,16 +117,19 @@ static void fire_qp(struct qp *qp)
     rundown_exit();
 }
 
-void timers_run(void)
+bool timers_armed(void)
 {
-    uint64_t expirations;
+    return atomic_load_explicit(&next_deadline, memory_order_relaxed) != NS_NEVER;
+}
+
+void timers_run_due(void)
+{
     ns_t now = sys_now();
     struct timer *timer;
 
-    if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-        log_error("timerfd: errno %d", errno);
+    if (now < atomic_load_explicit(&next_deadline, memory_order_relaxed))
+        return;
     lock_acquire(&timers_lock);
-    timer_fd_at = NS_NEVER;
     while ((timer = timer_take_due(&qp_timers, now))) {
         lock_release(&timers_lock);
         fire_qp(container_of(timer, struct qp, route.timer));
@@ -135,12 +138,25 @@ void timers_run(void)
     while ((timer = timer_take_due(&moderation_timers, now))) {
         struct cq *cq = container_of(timer, struct cq, moderation_timer);
 
-        atomic_store_explicit(&moderation_fires, cq, memory_order_relaxed);
+        atomic_fetch_add_explicit(&moderation_firing, 1, memory_order_relaxed);
         lock_release(&timers_lock);
         cq_moderation_due(cq);
-        atomic_store_explicit(&moderation_fires, NULL, memory_order_release);
+        atomic_fetch_sub_explicit(&moderation_firing, 1, memory_order_release);
         lock_acquire(&timers_lock);
     }
     program();
     lock_release(&timers_lock);
+}
+
+void timers_run(void)
+{
+    uint64_t expirations;
+
+    if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
+        log_error("timerfd: errno %d", errno);
+    lock_acquire(&timers_lock);
+    timer_fd_at = NS_NEVER;
+    program();
+    lock_release(&timers_lock);
+    timers_run_due();
 }

@@ -409,3 +409,15 @@ void local_for_each_peer(void (*visit)(struct link *link, void *argument), void 
     }
     rundown_exit();
 }
+
+void local_poll_rung(void)
+{
+    rundown_enter();
+    for (unsigned i = 0; i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
+
+        if (link && link_is_up(link))
+            progress_heat_rung(link);
+    }
+    rundown_exit();
+}

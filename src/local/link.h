@@ -111,6 +111,7 @@ void progress_after_fork_in_child(void);
 bool lane_heat(struct lane *lane);
 /* After a doorbell: heats the lanes of the link that were rung. Returns true if any became hot. */
 bool progress_rung(struct link *link);
+void progress_heat_rung(struct link *link);
 /* Takes the lanes of a link that is DOWN off every list. */
 void progress_forget(struct link *link);
 /* Delivers what is in the ring, at most one ring full. In a section, without locks. */

@@ -117,6 +117,11 @@ int link_push(struct link *link, const struct packet_reference *to, unsigned to_
 /* Takes packets from all hot lanes, at most `budget` from each; lanes that another thread is polling are left
  * to it. Returns the number taken. Inside a rundown section. */
 unsigned local_poll(unsigned budget);
+/* Makes cold lanes hot whose doorbell was rung, ahead of local_dispatch(): for a thread that polls while the helper thread does not get a
+ * processor. Linear in links. */
+void local_poll_rung(void);
+/* Has a hot lane something to take? Inside a rundown section. */
+bool local_has_packets(void);
 /* Nobody is going to poll: makes every lane cold, so that writers ring, then looks once more. Returns false
  * (all hot again) if something had come meanwhile. */
 bool local_prepare_sleep(void);

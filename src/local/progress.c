@@ -220,6 +220,18 @@ bool progress_rung(struct link *link)
     return became_hot;
 }
 
+/* A writer that has rung has set reader_sleeps back; a lane that nobody ever wrote is not looked into, which would give it
+ * memory. */
+void progress_heat_rung(struct link *link)
+{
+    for (unsigned i = 0; i < LOCAL_LANES; i++) {
+        struct lane *lane = &link->lanes[i];
+
+        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) == 0)
+            lane_heat(lane);
+    }
+}
+
 void progress_forget(struct link *link)
 {
     for (unsigned i = 0; i < LOCAL_LANES; i++) {
@@ -309,6 +321,19 @@ static unsigned cold_path notify_writable(bool *ret_uncertain)
 
 /* --- local_poll
  * ----------------------------------------------------------------------------------------------- */
+
+bool local_has_packets(void)
+{
+    const unsigned count = atomic_load_explicit(&hot_count, memory_order_acquire);
+
+    for (unsigned i = 0; i < count; i++) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
+
+        if (!looks_empty(lane))
+            return true;
+    }
+    return false;
+}
 
 unsigned local_poll(unsigned budget)
 {
