@@ -20,6 +20,7 @@ static const struct object_ports ports = {
     .progress = progress_from_application,
     .expect_sleep = progress_expect_sleep,
     .cq_overrun = progress_cq_overrun,
+    .start_timers = helper_start,
     .moderation_timer = timers_set_moderation,
     .moderation_cancel = timers_cancel_moderation,
 };

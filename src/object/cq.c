@@ -311,6 +311,11 @@ int cq_arm(struct cq *cq, bool solicited_only)
 
 int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
 {
+    /* Here, since completions come with locks held. */
+    int error = period_us ? object_ports->start_timers() : 0;
+
+    if (error)
+        return error;
     lock_acquire(&cq->lock);
     cq->moderation_count = count;
     cq->moderation_period = period_us;

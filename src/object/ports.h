@@ -18,6 +18,8 @@ struct object_ports {
     /* An overrun CQ: every QP that uses it goes to ERR with QP_FATAL. Called with the CQ's and maybe a QP's lock held: the engine does it later,
      * holding neither, by cq_fail_users(). */
     void (*cq_overrun)(struct cq *cq);
+    /* Somebody is going to want timers: whoever runs them must be there. 0 or -errno. No lock held. */
+    int (*start_timers)(void);
     /* Calls cq_moderation_due() after `delay`, without locks. Called with the CQ's lock held. */
     void (*moderation_timer)(struct cq *cq, ns_t delay);
     /* The CQ goes away: no call for it is under way any more or follows, neither of its timer nor of its overrun. No lock held; only

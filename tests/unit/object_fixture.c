@@ -21,6 +21,11 @@ static void cq_overrun(struct cq *cq)
     port_calls.cq_overrun++;
 }
 
+static int start_timers(void)
+{
+    return port_calls.start_timers_error;
+}
+
 static void moderation_timer(struct cq *cq, ns_t delay)
 {
     port_calls.moderation_timer++;
@@ -36,6 +41,7 @@ static const struct object_ports ports = {
     .progress = progress,
     .expect_sleep = expect_sleep,
     .cq_overrun = cq_overrun,
+    .start_timers = start_timers,
     .moderation_timer = moderation_timer,
     .moderation_cancel = moderation_cancel,
 };

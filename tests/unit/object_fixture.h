@@ -26,6 +26,7 @@
 struct port_calls {
     unsigned progress, expect_sleep, cq_overrun, moderation_timer, moderation_cancel;
     ns_t moderation_delay;
+    int start_timers_error;
     void (*on_progress)(void); /* what arrives while an empty CQ is polled */
 };
 extern struct port_calls port_calls;
