@@ -279,10 +279,12 @@ void responder_reset(struct transport_qp *qp);
  * go on transmitting at once). Does not send what the responder comes to owe (but a NAK that ends the QP, if
  * it can): the caller calls responder_run() after a batch; it may leave mere acknowledgements
  * (responder_owes_only_ack()) for later, so that they ride on requests of the other direction. A
- * PACKET_DROPPED for a QP makes it silent: sender_silence(). Receives of a QP whose state takes no packets
- * are ignored. UC by reference: like RC, a request that is dropped for its QP's state must be answered with
- * PACKET_DROPPED, because the sender's buffer is lent until then. */
-void transport_receive(struct transport_qp *qp, const struct packet *packet);
+ * PACKET_DROPPED for a QP makes its sender silent.
+ *
+ * false: dropped silently, for the state or the identity of the QP. On a link that loses nothing the caller
+ * answers a request of RC, and one of UC by reference (the sender's buffer is lent until it is answered),
+ * with PACKET_DROPPED. */
+bool transport_receive(struct transport_qp *qp, const struct packet *packet);
 
 static inline bool responder_owes(const struct transport_qp *qp)
 {

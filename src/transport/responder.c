@@ -500,38 +500,43 @@ static cold_path void receive_unknown(struct transport_qp *qp, const struct pack
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
-static void receive_connected(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+static bool receive_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    enum ibv_qp_state state = qp_state(qp);
+
+    if (state != IBV_QPS_RTS && state != IBV_QPS_SQD)
+        return false;
+    if (packet->flags & PACKET_DROPPED)
+        sender_silence(qp);
+    else if (qp->record->type == IBV_QPT_RC || packet->opcode == OP_ACKNOWLEDGE)
+        sender_receive(qp, packet, properties);
+    return true;
+}
+
+static bool receive_connected(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     const struct qp_record *record = qp->record;
     uint8_t service = record->type == IBV_QPT_RC ? SERVICE_RC : SERVICE_UC;
-    enum ibv_qp_state state = qp_state(qp);
-    bool answer = (properties && !(properties & OPCODE_REQUEST)) || (packet->flags & PACKET_DROPPED);
 
     if (qp->link.reliable && unlikely(packet->src_qpn != record->attributes.dest_qpn))
-        return; /* of another connection, or nobody's */
+        return false; /* of another connection, or nobody's */
     if (packet->flags & PACKET_HAS_ACK) {
         sender_piggybacked(qp, packet->ack_psn);
         if (unlikely(qp_state(qp) == IBV_QPS_ERR))
-            return; /* the sender failed by it */
+            return false; /* the sender failed by it */
     }
-    if (unlikely(answer)) {
-        if (state != IBV_QPS_RTS && state != IBV_QPS_SQD)
-            return;
-        if (packet->flags & PACKET_DROPPED)
-            sender_silence(qp);
-        else if (service == SERVICE_RC || packet->opcode == OP_ACKNOWLEDGE)
-            sender_receive(qp, packet, properties);
-        return;
-    }
+    if ((properties && !(properties & OPCODE_REQUEST)) || (packet->flags & PACKET_DROPPED))
+        return receive_answer(qp, packet, properties);
     if (unlikely(BTH_SERVICE(packet->opcode) != service))
-        return;
+        return false;
     if (unlikely(!properties))
         receive_unknown(qp, packet);
     else
         responder_receive(qp, packet, properties);
+    return true;
 }
 
-void transport_receive(struct transport_qp *qp, const struct packet *packet)
+static bool receive(struct transport_qp *qp, const struct packet *packet)
 {
     uint32_t properties = opcode_table[packet->opcode].properties;
 
@@ -545,18 +550,24 @@ void transport_receive(struct transport_qp *qp, const struct packet *packet)
     case IBV_QPS_INIT:
     case IBV_QPS_ERR:
     case IBV_QPS_UNKNOWN:
-        return;
+        return false;
     }
     /* The only partition there is, of full or limited members (verbs-contract §8.6). */
     if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff))) {
         if (qp->counters)
             atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);
-        return;
+        return false;
     }
-    if (unlikely(qp->record->type == IBV_QPT_UD))
-        ud_receive(qp, packet, properties);
-    else
-        receive_connected(qp, packet, properties);
+    if (likely(qp->record->type != IBV_QPT_UD))
+        return receive_connected(qp, packet, properties);
+    ud_receive(qp, packet, properties);
+    return true;
+}
+
+bool transport_receive(struct transport_qp *qp, const struct packet *packet)
+{
+    /* The word that something was dropped is never answered with another: it would go on for ever. */
+    return receive(qp, packet) || (packet->flags & PACKET_DROPPED);
 }
 
 void responder_start(struct transport_qp *qp)

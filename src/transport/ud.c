@@ -7,8 +7,9 @@
 #include "transport/machine.h"
 #include "transport/place.h"
 
-#define GRH_LENGTH 40 /* in front of every datagram, whether there is a header or not (verbs-contract §8.1) \
-                       */
+#define GRH_LENGTH                                                                                           \
+    40 /* in front of every datagram, whether there is a header or not (verbs-contract §8.1)                \
+        */
 /* Q_Key of a work request that stands for the QP's own (verbs-contract §8.5). */
 #define QKEY_PRIVILEGED 0x80000000u
 

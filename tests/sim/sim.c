@@ -287,11 +287,13 @@ static void port_complete_send(struct transport_qp *transport, const struct send
 
     /* Posting order, each once. */
     assert_ptr_equal(wqe, send_wqe_at(transport, counter));
-    assert_int_equal(counter, qp->sent_count);
+    assert_int_equal(counter, qp->sent_count + qp->sent_before);
     assert_true(qp->sent_count < SIM_LOG);
     qp->sent[qp->sent_count++] =
         (struct sim_completion){.wr_id = wqe->wr_id, .verdict = verdict, .byte_len = byte_len};
     atomic_store(&qp->record.sender.retired, counter + 1);
+    if (qp->node->sim->on_sent)
+        qp->node->sim->on_sent(qp, &qp->sent[qp->sent_count - 1]);
 }
 
 static void receives_push(struct sim_receives *receives, uint64_t wr_id, const struct wqe_sge *sge,
@@ -342,6 +344,8 @@ static void port_complete_receive(struct transport_qp *transport, const struct r
         .service_level = completion->service_level,
         .solicited = completion->solicited,
     };
+    if (qp->node->sim->on_received)
+        qp->node->sim->on_received(qp, &qp->received[qp->received_count - 1]);
 }
 
 static void port_raise_event(struct transport_qp *transport, enum ibv_event_type event)
@@ -378,6 +382,7 @@ static void port_sender_failed(struct transport_qp *transport)
     struct sim_qp *qp = owner(transport);
 
     qp->sender_failures++;
+    qp->failed_at = qp->node->sim->now;
     if (qp->record.type == IBV_QPT_RC) {
         sim_to_error(qp);
     } else {
@@ -467,13 +472,6 @@ void sim_kick(struct sim_qp *qp)
     settle(qp, false);
 }
 
-static bool takes_packets(const struct sim_qp *qp)
-{
-    uint32_t state = qp->record.state;
-
-    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
-}
-
 /* What the engine says of a request that a state dropped. */
 static void say_dropped(struct sim_qp *by, const struct packet *packet)
 {
@@ -508,14 +506,12 @@ static void deliver(struct sim *sim, struct sim_event *event)
     packet->reference = event->reference;
     if (sim->on_packet)
         sim->on_packet(sim, packet);
-    if (qp && takes_packets(qp)) {
-        sim->requests[packet->opcode & 31]++;
-        sim->piggybacked += !!(packet->flags & PACKET_HAS_ACK);
-        transport_receive(&qp->transport, packet);
-        settle(qp, qp->lazy_ack);
-    } else if (qp) {
+    sim->delivered[packet->opcode & 31]++;
+    sim->piggybacked += !!(packet->flags & PACKET_HAS_ACK);
+    if (qp && !transport_receive(&qp->transport, packet))
         say_dropped(qp, packet);
-    }
+    if (qp)
+        settle(qp, qp->lazy_ack);
     free(event->payload);
     free(event->reference);
 }

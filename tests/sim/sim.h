@@ -58,8 +58,9 @@ struct sim_qp {
     uint64_t taken_id;
     struct sim_completion *sent, *received;
     unsigned sent_count, received_count;
-    unsigned signaled_count;
+    uint32_t sent_before; /* where the counters began */
     unsigned comm_est, access_errors, request_errors, drained_count, sender_failures, responder_failures;
+    ns_t failed_at;
     uint64_t timer_generation;
     bool timer_runs;
     uint32_t in_flight; /* packets of ours on the link */
@@ -104,7 +105,10 @@ struct sim {
     bool trace;
     void (*on_packet)(struct sim *sim, struct packet *packet); /* looks at or changes what is delivered */
     void (*on_take)(struct sim_qp *qp);
-    unsigned requests[32]; /* delivered packets by operation */
+    void (*on_sent)(struct sim_qp *qp, const struct sim_completion *completion);
+    void (*on_received)(struct sim_qp *qp, const struct sim_completion *completion);
+    void *user;
+    unsigned delivered[32]; /* packets by operation */
     unsigned piggybacked;
 };
 
