@@ -636,6 +636,9 @@ int qp_destroy(struct qp *qp)
     qp->receive_taken = false;
     lock_release(&qp->lock);
 
+    log_debug("QP 0x%06x: %u sent, %u received, went back %u times, %u RNR NAKs, %u requests dropped", qpn,
+              qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
+              qp->record->sender.rnr_naks, qp->record->responder.drops);
     qp_ports->forget(qp);
     cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
