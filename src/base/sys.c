@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -138,4 +139,15 @@ ns_t sys_now(void)
 pid_t sys_gettid(void)
 {
     return (pid_t)syscall(SYS_gettid);
+}
+
+bool sys_has_capability(int capability)
+{
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
+    int saved = errno;
+
+    if (value_or_error(syscall(SYS_capget, &header, data), saved) != 0)
+        return false;
+    return (data[capability / 32].effective >> (capability % 32)) & 1;
 }

@@ -39,5 +39,7 @@ int sys_membarrier(int command);
 void sys_random(void *buffer, size_t length);
 ns_t sys_now(void);
 pid_t sys_gettid(void);
+/* Is CAP_... effective in this thread? */
+bool sys_has_capability(int capability);
 
 #endif

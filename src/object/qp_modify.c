@@ -2,9 +2,11 @@
 /* ibv_modify_qp and ibv_query_qp: attributes and what each transition does (verbs-contract §2.2-2.8). Which transitions and masks are
  * legal is rules/transitions.c's business. */
 #include <errno.h>
+#include <linux/capability.h>
 #include <string.h>
 
 #include "base/rundown.h"
+#include "base/sys.h"
 #include "object/device.h"
 #include "object/qp_internal.h"
 #include "rules/limits.h"
@@ -148,15 +150,14 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
     const struct transition_limits limits = {
         .gid_entries_valid = device_valid_gids(&host_devices, qp->context->device),
         .active_mtu = device_active_mtu(&host_devices, qp->context->device),
+        .draining = from == IBV_QPS_SQD && !sender_is_drained(&qp->transport),
+        .controlled_qkeys = (mask & IBV_QP_QKEY) && (attributes->qkey >> 31) && sys_has_capability(CAP_NET_RAW),
     };
     int error;
 
     error = transition_check((enum ibv_qp_type)qp->record->type, from, attributes, mask, &limits);
     if (error)
         return error;
-    /* Path and timer attributes of a queue that still drains stay as they are (verbs-contract §2.5). */
-    if (from == IBV_QPS_SQD && to == IBV_QPS_SQD && !sender_is_drained(&qp->transport))
-        return -EINVAL;
     if (mask & IBV_QP_AV) {
         error = path_resolve(qp->context, &attributes->ah_attr, &path);
         if (error)
