@@ -44,14 +44,16 @@ static bool accepts(const struct qp *qp, const struct packet *packet, bool reque
     return !request || packet->dest_ifindex == qp->context->device->ifindex;
 }
 
-static void receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
+/* false: dropped silently. */
+static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
 {
     const struct responder *responder = &qp->record->responder;
     const struct sender *sender = &qp->record->sender;
 
     if (request)
         route_set_reply_lane(qp, lane);
-    transport_receive(&qp->transport, packet);
+    if (unlikely(!transport_receive(&qp->transport, packet)))
+        return false;
     if (responder_owes(&qp->transport)) {
         if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER)
             route_owe(qp, lane);
@@ -60,6 +62,16 @@ static void receive_locked(struct qp *qp, struct lane *lane, const struct packet
     } else if (!request && sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
         route_run(qp); /* an answer may have opened a window, a fence or a read slot */
     }
+    return true;
+}
+
+/* The requester's ACK timer runs only if it hears of it; one of UC that lends memory waits for it, too. */
+static void say_dropped(struct lane *lane, const struct packet *packet, bool request)
+{
+    if (request &&
+        (BTH_SERVICE(packet->opcode) == SERVICE_RC ||
+         (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
+        route_send_drop(lane, packet);
 }
 
 static void receive_multicast(struct qp *qp, void *argument)
@@ -78,7 +90,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
 {
     struct qp *qp;
     struct qp_kick kick;
-    bool request;
+    bool request, received;
 
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
         /* The copy is only read. */
@@ -90,13 +102,14 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     if (unlikely(!qp || !accepts(qp, packet, request))) {
         if (qp)
             lock_release(&qp->lock);
-        if (request && BTH_SERVICE(packet->opcode) == SERVICE_RC)
-            route_send_drop(lane, packet);
+        say_dropped(lane, packet, request);
         return;
     }
-    receive_locked(qp, lane, packet, request);
+    received = receive_locked(qp, lane, packet, request);
     kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
+    if (unlikely(!received))
+        say_dropped(lane, packet, request);
     /* This lane's doorbell is looked at once, at the end of the batch. */
     if (kick.lane && kick.lane != lane)
         lane_ring(kick.lane);

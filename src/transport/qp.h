@@ -218,8 +218,8 @@ struct transport_qp {
     const struct transport_ports *ports;
     struct key_table *keys;
     struct port_counters *counters; /* NULL: nobody asks for them */
-    char *send_queue;   /* record->send_offset, mapped */
-    uint32_t send_mask; /* slots - 1; slots is a power of two >= record->send_depth */
+    char *send_queue;               /* record->send_offset, mapped */
+    uint32_t send_mask;             /* slots - 1; slots is a power of two >= record->send_depth */
     struct responder_resource *resources;
     struct link_properties link;
     const struct recv_wqe *current_receive; /* taken and not completed: of the message being received, or (UC:

@@ -553,7 +553,7 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
         return false;
     }
     /* The only partition there is, of full or limited members (verbs-contract §8.6). */
-    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff))) {
+    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)) && !(packet->flags & PACKET_DROPPED)) {
         if (qp->counters)
             atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);
         return false;

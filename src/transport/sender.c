@@ -26,8 +26,8 @@ static const struct request_form forms[] = {
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = {REQUEST_ATOMIC, .only = OP_FETCH_ADD},
     [IBV_WR_LOCAL_INV] = {REQUEST_LOCAL},
     [IBV_WR_BIND_MW] = {REQUEST_LOCAL},
-    /* 8 aligned bytes, which every responder of ours places as one store (place.h): a WRITE is all it takes, and all that peers without
-     * the operation know. */
+    /* 8 aligned bytes, which every responder of ours places as one store (place.h): a WRITE is all it takes,
+     * and all that peers without the operation know. */
     [IBV_WR_ATOMIC_WRITE] = {REQUEST_WRITE, .only = OP_WRITE_ONLY},
 };
 

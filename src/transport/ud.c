@@ -244,8 +244,8 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
 
     if (BTH_SERVICE(packet->opcode) != SERVICE_UD || !(properties & OPCODE_REQUEST) ||
         (packet->flags & (PACKET_BY_REFERENCE | PACKET_DROPPED)) ||
-        (packet->qkey != qp->record->attributes.qkey && wrong_qkey(qp)) || packet->payload_length > LIMIT_UD_PAYLOAD ||
-        qp->ports->take_receive(qp, &receive)) {
+        (packet->qkey != qp->record->attributes.qkey && wrong_qkey(qp)) ||
+        packet->payload_length > LIMIT_UD_PAYLOAD || qp->ports->take_receive(qp, &receive)) {
         qp->record->responder.drops++;
         return;
     }

@@ -477,9 +477,8 @@ static void say_dropped(struct sim_qp *by, const struct packet *packet)
 {
     struct sim *sim = by->node->sim;
     struct packet word = {
-        .opcode = packet->opcode,
+        .opcode = OP_ACKNOWLEDGE,
         .flags = PACKET_DROPPED,
-        .pkey = 0xffff,
         .dest_qpn = packet->src_qpn,
         .src_qpn = packet->dest_qpn,
         .psn = packet->psn,
