@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "object/device.h"
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/segment.h"
@@ -73,6 +74,7 @@ void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
     lock_init(&contexts_lock);
+    lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */
     keys_after_fork_in_child();
     list_for_each_safe (node, following, &contexts)
         list_init(node);
