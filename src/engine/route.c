@@ -350,11 +350,15 @@ static void engine_kick(struct qp *qp, const struct qp_kick *kick)
 
 void route_run(struct qp *qp)
 {
-    bool all_answered = responder_owes(&qp->transport) ? responder_run(&qp->transport) : true;
-    bool more = qp_run_sender(qp);
+    bool more;
 
-    /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. */
-    if ((more || !all_answered) && !qp->route.blocked_lane && qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
+    if (responder_owes(&qp->transport))
+        responder_run(&qp->transport);
+    more = qp_run_sender(qp);
+    /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A responder that was stopped by
+     * its budget still owes. */
+    if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane &&
+        qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
         wait_for(qp, ROUTE_WAITS_FOR_TURN);
 }
 
