@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Random work on random links. A failing seed prints itself: `sim_random SEED [trace]` repeats it alone.
+ * SOFTHCA_SIM_SEEDS says how many there are to be (a few hundred without it), SOFTHCA_SIM_FIRST where they
+ * begin. */
+#include "workload.h"
+
+#include <stdio.h>
+
+enum { SEEDS = 240, SEEDS_PER_TEST = 40 };
+
+static bool traced;
+
+static void random_link(struct sim *sim, struct sim_link *link)
+{
+    static const uint32_t mtus[] = {256, 512, 1024, 2048, 4096};
+
+    switch (sim_below(sim, 4)) {
+    case 0:
+        *link = sim_ring;
+        link->capacity = 1 + sim_below(sim, 40);
+        link->properties.piggyback_acks = sim_below(sim, 2);
+        return;
+    case 1:
+        *link = sim_ring_cma;
+        link->capacity = 1 + sim_below(sim, 40);
+        link->properties.reference_from = 1 + sim_below(sim, 20000);
+        link->properties.reference_mtu = sim_below(sim, 2) ? 256 * 1024 : 4096 * (1 + sim_below(sim, 8));
+        return;
+    default:
+        *link = sim_wire;
+        link->properties.mtu = mtus[sim_below(sim, array_size(mtus))];
+        link->delay = 1000 + sim_below(sim, 100000);
+        link->jitter = sim_below(sim, 2) ? 0 : sim_below(sim, (uint32_t)link->delay) / 4;
+        link->loss_percent = sim_below(sim, 15);
+        link->corrupt_percent = sim_below(sim, 5);
+        link->duplicate_percent = sim_below(sim, 10);
+        link->reorder_percent = sim_below(sim, 10);
+        link->patience = 5;
+        if (link->jitter) /* reorders without end: not a link that go-back-N is for */
+            link->jitter = link->reorder_percent ? 0 : 200;
+        link->capacity = sim_below(sim, 2) ? 0 : 8 + sim_below(sim, 100);
+    }
+}
+
+static void run_seed(uint64_t seed)
+{
+    struct sim *sim = sim_new(&sim_ring, seed * 0x2545f4914f6cdd1d + 1);
+    struct work_shape shape;
+
+    random_link(sim, &sim->link);
+    shape = (struct work_shape){
+        .requests = 20 + sim_below(sim, 60),
+        .longest = sim_below(sim, 2) ? 5000 : 50000,
+        .late_receives = sim_below(sim, 2),
+        .one_direction = !sim_below(sim, 4),
+        .lazy = sim_below(sim, 2),
+    };
+    sim->trace = traced;
+    print_message("# seed %llu: %s, mtu %u, loss %u%%\n", (unsigned long long)seed, sim->link.name,
+                  sim->link.properties.mtu, sim->link.loss_percent);
+    work_run(sim, &shape);
+    sim_free(sim);
+}
+
+static void run_range(void **state)
+{
+    const uint64_t *range = *state;
+
+    for (uint64_t seed = range[0]; seed < range[1]; seed++)
+        run_seed(seed);
+}
+
+int main(int argc, char **argv)
+{
+    const char *wanted = getenv("SOFTHCA_SIM_SEEDS"), *first = getenv("SOFTHCA_SIM_FIRST");
+    uint64_t seeds = wanted ? strtoull(wanted, NULL, 0) : SEEDS, begin = first ? strtoull(first, NULL, 0) : 1;
+    size_t count;
+    struct CMUnitTest *tests;
+    uint64_t(*ranges)[2];
+    char(*names)[64];
+    int failed;
+
+    if (argc > 1) {
+        begin = strtoull(argv[1], NULL, 0);
+        seeds = 1;
+        traced = argc > 2;
+    }
+    count = (seeds + SEEDS_PER_TEST - 1) / SEEDS_PER_TEST;
+    tests = calloc(count, sizeof(*tests));
+    ranges = calloc(count, sizeof(*ranges));
+    names = calloc(count, sizeof(*names));
+    for (size_t i = 0; i < count; i++) {
+        ranges[i][0] = begin + i * SEEDS_PER_TEST;
+        ranges[i][1] = min_of(begin + seeds, ranges[i][0] + SEEDS_PER_TEST);
+        snprintf(names[i], sizeof(names[i]), "seeds %llu to %llu", (unsigned long long)ranges[i][0],
+                 (unsigned long long)ranges[i][1] - 1);
+        tests[i] = (struct CMUnitTest){.name = names[i], .test_func = run_range, .initial_state = ranges[i]};
+    }
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    failed = _cmocka_run_group_tests("random", tests, count, NULL, NULL);
+    free(tests);
+    free(ranges);
+    free(names);
+    return failed;
+}

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "workload.h"
+
+#include <stdio.h>
+
+#define ACCESS                                                                                               \
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+enum { UNTOUCHED = 0x5a };
+
+static struct work_direction *direction_of(struct work *work, const struct sim_qp *from)
+{
+    return &work->direction[from == work->direction[1].from];
+}
+
+/* --- what must have come of it
+ * ---------------------------------------------------------------------------------------- */
+
+static void check_gathered(const struct work_request *request, const unsigned char *bytes)
+{
+    for (unsigned i = 0; i < request->num_sge; i++) {
+        assert_memory_equal(bytes, (void *)(uintptr_t)request->sge[i].address, request->sge[i].length);
+        bytes += request->sge[i].length;
+    }
+}
+
+static void on_sent(struct sim_qp *qp, const struct sim_completion *completion)
+{
+    struct work_direction *direction = direction_of(qp->node->sim->user, qp);
+    const struct work_request *request = &direction->request[direction->completed];
+
+    assert_int_equal(completion->wr_id, direction->completed++);
+    assert_string_equal(verdict_name(completion->verdict), "ok");
+    switch ((int)request->opcode) {
+    case IBV_WR_RDMA_READ:
+        assert_int_equal(completion->byte_len, request->length);
+        break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        assert_int_equal(*(uint64_t *)(uintptr_t)request->sge[0].address, request->expected);
+        break;
+    default:
+        break;
+    }
+}
+
+static unsigned char *receive_slot(const struct work_direction *direction, unsigned number)
+{
+    return direction->receive->bytes + (number % WORK_RECEIVES) * (size_t)direction->work->receive_length;
+}
+
+static void on_received(struct sim_qp *qp, const struct sim_completion *completion)
+{
+    struct work *work = qp->node->sim->user;
+    struct work_direction *direction = &work->direction[qp == work->direction[0].from];
+    const struct work_request *request;
+
+    while (!direction->request[direction->next_told].tells)
+        direction->next_told++;
+    assert_true(direction->next_told < direction->posted);
+    request = &direction->request[direction->next_told++];
+    assert_int_equal(completion->wr_id, direction->received);
+    assert_string_equal(verdict_name(completion->verdict), "ok");
+    assert_int_equal(completion->byte_len, request->length);
+    if (request->opcode != IBV_WR_SEND) {
+        assert_int_equal(completion->wc_flags, IBV_WC_WITH_IMM);
+        assert_int_equal(completion->imm_or_rkey, request->imm);
+    } else {
+        assert_int_equal(completion->wc_flags, 0);
+    }
+    if (request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+        assert_int_equal(completion->opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+        check_gathered(request, direction->target->bytes + request->remote_offset);
+    } else {
+        assert_int_equal(completion->opcode, IBV_WC_RECV);
+        check_gathered(request, receive_slot(direction, direction->received));
+        assert_int_equal(receive_slot(direction, direction->received)[request->length], UNTOUCHED);
+    }
+    memset(receive_slot(direction, direction->received), UNTOUCHED, direction->work->receive_length);
+    direction->received++;
+}
+
+/* --- posting
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t random_length(struct work *work)
+{
+    struct sim *sim = work->sim;
+    uint32_t longest = work->shape.longest;
+
+    switch (sim_below(sim, 8)) {
+    case 0:
+        return 0;
+    case 1:
+        return sim_below(sim, 9);
+    case 2:
+        return min_of(longest, sim->link.properties.mtu * (1 + sim_below(sim, 4)) + sim_below(sim, 3) - 1);
+    case 3:
+        return sim_below(sim, longest + 1);
+    default:
+        return sim_below(sim, min_of(longest, 4000u) + 1);
+    }
+}
+
+/* Cuts [offset, offset + length) of a buffer into some SGEs, here and there an empty one. */
+static void cut(struct sim *sim, struct work_request *request, const struct sim_buffer *buffer, size_t offset,
+                uint32_t length)
+{
+    unsigned parts = 1 + (sim_below(sim, 3) ? 0 : sim_below(sim, SIM_SGE));
+
+    request->length = length;
+    request->num_sge = parts;
+    for (unsigned i = 0; i < parts; i++) {
+        uint32_t part = i + 1 == parts ? length : sim_below(sim, length + 1);
+
+        request->sge[i] = SGE(buffer, offset, part);
+        offset += part;
+        length -= part;
+    }
+}
+
+static void model_write(struct work_direction *direction, struct work_request *request)
+{
+    unsigned char *to;
+
+    request->remote_offset = direction->target_used + sim_below(direction->work->sim, 16);
+    direction->target_used = request->remote_offset + request->length;
+    assert_true(direction->target_used < direction->work->arena);
+    to = direction->target_model + request->remote_offset;
+    for (unsigned i = 0; i < request->num_sge; i++) {
+        memcpy(to, (void *)(uintptr_t)request->sge[i].address, request->sge[i].length);
+        to += request->sge[i].length;
+    }
+}
+
+static size_t take_results(struct work_direction *direction, uint32_t length)
+{
+    size_t offset = (direction->results_used + 7 + 8 * sim_below(direction->work->sim, 3)) & ~(size_t)7;
+
+    direction->results_used = offset + length;
+    assert_true(direction->results_used < direction->work->arena);
+    return offset;
+}
+
+static void prepare_read(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
+{
+    struct work *work = direction->work;
+    const struct sim_buffer *source = work->direction[direction == work->direction].source;
+    uint32_t length = random_length(work);
+    size_t offset = take_results(direction, length);
+
+    request->remote_offset = sim_below(work->sim, work->arena - length);
+    cut(work->sim, request, direction->results, offset, length);
+    memcpy(direction->results_model + offset, source->bytes + request->remote_offset, length);
+    wr->rkey = source->rkey;
+    wr->remote_address = source->address + request->remote_offset;
+}
+
+static void prepare_atomic(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
+{
+    struct sim *sim = direction->work->sim;
+    size_t offset = take_results(direction, 8);
+
+    request->num_sge = 1;
+    request->length = 8;
+    request->sge[0] = SGE(direction->results, offset, 8);
+    request->expected = direction->counter_model;
+    memcpy(direction->results_model + offset, &request->expected, 8);
+    wr->rkey = direction->counter->rkey;
+    wr->remote_address = direction->counter->address;
+    wr->compare_add = sim_random(sim);
+    if (request->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        direction->counter_model += wr->compare_add;
+        return;
+    }
+    wr->swap = sim_random(sim);
+    if (sim_below(sim, 2)) {
+        wr->compare_add = request->expected;
+        direction->counter_model = wr->swap;
+    }
+}
+
+/* A window of our own memory, bound and invalidated in turn: no packet, but a place in the order. */
+static void prepare_local(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
+{
+    if (direction->window_bound) {
+        request->opcode = IBV_WR_LOCAL_INV;
+        wr->imm_or_rkey = direction->window;
+    } else {
+        uint32_t next = (direction->window & ~0xffu) | ((direction->window + 1) & 0xff);
+
+        request->opcode = IBV_WR_BIND_MW;
+        wr->bind = (struct window_bind){.window_rkey = direction->window,
+                                        .new_rkey = next,
+                                        .region_lkey = direction->source->lkey,
+                                        .address = direction->source->address,
+                                        .length = 64,
+                                        .access = IBV_ACCESS_REMOTE_READ};
+        direction->window = next;
+    }
+    direction->window_bound = !direction->window_bound;
+}
+
+static void post_one(struct work_direction *direction)
+{
+    static const enum ibv_wr_opcode opcodes[] = {
+        IBV_WR_SEND,
+        IBV_WR_SEND,
+        IBV_WR_SEND_WITH_IMM,
+        IBV_WR_RDMA_WRITE,
+        IBV_WR_RDMA_WRITE,
+        IBV_WR_RDMA_READ,
+        IBV_WR_RDMA_READ,
+        IBV_WR_RDMA_WRITE_WITH_IMM,
+        IBV_WR_ATOMIC_CMP_AND_SWP,
+        IBV_WR_ATOMIC_FETCH_AND_ADD,
+        IBV_WR_LOCAL_INV,
+    };
+    struct work *work = direction->work;
+    struct sim *sim = work->sim;
+    struct work_request *request = &direction->request[direction->posted];
+    struct sim_wr wr = {.wr_id = direction->posted};
+    uint32_t length;
+
+    request->opcode = opcodes[sim_below(sim, array_size(opcodes))];
+    switch ((int)request->opcode) {
+    case IBV_WR_RDMA_READ:
+        prepare_read(direction, request, &wr);
+        break;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        prepare_atomic(direction, request, &wr);
+        break;
+    case IBV_WR_LOCAL_INV:
+        prepare_local(direction, request, &wr);
+        break;
+    default:
+        length = random_length(work);
+        cut(sim, request, direction->source, sim_below(sim, work->arena - length), length);
+        request->imm = wr.imm_or_rkey = (uint32_t)sim_random(sim);
+        request->tells = request->opcode != IBV_WR_RDMA_WRITE;
+        if (request->opcode == IBV_WR_RDMA_WRITE || request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+            model_write(direction, request);
+            wr.rkey = direction->target->rkey;
+            wr.remote_address = direction->target->address + request->remote_offset;
+        }
+        if (request->num_sge == 1 && length <= SIM_INLINE && sim_below(sim, 2)) {
+            wr.flags |= WQE_INLINE;
+            wr.inline_data = (void *)(uintptr_t)request->sge[0].address;
+            wr.inline_length = length;
+        }
+    }
+    wr.opcode = request->opcode;
+    if (!sim_below(sim, 10))
+        wr.flags |= WQE_FENCE;
+    if (!(wr.flags & WQE_INLINE)) {
+        wr.num_sge = request->num_sge;
+        memcpy(wr.sge, request->sge, sizeof(wr.sge));
+    }
+    direction->posted++;
+    if (sim_below(sim, 4))
+        sim_post_send(direction->from, &wr);
+    else
+        sim_queue_send(direction->from, &wr);
+}
+
+static void post_receive(struct work_direction *direction)
+{
+    struct work_request receive;
+    unsigned number = direction->receives_posted++;
+    size_t offset = (number % WORK_RECEIVES) * (size_t)direction->work->receive_length;
+
+    cut(direction->work->sim, &receive, direction->receive, offset, direction->work->receive_length);
+    sim_post_recv(direction->to, number, receive.sge, receive.num_sge);
+}
+
+/* --- the whole
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static void set_up_direction(struct work *work, unsigned index, struct sim_qp *from, struct sim_qp *to)
+{
+    struct work_direction *direction = &work->direction[index];
+
+    direction->work = work;
+    direction->from = from;
+    direction->to = to;
+    direction->source = sim_buffer(from->node, work->arena, ACCESS | IBV_ACCESS_MW_BIND);
+    direction->results = sim_buffer(from->node, work->arena, ACCESS);
+    direction->target = sim_buffer(to->node, work->arena, ACCESS);
+    direction->receive = sim_buffer(to->node, WORK_RECEIVES * (size_t)work->receive_length, ACCESS);
+    direction->counter = sim_buffer(to->node, 8, ACCESS);
+    direction->target_model = malloc(work->arena);
+    direction->results_model = malloc(work->arena);
+    for (size_t i = 0; i < work->arena; i += 8)
+        *(uint64_t *)(direction->source->bytes + i) = (i + index) * 0x9e3779b97f4a7c15;
+    memset(direction->target_model, UNTOUCHED, work->arena);
+    memset(direction->results_model, UNTOUCHED, work->arena);
+    memset(direction->target->bytes, UNTOUCHED, work->arena);
+    memset(direction->results->bytes, UNTOUCHED, work->arena);
+    memset(direction->receive->bytes, UNTOUCHED, direction->receive->length);
+    direction->window = sim_window(from->node, KEY_WINDOW_TYPE_2);
+}
+
+static bool work_remains(const struct work *work)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        const struct work_direction *direction = &work->direction[i];
+
+        if (work->shape.one_direction && i)
+            continue;
+        if (direction->completed < work->shape.requests)
+            return true;
+    }
+    return false;
+}
+
+static void step(struct work *work)
+{
+    struct sim *sim = work->sim;
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct work_direction *direction = &work->direction[i];
+        unsigned count = sim_below(sim, 6);
+
+        while (direction->receives_posted - direction->received < WORK_RECEIVES - 1 &&
+               !(work->shape.late_receives && sim_below(sim, 6)))
+            post_receive(direction);
+        if (work->shape.one_direction && i)
+            continue;
+        while (count-- && direction->posted < work->shape.requests &&
+               !sim_send_queue_is_full(direction->from))
+            post_one(direction);
+        sim_kick(direction->from);
+    }
+    sim_run_for(sim, sim_below(sim, 4) ? sim_below(sim, 2000) : sim_below(sim, (uint32_t)NS_PER_MS));
+}
+
+static void check_end(struct work_direction *direction)
+{
+    unsigned told = 0;
+
+    for (unsigned i = 0; i < direction->posted; i++)
+        told += direction->request[i].tells;
+    assert_int_equal(direction->received, told);
+    assert_int_equal(direction->completed, direction->posted);
+    assert_memory_equal(direction->target->bytes, direction->target_model, direction->work->arena);
+    assert_memory_equal(direction->results->bytes, direction->results_model, direction->work->arena);
+    assert_int_equal(*(uint64_t *)direction->counter->bytes, direction->counter_model);
+    assert_int_equal(direction->from->record.state, IBV_QPS_RTS);
+    assert_int_equal(direction->to->access_errors + direction->to->request_errors, 0);
+    assert_true(sender_is_drained(&direction->from->transport));
+    assert_int_equal(direction->from->record.sender.reads_in_flight, 0);
+    assert_int_equal(direction->from->record.sender.read_packets, 0);
+    assert_false(direction->from->timer_runs);
+}
+
+void work_run(struct sim *sim, const struct work_shape *shape)
+{
+    struct work *work = calloc(1, sizeof(*work));
+    struct sim_qp *a, *b;
+    unsigned steps = 0;
+
+    assert_true(shape->requests <= WORK_MAX && shape->longest <= WORK_LENGTH_MAX - 1);
+    work->sim = sim;
+    work->shape = *shape;
+    work->receive_length = shape->longest + 1;
+    work->arena = (shape->requests * (shape->longest + 64) + 4095) & ~4095u;
+    sim->user = work;
+    sim->on_sent = on_sent;
+    sim->on_received = on_received;
+    sim_pair(sim, IBV_QPT_RC, &a, &b);
+    a->record.attributes.max_rd_atomic = b->record.attributes.max_rd_atomic =
+        (uint8_t)(1 + sim_below(sim, 8));
+    a->record.responder.resources = b->record.responder.resources = 8 + sim_below(sim, 9);
+    a->lazy_ack = b->lazy_ack = shape->lazy;
+    set_up_direction(work, 0, a, b);
+    set_up_direction(work, 1, b, a);
+    while (work_remains(work)) {
+        step(work);
+        assert_true(++steps < 200000); /* it gets on */
+    }
+    sim_run(sim);
+    for (unsigned i = 0; i < 2; i++) {
+        check_end(&work->direction[i]);
+        free(work->direction[i].target_model);
+        free(work->direction[i].results_model);
+    }
+    free(work);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Work in both directions of one connection, with a model of what must come of it: everything exactly once,
+ * in order, in the right place, and nothing elsewhere. */
+#ifndef TESTS_SIM_WORKLOAD_H
+#define TESTS_SIM_WORKLOAD_H
+
+#include "sim.h"
+
+enum { WORK_MAX = 256, WORK_LENGTH_MAX = 70000, WORK_RECEIVES = 48 };
+
+struct work_shape {
+    unsigned requests;  /* of each direction */
+    uint32_t longest;   /* message; at most WORK_LENGTH_MAX */
+    bool late_receives; /* receivers are not ready now and then */
+    bool one_direction;
+    bool lazy; /* acknowledgements wait for requests to ride on */
+};
+
+struct work_request {
+    enum ibv_wr_opcode opcode;
+    unsigned num_sge;
+    struct wqe_sge sge[SIM_SGE];
+    uint32_t length;
+    uint64_t remote_offset; /* WRITE: in the target arena; READ: in the peer's source */
+    uint32_t imm;
+    uint64_t expected; /* atomic: value before */
+    bool tells;        /* completes a receive */
+};
+
+/* One direction: requests of `from`. */
+struct work_direction {
+    struct work *work;
+    struct sim_qp *from, *to;
+    struct sim_buffer *source;  /* at from: what is sent; at the peer of the other direction: what is read */
+    struct sim_buffer *results; /* at from: what is read, atomics */
+    struct sim_buffer *target;  /* at to: what is written */
+    struct sim_buffer *receive; /* at to */
+    struct sim_buffer *counter; /* at to: atomics */
+    unsigned char *target_model, *results_model;
+    size_t target_used, results_used;
+    uint64_t counter_model;
+    struct work_request request[WORK_MAX];
+    unsigned posted, completed, receives_posted, received, next_told;
+    uint32_t window;
+    bool window_bound;
+};
+
+struct work {
+    struct sim *sim;
+    struct work_shape shape;
+    struct work_direction direction[2];
+    uint32_t arena, receive_length;
+};
+
+/* Posts, runs and checks; fails the test if anything is not as it must be. */
+void work_run(struct sim *sim, const struct work_shape *shape);
+
+#endif
