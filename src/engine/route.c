@@ -291,7 +291,10 @@ static void engine_connect(struct qp *qp)
 {
     struct link *link = NULL;
 
-    qp->transport.link.mtu = LOCAL_MTU;
+    /* A datagram is one packet of the wire's size whichever way it goes (verbs-contract §3.4); connected QPs cut as the ring likes. */
+    qp->transport.link.mtu = qp->record->type == IBV_QPT_UD
+                                 ? 128u << device_active_mtu(&host_devices, qp->context->device)
+                                 : LOCAL_MTU;
     qp->transport.link.reference_mtu = LOCAL_REFERENCE_MTU; /* what may be received, whatever may be sent */
     qp->transport.link.reliable = true;
     if (helper_start() != 0)
