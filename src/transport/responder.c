@@ -529,11 +529,13 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
         return receive_answer(qp, packet, properties);
     if (unlikely(BTH_SERVICE(packet->opcode) != service))
         return false;
-    if (unlikely(!properties))
+    if (unlikely(!properties)) {
         receive_unknown(qp, packet);
-    else
-        responder_receive(qp, packet, properties);
-    return true;
+        return true;
+    }
+    responder_receive(qp, packet, properties);
+    /* In error the responder owes nothing any more, but UC has to give back what it was lent. */
+    return service == SERVICE_RC || qp_state(qp) != IBV_QPS_ERR;
 }
 
 static bool receive(struct transport_qp *qp, const struct packet *packet)
