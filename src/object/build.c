@@ -92,7 +92,7 @@ void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
         qp_build_fail(qp, -EINVAL);
         return;
     }
-    memcpy(send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type), list, count * sizeof(*list));
+    copy_if_any(send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type), list, count * sizeof(*list));
     for (size_t i = 0; i < count; i++)
         total += list[i].length;
     wqe->num_sge = (uint8_t)count;
@@ -125,7 +125,7 @@ void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf
     }
     body = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
     for (size_t i = 0; i < count; i++) {
-        memcpy(body, list[i].addr, list[i].length);
+        copy_if_any(body, list[i].addr, list[i].length);
         body += list[i].length;
     }
     wqe->flags |= WQE_INLINE;

@@ -74,7 +74,7 @@ static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct
     wqe->length = total_length(wr->sg_list, count);
     if (!(wr->send_flags & IBV_SEND_INLINE)) {
         wqe->num_sge = (uint8_t)count;
-        memcpy(body, wr->sg_list, count * sizeof(struct wqe_sge));
+        copy_if_any(body, wr->sg_list, count * sizeof(struct wqe_sge));
         return 0;
     }
     if (!(operations[wr->opcode].properties & INLINE_ALLOWED) || wqe->length > qp->record->max_inline)
@@ -82,7 +82,7 @@ static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct
     wqe->num_sge = 0;
     wqe->flags |= WQE_INLINE;
     for (unsigned i = 0; i < count; i++) {
-        memcpy(body, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+        copy_if_any(body, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
         body += wr->sg_list[i].length;
     }
     return 0;
@@ -278,7 +278,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
             break;
         wqe->wr_id = wr->wr_id;
         wqe->num_sge = (uint32_t)wr->num_sge;
-        memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
+        copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
         posted++;
     }
     if (unlikely(error))

@@ -3,6 +3,8 @@
 #ifndef OBJECT_QP_INTERNAL_H
 #define OBJECT_QP_INTERNAL_H
 
+#include <string.h>
+
 #include "object/qp.h"
 
 /* Under the QP's lock. Release: a reader of the segment that sees ERR also sees what led there. */
@@ -16,6 +18,13 @@ static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
 {
     return qp->record->send_depth -
            (posted - atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire));
+}
+
+/* An empty list may be NULL, which memcpy() must not see. */
+static inline void copy_if_any(void *to, const void *from, size_t length)
+{
+    if (likely(length != 0))
+        memcpy(to, from, length);
 }
 
 void qp_raise(struct qp *qp, enum ibv_event_type type);
