@@ -56,7 +56,7 @@ static unsigned sum16(const unsigned char *bytes, unsigned length)
 
 static void ud_over_ipv4(struct sim *sim)
 {
-    static const unsigned char expected[20] = {0x45, 0x20, 0,  148, 0, 0, 0x40, 0, 64, 17,
+    static const unsigned char expected[20] = {0x45, 0x20, 0,  156, 0, 0, 0x40, 0, 64, 17,
                                                0,    0,    10, 0,   0, 1, 10,   0, 0,  2};
     struct stage stage = set_stage(sim, IBV_QPT_UD, 99);
     unsigned char header[20];
