@@ -82,3 +82,8 @@ int engine_start(void)
     errno = saved;
     return error;
 }
+
+int engine_expect_events(void)
+{
+    return helper_start();
+}

@@ -10,6 +10,8 @@
 int engine_start(void);
 /* Reads the interfaces and brings the device table up to date, raising what open contexts must hear. Cheap enough for every ibv_get_device_list(). */
 int engine_refresh_devices(void);
+/* A thread is about to wait for asynchronous events: some come from interfaces, and only the helper thread watches those. 0 or -errno. */
+int engine_expect_events(void);
 /* Makes sure that members and senders of multicast groups of other processes know of this process (verbs-contract §8.3); after an attach. May sleep, bounded. */
 void engine_announce_multicast(void);
 

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/engine.h"
 #include "engine/internal.h"
 
 #define TICK_MS 2
@@ -143,6 +144,9 @@ static void *helper_main(void *argument)
     bool watching = false;
 
     pthread_setname_np(pthread_self(), "softhca");
+    /* What changed between the last listing and the opening of the monitor. */
+    if (engine_refresh_devices() != 0)
+        log_warn("the interfaces cannot be read");
     for (;;) {
         struct epoll_event events[8];
         int count = epoll_wait(epoll_fd, events, (int)array_size(events), watching ? TICK_MS : -1);

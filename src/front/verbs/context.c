@@ -72,6 +72,9 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
 
 VERBS_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
+    /* Without the helper thread, events of objects arrive all the same. */
+    if (!context_is_inherited(context_of(context)) && engine_expect_events() < 0)
+        log_warn("events of the port will not be seen");
     return minus_one(async_get(&context_of(context)->events, event));
 }
 

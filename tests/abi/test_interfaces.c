@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Port events follow the interface, and reach a program that has nothing but a context (verbs-contract §9.2).
+ * In a network namespace of its own; where that is not allowed, skipped. */
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <infiniband/verbs.h>
+
+static struct ibv_context *context;
+
+static void set_loopback(bool up)
+{
+    struct ifreq request = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ioctl(fd, SIOCGIFFLAGS, &request), 0);
+    request.ifr_flags = (short)(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
+    assert_int_equal(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
+}
+
+/* Waits for it; others of the port may come first. */
+static void expect_event(enum ibv_event_type type)
+{
+    struct ibv_async_event event;
+
+    do {
+        assert_int_equal(ibv_get_async_event(context, &event), 0);
+        assert_int_equal(event.element.port_num, 1);
+        ibv_ack_async_event(&event);
+    } while (event.event_type != type);
+}
+
+static void test_no_interface_no_device(void **state)
+{
+    int count = -1;
+
+    errno = 0;
+    assert_null(ibv_get_device_list(&count));
+    assert_int_equal(errno, ENOSYS);
+    assert_int_equal(count, 0);
+}
+
+static void test_port_follows_the_interface(void **state)
+{
+    struct ibv_async_event event;
+    struct ibv_port_attr port;
+    struct ibv_device **list;
+    int count, flags;
+
+    set_loopback(true);
+    list = ibv_get_device_list(&count);
+    assert_non_null(list);
+    assert_int_equal(count, 1);
+    context = ibv_open_device(list[0]);
+    assert_non_null(context);
+    ibv_free_device_list(list);
+
+    /* From now on it watches. */
+    flags = fcntl(context->async_fd, F_GETFL);
+    assert_int_equal(fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK), 0);
+    assert_int_equal(ibv_get_async_event(context, &event), -1);
+    assert_int_equal(errno, EAGAIN);
+    assert_int_equal(fcntl(context->async_fd, F_SETFL, flags), 0);
+
+    set_loopback(false);
+    expect_event(IBV_EVENT_PORT_ERR);
+    assert_int_equal(ibv_query_port(context, 1, &port), 0);
+    assert_int_equal(port.state, IBV_PORT_DOWN);
+    set_loopback(true);
+    expect_event(IBV_EVENT_PORT_ACTIVE);
+    assert_int_equal(ibv_query_port(context, 1, &port), 0);
+    assert_int_equal(port.state, IBV_PORT_ACTIVE);
+    assert_int_equal(ibv_close_device(context), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_interface_no_device),
+        cmocka_unit_test(test_port_follows_the_interface),
+    };
+
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+        printf("no network namespace: %s\n", strerror(errno));
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
