@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Creation, destruction and lookup of QPs, and the object half of the transport ports. */
+/* Creation, destruction and lookup of QPs. */
 #include "object/qp.h"
 
 #include <errno.h>
@@ -13,8 +13,6 @@
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
 #include "rules/limits.h"
-
-const struct qp_ports *qp_ports;
 
 /* All slots that were ever used; a slot's struct qp is allocated once and reused (type-stable, see qp.h). */
 static _Atomic(struct qp *) slots[LIMIT_QP];
@@ -61,249 +59,6 @@ void qp_retire_sends(uint32_t qpn, uint32_t retires)
     /* Release: partner of the acquire in send_queue_room(); what the poller read of the slot happened before it is reused. */
     if (likely((int32_t)(retires - atomic_load_explicit(&sender->retired, memory_order_relaxed)) > 0))
         atomic_store_explicit(&sender->retired, retires, memory_order_release);
-}
-
-/* --- the object half of the transport ports -------------------------------------------------------------------- */
-
-static enum ibv_wc_opcode send_wc_opcode(uint8_t opcode)
-{
-    switch ((enum ibv_wr_opcode)opcode) {
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-        return IBV_WC_RDMA_WRITE;
-    case IBV_WR_RDMA_READ:
-        return IBV_WC_RDMA_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-        return IBV_WC_COMP_SWAP;
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        return IBV_WC_FETCH_ADD;
-    case IBV_WR_LOCAL_INV:
-        return IBV_WC_LOCAL_INV;
-    case IBV_WR_BIND_MW:
-        return IBV_WC_BIND_MW;
-    case IBV_WR_TSO:
-        return IBV_WC_TSO;
-    case IBV_WR_ATOMIC_WRITE:
-        return IBV_WC_ATOMIC_WRITE;
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-    case IBV_WR_SEND_WITH_INV:
-    case IBV_WR_DRIVER1:
-        break;
-    }
-    return IBV_WC_SEND;
-}
-
-static void complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,
-                          enum verdict verdict, uint32_t byte_len)
-{
-    struct qp *qp = container_of(transport, struct qp, transport);
-
-    /* Errors and flushes complete whether signaled or not (verbs-contract §2.6). */
-    if (!(wqe->flags & WQE_SIGNALED) && verdict == VERDICT_OK)
-        return;
-    const struct cqe cqe = {
-        .wr_id = wqe->wr_id,
-        .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
-        .retires = counter + 1,
-        .status = (uint8_t)verdict_wc_status(verdict),
-        .opcode = (uint8_t)send_wc_opcode(wqe->opcode),
-        .is_send = 1,
-        .byte_len = byte_len,
-        .vendor_err = (uint32_t)verdict,
-    };
-    cq_push(qp->send_cq, &cqe, verdict != VERDICT_OK);
-}
-
-static struct recv_wqe *receive_wqe_at(struct qp *qp, uint32_t counter)
-{
-    return (struct recv_wqe *)(qp->receive_ring +
-                               (size_t)(counter & qp->receive_mask) * qp->record->receive.stride);
-}
-
-static int take_receive(struct transport_qp *transport, const struct recv_wqe **ret_wqe)
-{
-    struct qp *qp = container_of(transport, struct qp, transport);
-    struct receive_queue *queue = &qp->record->receive;
-
-    if (qp->srq) {
-        int error = srq_take(qp->srq, qp->srq_receive);
-
-        if (error)
-            return error;
-        *ret_wqe = qp->srq_receive;
-    } else {
-        uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
-
-        if (taken == atomic_load_explicit(&queue->posted, memory_order_relaxed))
-            return -ENOENT;
-        *ret_wqe = receive_wqe_at(qp, taken);
-    }
-    qp->receive_taken = true;
-    return 0;
-}
-
-static void push_receive(struct qp *qp, const struct recv_wqe *wqe, const struct receive_completion *completion)
-{
-    const struct cqe cqe = {
-        .wr_id = wqe->wr_id,
-        .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
-        .status = (uint8_t)verdict_wc_status(completion->verdict),
-        .opcode = (uint8_t)completion->opcode,
-        .service_level = completion->service_level,
-        .byte_len = completion->byte_len,
-        .wc_flags = completion->wc_flags,
-        .imm_or_rkey = completion->imm_or_rkey,
-        .src_qpn = completion->src_qpn,
-        .vendor_err = (uint32_t)completion->verdict,
-    };
-
-    cq_push(qp->recv_cq, &cqe, completion->solicited || completion->verdict != VERDICT_OK);
-}
-
-static void complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
-{
-    struct qp *qp = container_of(transport, struct qp, transport);
-    struct receive_queue *queue = &qp->record->receive;
-    const struct recv_wqe *wqe;
-
-    if (qp->srq) {
-        wqe = qp->srq_receive;
-    } else {
-        uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
-
-        wqe = receive_wqe_at(qp, taken);
-        atomic_store_explicit(&queue->taken, taken + 1, memory_order_relaxed);
-    }
-    qp->receive_taken = false;
-    transport->current_receive = NULL;
-    push_receive(qp, wqe, completion);
-}
-
-void qp_raise(struct qp *qp, enum ibv_event_type type)
-{
-    const struct ibv_async_event event = { .element.qp = &qp->ibv, .event_type = type };
-
-    async_raise(&qp->context->events, &event, &qp->async_events);
-}
-
-static void raise_event(struct transport_qp *transport, enum ibv_event_type type)
-{
-    qp_raise(container_of(transport, struct qp, transport), type);
-}
-
-/* ERR, entered by modify or by a fatal error (verbs-contract §2.6). */
-void qp_enter_error(struct qp *qp)
-{
-    static const struct receive_completion flushed = { .verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV };
-    struct receive_queue *queue = &qp->record->receive;
-
-    if (qp_state(qp) == IBV_QPS_ERR)
-        return;
-    qp_set_state(qp, IBV_QPS_ERR);
-    qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
-    sender_flush(&qp->transport);
-    if (qp->receive_taken && qp->srq)
-        complete_receive(&qp->transport, &flushed);
-    qp->receive_taken = false;
-    qp->transport.current_receive = NULL;
-    while (!qp->srq && atomic_load_explicit(&queue->taken, memory_order_relaxed) !=
-                           atomic_load_explicit(&queue->posted, memory_order_relaxed))
-        complete_receive(&qp->transport, &flushed);
-    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more (verbs-contract §2.7). */
-    if (qp->srq)
-        qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
-}
-
-static void sender_failed(struct transport_qp *transport)
-{
-    struct qp *qp = container_of(transport, struct qp, transport);
-
-    if (qp->record->type == IBV_QPT_RC) {
-        qp_enter_error(qp);
-        return;
-    }
-    qp_set_state(qp, IBV_QPS_SQE); /* only the send queue stops (verbs-contract §2.6 rule 7) */
-    sender_flush(transport);
-}
-
-static void responder_failed(struct transport_qp *transport)
-{
-    qp_enter_error(container_of(transport, struct qp, transport));
-}
-
-static void drained(struct transport_qp *transport)
-{
-    struct qp *qp = container_of(transport, struct qp, transport);
-
-    if (qp->record->attributes.sq_drained_event) {
-        qp->record->attributes.sq_drained_event = 0;
-        qp_raise(qp, IBV_EVENT_SQ_DRAINED);
-    }
-}
-
-static void lock_keys(struct transport_qp *transport)
-{
-    lock_acquire(&keys_lock);
-}
-
-static void unlock_keys(struct transport_qp *transport)
-{
-    lock_release(&keys_lock);
-}
-
-static struct transport_ports transport_ports;
-
-void qp_ports_install(const struct qp_ports *ports)
-{
-    transport_ports = ports->transport_link;
-    transport_ports.complete_send = complete_send;
-    transport_ports.take_receive = take_receive;
-    transport_ports.complete_receive = complete_receive;
-    transport_ports.raise_event = raise_event;
-    transport_ports.sender_failed = sender_failed;
-    transport_ports.responder_failed = responder_failed;
-    transport_ports.drained = drained;
-    transport_ports.lock_keys = lock_keys;
-    transport_ports.unlock_keys = unlock_keys;
-    qp_ports = ports;
-}
-
-void qp_fail_on_overrun(struct qp *qp)
-{
-    rundown_enter();
-    lock_acquire(&qp->lock);
-    /* A live QP keeps its CQs alive. */
-    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp_state(qp) != IBV_QPS_ERR &&
-        (qp->send_cq->record->failed || qp->recv_cq->record->failed)) {
-        qp_raise(qp, IBV_EVENT_QP_FATAL);
-        qp_enter_error(qp);
-    }
-    lock_release(&qp->lock);
-    rundown_exit();
-}
-
-bool qp_run_sender(struct qp *qp)
-{
-    const struct sender *sender = &qp->record->sender;
-
-    switch (qp_state(qp)) {
-    case IBV_QPS_RTS:
-    case IBV_QPS_SQD:
-        sender_run(&qp->transport);
-        return sender->waiting == SENDER_RUNS &&
-               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
-    case IBV_QPS_SQE:
-    case IBV_QPS_ERR:
-        sender_flush(&qp->transport);
-        return false;
-    case IBV_QPS_RESET:
-    case IBV_QPS_INIT:
-    case IBV_QPS_RTR:
-    case IBV_QPS_UNKNOWN:
-        break;
-    }
-    return false;
 }
 
 /* --- creation ---------------------------------------------------------------------------------------------------- */
@@ -579,7 +334,7 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
         attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
     ack_account_init(&qp->async_events, &qp->record->events_reported);
     qp->transport.record = qp->record;
-    qp->transport.ports = &transport_ports;
+    qp->transport.ports = &qp_transport_ports;
     qp->transport.keys = segment_keys();
     qp->transport.counters = &qp->context->device->counters;
     qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd->number;
