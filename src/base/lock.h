@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A small process-private lock: one word, inline when free, a short spin and then a futex when not. It is never put
- * into memory that another process writes: a peer may die at any instruction. */
+/* A small process-private lock: one word, inline when free, a short spin and then a futex when not. It is
+ * never put into memory that another process writes: a peer may die at any instruction. */
 #ifndef BASE_LOCK_H
 #define BASE_LOCK_H
 
@@ -14,7 +14,10 @@ struct lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and somebody sleeps */
 };
 
-#define LOCK_INIT { 0 }
+#define LOCK_INIT                                                                                            \
+    {                                                                                                        \
+        0                                                                                                    \
+    }
 
 void lock_acquire_slow(struct lock *lock);
 void lock_wake_one(struct lock *lock);

@@ -11,7 +11,7 @@
 
 #include "base/types.h"
 
-static const char *const level_names[] = { "none", "error", "warn", "info", "debug" };
+static const char *const level_names[] = {"none", "error", "warn", "info", "debug"};
 static _Atomic int threshold = -1; /* -1: the environment was not read yet */
 
 static int read_threshold(void)

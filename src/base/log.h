@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Messages for people, on stderr, only if asked for: SOFTHCA_LOG=error|warn|info|debug (softhca run sets it to warn).
- * Silent by default: we are a guest. errno survives. The function that decides an error logs it, nobody above does. */
+/* Messages for people, on stderr, only if asked for: SOFTHCA_LOG=error|warn|info|debug (softhca run sets it
+ * to warn). Silent by default: we are a guest. errno survives. The function that decides an error logs it,
+ * nobody above does. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

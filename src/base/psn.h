@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packet sequence numbers: 24 bits, compared by distance only (IBA 9.7.2). A type of its own, so that a PSN is never
- * compared with < by accident. */
+/* Packet sequence numbers: 24 bits, compared by distance only (IBA 9.7.2). A type of its own, so that a PSN
+ * is never compared with < by accident. */
 #ifndef BASE_PSN_H
 #define BASE_PSN_H
 
@@ -15,7 +15,7 @@ typedef struct {
 
 static inline psn_t psn_make(uint32_t value)
 {
-    return (psn_t){ value & PSN_MASK };
+    return (psn_t){value & PSN_MASK};
 }
 
 static inline psn_t psn_add(psn_t psn, uint32_t count)

@@ -45,7 +45,8 @@ struct rundown_thread *cold_path rundown_register_thread(void)
             break;
     }
     if (!self) {
-        self = sys_mmap(NULL, sizeof(*self), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, NULL);
+        self =
+            sys_mmap(NULL, sizeof(*self), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, NULL);
         if (!self)
             abort(); /* one page at a thread's first verb: nothing sensible can run without it */
         atomic_store_explicit(&self->in_use, 1, memory_order_relaxed);
@@ -71,8 +72,8 @@ void rundown_wait(void)
 
         if (thread == rundown_self)
             continue;
-        for (unsigned spins = 0; (sections & 1) != 0 && atomic_load_explicit(&thread->sections,
-                                                                             memory_order_acquire) == sections;
+        for (unsigned spins = 0;
+             (sections & 1) != 0 && atomic_load_explicit(&thread->sections, memory_order_acquire) == sections;
              spins++) {
             if (spins < 1000)
                 cpu_relax();

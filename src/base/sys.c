@@ -24,8 +24,8 @@ static long value_or_error(long result, int saved_errno)
 long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns)
 {
     int saved = errno;
-    struct timespec timeout = { .tv_sec = (time_t)(timeout_ns / NS_PER_S),
-                                .tv_nsec = (long)(timeout_ns % NS_PER_S) };
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S),
+                               .tv_nsec = (long)(timeout_ns % NS_PER_S)};
 
     return value_or_error(
         syscall(SYS_futex, word, operation, value, timeout_ns == NS_NEVER ? NULL : &timeout, NULL, 0), saved);
@@ -143,8 +143,8 @@ pid_t sys_gettid(void)
 
 bool sys_has_capability(int capability)
 {
-    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
     int saved = errno;
 
     if (value_or_error(syscall(SYS_capget, &header, data), saved) != 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* System calls that must not go through libc: UCX and Open MPI hook its mmap and munmap, and some wrappers are newer than
- * GLIBC_2.34. Each returns what the kernel returns: a value >= 0, or -errno. errno is left alone. */
+/* System calls that must not go through libc: UCX and Open MPI hook its mmap and munmap, and some wrappers
+ * are newer than GLIBC_2.34. Each returns what the kernel returns: a value >= 0, or -errno. errno is left
+ * alone. */
 #ifndef BASE_SYS_H
 #define BASE_SYS_H
 
@@ -22,12 +23,14 @@ static inline void cpu_relax(void)
 
 /* timeout_ns: relative; NS_NEVER waits for ever (FUTEX_WAIT only). */
 long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
-/* MAP_FAILED is never returned: NULL on failure, with the reason in *ret_error (-errno) if that is not NULL. */
+/* MAP_FAILED is never returned: NULL on failure, with the reason in *ret_error (-errno) if that is not NULL.
+ */
 void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error);
 int sys_munmap(void *address, size_t length);
 int sys_madvise(void *address, size_t length, int advice);
 int sys_memfd_create(const char *name, unsigned flags);
-/* fallocate(PUNCH_HOLE): frees the pages and makes them zero; on failure the caller who relies on that clears them. */
+/* fallocate(PUNCH_HOLE): frees the pages and makes them zero; on failure the caller who relies on that clears
+ * them. */
 int sys_punch_hole(int fd, off_t offset, off_t length);
 int sys_pidfd_open(pid_t pid);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Deadlines in a binary heap, each embedded in what it belongs to. Not thread-safe: the caller's lock guards the heap. */
+/* Deadlines in a binary heap, each embedded in what it belongs to. Not thread-safe: the caller's lock guards
+ * the heap. */
 #ifndef BASE_TIMER_H
 #define BASE_TIMER_H
 

@@ -7,19 +7,19 @@
 
 /* Nanoseconds of CLOCK_MONOTONIC; an argument of everything in transport, which has no clock of its own. */
 typedef uint64_t ns_t;
-#define NS_NEVER UINT64_MAX
+#define NS_NEVER  UINT64_MAX
 #define NS_PER_US 1000ull
 #define NS_PER_MS 1000000ull
-#define NS_PER_S 1000000000ull
+#define NS_PER_S  1000000000ull
 
-#define CACHE_LINE 64
+#define CACHE_LINE    64
 #define cache_aligned __attribute__((aligned(CACHE_LINE)))
-#define cold_path __attribute__((cold, noinline))
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
+#define cold_path     __attribute__((cold, noinline))
+#define likely(x)     __builtin_expect(!!(x), 1)
+#define unlikely(x)   __builtin_expect(!!(x), 0)
 
-#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
-#define array_size(a) (sizeof(a) / sizeof((a)[0]))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define array_size(a)                   (sizeof(a) / sizeof((a)[0]))
 
 #define min_of(a, b)                                                                                         \
     ({                                                                                                       \

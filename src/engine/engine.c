@@ -25,9 +25,10 @@ static const struct object_ports ports = {
     .moderation_cancel = timers_cancel_moderation,
 };
 
-/* The child has one thread and none of ours. It must neither use what it inherited nor disturb the parent: descriptors are closed, the segment
- * becomes a private copy, and the engine is as if it had never been started, so that the child may open devices of its own. Inherited contexts are
- * recognised by their generation (context_is_inherited). */
+/* The child has one thread and none of ours. It must neither use what it inherited nor disturb the parent:
+ * descriptors are closed, the segment becomes a private copy, and the engine is as if it had never been
+ * started, so that the child may open devices of its own. Inherited contexts are recognised by their
+ * generation (context_is_inherited). */
 static void after_fork_in_child(void)
 {
     if (!started)
@@ -39,7 +40,7 @@ static void after_fork_in_child(void)
     interfaces_after_fork_in_child();
     device_table_after_fork_in_child(&host_devices);
     local_after_fork_in_child();
-    route_forget_everything();
+    waiting_after_fork_in_child();
     multicast_after_fork_in_child();
     qp_after_fork_in_child();
     object_after_fork_in_child();

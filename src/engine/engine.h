@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The engine moves everything along: it owns clock, threads, timers, wake-ups and fork, and joins objects to links. This is its door for
- * the fronts. */
+/* The engine moves everything along: it owns clock, threads, timers, wake-ups and fork, and joins objects to
+ * links. This is its door for the fronts. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
 #include <stdint.h>
 
-/* Makes the process ready for contexts: segment, devices, ports. Idempotent, and again after a fork in the child. Starts no thread. 0 or -errno. */
+/* Makes the process ready for contexts: segment, devices, ports. Idempotent, and again after a fork in the
+ * child. Starts no thread. 0 or -errno. */
 int engine_start(void);
-/* Reads the interfaces and brings the device table up to date, raising what open contexts must hear. Cheap enough for every ibv_get_device_list(). */
+/* Reads the interfaces and brings the device table up to date, raising what open contexts must hear. Cheap
+ * enough for every ibv_get_device_list(). */
 int engine_refresh_devices(void);
-/* A thread is about to wait for asynchronous events: some come from interfaces, and only the helper thread watches those. 0 or -errno. */
+/* A thread is about to wait for asynchronous events: some come from interfaces, and only the helper thread
+ * watches those. 0 or -errno. */
 int engine_expect_events(void);
-/* Makes sure that members and senders of multicast groups of other processes know of this process (verbs-contract §8.3); after an attach. May sleep, bounded. */
+/* Makes sure that members and senders of multicast groups of other processes know of this process
+ * (verbs-contract §8.3); after an attach. May sleep, bounded. */
 void engine_announce_multicast(void);
 
 #endif

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The helper thread. It sleeps in epoll and wakes for rendezvous, doorbells, deaths of peers, timers and changes of interfaces. Besides, it stands in
- * for an application that does not poll:
+/* The helper thread. It sleeps in epoll and wakes for rendezvous, doorbells, deaths of peers, timers and
+ * changes of interfaces. Besides, it stands in for an application that does not poll:
  *
- *   watching  an application thread polls: lanes are hot and left to it; the helper looks in every TICK whether that is still so
- *   working   nobody polls and packets come: the helper polls, and goes on for a while after the last packet
- *   asleep    nobody polls and nothing comes: lanes are cold, writers ring the doorbell; no CPU time at all
+ *   watching  an application thread polls: lanes are hot and left to it; the helper looks in every TICK
+ * whether that is still so working   nobody polls and packets come: the helper polls, and goes on for a while
+ * after the last packet asleep    nobody polls and nothing comes: lanes are cold, writers ring the doorbell;
+ * no CPU time at all
  *
- * Some applications poll and yet leave packets lying: they spin on memory that an RDMA WRITE is to change, and poll only for their own completions.
- * Where the helper finds that, it stops trusting the polls for a while and works on every doorbell.
+ * Some applications poll and yet leave packets lying: they spin on memory that an RDMA WRITE is to change,
+ * and poll only for their own completions. Where the helper finds that, it stops trusting the polls for a
+ * while and works on every doorbell.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -87,7 +89,8 @@ static void lose_trust(ns_t now)
     distrust.until = now + distrust.length;
 }
 
-/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or a trusted application thread polls. */
+/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or a trusted
+ * application thread polls. */
 static void work(void)
 {
     uint32_t polls = application_polls();
@@ -121,7 +124,8 @@ static void dispatch(int fd)
     }
 }
 
-/* Works until everything is quiet, and lets itself be rung. Returns false when a trusted application thread has taken over. */
+/* Works until everything is quiet, and lets itself be rung. Returns false when a trusted application thread
+ * has taken over. */
 static bool work_until_quiet(void)
 {
     uint32_t polls = application_polls();
@@ -154,7 +158,8 @@ static void *helper_main(void *argument)
 
         for (int i = 0; i < count; i++)
             dispatch(events[i].data.fd);
-        /* What a doorbell announced is taken at once, also where an application polls: it may just have stopped. */
+        /* What a doorbell announced is taken at once, also where an application polls: it may just have
+         * stopped. */
         if (count > 0)
             progress_run();
         polls = application_polls();
@@ -172,7 +177,7 @@ static void *helper_main(void *argument)
 
 static int watch(int fd)
 {
-    struct epoll_event event = { .events = EPOLLIN, .data.fd = fd };
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
     if (fd < 0)
         return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Network interfaces that come, go or change: into the device table, and out as port events (verbs-contract §9.2). */
+/* Network interfaces that come, go or change: into the device table, and out as port events (verbs-contract
+ * §9.2). */
 #include <errno.h>
 #include <unistd.h>
 
@@ -11,11 +12,12 @@
 #include "object/device.h"
 
 static int monitor_fd = -1;
-static struct lock refresh_lock = LOCK_INIT; /* one snapshot at a time: they must be applied in the order they were taken */
+static struct lock refresh_lock =
+    LOCK_INIT; /* one snapshot at a time: they must be applied in the order they were taken */
 
 static void raise_change(const struct device_change *change)
 {
-    const struct ibv_async_event event = { .element.port_num = 1, .event_type = change->event };
+    const struct ibv_async_event event = {.element.port_num = 1, .event_type = change->event};
 
     lock_acquire(&contexts_lock);
     list_for_each (node, &contexts) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the engine's files share.
  *
- * Lock order (docs/locking.md): lane receive lock > QP lock > the leaves here: lane_state.lock, waiting_lock, timers_lock. */
+ * Lock order (docs/locking.md): lane receive lock > QP lock > the leaves here: lane_state.lock, waiting_lock,
+ * timers_lock. */
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 
@@ -14,18 +15,20 @@
 #include "local/local.h"
 #include "object/qp.h"
 
-/* --- route.c: the transport ports that are the engine's, and lists of QPs that wait ----------------------------- */
+/* --- waiting.c: QPs that wait
+ * --------------------------------------------------------------------------------------- */
 
 enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_TURN };
 
 /* What the engine keeps per lane (lane_owner_data). Allocated when first needed, freed with the link. */
 struct lane_state {
-    struct lock lock;    /* guards the lists and drops; the lane transmit lock is below it */
-    struct list owing;   /* qp.route.owing: acknowledgements that may ride on requests, sent at the next idle poll */
+    struct lock lock; /* guards the lists and drops; the lane transmit lock is below it */
+    struct list
+        owing; /* qp.route.owing: acknowledgements that may ride on requests, sent at the next idle poll */
     struct list blocked; /* qp.route.blocked: waits for room in the ring */
     struct drop {
         uint32_t dest_qpn, src_qpn, psn;
-    } *drops; /* words about dropped requests that found the ring full */
+    } * drops; /* words about dropped requests that found the ring full */
     uint32_t drop_count, drop_room;
     _Atomic bool somebody_owes; /* owing is not empty: a hint to skip the lock */
     _Atomic bool kick;          /* something was sent from a batch: look at the doorbell at its end */
@@ -33,34 +36,51 @@ struct lane_state {
 
 struct lane_state *lane_state(struct lane *lane);
 
-extern const struct qp_ports engine_qp_ports;
-
-void route_set_reply_lane(struct qp *qp, struct lane *lane);
+/* Into the list of those who wait for it, out of the other one. QP lock held. */
+void waiting_enter(struct qp *qp, enum route_wait what);
+/* Into the lane's list of QPs that wait for room. QP lock held. */
+void waiting_block(struct qp *qp, struct lane *lane);
+/* Out of a lane's list, if the QP is still in it. QP lock held. */
+void waiting_leave(struct lane **lane, struct list *node);
+/* Into the lane's list of QPs that owe acknowledgements. QP lock held. */
+void route_owe(struct qp *qp, struct lane *lane);
+/* Answers what a QP owes, sends what it may send; QP lock held. Queues the QP where it must wait. */
+void route_run(struct qp *qp);
+/* Rings the doorbells of lanes that a QP sent on; without its lock, inside a rundown section. */
+void route_ring(const struct qp_kick *kick);
 /* Runs QPs that asked for another turn. */
 void route_run_ready(void);
 bool route_has_ready(void);
+/* local_ops. */
 void route_resolved(uint32_t block, struct link *link);
 void route_lane_writable(struct lane *lane);
-void route_link_down(struct link *link);
-/* Answers what a QP owes, sends what it may send; QP lock held. Queues the QP where it must wait. */
-void route_run(struct qp *qp);
-void route_owe(struct qp *qp, struct lane *lane);
 /* Flushes the acknowledgements that a lane's QPs owe. */
 void route_flush_owing(struct lane *lane, struct lane_state *state);
+void waiting_after_fork_in_child(void);
+
+/* --- route.c: the transport ports that are the engine's
+ * --------------------------------------------------------------- */
+
+extern const struct qp_ports engine_qp_ports;
+
+void route_set_reply_lane(struct qp *qp, struct lane *lane);
 void route_send_drop(struct lane *lane, const struct packet *dropped);
 void route_flush_drops(struct lane *lane, struct lane_state *state);
-void route_forget_everything(void);
+/* local_ops. */
+void route_link_down(struct link *link);
 
-/* --- multicast.c --------------------------------------------------------------------------------------------------- */
+/* --- multicast.c
+ * --------------------------------------------------------------------------------------------------- */
 
-/* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits for the next
- * route_resolved() and asks again. */
+/* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits
+ * for the next route_resolved() and asks again. */
 bool multicast_ready(void);
 /* An answer of the rendezvous came. */
 void multicast_resolved(void);
 void multicast_after_fork_in_child(void);
 
-/* --- progress.c --------------------------------------------------------------------------------------------------- */
+/* --- progress.c
+ * --------------------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;
 /* Polls, flushes, runs the ready. Returns the number of packets. Any thread. */
@@ -72,7 +92,8 @@ void progress_cq_overrun(struct cq *cq);
 /* Counts application polls; the helper compares. */
 extern _Atomic uint32_t progress_application_polls;
 
-/* --- timers.c ----------------------------------------------------------------------------------------------------- */
+/* --- timers.c
+ * ----------------------------------------------------------------------------------------------------- */
 
 int timers_open(void);
 int timers_fd(void);
@@ -86,7 +107,8 @@ void timers_run(void);
 bool timers_armed(void);
 void timers_run_due(void);
 
-/* --- helper.c ------------------------------------------------------------------------------------------------------ */
+/* --- helper.c
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* Starts the thread if it does not run. 0 or -errno. */
 int helper_start(void);
@@ -94,8 +116,8 @@ int helper_start(void);
 void helper_kick(void);
 void helper_after_fork_in_child(void);
 
-
-/* --- interfaces.c --------------------------------------------------------------------------------------------------- */
+/* --- interfaces.c
+ * --------------------------------------------------------------------------------------------------- */
 
 int interfaces_monitor_fd(void);
 void interfaces_changed(void);

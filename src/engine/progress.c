@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Progress: packets from the lanes to the QPs, and what the QPs come to owe. Runs in whichever thread polls: an application thread that found its
- * CQ empty, or the helper thread. */
+/* Progress: packets from the lanes to the QPs, and what the QPs come to owe. Runs in whichever thread polls:
+ * an application thread that found its CQ empty, or the helper thread. */
 #include <string.h>
 
 #include "base/rundown.h"
@@ -16,12 +16,12 @@
 _Atomic uint32_t progress_application_polls;
 static _Atomic bool cq_overrun_pending;
 
-/* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all? */
+/* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
+ */
 static bool accepts(const struct qp *qp, const struct packet *packet, bool request)
 {
     static const uint8_t service_of[] = {
-        [IBV_QPT_RC] = SERVICE_RC, [IBV_QPT_UC] = SERVICE_UC, [IBV_QPT_UD] = SERVICE_UD
-    };
+        [IBV_QPT_RC] = SERVICE_RC, [IBV_QPT_UC] = SERVICE_UC, [IBV_QPT_UD] = SERVICE_UD};
 
     if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
         return false;
@@ -68,9 +68,8 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
 /* The requester's ACK timer runs only if it hears of it; one of UC that lends memory waits for it, too. */
 static void say_dropped(struct lane *lane, const struct packet *packet, bool request)
 {
-    if (request &&
-        (BTH_SERVICE(packet->opcode) == SERVICE_RC ||
-         (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
+    if (request && (BTH_SERVICE(packet->opcode) == SERVICE_RC ||
+                    (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
         route_send_drop(lane, packet);
 }
 
@@ -162,12 +161,13 @@ unsigned progress_run(void)
     return packets;
 }
 
-/* Doorbells of cold lanes and timers are the helper's work; but where applications spin on all processors, the helper may not run for
- * milliseconds, and so an application thread that polls looks after them, too: after timers whenever one is armed, after doorbells
- * once in this many polls. */
+/* Doorbells of cold lanes and timers are the helper's work; but where applications spin on all processors,
+ * the helper may not run for milliseconds, and so an application thread that polls looks after them, too:
+ * after timers whenever one is armed, after doorbells once in this many polls. */
 #define RUNG_EVERY 64u
 
-/* object_ports.progress. The counter may lose increments of concurrent pollers: that it moves is all that matters. */
+/* object_ports.progress. The counter may lose increments of concurrent pollers: that it moves is all that
+ * matters. */
 void progress_from_application(void)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
@@ -180,7 +180,8 @@ void progress_from_application(void)
     progress_run();
 }
 
-/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event; the next arrival must wake the helper. */
+/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event; the next
+ * arrival must wake the helper. */
 void progress_expect_sleep(void)
 {
     rundown_enter();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Which way a QP's packets go: the transport ports that send, and the lists of QPs that wait for room, an owner or a turn. */
+/* Which way a QP's packets go: the transport ports that send, how it comes to know its link, and how it loses
+ * it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,118 +12,15 @@
 #include "object/device.h"
 #include "wire/opcode.h"
 
-/* QPs of this process that wait for something that is not a lane's room. */
-static struct lock waiting_lock = LOCK_INIT;
-static struct list waiting_for_owner = { &waiting_for_owner, &waiting_for_owner };
-static struct list waiting_for_turn = { &waiting_for_turn, &waiting_for_turn };
-static _Atomic bool somebody_waits_for_turn;
-
-static struct lock lane_states_lock = LOCK_INIT;
-
-struct lane_state *lane_state(struct lane *lane)
-{
-    _Atomic(struct lane_state *) *place = (_Atomic(struct lane_state *) *)lane_owner_data(lane);
-    struct lane_state *state = atomic_load_explicit(place, memory_order_acquire);
-
-    if (likely(state))
-        return state;
-    lock_acquire(&lane_states_lock);
-    state = atomic_load_explicit(place, memory_order_relaxed);
-    if (!state) {
-        state = calloc(1, sizeof(*state));
-        if (!state)
-            abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
-        list_init(&state->owing);
-        list_init(&state->blocked);
-        atomic_store_explicit(place, state, memory_order_release);
-    }
-    lock_release(&lane_states_lock);
-    return state;
-}
-
-/* --- waiting ---------------------------------------------------------------------------------------------------- */
-
-/* QP lock held. */
-static void wait_for(struct qp *qp, enum route_wait what)
-{
-    lock_acquire(&waiting_lock);
-    if (list_linked(&qp->route.waiting))
-        list_remove(&qp->route.waiting);
-    qp->route.waits_for = (uint8_t)what;
-    if (what == ROUTE_WAITS_FOR_OWNER)
-        list_push_back(&waiting_for_owner, &qp->route.waiting);
-    else if (what == ROUTE_WAITS_FOR_TURN)
-        list_push_back(&waiting_for_turn, &qp->route.waiting);
-    atomic_store_explicit(&somebody_waits_for_turn, !list_empty(&waiting_for_turn), memory_order_relaxed);
-    lock_release(&waiting_lock);
-}
-
-/* QP lock held. */
-static void block_on(struct qp *qp, struct lane *lane)
-{
-    struct lane_state *state;
-
-    if (qp->route.blocked_lane)
-        return;
-    state = lane_state(lane);
-    qp->route.blocked_lane = lane;
-    lock_acquire(&state->lock);
-    list_push_back(&state->blocked, &qp->route.blocked);
-    lock_release(&state->lock);
-}
-
-void route_owe(struct qp *qp, struct lane *lane)
-{
-    struct lane_state *state;
-
-    if (qp->route.owing_lane)
-        return;
-    state = lane_state(lane);
-    qp->route.owing_lane = lane;
-    lock_acquire(&state->lock);
-    list_push_back(&state->owing, &qp->route.owing);
-    atomic_store_explicit(&state->somebody_owes, true, memory_order_relaxed);
-    lock_release(&state->lock);
-}
-
-/* Takes the QP out of a lane's list if it is still there; QP lock held. */
-static void unlist(struct lane **lane, struct list *node)
-{
-    struct lane_state *state;
-
-    if (!*lane)
-        return;
-    state = lane_state(*lane);
-    lock_acquire(&state->lock);
-    list_remove(node);
-    lock_release(&state->lock);
-    *lane = NULL;
-}
-
-/* After a thread took the node out of a lane's list and then locked the QP: the QP is in no list now, unless it was put into one
- * in between. */
-static void settle(struct lane **lane, struct list *node)
-{
-    struct lane_state *state;
-    bool linked;
-
-    if (!*lane)
-        return;
-    state = lane_state(*lane);
-    lock_acquire(&state->lock);
-    linked = list_linked(node);
-    lock_release(&state->lock);
-    if (!linked)
-        *lane = NULL;
-}
-
-/* --- sending ---------------------------------------------------------------------------------------------------- */
+/* --- sending
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* The fields that only local links carry. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
     qp->route.lane = lane;
-    /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same ring. */
+    /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
+     * ring. */
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
     qp->transport.link.reference_from =
         lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
@@ -148,12 +46,12 @@ static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct pa
         }
         if (error != -EAGAIN)
             return error;
-        block_on(qp, lane);
+        waiting_block(qp, lane);
         /* Still to be notified? If not, room may have come before we were in the list. */
         if (lane_is_blocked(lane))
             return -EAGAIN;
         if (qp->route.blocked_lane == lane)
-            unlist(&qp->route.blocked_lane, &qp->route.blocked);
+            waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
     }
 }
 
@@ -173,8 +71,8 @@ static void send_multicast_copy(struct link *link, void *argument)
         lane_ring(lane);
 }
 
-static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
-                   const struct path_address *to)
+static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                   unsigned gather_count, const struct path_address *to)
 {
     struct packet out = *packet;
     struct link *link;
@@ -183,10 +81,10 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
     int error;
 
     if (to->is_multicast) {
-        struct multicast_copy copy = { &out, gather, gather_count };
+        struct multicast_copy copy = {&out, gather, gather_count};
 
         if (!multicast_ready()) {
-            wait_for(qp, ROUTE_WAITS_FOR_OWNER);
+            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
             return -EAGAIN;
         }
         out.dest_ifindex = to->source_ifindex;
@@ -202,7 +100,7 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
             qp->route.missing_block = 0; /* was looked for and nobody has it; the next datagram looks again */
             return 0;
         }
-        wait_for(qp, ROUTE_WAITS_FOR_OWNER);
+        waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
         return -EAGAIN;
     }
     lane = link_lane(link, packet->src_qpn);
@@ -222,8 +120,8 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
 }
 
 /* transport_ports.send */
-static int engine_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
-                       unsigned gather_count, const struct path_address *to)
+static int engine_send(struct transport_qp *transport, const struct packet *packet,
+                       const struct iovec *gather, unsigned gather_count, const struct path_address *to)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
@@ -245,7 +143,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
                 qp->route.missing_block = 0;
                 return -EHOSTUNREACH;
             }
-            wait_for(qp, ROUTE_WAITS_FOR_OWNER);
+            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
             return -EAGAIN;
         }
         set_lane(qp, link_lane(link, packet->src_qpn));
@@ -253,8 +151,8 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     return send_on(qp, qp->route.lane, &qp->route.kick, packet, gather, gather_count);
 }
 
-static int engine_pull(struct transport_qp *transport, const struct packet_reference *from, unsigned from_count,
-                       const struct iovec *to, unsigned to_count)
+static int engine_pull(struct transport_qp *transport, const struct packet_reference *from,
+                       unsigned from_count, const struct iovec *to, unsigned to_count)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
@@ -284,21 +182,24 @@ static uint32_t engine_random(struct transport_qp *transport)
     return bits;
 }
 
-/* --- the QP's ways and ends -------------------------------------------------------------------------------------- */
+/* --- the QP's ways and ends
+ * -------------------------------------------------------------------------------------- */
 
 /* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
 static void engine_connect(struct qp *qp)
 {
     struct link *link = NULL;
 
-    /* A datagram is one packet of the wire's size whichever way it goes (verbs-contract §3.4); connected QPs cut as the ring likes. */
+    /* A datagram is one packet of the wire's size whichever way it goes (verbs-contract §3.4); connected QPs
+     * cut as the ring likes. */
     qp->transport.link.mtu = qp->record->type == IBV_QPT_UD
                                  ? 128u << device_active_mtu(&host_devices, qp->context->device)
                                  : LOCAL_MTU;
     qp->transport.link.reference_mtu = LOCAL_REFERENCE_MTU; /* what may be received, whatever may be sent */
     qp->transport.link.reliable = true;
     if (helper_start() != 0)
-        log_error("QP 0x%06x: no helper thread; traffic moves only while the application polls", qp->ibv.qp_num);
+        log_error("QP 0x%06x: no helper thread; traffic moves only while the application polls",
+                  qp->ibv.qp_num);
     if (qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex)
         link = local_resolve(qp->record->attributes.dest_qpn);
     set_lane(qp, link ? link_lane(link, qp->ibv.qp_num) : NULL);
@@ -306,9 +207,9 @@ static void engine_connect(struct qp *qp)
 
 static void leave_lists(struct qp *qp)
 {
-    unlist(&qp->route.owing_lane, &qp->route.owing);
-    unlist(&qp->route.blocked_lane, &qp->route.blocked);
-    wait_for(qp, ROUTE_WAITS_FOR_NOTHING);
+    waiting_leave(&qp->route.owing_lane, &qp->route.owing);
+    waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
 
 /* qp_ports.disconnect: RESET. QP lock held. */
@@ -331,181 +232,20 @@ static void engine_forget(struct qp *qp)
     rundown_exit();
 }
 
-static void ring(const struct qp_kick *kick)
-{
-    if (kick->lane)
-        lane_ring(kick->lane);
-    if (unlikely(kick->reply_lane && kick->reply_lane != kick->lane))
-        lane_ring(kick->reply_lane);
-}
-
 /* qp_ports.kick: after a post. */
 static void engine_kick(struct qp *qp, const struct qp_kick *kick)
 {
-    ring(kick);
+    route_ring(kick);
     if (unlikely(kick->more)) {
         lock_acquire(&qp->lock);
-        wait_for(qp, ROUTE_WAITS_FOR_TURN);
+        waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
         lock_release(&qp->lock);
         helper_kick();
     }
 }
 
-void route_run(struct qp *qp)
-{
-    bool more;
-
-    if (responder_owes(&qp->transport))
-        responder_run(&qp->transport);
-    more = qp_run_sender(qp);
-    /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A responder that was stopped by
-     * its budget still owes. */
-    if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane &&
-        qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
-        wait_for(qp, ROUTE_WAITS_FOR_TURN);
-}
-
-static void run_unlocked(struct qp *qp)
-{
-    struct qp_kick kick;
-
-    lock_acquire(&qp->lock);
-    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
-        route_run(qp);
-    kick = qp_take_kick(qp, false);
-    lock_release(&qp->lock);
-    ring(&kick);
-}
-
-bool route_has_ready(void)
-{
-    return atomic_load_explicit(&somebody_waits_for_turn, memory_order_relaxed);
-}
-
-/* Takes what is in the list now; a QP that wants yet another turn comes behind. */
-void route_run_ready(void)
-{
-    struct list turn;
-    struct list *node;
-
-    if (!route_has_ready())
-        return;
-    list_init(&turn);
-    lock_acquire(&waiting_lock);
-    while ((node = list_pop_front(&waiting_for_turn)))
-        list_push_back(&turn, node);
-    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
-    lock_release(&waiting_lock);
-    for (;;) {
-        struct qp *qp;
-
-        lock_acquire(&waiting_lock); /* a QP that is destroyed meanwhile takes itself out under this lock */
-        node = list_pop_front(&turn);
-        lock_release(&waiting_lock);
-        if (!node)
-            break;
-        qp = list_entry(node, struct qp, route.waiting);
-        run_unlocked(qp);
-    }
-}
-
-/* local_ops.resolved: helper thread. */
-void route_resolved(uint32_t block, struct link *link)
-{
-    struct list found;
-    struct list *node;
-
-    multicast_resolved();
-    list_init(&found);
-    lock_acquire(&waiting_lock);
-    while ((node = list_pop_front(&waiting_for_owner)))
-        list_push_back(&found, node);
-    lock_release(&waiting_lock);
-    for (;;) {
-        struct qp_kick kick;
-        struct qp *qp;
-
-        lock_acquire(&waiting_lock);
-        node = list_pop_front(&found);
-        lock_release(&waiting_lock);
-        if (!node)
-            break;
-        qp = list_entry(node, struct qp, route.waiting);
-        lock_acquire(&qp->lock);
-        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
-            qp->route.waits_for = ROUTE_WAITS_FOR_NOTHING;
-            /* Those that wait for another block ask again and come back to the list. */
-            if (!link)
-                qp->route.missing_block = block + 1;
-            route_run(qp);
-        }
-        kick = qp_take_kick(qp, false);
-        lock_release(&qp->lock);
-        ring(&kick);
-    }
-}
-
-static struct qp *pop_blocked(struct lane_state *state)
-{
-    struct list *node;
-
-    lock_acquire(&state->lock);
-    node = list_pop_front(&state->blocked);
-    lock_release(&state->lock);
-    return node ? list_entry(node, struct qp, route.blocked) : NULL;
-}
-
-/* local_ops.lane_writable: runs those that were blocked until the ring is full again; who blocks again goes to the end of the list. */
-void route_lane_writable(struct lane *lane)
-{
-    struct lane_state *state = lane_state(lane);
-    struct qp *qp;
-
-    route_flush_drops(lane, state);
-    lane_ring(lane);
-    while ((qp = pop_blocked(state))) {
-        struct qp_kick kick;
-        bool full;
-
-        lock_acquire(&qp->lock);
-        settle(&qp->route.blocked_lane, &qp->route.blocked);
-        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
-            route_run(qp);
-        full = qp->route.blocked_lane == lane;
-        kick = qp_take_kick(qp, false);
-        lock_release(&qp->lock);
-        ring(&kick);
-        if (full)
-            return; /* another notice follows */
-    }
-}
-
-void route_flush_owing(struct lane *lane, struct lane_state *state)
-{
-    for (;;) {
-        struct list *node;
-        struct qp_kick kick;
-        struct qp *qp;
-
-        lock_acquire(&state->lock);
-        node = list_pop_front(&state->owing);
-        if (!node)
-            atomic_store_explicit(&state->somebody_owes, false, memory_order_relaxed);
-        lock_release(&state->lock);
-        if (!node)
-            return;
-        qp = list_entry(node, struct qp, route.owing);
-        lock_acquire(&qp->lock);
-        settle(&qp->route.owing_lane, &qp->route.owing);
-        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && responder_owes(&qp->transport))
-            route_run(qp);
-        kick = qp_take_kick(qp, false);
-        lock_release(&qp->lock);
-        ring(&kick);
-    }
-}
-
-/* --- words about dropped requests ---------------------------------------------------------------------------------- */
+/* --- words about dropped requests
+ * ---------------------------------------------------------------------------------- */
 
 static bool send_drop(struct lane *lane, const struct drop *drop)
 {
@@ -536,11 +276,11 @@ static bool keep_drop(struct lane_state *state, const struct drop *drop)
     return true;
 }
 
-/* The requester's ACK timer runs only if it hears of the drop, so the word must not get lost: what finds the ring full waits in drops[]
- * for lane_writable(). */
+/* The requester's ACK timer runs only if it hears of the drop, so the word must not get lost: what finds the
+ * ring full waits in drops[] for lane_writable(). */
 void route_send_drop(struct lane *lane, const struct packet *dropped)
 {
-    const struct drop drop = { dropped->src_qpn, dropped->dest_qpn, dropped->psn.value };
+    const struct drop drop = {dropped->src_qpn, dropped->dest_qpn, dropped->psn.value};
     struct lane_state *state = lane_state(lane);
     bool kept;
 
@@ -571,7 +311,8 @@ void route_flush_drops(struct lane *lane, struct lane_state *state)
     lock_release(&state->lock);
 }
 
-/* --- death of a peer ------------------------------------------------------------------------------------------------ */
+/* --- death of a peer
+ * ------------------------------------------------------------------------------------------------ */
 
 static void leave_link(struct qp *qp, void *argument)
 {
@@ -579,9 +320,9 @@ static void leave_link(struct qp *qp, void *argument)
 
     lock_acquire(&qp->lock);
     if (qp->route.owing_lane && lane_link(qp->route.owing_lane) == link)
-        unlist(&qp->route.owing_lane, &qp->route.owing);
+        waiting_leave(&qp->route.owing_lane, &qp->route.owing);
     if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
-        unlist(&qp->route.blocked_lane, &qp->route.blocked);
+        waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
     if (qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) {
         qp->route.reply_lane = NULL;
         qp->route.kick_reply = false;
@@ -591,15 +332,16 @@ static void leave_link(struct qp *qp, void *argument)
 
         qp->route.kick = false;
         set_lane(qp, NULL);
-        /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a timeout of 0 waits for
-         * ever). */
+        /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a
+         * timeout of 0 waits for ever). */
         if (qp->record->type != IBV_QPT_UD && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
             sender_silence(&qp->transport);
     }
     lock_release(&qp->lock);
 }
 
-/* local_ops.link_down: the link cannot be found any more, but threads that found it may still be at work: twice over the QPs. */
+/* local_ops.link_down: the link cannot be found any more, but threads that found it may still be at work:
+ * twice over the QPs. */
 void route_link_down(struct link *link)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -620,24 +362,15 @@ void route_link_down(struct link *link)
     }
 }
 
-/* In the child of a fork: nothing here is ours. */
-void route_forget_everything(void)
-{
-    lock_init(&waiting_lock);
-    lock_init(&lane_states_lock);
-    list_init(&waiting_for_owner);
-    list_init(&waiting_for_turn);
-    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
-}
-
 const struct qp_ports engine_qp_ports = {
-    .transport_link = {
-        .send = engine_send,
-        .pull = engine_pull,
-        .push = engine_push,
-        .set_timer = engine_set_timer,
-        .random = engine_random,
-    },
+    .transport_link =
+        {
+            .send = engine_send,
+            .pull = engine_pull,
+            .push = engine_push,
+            .set_timer = engine_set_timer,
+            .random = engine_random,
+        },
     .connect = engine_connect,
     .disconnect = engine_disconnect,
     .kick = engine_kick,

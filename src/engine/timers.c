@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Timers of QPs (local ACK timeout, RNR) and of moderated CQs: one heap, one timerfd in the helper thread's epoll set. */
+/* Timers of QPs (local ACK timeout, RNR) and of moderated CQs: one heap, one timerfd in the helper thread's
+ * epoll set. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/timerfd.h>
@@ -15,7 +16,8 @@ static struct lock timers_lock = LOCK_INIT;
 static struct timer_heap qp_timers, moderation_timers;
 static int timer_fd = -1;
 static ns_t timer_fd_at = NS_NEVER;
-static _Atomic uint32_t moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
+static _Atomic uint32_t
+    moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
 static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
 
 int timers_open(void)
@@ -44,11 +46,12 @@ void timers_close(void)
 static void program(void)
 {
     ns_t at = min_of(timer_next(&qp_timers), timer_next(&moderation_timers));
-    struct itimerspec when = { 0 };
+    struct itimerspec when = {0};
     int saved = errno;
 
     atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
-    /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and cancelled. */
+    /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and
+     * cancelled. */
     if (at >= timer_fd_at || timer_fd < 0)
         return;
     when.it_value.tv_sec = (time_t)(at / NS_PER_S);
@@ -102,8 +105,7 @@ static void fire_qp(struct qp *qp)
     lock_acquire(&timers_lock);
     armed_again = qp->route.timer.index != 0;
     lock_release(&timers_lock);
-    if (qp->route.timer_set && !armed_again &&
-        atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+    if (qp->route.timer_set && !armed_again && atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
         qp->route.timer_set = false;
         sender_timer(&qp->transport);
         route_run(qp);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Extended posting, ibv_wr_* (verbs-contract §3.8): WQEs are written into the send queue beyond what is posted, under the post lock, and become
- * posted together in qp_build_complete(), or not at all. The QP's own lock is free meanwhile, so that the application may poll between start and
- * complete without waiting for itself. */
+/* Extended posting, ibv_wr_* (verbs-contract §3.8): WQEs are written into the send queue beyond what is
+ * posted, under the post lock, and become posted together in qp_build_complete(), or not at all. The QP's own
+ * lock is free meanwhile, so that the application may poll between start and complete without waiting for
+ * itself. */
 #include <errno.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ void qp_build_fail(struct qp *qp, int error)
     qp->build_wqe = NULL;
 }
 
-/* Only the holder of the post lock posts on an extended QP: `posted` does not move meanwhile, except back by a RESET. */
+/* Only the holder of the post lock posts on an extended QP: `posted` does not move meanwhile, except back by
+ * a RESET. */
 void qp_build_start(struct qp *qp)
 {
     lock_acquire(&qp->post_lock);

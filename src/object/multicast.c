@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* UD multicast groups of this process (verbs-contract §8.3). Which other processes have members is the engine's knowledge: a sender offers each
- * multicast packet to every process of the host, and this table decides who gets a copy. */
+/* UD multicast groups of this process (verbs-contract §8.3). Which other processes have members is the
+ * engine's knowledge: a sender offers each multicast packet to every process of the host, and this table
+ * decides who gets a copy. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ struct attachment {
 
 /* A leaf: never held while a QP is locked for delivery. */
 static struct lock attachments_lock = LOCK_INIT;
-static struct list attachments = { &attachments, &attachments };
+static struct list attachments = {&attachments, &attachments};
 
 static struct attachment *find(const uint8_t gid[16], uint16_t lid, uint32_t qpn)
 {

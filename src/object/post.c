@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks that a post makes at once (verbs-contract §3.1-3.3), and the WQE. Everything else
- * turns into a completion. */
+/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks that a post makes at once (verbs-contract
+ * §3.1-3.3), and the WQE. Everything else turns into a completion. */
 #include <errno.h>
 #include <string.h>
 
@@ -21,22 +21,23 @@ static const struct {
     uint8_t types;
     uint8_t properties;
 } operations[] = {
-    [IBV_WR_RDMA_WRITE] = { RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA },
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = { RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA },
-    [IBV_WR_SEND] = { RC_BIT | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA },
-    [IBV_WR_SEND_WITH_IMM] = { RC_BIT | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA },
-    [IBV_WR_RDMA_READ] = { RC_BIT, CARRIES_DATA },
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = { RC_BIT, CARRIES_DATA | IS_ATOMIC },
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = { RC_BIT, CARRIES_DATA | IS_ATOMIC },
-    [IBV_WR_LOCAL_INV] = { RC_BIT | UC_BIT, 0 },
-    [IBV_WR_BIND_MW] = { RC_BIT | UC_BIT, 0 },
-    [IBV_WR_SEND_WITH_INV] = { RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA },
-    [IBV_WR_ATOMIC_WRITE] = { RC_BIT, INLINE_ALLOWED | CARRIES_DATA },
+    [IBV_WR_RDMA_WRITE] = {RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_SEND] = {RC_BIT | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_SEND_WITH_IMM] = {RC_BIT | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_READ] = {RC_BIT, CARRIES_DATA},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {RC_BIT, CARRIES_DATA | IS_ATOMIC},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {RC_BIT, CARRIES_DATA | IS_ATOMIC},
+    [IBV_WR_LOCAL_INV] = {RC_BIT | UC_BIT, 0},
+    [IBV_WR_BIND_MW] = {RC_BIT | UC_BIT, 0},
+    [IBV_WR_SEND_WITH_INV] = {RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_ATOMIC_WRITE] = {RC_BIT, INLINE_ALLOWED | CARRIES_DATA},
 };
 
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
 {
-    if ((unsigned)opcode >= array_size(operations) || !(operations[opcode].types & TYPE_BIT(qp->record->type)))
+    if ((unsigned)opcode >= array_size(operations) ||
+        !(operations[opcode].types & TYPE_BIT(qp->record->type)))
         return -EINVAL;
     return 0;
 }
@@ -54,7 +55,8 @@ uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
     return flags;
 }
 
-/* Sum of the lengths; more than a message may have stays visible as UINT32_MAX: the sender completes it with LOC_LEN_ERR. */
+/* Sum of the lengths; more than a message may have stays visible as UINT32_MAX: the sender completes it with
+ * LOC_LEN_ERR. */
 static uint32_t total_length(const struct ibv_sge *list, unsigned count)
 {
     uint64_t total = 0;
@@ -88,8 +90,8 @@ static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct
     return 0;
 }
 
-void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey, uint32_t random,
-                     const struct ibv_mw_bind_info *info)
+void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,
+                     uint32_t random, const struct ibv_mw_bind_info *info)
 {
     struct window_bind *bind = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
 
@@ -168,7 +170,8 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
 }
 
 /* Posts under the QP's lock and starts what was posted. */
-static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr, bool *ret_more)
+static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr,
+                            bool *ret_more)
 {
     struct sender *sender = &qp->record->sender;
     uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
@@ -236,9 +239,8 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
         wqe = send_wqe_at(&qp->transport, posted);
         random = qp->transport.ports->random(&qp->transport);
         new_rkey = keys_next_window_rkey(mw->ibv.rkey, random);
-        *wqe = (struct send_wqe){ .wr_id = bind->wr_id,
-                                  .opcode = IBV_WR_BIND_MW,
-                                  .flags = post_wqe_flags(qp, bind->send_flags) };
+        *wqe = (struct send_wqe){
+            .wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW, .flags = post_wqe_flags(qp, bind->send_flags)};
         post_write_bind(qp, wqe, mw, new_rkey, random, &bind->bind_info);
         atomic_store_explicit(&sender->posted, posted + 1, memory_order_release);
         mw->ibv.rkey = new_rkey;
@@ -253,7 +255,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
 
 int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-    static const struct receive_completion flushed = { .verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV };
+    static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
     struct receive_queue *queue = &qp->record->receive;
     uint32_t posted;
     int error;
@@ -264,8 +266,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
     }
     lock_acquire(&qp->lock);
     posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
-    error = qp->srq ? -EINVAL
-                    : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    error = qp->srq ? -EINVAL : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
     for (; wr && !error; wr = wr->next) {
         struct recv_wqe *wqe =
             (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);

@@ -18,7 +18,8 @@
 static _Atomic(struct qp *) slots[LIMIT_QP];
 static _Atomic uint32_t slots_used; /* slots from here on were never used */
 
-/* --- lookup ---------------------------------------------------------------------------------------------------- */
+/* --- lookup
+ * ---------------------------------------------------------------------------------------------------- */
 
 struct qp *qp_lock_number(uint32_t qpn)
 {
@@ -46,8 +47,8 @@ void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument)
     }
 }
 
-/* A completion that frees slots was polled (verbs-contract §3.7); its CQ's poll_lock is held. Counters are never set back, not by RESET either:
- * a completion that was polled while the QP was reset moves nothing. */
+/* A completion that frees slots was polled (verbs-contract §3.7); its CQ's poll_lock is held. Counters are
+ * never set back, not by RESET either: a completion that was polled while the QP was reset moves nothing. */
 void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {
     struct qp *qp = qp_table_find(qpn);
@@ -56,12 +57,14 @@ void qp_retire_sends(uint32_t qpn, uint32_t retires)
     if (unlikely(!qp || atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != qpn))
         return;
     sender = &qp->record->sender;
-    /* Release: partner of the acquire in send_queue_room(); what the poller read of the slot happened before it is reused. */
+    /* Release: partner of the acquire in send_queue_room(); what the poller read of the slot happened before
+     * it is reused. */
     if (likely((int32_t)(retires - atomic_load_explicit(&sender->retired, memory_order_relaxed)) > 0))
         atomic_store_explicit(&sender->retired, retires, memory_order_release);
 }
 
-/* --- creation ---------------------------------------------------------------------------------------------------- */
+/* --- creation
+ * ---------------------------------------------------------------------------------------------------- */
 
 static int check_type(const struct ibv_qp_init_attr_ex *attributes)
 {
@@ -88,7 +91,9 @@ static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
                         IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
     const uint64_t rc = uc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
                         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE;
-    uint64_t allowed = attributes->qp_type == IBV_QPT_UD ? sends : attributes->qp_type == IBV_QPT_UC ? uc : rc;
+    uint64_t allowed = attributes->qp_type == IBV_QPT_UD   ? sends
+                       : attributes->qp_type == IBV_QPT_UC ? uc
+                                                           : rc;
 
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
         return 0;
@@ -119,7 +124,8 @@ static int check_create(const struct pd *pd, const struct ibv_qp_init_attr_ex *a
         if (attributes->qp_type != IBV_QPT_UD)
             return -EINVAL;
     }
-    if (cap->max_send_wr > LIMIT_QP_WR || cap->max_send_sge > LIMIT_SGE || cap->max_inline_data > LIMIT_INLINE)
+    if (cap->max_send_wr > LIMIT_QP_WR || cap->max_send_sge > LIMIT_SGE ||
+        cap->max_inline_data > LIMIT_INLINE)
         return -EINVAL;
     if (!attributes->srq && (cap->max_recv_wr > LIMIT_QP_WR || cap->max_recv_sge > LIMIT_SGE))
         return -EINVAL;
@@ -143,8 +149,8 @@ static void raise_slots_used(uint32_t used)
 {
     uint32_t seen = atomic_load_explicit(&slots_used, memory_order_relaxed);
 
-    while (seen < used && !atomic_compare_exchange_weak_explicit(&slots_used, &seen, used, memory_order_release,
-                                                                 memory_order_relaxed)) {
+    while (seen < used && !atomic_compare_exchange_weak_explicit(
+                              &slots_used, &seen, used, memory_order_release, memory_order_relaxed)) {
     }
 }
 
@@ -330,8 +336,7 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
     qp->receive_taken = false;
     qp->is_extended = (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     qp->send_ops = qp->is_extended ? attributes->send_ops_flags : 0;
-    qp->create_flags =
-        attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
+    qp->create_flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
     ack_account_init(&qp->async_events, &qp->record->events_reported);
     qp->transport.record = qp->record;
     qp->transport.ports = &qp_transport_ports;
@@ -370,7 +375,8 @@ free_slot:
     return error;
 }
 
-/* --- destruction --------------------------------------------------------------------------------------------------- */
+/* --- destruction
+ * --------------------------------------------------------------------------------------------------- */
 
 int qp_destroy(struct qp *qp)
 {
@@ -383,7 +389,8 @@ int qp_destroy(struct qp *qp)
         lock_release(&qp->lock);
         return -EBUSY;
     }
-    /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this. */
+    /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
+     */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
     qp_table_remove(qpn);

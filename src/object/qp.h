@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Queue pairs: identity, attributes, queues, state; transport_qp is the part that sends and receives.
  *
- * A slot of the QP table is never unmapped. Whoever found a QP by number locks it and checks record->qpn again (qp_lock_number), so that no
- * references are counted on the data path. Lock order: lane receive lock, QP lock, SRQ lock, CQ lock, event queue lock; engine's lists are leaves.
+ * A slot of the QP table is never unmapped. Whoever found a QP by number locks it and checks record->qpn
+ * again (qp_lock_number), so that no references are counted on the data path. Lock order: lane receive lock,
+ * QP lock, SRQ lock, CQ lock, event queue lock; engine's lists are leaves.
  */
 #ifndef OBJECT_QP_H
 #define OBJECT_QP_H
@@ -23,20 +24,22 @@
 struct lane;
 struct link;
 
-/* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of their list. */
+/* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of
+ * their list. */
 struct qp_route {
     struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
     struct lane *reply_lane;   /* where the last request came from: answers go back on it */
     struct lane *owing_lane;   /* non-NULL: in that lane's list of QPs that owe acknowledgements */
     struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
     struct list owing, blocked;
-    struct list waiting;       /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
-    uint8_t waits_for;         /* enum route_wait */
-    bool kick;                 /* something was sent on `lane` since its doorbell was looked at */
-    bool kick_reply;           /* the same of reply_lane */
-    uint32_t missing_block;    /* UD: block of QP numbers that has no owner; packets there go nowhere */
-    struct timer timer;        /* in the engine's heap, under its lock */
-    bool timer_set;            /* armed and not fired, as transport sees it */
+    struct list
+        waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
+    uint8_t waits_for;      /* enum route_wait */
+    bool kick;              /* something was sent on `lane` since its doorbell was looked at */
+    bool kick_reply;        /* the same of reply_lane */
+    uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
+    struct timer timer;     /* in the engine's heap, under its lock */
+    bool timer_set;         /* armed and not fired, as transport sees it */
 };
 
 struct qp {
@@ -88,8 +91,8 @@ struct qp_kick {
 /* QP lock held. */
 static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 {
-    struct qp_kick kick = { qp->route.kick ? qp->route.lane : NULL,
-                            qp->route.kick_reply ? qp->route.reply_lane : NULL, more };
+    struct qp_kick kick = {qp->route.kick ? qp->route.lane : NULL,
+                           qp->route.kick_reply ? qp->route.reply_lane : NULL, more};
 
     qp->route.kick = qp->route.kick_reply = false;
     return kick;
@@ -97,11 +100,13 @@ static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 
 /* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
 struct qp_ports {
-    struct transport_ports transport_link; /* send, pull, push, set_timer, random are the engine's; the rest is filled by object */
+    struct transport_ports transport_link; /* send, pull, push, set_timer, random are the engine's; the rest
+                                              is filled by object */
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
-    /* After work was posted, without the QP's lock but inside the rundown section of the post: rings doorbells, sees to another turn. */
+    /* After work was posted, without the QP's lock but inside the rundown section of the post: rings
+     * doorbells, sees to another turn. */
     void (*kick)(struct qp *qp, const struct qp_kick *kick);
     /* The QP is going away: out of every list. No lock held. */
     void (*forget)(struct qp *qp);
@@ -125,8 +130,8 @@ void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument);
 void qp_enter_error(struct qp *qp);
 /* QP_FATAL and ERR if an overrun took one of its CQs away. No lock held. */
 void qp_fail_on_overrun(struct qp *qp);
-/* Runs the sender or flushes, whichever the state says; lock held, inside a rundown section. True if there is more to do at once
- * (transport bounds what it does per call). */
+/* Runs the sender or flushes, whichever the state says; lock held, inside a rundown section. True if there is
+ * more to do at once (transport bounds what it does per call). */
 bool qp_run_sender(struct qp *qp);
 
 /* In the child of a fork: no QP is found by number any more. */
@@ -141,7 +146,8 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
 void qp_build_start(struct qp *qp);
 int qp_build_complete(struct qp *qp);
 void qp_build_abort(struct qp *qp);
-/* Begins a WR with qp->ex.wr_id and wr_flags; NULL when the batch has failed already (ENOMEM, EINVAL remembered). */
+/* Begins a WR with qp->ex.wr_id and wr_flags; NULL when the batch has failed already (ENOMEM, EINVAL
+ * remembered). */
 struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode);
 /* BIND_MW of a type 2 window. */
 void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info);

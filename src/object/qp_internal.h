@@ -33,10 +33,11 @@ void qp_raise(struct qp *qp, enum ibv_event_type type);
 int qp_allocate_resources(struct qp *qp, uint32_t count);
 void qp_release_resources(struct qp *qp);
 
-/* Checks that do not depend on how a WR is posted, and the WQE's opcode and flags: -EINVAL if the type has no such operation. */
+/* Checks that do not depend on how a WR is posted, and the WQE's opcode and flags: -EINVAL if the type has no
+ * such operation. */
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode);
 uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags);
-void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey, uint32_t random,
-                     const struct ibv_mw_bind_info *info);
+void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,
+                     uint32_t random, const struct ibv_mw_bind_info *info);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_modify_qp and ibv_query_qp: attributes and what each transition does (verbs-contract §2.2-2.8). Which transitions and masks are
- * legal is rules/transitions.c's business. */
+/* ibv_modify_qp and ibv_query_qp: attributes and what each transition does (verbs-contract §2.2-2.8). Which
+ * transitions and masks are legal is rules/transitions.c's business. */
 #include <errno.h>
 #include <linux/capability.h>
 #include <string.h>
@@ -74,7 +74,8 @@ static void apply_attributes(struct qp *qp, const struct ibv_qp_attr *from, int 
         to->sq_drained_event = from->en_sqd_async_notify != 0;
 }
 
-/* Counters go on where they were: a completion of before that is being polled just now frees nothing (qp_retire_sends). */
+/* Counters go on where they were: a completion of before that is being polled just now frees nothing
+ * (qp_retire_sends). */
 static void restart_counters(struct sender *sender, uint32_t posted)
 {
     sender->next = sender->begun = sender->completed = posted;
@@ -151,7 +152,8 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
         .gid_entries_valid = device_valid_gids(&host_devices, qp->context->device),
         .active_mtu = device_active_mtu(&host_devices, qp->context->device),
         .draining = from == IBV_QPS_SQD && !sender_is_drained(&qp->transport),
-        .controlled_qkeys = (mask & IBV_QP_QKEY) && (attributes->qkey >> 31) && sys_has_capability(CAP_NET_RAW),
+        .controlled_qkeys =
+            (mask & IBV_QP_QKEY) && (attributes->qkey >> 31) && sys_has_capability(CAP_NET_RAW),
     };
     int error;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The object half of the transport ports: completions, receives, events, and the states that a QP enters by error. */
+/* The object half of the transport ports: completions, receives, events, and the states that a QP enters by
+ * error. */
 #include <errno.h>
 
 #include "base/rundown.h"
@@ -86,7 +87,8 @@ static int take_receive(struct transport_qp *transport, const struct recv_wqe **
     return 0;
 }
 
-static void push_receive(struct qp *qp, const struct recv_wqe *wqe, const struct receive_completion *completion)
+static void push_receive(struct qp *qp, const struct recv_wqe *wqe,
+                         const struct receive_completion *completion)
 {
     const struct cqe cqe = {
         .wr_id = wqe->wr_id,
@@ -125,7 +127,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
 
 void qp_raise(struct qp *qp, enum ibv_event_type type)
 {
-    const struct ibv_async_event event = { .element.qp = &qp->ibv, .event_type = type };
+    const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
 
     async_raise(&qp->context->events, &event, &qp->async_events);
 }
@@ -138,7 +140,7 @@ static void raise_event(struct transport_qp *transport, enum ibv_event_type type
 /* ERR, entered by modify or by a fatal error (verbs-contract §2.6). */
 void qp_enter_error(struct qp *qp)
 {
-    static const struct receive_completion flushed = { .verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV };
+    static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
     struct receive_queue *queue = &qp->record->receive;
 
     if (qp_state(qp) == IBV_QPS_ERR)
@@ -153,7 +155,8 @@ void qp_enter_error(struct qp *qp)
     while (!qp->srq && atomic_load_explicit(&queue->taken, memory_order_relaxed) !=
                            atomic_load_explicit(&queue->posted, memory_order_relaxed))
         complete_receive(&qp->transport, &flushed);
-    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more (verbs-contract §2.7). */
+    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more (verbs-contract
+     * §2.7). */
     if (qp->srq)
         qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs by number. Two levels: the block (high 16 bits) and the number in it. Entries are published with release and read with acquire; neither
- * level is ever freed, nor is a struct qp: its slot is reused (see object/qp.h). */
+/* QPs by number. Two levels: the block (high 16 bits) and the number in it. Entries are published with
+ * release and read with acquire; neither level is ever freed, nor is a struct qp: its slot is reused (see
+ * object/qp.h). */
 #ifndef OBJECT_QP_TABLE_H
 #define OBJECT_QP_TABLE_H
 
@@ -11,7 +12,7 @@
 
 struct qp;
 
-#define QP_TABLE_BLOCKS 65536u
+#define QP_TABLE_BLOCKS     65536u
 #define QP_TABLE_BLOCK_SIZE 256u
 
 extern _Atomic(_Atomic(struct qp *) *) qp_table[QP_TABLE_BLOCKS];
@@ -21,7 +22,8 @@ static inline struct qp *qp_table_find(uint32_t qpn)
     _Atomic(struct qp *) *block =
         atomic_load_explicit(&qp_table[(qpn >> 8) & (QP_TABLE_BLOCKS - 1)], memory_order_acquire);
 
-    return likely(block) ? atomic_load_explicit(&block[qpn & (QP_TABLE_BLOCK_SIZE - 1)], memory_order_acquire) : NULL;
+    return likely(block) ? atomic_load_explicit(&block[qpn & (QP_TABLE_BLOCK_SIZE - 1)], memory_order_acquire)
+                         : NULL;
 }
 
 int qp_table_insert(uint32_t qpn, struct qp *qp);
