@@ -22,9 +22,8 @@ enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FO
 
 /* What the engine keeps per lane (lane_owner_data). Allocated when first needed, freed with the link. */
 struct lane_state {
-    struct lock lock; /* guards the lists and drops; the lane transmit lock is below it */
-    struct list
-        owing; /* qp.route.owing: acknowledgements that may ride on requests, sent at the next idle poll */
+    struct lock lock;    /* guards the lists and drops; the lane transmit lock is below it */
+    struct list owing;   /* qp.route.owing: acknowledgements, sent at the end of the batch */
     struct list blocked; /* qp.route.blocked: waits for room in the ring */
     struct drop {
         uint32_t dest_qpn, src_qpn, psn;

@@ -10,7 +10,7 @@
 
 /* Packets of one lane per call: bounds the time that its receive lock is held. */
 #define POLL_BUDGET 64u
-/* An acknowledgement waits for a request to ride on, but not for longer than this many packets. */
+/* An acknowledgement covers what comes in the same batch, but not more than this many packets. */
 #define ACKS_BEFORE_ANSWER 16u
 
 _Atomic uint32_t progress_application_polls;
@@ -125,8 +125,9 @@ static void on_batch_end(struct lane *lane, bool had_packets)
 
     if (!state)
         return;
-    /* Right after packets the application may be about to answer: its request carries the acknowledgement. */
-    if (!had_packets && atomic_load_explicit(&state->somebody_owes, memory_order_relaxed))
+    /* With every batch: a program may take its last receive and be gone, and its peer must not wait for an
+     * acknowledgement that never comes. */
+    if (atomic_load_explicit(&state->somebody_owes, memory_order_relaxed))
         route_flush_owing(lane, state);
     if (atomic_load_explicit(&state->kick, memory_order_relaxed)) {
         atomic_store_explicit(&state->kick, false, memory_order_relaxed);

@@ -380,15 +380,19 @@ free_slot:
 
 int qp_destroy(struct qp *qp)
 {
+    struct qp_kick kick;
     uint32_t qpn;
 
     if (context_is_inherited(qp->context))
         return 0; /* the parent's: only this process's copy goes, with the process */
+    rundown_enter();
     lock_acquire(&qp->lock);
     if (qp->record->multicast_groups) {
         lock_release(&qp->lock);
+        rundown_exit();
         return -EBUSY;
     }
+    qp_answer(qp);
     /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
      */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
@@ -396,7 +400,10 @@ int qp_destroy(struct qp *qp)
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
     qp->receive_taken = false;
+    kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
+    qp_ports->kick(qp, &kick);
+    rundown_exit();
 
     log_debug("QP 0x%06x: %u sent, %u received, went back %u times, %u RNR NAKs, %u requests dropped", qpn,
               qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,

@@ -114,6 +114,7 @@ static void enter_state(struct qp *qp, enum ibv_qp_state from, enum ibv_qp_state
 {
     switch (to) {
     case IBV_QPS_RESET:
+        qp_answer(qp);
         enter_reset(qp);
         break;
     case IBV_QPS_INIT:
@@ -135,6 +136,7 @@ static void enter_state(struct qp *qp, enum ibv_qp_state from, enum ibv_qp_state
             qp->transport.ports->drained(&qp->transport);
         break;
     case IBV_QPS_ERR:
+        qp_answer(qp);
         qp_enter_error(qp);
         break;
     case IBV_QPS_SQE:

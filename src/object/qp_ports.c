@@ -227,6 +227,14 @@ void qp_fail_on_overrun(struct qp *qp)
     rundown_exit();
 }
 
+/* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.
+ */
+void qp_answer(struct qp *qp)
+{
+    if (responder_owes(&qp->transport))
+        responder_run(&qp->transport);
+}
+
 bool qp_run_sender(struct qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
