@@ -428,6 +428,7 @@ static void sqd_attributes_change_only_when_drained(void **state)
     assert_int_equal(end_to_state(&p.a, IBV_QPS_RTS), EINVAL);
     end_recv(&p.b, a_recv(&p.b, 2, 0, 64));
     end_expect_success(&p.a, SQ, 1, IBV_WC_SEND);
+    end_expect_success(&p.b, RQ, 2, IBV_WC_RECV);
     assert_int_equal(end_modify(&p.a, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT), 0);
     CHECK_ZERO(end_to_state(&p.a, IBV_QPS_RTS));
     pair_marker(&p.a, &p.b);

@@ -395,6 +395,7 @@ static void a_receive_can_be_answered_through_its_completion(void **state)
         end_recv(&p.a, a_recv(&p.a, 2, 1024, 256));
         end_fill(&p.b, 512, 64, 9);
         end_send(&p.b, a_datagram(&p.b, 2, 512, 64, &p.a));
+        end_expect_success(&p.b, SQ, 2, IBV_WC_SEND);
         assert_int_equal(end_expect_success(&p.a, RQ, 2, IBV_WC_RECV).src_qp, p.b.qp_num);
         end_expect_data(&p.a, 1024 + GRH, 64, 9);
         pair_close(&p);
