@@ -71,6 +71,19 @@ static void send_multicast_copy(struct link *link, void *argument)
         lane_ring(lane);
 }
 
+/* Asks once more after the QP is in the list: the answer of the first question may have come before that, and
+ * would have found nobody. QP lock held. */
+static struct link *resolve_or_wait(struct qp *qp, uint32_t qpn)
+{
+    struct link *link;
+
+    waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+    link = local_resolve(qpn);
+    if (link)
+        waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+    return link;
+}
+
 static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                    unsigned gather_count, const struct path_address *to)
 {
@@ -84,8 +97,11 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
         struct multicast_copy copy = {&out, gather, gather_count};
 
         if (!multicast_ready()) {
+            /* In the list first: the last answer may come while we look. */
             waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
-            return -EAGAIN;
+            if (!multicast_ready())
+                return -EAGAIN;
+            waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
         }
         out.dest_ifindex = to->source_ifindex;
         local_for_each_peer(send_multicast_copy, &copy);
@@ -100,8 +116,9 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
             qp->route.missing_block = 0; /* was looked for and nobody has it; the next datagram looks again */
             return 0;
         }
-        waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
-        return -EAGAIN;
+        link = resolve_or_wait(qp, packet->dest_qpn);
+        if (!link)
+            return -EAGAIN;
     }
     lane = link_lane(link, packet->src_qpn);
     error = send_on(qp, lane, &kick, &out, gather, gather_count);
@@ -143,8 +160,9 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
                 qp->route.missing_block = 0;
                 return -EHOSTUNREACH;
             }
-            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
-            return -EAGAIN;
+            link = resolve_or_wait(qp, packet->dest_qpn);
+            if (!link)
+                return -EAGAIN;
         }
         set_lane(qp, link_lane(link, packet->src_qpn));
     }
