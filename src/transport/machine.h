@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the files of transport share among themselves; nobody else includes it.
  *
- *   sender.c     posting order -> packets          responder.c  request -> checks -> memory, receive
- * completion complete.c   answers -> send completions       response.c   what is owed -> packets retry.c
- * timers, NAKs, going back          ud.c         datagrams, both directions gather.c     SGEs -> checked
- * addresses         place.h      bytes -> the program's memory
+ *   sender.c     posting order -> packets
+ *   complete.c   answers -> send completions
+ *   retry.c      timers, NAKs, going back
+ *   responder.c  request -> checks -> memory, receive completion
+ *   response.c   what is owed -> packets
+ *   ud.c         datagrams, both directions
+ *   gather.c     SGEs -> checked addresses
+ *   place.h      bytes -> the program's memory
  */
 #ifndef TRANSPORT_MACHINE_H
 #define TRANSPORT_MACHINE_H
@@ -40,8 +44,28 @@ static inline enum ibv_qp_state qp_state(const struct transport_qp *qp)
     return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
 }
 
-/* --- gather.c
- * ------------------------------------------------------------------------------------------------- */
+/* All zero. An initializer of this size is compiled to "rep stos", which takes longer than all the rest of
+ * sending a small message. */
+static inline void clear_packet(struct packet *packet)
+{
+    typedef uint64_t words __attribute__((vector_size(16), may_alias, aligned(8)));
+    words *to = (words *)packet;
+    const words zero = {0};
+
+    _Static_assert(sizeof(struct packet) == 10 * sizeof(words), "all of it");
+    to[0] = zero;
+    to[1] = zero;
+    to[2] = zero;
+    to[3] = zero;
+    to[4] = zero;
+    to[5] = zero;
+    to[6] = zero;
+    to[7] = zero;
+    to[8] = zero;
+    to[9] = zero;
+}
+
+/* --- gather.c ------------------------------------------------------------------------------------- */
 
 /* Memory of a null region is an iovec into these: reads of it give zeros, writes to it vanish. */
 #define GATHER_NULL_CHUNK (64u * 1024)
@@ -66,8 +90,7 @@ unsigned gather_can_reference(const struct transport_qp *qp, const struct wqe_sg
 /* Puts received bytes into the list. */
 void gather_place(const struct gather *gather, const void *payload);
 
-/* --- sender.c
- * --------------------------------------------------------------------------------------------------- */
+/* --- sender.c ------------------------------------------------------------------------------------- */
 
 enum request_kind {
     REQUEST_UNKNOWN,
@@ -86,8 +109,7 @@ static inline bool awaits_answer(const struct send_wqe *wqe)
     return wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-/* --- complete.c
- * ------------------------------------------------------------------------------------------------- */
+/* --- complete.c ----------------------------------------------------------------------------------- */
 
 /* Everything before `limit` is acknowledged: completes WQEs up to there, but not beyond an unanswered READ or
  * atomic, and reports WQEs that failed on this side when their turn comes. false: the sender failed and was
@@ -100,8 +122,7 @@ void sender_receive(struct transport_qp *qp, const struct packet *packet, uint32
 /* PACKET_HAS_ACK. */
 void sender_piggybacked(struct transport_qp *qp, psn_t psn);
 
-/* --- retry.c
- * ------------------------------------------------------------------------------------------------------ */
+/* --- retry.c -------------------------------------------------------------------------------------- */
 
 /* Transmission goes on at unacked_psn. */
 void sender_go_back(struct transport_qp *qp);
@@ -113,8 +134,7 @@ void sender_progressed(struct transport_qp *qp);
 /* A packet is on its way that may get lost. */
 void sender_arm(struct transport_qp *qp);
 
-/* --- responder.c, response.c
- * -------------------------------------------------------------------------------------- */
+/* --- responder.c, response.c ---------------------------------------------------------------------- */
 
 /* A request was accepted that takes so many PSNs. */
 static inline void responder_accepted(struct responder *responder, uint32_t psns)
@@ -140,9 +160,7 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
 /* The NAK of an error that no receive can report, and the event that does (verbs-contract §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
 
-/* --- ud.c
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- ud.c ----------------------------------------------------------------------------------------- */
 
 void ud_send_run(struct transport_qp *qp);
 void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties);

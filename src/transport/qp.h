@@ -232,8 +232,7 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
     return (struct send_wqe *)(qp->send_queue + (size_t)(counter & qp->send_mask) * qp->record->send_stride);
 }
 
-/* --- sender.c, retry.c
- * ---------------------------------------------------------------------------------------- */
+/* --- sender.c, retry.c ---------------------------------------------------------------------------- */
 
 /* RTR -> RTS: first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
@@ -261,8 +260,7 @@ static inline bool sender_wants_to_run(const struct transport_qp *qp)
 /* Forgets everything (RESET). */
 void sender_reset(struct transport_qp *qp);
 
-/* --- responder.c, response.c
- * ---------------------------------------------------------------------------------- */
+/* --- responder.c, response.c ---------------------------------------------------------------------- */
 
 /* INIT -> RTR: first PSN is attributes.rq_psn. */
 void responder_start(struct transport_qp *qp);

@@ -17,8 +17,7 @@ struct request {
     uint32_t length;     /* of the payload, or of what reference[] names */
 };
 
-/* --- errors
- * ----------------------------------------------------------------------------------------------------- */
+/* --- errors --------------------------------------------------------------------------------------- */
 
 void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code)
 {
@@ -71,9 +70,7 @@ static bool reject(struct request *request, enum verdict verdict, enum ibv_event
     return false;
 }
 
-/* --- PSN
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- PSN ------------------------------------------------------------------------------------------ */
 
 static cold_path bool rc_out_of_sequence(struct request *request, int32_t distance)
 {
@@ -126,8 +123,7 @@ static inline bool check_psn(struct request *request)
     return true;
 }
 
-/* --- opcode sequence
- * ---------------------------------------------------------------------------------------------- */
+/* --- opcode sequence ------------------------------------------------------------------------------ */
 
 static bool sequence_error(struct request *request)
 {
@@ -152,8 +148,7 @@ static inline bool check_sequence(struct request *request)
     return false;
 }
 
-/* --- receive
- * ------------------------------------------------------------------------------------------------------ */
+/* --- receive -------------------------------------------------------------------------------------- */
 
 static cold_path bool not_ready(struct request *request)
 {
@@ -182,9 +177,7 @@ static inline bool take_receive(struct request *request)
     return not_ready(request);
 }
 
-/* --- length
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- length --------------------------------------------------------------------------------------- */
 
 /* Bytes that the packet brings; false: it contradicts itself. */
 static inline bool measure(struct request *request)
@@ -250,8 +243,7 @@ static inline bool check_write_length(struct request *request)
     return request->length < left || length_error(request);
 }
 
-/* --- execution
- * ------------------------------------------------------------------------------------------------------ */
+/* --- execution ------------------------------------------------------------------------------------ */
 
 /* Bytes of a packet by reference: fetched into place. The very last ones go through a word of ours, so that
  * they are placed last. */
@@ -379,8 +371,7 @@ static cold_path bool invalidate(struct request *request)
     return verdict == VERDICT_OK || fail_receive(request, verdict);
 }
 
-/* --- after execution
- * ------------------------------------------------------------------------------------------------ */
+/* --- after execution ------------------------------------------------------------------------------ */
 
 static inline void complete_receive(struct request *request)
 {
@@ -486,8 +477,7 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
         receive_question(&request);
 }
 
-/* --- all packets
- * ------------------------------------------------------------------------------------------------------ */
+/* --- all packets ---------------------------------------------------------------------------------- */
 
 /* A code that nothing stands for, from the right peer and in its turn: a request that we cannot know
  * (verbs-contract §3.10). */

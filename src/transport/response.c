@@ -17,8 +17,7 @@ static struct responder_resource *resource_at(const struct transport_qp *qp, uin
     return &qp->resources[counter % qp->record->responder.resources];
 }
 
-/* --- queueing
- * ------------------------------------------------------------------------------------------------------- */
+/* --- queueing ------------------------------------------------------------------------------------- */
 
 /* Counters run freely, but `resources` is no power of two: takes a multiple of it away before they overflow.
  */
@@ -144,8 +143,7 @@ void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *pack
     enqueue(qp, resource);
 }
 
-/* --- duplicates
- * ------------------------------------------------------------------------------------------------------- */
+/* --- duplicates ----------------------------------------------------------------------------------- */
 
 static struct responder_resource *find_resource(const struct transport_qp *qp, psn_t psn,
                                                 uint32_t *ret_counter)
@@ -216,24 +214,21 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
         qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
 }
 
-/* --- answering
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- answering ------------------------------------------------------------------------------------ */
 
-static struct packet answer_packet(const struct transport_qp *qp, uint8_t operation, psn_t psn)
+static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t psn, struct packet *packet)
 {
     const struct qp_record *record = qp->record;
 
-    return (struct packet){
-        .opcode = SERVICE_RC | operation,
-        .pkey = DEFAULT_PKEY,
-        .dest_qpn = record->attributes.dest_qpn,
-        .src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed),
-        .psn = psn,
-        .dest_ifindex = record->attributes.path.destination_ifindex,
-        .syndrome = SYNDROME_ACK << 5 | NO_CREDITS,
-        .msn = record->responder.msn & PSN_MASK,
-    };
+    clear_packet(packet);
+    packet->opcode = SERVICE_RC | operation;
+    packet->pkey = DEFAULT_PKEY;
+    packet->dest_qpn = record->attributes.dest_qpn;
+    packet->src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
+    packet->psn = psn;
+    packet->dest_ifindex = record->attributes.path.destination_ifindex;
+    packet->syndrome = SYNDROME_ACK << 5 | NO_CREDITS;
+    packet->msn = record->responder.msn & PSN_MASK;
 }
 
 /* 0, -EAGAIN. Nobody there is as good as sent: on a link that loses nothing the requester will hear of it. */
@@ -281,11 +276,11 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
     verdict = check_read(qp, resource, length, &range);
     if (unlikely(verdict != VERDICT_OK))
         return withdraw(qp, resource, verdict);
-    packet = answer_packet(qp,
-                           first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
-                           : last ? OP_READ_RESPONSE_LAST
-                                  : OP_READ_RESPONSE_MIDDLE,
-                           psn_add(resource->first_psn, resource->sent / mtu));
+    fill_answer(qp,
+                first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
+                : last ? OP_READ_RESPONSE_LAST
+                       : OP_READ_RESPONSE_MIDDLE,
+                psn_add(resource->first_psn, resource->sent / mtu), &packet);
     packet.payload_length = length;
     vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
     error = send_answer(qp, &packet, length ? &vector : NULL);
@@ -348,7 +343,7 @@ static int answer_read_by_reference(struct transport_qp *qp, struct responder_re
         slice->bytes -= length;
         if (error) {
             /* The initiator's memory cannot be written: its fault, see complete.c. */
-            packet = answer_packet(qp, OP_ACKNOWLEDGE, resource->first_psn);
+            fill_answer(qp, OP_ACKNOWLEDGE, resource->first_psn, &packet);
             packet.syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
             error = send_answer(qp, &packet, NULL);
             resource->answered = !error;
@@ -358,7 +353,7 @@ static int answer_read_by_reference(struct transport_qp *qp, struct responder_re
         if (resource->sent != resource->end)
             return 0;
     }
-    packet = answer_packet(qp, OP_READ_RESPONSE_ONLY, resource->first_psn);
+    fill_answer(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
     packet.flags = PACKET_BY_REFERENCE;
     error = send_answer(qp, &packet, NULL);
     if (error)
@@ -396,7 +391,7 @@ static int answer_atomic(struct transport_qp *qp, struct responder_resource *res
         resource->original = execute_atomic(resource, (uint64_t *)(uintptr_t)range.address);
         resource->executed = true;
     }
-    packet = answer_packet(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn);
+    fill_answer(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn, &packet);
     packet.original = resource->original;
     error = send_answer(qp, &packet, NULL);
     if (error)
@@ -418,10 +413,11 @@ static int answer(struct transport_qp *qp, struct responder_resource *resource, 
 static int send_nak(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
-    struct packet packet =
-        answer_packet(qp, OP_ACKNOWLEDGE, responder->fails ? responder->owed_psn : responder->expected_psn);
+    struct packet packet;
     int error;
 
+    fill_answer(qp, OP_ACKNOWLEDGE, responder->fails ? responder->owed_psn : responder->expected_psn,
+                &packet);
     packet.syndrome = responder->owed_syndrome;
     error = send_answer(qp, &packet, NULL);
     if (error)
@@ -435,9 +431,11 @@ static int send_nak(struct transport_qp *qp)
 static int send_ack(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
-    struct packet packet = answer_packet(qp, OP_ACKNOWLEDGE, psn_add(responder->expected_psn, PSN_MASK));
-    int error = send_answer(qp, &packet, NULL);
+    struct packet packet;
+    int error;
 
+    fill_answer(qp, OP_ACKNOWLEDGE, psn_add(responder->expected_psn, PSN_MASK), &packet);
+    error = send_answer(qp, &packet, NULL);
     if (error)
         return error;
     responder->ack_owed = false;

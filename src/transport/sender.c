@@ -38,8 +38,7 @@ static const struct request_form *form_of(const struct send_wqe *wqe)
     return wqe->opcode < array_size(forms) ? &forms[wqe->opcode] : &unknown;
 }
 
-/* --- beginning
- * ------------------------------------------------------------------------------------------------ */
+/* --- beginning ------------------------------------------------------------------------------------ */
 
 /* LOCAL_INV and BIND_MW: done here and now, told when their turn comes. */
 static cold_path enum verdict execute_local(struct transport_qp *qp, struct send_wqe *wqe)
@@ -171,8 +170,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     return true;
 }
 
-/* --- transmitting
- * ----------------------------------------------------------------------------------------------- */
+/* --- transmitting --------------------------------------------------------------------------------- */
 
 /* An acknowledgement that is due rides along, unless an answer or a NAK has to go before it. */
 static inline bool add_ack(const struct transport_qp *qp, struct packet *packet)
@@ -332,17 +330,19 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     struct qp_record *record = qp->record;
     struct sender *sender = &record->sender;
     bool question = form->kind == REQUEST_READ || form->kind == REQUEST_ATOMIC;
-    struct packet packet = {
-        .opcode = record->type == IBV_QPT_UC ? SERVICE_UC : SERVICE_RC,
-        .pkey = DEFAULT_PKEY,
-        .dest_qpn = record->attributes.dest_qpn,
-        .src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed),
-        .psn = psn_add(wqe->first_psn, sender->next_offset),
-        .dest_ifindex = record->attributes.path.destination_ifindex,
-    };
-    bool acknowledges = add_ack(qp, &packet);
-    int error =
-        question ? transmit_question(qp, wqe, form, &packet) : transmit_message(qp, wqe, form, &packet);
+    struct packet packet;
+    bool acknowledges;
+    int error;
+
+    clear_packet(&packet);
+    packet.opcode = record->type == IBV_QPT_UC ? SERVICE_UC : SERVICE_RC;
+    packet.pkey = DEFAULT_PKEY;
+    packet.dest_qpn = record->attributes.dest_qpn;
+    packet.src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
+    packet.psn = psn_add(wqe->first_psn, sender->next_offset);
+    packet.dest_ifindex = record->attributes.path.destination_ifindex;
+    acknowledges = add_ack(qp, &packet);
+    error = question ? transmit_question(qp, wqe, form, &packet) : transmit_message(qp, wqe, form, &packet);
 
     if (unlikely(error && error != -EHOSTUNREACH))
         return error;
@@ -474,8 +474,7 @@ void sender_run(struct transport_qp *qp)
     }
 }
 
-/* --- beginning and end of a sender's life
- * -------------------------------------------------------------------------- */
+/* --- beginning and end of a sender's life --------------------------------------------------------- */
 
 void sender_start(struct transport_qp *qp)
 {

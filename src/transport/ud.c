@@ -13,8 +13,7 @@
 /* Q_Key of a work request that stands for the QP's own (verbs-contract §8.5). */
 #define QKEY_PRIVILEGED 0x80000000u
 
-/* --- sending
- * ---------------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------- */
 
 static enum verdict check(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
@@ -28,22 +27,21 @@ static void fill(const struct transport_qp *qp, const struct send_wqe *wqe, cons
 {
     const struct qp_record *record = qp->record;
 
-    *packet = (struct packet){
-        .opcode = SERVICE_UD | (wqe->opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM),
-        .flags = wqe->flags & WQE_SOLICITED ? PACKET_SOLICITED : 0,
-        .pkey = DEFAULT_PKEY,
-        .dest_qpn = wqe->ud.remote_qpn,
-        .src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed),
-        .psn = record->sender.next_psn,
-        .dest_ifindex = to->destination_ifindex,
-        .imm_data = wqe->imm_or_rkey,
-        .qkey = wqe->ud.remote_qkey & QKEY_PRIVILEGED ? record->attributes.qkey : wqe->ud.remote_qkey,
-        .grh.flow_label = to->flow_label,
-        .grh.traffic_class = to->traffic_class,
-        .grh.hop_limit = to->hop_limit,
-        .grh.service_level = to->service_level,
-        .payload_length = wqe->length,
-    };
+    clear_packet(packet);
+    packet->opcode = SERVICE_UD | (wqe->opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM);
+    packet->flags = wqe->flags & WQE_SOLICITED ? PACKET_SOLICITED : 0;
+    packet->pkey = DEFAULT_PKEY;
+    packet->dest_qpn = wqe->ud.remote_qpn;
+    packet->src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
+    packet->psn = record->sender.next_psn;
+    packet->dest_ifindex = to->destination_ifindex;
+    packet->imm_data = wqe->imm_or_rkey;
+    packet->qkey = wqe->ud.remote_qkey & QKEY_PRIVILEGED ? record->attributes.qkey : wqe->ud.remote_qkey;
+    packet->grh.flow_label = to->flow_label;
+    packet->grh.traffic_class = to->traffic_class;
+    packet->grh.hop_limit = to->hop_limit;
+    packet->grh.service_level = to->service_level;
+    packet->payload_length = wqe->length;
     memcpy(packet->grh.source, to->source_gid, sizeof(packet->grh.source));
     memcpy(packet->grh.destination, to->destination_gid, sizeof(packet->grh.destination));
 }
@@ -135,8 +133,7 @@ void ud_send_run(struct transport_qp *qp)
     }
 }
 
-/* --- receiving
- * -------------------------------------------------------------------------------------------------- */
+/* --- receiving ------------------------------------------------------------------------------------ */
 
 static bool is_ipv4(const uint8_t gid[16])
 {

@@ -30,8 +30,7 @@ const struct sim_link sim_wire = {
     .delay = 5000,
 };
 
-/* --- clock and events
- * --------------------------------------------------------------------------------------------- */
+/* --- clock and events ----------------------------------------------------------------------------- */
 
 enum event_kind { EVENT_PACKET, EVENT_TIMER, EVENT_KICK, EVENT_CALL };
 
@@ -104,9 +103,7 @@ void sim_at(struct sim *sim, ns_t delay, void (*call)(struct sim *sim, void *arg
     push_event(sim, delay, (struct sim_event){.kind = EVENT_CALL, .call = call, .argument = argument});
 }
 
-/* --- links
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- links ---------------------------------------------------------------------------------------- */
 
 static struct sim_qp *find_qp(struct sim *sim, uint32_t qpn)
 {
@@ -277,8 +274,7 @@ static int port_push(struct transport_qp *transport, const struct packet_referen
     return sim->refuse_pull ? -EFAULT : copy_reference(to, to_count, from, from_count, true, &sim->pushed);
 }
 
-/* --- the owner's part
- * ----------------------------------------------------------------------------------------------- */
+/* --- the owner's part ----------------------------------------------------------------------------- */
 
 static void port_complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,
                                enum verdict verdict, uint32_t byte_len)
@@ -559,9 +555,7 @@ void sim_run(struct sim *sim)
     sim_run_for(sim, 3600 * NS_PER_S);
 }
 
-/* --- memory
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- memory --------------------------------------------------------------------------------------- */
 
 void sim_pattern(void *bytes, size_t length, uint64_t seed)
 {
@@ -639,9 +633,7 @@ static void check_guards(const struct sim_buffer *buffer)
     }
 }
 
-/* --- QPs
- * --------------------------------------------------------------------------------------------------------------
- */
+/* --- QPs ------------------------------------------------------------------------------------------ */
 
 static const uint32_t send_stride = sizeof(struct send_wqe) + sizeof(struct path_address) + SIM_INLINE;
 
@@ -788,9 +780,7 @@ void sim_post_send(struct sim_qp *qp, const struct sim_wr *wr)
     settle(qp, qp->lazy_ack);
 }
 
-/* --- life
- * -------------------------------------------------------------------------------------------------------------
- */
+/* --- life ----------------------------------------------------------------------------------------- */
 
 struct sim *sim_new(const struct sim_link *link, uint64_t seed)
 {

@@ -39,9 +39,7 @@ static struct stage set_stage(struct sim *sim, enum ibv_qp_type type, uint32_t l
     return stage;
 }
 
-/* --- UD
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* --- UD ------------------------------------------------------------------------------------------- */
 
 static unsigned sum16(const unsigned char *bytes, unsigned length)
 {
@@ -273,9 +271,7 @@ static void ud_ignores_other_services(struct sim *sim)
     assert_int_equal(stage.b->record.state, IBV_QPS_RTS);
 }
 
-/* --- UC
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* --- UC ------------------------------------------------------------------------------------------- */
 
 static void uc_send_and_write(struct sim *sim)
 {

@@ -432,8 +432,7 @@ static void error_in_the_middle_of_a_message(struct sim *sim)
     assert_int_equal(stage.b->received_count, 2);
 }
 
-/* --- what the peer does not keep to
- * ------------------------------------------------------------------------------------ */
+/* --- what the peer does not keep to --------------------------------------------------------------- */
 
 static struct packet request_of(const struct stage *stage, uint8_t opcode, uint32_t psn_offset)
 {
@@ -659,8 +658,7 @@ static void response_of_wrong_kind(struct sim *sim)
     expect_bad_response(sim, IBV_WR_SEND, OP_READ_RESPONSE_ONLY, 8);
 }
 
-/* --- silence, and receivers that are not ready
- * --------------------------------------------------------------------------- */
+/* --- silence, and receivers that are not ready ---------------------------------------------------- */
 
 static void nobody_answers(struct sim *sim)
 {

@@ -13,8 +13,7 @@ static struct work_direction *direction_of(struct work *work, const struct sim_q
     return &work->direction[from == work->direction[1].from];
 }
 
-/* --- what must have come of it
- * ---------------------------------------------------------------------------------------- */
+/* --- what must have come of it -------------------------------------------------------------------- */
 
 static void check_gathered(const struct work_request *request, const unsigned char *bytes)
 {
@@ -80,9 +79,7 @@ static void on_received(struct sim_qp *qp, const struct sim_completion *completi
     direction->received++;
 }
 
-/* --- posting
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- posting -------------------------------------------------------------------------------------- */
 
 static uint32_t random_length(struct work *work)
 {
@@ -275,9 +272,7 @@ static void post_receive(struct work_direction *direction)
     sim_post_recv(direction->to, number, receive.sge, receive.num_sge);
 }
 
-/* --- the whole
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- the whole ------------------------------------------------------------------------------------ */
 
 static void set_up_direction(struct work *work, unsigned index, struct sim_qp *from, struct sim_qp *to)
 {
