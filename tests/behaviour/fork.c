@@ -154,15 +154,15 @@ static void a_child_may_fork_again(void **state)
 }
 
 /* A child that keeps what it inherited must not keep the parent alive in the eyes of a peer. */
-static void exit_after_fork(struct end *end, void *arg)
+static void leave_a_child(struct end *end, void *arg)
 {
-    pid_t *child = arg;
+    const pid_t pid = fork();
 
-    *child = fork();
-    if (*child == 0) {
+    if (pid == 0) {
         pause();
         _exit(0);
     }
+    *(pid_t *)arg = pid; /* not in the child: it shares what travels */
 }
 
 static void a_forked_child_does_not_hide_the_death_of_its_parent(void **state)
@@ -175,10 +175,11 @@ static void a_forked_child_does_not_hide_the_death_of_its_parent(void **state)
     attr.retry_cnt = 2;
     pair_connect_as(&p, &attr);
     pair_marker(&p.a, &p.b);
-    AT(&p.b, exit_after_fork, &child);
+    AT(&p.b, leave_a_child, &child);
     side_kill(FAR);
     end_send(&p.a, a_write(&p.a, 1, 0, 64, &p.b, 0));
     end_expect_status(&p.a, SQ, 1, IBV_WC_RETRY_EXC_ERR);
+    assert_true(child > 0);
     kill(child, SIGKILL);
     end_close(&p.a);
 }

@@ -534,10 +534,14 @@ static void uc_drops_a_message_without_a_receive_and_goes_on(void **state)
     struct pair p;
 
     pair_connect(&p, IBV_QPT_UC);
+    end_poke64(&p.a, 8192, 4711);
     for (unsigned int i = 0; i < 5; i++) {
         end_send(&p.a, a_send(&p.a, i, 0, 3000));
         end_expect_success(&p.a, SQ, i, IBV_WC_SEND);
     }
+    end_send(&p.a, a_write(&p.a, 6, 8192, 8, &p.b, 8192)); /* behind them: when it is there they are gone */
+    EVENTUALLY(end_peek64(&p.b, 8192) == 4711, "a write behind messages that nobody receives");
+    end_expect_success(&p.a, SQ, 6, IBV_WC_RDMA_WRITE);
     pair_marker(&p.a, &p.b);
     assert_int_equal(end_state(&p.b), IBV_QPS_RTS);
     pair_close(&p);

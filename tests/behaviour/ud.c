@@ -254,14 +254,21 @@ static void a_remote_qkey_with_the_top_bit_means_the_senders_own(void **state)
 
 static void without_a_receive_a_datagram_is_dropped(void **state)
 {
+    struct end other;
     struct pair p;
 
     pair_connect(&p, IBV_QPT_UD);
+    end_share(&other, &p.b);
+    end_to_init(&other);
+    end_to_rtr(&other, &p.a);
     for (unsigned int i = 0; i < 10; i++) {
         end_send(&p.a, a_datagram(&p.a, i, 0, 64, &p.b));
         end_expect_success(&p.a, SQ, i, IBV_WC_SEND);
     }
+    /* of the same sender, behind them: when it is there they are gone */
+    pair_marker(&p.a, &other);
     pair_marker(&p.a, &p.b);
+    end_close_qp(&other);
     pair_close(&p);
 }
 
