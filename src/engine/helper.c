@@ -29,6 +29,8 @@
 #define LINGER_NS (20 * NS_PER_US)
 /* A polling application takes packets sooner than this. */
 #define PATIENCE_NS (10 * NS_PER_US)
+/* So long without a gap of PATIENCE_NS, and polls are trusted again. */
+#define STEADY_NS (200 * NS_PER_US)
 /* How long polls are not trusted after packets were left lying: doubles each time. */
 #define DISTRUST_MIN_NS (4 * NS_PER_MS)
 #define DISTRUST_MAX_NS NS_PER_S
@@ -89,20 +91,47 @@ static void lose_trust(ns_t now)
     distrust.until = now + distrust.length;
 }
 
-/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or a trusted
- * application thread polls. */
-static void work(void)
+/* Watches how steadily application threads poll while the helper works, so that trust comes back. */
+struct steadiness {
+    uint32_t polls;
+    ns_t last_poll, since; /* no gap in polls since then */
+};
+
+static bool polls_are_steady(struct steadiness *steadiness, ns_t now)
 {
     uint32_t polls = application_polls();
-    ns_t idle_since = sys_now();
-    bool heed_polls = trusted(idle_since);
+
+    if (now - steadiness->last_poll > PATIENCE_NS)
+        steadiness->since = now;
+    if (polls != steadiness->polls) {
+        steadiness->polls = polls;
+        steadiness->last_poll = now;
+    }
+    return now - steadiness->since > STEADY_NS;
+}
+
+/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or an
+ * application thread polls that is trusted, or is to be trusted again. */
+static void work(void)
+{
+    ns_t now = sys_now(), idle_since = now;
+    struct steadiness steadiness = {application_polls(), now, now};
+    uint32_t polls = steadiness.polls;
+    bool heed_polls = trusted(now);
 
     while (!heed_polls || application_polls() == polls) {
-        if (progress_run() || route_has_ready()) {
-            idle_since = sys_now();
+        bool busy = progress_run() || route_has_ready();
+
+        now = sys_now();
+        if (!heed_polls && polls_are_steady(&steadiness, now)) {
+            distrust.until = now;
+            return;
+        }
+        if (busy) {
+            idle_since = now;
             continue;
         }
-        if (sys_now() - idle_since > LINGER_NS)
+        if (now - idle_since > LINGER_NS)
             return;
         cpu_relax();
     }

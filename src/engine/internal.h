@@ -20,17 +20,20 @@
 
 enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_TURN };
 
+/* QPs that a batch of packets has made owe an answer: answered at its end, once each. */
+#define DUE_MAX 16u
+
 /* What the engine keeps per lane (lane_owner_data). Allocated when first needed, freed with the link. */
 struct lane_state {
+    struct qp *due[DUE_MAX]; /* the lane's reader only (its receive lock) */
+    unsigned due_count;
     struct lock lock;    /* guards the lists and drops; the lane transmit lock is below it */
-    struct list owing;   /* qp.route.owing: acknowledgements, sent at the end of the batch */
     struct list blocked; /* qp.route.blocked: waits for room in the ring */
     struct drop {
         uint32_t dest_qpn, src_qpn, psn;
     } * drops; /* words about dropped requests that found the ring full */
     uint32_t drop_count, drop_room;
-    _Atomic bool somebody_owes; /* owing is not empty: a hint to skip the lock */
-    _Atomic bool kick;          /* something was sent from a batch: look at the doorbell at its end */
+    _Atomic bool kick; /* something was sent from a batch: look at the doorbell at its end */
 };
 
 struct lane_state *lane_state(struct lane *lane);
@@ -41,8 +44,6 @@ void waiting_enter(struct qp *qp, enum route_wait what);
 void waiting_block(struct qp *qp, struct lane *lane);
 /* Out of a lane's list, if the QP is still in it. QP lock held. */
 void waiting_leave(struct lane **lane, struct list *node);
-/* Into the lane's list of QPs that owe acknowledgements. QP lock held. */
-void route_owe(struct qp *qp, struct lane *lane);
 /* Answers what a QP owes, sends what it may send; QP lock held. Queues the QP where it must wait. */
 void route_run(struct qp *qp);
 /* Rings the doorbells of lanes that a QP sent on; without its lock, inside a rundown section. */
@@ -53,8 +54,6 @@ bool route_has_ready(void);
 /* local_ops. */
 void route_resolved(uint32_t block, struct link *link);
 void route_lane_writable(struct lane *lane);
-/* Flushes the acknowledgements that a lane's QPs owe. */
-void route_flush_owing(struct lane *lane, struct lane_state *state);
 void waiting_after_fork_in_child(void);
 
 /* --- route.c: the transport ports that are the engine's

@@ -45,6 +45,49 @@ static bool accepts(const struct qp *qp, const struct packet *packet, bool reque
 }
 
 /* false: dropped silently. */
+/* The doorbell of the lane whose batch this is is looked at once, at the end; others at once. */
+static void note_kick(struct lane *lane, const struct qp_kick *kick)
+{
+    if (kick->lane && kick->lane != lane)
+        lane_ring(kick->lane);
+    if (kick->reply_lane && kick->reply_lane != lane && kick->reply_lane != kick->lane)
+        lane_ring(kick->reply_lane);
+    if (kick->lane == lane || kick->reply_lane == lane)
+        atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
+}
+
+/* QP lock and the lane's receive lock held. */
+static void answer_at_batch_end(struct qp *qp, struct lane *lane)
+{
+    struct lane_state *state = lane_state(lane);
+
+    if (qp->route.answer_due)
+        return; /* of this lane's batch, or of one that another thread has under way: it answers for both */
+    if (state->due_count == DUE_MAX) {
+        route_run(qp);
+        return;
+    }
+    qp->route.answer_due = true;
+    state->due[state->due_count++] = qp;
+}
+
+static void answer_all_due(struct lane *lane, struct lane_state *state)
+{
+    while (state->due_count) {
+        struct qp *qp = state->due[--state->due_count];
+        struct qp_kick kick;
+
+        lock_acquire(&qp->lock);
+        if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
+            qp->route.answer_due = false;
+            route_run(qp);
+        }
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        note_kick(lane, &kick);
+    }
+}
+
 static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
 {
     const struct responder *responder = &qp->record->responder;
@@ -56,7 +99,7 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
         return false;
     if (responder_owes(&qp->transport)) {
         if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER)
-            route_owe(qp, lane);
+            answer_at_batch_end(qp, lane);
         else
             route_run(qp);
     } else if (!request && sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
@@ -109,13 +152,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     lock_release(&qp->lock);
     if (unlikely(!received))
         say_dropped(lane, packet, request);
-    /* This lane's doorbell is looked at once, at the end of the batch. */
-    if (kick.lane && kick.lane != lane)
-        lane_ring(kick.lane);
-    if (kick.reply_lane && kick.reply_lane != lane && kick.reply_lane != kick.lane)
-        lane_ring(kick.reply_lane);
-    if (kick.lane == lane || kick.reply_lane == lane)
-        atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
+    note_kick(lane, &kick);
 }
 
 /* local_ops.batch_end */
@@ -127,8 +164,7 @@ static void on_batch_end(struct lane *lane, bool had_packets)
         return;
     /* With every batch: a program may take its last receive and be gone, and its peer must not wait for an
      * acknowledgement that never comes. */
-    if (atomic_load_explicit(&state->somebody_owes, memory_order_relaxed))
-        route_flush_owing(lane, state);
+    answer_all_due(lane, state);
     if (atomic_load_explicit(&state->kick, memory_order_relaxed)) {
         atomic_store_explicit(&state->kick, false, memory_order_relaxed);
         lane_ring(lane);

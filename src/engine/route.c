@@ -225,7 +225,7 @@ static void engine_connect(struct qp *qp)
 
 static void leave_lists(struct qp *qp)
 {
-    waiting_leave(&qp->route.owing_lane, &qp->route.owing);
+    qp->route.answer_due = false;
     waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
@@ -337,8 +337,6 @@ static void leave_link(struct qp *qp, void *argument)
     struct link *link = argument;
 
     lock_acquire(&qp->lock);
-    if (qp->route.owing_lane && lane_link(qp->route.owing_lane) == link)
-        waiting_leave(&qp->route.owing_lane, &qp->route.owing);
     if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
         waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
     if (qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) {

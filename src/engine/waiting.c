@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs that wait: for room in a lane, for the owner of a number, for a turn, or with an acknowledgement for a
- * request to ride on. A QP is in at most one list of each kind. Nodes are guarded by the lock of their list;
- * what a QP knows of its lists (route.*_lane) by the QP's lock. */
+/* QPs that wait: for room in a lane, for the owner of a number, or for a turn. A QP is in at most one list of
+ * each kind. Nodes are guarded by the lock of their list; what a QP knows of its lists (route.*_lane) by the
+ * QP's lock. */
 #include <stdlib.h>
 
 #include "base/rundown.h"
@@ -28,7 +28,6 @@ struct lane_state *lane_state(struct lane *lane)
         state = calloc(1, sizeof(*state));
         if (!state)
             abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
-        list_init(&state->owing);
         list_init(&state->blocked);
         atomic_store_explicit(place, state, memory_order_release);
     }
@@ -65,20 +64,6 @@ void waiting_block(struct qp *qp, struct lane *lane)
     qp->route.blocked_lane = lane;
     lock_acquire(&state->lock);
     list_push_back(&state->blocked, &qp->route.blocked);
-    lock_release(&state->lock);
-}
-
-void route_owe(struct qp *qp, struct lane *lane)
-{
-    struct lane_state *state;
-
-    if (qp->route.owing_lane)
-        return;
-    state = lane_state(lane);
-    qp->route.owing_lane = lane;
-    lock_acquire(&state->lock);
-    list_push_back(&state->owing, &qp->route.owing);
-    atomic_store_explicit(&state->somebody_owes, true, memory_order_relaxed);
     lock_release(&state->lock);
 }
 
@@ -251,31 +236,6 @@ void route_lane_writable(struct lane *lane)
         route_ring(&kick);
         if (full)
             return; /* another notice follows */
-    }
-}
-
-void route_flush_owing(struct lane *lane, struct lane_state *state)
-{
-    for (;;) {
-        struct list *node;
-        struct qp_kick kick;
-        struct qp *qp;
-
-        lock_acquire(&state->lock);
-        node = list_pop_front(&state->owing);
-        if (!node)
-            atomic_store_explicit(&state->somebody_owes, false, memory_order_relaxed);
-        lock_release(&state->lock);
-        if (!node)
-            return;
-        qp = list_entry(node, struct qp, route.owing);
-        lock_acquire(&qp->lock);
-        settle(&qp->route.owing_lane, &qp->route.owing);
-        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && responder_owes(&qp->transport))
-            route_run(qp);
-        kick = qp_take_kick(qp, false);
-        lock_release(&qp->lock);
-        route_ring(&kick);
     }
 }
 

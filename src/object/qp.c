@@ -172,7 +172,6 @@ static struct qp *slot_take(uint32_t *ret_slot)
         lock_init(&qp->post_lock);
         pthread_mutex_init(&qp->ibv.mutex, NULL);
         pthread_cond_init(&qp->ibv.cond, NULL);
-        list_init(&qp->route.owing);
         list_init(&qp->route.blocked);
         list_init(&qp->route.waiting);
         qp->record = segment_qp(slot);

@@ -29,9 +29,9 @@ struct link;
 struct qp_route {
     struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
     struct lane *reply_lane;   /* where the last request came from: answers go back on it */
-    struct lane *owing_lane;   /* non-NULL: in that lane's list of QPs that owe acknowledgements */
     struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
-    struct list owing, blocked;
+    bool answer_due;           /* in the list of a lane whose batch is under way */
+    struct list blocked;
     struct list
         waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
     uint8_t waits_for;      /* enum route_wait */
