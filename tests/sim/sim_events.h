@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Between sim.c and owner.c. */
+#ifndef TESTS_SIM_SIM_EVENTS_H
+#define TESTS_SIM_SIM_EVENTS_H
+
+#include "sim.h"
+
+enum event_kind { EVENT_PACKET, EVENT_TIMER, EVENT_KICK, EVENT_CALL };
+
+struct sim_event {
+    ns_t at;
+    uint64_t sequence;
+    enum event_kind kind;
+    struct sim_qp *qp; /* PACKET: who sent it */
+    uint64_t generation;
+    struct packet packet;
+    unsigned char *payload;
+    struct packet_reference *reference;
+    void (*call)(struct sim *sim, void *argument);
+    void *argument;
+};
+
+void sim_push_event(struct sim *sim, ns_t delay, struct sim_event event);
+struct sim_event sim_pop_event(struct sim *sim);
+
+extern const struct transport_ports sim_ports;
+void sim_receives_push(struct sim_receives *receives, uint64_t wr_id, const struct wqe_sge *sge,
+                       unsigned num_sge);
+/* The end of a batch. */
+void sim_settle(struct sim_qp *qp, bool lazy);
+
+#endif

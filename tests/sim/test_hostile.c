@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Peers that do not keep to the rules, strangers, and answers to nothing. */
+#include "stage.h"
+
+static struct packet request_of(const struct stage *stage, uint8_t opcode, uint32_t psn_offset)
+{
+    return (struct packet){
+        .opcode = opcode,
+        .pkey = 0xffff,
+        .dest_qpn = stage->b->record.qpn,
+        .src_qpn = stage->a->record.qpn,
+        .psn = psn_add(stage->b->record.responder.expected_psn, psn_offset),
+        .rkey = stage->far->rkey,
+        .address = stage->far->address,
+        .dma_length = 8,
+    };
+}
+
+static const uint8_t bytes[16384];
+
+static void assert_request_error(struct sim *sim, struct packet packet, bool access)
+{
+    struct sim_qp *b = sim->qps[1];
+
+    packet.payload = bytes;
+    sim_inject(b, &packet);
+    assert_int_equal(b->access_errors, access);
+    assert_int_equal(b->request_errors, !access);
+    assert_int_equal(b->responder_failures, 1);
+    assert_int_equal(b->record.state, IBV_QPS_ERR);
+}
+
+static void middle_without_first(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+
+    assert_request_error(sim, request_of(&stage, OP_SEND_MIDDLE, 0), false);
+}
+
+static void reserved_operation(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+
+    assert_request_error(sim, request_of(&stage, 0x1e, 0), false);
+}
+
+static void first_in_the_middle(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet packet = request_of(&stage, OP_WRITE_FIRST, 0);
+
+    packet.payload = bytes;
+    packet.payload_length = sim->link.properties.mtu;
+    packet.dma_length = SIZE;
+    sim_inject(stage.b, &packet);
+    assert_int_equal(stage.b->record.responder.message, MESSAGE_WRITE);
+    assert_request_error(sim, request_of(&stage, OP_SEND_ONLY, 0), false);
+}
+
+static void write_longer_than_announced(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet packet = request_of(&stage, OP_WRITE_ONLY, 0);
+
+    packet.payload_length = 9;
+    assert_request_error(sim, packet, true);
+    assert_int_equal(stage.far->bytes[8], 0);
+}
+
+static void write_shorter_than_announced(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet packet = request_of(&stage, OP_WRITE_ONLY, 0);
+
+    packet.payload_length = 7;
+    assert_request_error(sim, packet, true);
+}
+
+static void payload_longer_than_the_mtu(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet packet = request_of(&stage, OP_WRITE_ONLY, 0);
+
+    packet.payload_length = packet.dma_length = sim->link.properties.mtu + 1;
+    assert_request_error(sim, packet, false);
+}
+
+static void references_longer_than_the_message(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet_reference references[40] = {{0, UINT64_MAX}, {0, 9}};
+    struct packet packet = request_of(&stage, OP_WRITE_ONLY, 0);
+
+    packet.flags = PACKET_BY_REFERENCE;
+    packet.reference = references;
+    packet.reference_count = 2;
+    assert_request_error(sim, packet, false);
+}
+
+static void too_many_references(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet_reference references[40] = {{0, 8}};
+    struct packet packet = request_of(&stage, OP_WRITE_ONLY, 0);
+
+    packet.flags = PACKET_BY_REFERENCE;
+    packet.reference = references;
+    packet.reference_count = PACKET_REFERENCES + 1;
+    assert_request_error(sim, packet, false);
+}
+
+static void read_with_other_references_than_length(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet_reference references[40] = {{0, 9}};
+    struct packet packet = request_of(&stage, OP_READ_REQUEST, 0);
+
+    packet.flags = PACKET_BY_REFERENCE;
+    packet.reference = references;
+    packet.reference_count = 1;
+    assert_request_error(sim, packet, true);
+}
+
+static void reads_pile_up(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+
+    stage.b->record.responder.resources = 2;
+    for (unsigned i = 0; i < 2; i++) {
+        struct packet packet = request_of(&stage, OP_READ_REQUEST, 0);
+
+        transport_receive(&stage.b->transport, &packet);
+    }
+    assert_int_equal(stage.b->access_errors, 0);
+    assert_request_error(sim, request_of(&stage, OP_READ_REQUEST, 0), true);
+}
+
+static void stranger_is_not_heard(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct sim_qp *c = sim_qp(&sim->node[0], IBV_QPT_RC);
+
+    sim_to_rtr(c, stage.b, 0);
+    sim_to_rts(c, stage.b->record.responder.expected_psn.value);
+    sim_post_recv(stage.b, 11, &SGE(stage.far, 0, 8), 1);
+    sim_post_send(c, &stage.wr);
+    sim_run(sim);
+    assert_sent(c, 0, 2, VERDICT_RETRY_EXCEEDED);
+    assert_int_equal(stage.b->received_count, 0);
+    assert_int_equal(c->record.sender.retransmissions, 7);
+}
+
+static void other_partition_is_not_heard(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet packet = request_of(&stage, OP_SEND_ONLY, 0);
+
+    packet.pkey = 0x8001;
+    assert_false(transport_receive(&stage.b->transport, &packet));
+    packet.pkey = 0x7fff;
+    assert_true(transport_receive(&stage.b->transport, &packet));
+}
+
+/* Answers to nothing, or of the wrong kind. */
+static void made_up_answers(struct sim *sim)
+{
+    static const uint8_t operations[] = {OP_ACKNOWLEDGE,         OP_ATOMIC_ACKNOWLEDGE,
+                                         OP_READ_RESPONSE_FIRST, OP_READ_RESPONSE_MIDDLE,
+                                         OP_READ_RESPONSE_LAST,  OP_READ_RESPONSE_ONLY};
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+
+    for (unsigned i = 0; i < array_size(operations); i++) {
+        struct packet packet = {
+            .opcode = operations[i],
+            .pkey = 0xffff,
+            .src_qpn = stage.b->record.qpn,
+            .dest_qpn = stage.a->record.qpn,
+            .payload = bytes,
+            .payload_length = 8,
+        };
+
+        for (int offset = -3; offset < 3; offset++) {
+            for (unsigned syndrome = 0; syndrome < 256; syndrome += 31) {
+                packet.psn = psn_add(stage.a->record.sender.next_psn, (uint32_t)offset);
+                packet.syndrome = (uint8_t)syndrome;
+                sim_inject(stage.a, &packet);
+            }
+        }
+    }
+    assert_int_equal(stage.a->record.state, IBV_QPS_RTS);
+    assert_int_equal(stage.a->sent_count, 0);
+}
+
+static void expect_bad_response(struct sim *sim, enum ibv_wr_opcode opcode, uint8_t operation,
+                                uint32_t length)
+{
+    struct stage stage = set_stage(sim, opcode, opcode == IBV_WR_RDMA_READ ? 12 : 8);
+    struct packet packet = {
+        .opcode = operation,
+        .pkey = 0xffff,
+        .src_qpn = stage.b->record.qpn,
+        .dest_qpn = stage.a->record.qpn,
+        .psn = stage.a->record.sender.next_psn,
+        .payload = bytes,
+        .payload_length = length,
+    };
+
+    sim_post_send(stage.a, &stage.wr);
+    sim_inject(stage.a, &packet);
+    assert_sent(stage.a, 0, 2, VERDICT_BAD_RESPONSE);
+    assert_int_equal(stage.a->record.state, IBV_QPS_ERR);
+    assert_true(sim_is_pattern(stage.local->bytes, SIZE, 1));
+}
+
+static void response_of_wrong_length(struct sim *sim)
+{
+    expect_bad_response(sim, IBV_WR_RDMA_READ, OP_READ_RESPONSE_ONLY, 13);
+    expect_bad_response(sim, IBV_WR_RDMA_READ, OP_READ_RESPONSE_ONLY, 11);
+}
+
+static void response_of_wrong_kind(struct sim *sim)
+{
+    expect_bad_response(sim, IBV_WR_RDMA_READ, OP_READ_RESPONSE_MIDDLE, 12);
+    expect_bad_response(sim, IBV_WR_RDMA_READ, OP_ATOMIC_ACKNOWLEDGE, 0);
+    expect_bad_response(sim, IBV_WR_ATOMIC_FETCH_AND_ADD, OP_READ_RESPONSE_ONLY, 8);
+    expect_bad_response(sim, IBV_WR_SEND, OP_READ_RESPONSE_ONLY, 8);
+}
+
+static const struct scenario scenarios[] = {
+    SCENARIO(middle_without_first),
+    SCENARIO(reserved_operation),
+    SCENARIO(first_in_the_middle),
+    SCENARIO(write_longer_than_announced),
+    SCENARIO(write_shorter_than_announced),
+    SCENARIO(payload_longer_than_the_mtu),
+    SCENARIO(references_longer_than_the_message),
+    SCENARIO(too_many_references),
+    SCENARIO(read_with_other_references_than_length),
+    SCENARIO(reads_pile_up),
+    SCENARIO_ON(stranger_is_not_heard, ON_LOCAL),
+    SCENARIO(other_partition_is_not_heard),
+    SCENARIO(made_up_answers),
+    SCENARIO(response_of_wrong_length),
+    SCENARIO(response_of_wrong_kind),
+};
+
+int main(int argc, char **argv)
+{
+    return run_scenarios("hostile", scenarios, array_size(scenarios), argc, argv);
+}
