@@ -64,24 +64,26 @@ uint32_t gather_length(const struct wqe_sge *sge, uint32_t num_sge)
     return (uint32_t)min_of(length, (uint64_t)UINT32_MAX);
 }
 
-unsigned gather_can_reference(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
-                              uint32_t pd, bool write, enum verdict *ret_verdict)
+enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
+                          uint32_t pd, bool write, unsigned *ret_references)
 {
     unsigned count = 0;
+    bool null = false;
 
-    *ret_verdict = VERDICT_OK;
     for (uint32_t i = 0; i < num_sge; i++) {
         struct memory_range range;
+        enum verdict verdict;
 
         if (!sge[i].length)
             continue;
-        *ret_verdict =
-            keys_check_local(qp->keys, pd, sge[i].lkey, sge[i].address, sge[i].length, write, &range);
-        if (*ret_verdict != VERDICT_OK || range.kind == KEY_REGION_NULL)
-            return 0;
+        verdict = keys_check_local(qp->keys, pd, sge[i].lkey, sge[i].address, sge[i].length, write, &range);
+        if (verdict != VERDICT_OK)
+            return verdict;
+        null |= range.kind == KEY_REGION_NULL;
         count++;
     }
-    return count;
+    *ret_references = null ? 0 : count;
+    return VERDICT_OK;
 }
 
 void gather_place(const struct gather *gather, const void *payload)

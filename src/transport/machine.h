@@ -84,9 +84,10 @@ enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *s
                           struct gather *ret_gather);
 /* Bytes in a list; more than 2^32 - 1 is 2^32 - 1. */
 uint32_t gather_length(const struct wqe_sge *sge, uint32_t num_sge);
-/* May these SGEs be named to a peer as references? Their number without empty ones, 0 if not. */
-unsigned gather_can_reference(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
-                              uint32_t pd, bool write, enum verdict *ret_verdict);
+/* Every SGE as a whole, without addresses. How many references would name them to a peer (empty ones need
+ * none); 0: they cannot be named. */
+enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
+                          uint32_t pd, bool write, unsigned *ret_references);
 /* Puts received bytes into the list. */
 void gather_place(const struct gather *gather, const void *payload);
 

@@ -256,7 +256,8 @@ static int withdraw(struct transport_qp *qp, const struct responder_resource *re
     qp->ports->raise_event(qp, IBV_EVENT_QP_ACCESS_ERR);
     responder->message = MESSAGE_DISCARD;
     responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | verdict_nak_code(verdict));
-    responder->owed_psn = psn_add(resource->first_psn, resource->sent / qp->link.mtu);
+    responder->owed_psn =
+        psn_add(resource->first_psn, resource->by_reference ? 0 : resource->sent / qp->link.mtu);
     responder->fails = true;
     return 0;
 }

@@ -70,11 +70,13 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
     if (!qp->link.reference_mtu || wqe->length < qp->link.reference_from || !wqe->length ||
         (wqe->flags & WQE_INLINE))
         return VERDICT_OK;
-    references = gather_can_reference(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd,
-                                      kind == REQUEST_READ, &verdict);
+    verdict = gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd,
+                           kind == REQUEST_READ, &references);
+    if (verdict != VERDICT_OK)
+        return verdict;
     wqe->by_reference =
         references && references <= (kind == REQUEST_READ ? PACKET_READ_REFERENCES : PACKET_REFERENCES);
-    return verdict;
+    return VERDICT_OK;
 }
 
 static enum verdict check_kind(const struct transport_qp *qp, const struct send_wqe *wqe,
@@ -201,9 +203,14 @@ static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, str
     packet->rkey = wqe->rkey;
     packet->address = wqe->remote_address + offset;
     packet->dma_length = wqe->length - offset;
-    /* Not needed before the answer comes, but an answer without a place is worth no question. */
+    if (!wqe->by_reference) {
+        unsigned ignored;
+
+        /* Not needed before the answer comes, but an answer without a place is worth no question. */
+        return gather_check(qp, sge, wqe->num_sge, qp->record->pd, true, &ignored);
+    }
     verdict = gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, true, &gather);
-    if (verdict != VERDICT_OK || !wqe->by_reference)
+    if (verdict != VERDICT_OK)
         return verdict;
     packet->flags |= PACKET_BY_REFERENCE;
     packet->reference = references;

@@ -488,6 +488,53 @@ static void null_region_reads_zero_and_drops_writes(struct sim *sim)
     assert_int_equal(to->bytes[20], 0xaa);
 }
 
+static void read_into_null_region(struct sim *sim)
+{
+    struct sim_qp *a, *b;
+    struct sim_buffer *null = sim_null_region(&sim->node[0]);
+    struct sim_buffer *far = sim_buffer(&sim->node[1], 4000000, IBV_ACCESS_REMOTE_READ);
+    struct sim_wr wr = {
+        .opcode = IBV_WR_RDMA_READ, .num_sge = 1, .rkey = far->rkey, .remote_address = far->address};
+
+    sim_pair(sim, IBV_QPT_RC, &a, &b);
+    wr.sge[0] = (struct wqe_sge){.length = 4000000, .lkey = null->lkey};
+    sim_post_send(a, &wr);
+    sim_run(sim);
+    assert_sent(a, 0, 0, VERDICT_OK);
+    assert_int_equal(a->sent[0].byte_len, 4000000);
+}
+
+/* Requester and responder are one QP: its acknowledgements ride on its own requests. */
+static void connected_to_itself(struct sim *sim)
+{
+    struct sim_qp *a = sim_qp(&sim->node[0], IBV_QPT_RC);
+    struct sim_buffer *buffer = sim_buffer(&sim->node[0], 200000, ACCESS);
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
+
+    sim_to_init(a);
+    sim_to_rtr(a, a, 5);
+    sim_to_rts(a, 5);
+    sim_pattern(buffer->bytes, 100000, 1);
+    for (unsigned i = 0; i < 12; i++) {
+        struct sim_wr wr = {.wr_id = i,
+                            .opcode = opcodes[i % 3],
+                            .num_sge = 1,
+                            .sge = {SGE(buffer, i % 3 == 2 ? 100000 : 0, i < 6 ? 8 : 100000)},
+                            .rkey = buffer->rkey,
+                            .remote_address = buffer->address + (i % 3 == 2 ? 0 : 100000)};
+
+        if (i % 3 == 0)
+            sim_post_recv(a, i, &SGE(buffer, 100000, 100000), 1);
+        sim_post_send(a, &wr);
+    }
+    sim_run(sim);
+    assert_int_equal(a->sent_count, 12);
+    for (unsigned i = 0; i < 12; i++)
+        assert_sent(a, i, i, VERDICT_OK);
+    assert_int_equal(a->received_count, 4);
+    assert_true(sim_is_pattern(buffer->bytes + 100000, 100000, 1));
+}
+
 static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
 {
     struct sim_qp *a, *b;
@@ -612,6 +659,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(comm_est_once_before_rts),
     SCENARIO(shared_receives),
     SCENARIO(null_region_reads_zero_and_drops_writes),
+    SCENARIO(read_into_null_region),
+    SCENARIO(connected_to_itself),
     SCENARIO(windows_are_bound_and_invalidated_in_order),
     SCENARIO(psn_wraps),
     SCENARIO_ON(two_gigabytes, ON_RING),
