@@ -11,7 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* syscall() reports through errno; ours report through the value and leave errno as it was. */
+/* Arguments of syscall() that are longs in the kernel must be longs here: the seventh goes over the stack,
+ * where the upper half of an int is whatever lay there.
+ *
+ * syscall() reports through errno; ours report through the value and leave errno as it was. */
 static long value_or_error(long result, int saved_errno)
 {
     if (result == -1) {
@@ -86,7 +89,7 @@ ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long
 {
     int saved = errno;
 
-    return value_or_error(syscall(SYS_process_vm_readv, pid, local, local_count, remote, remote_count, 0),
+    return value_or_error(syscall(SYS_process_vm_readv, pid, local, local_count, remote, remote_count, 0UL),
                           saved);
 }
 
@@ -95,7 +98,7 @@ ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned lon
 {
     int saved = errno;
 
-    return value_or_error(syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, 0),
+    return value_or_error(syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, 0UL),
                           saved);
 }
 
