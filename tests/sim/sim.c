@@ -331,7 +331,7 @@ struct sim *sim_new(const struct sim_link *link, uint64_t seed)
     return sim;
 }
 
-void sim_free(struct sim *sim)
+void sim_drop_packets(struct sim *sim)
 {
     while (sim->events) {
         struct sim_event event = sim_pop_event(sim);
@@ -339,16 +339,29 @@ void sim_free(struct sim *sim)
         free(event.payload);
         free(event.reference);
     }
-    free(sim->heap);
-    for (unsigned i = 0; i < sim->qp_count; i++) {
-        struct sim_qp *qp = sim->qps[i];
+}
 
-        free(qp->transport.send_queue);
-        free(qp->own.slots);
-        free(qp->sent);
-        free(qp->received);
-        free(qp);
-    }
+static void free_qp(struct sim_qp *qp)
+{
+    free(qp->transport.send_queue);
+    free(qp->own.slots);
+    free(qp->sent);
+    free(qp->received);
+    free(qp);
+}
+
+void sim_drop_pair(struct sim_qp *a, struct sim_qp *b)
+{
+    free_qp(a);
+    free_qp(b);
+}
+
+void sim_free(struct sim *sim)
+{
+    sim_drop_packets(sim);
+    free(sim->heap);
+    for (unsigned i = 0; i < sim->qp_count; i++)
+        free_qp(sim->qps[i]);
     for (unsigned i = 0; i < array_size(sim->node); i++) {
         while (sim->node[i].buffers) {
             struct sim_buffer *buffer = sim->node[i].buffers;

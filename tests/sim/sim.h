@@ -101,7 +101,8 @@ struct sim {
     struct sim_event *heap;
     size_t events, capacity;
     uint64_t sequence;
-    bool refuse_pull; /* references are unreadable */
+    bool refuse_pull;    /* references are unreadable */
+    bool made_up_memory; /* references lead nowhere, but can be read and written */
     bool trace;
     void (*on_packet)(struct sim *sim, struct packet *packet); /* looks at or changes what is delivered */
     void (*on_take)(struct sim_qp *qp);
@@ -169,6 +170,9 @@ void sim_run(struct sim *sim);
 void sim_at(struct sim *sim, ns_t delay, void (*call)(struct sim *sim, void *argument), void *argument);
 /* The owner's turn for a QP: runs both machines. */
 void sim_kick(struct sim_qp *qp);
+/* Forgets everything that is on its way, timers too; and a pair of QPs (the test took them out of qps[]). */
+void sim_drop_packets(struct sim *sim);
+void sim_drop_pair(struct sim_qp *a, struct sim_qp *b);
 /* A packet out of nowhere, to a QP. */
 void sim_inject(struct sim_qp *qp, const struct packet *packet);
 

@@ -226,6 +226,73 @@ static void response_of_wrong_kind(struct sim *sim)
     expect_bad_response(sim, IBV_WR_SEND, OP_READ_RESPONSE_ONLY, 8);
 }
 
+/* Anything at all, mostly near what would be right: nothing outside the regions is touched, and nothing
+ * hangs. */
+static void made_up_packets(struct sim *sim)
+{
+    struct sim_buffer *local = sim_buffer(&sim->node[0], SIZE, ACCESS);
+    struct sim_buffer *far = sim_buffer(&sim->node[1], SIZE, ACCESS);
+    struct stage stage = {0};
+
+    sim->made_up_memory = true;
+    for (unsigned i = 0; i < 20000; i++) {
+        struct packet_reference references[PACKET_REFERENCES + 2];
+        struct packet packet = {0};
+        bool back = sim_below(sim, 4) == 0;
+        struct sim_qp *to;
+
+        if (!stage.a) {
+            sim_pair(sim, sim_below(sim, 4) ? IBV_QPT_RC : IBV_QPT_UC, &stage.a, &stage.b);
+            sim->qp_count -= 2; /* one pair at a time; kept below */
+            stage.wr = (struct sim_wr){.num_sge = 1, .rkey = far->rkey, .remote_address = far->address};
+        }
+        if (!sim_below(sim, 8) && !sim_send_queue_is_full(stage.a)) {
+            stage.wr.opcode = sim_below(sim, 2) ? IBV_WR_RDMA_READ : IBV_WR_ATOMIC_FETCH_AND_ADD;
+            stage.wr.sge[0] = SGE(local, 0, stage.wr.opcode == IBV_WR_RDMA_READ ? sim_below(sim, SIZE) : 8);
+            sim_queue_send(stage.a, &stage.wr);
+            sender_run(&stage.a->transport);
+        }
+        if (stage.b->own.posted - stage.b->own.taken < 3)
+            sim_post_recv(stage.b, 0, &SGE(far, sim_below(sim, 100), sim_below(sim, 30000)), 1);
+        to = back ? stage.a : stage.b;
+        packet.opcode =
+            (uint8_t)(sim_below(sim, 20) ? to->record.type == IBV_QPT_UC ? SERVICE_UC + sim_below(sim, 24)
+                                                                         : sim_below(sim, 24)
+                                         : sim_random(sim));
+        packet.flags = (uint8_t)(sim_below(sim, 3) ? PACKET_ACK_REQUEST : sim_random(sim));
+        packet.pkey = 0xffff;
+        packet.dest_qpn = to->record.qpn;
+        packet.src_qpn = to->record.attributes.dest_qpn;
+        packet.psn = psn_add(back ? to->record.sender.unacked_psn : to->record.responder.expected_psn,
+                             sim_below(sim, 4) ? 0 : sim_below(sim, 20) - 10);
+        packet.ack_psn = psn_add(to->record.sender.unacked_psn, sim_below(sim, 4) - 1);
+        packet.syndrome = (uint8_t)(sim_below(sim, 2) ? 0x1f : sim_random(sim));
+        packet.rkey = sim_below(sim, 5) ? far->rkey : (uint32_t)sim_random(sim);
+        packet.address = sim_below(sim, 5) ? far->address + sim_below(sim, SIZE) : sim_random(sim);
+        packet.dma_length = sim_below(sim, 5) ? sim_below(sim, 20000) : (uint32_t)sim_random(sim);
+        packet.payload = bytes;
+        packet.payload_length = sim_below(sim, 3) ? min_of(packet.dma_length, 8192u) : sim_below(sim, 8192);
+        packet.reference = references;
+        packet.reference_count = sim_below(sim, sim_below(sim, 5) ? 4 : array_size(references) + 1);
+        for (unsigned j = 0; j < packet.reference_count; j++) {
+            references[j].address = sim_random(sim);
+            references[j].length = sim_below(sim, 20) ? sim_below(sim, 20000) : sim_random(sim);
+        }
+        if (!(packet.flags & PACKET_BY_REFERENCE))
+            packet.reference_count = 0;
+        sim_inject(to, &packet);
+        if (stage.a->record.state != IBV_QPS_RTS || stage.b->record.state != IBV_QPS_RTS ||
+            stage.b->received_count > SIM_LOG - 100 || stage.a->sent_count > SIM_LOG - 100) {
+            sim_drop_packets(sim);
+            sim_drop_pair(stage.a, stage.b);
+            stage.a = NULL;
+        }
+    }
+    sim_drop_packets(sim);
+    if (stage.a)
+        sim_drop_pair(stage.a, stage.b);
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO(middle_without_first),
     SCENARIO(reserved_operation),
@@ -240,6 +307,7 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(stranger_is_not_heard, ON_LOCAL),
     SCENARIO(other_partition_is_not_heard),
     SCENARIO(made_up_answers),
+    SCENARIO(made_up_packets),
     SCENARIO(response_of_wrong_length),
     SCENARIO(response_of_wrong_kind),
 };
