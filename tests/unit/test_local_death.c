@@ -158,7 +158,7 @@ static void forks_and_dies(unsigned number)
             CHECK(count_fds() < fds - 4); /* epoll, eventfd, timerfd, block, socket, pidfd are gone */
             /* It may begin anew, as a process of its own. */
             side_up();
-            CHECK(find_link(publish_qpn(2)) != link);
+            CHECK(link_is_self(find_link(publish_qpn(2))));
             CHECK(find_link(other) && link_can_reference(find_link(other)));
         } /* else it keeps all our descriptors, as a raw clone() would */
         atomic_store(&board->word[6], 1);
