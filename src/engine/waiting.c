@@ -167,7 +167,7 @@ void route_run_ready(void)
     }
 }
 
-/* local_ops.resolved: helper thread. */
+/* local_ops.resolved: helper thread, in no rundown section; those that run read registered memory. */
 void route_resolved(uint32_t block, struct link *link)
 {
     struct list found;
@@ -175,6 +175,7 @@ void route_resolved(uint32_t block, struct link *link)
 
     multicast_resolved();
     list_init(&found);
+    rundown_enter();
     lock_acquire(&waiting_lock);
     while ((node = list_pop_front(&waiting_for_owner)))
         list_push_back(&found, node);
@@ -201,6 +202,7 @@ void route_resolved(uint32_t block, struct link *link)
         lock_release(&qp->lock);
         route_ring(&kick);
     }
+    rundown_exit();
 }
 
 static struct qp *pop_blocked(struct lane_state *state)
