@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/sys.h"
 #include "base/types.h"
 
 static const char *const level_names[] = {"none", "error", "warn", "info", "debug"};
@@ -52,7 +53,6 @@ void log_message(enum log_level level, const char *format, ...)
     length = min_of(length, (int)sizeof(line) - 2);
     line[length++] = '\n';
     /* One write, so that lines of several processes do not mix; if stderr is gone there is nobody to tell. */
-    if (write(STDERR_FILENO, line, (size_t)length) < 0)
-        errno = saved;
+    (void)sys_write(STDERR_FILENO, line, (size_t)length);
     errno = saved;
 }

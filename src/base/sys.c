@@ -84,6 +84,20 @@ int sys_pidfd_open(pid_t pid)
     return (int)value_or_error(syscall(SYS_pidfd_open, pid, 0), saved);
 }
 
+ssize_t sys_write(int fd, const void *data, size_t length)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_write, fd, data, length), saved);
+}
+
+ssize_t sys_send(int fd, const void *data, size_t length, int flags)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_sendto, fd, data, length, flags, NULL, 0L), saved);
+}
+
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count)
 {

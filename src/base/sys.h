@@ -33,6 +33,10 @@ int sys_memfd_create(const char *name, unsigned flags);
  * them. */
 int sys_punch_hole(int fd, off_t offset, off_t length);
 int sys_pidfd_open(pid_t pid);
+/* Not cancellation points, unlike libc's: a thread that is being cancelled must not end with our locks held
+ * or inside a rundown section. */
+ssize_t sys_write(int fd, const void *data, size_t length);
+ssize_t sys_send(int fd, const void *data, size_t length, int flags);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count);
 ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,

@@ -366,12 +366,11 @@ struct link *link_table_get(uint32_t block)
 void link_ring(struct link *link)
 {
     static const char doorbell;
-    int saved = errno;
 
     if (link->is_self)
         local_ring_self();
-    else if (send(link->socket.fd, &doorbell, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-        errno = saved; /* full: it is rung already; closed: the helper thread will see that too */
+    else /* full: it is rung already; closed: the helper thread will see that too */
+        (void)sys_send(link->socket.fd, &doorbell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* --- what the door tells

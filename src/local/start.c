@@ -124,10 +124,8 @@ int local_event_fd(void)
 void local_kick(void)
 {
     static const uint64_t one = 1;
-    int saved = errno;
 
-    if (write(kick.fd, &one, sizeof(one)) < 0)
-        errno = saved; /* the counter is full: it is readable anyhow */
+    (void)sys_write(kick.fd, &one, sizeof(one)); /* where the counter is full it is readable anyhow */
 }
 
 void local_ring_self(void)
