@@ -37,17 +37,18 @@
 
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool running;
-static int epoll_fd = -1, kick_fd = -1;
+static int epoll_fd = -1;
+static _Atomic int kick_fd = -1; /* any thread kicks, also while another one starts the helper */
 
 void helper_kick(void)
 {
     const uint64_t one = 1;
-    int saved = errno;
+    int fd = atomic_load_explicit(&kick_fd, memory_order_relaxed);
+    ssize_t error = fd < 0 ? 0 : sys_write(fd, &one, sizeof(one));
 
     /* A full counter is as good as a kick; before the thread runs nobody needs one. */
-    if (kick_fd >= 0 && write(kick_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-        log_error("eventfd: errno %d", errno);
-    errno = saved;
+    if (error < 0 && error != -EAGAIN)
+        log_error("eventfd: errno %d", (int)-error);
 }
 
 static uint32_t application_polls(void)
@@ -185,6 +186,11 @@ static void *helper_main(void *argument)
         int count = epoll_wait(epoll_fd, events, (int)array_size(events), watching ? TICK_MS : -1);
         uint32_t polls;
 
+        if (count < 0 && errno != EINTR) {
+            /* Somebody closed descriptors that he does not know. Better no helper than one that spins. */
+            log_error("the helper thread ends: its descriptors are gone, errno %d", errno);
+            return NULL;
+        }
         for (int i = 0; i < count; i++)
             dispatch(events[i].data.fd);
         /* What a doorbell announced is taken at once, also where an application polls: it may just have
@@ -217,13 +223,18 @@ static int open_descriptors(void)
 {
     int error;
 
+    int fd;
+
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (epoll_fd < 0 || kick_fd < 0)
+    if (epoll_fd < 0)
         return -errno;
+    fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    atomic_store_explicit(&kick_fd, fd, memory_order_relaxed);
     error = timers_open();
     if (!error)
-        error = watch(kick_fd);
+        error = watch(fd);
     if (!error)
         error = watch(timers_fd());
     if (!error)
@@ -231,6 +242,30 @@ static int open_descriptors(void)
     if (!error)
         error = watch(interfaces_monitor_fd());
     return error;
+}
+
+static void close_descriptors(void)
+{
+    int fd = atomic_exchange_explicit(&kick_fd, -1, memory_order_relaxed);
+
+    if (epoll_fd >= 0)
+        close(epoll_fd);
+    if (fd >= 0)
+        close(fd);
+    epoll_fd = -1;
+    timers_close();
+}
+
+static size_t default_stack_size(void)
+{
+    pthread_attr_t attributes;
+    size_t size = 8u << 20;
+
+    if (pthread_attr_init(&attributes) == 0) {
+        pthread_attr_getstacksize(&attributes, &size);
+        pthread_attr_destroy(&attributes);
+    }
+    return size;
 }
 
 static int create_thread(void)
@@ -247,6 +282,10 @@ static int create_thread(void)
     pthread_attr_setstacksize(&attributes, 256 * 1024);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&thread, &attributes, helper_main, NULL);
+    if (error == EINVAL) { /* a program with much thread-local memory: it is part of the stack */
+        pthread_attr_setstacksize(&attributes, default_stack_size());
+        error = pthread_create(&thread, &attributes, helper_main, NULL);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return -error;
@@ -261,13 +300,16 @@ int helper_start(void)
         return 0;
     lock_acquire(&start_lock);
     if (!atomic_load_explicit(&running, memory_order_relaxed)) {
-        error = epoll_fd < 0 ? open_descriptors() : 0;
+        error = open_descriptors();
         if (!error)
             error = create_thread();
-        if (error)
+        if (error) {
+            /* All or nothing: the next try begins anew. */
+            close_descriptors();
             log_error("the helper thread does not start: errno %d", -error);
-        else
+        } else {
             atomic_store_explicit(&running, true, memory_order_release);
+        }
     }
     lock_release(&start_lock);
     errno = saved;
@@ -276,12 +318,8 @@ int helper_start(void)
 
 void helper_after_fork_in_child(void)
 {
-    if (epoll_fd >= 0)
-        close(epoll_fd);
-    if (kick_fd >= 0)
-        close(kick_fd);
-    epoll_fd = kick_fd = -1;
-    timers_close();
+    timers_after_fork_in_child();
+    close_descriptors();
     lock_init(&start_lock);
     atomic_store_explicit(&running, false, memory_order_relaxed);
 }

@@ -96,6 +96,7 @@ extern _Atomic uint32_t progress_application_polls;
 int timers_open(void);
 int timers_fd(void);
 void timers_close(void);
+void timers_after_fork_in_child(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);

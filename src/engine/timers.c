@@ -3,6 +3,7 @@
  * epoll set. */
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -20,26 +21,9 @@ static _Atomic uint32_t
     moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
 static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
 
-int timers_open(void)
-{
-    timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    return timer_fd < 0 ? -errno : 0;
-}
-
 int timers_fd(void)
 {
     return timer_fd;
-}
-
-/* In the child of a fork; the heap's entries belong to inherited objects. */
-void timers_close(void)
-{
-    if (timer_fd >= 0)
-        close(timer_fd);
-    timer_fd = -1;
-    timer_fd_at = NS_NEVER;
-    lock_init(&timers_lock);
-    qp_timers.count = moderation_timers.count = 0;
 }
 
 /* timers_lock held. */
@@ -59,6 +43,40 @@ static void program(void)
     if (timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL) == 0)
         timer_fd_at = at;
     errno = saved;
+}
+
+int timers_open(void)
+{
+    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+
+    if (fd < 0)
+        return -errno;
+    lock_acquire(&timers_lock);
+    timer_fd = fd;
+    timer_fd_at = NS_NEVER;
+    program(); /* what was set before there was a thread to fire it */
+    lock_release(&timers_lock);
+    return 0;
+}
+
+void timers_close(void)
+{
+    lock_acquire(&timers_lock);
+    if (timer_fd >= 0)
+        close(timer_fd);
+    timer_fd = -1;
+    lock_release(&timers_lock);
+}
+
+/* The entries of the heaps are inherited objects, and the lock may have been held in the middle of a change.
+ */
+void timers_after_fork_in_child(void)
+{
+    lock_init(&timers_lock);
+    memset(&qp_timers, 0, sizeof(qp_timers));
+    memset(&moderation_timers, 0, sizeof(moderation_timers));
+    atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
+    atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
 }
 
 static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
