@@ -22,6 +22,8 @@ static void thread_ended(void *record)
 {
     struct rundown_thread *self = record;
 
+    /* Destructors of the program that run after this one may call verbs: they get a record anew. */
+    rundown_self = NULL;
     atomic_store_explicit(&self->in_use, 0, memory_order_release);
 }
 
@@ -85,6 +87,9 @@ void rundown_wait(void)
 
 void rundown_after_fork_in_child(void)
 {
+    /* The registration comes with the address space, but nobody promises that. */
+    if (!rundown_needs_fence)
+        rundown_needs_fence = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
          thread = thread->next) {
         if (thread == rundown_self)
