@@ -31,8 +31,7 @@ static const struct object_ports ports = {
  * generation (context_is_inherited). */
 static void after_fork_in_child(void)
 {
-    if (!started)
-        return;
+    /* Also where it was not started yet: another thread may have been about to. */
     rundown_after_fork_in_child();
     lock_init(&start_lock);
     started = false;

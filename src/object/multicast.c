@@ -121,3 +121,9 @@ void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void 
         lock_release(&qp->lock);
     }
 }
+
+void multicast_forget_attachments(void)
+{
+    lock_init(&attachments_lock);
+    list_init(&attachments); /* may be half linked: the entries are lost */
+}

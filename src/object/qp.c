@@ -423,6 +423,8 @@ int qp_destroy(struct qp *qp)
 /* The child of a fork starts with no QPs; those it inherited stay as they are, unreachable by number. */
 void qp_after_fork_in_child(void)
 {
+    qp_table_after_fork_in_child();
+    multicast_forget_attachments();
     for (uint32_t slot = 0; slot < atomic_load_explicit(&slots_used, memory_order_relaxed); slot++) {
         struct qp *qp = atomic_exchange_explicit(&slots[slot], NULL, memory_order_relaxed);
 

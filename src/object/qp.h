@@ -134,7 +134,7 @@ void qp_fail_on_overrun(struct qp *qp);
  * more to do at once (transport bounds what it does per call). */
 bool qp_run_sender(struct qp *qp);
 
-/* In the child of a fork: no QP is found by number any more. */
+/* In the child of a fork: no QP is found by number any more, and none is attached to a group. */
 void qp_after_fork_in_child(void);
 
 /* object/post.c: 0 or -errno with *bad_wr. */

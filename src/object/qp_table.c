@@ -38,3 +38,8 @@ void qp_table_remove(uint32_t qpn)
     if (block)
         atomic_store_explicit(&block[qpn & (QP_TABLE_BLOCK_SIZE - 1)], NULL, memory_order_release);
 }
+
+void qp_table_after_fork_in_child(void)
+{
+    lock_init(&writers);
+}

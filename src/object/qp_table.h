@@ -28,5 +28,7 @@ static inline struct qp *qp_table_find(uint32_t qpn)
 
 int qp_table_insert(uint32_t qpn, struct qp *qp);
 void qp_table_remove(uint32_t qpn);
+/* In the child of a fork; its lock may have been held. */
+void qp_table_after_fork_in_child(void);
 
 #endif
