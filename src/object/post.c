@@ -229,6 +229,9 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     error = context_is_inherited(qp->context) ? -EIO : post_check_opcode(qp, IBV_WR_BIND_MW);
     if (error)
         return error;
+    /* A batch that is being built has slots behind `posted`. */
+    if (qp->is_extended)
+        lock_acquire(&qp->post_lock);
     rundown_enter();
     lock_acquire(&qp->lock);
     posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
@@ -250,6 +253,8 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     lock_release(&qp->lock);
     qp_ports->kick(qp, &kick);
     rundown_exit();
+    if (qp->is_extended)
+        lock_release(&qp->post_lock);
     return error;
 }
 
