@@ -313,19 +313,16 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
 
-int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp)
+/* Lock held: the slot is not new to those who visit all QPs, nor to a timer that ran out as its last QP went.
+ */
+static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_init_attr_ex *attributes)
 {
-    uint32_t slot, qpn;
-    struct qp *qp;
-    int error = check_create(pd, attributes);
+    uint32_t qpn;
+    int error;
 
-    if (error)
-        return error;
-    qp = slot_take(&slot);
-    if (!qp)
-        return -ENOMEM;
     memset(qp->record, 0, sizeof(*qp->record));
     memset(&qp->transport, 0, sizeof(qp->transport));
+    atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
     qp->slot = slot;
     qp->pd = pd;
     qp->context = pd->context;
@@ -344,10 +341,10 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
     qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd->number;
     error = allocate_queues(qp, attributes);
     if (error)
-        goto free_slot;
+        goto free_queues;
     error = use_parts(qp);
     if (error)
-        goto free_slot;
+        goto free_queues;
     error = qp_ports->allocate_number(&qpn);
     if (error)
         goto drop_parts;
@@ -359,18 +356,37 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
     error = qp_table_insert(qpn, qp);
     if (error)
         goto release_number;
-    /* The record goes live last: qp_lock_number() and readers of the segment go by it. */
+    /* Last: readers of the segment go by it. */
     atomic_store_explicit(&qp->record->qpn, qpn, memory_order_release);
-    *ret_qp = qp;
     return 0;
 
 release_number:
     qp_ports->release_number(qpn);
 drop_parts:
     unuse_parts(qp);
-free_slot:
+free_queues:
     release_queues(qp);
-    number_return(&pool_qps, slot);
+    return error;
+}
+
+int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp)
+{
+    int error = context_is_inherited(pd->context) ? -EIO : check_create(pd, attributes);
+    uint32_t slot;
+    struct qp *qp;
+
+    if (error)
+        return error;
+    qp = slot_take(&slot);
+    if (!qp)
+        return -ENOMEM;
+    lock_acquire(&qp->lock);
+    error = assemble(qp, slot, pd, attributes);
+    lock_release(&qp->lock);
+    if (error)
+        number_return(&pool_qps, slot);
+    else
+        *ret_qp = qp;
     return error;
 }
 
@@ -395,6 +411,7 @@ int qp_destroy(struct qp *qp)
     /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
      */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
+    atomic_store_explicit(&qp->record->dying_qpn, qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
@@ -415,6 +432,7 @@ int qp_destroy(struct qp *qp)
     ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed);
     unuse_parts(qp);
     release_queues(qp);
+    atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     number_return(&pool_qps, qp->slot);
     return 0;

@@ -64,6 +64,7 @@ struct qp {
     uint32_t create_flags;
     uint64_t send_ops;
     struct ack_account async_events;
+    _Atomic uint32_t reset_at; /* sender.posted at the last RESET: what was posted before occupies nothing */
     struct qp_route route;
     /* extended posting, under post_lock */
     uint32_t build_posted; /* counter after the WRs built so far */

@@ -13,11 +13,15 @@ static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
     atomic_store_explicit(&qp->record->state, (uint32_t)state, memory_order_release);
 }
 
-/* Send slots that are free; under the QP's lock. Acquire: partner of qp_retire_sends(). */
+/* Send slots that are free; under the QP's lock or that of posting. Acquire: partner of qp_retire_sends(). */
 static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
 {
-    return qp->record->send_depth -
-           (posted - atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire));
+    uint32_t retired = atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire);
+    uint32_t reset_at = atomic_load_explicit(&qp->reset_at, memory_order_relaxed);
+
+    if (unlikely((int32_t)(reset_at - retired) > 0))
+        retired = reset_at;
+    return qp->record->send_depth - (posted - retired);
 }
 
 /* An empty list may be NULL, which memcpy() must not see. */

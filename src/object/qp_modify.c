@@ -74,21 +74,11 @@ static void apply_attributes(struct qp *qp, const struct ibv_qp_attr *from, int 
         to->sq_drained_event = from->en_sqd_async_notify != 0;
 }
 
-/* Counters go on where they were: a completion of before that is being polled just now frees nothing
- * (qp_retire_sends). */
-static void restart_counters(struct sender *sender, uint32_t posted)
-{
-    sender->next = sender->begun = sender->completed = posted;
-    atomic_store_explicit(&sender->retired, posted, memory_order_relaxed);
-    atomic_store_explicit(&sender->posted, posted, memory_order_relaxed);
-}
-
 static void enter_reset(struct qp *qp)
 {
     struct qp_record *record = qp->record;
     uint32_t qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
     uint8_t signal_all = record->attributes.signal_all;
-    uint32_t posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
 
     qp_set_state(qp, IBV_QPS_RESET);
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
@@ -97,7 +87,10 @@ static void enter_reset(struct qp *qp)
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
     sender_reset(&qp->transport);
-    restart_counters(&record->sender, posted);
+    /* Counters never go back. A completion of before that is being polled just now may still set `retired`
+     * behind this. */
+    atomic_store_explicit(&qp->reset_at, atomic_load_explicit(&record->sender.posted, memory_order_relaxed),
+                          memory_order_relaxed);
     responder_reset(&qp->transport);
     qp_release_resources(qp);
     atomic_store_explicit(&record->receive.posted, 0, memory_order_relaxed);

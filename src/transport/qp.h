@@ -138,6 +138,7 @@ struct qp_record {
     uint32_t created_by; /* thread id */
     uint32_t multicast_groups;
     uint32_t events_reported, events_acked;
+    _Atomic uint32_t dying_qpn; /* its number while its destroy waits for acknowledgements; then qpn is 0 */
     struct qp_attributes attributes;
     struct sender sender;
     struct responder responder;
@@ -257,7 +258,8 @@ static inline bool sender_wants_to_run(const struct transport_qp *qp)
     return sender->waiting == SENDER_RUNS &&
            sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
 }
-/* Forgets everything (RESET). */
+/* Forgets everything (RESET), but counters go on where they were; slots of before are free to the owner,
+ * whatever `retired` says. */
 void sender_reset(struct transport_qp *qp);
 
 /* --- responder.c, response.c ---------------------------------------------------------------------- */

@@ -527,10 +527,16 @@ void sender_flush(struct transport_qp *qp)
     sender->waiting = SENDER_RUNS;
 }
 
+/* The counters in front are free-running, and `retired` is somebody else's. */
+#define COUNTERS offsetof(struct sender, next_psn)
+
 void sender_reset(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+
     stop_timer(qp);
-    *sender = (struct sender){0};
+    memset((char *)sender + COUNTERS, 0, sizeof(*sender) - COUNTERS);
+    sender->next = sender->begun = sender->completed = posted;
 }
