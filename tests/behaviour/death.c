@@ -81,7 +81,7 @@ static void a_large_transfer_fails_when_the_peer_dies_in_its_middle(void **state
 static void timeout_0_waits_for_ever_also_for_a_dead_peer(void **state)
 {
     struct end_attr attr = mortal();
-    struct end a2;
+    struct end a2, nobody;
     struct pair p;
 
     attr.timeout = 0;
@@ -92,9 +92,11 @@ static void timeout_0_waits_for_ever_also_for_a_dead_peer(void **state)
     end_send(&p.a, a_write(&p.a, 1, 0, 64, &p.b, 0));
     /* a QP with a timeout gives up next to it, several times over */
     a2.attr.timeout = 8;
+    nobody = p.b;
+    nobody.qp_num ^= 0x3c0000;
     for (unsigned int i = 0; i < 5; i++) {
         end_to_init(&a2);
-        end_to_rtr(&a2, &p.b);
+        end_to_rtr(&a2, &nobody);
         end_to_rts(&a2);
         end_send(&a2, a_send(&a2, 100, 0, 64));
         end_expect_status(&a2, SQ, 100, IBV_WC_RETRY_EXC_ERR);

@@ -501,7 +501,7 @@ static void a_peer_that_is_connected_elsewhere_does_not_answer(void **state)
 static void timeout_0_waits_for_ever(void **state)
 {
     struct end_attr attr = short_timeouts();
-    struct end a2;
+    struct end a2, nobody;
     struct pair p;
 
     /* a QP next to it that gives up many times over shows that time has passed */
@@ -514,9 +514,11 @@ static void timeout_0_waits_for_ever(void **state)
     end_send(&p.a, a_send(&p.a, 1, 0, 64));
     end_share(&a2, &p.a);
     a2.attr.timeout = 8;
+    nobody = p.b;
+    nobody.qp_num ^= 0x3c0000;
     for (unsigned int i = 0; i < 5; i++) {
         end_to_init(&a2);
-        end_to_rtr(&a2, &p.b);
+        end_to_rtr(&a2, &nobody);
         end_to_rts(&a2);
         end_send(&a2, a_send(&a2, 100, 0, 64));
         end_expect_status(&a2, SQ, 100, IBV_WC_RETRY_EXC_ERR);

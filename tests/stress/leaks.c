@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What was taken is given back: descriptors, mappings, threads and memory are where they were. */
+#include "work.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct holdings {
+    unsigned int descriptors, mappings, threads;
+    unsigned long shared_kib, anonymous_kib;
+};
+
+static unsigned int entries_of(const char *path)
+{
+    DIR *directory = opendir(path);
+    unsigned int count = 0;
+
+    CHECK(directory, "%s: %s", path, strerror(errno));
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static void take_stock(struct end *end, void *arg)
+{
+    struct holdings *now = arg;
+    char line[512];
+    FILE *file;
+
+    now->descriptors = entries_of("/proc/self/fd");
+    now->threads = entries_of("/proc/self/task");
+    now->mappings = 0;
+    file = fopen("/proc/self/maps", "re");
+    CHECK(file, "/proc/self/maps");
+    while (fgets(line, sizeof(line), file))
+        now->mappings++;
+    fclose(file);
+    file = fopen("/proc/self/status", "re");
+    CHECK(file, "/proc/self/status");
+    while (fgets(line, sizeof(line), file)) {
+        sscanf(line, "RssShmem: %lu", &now->shared_kib);
+        sscanf(line, "RssAnon: %lu", &now->anonymous_kib);
+    }
+    fclose(file);
+}
+
+static struct holdings holdings_of(struct side *side)
+{
+    struct end end = {.side = side};
+    struct holdings now = {0};
+
+    AT(&end, take_stock, &now);
+    return now;
+}
+
+static void expect_no_more(const char *who, const struct holdings *before, const struct holdings *now)
+{
+    CHECK(now->descriptors <= before->descriptors, "%s: %u descriptors, were %u", who, now->descriptors,
+          before->descriptors);
+    CHECK(now->threads <= before->threads, "%s: %u threads, were %u", who, now->threads, before->threads);
+    /* an allocator may split or join a few */
+    CHECK(now->mappings <= before->mappings + 4, "%s: %u mappings, were %u", who, now->mappings,
+          before->mappings);
+    CHECK(now->shared_kib <= before->shared_kib + 256, "%s: %lu KiB of shared memory, were %lu", who,
+          now->shared_kib, before->shared_kib);
+    if (slowness() == 1)
+        CHECK(now->anonymous_kib <= before->anonymous_kib + 1024, "%s: %lu KiB of memory, were %lu", who,
+              now->anonymous_kib, before->anonymous_kib);
+}
+
+static void live_through_everything(void)
+{
+    const enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+
+    for (size_t t = 0; t < COUNT(types); t++) {
+        struct end_attr attr = attr_of(types[t]);
+        struct pair p;
+
+        attr.channel = true;
+        attr.srq_wr = t == 0 ? 32 : 0;
+        pair_connect_as(&p, &attr);
+        for (unsigned int i = 0; i < 10; i++) {
+            pair_marker(&p.a, &p.b);
+            pair_marker(&p.b, &p.a);
+        }
+        if (types[t] == IBV_QPT_RC) {
+            end_send(&p.a, a_write(&p.a, 1, 0, 60000, &p.b, 0));
+            end_send(&p.a, a_read(&p.a, 2, 0, 60000, &p.b, 0));
+            end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
+            end_expect_success(&p.a, SQ, 2, IBV_WC_RDMA_READ);
+            CHECK_ZERO(end_to_state(&p.a, IBV_QPS_ERR));
+        }
+        pair_close(&p);
+    }
+}
+
+static void objects_and_traffic_leave_nothing_behind(void **state)
+{
+    const unsigned int rounds = long_tests() ? 2000 : 60;
+    struct holdings near_before, far_before, near_now, far_now;
+
+    /* the first times pay for what stays: segment, link, helper thread, heaps */
+    for (unsigned int i = 0; i < 10; i++)
+        live_through_everything();
+    near_before = holdings_of(NEAR);
+    far_before = holdings_of(FAR);
+    for (unsigned int i = 0; i < rounds; i++)
+        live_through_everything();
+    near_now = holdings_of(NEAR);
+    far_now = holdings_of(FAR);
+    expect_no_more("near", &near_before, &near_now);
+    expect_no_more("far", &far_before, &far_now);
+}
+
+static void meet_and_lose(unsigned int index, bool violently)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct end a, b;
+
+    attr.timeout = 8;
+    attr.retry_cnt = 1;
+    end_open(&a, NEAR, &attr);
+    end_open(&b, &sides[index], &attr);
+    end_connect(&a, &b);
+    pair_marker(&a, &b);
+    if (violently)
+        end_send(&a, a_send(&a, 1, 0, 30000));
+    side_kill(&sides[index]);
+    if (violently)
+        end_expect_status(&a, SQ, 1, IBV_WC_RETRY_EXC_ERR);
+    end_close(&a);
+}
+
+static void peers_that_die_leave_nothing_behind(void **state)
+{
+    enum { FIRST = 6, ALL = 40 };
+    struct holdings before, now;
+
+    for (unsigned int i = 1; i <= FIRST; i++)
+        meet_and_lose(i, i % 2);
+    before = holdings_of(NEAR);
+    for (unsigned int i = FIRST + 1; i <= ALL; i++)
+        meet_and_lose(i, i % 2);
+    /* the last death may not be noticed yet; a link that is gone is gone soon */
+    EVENTUALLY((now = holdings_of(NEAR)).descriptors <= before.descriptors &&
+                   now.mappings <= before.mappings + 4,
+               "%u descriptors and %u mappings again", before.descriptors, before.mappings);
+    /* each side that was killed freed a socket of the test itself */
+    expect_no_more("near", &before, &now);
+}
+
+static void a_thousand_registrations_leave_no_mapping_behind(void **state)
+{
+    struct holdings before, now;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    for (unsigned int round = 0; round < 11; round++) {
+        for (unsigned int i = 0; i < 100; i++) {
+            struct ibv_mr *mr =
+                ibv_reg_mr(p.a.pd, p.a.buf + i * 16, 40000, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+
+            assert_non_null(mr);
+            assert_int_equal(ibv_dereg_mr(mr), 0);
+        }
+        if (round == 0)
+            before = holdings_of(NEAR);
+    }
+    now = holdings_of(NEAR);
+    expect_no_more("near", &before, &now);
+    pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+    const struct test tests[] = {
+        TEST_WITH(objects_and_traffic_leave_nothing_behind, .fars = 1, .seconds = long_tests() ? 1800 : 120),
+        TEST_WITH(peers_that_die_leave_nothing_behind, .fars = 40, .needs = NEEDS_TWO_PROCESSES,
+                  .seconds = 120),
+        TEST(a_thousand_registrations_leave_no_mapping_behind),
+    };
+
+    return run_topic(tests, COUNT(tests), argc, argv);
+}
