@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Numbers of table entries: a bitmap searched from where the last search ended, so that a freed number comes
- * back only after a whole round. */
+ * back only after a whole round. Keys go round over the whole table: peers hold them, and a stale one must
+ * fail. All else is known in this process only and keeps its memory when its number rests, so the round is
+ * twice what is in use: a program that makes and destroys one QP after the other must not come to hold memory
+ * for all that there can be. */
 #include <string.h>
 
 #include "base/lock.h"
@@ -46,6 +49,14 @@ static void start(struct number_pool *pool)
     }
 }
 
+/* Numbers from here on are not taken while there are free ones below. */
+static uint32_t horizon(const struct number_pool *pool)
+{
+    uint32_t wanted = 2 * pool->used + 64;
+
+    return pool->random_start ? pool->limit : min_of(pool->limit, wanted);
+}
+
 static uint32_t find_free(const struct number_pool *pool)
 {
     uint32_t words = pool->limit / 64, word = pool->cursor / 64;
@@ -67,6 +78,8 @@ uint32_t number_take(struct number_pool *pool)
     if (!pool->started)
         start(pool);
     if (pool->used < pool->limit) {
+        if (pool->cursor >= horizon(pool))
+            pool->cursor = 0;
         number = find_free(pool);
         pool->taken[number / 64] |= 1ull << (number % 64);
         pool->used++;
