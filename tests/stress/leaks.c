@@ -61,10 +61,11 @@ static void expect_no_more(const char *who, const struct holdings *before, const
     CHECK(now->descriptors <= before->descriptors, "%s: %u descriptors, were %u", who, now->descriptors,
           before->descriptors);
     CHECK(now->threads <= before->threads, "%s: %u threads, were %u", who, now->threads, before->threads);
-    /* an allocator may split or join a few */
+    /* an allocator may split or join a few mappings; the key table goes round: 64 bytes for each registration
+     */
     CHECK(now->mappings <= before->mappings + 4, "%s: %u mappings, were %u", who, now->mappings,
           before->mappings);
-    CHECK(now->shared_kib <= before->shared_kib + 256, "%s: %lu KiB of shared memory, were %lu", who,
+    CHECK(now->shared_kib <= before->shared_kib + 4096, "%s: %lu KiB of shared memory, were %lu", who,
           now->shared_kib, before->shared_kib);
     if (slowness() == 1)
         CHECK(now->anonymous_kib <= before->anonymous_kib + 1024, "%s: %lu KiB of memory, were %lu", who,
@@ -99,11 +100,11 @@ static void live_through_everything(void)
 
 static void objects_and_traffic_leave_nothing_behind(void **state)
 {
-    const unsigned int rounds = long_tests() ? 2000 : 60;
+    const unsigned int rounds = long_tests() ? 5000 : 200;
     struct holdings near_before, far_before, near_now, far_now;
 
-    /* the first times pay for what stays: segment, link, helper thread, heaps */
-    for (unsigned int i = 0; i < 10; i++)
+    /* the first times pay for what stays: segment, links, helper thread, heaps, numbers that rest */
+    for (unsigned int i = 0; i < 40; i++)
         live_through_everything();
     near_before = holdings_of(NEAR);
     far_before = holdings_of(FAR);
@@ -158,6 +159,8 @@ static void a_thousand_registrations_leave_no_mapping_behind(void **state)
     struct pair p;
 
     pair_connect(&p, IBV_QPT_RC);
+    pair_marker(&p.a, &p.b); /* the link is there */
+    pair_marker(&p.b, &p.a);
     for (unsigned int round = 0; round < 11; round++) {
         for (unsigned int i = 0; i < 100; i++) {
             struct ibv_mr *mr =
