@@ -129,8 +129,8 @@ bool local_prepare_sleep(void);
 /* Visits every process on the host that owns a block, for multicast: makes links where there are none
  * (resolved later) and calls visit for each link that is up, this process included. */
 void local_for_each_peer(void (*visit)(struct link *link, void *argument), void *argument);
-/* Starts connecting to every process of this host that owns a block and is not linked yet (multicast). Returns how many
- * blocks that concerns; ops->resolved() follows for each. Any thread. */
+/* Starts connecting to every process of this host that owns a block and is not linked yet (multicast).
+ * Returns how many blocks that concerns; ops->resolved() follows for each. Any thread. */
 unsigned local_discover_peers(void);
 
 #endif

@@ -168,6 +168,8 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     for (unsigned i = 0; i < gather_count && left; i++) {
         size_t part = min_of(gather[i].iov_len, left);
 
+        if (!part)
+            continue;
         memcpy(next, gather[i].iov_base, part);
         next += part;
         left -= part;

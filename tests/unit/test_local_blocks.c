@@ -165,5 +165,5 @@ int main(void)
         cmocka_unit_test(test_descriptors_end_with_an_error),
     };
 
-    return run_unit_tests("local_blocks", tests);
+    return run_local_tests("local_blocks", tests);
 }

@@ -495,5 +495,5 @@ int main(void)
         cmocka_unit_test(test_a_peer_may_write_anything_anywhere),
     };
 
-    return run_unit_tests("local_death", tests);
+    return run_local_tests("local_death", tests);
 }

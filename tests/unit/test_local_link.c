@@ -359,5 +359,5 @@ int main(void)
         cmocka_unit_test(test_a_quiet_lane_goes_cold_and_is_rung),
     };
 
-    return run_unit_tests("local_link", tests);
+    return run_local_tests("local_link", tests);
 }

@@ -279,5 +279,5 @@ int main(void)
         cmocka_unit_test(test_another_user_gets_no_references),
     };
 
-    return run_unit_tests("local_reference", tests);
+    return run_local_tests("local_reference", tests);
 }

@@ -47,6 +47,11 @@ extern void (*on_packet)(struct lane *lane, const struct packet *packet);
         }                                                                                                    \
     } while (0)
 
+/* Runs the tests in a network namespace of their own, where this is allowed: other processes of the host
+ * would be found too, and find us. */
+#define run_local_tests(name, tests) (own_network(), run_unit_tests(name, tests))
+void own_network(void);
+
 typedef void side_fn(unsigned number);
 void board_clear(void); /* once per test, before the first side */
 /* Forks; the side exits with 0 when fn returns. Started with the room up, unless bare. */
