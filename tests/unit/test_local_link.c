@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -344,6 +346,123 @@ static void test_a_quiet_lane_goes_cold_and_is_rung(void **state)
     RUN_SIDES(goes_cold);
 }
 
+/* --- threads
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+#define SENDERS         2
+#define POLLERS         2
+#define SENT_PER_THREAD 20000
+
+static _Atomic unsigned taken_by_threads;
+static _Atomic bool threads_done;
+static _Atomic uint32_t next_psn[SENDERS]; /* order of each sender's packets; under the lane's receive lock */
+
+static void take_in_order(struct lane *lane, const struct packet *packet)
+{
+    unsigned sender = packet->src_qpn - packet->dest_qpn;
+
+    CHECK(sender < SENDERS && packet->psn.value == atomic_load(&next_psn[sender]));
+    atomic_store(&next_psn[sender], packet->psn.value + 1);
+    atomic_fetch_add(&taken_by_threads, 1);
+}
+
+static void ignore_batch_end(struct lane *lane, bool had_packets)
+{
+}
+
+static void ignore_resolved(uint32_t block, struct link *link)
+{
+}
+
+static void ignore_link(struct link *link)
+{
+}
+
+static void ignore_lane(struct lane *lane)
+{
+}
+
+static const struct local_ops threaded_ops = {take_in_order, ignore_batch_end, ignore_resolved, ignore_link,
+                                              ignore_lane};
+static struct link *threads_link;
+static uint32_t threads_qpn;
+
+static void *sends(void *argument)
+{
+    unsigned number = (unsigned)(uintptr_t)argument;
+    struct lane *lane = link_lane(threads_link, threads_qpn); /* one lane for all: they contend */
+
+    for (uint32_t i = 0; i < SENT_PER_THREAD; i++) {
+        struct packet packet = small_packet(threads_qpn, threads_qpn + number);
+
+        packet.psn = psn_make(i);
+        rundown_enter();
+        while (lane_send(lane, &packet, NULL, 0) == -EAGAIN) {
+            lane_ring(lane);
+            rundown_exit();
+            sched_yield();
+            rundown_enter();
+        }
+        lane_ring(lane);
+        rundown_exit();
+    }
+    return NULL;
+}
+
+static void *polls(void *argument)
+{
+    while (!atomic_load(&threads_done)) {
+        rundown_enter();
+        local_poll(16);
+        rundown_exit();
+        sched_yield();
+    }
+    return NULL;
+}
+
+/* The helper thread: it goes to sleep as often as it can, behind the pollers' back. */
+static void *helps(void *argument)
+{
+    struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
+
+    while (atomic_load(&taken_by_threads) < SENDERS * SENT_PER_THREAD) {
+        if (local_prepare_sleep()) {
+            /* The pollers may take the last packet without us: hence a limit. */
+            if (poll(&event, 1, 10) == 1)
+                local_dispatch();
+        }
+        rundown_enter();
+        local_poll(16);
+        rundown_exit();
+    }
+    atomic_store(&threads_done, true);
+    return NULL;
+}
+
+static void has_threads(unsigned number)
+{
+    pthread_t threads[SENDERS + POLLERS + 1];
+
+    CHECK(local_start(&threaded_ops) == 0 && local_qpn_allocate(&threads_qpn) == 0);
+    threads_link = local_resolve(threads_qpn);
+    for (unsigned i = 0; i < array_size(threads); i++)
+        CHECK(pthread_create(&threads[i], NULL,
+                             i < SENDERS             ? sends
+                             : i < SENDERS + POLLERS ? polls
+                                                     : helps,
+                             (void *)(uintptr_t)i) == 0);
+    for (unsigned i = 0; i < array_size(threads); i++)
+        pthread_join(threads[i], NULL);
+    CHECK(atomic_load(&taken_by_threads) == SENDERS * SENT_PER_THREAD);
+}
+
+static void test_threads_share_a_lane(void **state)
+{
+    board_clear();
+    side_finish(side_start_bare(has_threads, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_a_doorbell_is_never_lost),
         cmocka_unit_test(test_a_sleeping_writer_is_woken_by_room),
         cmocka_unit_test(test_a_quiet_lane_goes_cold_and_is_rung),
+        cmocka_unit_test(test_threads_share_a_lane),
     };
 
     return run_local_tests("local_link", tests);
