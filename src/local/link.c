@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
-#include "local/rendezvous.h"
 #include "local/start.h"
 
 #define BLOCKS            65536
@@ -60,8 +59,8 @@ void link_after_fork_in_child(void)
     block_table = NULL;
 }
 
-/* --- shared memory
- * -------------------------------------------------------------------------------------------- */
+/* --- shared memory ---------------------------------------------------------------------------------------
+ */
 
 static int map_memory(int fd, void **ret_memory)
 {
@@ -130,8 +129,8 @@ int link_memory_accept(int fd, void **ret_memory)
     return error ? error : map_memory(fd, ret_memory);
 }
 
-/* --- links
- * ---------------------------------------------------------------------------------------------------- */
+/* --- links -----------------------------------------------------------------------------------------------
+ */
 
 struct link *link_new(void *memory, bool connector)
 {
@@ -146,7 +145,7 @@ struct link *link_new(void *memory, bool connector)
         struct lane *lane = &link->lanes[i];
 
         lane->link = link;
-        lane->hot_index = -1;
+        atomic_store_explicit(&lane->hot_index, -1, memory_order_relaxed);
         list_init(&lane->blocked_node);
         ring_writer_init(&lane->writer, memory, 2 * i + (connector ? 0 : 1));
         ring_reader_init(&lane->reader, memory, 2 * i + (connector ? 1 : 0));
@@ -227,7 +226,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
         link_remove(link, true, "the process has closed it");
         return;
     }
-    if (rung && progress_rung(link))
+    if (rung && progress_rung(link, false))
         local_became_hot();
 }
 
@@ -373,8 +372,8 @@ void link_ring(struct link *link)
         (void)sys_send(link->socket.fd, &doorbell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* --- what the door tells
- * --------------------------------------------------------------------------------------- */
+/* --- what the door tells ---------------------------------------------------------------------------------
+ */
 
 bool link_is_self(const struct link *link)
 {
@@ -398,7 +397,6 @@ uid_t link_peer_uid(const struct link *link)
 
 void local_for_each_peer(void (*visit)(struct link *link, void *argument), void *argument)
 {
-    rendezvous_discover_sometimes();
     rundown_enter();
     for (unsigned i = SELF_INDEX; i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
         struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
@@ -416,7 +414,7 @@ void local_poll_rung(void)
         struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
 
         if (link && link_is_up(link))
-            progress_heat_rung(link);
+            progress_rung(link, true);
     }
     rundown_exit();
 }

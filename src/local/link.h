@@ -35,7 +35,7 @@ struct lane {
     _Atomic bool end_owed; /* ops->batch_end() has not been told yet that nothing more came */
     struct lock receive_lock;
     struct link *link;
-    int hot_index;                      /* in hot[], -1: cold; hot_lock */
+    _Atomic int hot_index;              /* in hot[], -1: cold; written under hot_lock */
     unsigned idle_sweeps;               /* hot_lock */
     const _Atomic uint64_t *swept_next; /* hot_lock: `next` at the last sweep */
     void *owner_data;
@@ -102,16 +102,16 @@ static inline bool link_is_up(const struct link *link)
     return atomic_load_explicit(&link->state, memory_order_acquire) == LINK_UP;
 }
 
-/* --- progress.c: hot and blocked lanes
- * ------------------------------------------------------------------------ */
+/* --- progress.c: hot and blocked lanes -------------------------------------------------------------------
+ */
 
 int progress_start(void);
 void progress_after_fork_in_child(void);
 /* The lane is polled from now on. Returns false if it was already, or its link is not up. */
 bool lane_heat(struct lane *lane);
-/* After a doorbell: heats the lanes of the link that were rung. Returns true if any became hot. */
-bool progress_rung(struct link *link);
-void progress_heat_rung(struct link *link);
+/* After a doorbell: heats the lanes of the link that were rung. Returns true if any became hot. glance: there
+ * was none, but there may be one on the way; the look is cheap and may miss a lane. */
+bool progress_rung(struct link *link, bool glance);
 /* Takes the lanes of a link that is DOWN off every list. */
 void progress_forget(struct link *link);
 /* Delivers what is in the ring, at most one ring full. In a section, without locks. */

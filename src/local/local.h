@@ -45,8 +45,8 @@ struct local_ops {
     void (*lane_writable)(struct lane *lane);
 };
 
-/* --- this process
- * --------------------------------------------------------------------------------------------- */
+/* --- this process ----------------------------------------------------------------------------------------
+ */
 
 /* First use (and again in a forked child): instance identity and the epoll set. 0 or -errno. mechanism:
  * SOFTHCA_LOCAL. */
@@ -65,8 +65,8 @@ bool local_dispatch(void);
 int local_qpn_allocate(uint32_t *ret_qpn);
 void local_qpn_release(uint32_t qpn);
 
-/* --- links
- * ------------------------------------------------------------------------------------------------------ */
+/* --- links -----------------------------------------------------------------------------------------------
+ */
 
 /* The link to the owner of the number; NULL if not known yet (then ops->resolved() follows, unless nobody
  * owns the block: it follows with NULL and the caller may ask again later). Lock-free when known; inside a
@@ -111,14 +111,14 @@ int link_pull(struct link *link, const struct packet_reference *from, unsigned f
 int link_push(struct link *link, const struct packet_reference *to, unsigned to_count,
               const struct iovec *from, unsigned from_count);
 
-/* --- progress
- * ------------------------------------------------------------------------------------------------- */
+/* --- progress --------------------------------------------------------------------------------------------
+ */
 
 /* Takes packets from all hot lanes, at most `budget` from each; lanes that another thread is polling are left
  * to it. Returns the number taken. Inside a rundown section. */
 unsigned local_poll(unsigned budget);
-/* Makes cold lanes hot whose doorbell was rung, ahead of local_dispatch(): for a thread that polls while the helper thread does not get a
- * processor. Linear in links. */
+/* Makes cold lanes hot whose doorbell was rung, ahead of local_dispatch(): for a thread that polls while the
+ * helper thread does not get a processor. Linear in links. */
 void local_poll_rung(void);
 /* Has a hot lane something to take? Inside a rundown section. */
 bool local_has_packets(void);
@@ -126,8 +126,8 @@ bool local_has_packets(void);
  * (all hot again) if something had come meanwhile. */
 bool local_prepare_sleep(void);
 
-/* Visits every process on the host that owns a block, for multicast: makes links where there are none
- * (resolved later) and calls visit for each link that is up, this process included. */
+/* Calls visit for one link to each process that we are linked to, this process included if it owns a block.
+ */
 void local_for_each_peer(void (*visit)(struct link *link, void *argument), void *argument);
 /* Starts connecting to every process of this host that owns a block and is not linked yet (multicast).
  * Returns how many blocks that concerns; ops->resolved() follows for each. Any thread. */

@@ -58,8 +58,8 @@ void progress_after_fork_in_child(void)
     list_init(&blocked_lanes);
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------------------
+ */
 
 /* Without the receive lock `next` may be a lap behind, and the word there somebody's payload: this only says
  * that a look is worth it; what is found is read again with acquire. Volatile and not atomic, because the
@@ -133,19 +133,29 @@ void lane_drain(struct lane *lane)
     lock_release(&lane->receive_lock);
 }
 
-/* --- hot lanes
- * ------------------------------------------------------------------------------------------------ */
+/* --- hot lanes -------------------------------------------------------------------------------------------
+ */
+
+static int hot_index(const struct lane *lane)
+{
+    return atomic_load_explicit(&lane->hot_index, memory_order_relaxed);
+}
+
+static void set_hot_index(struct lane *lane, int index)
+{
+    atomic_store_explicit(&lane->hot_index, index, memory_order_relaxed);
+}
 
 bool lane_heat(struct lane *lane)
 {
     bool became_hot = false;
 
     lock_acquire(&hot_lock);
-    if (lane->hot_index < 0 && link_is_up(lane->link)) {
+    if (hot_index(lane) < 0 && link_is_up(lane->link)) {
         unsigned count = atomic_load_explicit(&hot_count, memory_order_relaxed);
 
         atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
-        lane->hot_index = (int)count;
+        set_hot_index(lane, (int)count);
         lane->idle_sweeps = 0;
         atomic_store_explicit(&hot[count], lane, memory_order_release);
         atomic_store_explicit(&hot_count, count + 1, memory_order_release);
@@ -161,9 +171,9 @@ static void remove_hot(struct lane *lane)
     unsigned last = atomic_load_explicit(&hot_count, memory_order_relaxed) - 1;
     struct lane *moved = atomic_load_explicit(&hot[last], memory_order_relaxed);
 
-    moved->hot_index = lane->hot_index;
-    atomic_store_explicit(&hot[lane->hot_index], moved, memory_order_release);
-    lane->hot_index = -1;
+    set_hot_index(moved, hot_index(lane));
+    atomic_store_explicit(&hot[hot_index(lane)], moved, memory_order_release);
+    set_hot_index(lane, -1);
     atomic_store_explicit(&hot_count, last, memory_order_release);
 }
 
@@ -206,30 +216,23 @@ static void cold_path sweep(void)
     lock_release(&hot_lock);
 }
 
-bool progress_rung(struct link *link)
+/* A writer that rings has set reader_sleeps back. A lane that nobody ever wrote is not looked into, which
+ * would give it memory. */
+bool progress_rung(struct link *link, bool glance)
 {
     bool became_hot = false;
 
     for (unsigned i = 0; i < LOCAL_LANES; i++) {
         struct lane *lane = &link->lanes[i];
 
-        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) == 0 ||
-            !looks_empty(lane))
+        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) != 0)
+            continue;
+        /* The doorbell comes once, and the lane may be on its way from hot to cold: lane_heat() waits for
+         * that. */
+        if (!glance || hot_index(lane) < 0)
             became_hot |= lane_heat(lane);
     }
     return became_hot;
-}
-
-/* A writer that has rung has set reader_sleeps back; a lane that nobody ever wrote is not looked into, which would give it
- * memory. */
-void progress_heat_rung(struct link *link)
-{
-    for (unsigned i = 0; i < LOCAL_LANES; i++) {
-        struct lane *lane = &link->lanes[i];
-
-        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) == 0)
-            lane_heat(lane);
-    }
 }
 
 void progress_forget(struct link *link)
@@ -238,7 +241,7 @@ void progress_forget(struct link *link)
         struct lane *lane = &link->lanes[i];
 
         lock_acquire(&hot_lock);
-        if (lane->hot_index >= 0)
+        if (hot_index(lane) >= 0)
             remove_hot(lane);
         lock_release(&hot_lock);
         lock_acquire(&blocked_lock);
@@ -251,8 +254,8 @@ void progress_forget(struct link *link)
     }
 }
 
-/* --- blocked lanes
- * -------------------------------------------------------------------------------------------- */
+/* --- blocked lanes ---------------------------------------------------------------------------------------
+ */
 
 bool lane_block(struct lane *lane)
 {
@@ -319,8 +322,8 @@ static unsigned cold_path notify_writable(bool *ret_uncertain)
     return found;
 }
 
-/* --- local_poll
- * ----------------------------------------------------------------------------------------------- */
+/* --- local_poll ------------------------------------------------------------------------------------------
+ */
 
 bool local_has_packets(void)
 {
@@ -393,7 +396,7 @@ static bool cool_all(void)
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
 
         if (all)
-            lane->hot_index = -1;
+            set_hot_index(lane, -1);
         else /* they stay hot; a doorbell that is on the way is harmless */
             atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
     }

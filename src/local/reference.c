@@ -90,8 +90,8 @@ bool reference_probe(pid_t pid, const struct greeting *greeting)
     return false;
 }
 
-/* --- copying
- * -------------------------------------------------------------------------------------------------- */
+/* --- copying ---------------------------------------------------------------------------------------------
+ */
 
 /* One side of a copy, consumed from the front. */
 struct pieces {

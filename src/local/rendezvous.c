@@ -15,14 +15,13 @@
 #include "local/reference.h"
 #include "local/start.h"
 
-#define BLOCKS               65536
-#define GREETING_TIMEOUT     (2 * NS_PER_S)
-#define RETRY_AFTER          (5 * NS_PER_MS)
-#define ACCEPT_PAUSE         (100 * NS_PER_MS)
-#define DISCOVER_AGAIN_AFTER NS_PER_S
-#define OUTGOING_AT_ONCE     64
-#define INCOMING_AT_ONCE     128
-#define ACCEPTS_AT_ONCE      64
+#define BLOCKS           65536
+#define GREETING_TIMEOUT (2 * NS_PER_S)
+#define RETRY_AFTER      (5 * NS_PER_MS)
+#define ACCEPT_PAUSE     (100 * NS_PER_MS)
+#define OUTGOING_AT_ONCE 64
+#define INCOMING_AT_ONCE 128
+#define ACCEPTS_AT_ONCE  64
 /* More than one happens when both ends connect at once. */
 #define LINKS_PER_PROCESS 8
 /* What other users may take of our descriptors and memory. */
@@ -47,7 +46,6 @@ static _Atomic bool fresh_any;
 static struct list outgoing = {&outgoing, &outgoing}, incoming = {&incoming, &incoming};
 static unsigned outgoing_count, incoming_count;
 static ns_t accept_again = NS_NEVER;
-static _Atomic ns_t discover_after; /* rendezvous_discover_sometimes() has nothing to do before */
 
 void rendezvous_after_fork_in_child(void)
 {
@@ -56,7 +54,6 @@ void rendezvous_after_fork_in_child(void)
     list_init(&incoming);
     outgoing_count = incoming_count = 0;
     accept_again = NS_NEVER;
-    atomic_store_explicit(&discover_after, 0, memory_order_relaxed);
     for (unsigned i = 0; i < BLOCKS / 64; i++) {
         atomic_store_explicit(&wanted[i], 0, memory_order_relaxed);
         atomic_store_explicit(&fresh[i], 0, memory_order_relaxed);
@@ -64,8 +61,8 @@ void rendezvous_after_fork_in_child(void)
     atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
 }
 
-/* --- greeters
- * ------------------------------------------------------------------------------------------------- */
+/* --- greeters --------------------------------------------------------------------------------------------
+ */
 
 static void greeter_ready(struct event_source *source, uint32_t events);
 
@@ -162,8 +159,8 @@ static void name_peer(struct link *link, const struct greeter *greeter, const st
     link->pidfd.fd = greeting_pidfd(greeter->socket.fd, greeter->peer.pid);
 }
 
-/* --- connector
- * ------------------------------------------------------------------------------------------------ */
+/* --- connector -------------------------------------------------------------------------------------------
+ */
 
 /* 0; -EAGAIN: the owner has too many connections that it has not looked at. */
 static int open_connection(struct greeter *greeter)
@@ -270,8 +267,8 @@ static void welcomed(struct greeter *greeter, const struct greeting *welcome)
     answer(block, link);
 }
 
-/* --- acceptor
- * ------------------------------------------------------------------------------------------------- */
+/* --- acceptor --------------------------------------------------------------------------------------------
+ */
 
 /* A link to that process exists, or is made as soon as it says READY. */
 static bool known(const struct greeter *except, const struct greeting *hello)
@@ -392,8 +389,8 @@ void rendezvous_accept(struct event_source *listener, uint32_t events)
     }
 }
 
-/* --- progress
- * ------------------------------------------------------------------------------------------------- */
+/* --- progress --------------------------------------------------------------------------------------------
+ */
 
 static void greeter_ready(struct event_source *source, uint32_t events)
 {
@@ -510,8 +507,8 @@ ns_t rendezvous_deadline(void)
     return earliest;
 }
 
-/* --- requests, any thread
- * --------------------------------------------------------------------------------------- */
+/* --- requests, any thread --------------------------------------------------------------------------------
+ */
 
 void rendezvous_want(uint32_t block)
 {
@@ -540,14 +537,4 @@ struct link *local_resolve(uint32_t qpn)
 unsigned local_discover_peers(void)
 {
     return discover_blocks();
-}
-
-void rendezvous_discover_sometimes(void)
-{
-    ns_t now = sys_now(), after = atomic_load_explicit(&discover_after, memory_order_relaxed);
-
-    if (now >= after &&
-        atomic_compare_exchange_strong_explicit(&discover_after, &after, now + DISCOVER_AGAIN_AFTER,
-                                                memory_order_relaxed, memory_order_relaxed))
-        local_discover_peers();
 }

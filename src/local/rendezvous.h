@@ -24,8 +24,6 @@ void rendezvous_accept(struct event_source *listener, uint32_t events);
 void rendezvous_requests(void);
 /* Asks for a block, as local_resolve() does. Any thread. */
 void rendezvous_want(uint32_t block);
-/* local_discover_peers(), unless it was done lately. Any thread. */
-void rendezvous_discover_sometimes(void);
 /* Ends what took too long, tries again what could not go on. */
 void rendezvous_expire(void);
 /* When rendezvous_expire() has something to do; NS_NEVER: nothing is going on. */

@@ -54,8 +54,8 @@ static inline uint32_t payload_offset(uint32_t header, uint32_t carried)
     return carried >= RECORD_ALIGN_FROM ? (header + GRANULE - 1) / GRANULE * GRANULE : header;
 }
 
-/* --- writer
- * --------------------------------------------------------------------------------------------------- */
+/* --- writer ----------------------------------------------------------------------------------------------
+ */
 
 /* Bytes that may be written at writer->position. */
 static inline uint64_t room_seen(const struct ring_writer *writer)
@@ -191,8 +191,8 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     return 0;
 }
 
-/* --- reader
- * --------------------------------------------------------------------------------------------------- */
+/* --- reader ----------------------------------------------------------------------------------------------
+ */
 
 static bool publish_position(struct ring_reader *reader)
 {
@@ -362,7 +362,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
         if (!read_references(record + references_at, packet, references, properties))
             return -EPROTO;
     } else {
-        packet->payload = record + payload_at;
+        packet->payload = carried ? record + payload_at : NULL;
     }
     *ret_granules = granules;
     return 1;

@@ -49,7 +49,8 @@ static void drain_counter(struct event_source *source)
 static void kicked(struct event_source *source, uint32_t events)
 {
     drain_counter(source);
-    if (atomic_exchange_explicit(&self_rung, false, memory_order_acquire) && progress_rung(local_self_link()))
+    if (atomic_exchange_explicit(&self_rung, false, memory_order_acquire) &&
+        progress_rung(local_self_link(), false))
         hot_now = true;
     link_remove_broken();
     rendezvous_requests();

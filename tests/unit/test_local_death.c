@@ -205,8 +205,8 @@ static void test_a_child_that_keeps_our_descriptors_hides_no_death(void **state)
     fork_and_die(false);
 }
 
-/* --- those who do not play by the rules
- * --------------------------------------------------------------------------------------- */
+/* --- those who do not play by the rules ------------------------------------------------------------------
+ */
 
 static int listen_as(uint32_t block)
 {
@@ -422,8 +422,8 @@ static void test_lies_of_owners_lead_nowhere(void **state)
     RUN_SIDES(is_lied_to_by_owners, lies_to_connectors);
 }
 
-/* --- a peer that writes anything anywhere
- * ---------------------------------------------------------------------------------------- */
+/* --- a peer that writes anything anywhere ----------------------------------------------------------------
+ */
 
 static void scribbles(unsigned number)
 {

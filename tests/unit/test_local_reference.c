@@ -154,8 +154,8 @@ static void test_the_dead_are_not_copied_from(void **state)
     side_finish(reader);
 }
 
-/* --- who may not
- * ----------------------------------------------------------------------------------------------------- */
+/* --- who may not -----------------------------------------------------------------------------------------
+ */
 
 /* On this link nothing goes by reference, and what comes by reference breaks it. */
 static void expect_no_reference(struct link *link)

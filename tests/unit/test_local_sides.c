@@ -51,8 +51,8 @@ void own_network(void)
     write_file("/proc/self/gid_map", map);
 }
 
-/* --- what the room calls
- * ---------------------------------------------------------------------------------------- */
+/* --- what the room calls ---------------------------------------------------------------------------------
+ */
 
 static void note_packet(struct lane *lane, const struct packet *packet)
 {
@@ -95,8 +95,8 @@ static void note_writable(struct lane *lane)
 
 static const struct local_ops ops = {note_packet, note_batch_end, note_resolved, note_down, note_writable};
 
-/* --- sides
- * ------------------------------------------------------------------------------------------------------- */
+/* --- sides -----------------------------------------------------------------------------------------------
+ */
 
 void side_up(void)
 {
