@@ -228,11 +228,11 @@ void qp_fail_on_overrun(struct qp *qp)
 }
 
 /* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.
- */
+ * A READ that would take longer is not going to be answered, and the peer is told. */
 void qp_answer(struct qp *qp)
 {
-    if (responder_owes(&qp->transport))
-        responder_run(&qp->transport);
+    if (responder_owes(&qp->transport) && responder_run(&qp->transport) && responder_owes(&qp->transport))
+        responder_leave(&qp->transport);
 }
 
 bool qp_run_sender(struct qp *qp)

@@ -83,7 +83,10 @@ static void go_on(struct transport_qp *qp)
     case SENDER_WAITS_FOR_WINDOW:
         sender_run(qp);
         return;
-    case SENDER_RUNS:
+    case SENDER_RUNS: /* it may just have ended to wait for a retry */
+        if (sender_wants_to_run(qp))
+            sender_run(qp);
+        return;
     case SENDER_WAITS_FOR_LINK:
     case SENDER_WAITS_FOR_RNR_TIMER:
     case SENDER_WAITS_FOR_RETRY:

@@ -270,8 +270,12 @@ void responder_start(struct transport_qp *qp);
  * Returns false when the link had no room (call again when it has); true with responder_owes() means that
  * there is more to do: call again soon. */
 bool responder_run(struct transport_qp *qp);
-/* -> ERR: forgets what is owed and completes the receive that is being filled, if any, as flushed. The owner
- * calls it before it flushes the receives that nobody took. */
+/* The QP is going to stop answering (ERR, RESET, destroy): acknowledges what was accepted, and on a link that
+ * loses nothing tells the requester of the questions that stay without an answer, since its timer does not
+ * run. responder_run() does that in ERR. false: no room, call again. */
+bool responder_leave(struct transport_qp *qp);
+/* -> ERR: completes the receive that is being filled, if any, as flushed. The owner calls it before it
+ * flushes the receives that nobody took. */
 void responder_flush(struct transport_qp *qp);
 void responder_reset(struct transport_qp *qp);
 

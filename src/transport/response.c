@@ -429,13 +429,14 @@ static int send_nak(struct transport_qp *qp)
     return 0;
 }
 
-static int send_ack(struct transport_qp *qp)
+/* Of everything before `limit`. */
+static int send_ack(struct transport_qp *qp, psn_t limit)
 {
     struct responder *responder = &qp->record->responder;
     struct packet packet;
     int error;
 
-    fill_answer(qp, OP_ACKNOWLEDGE, psn_add(responder->expected_psn, PSN_MASK), &packet);
+    fill_answer(qp, OP_ACKNOWLEDGE, psn_add(limit, PSN_MASK), &packet);
     error = send_answer(qp, &packet, NULL);
     if (error)
         return error;
@@ -444,30 +445,56 @@ static int send_ack(struct transport_qp *qp)
     return 0;
 }
 
-static void forget(struct responder *responder)
+/* The word of a link that loses nothing; on others the requester's timer runs anyway. */
+static int send_dropped(struct transport_qp *qp, psn_t psn)
 {
-    responder->ack_owed = false;
-    responder->acks_owed = 0;
-    responder->owed_syndrome = 0;
-    responder->resource_next = responder->resource_tail;
+    struct packet packet;
+
+    if (!qp->link.reliable)
+        return 0;
+    fill_answer(qp, OP_ACKNOWLEDGE, psn, &packet);
+    packet.flags = PACKET_DROPPED;
+    return send_answer(qp, &packet, NULL);
+}
+
+static struct responder_resource *next_unanswered(const struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+
+    for (; responder->resource_next != responder->resource_tail; responder->resource_next++) {
+        struct responder_resource *resource = resource_at(qp, responder->resource_next);
+
+        if (!resource->answered)
+            return resource;
+    }
+    return NULL;
+}
+
+bool responder_leave(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+    const struct responder_resource *unanswered = next_unanswered(qp);
+
+    if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder->expected_psn))
+        return false;
+    if (unanswered) {
+        if (send_dropped(qp, unanswered->first_psn))
+            return false;
+        responder->resource_next = responder->resource_tail;
+        responder->owed_syndrome = 0; /* of something behind it */
+    }
+    return !responder->owed_syndrome || !send_nak(qp);
 }
 
 bool responder_run(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
     struct slice slice = {.packets = SLICE_PACKETS, .bytes = SLICE_BYTES};
+    struct responder_resource *resource;
 
-    if (unlikely(qp_state(qp) == IBV_QPS_ERR)) {
-        forget(responder);
-        return true;
-    }
-    while (responder->resource_next != responder->resource_tail) {
-        struct responder_resource *resource = resource_at(qp, responder->resource_next);
-
-        if (resource->answered) {
-            responder->resource_next++;
-            continue;
-        }
+    if (unlikely(qp_state(qp) == IBV_QPS_ERR))
+        return responder_leave(qp);
+    while ((resource = next_unanswered(qp))) {
         if (!slice.packets || !slice.bytes)
             return true;
         if (answer(qp, resource, &slice))
@@ -476,20 +503,17 @@ bool responder_run(struct transport_qp *qp)
     if (unlikely(responder->owed_syndrome)) {
         if (send_nak(qp))
             return false;
-        if (responder->fails) {
-            forget(responder);
+        if (responder->fails)
             qp->ports->responder_failed(qp);
-        }
         return true;
     }
-    return !responder->ack_owed || !send_ack(qp);
+    return !responder->ack_owed || !send_ack(qp, responder->expected_psn);
 }
 
 void responder_flush(struct transport_qp *qp)
 {
     struct receive_completion completion = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
 
-    forget(&qp->record->responder);
     qp->record->responder.message = MESSAGE_DISCARD;
     if (!qp->current_receive)
         return;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Random work on random links. A failing seed prints itself: `sim_random SEED [trace]` repeats it alone.
- * SOFTHCA_SIM_SEEDS says how many there are to be (a few hundred without it), SOFTHCA_SIM_FIRST where they
- * begin. */
+ * SOFTHCA_SIM_SEEDS says how many there are to be (a few hundred without it, SOFTHCA_TEST_LONG: 10000),
+ * SOFTHCA_SIM_FIRST where they begin. */
 #include "workload.h"
 
 #include <stdio.h>
 
-enum { SEEDS = 240, SEEDS_PER_TEST = 40 };
+enum { SEEDS = 240, SEEDS_LONG = 10000, SEEDS_PER_TEST = 40 };
 
 static bool traced;
 
@@ -73,7 +73,10 @@ static void run_range(void **state)
 int main(int argc, char **argv)
 {
     const char *wanted = getenv("SOFTHCA_SIM_SEEDS"), *first = getenv("SOFTHCA_SIM_FIRST");
-    uint64_t seeds = wanted ? strtoull(wanted, NULL, 0) : SEEDS, begin = first ? strtoull(first, NULL, 0) : 1;
+    uint64_t seeds = wanted                        ? strtoull(wanted, NULL, 0)
+                     : getenv("SOFTHCA_TEST_LONG") ? SEEDS_LONG
+                                                   : SEEDS,
+             begin = first ? strtoull(first, NULL, 0) : 1;
     size_t count;
     struct CMUnitTest *tests;
     uint64_t(*ranges)[2];

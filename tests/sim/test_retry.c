@@ -248,6 +248,45 @@ static void progress_restarts_the_count(struct sim *sim)
     assert_sent(stage.a, 5, 2, VERDICT_OK);
 }
 
+/* What was accepted before the QP went into error is acknowledged all the same. */
+static void error_does_not_swallow_acknowledgements(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+
+    stage.b->lazy_ack = true;
+    sim_post_recv(stage.b, 11, &SGE(stage.far, 0, 8), 1);
+    sim_post_send(stage.a, &stage.wr);
+    sim_run_for(sim, sim->link.delay);
+    assert_received(stage.b, 0, 11, VERDICT_OK);
+    assert_true(responder_owes(&stage.b->transport));
+    sim_to_error(stage.b);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_OK);
+    assert_false(responder_owes(&stage.b->transport));
+}
+
+/* A question that stays without an answer does not leave the requester waiting for ever. */
+static void error_in_the_middle_of_an_answer(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 8);
+
+    sim->link.capacity = 2;
+    sim_queue_send(stage.a, &stage.wr);
+    stage.wr.wr_id = 3;
+    stage.wr.opcode = IBV_WR_RDMA_READ;
+    stage.wr.sge[0].length = SIZE;
+    sim_queue_send(stage.a, &stage.wr);
+    sim_kick(stage.a);
+    sim_run_for(sim, 2 * sim->link.delay);
+    assert_true(responder_owes(&stage.b->transport));
+    sim_to_error(stage.b);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_OK);
+    assert_sent(stage.a, 1, 3, VERDICT_RETRY_EXCEEDED);
+    assert_int_equal(stage.a->record.sender.retransmissions, 7);
+    assert_false(responder_owes(&stage.b->transport));
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO_ON(lost_request_is_missed, ON_WIRE),
     SCENARIO_ON(lost_read_request_is_missed, ON_WIRE),
@@ -256,6 +295,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(lost_atomic_answer_is_missed, ON_WIRE),
     SCENARIO(rnr_delay_is_kept),
     SCENARIO_ON(progress_restarts_the_count, ON_WIRE),
+    SCENARIO(error_does_not_swallow_acknowledgements),
+    SCENARIO_ON(error_in_the_middle_of_an_answer, ON_RING | ON_WIRE),
     SCENARIO(nobody_answers),
     SCENARIO(nobody_answers_for_ever),
     SCENARIO(peer_becomes_ready),
