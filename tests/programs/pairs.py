@@ -33,8 +33,8 @@ class Host:
     """Where the programs find the library, and who runs them."""
 
     def __init__(self, lib=None, softhca=None, system=False):
-        self.lib = lib
-        self.softhca = softhca
+        self.lib = lib and os.path.abspath(lib)
+        self.softhca = softhca and os.path.abspath(softhca)
         self.system = system  # the machine's own libibverbs and devices, to check the table against a real adapter
         self.root = os.geteuid() == 0
         self.staged = None
