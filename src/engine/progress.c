@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Progress: packets from the lanes to the QPs, and what the QPs come to owe. Runs in whichever thread polls:
  * an application thread that found its CQ empty, or the helper thread. */
+#include <sched.h>
 #include <string.h>
 
 #include "base/rundown.h"
@@ -13,7 +14,12 @@
 /* An acknowledgement covers what comes in the same batch, but not more than this many packets. */
 #define ACKS_BEFORE_ANSWER 16u
 
+/* So many polls of one thread in vain are a tenth of a millisecond: the process that it waits for may want this
+ * processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
+#define YIELD_EVERY 4096u
+
 _Atomic uint32_t progress_application_polls;
+static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
 static _Atomic bool cq_overrun_pending;
 
 /* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
@@ -214,7 +220,10 @@ void progress_from_application(void)
         local_poll_rung();
     if (unlikely(timers_armed()))
         timers_run_due();
-    progress_run();
+    if (progress_run())
+        polls_in_vain = 0;
+    else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))
+        sched_yield();
 }
 
 /* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event; the next
