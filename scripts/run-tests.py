@@ -31,7 +31,8 @@ STAGES = [
 SANITIZER_ENV = {
     "asan": {"ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
              "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
-    "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:history_size=4"},
+    "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:history_size=4:suppressions="
+                             + os.path.join(TOP, "scripts", "tsan.supp")},
 }
 
 
