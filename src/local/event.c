@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -37,6 +38,11 @@ int fd_own(int fd)
     return fd;
 }
 
+static void fd_disown(int fd)
+{
+    atomic_fetch_and_explicit(&our_fds[fd / 64], ~(1ull << (fd % 64)), memory_order_relaxed);
+}
+
 void fd_close(int fd)
 {
     int saved = errno;
@@ -45,7 +51,7 @@ void fd_close(int fd)
         return;
     /* First not ours: the number may be the program's a moment after close(), and a child must not close
      * that. */
-    atomic_fetch_and_explicit(&our_fds[fd / 64], ~(1ull << (fd % 64)), memory_order_relaxed);
+    fd_disown(fd);
     close(fd);
     errno = saved;
 }
@@ -103,14 +109,43 @@ static int control(int operation, struct event_source *source, uint32_t events)
     return error;
 }
 
+/* 0: there is no such descriptor. */
+static ino_t inode_of(int fd, dev_t *ret_device)
+{
+    int saved = errno;
+    struct stat file = {0};
+
+    if (fstat(fd, &file) < 0)
+        errno = saved;
+    *ret_device = file.st_dev;
+    return file.st_ino;
+}
+
+static int control_and_note(int operation, struct event_source *source, uint32_t events)
+{
+    int error = control(operation, source, events);
+
+    if (!error)
+        source->inode = inode_of(source->fd, &source->device);
+    return error;
+}
+
 int event_add(struct event_source *source, uint32_t events)
 {
-    return control(EPOLL_CTL_ADD, source, events);
+    return control_and_note(EPOLL_CTL_ADD, source, events);
 }
 
 int event_change(struct event_source *source, uint32_t events)
 {
-    return control(EPOLL_CTL_MOD, source, events);
+    return control_and_note(EPOLL_CTL_MOD, source, events);
+}
+
+bool event_is_intact(const struct event_source *source)
+{
+    dev_t device;
+
+    return source->fd >= 0 && source->inode && inode_of(source->fd, &device) == source->inode &&
+           device == source->device;
 }
 
 void event_forget(struct event_source *source)
@@ -128,6 +163,11 @@ void event_close(struct event_source *source)
 
     if (fd < 0)
         return;
+    if (source->inode && !event_is_intact(source)) {
+        fd_disown(fd);
+        event_forget(source);
+        return;
+    }
     /* Explicitly: a forked child that has not closed its copy yet would keep the descriptor in the set. */
     control(EPOLL_CTL_DEL, source, 0);
     event_forget(source);

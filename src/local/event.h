@@ -6,11 +6,16 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/types.h"
 
 struct event_source {
     int fd; /* -1: none */
+    /* Which file that was when it was added: programs close descriptors that they do not know, and open
+     * others under the same numbers. */
+    dev_t device;
+    ino_t inode;
     /* Helper thread. May remove any source, its own too. */
     void (*ready)(struct event_source *source, uint32_t events);
 };
@@ -27,6 +32,8 @@ void fd_close(int fd);
 /* Watches source->fd. 0 or -errno. The same descriptor may move to another source. */
 int event_add(struct event_source *source, uint32_t events);
 int event_change(struct event_source *source, uint32_t events);
+/* Is the descriptor still the file that was added? To be asked before writing to it. */
+bool event_is_intact(const struct event_source *source);
 /* Stops watching and closes; safe on a source without descriptor. */
 void event_close(struct event_source *source);
 /* Forgets the source, which goes away; the descriptor lives on in another one that event_change() has named.

@@ -345,8 +345,8 @@ void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others)
 
         if (!link)
             continue;
-        of_pid += link->peer_pid == pid;
-        of_others += link->peer_uid != geteuid();
+        of_pid += pid > 0 && link->peer_pid == pid; /* 0: in a pid namespace that we do not see */
+        of_others += link->peer_uid != geteuid() || link->peer_pid <= 0;
     }
     *ret_of_pid = of_pid;
     *ret_of_others = of_others;
@@ -368,7 +368,7 @@ void link_ring(struct link *link)
 
     if (link->is_self)
         local_ring_self();
-    else /* full: it is rung already; closed: the helper thread will see that too */
+    else if (event_is_intact(&link->socket)) /* full: it is rung already; at its end: the helper will see */
         (void)sys_send(link->socket.fd, &doorbell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

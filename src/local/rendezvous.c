@@ -24,7 +24,7 @@
 #define ACCEPTS_AT_ONCE  64
 /* More than one happens when both ends connect at once. */
 #define LINKS_PER_PROCESS 8
-/* What other users may take of our descriptors and memory. */
+/* What other users, and processes that we do not see, may take of our descriptors and memory. */
 #define LINKS_OF_OTHERS 512
 
 /* A greeting that is going on. Helper thread. */
@@ -292,7 +292,8 @@ static bool too_many(const struct ucred *peer)
     unsigned of_pid, of_others;
 
     link_count(peer->pid, &of_pid, &of_others);
-    if (of_pid < LINKS_PER_PROCESS && (peer->uid == geteuid() || of_others < LINKS_OF_OTHERS))
+    if (of_pid < LINKS_PER_PROCESS &&
+        ((peer->uid == geteuid() && peer->pid > 0) || of_others < LINKS_OF_OTHERS))
         return false;
     log_warn("process %d (uid %u) wants too many links", (int)peer->pid, (unsigned)peer->uid);
     return true;

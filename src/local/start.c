@@ -126,7 +126,8 @@ void local_kick(void)
 {
     static const uint64_t one = 1;
 
-    (void)sys_write(kick.fd, &one, sizeof(one)); /* where the counter is full it is readable anyhow */
+    if (event_is_intact(&kick))
+        (void)sys_write(kick.fd, &one, sizeof(one)); /* where the counter is full it is readable anyhow */
 }
 
 void local_ring_self(void)

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "local/greeting.h"
+#include "local/start.h"
 
 /* --- death
  * ------------------------------------------------------------------------------------------------------------
@@ -203,6 +204,38 @@ static void test_a_forked_child_starts_anew(void **state)
 static void test_a_child_that_keeps_our_descriptors_hides_no_death(void **state)
 {
     fork_and_die(false);
+}
+
+static void loses_its_descriptors(unsigned number)
+{
+    uint32_t mine = publish_qpn(number), other = await_qpn(0);
+    struct link *link = find_link(other);
+    int numbers[256], pipes[2];
+
+    /* The program closes what it does not know, and opens its own files under the same numbers. */
+    CHECK(link);
+    for (int fd = 3; fd < 256; fd++)
+        close(fd);
+    CHECK(pipe2(pipes, O_CLOEXEC | O_NONBLOCK) == 0);
+    for (int i = 0; i < 64; i++)
+        numbers[i] = fcntl(pipes[1], F_DUPFD_CLOEXEC, 3);
+    lane_ring(link_lane(link, mine));
+    link_ring(link);
+    local_kick();
+    /* Not a byte of ours in them. */
+    CHECK(read(pipes[0], numbers, sizeof(numbers)) < 0 && errno == EAGAIN);
+}
+
+static void loses_its_peer(unsigned number)
+{
+    publish_qpn(number);
+    UNTIL(seen.downs == 1);
+}
+
+static void test_descriptors_of_the_program_are_left_alone(void **state)
+{
+    board_clear();
+    RUN_SIDES(loses_its_peer, loses_its_descriptors);
 }
 
 /* --- those who do not play by the rules ------------------------------------------------------------------
@@ -489,6 +522,7 @@ int main(void)
         cmocka_unit_test(test_what_was_written_before_the_end_arrives),
         cmocka_unit_test(test_a_forked_child_starts_anew),
         cmocka_unit_test(test_a_child_that_keeps_our_descriptors_hides_no_death),
+        cmocka_unit_test(test_descriptors_of_the_program_are_left_alone),
         cmocka_unit_test(test_a_silent_owner_holds_up_nobody_else),
         cmocka_unit_test(test_lies_of_connectors_lead_nowhere),
         cmocka_unit_test(test_lies_of_owners_lead_nowhere),

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 #define AREA 300000
 
@@ -268,6 +269,69 @@ static void test_another_user_gets_no_references(void **state)
     side_finish(two);
 }
 
+/* --- another pid namespace, the same network: containers of one pod
+ * ---------------------------------------------------- */
+
+static void outside(unsigned number)
+{
+    struct link *link;
+
+    publish_qpn(number);
+    UNTIL(seen.packets == 1);
+    link = lane_link(seen.lane);
+    CHECK(link_peer_pid(link) > 0);
+    CHECK(!link_can_reference(link)); /* the other side has no number for us */
+    send_text(link_lane(link, number), seen.last.src_qpn, number, "seen");
+    meet(0, 2);
+    _exit(0);
+}
+
+static void inside(void)
+{
+    uint32_t mine = publish_qpn(1), other = await_qpn(0);
+    struct link *link = find_link(other);
+    struct packet_reference reference = {(uintptr_t)&seen, 8};
+    struct iovec here = {&seen, 8};
+
+    CHECK(link && link_peer_pid(link) == 0);
+    CHECK(link_pull(link, &reference, 1, &here, 1) == -EPERM);
+    send_text(link_lane(link, mine), other, mine, "from inside");
+    UNTIL(seen.packets == 1);
+    meet(0, 2);
+    UNTIL(seen.downs == 1); /* a death that it cannot see by a number */
+}
+
+static void goes_inside(unsigned number)
+{
+    pid_t pid;
+    int status;
+
+    CHECK(unshare(CLONE_NEWPID) == 0);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        side_up();
+        inside();
+        _exit(0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void test_another_pid_namespace_is_served_by_the_ring(void **state)
+{
+    pid_t one, two;
+
+    if (geteuid() != 0) {
+        print_message("needs root for a pid namespace\n");
+        skip();
+    }
+    board_clear();
+    one = side_start(outside, 0);
+    two = side_start_bare(goes_inside, 1);
+    side_finish(one);
+    side_finish(two);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_the_ring_alone_when_asked_for),
         cmocka_unit_test(test_references_for_everything_when_asked_for),
         cmocka_unit_test(test_another_user_gets_no_references),
+        cmocka_unit_test(test_another_pid_namespace_is_served_by_the_ring),
     };
 
     return run_local_tests("local_reference", tests);
