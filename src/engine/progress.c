@@ -164,7 +164,9 @@ static void on_packet(struct lane *lane, const struct packet *packet)
 /* local_ops.batch_end */
 static void on_batch_end(struct lane *lane, bool had_packets)
 {
-    struct lane_state *state = *(struct lane_state **)lane_owner_data(lane);
+    /* Partner: the release in lane_state(), which a posting thread may be in. */
+    struct lane_state *state =
+        atomic_load_explicit((_Atomic(struct lane_state *) *)lane_owner_data(lane), memory_order_acquire);
 
     if (!state)
         return;
