@@ -215,9 +215,6 @@ static void engine_connect(struct qp *qp)
                                  : LOCAL_MTU;
     qp->transport.link.reference_mtu = LOCAL_REFERENCE_MTU; /* what may be received, whatever may be sent */
     qp->transport.link.reliable = true;
-    if (helper_start() != 0)
-        log_error("QP 0x%06x: no helper thread; traffic moves only while the application polls",
-                  qp->ibv.qp_num);
     if (qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex)
         link = local_resolve(qp->record->attributes.dest_qpn);
     set_lane(qp, link ? link_lane(link, qp->ibv.qp_num) : NULL);
@@ -378,6 +375,14 @@ void route_link_down(struct link *link)
     }
 }
 
+/* Whoever looks for the number is answered by the helper thread, from the first QP on, connected or not. */
+static int engine_allocate_number(uint32_t *ret_qpn)
+{
+    int error = helper_start();
+
+    return error ? error : local_qpn_allocate(ret_qpn);
+}
+
 const struct qp_ports engine_qp_ports = {
     .transport_link =
         {
@@ -391,6 +396,6 @@ const struct qp_ports engine_qp_ports = {
     .disconnect = engine_disconnect,
     .kick = engine_kick,
     .forget = engine_forget,
-    .allocate_number = local_qpn_allocate,
+    .allocate_number = engine_allocate_number,
     .release_number = local_qpn_release,
 };
