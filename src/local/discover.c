@@ -54,7 +54,9 @@ static int open_list(void)
     /* The network namespace is a thread's: /proc/net would be that of the main thread. */
     int fd = open("/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
 
-    return fd_own(fd >= 0 ? fd : open("/proc/net/unix", O_RDONLY | O_CLOEXEC));
+    if (fd < 0)
+        fd = open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
+    return fd_own(fd);
 }
 
 unsigned discover_blocks(void)

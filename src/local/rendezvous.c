@@ -396,7 +396,7 @@ void rendezvous_accept(struct event_source *listener, uint32_t events)
 static void greeter_ready(struct event_source *source, uint32_t events)
 {
     struct greeter *greeter = container_of(source, struct greeter, socket);
-    struct greeting greeting;
+    struct greeting greeting = {0};
     int memory_fd = -1;
     int error = greeting_receive(source->fd, greeter->awaits, &greeting, &memory_fd);
 
