@@ -188,6 +188,8 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
     if (context_is_inherited(qp->context))
         return -EIO;
     rundown_enter();
+    if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
+        qp_ports->before_connect(attributes->dest_qp_num & PSN_MASK);
     lock_acquire(&qp->lock);
     error = modify_locked(qp, attributes, mask);
     if (!error) {
