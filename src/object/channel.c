@@ -7,9 +7,12 @@
 
 int channel_create(struct context *context, struct channel **ret_channel)
 {
-    struct channel *channel = calloc(1, sizeof(*channel));
+    struct channel *channel;
     int error = -ENOMEM;
 
+    if (context_is_inherited(context))
+        return -EIO;
+    channel = calloc(1, sizeof(*channel));
     if (!channel)
         return -ENOMEM;
     channel->number = number_take(&pool_channels);

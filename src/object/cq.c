@@ -75,7 +75,7 @@ static void publish(struct cq *cq, const struct context *context)
 
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)
 {
-    int error = check_attributes(attributes);
+    int error = context_is_inherited(context) ? -EIO : check_attributes(attributes);
     uint32_t slots;
     uint64_t offset;
     struct cq *cq;
@@ -235,6 +235,8 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     uint64_t offset, old_offset;
     int error;
 
+    if (context_is_inherited(cq->context))
+        return -EIO;
     if (cqe < 1 || cqe > LIMIT_CQE)
         return -EINVAL;
     slots = slots_for(cqe);
@@ -298,6 +300,8 @@ int cq_arm(struct cq *cq, bool solicited_only)
 {
     uint32_t wanted = solicited_only ? CQ_ARMED_SOLICITED : CQ_ARMED_ANY;
 
+    if (context_is_inherited(cq->context))
+        return -EIO;
     if (!cq->channel)
         return 0; /* nobody to notify */
     lock_acquire(&cq->lock);
@@ -311,9 +315,13 @@ int cq_arm(struct cq *cq, bool solicited_only)
 
 int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
 {
-    /* Here, since completions come with locks held. */
-    int error = period_us ? object_ports->start_timers() : 0;
+    int error = 0;
 
+    if (context_is_inherited(cq->context))
+        return -EIO;
+    /* Here, since completions come with locks held. */
+    if (period_us)
+        error = object_ports->start_timers();
     if (error)
         return error;
     lock_acquire(&cq->lock);

@@ -73,6 +73,8 @@ int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
 
     if (unlikely(count <= 0))
         return 0;
+    if (unlikely(context_is_inherited(cq->context)))
+        return -EIO; /* its locks may be held by threads that the child does not have */
     if (!looks_empty(cq)) {
         taken = take(cq, count, wc);
         if (likely(taken > 0))
@@ -122,6 +124,8 @@ static bool open_window(struct cq *cq)
 
 int cq_start_poll(struct cq *cq)
 {
+    if (unlikely(context_is_inherited(cq->context)))
+        return -EIO;
     if (open_window(cq))
         return 0;
     object_ports->progress();

@@ -47,6 +47,8 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     struct attachment *attachment;
     int error = 0;
 
+    if (context_is_inherited(qp->context))
+        return -EIO;
     if (qp->record->type != IBV_QPT_UD || !gid_is_multicast(gid->raw))
         return -EINVAL;
     attachment = malloc(sizeof(*attachment));

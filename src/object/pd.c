@@ -33,8 +33,11 @@ void keys_after_fork_in_child(void)
 
 int pd_allocate(struct context *context, struct pd **ret_pd)
 {
-    struct pd *pd = calloc(1, sizeof(*pd));
+    struct pd *pd;
 
+    if (context_is_inherited(context))
+        return -EIO;
+    pd = calloc(1, sizeof(*pd));
     if (!pd)
         return -ENOMEM;
     pd->number = number_take(&pool_pds);
@@ -60,6 +63,9 @@ int pd_use(struct pd *pd)
 {
     int error = 0;
 
+    /* Everything that is made of an inherited PD is refused here. */
+    if (context_is_inherited(pd->context))
+        return -EIO;
     lock_acquire(&pd->lock);
     if (atomic_load_explicit(&pd->record->state, memory_order_relaxed) != OBJECT_ALIVE)
         error = -EINVAL;

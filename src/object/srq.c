@@ -183,6 +183,8 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     size_t size = 0;
     int error = 0;
 
+    if (context_is_inherited(srq->pd->context))
+        return -EIO;
     if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
         return -EINVAL;
     if (resize) {
@@ -246,6 +248,10 @@ int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_w
 {
     int error = 0;
 
+    if (context_is_inherited(srq->pd->context)) {
+        *bad_wr = wr;
+        return -EIO;
+    }
     lock_acquire(&srq->lock);
     for (; wr; wr = wr->next) {
         error = post_one(srq, wr);
