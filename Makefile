@@ -25,7 +25,7 @@ check:
 	@scripts/run-tests.py 2>&1
 
 check-long:
-	@scripts/install-deps.sh build check 2>&1
+	@scripts/install-deps.sh build check long 2>&1
 	@scripts/run-tests.py --long 2>&1
 
 bench: all

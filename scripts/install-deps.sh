@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, bench)
+# usage: install-deps.sh GROUP…   (build, demo, check, long, bench)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -10,6 +10,7 @@ build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev li
 demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs rdma-core ibverbs-providers librdmacm-dev rdmacm-utils ucx-utils valgrind strace)
+long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux)
 
 wanted=()
@@ -18,6 +19,7 @@ for group in "$@"; do
     build) wanted+=("${build[@]}") ;;
     demo) wanted+=("${demo[@]}") ;;
     check) wanted+=("${check[@]}") ;;
+    long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
     *) echo "install-deps.sh: no group '$group'" >&2; exit 2 ;;
     esac

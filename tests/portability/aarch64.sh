@@ -1,0 +1,21 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The library built for aarch64, run by qemu's user emulation: does it compile, do its layouts hold, does it lean on x86's order of
+# stores? (Emulation on x86 shows the first two, and the last only where qemu reorders; the orders in the code are C11's.)
+# Usage: aarch64.sh SOURCE_ROOT
+set -eu
+root=$1
+cc=aarch64-linux-gnu-gcc
+for tool in $cc qemu-aarch64; do
+    command -v $tool >/dev/null || { echo "no $tool (apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)"; exit 77; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# Headers of libraries that are the same for every processor.
+mkdir "$work/include"
+ln -s /usr/include/infiniband "$work/include/infiniband"
+ln -s /usr/include/libdeflate.h "$work/include/libdeflate.h"
+sources=$(find "$root/src" "$root/abi" -name '*.c' ! -name icrc.c) # libdeflate is there for this machine only
+$cc -std=gnu11 -O2 -Wall -Werror -D_GNU_SOURCE -DSOFTHCA_VERSION='"smoke"' -I"$root/src" -I"$work/include" -static \
+    -o "$work/smoke" "$root/tests/portability/smoke.c" $sources -lpthread
+timeout 300 qemu-aarch64 "$work/smoke"
