@@ -39,8 +39,6 @@ ssize_t sys_write(int fd, const void *data, size_t length);
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count);
-ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
-                              const struct iovec *remote, unsigned long remote_count);
 /* membarrier(2); -errno where the kernel or a seccomp filter refuses. */
 int sys_membarrier(int command);
 void sys_random(void *buffer, size_t length);

@@ -99,6 +99,7 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
     const struct responder *responder = &qp->record->responder;
     const struct sender *sender = &qp->record->sender;
 
+    qp->route.arrival_lane = lane;
     if (request)
         route_set_reply_lane(qp, lane);
     if (unlikely(!transport_receive(&qp->transport, packet)))

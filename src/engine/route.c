@@ -24,6 +24,8 @@ static void set_lane(struct qp *qp, struct lane *lane)
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
     qp->transport.link.reference_from =
         lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    qp->transport.link.read_reference_from =
+        lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
 }
 
 void route_set_reply_lane(struct qp *qp, struct lane *lane)
@@ -169,22 +171,14 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     return send_on(qp, qp->route.lane, &qp->route.kick, packet, gather, gather_count);
 }
 
-static int engine_pull(struct transport_qp *transport, const struct packet_reference *from,
-                       unsigned from_count, const struct iovec *to, unsigned to_count)
+/* transport_ports.pull: from the process that wrote the packet, whatever the QP's ways are by now. */
+static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
+                       unsigned to_count)
 {
-    struct qp *qp = container_of(transport, struct qp, transport);
+    const struct qp *qp = container_of(transport, struct qp, transport);
 
-    return qp->route.reply_lane ? link_pull(lane_link(qp->route.reply_lane), from, from_count, to, to_count)
-                                : -ESRCH;
-}
-
-static int engine_push(struct transport_qp *transport, const struct packet_reference *to, unsigned to_count,
-                       const struct iovec *from, unsigned from_count)
-{
-    struct qp *qp = container_of(transport, struct qp, transport);
-
-    return qp->route.reply_lane ? link_push(lane_link(qp->route.reply_lane), to, to_count, from, from_count)
-                                : -ESRCH;
+    return link_pull(lane_link(qp->route.arrival_lane), packet->reference, packet->reference_count, to,
+                     to_count);
 }
 
 static void engine_set_timer(struct transport_qp *transport, ns_t delay)
@@ -400,7 +394,6 @@ const struct qp_ports engine_qp_ports = {
         {
             .send = engine_send,
             .pull = engine_pull,
-            .push = engine_push,
             .set_timer = engine_set_timer,
             .random = engine_random,
         },

@@ -385,6 +385,11 @@ bool link_can_reference(const struct link *link)
     return link->may_refer;
 }
 
+bool link_can_pull(const struct link *link)
+{
+    return link->may_pull;
+}
+
 pid_t link_peer_pid(const struct link *link)
 {
     return link->peer_pid;

@@ -53,8 +53,8 @@ struct link {
     _Atomic uint32_t state; /* enum link_state */
     _Atomic bool broken;    /* the peer wrote nonsense: the helper thread will take the link down */
     bool is_self;
-    bool may_pull;        /* we can read and write the peer's memory: its references are accepted */
-    bool may_refer;       /* it can read and write ours: it said so */
+    bool may_pull;        /* we can read the peer's memory: its references are accepted */
+    bool may_refer;       /* it can read ours: it said so */
     _Atomic bool primary; /* the first of our links to that process; written by the helper thread */
     unsigned index;       /* in links[] */
     pid_t peer_pid;

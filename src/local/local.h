@@ -80,6 +80,8 @@ void **lane_owner_data(struct lane *lane);
 bool link_is_self(const struct link *link);
 /* May payload go by reference on this link (probed at connection; self: always)? */
 bool link_can_reference(const struct link *link);
+/* Would link_pull() succeed: may the peer's payload come by reference? */
+bool link_can_pull(const struct link *link);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 
@@ -103,13 +105,11 @@ void lane_ring(struct lane *lane);
  * this afterwards: if not, the notification may have come before the note, and it is time to try again. */
 bool lane_is_blocked(const struct lane *lane);
 
-/* Copies between a peer's memory and ours, for packets by reference received from this link (self: memcpy).
+/* Copies from a peer's memory to ours, for packets by reference received from this link (self: memcpy).
  * Bytes counted by the shorter side never differ: checked. 0, -EFAULT, -ESRCH (peer died; what was copied is
  * void), -EPERM. */
 int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
               const struct iovec *to, unsigned to_count);
-int link_push(struct link *link, const struct packet_reference *to, unsigned to_count,
-              const struct iovec *from, unsigned from_count);
 
 /* --- progress --------------------------------------------------------------------------------------------
  */

@@ -190,58 +190,36 @@ static void copy_here(struct pieces *to, struct pieces *from)
     }
 }
 
-/* here: our memory; there: the peer's. */
-static int copy(struct link *link, struct pieces *here, struct pieces *there, bool push)
+int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
+              const struct iovec *to, unsigned to_count)
 {
-    uint64_t left = total_of(here);
+    struct pieces here = {.vectors = to, .count = to_count};
+    struct pieces there = {.references = from, .count = from_count};
+    uint64_t left = total_of(&here);
 
-    if (left != total_of(there))
+    if (left != total_of(&there))
         return -EINVAL;
     if (!link->may_pull)
         return -EPERM;
     if (link->is_self) {
-        copy_here(push ? there : here, push ? here : there);
+        copy_here(&here, &there);
         return 0;
     }
-    if (push && !peer_is_there(link))
-        return -ESRCH;
     while (left) {
         struct iovec ours[PIECES], theirs[PIECES];
-        size_t limit = left;
-        unsigned our_count, their_count;
-        ssize_t length;
+        unsigned our_count = next_vectors(&here, left, ours);
+        unsigned their_count = next_vectors(&there, left, theirs);
+        ssize_t length = sys_process_vm_readv(link->peer_pid, ours, our_count, theirs, their_count);
 
-        our_count = next_vectors(here, limit, ours);
-        their_count = next_vectors(there, limit, theirs);
-        length = push ? sys_process_vm_writev(link->peer_pid, ours, our_count, theirs, their_count)
-                      : sys_process_vm_readv(link->peer_pid, ours, our_count, theirs, their_count);
         if (length == -ENOSYS)
             return -EPERM;
         if (length < 0)
             return length == -ENOMEM ? -EFAULT : (int)length;
         if (length == 0)
             return -EFAULT;
-        consume(here, (size_t)length);
-        consume(there, (size_t)length);
+        consume(&here, (size_t)length);
+        consume(&there, (size_t)length);
         left -= (uint64_t)length;
     }
-    return push || peer_is_there(link) ? 0 : -ESRCH;
-}
-
-int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
-              const struct iovec *to, unsigned to_count)
-{
-    struct pieces here = {.vectors = to, .count = to_count};
-    struct pieces there = {.references = from, .count = from_count};
-
-    return copy(link, &here, &there, false);
-}
-
-int link_push(struct link *link, const struct packet_reference *to, unsigned to_count,
-              const struct iovec *from, unsigned from_count)
-{
-    struct pieces here = {.vectors = from, .count = from_count};
-    struct pieces there = {.references = to, .count = to_count};
-
-    return copy(link, &here, &there, true);
+    return peer_is_there(link) ? 0 : -ESRCH;
 }

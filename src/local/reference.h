@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Reading and writing the memory of another process of the same user: probing at rendezvous, link_pull(),
- * link_push(). */
+/* Reading the memory of another process of the same user: probing at rendezvous, link_pull(). */
 #ifndef LOCAL_REFERENCE_H
 #define LOCAL_REFERENCE_H
 

@@ -258,10 +258,8 @@ static void read_extension(const char *from, struct packet *packet, uint32_t pro
 }
 
 /* Copies the references and checks that they add up to what the packet says it brings. */
-static bool read_references(const char *from, struct packet *packet, struct packet_reference *references,
-                            uint32_t properties)
+static bool read_references(const char *from, struct packet *packet, struct packet_reference *references)
 {
-    const bool read_request = (properties & OPCODE_READ) && (properties & OPCODE_REQUEST);
     uint64_t total = 0;
 
     memcpy(references, from, packet->reference_count * sizeof(*references));
@@ -271,9 +269,7 @@ static bool read_references(const char *from, struct packet *packet, struct pack
         total += references[i].length;
     }
     packet->reference = references;
-    if (read_request)
-        return total == packet->dma_length;
-    return packet->reference_count == 0 || total == packet->payload_length;
+    return total == packet->payload_length;
 }
 
 int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_reference *references,
@@ -341,7 +337,8 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     packet->reference = NULL;
 
     if (unlikely(flags & PACKET_BY_REFERENCE)) {
-        if (!reader->references || packet->reference_count > PACKET_REFERENCES ||
+        /* Without any it is a request that may be answered by reference. */
+        if ((!reader->references && packet->reference_count) || packet->reference_count > PACKET_REFERENCES ||
             packet->payload_length > LOCAL_REFERENCE_MTU)
             return -EPROTO;
         carried = 0;
@@ -359,7 +356,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     if (references_at != sizeof(header))
         read_extension(record + sizeof(header), packet, properties);
     if (unlikely(flags & PACKET_BY_REFERENCE)) {
-        if (!read_references(record + references_at, packet, references, properties))
+        if (!read_references(record + references_at, packet, references))
             return -EPROTO;
     } else {
         packet->payload = carried ? record + payload_at : NULL;

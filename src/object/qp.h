@@ -29,6 +29,7 @@ struct link;
 struct qp_route {
     struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
     struct lane *reply_lane;   /* where the last request came from: answers go back on it */
+    struct lane *arrival_lane; /* of the packet that is being received */
     struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
     bool answer_due;           /* in the list of a lane whose batch is under way */
     struct list blocked;
@@ -101,7 +102,7 @@ static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 
 /* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
 struct qp_ports {
-    struct transport_ports transport_link; /* send, pull, push, set_timer, random are the engine's; the rest
+    struct transport_ports transport_link; /* send, pull, set_timer, random are the engine's; the rest
                                               is filled by object */
     /* The QP is about to learn its destination: what the destination sent before that must not reach it.
      * Without the QP's lock, inside a rundown section. */

@@ -2,6 +2,7 @@
 /* Answers -> completions of sends. Answers come in PSN order, each acknowledges all before it, and a READ or
  * atomic ends with its own answer alone (IBA 9.7.5): an acknowledgement beyond an unanswered one says that
  * the answer was lost. */
+#include <errno.h>
 #include <string.h>
 
 #include "transport/machine.h"
@@ -59,6 +60,7 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
             if (question) {
                 sender->reads_in_flight--;
                 sender->read_packets -= wqe->packets;
+                sender->references_asked -= wqe->by_reference;
                 sender->read_offset = 0;
             }
         }
@@ -151,11 +153,11 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn)
         returned(qp, psn);
 }
 
-/* A peer that cannot read or write the memory we referred to says NAK_INVALID_RD, which no other RC responder
+/* A peer that cannot read the memory we referred to says NAK_INVALID_RD, which no other RC responder
  * has a use for: the fault is on this side. */
 static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
 {
-    if (code == NAK_INVALID_RD && wqe->by_reference)
+    if (code == NAK_INVALID_RD && wqe->by_reference && !awaits_answer(wqe))
         return VERDICT_LOCAL_PROTECTION;
     return verdict_of_nak(code);
 }
@@ -240,16 +242,38 @@ static void finish_answer(struct transport_qp *qp, psn_t psn)
 static bool response_fits(const struct transport_qp *qp, const struct send_wqe *wqe,
                           const struct packet *packet, uint32_t properties, uint32_t index)
 {
+    uint32_t mtu = packet_mtu(qp, wqe);
     bool last = index + 1 == wqe->packets;
 
     if (wqe->opcode != IBV_WR_RDMA_READ)
         return false;
-    if (wqe->by_reference || (packet->flags & PACKET_BY_REFERENCE))
-        return wqe->by_reference && (packet->flags & PACKET_BY_REFERENCE) && last;
+    if (wqe->by_reference != !!(packet->flags & PACKET_BY_REFERENCE) ||
+        (wqe->by_reference && gather_referenced(packet) != packet->payload_length))
+        return false;
     if (!last)
-        return (properties & (OPCODE_FIRST | OPCODE_MIDDLE)) && packet->payload_length == qp->link.mtu;
-    return (properties & (OPCODE_LAST | OPCODE_ONLY)) &&
-           packet->payload_length == wqe->length - index * qp->link.mtu;
+        return (properties & (OPCODE_FIRST | OPCODE_MIDDLE)) && packet->payload_length == mtu;
+    return (properties & (OPCODE_LAST | OPCODE_ONLY)) && packet->payload_length == wqe->length - index * mtu;
+}
+
+/* Bytes of an answer into the program's memory. By reference they are fetched here and now, under the QP's
+ * lock and with keys that were just checked: once the QP is in ERR or the region is gone, nobody comes any
+ * more. false: not done, and what follows is seen to. */
+static bool take_answer(struct transport_qp *qp, const struct packet *packet, const struct gather *gather)
+{
+    int error;
+
+    if (!(packet->flags & PACKET_BY_REFERENCE)) {
+        gather_place(gather, packet->payload);
+        return true;
+    }
+    error = qp->ports->pull(qp, packet, gather->vector, gather->count);
+    if (likely(!error))
+        return true;
+    /* A dead peer's answer is lost, as others will be; sender_silence() follows when its link goes down. One
+     * who answers with memory that cannot be read is itself at fault. */
+    if (error != -ESRCH)
+        sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION);
+    return false;
 }
 
 static void read_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
@@ -258,7 +282,7 @@ static void read_response(struct transport_qp *qp, const struct packet *packet, 
     struct send_wqe *wqe = question_of(qp, packet->psn);
     struct gather gather;
     enum verdict verdict;
-    uint32_t index;
+    uint32_t index, offset;
 
     if (!wqe)
         return;
@@ -267,16 +291,18 @@ static void read_response(struct transport_qp *qp, const struct packet *packet, 
         sender_fail_oldest(qp, VERDICT_BAD_RESPONSE);
         return;
     }
-    if (!wqe->by_reference && packet->payload_length) {
-        verdict = gather_range(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd,
-                               index * qp->link.mtu, packet->payload_length, true, &gather);
+    offset = index * packet_mtu(qp, wqe);
+    if (packet->payload_length) {
+        verdict = gather_range(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, offset,
+                               packet->payload_length, true, &gather);
         if (verdict != VERDICT_OK) {
             sender_fail_oldest(qp, verdict);
             return;
         }
-        gather_place(&gather, packet->payload);
+        if (!take_answer(qp, packet, &gather))
+            return;
     }
-    sender->read_offset = index * qp->link.mtu + packet->payload_length;
+    sender->read_offset = offset + packet->payload_length;
     finish_answer(qp, packet->psn);
 }
 

@@ -86,6 +86,20 @@ enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *s
     return VERDICT_OK;
 }
 
+uint32_t gather_referenced(const struct packet *packet)
+{
+    uint64_t length = 0;
+
+    if (packet->reference_count > PACKET_REFERENCES)
+        return UINT32_MAX;
+    for (uint32_t i = 0; i < packet->reference_count; i++) {
+        if (packet->reference[i].length > UINT32_MAX)
+            return UINT32_MAX;
+        length += packet->reference[i].length;
+    }
+    return (uint32_t)min_of(length, (uint64_t)UINT32_MAX);
+}
+
 void gather_place(const struct gather *gather, const void *payload)
 {
     const char *from = payload;

@@ -88,6 +88,8 @@ uint32_t gather_length(const struct wqe_sge *sge, uint32_t num_sge);
  * none); 0: they cannot be named. */
 enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
                           uint32_t pd, bool write, unsigned *ret_references);
+/* Bytes that a received packet by reference names; 2^32 - 1: too many. */
+uint32_t gather_referenced(const struct packet *packet);
 /* Puts received bytes into the list. */
 void gather_place(const struct gather *gather, const void *payload);
 
@@ -104,6 +106,12 @@ enum request_kind {
 
 /* UC: completes what needs no word from the peer. false as in sender_advance(). */
 bool sender_complete_unacknowledged(struct transport_qp *qp);
+
+/* Bytes of a packet of the message, or of the answer to a READ. */
+static inline uint32_t packet_mtu(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    return wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu;
+}
 
 static inline bool awaits_answer(const struct send_wqe *wqe)
 {

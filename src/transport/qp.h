@@ -43,10 +43,11 @@ struct sender {
     uint32_t reads_in_flight; /* READs and atomics begun and not answered */
     uint32_t read_packets;    /* PSNs of those */
     uint8_t retries_left, rnr_retries_left;
-    uint8_t waiting;       /* enum sender_wait: why WQE `next` does not go on */
-    uint8_t timer_armed;   /* enum sender_timer */
-    uint8_t read_gap_seen; /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
-    uint8_t reserved[3];
+    uint8_t waiting;          /* enum sender_wait: why WQE `next` does not go on */
+    uint8_t timer_armed;      /* enum sender_timer */
+    uint8_t read_gap_seen;    /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
+    uint8_t references_asked; /* READs among reads_in_flight that are answered by reference */
+    uint8_t reserved[2];
     uint32_t read_offset;                              /* bytes of the oldest READ that have arrived */
     uint32_t retransmissions, rnr_naks, sequence_naks; /* statistics */
 };
@@ -69,8 +70,10 @@ enum sender_timer { SENDER_TIMER_NONE, SENDER_TIMER_ACK, SENDER_TIMER_RNR };
 struct responder_resource {
     psn_t first_psn;
     uint32_t packets;
-    uint8_t operation; /* enum bth_operation of the request */
-    uint8_t by_reference, answered, reference_count;
+    uint8_t operation;    /* enum bth_operation of the request */
+    uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
+    uint8_t answered;
+    uint8_t reserved_2;
     uint32_t rkey;
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
@@ -80,12 +83,9 @@ struct responder_resource {
     uint8_t repeated;      /* answered before: nothing is lost when another request takes its place */
     uint8_t reserved;
     uint64_t original; /* atomic: value before */
-    union {
-        struct {
-            uint64_t compare, swap_add;
-        } atomic; /* kept until executed: an atomic waits for the READs before it */
-        struct packet_reference reference[PACKET_READ_REFERENCES];
-    };
+    struct {
+        uint64_t compare, swap_add;
+    } atomic; /* kept until executed: an atomic waits for the READs before it */
 };
 
 struct responder {
@@ -167,12 +167,11 @@ struct transport_ports {
      * of a UD packet, NULL for connected QPs. */
     int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
                 unsigned gather_count, const struct path_address *to);
-    /* Copies between the peer's memory (reference) and ours; lengths agree. 0, or -errno when the peer's
-     * memory or the peer is gone. */
-    int (*pull)(struct transport_qp *qp, const struct packet_reference *from, unsigned from_count,
-                const struct iovec *to, unsigned to_count);
-    int (*push)(struct transport_qp *qp, const struct packet_reference *to, unsigned to_count,
-                const struct iovec *from, unsigned from_count);
+    /* Fetches what a packet that is just being received refers to; lengths agree. 0, -ESRCH when the peer is
+     * gone, another -errno when its memory cannot be read. Nobody ever writes to a peer's memory: what a
+     * program may reuse, only its own process knows. */
+    int (*pull)(struct transport_qp *qp, const struct packet *packet, const struct iovec *to,
+                unsigned to_count);
     /* A send work request got its verdict; counter is its free-running number (slot becomes free when this or
      * a later completion is polled). Called in posting order, for unsignaled ones that succeed too (the owner
      * makes no CQE of those). */
@@ -203,8 +202,10 @@ struct transport_ports {
  */
 struct link_properties {
     uint32_t mtu;           /* payload of a packet that carries its bytes; at most the path MTU on the wire */
-    uint32_t reference_mtu; /* payload of a packet by reference; 0: the link has none */
-    uint32_t reference_from; /* message length from which by reference is chosen */
+    uint32_t reference_mtu; /* payload of a packet by reference, the same on both sides; 0: the link has
+                               none */
+    uint32_t reference_from;      /* message length from which by reference is chosen */
+    uint32_t read_reference_from; /* the same of READs, which are answered so: by whom we can read */
     bool reliable;       /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
 };

@@ -183,21 +183,13 @@ static inline bool take_receive(struct request *request)
 static inline bool measure(struct request *request)
 {
     const struct packet *packet = request->packet;
-    uint64_t length = 0;
 
     if (likely(!(packet->flags & PACKET_BY_REFERENCE))) {
         request->length = packet->payload_length;
         return packet->payload_length <= request->qp->link.mtu;
     }
-    if (packet->reference_count > PACKET_REFERENCES)
-        return false;
-    for (uint32_t i = 0; i < packet->reference_count; i++) {
-        if (packet->reference[i].length > request->qp->link.reference_mtu)
-            return false;
-        length += packet->reference[i].length;
-    }
-    request->length = (uint32_t)length;
-    return length <= request->qp->link.reference_mtu;
+    request->length = gather_referenced(packet);
+    return request->length <= request->qp->link.reference_mtu;
 }
 
 /* On the wire all packets of a message but the last are full (IBA 9.7.2.1.3). A local peer may cut as it
@@ -250,7 +242,6 @@ static inline bool check_write_length(struct request *request)
 static bool pull(struct request *request, struct gather *gather, bool spun_on)
 {
     struct transport_qp *qp = request->qp;
-    const struct packet *packet = request->packet;
     struct iovec *last = &gather->vector[gather->count - 1];
     size_t end = spun_on ? min_of(last->iov_len, sizeof(uint64_t)) : 0;
     char *place_of_end = (char *)last->iov_base + last->iov_len - end;
@@ -265,7 +256,7 @@ static bool pull(struct request *request, struct gather *gather, bool spun_on)
         count -= !vector[count - 1].iov_len;
         vector[count++] = (struct iovec){.iov_base = word, .iov_len = end};
     }
-    error = qp->ports->pull(qp, packet->reference, packet->reference_count, vector, count);
+    error = qp->ports->pull(qp, request->packet, vector, count);
     if (likely(!error)) {
         place(place_of_end, word, end);
         return true;

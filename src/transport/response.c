@@ -81,21 +81,10 @@ static void enqueue(struct transport_qp *qp, const struct responder_resource *re
     responder->msn++;
 }
 
-static bool take_references(const struct packet *packet, struct responder_resource *resource)
+/* Bytes of a packet of the answer. */
+static uint32_t answer_mtu(const struct transport_qp *qp, const struct responder_resource *resource)
 {
-    uint64_t length = 0;
-
-    if (packet->reference_count > PACKET_READ_REFERENCES)
-        return false;
-    for (uint32_t i = 0; i < packet->reference_count; i++) {
-        resource->reference[i] = packet->reference[i];
-        if (packet->reference[i].length > LIMIT_MESSAGE)
-            return false;
-        length += packet->reference[i].length;
-    }
-    resource->by_reference = true;
-    resource->reference_count = (uint8_t)packet->reference_count;
-    return length == packet->dma_length;
+    return resource->by_reference ? qp->link.reference_mtu : qp->link.mtu;
 }
 
 void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet)
@@ -107,13 +96,14 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
     if (!resource)
         return;
     resource->length = resource->end = packet->dma_length;
-    if (packet->dma_length > LIMIT_MESSAGE ||
-        ((packet->flags & PACKET_BY_REFERENCE) && !take_references(packet, resource))) {
+    if (packet->dma_length > LIMIT_MESSAGE) {
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }
-    if (!resource->by_reference)
-        resource->packets = packets_of(packet->dma_length, qp->link.mtu);
+    /* No answer without payload goes by reference. */
+    resource->by_reference =
+        (packet->flags & PACKET_BY_REFERENCE) && qp->link.reference_mtu && packet->dma_length;
+    resource->packets = packets_of(packet->dma_length, answer_mtu(qp, resource));
     verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, packet->dma_length, REMOTE_READ, &range);
     if (verdict != VERDICT_OK) {
@@ -165,17 +155,12 @@ static struct responder_resource *find_resource(const struct transport_qp *qp, p
 static bool reposition_read(const struct transport_qp *qp, struct responder_resource *resource,
                             const struct packet *packet)
 {
-    uint64_t offset = (uint64_t)psn_distance(resource->first_psn, packet->psn) * qp->link.mtu;
+    uint64_t offset = (uint64_t)psn_distance(resource->first_psn, packet->psn) * answer_mtu(qp, resource);
 
     if (packet->rkey != resource->rkey || packet->address != resource->address + offset ||
-        offset + packet->dma_length > resource->length)
+        offset + packet->dma_length > resource->length ||
+        resource->by_reference != (packet->dma_length && (packet->flags & PACKET_BY_REFERENCE)))
         return false;
-    if (resource->by_reference) {
-        if (!(packet->flags & PACKET_BY_REFERENCE) || !take_references(packet, resource))
-            return false;
-    } else if (packet->flags & PACKET_BY_REFERENCE) {
-        return false;
-    }
     resource->sent = (uint32_t)offset;
     resource->end = (uint32_t)offset + packet->dma_length;
     return true;
@@ -256,18 +241,19 @@ static int withdraw(struct transport_qp *qp, const struct responder_resource *re
     qp->ports->raise_event(qp, IBV_EVENT_QP_ACCESS_ERR);
     responder->message = MESSAGE_DISCARD;
     responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | verdict_nak_code(verdict));
-    responder->owed_psn =
-        psn_add(resource->first_psn, resource->by_reference ? 0 : resource->sent / qp->link.mtu);
+    responder->owed_psn = psn_add(resource->first_psn, resource->sent / answer_mtu(qp, resource));
     responder->fails = true;
     return 0;
 }
 
-/* One packet of the answer. */
+/* One packet of the answer. By reference the initiator fetches what it finds there when the packet arrives:
+ * it knows, as nobody else does, whether the program still wants it. */
 static int answer_read(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
-    uint32_t mtu = qp->link.mtu, left = resource->end - resource->sent;
+    uint32_t mtu = answer_mtu(qp, resource), left = resource->end - resource->sent;
     uint32_t length = min_of(left, mtu);
     bool first = resource->fresh, last = length == left;
+    struct packet_reference reference;
     struct memory_range range;
     struct packet packet;
     struct iovec vector;
@@ -283,84 +269,24 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
                        : OP_READ_RESPONSE_MIDDLE,
                 psn_add(resource->first_psn, resource->sent / mtu), &packet);
     packet.payload_length = length;
-    vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
-    error = send_answer(qp, &packet, length ? &vector : NULL);
+    if (resource->by_reference) {
+        reference = (struct packet_reference){.address = range.address, .length = length};
+        packet.flags = PACKET_BY_REFERENCE;
+        packet.reference = &reference;
+        packet.reference_count = 1;
+        error = send_answer(qp, &packet, NULL);
+    } else {
+        vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
+        error = send_answer(qp, &packet, length ? &vector : NULL);
+    }
     if (error)
         return error;
     resource->fresh = false;
     resource->sent += length;
     resource->answered = last;
     slice->packets--;
-    slice->bytes -= min_of(slice->bytes, length);
-    return 0;
-}
-
-/* `length` bytes from `offset` on of what the initiator referred to. */
-static unsigned cut_references(const struct responder_resource *resource, uint64_t offset, uint64_t length,
-                               struct packet_reference *ret_cut)
-{
-    unsigned count = 0;
-
-    for (unsigned i = 0; i < resource->reference_count && length; i++) {
-        struct packet_reference reference = resource->reference[i];
-
-        if (offset >= reference.length) {
-            offset -= reference.length;
-            continue;
-        }
-        reference.address += offset;
-        reference.length = min_of(reference.length - offset, length);
-        offset = 0;
-        length -= reference.length;
-        ret_cut[count++] = reference;
-    }
-    return count;
-}
-
-/* One step of pushing; when all is there, the packet that says so. */
-static int answer_read_by_reference(struct transport_qp *qp, struct responder_resource *resource,
-                                    struct slice *slice)
-{
-    uint32_t length = min_of(resource->end - resource->sent, slice->bytes);
-    struct packet_reference cut[PACKET_READ_REFERENCES];
-    struct memory_range range;
-    struct packet packet;
-    enum verdict verdict;
-    int error;
-
-    if (length) {
-        unsigned count = cut_references(resource, resource->sent, length, cut);
-        struct iovec vector;
-
-        verdict = check_read(qp, resource, length, &range);
-        if (unlikely(verdict != VERDICT_OK))
-            return withdraw(qp, resource, verdict);
-        vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
-        error = qp->ports->push(qp, cut, count, &vector, 1);
-        if (error == -ESRCH) {
-            resource->answered = true; /* nobody waits any more */
-            return 0;
-        }
-        slice->bytes -= length;
-        if (error) {
-            /* The initiator's memory cannot be written: its fault, see complete.c. */
-            fill_answer(qp, OP_ACKNOWLEDGE, resource->first_psn, &packet);
-            packet.syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
-            error = send_answer(qp, &packet, NULL);
-            resource->answered = !error;
-            return error;
-        }
-        resource->sent += length;
-        if (resource->sent != resource->end)
-            return 0;
-    }
-    fill_answer(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
-    packet.flags = PACKET_BY_REFERENCE;
-    error = send_answer(qp, &packet, NULL);
-    if (error)
-        return error;
-    resource->answered = true;
-    slice->packets--;
+    if (!resource->by_reference)
+        slice->bytes -= min_of(slice->bytes, length);
     return 0;
 }
 
@@ -406,8 +332,6 @@ static int answer(struct transport_qp *qp, struct responder_resource *resource, 
 {
     if (resource->operation != OP_READ_REQUEST)
         return answer_atomic(qp, resource, slice);
-    if (resource->by_reference)
-        return answer_read_by_reference(qp, resource, slice);
     return answer_read(qp, resource, slice);
 }
 

@@ -64,18 +64,18 @@ static cold_path enum verdict execute_local(struct transport_qp *qp, struct send
 static enum verdict choose_reference(const struct transport_qp *qp, struct send_wqe *wqe,
                                      enum request_kind kind)
 {
+    bool read = kind == REQUEST_READ;
     enum verdict verdict;
     unsigned references;
 
-    if (!qp->link.reference_mtu || wqe->length < qp->link.reference_from || !wqe->length ||
-        (wqe->flags & WQE_INLINE))
+    if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || kind == REQUEST_ATOMIC ||
+        wqe->length < (read ? qp->link.read_reference_from : qp->link.reference_from))
         return VERDICT_OK;
-    verdict = gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd,
-                           kind == REQUEST_READ, &references);
+    verdict =
+        gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, read, &references);
     if (verdict != VERDICT_OK)
         return verdict;
-    wqe->by_reference =
-        references && references <= (kind == REQUEST_READ ? PACKET_READ_REFERENCES : PACKET_REFERENCES);
+    wqe->by_reference = read || (references && references <= PACKET_REFERENCES);
     return VERDICT_OK;
 }
 
@@ -106,9 +106,14 @@ static enum verdict check_kind(const struct transport_qp *qp, const struct send_
 /* How many PSNs the message takes: those of its packets, or of the answer to a READ (IBA 9.7.4). */
 static uint32_t psns_of(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
 {
-    if (kind == REQUEST_ATOMIC || (kind == REQUEST_READ && wqe->by_reference))
+    if (kind == REQUEST_ATOMIC)
         return 1;
-    return packets_of(wqe->length, wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu);
+    return packets_of(wqe->length, packet_mtu(qp, wqe));
+}
+
+static bool is_atomic(const struct send_wqe *wqe)
+{
+    return awaits_answer(wqe) && wqe->opcode != IBV_WR_RDMA_READ;
 }
 
 static enum sender_wait may_begin(const struct transport_qp *qp, const struct send_wqe *wqe)
@@ -116,6 +121,10 @@ static enum sender_wait may_begin(const struct transport_qp *qp, const struct se
     const struct sender *sender = &qp->record->sender;
 
     if (unlikely(wqe->flags & WQE_FENCE) && sender->reads_in_flight)
+        return SENDER_WAITS_FOR_FENCE;
+    /* READs and atomics execute in order (verbs-contract §3.6 rule 4), but the bytes of an answer by
+     * reference are those of the time when they are fetched. */
+    if (is_atomic(wqe) && sender->references_asked)
         return SENDER_WAITS_FOR_FENCE;
     if (awaits_answer(wqe) && sender->reads_in_flight &&
         sender->reads_in_flight >= qp->record->attributes.max_rd_atomic)
@@ -168,6 +177,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     if (awaits_answer(wqe)) {
         sender->reads_in_flight++;
         sender->read_packets += packets;
+        sender->references_asked += wqe->by_reference;
     }
     return true;
 }
@@ -192,33 +202,18 @@ static void clear_ack(struct responder *responder)
     responder->acks_owed = 0;
 }
 
-static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet,
-                              struct packet_reference *references)
+static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet)
 {
-    const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
-    uint32_t offset = qp->record->sender.next_offset * qp->link.mtu;
-    struct gather gather;
-    enum verdict verdict;
+    uint32_t offset = qp->record->sender.next_offset * packet_mtu(qp, wqe);
+    unsigned ignored;
 
     packet->rkey = wqe->rkey;
     packet->address = wqe->remote_address + offset;
     packet->dma_length = wqe->length - offset;
-    if (!wqe->by_reference) {
-        unsigned ignored;
-
-        /* Not needed before the answer comes, but an answer without a place is worth no question. */
-        return gather_check(qp, sge, wqe->num_sge, qp->record->pd, true, &ignored);
-    }
-    verdict = gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, true, &gather);
-    if (verdict != VERDICT_OK)
-        return verdict;
-    packet->flags |= PACKET_BY_REFERENCE;
-    packet->reference = references;
-    packet->reference_count = gather.count;
-    for (unsigned i = 0; i < gather.count; i++)
-        references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
-                                                  .length = gather.vector[i].iov_len};
-    return VERDICT_OK;
+    if (wqe->by_reference)
+        packet->flags |= PACKET_BY_REFERENCE;
+    /* Not needed before the answer comes, but an answer without a place is worth no question. */
+    return gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, true, &ignored);
 }
 
 static enum verdict fill_atomic(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet)
@@ -266,7 +261,7 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
 static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                             struct packet *packet)
 {
-    uint32_t mtu = wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu;
+    uint32_t mtu = packet_mtu(qp, wqe);
     uint32_t offset = qp->record->sender.next_offset * mtu;
     uint32_t length = min_of(wqe->length - offset, mtu);
     struct packet_reference references[PACKET_REFERENCES];
@@ -315,13 +310,12 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 static int transmit_question(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                              struct packet *packet)
 {
-    struct packet_reference references[PACKET_READ_REFERENCES];
     enum verdict verdict;
 
     packet->opcode |= form->only;
     packet->flags |= PACKET_ACK_REQUEST;
     if (form->kind == REQUEST_READ)
-        verdict = fill_read(qp, wqe, packet, references);
+        verdict = fill_read(qp, wqe, packet);
     else
         verdict = fill_atomic(qp, wqe, packet);
     if (verdict != VERDICT_OK) {
@@ -522,7 +516,7 @@ void sender_flush(struct transport_qp *qp)
     }
     sender->next = sender->begun = posted;
     sender->next_offset = 0;
-    sender->reads_in_flight = sender->read_packets = sender->read_offset = 0;
+    sender->reads_in_flight = sender->read_packets = sender->read_offset = sender->references_asked = 0;
     sender->unacked_psn = sender->next_psn;
     sender->waiting = SENDER_RUNS;
 }

@@ -36,7 +36,7 @@ struct send_wqe {
     uint8_t opcode;       /* enum ibv_wr_opcode */
     uint8_t flags;        /* enum send_wqe_flags; WQE_SIGNALED already includes sq_sig_all */
     uint8_t num_sge;      /* 0 with WQE_INLINE */
-    uint8_t by_reference; /* the sender chose PACKET_BY_REFERENCE for it */
+    uint8_t by_reference; /* 1: the sender chose PACKET_BY_REFERENCE for it (READ: for its answer) */
     uint32_t length;      /* of the message */
     uint32_t imm_or_rkey; /* immediate (network order) or rkey to invalidate */
     uint32_t rkey;

@@ -15,8 +15,8 @@ enum packet_flags {
     PACKET_SOLICITED = 1,    /* BTH SE */
     PACKET_ACK_REQUEST = 2,  /* BTH AckReq */
     PACKET_HAS_ACK = 4,      /* local links: ack_psn acknowledges the other direction of this QP pair */
-    PACKET_BY_REFERENCE = 8, /* local links: the payload (of a READ request: its destination) stays in the
-                                sender's memory, at reference[] */
+    PACKET_BY_REFERENCE = 8, /* local links: the payload stays in the sender's memory, at reference[]; of a
+                                READ request: the answer may come so */
     PACKET_DROPPED =
         16, /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
 };
@@ -28,14 +28,12 @@ struct packet_grh {
     uint8_t traffic_class, hop_limit, service_level;
 };
 
-/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv/writev, never
+/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv(), never
  * dereferenced. */
 struct packet_reference {
     uint64_t address, length;
 };
-/* A READ request keeps its references while it waits at the responder: more than this go by copy. */
-#define PACKET_READ_REFERENCES 4
-#define PACKET_REFERENCES      32
+#define PACKET_REFERENCES 32
 
 struct packet {
     uint8_t opcode; /* enum bth_opcode */

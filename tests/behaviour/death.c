@@ -153,6 +153,63 @@ static void the_death_of_one_peer_does_not_disturb_another(void **state)
     end_close(&dies.a);
 }
 
+/* A pair whose far side is about to be stopped, and a second one beside it for what comes after. */
+static void connect_two_pairs(struct pair *p, struct pair *beside, size_t size)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+
+    attr.size = size;
+    pair_connect_as(p, &attr);
+    end_share(&beside->a, &p->a);
+    end_share(&beside->b, &p->b);
+    end_connect(&beside->a, &beside->b);
+    pair_marker(&p->a, &p->b);
+    pair_marker(&beside->a, &beside->b);
+}
+
+static void close_two_pairs(struct pair *p, struct pair *beside)
+{
+    end_close_qp(&beside->a);
+    end_close_qp(&beside->b);
+    pair_close(p);
+}
+
+/* What the far side had been asked before is done, or never will be. */
+static void exchange_markers(struct pair *p)
+{
+    for (unsigned int i = 0; i < 50; i++) {
+        pair_marker(&p->a, &p->b);
+        pair_marker(&p->b, &p->a);
+    }
+}
+
+/* design.md §3: what a stopped peer finds to do when it goes on does not concern a QP that is in ERR. */
+static void a_read_of_a_stopped_peer_is_over_with_its_qp(void **state)
+{
+    enum { LENGTH = 1 << 20, SIZE = LENGTH + 4096 };
+    static const size_t lengths[] = {64, 5000, 300000, LENGTH};
+    struct pair p, beside;
+
+    connect_two_pairs(&p, &beside, SIZE);
+    for (unsigned int i = 0; i < COUNT(lengths); i++) {
+        end_fill(&p.b, 0, LENGTH, 1);
+        side_stop(FAR);
+        for (unsigned int k = 0; k < 3; k++)
+            end_send(&p.a, a_read(&p.a, k, 0, lengths[i], &p.b, 0));
+        CHECK_ZERO(end_to_state(&p.a, i % 2 ? IBV_QPS_RESET : IBV_QPS_ERR));
+        for (unsigned int k = 0; k < 3 && i % 2 == 0; k++)
+            end_expect_status(&p.a, SQ, k, IBV_WC_WR_FLUSH_ERR);
+        end_fill(&p.a, 0, LENGTH, 2);
+        side_continue(FAR);
+        exchange_markers(&beside);
+        end_expect_data(&p.a, 0, LENGTH, 2);
+        CHECK_ZERO(end_to_state(&p.a, IBV_QPS_RESET));
+        CHECK_ZERO(end_to_state(&p.b, IBV_QPS_RESET));
+        end_connect(&p.a, &p.b);
+    }
+    close_two_pairs(&p, &beside);
+}
+
 /* What a far side does until it is killed */
 struct traffic {
     struct end to;
@@ -334,6 +391,7 @@ int main(int argc, char **argv)
         MORTAL(the_death_of_one_peer_does_not_disturb_another, 2),
         MORTAL(a_peer_killed_at_a_random_moment_leaves_us_whole, 24),
         MORTAL(a_stopped_peer_loses_nothing, 1),
+        MORTAL(a_read_of_a_stopped_peer_is_over_with_its_qp, 1),
         MORTAL(teardown_does_not_wait_for_a_stopped_peer, 1),
         MORTAL(memory_is_not_touched_after_dereg_by_a_peer_that_was_stopped, 1),
         MORTAL(a_new_process_is_reached_after_the_death_of_another, 8),

@@ -65,7 +65,7 @@ static void check(const struct ring_reader *reader, const struct packet *packet)
     require(packet->dest_qpn <= 0xffffff && packet->src_qpn <= 0xffffff);
     require(packet->reference_count <= PACKET_REFERENCES);
     require(!packet->reference_count || (packet->flags & PACKET_BY_REFERENCE));
-    require(reader->references || !(packet->flags & PACKET_BY_REFERENCE));
+    require(reader->references || !packet->reference_count);
     require((packet->flags & PACKET_DROPPED) || opcode_table[packet->opcode].name);
     if (payload) {
         require(packet->payload_length && packet->payload_length <= LOCAL_MTU);
@@ -174,9 +174,8 @@ void fuzz_seeds(fuzz_add *add)
     packet.payload_length = 100;
     add_written(add, 5, &packet, 1);
     packet.opcode = SERVICE_RC | OP_READ_REQUEST;
-    packet.payload_length = 0;
+    packet.payload_length = packet.reference_count = 0;
     add_written(add, 1023, &packet, 1); /* behind a skip */
     packet.flags = PACKET_DROPPED;
-    packet.reference_count = 0;
     add_written(add, 0xffff, (struct packet[]){packet, packet, packet}, 3);
 }

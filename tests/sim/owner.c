@@ -139,27 +139,6 @@ static size_t copy_vectors(char *const *to, const size_t *to_length, unsigned to
     return total;
 }
 
-static int copy_reference(const struct packet_reference *reference, unsigned count,
-                          const struct iovec *vector, unsigned vector_count, bool to_reference,
-                          uint64_t *total)
-{
-    char *far[64], *near[64];
-    size_t far_length[64], near_length[64];
-
-    assert_true(count <= 64 && vector_count <= 64);
-    for (unsigned i = 0; i < count; i++) {
-        far[i] = (char *)(uintptr_t)reference[i].address;
-        far_length[i] = reference[i].length;
-    }
-    for (unsigned i = 0; i < vector_count; i++) {
-        near[i] = vector[i].iov_base;
-        near_length[i] = vector[i].iov_len;
-    }
-    *total += to_reference ? copy_vectors(far, far_length, count, near, near_length, vector_count)
-                           : copy_vectors(near, near_length, vector_count, far, far_length, count);
-    return 0;
-}
-
 static uint64_t length_of(const struct iovec *vector, unsigned count)
 {
     uint64_t length = 0;
@@ -169,37 +148,40 @@ static uint64_t length_of(const struct iovec *vector, unsigned count)
     return length;
 }
 
-static int pretend(const struct packet_reference *reference, unsigned count, const struct iovec *vector,
-                   unsigned vector_count, bool to_reference)
+static int pretend(const struct packet *packet, const struct iovec *to, unsigned to_count)
 {
     uint64_t length = 0;
 
-    for (unsigned i = 0; i < count; i++)
-        length += reference[i].length;
-    assert_int_equal(length, length_of(vector, vector_count));
-    for (unsigned i = 0; i < vector_count && !to_reference; i++)
-        memset(vector[i].iov_base, 0x11, vector[i].iov_len);
+    for (unsigned i = 0; i < packet->reference_count; i++)
+        length += packet->reference[i].length;
+    assert_int_equal(length, length_of(to, to_count));
+    for (unsigned i = 0; i < to_count; i++)
+        memset(to[i].iov_base, 0x11, to[i].iov_len);
     return 0;
 }
 
-static int port_pull(struct transport_qp *transport, const struct packet_reference *from, unsigned from_count,
-                     const struct iovec *to, unsigned to_count)
+static int port_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
+                     unsigned to_count)
 {
     struct sim *sim = owner(transport)->node->sim;
+    char *far[64], *near[64];
+    size_t far_length[64], near_length[64];
 
     if (sim->made_up_memory)
-        return pretend(from, from_count, to, to_count, false);
-    return sim->refuse_pull ? -EFAULT : copy_reference(from, from_count, to, to_count, false, &sim->pulled);
-}
-
-static int port_push(struct transport_qp *transport, const struct packet_reference *to, unsigned to_count,
-                     const struct iovec *from, unsigned from_count)
-{
-    struct sim *sim = owner(transport)->node->sim;
-
-    if (sim->made_up_memory)
-        return pretend(to, to_count, from, from_count, true);
-    return sim->refuse_pull ? -EFAULT : copy_reference(to, to_count, from, from_count, true, &sim->pushed);
+        return pretend(packet, to, to_count);
+    if (sim->refuse_pull)
+        return -EFAULT;
+    assert_true(packet->reference_count <= 64 && to_count <= 64);
+    for (unsigned i = 0; i < packet->reference_count; i++) {
+        far[i] = (char *)(uintptr_t)packet->reference[i].address;
+        far_length[i] = packet->reference[i].length;
+    }
+    for (unsigned i = 0; i < to_count; i++) {
+        near[i] = to[i].iov_base;
+        near_length[i] = to[i].iov_len;
+    }
+    sim->pulled += copy_vectors(near, near_length, to_count, far, far_length, packet->reference_count);
+    return 0;
 }
 
 /* --- the owner's part ----------------------------------------------------------------------------- */
@@ -351,7 +333,6 @@ static void port_lock(struct transport_qp *transport)
 const struct transport_ports sim_ports = {
     .send = port_send,
     .pull = port_pull,
-    .push = port_push,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .complete_receive = port_complete_receive,

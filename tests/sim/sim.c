@@ -17,6 +17,7 @@ const struct sim_link sim_ring_cma = {
     .properties = {.mtu = 8192,
                    .reference_mtu = 256 * 1024,
                    .reference_from = 16 * 1024,
+                   .read_reference_from = 16 * 1024,
                    .reliable = true,
                    .piggyback_acks = true},
     .capacity = 24,

@@ -93,7 +93,7 @@ struct sim {
     ns_t now;
     uint64_t random;
     struct sim_link link;
-    uint64_t packets, lost, duplicated, reordered, pulled, pushed, silenced;
+    uint64_t packets, lost, duplicated, reordered, pulled, silenced;
     uint32_t next_qpn;
     struct sim_node node[2];
     struct sim_qp *qps[16];

@@ -408,11 +408,46 @@ static void unreadable_references(struct sim *sim)
 
         sim->refuse_pull = true;
         post_among_others(&stage, NULL);
-        assert_requester(&stage, VERDICT_LOCAL_PROTECTION);
+        /* Whose memory it is, whose fault it is. */
+        assert_requester(&stage, opcodes[i] == IBV_WR_RDMA_READ ? VERDICT_REMOTE_OPERATION
+                                                                : VERDICT_LOCAL_PROTECTION);
         assert_int_equal(stage.b->responder_failures, 0);
         assert_int_equal(stage.b->access_errors, 0);
         assert_int_equal(stage.b->record.state, IBV_QPS_RTS);
     }
+}
+
+/* design §3: a program may reuse its buffer once its QP is in ERR, whatever is on its way. */
+static void no_answer_is_placed_after_the_error(struct sim *sim)
+{
+    for (ns_t half = 1; half < 4; half++) {
+        struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 40000);
+
+        sim_pattern(stage.far->bytes, SIZE, 2);
+        sim_post_send(stage.a, &stage.wr);
+        sim_run_for(sim, sim->link.delay * half / 2);
+        assert_int_equal(stage.a->sent_count, 0);
+        sim_to_error(stage.a);
+        assert_sent(stage.a, 0, 2, VERDICT_FLUSHED);
+        sim_pattern(stage.local->bytes, SIZE, 3);
+        sim_run(sim);
+        assert_true(sim_is_pattern(stage.local->bytes, SIZE, 3));
+        assert_int_equal(stage.a->sent_count, 1);
+    }
+}
+
+static void no_answer_is_placed_without_its_region(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 40000);
+
+    sim_pattern(stage.far->bytes, SIZE, 2);
+    sim_post_send(stage.a, &stage.wr);
+    sim_run_for(sim, sim->link.delay);
+    keys_withdraw(sim->node[0].keys, stage.local->slot);
+    sim_pattern(stage.local->bytes, SIZE, 3);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_LOCAL_PROTECTION);
+    assert_true(sim_is_pattern(stage.local->bytes, SIZE, 3));
 }
 
 static const struct scenario scenarios[] = {
@@ -445,6 +480,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(errors_of_both_sides_flush_each_once),
     SCENARIO_ON(error_in_the_middle_of_a_message, ON_RING | ON_WIRE),
     SCENARIO_ON(unreadable_references, ON_REFERENCES),
+    SCENARIO_ON(no_answer_is_placed_after_the_error, ON_LOCAL),
+    SCENARIO_ON(no_answer_is_placed_without_its_region, ON_REFERENCES),
 };
 
 int main(int argc, char **argv)

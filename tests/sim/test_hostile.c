@@ -109,16 +109,35 @@ static void too_many_references(struct sim *sim)
     assert_request_error(sim, packet, false);
 }
 
-static void read_with_other_references_than_length(struct sim *sim)
-{
-    struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
-    struct packet_reference references[40] = {{0, 9}};
-    struct packet packet = request_of(&stage, OP_READ_REQUEST, 0);
+static struct packet_reference wrong_references[PACKET_REFERENCES + 1];
+static uint32_t wrong_count;
 
-    packet.flags = PACKET_BY_REFERENCE;
-    packet.reference = references;
-    packet.reference_count = 1;
-    assert_request_error(sim, packet, true);
+static void answer_wrongly(struct sim *sim, struct packet *packet)
+{
+    if (!(opcode_table[packet->opcode].properties & OPCODE_READ) ||
+        opcode_table[packet->opcode].properties & OPCODE_REQUEST)
+        return;
+    packet->reference = wrong_references;
+    packet->reference_count = wrong_count;
+}
+
+static void read_answered_with_references_that_do_not_add_up(struct sim *sim)
+{
+    for (wrong_count = 0; wrong_count <= PACKET_REFERENCES + 1;
+         wrong_count += wrong_count == 2 ? PACKET_REFERENCES - 1 : 1) {
+        struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 40000);
+
+        sim->made_up_memory = true;
+        for (unsigned i = 0; i <= PACKET_REFERENCES; i++)
+            wrong_references[i].length = i == 0 ? 39999 : i == 1 ? UINT64_MAX : 0;
+        wrong_references[PACKET_REFERENCES].length = wrong_count > 2 ? 1 : 0;
+        sim->on_packet = answer_wrongly;
+        sim_post_send(stage.a, &stage.wr);
+        sim_run(sim);
+        assert_sent(stage.a, 0, 2, VERDICT_BAD_RESPONSE);
+        assert_true(sim_is_pattern(stage.local->bytes, SIZE, 1));
+        sim->on_packet = NULL;
+    }
 }
 
 static void reads_pile_up(struct sim *sim)
@@ -302,7 +321,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(payload_longer_than_the_mtu),
     SCENARIO(references_longer_than_the_message),
     SCENARIO(too_many_references),
-    SCENARIO(read_with_other_references_than_length),
+    SCENARIO_ON(read_answered_with_references_that_do_not_add_up, ON_REFERENCES),
     SCENARIO(reads_pile_up),
     SCENARIO_ON(stranger_is_not_heard, ON_LOCAL),
     SCENARIO(other_partition_is_not_heard),

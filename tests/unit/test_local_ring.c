@@ -206,17 +206,27 @@ static void test_references_travel(void **state)
     assert_null(f.got.payload);
     ring_release(&f.reader, f.granules);
 
-    /* A READ request's references are its destination. */
-    packet.opcode = SERVICE_RC | OP_READ_REQUEST;
-    packet.dma_length = packet.payload_length;
-    packet.payload_length = 0;
-    assert_int_equal(ring_write(&f.writer, &packet, NULL, 0), 0);
-    assert_int_equal(take(&f), 1);
-    assert_int_equal(f.got.reference_count, PACKET_REFERENCES);
-    ring_release(&f.reader, f.granules);
-
     packet.reference_count = PACKET_REFERENCES + 1;
     assert_int_equal(ring_write(&f.writer, &packet, NULL, 0), -EMSGSIZE);
+    end(&f);
+}
+
+/* It asks for references, and brings none. */
+static void test_a_read_by_reference_needs_no_right_to_refer(void **state)
+{
+    struct packet packet = {.opcode = SERVICE_RC | OP_READ_REQUEST,
+                            .flags = PACKET_BY_REFERENCE,
+                            .address = 0x1000,
+                            .dma_length = 100000};
+    struct fixture f;
+
+    begin(&f);
+    f.reader.references = false;
+    assert_int_equal(ring_write(&f.writer, &packet, NULL, 0), 0);
+    assert_int_equal(take(&f), 1);
+    assert_int_equal(f.got.flags, PACKET_BY_REFERENCE);
+    assert_int_equal(f.got.dma_length, 100000);
+    assert_int_equal(f.got.reference_count, 0);
     end(&f);
 }
 
@@ -443,6 +453,9 @@ static void test_records_that_no_writer_writes_are_refused(void **state)
         {"references without the flag", record_word(0, 1, send, 0), 1u << 24, 0},
         {"33 references", record_word(0, 9, send, PACKET_BY_REFERENCE), 33u << 24, 0},
         {"references that do not add up", record_word(0, 1, send, PACKET_BY_REFERENCE), 1u << 24, 1},
+        {"payload and no references", record_word(0, 1, send, PACKET_BY_REFERENCE), 0, 1},
+        {"references of a READ request", record_word(0, 2, SERVICE_RC | OP_READ_REQUEST, PACKET_BY_REFERENCE),
+         1u << 24, 8},
     };
 
     for (size_t i = 0; i < array_size(forgeries); i++) {
@@ -575,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_eight_bytes_fill_one_granule),
         cmocka_unit_test(test_payload_is_gathered),
         cmocka_unit_test(test_references_travel),
+        cmocka_unit_test(test_a_read_by_reference_needs_no_right_to_refer),
         cmocka_unit_test(test_a_drop_notice_has_no_payload),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
         cmocka_unit_test(test_records_keep_order_around_the_ring),

@@ -201,7 +201,7 @@ static void probe_vm_readv(struct finding *ret)
         finding_remedy(
             ret, yama_scope() > 1
                      ? "sysctl kernel.yama.ptrace_scope=1"
-                     : "allow process_vm_readv and process_vm_writev in the container's seccomp profile");
+                     : "allow process_vm_readv in the container's seccomp profile");
     }
 }
 
