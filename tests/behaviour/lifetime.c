@@ -508,6 +508,37 @@ static void destroy_srq_waits_until_its_read_async_events_are_acked(void **state
     end_close(&end);
 }
 
+static void destroy_cq_waits_until_its_read_async_events_are_acked(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct ibv_async_event events[8];
+    unsigned int count = 0;
+    struct caller destroy;
+    struct end end;
+
+    attr.recv_cqe = 1;
+    attr.cap.max_recv_wr = 1024;
+    end_open(&end, NEAR, &attr);
+    into_error(&end);
+    if (end.recv_cq->cqe >= (int)end.attr.cap.max_recv_wr)
+        skip_because("the smallest CQ has room for a whole receive queue");
+    for (int i = 0; i <= end.recv_cq->cqe; i++)
+        end_recv(&end, a_recv(&end, 1, 0, 8)); /* one more than it holds */
+    do {
+        assert_int_equal(ibv_get_async_event(end.context, &events[count]), 0);
+    } while (events[count++].event_type != IBV_EVENT_CQ_ERR && count < COUNT(events));
+    assert_ptr_equal(events[count - 1].element.cq, end.recv_cq);
+    for (unsigned int i = 0; i < count - 1; i++)
+        ibv_ack_async_event(&events[i]);
+    end_close_qp(&end);
+    caller_start(&destroy, call_destroy_cq, end.recv_cq);
+    assert_true(caller_is_blocked(&destroy));
+    ibv_ack_async_event(&events[count - 1]);
+    assert_int_equal(caller_finish(&destroy), 0);
+    end.recv_cq = end.send_cq;
+    end_close(&end);
+}
+
 static void busy_is_decided_before_waiting_for_acks(void **state)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);
@@ -584,6 +615,7 @@ int main(int argc, char **argv)
         TEST(destroy_qp_waits_until_its_read_async_events_are_acked),
         TEST(destroy_qp_drops_its_unread_async_events),
         TEST(destroy_srq_waits_until_its_read_async_events_are_acked),
+        TEST(destroy_cq_waits_until_its_read_async_events_are_acked),
         TEST(busy_is_decided_before_waiting_for_acks),
         TEST(acks_are_counted_in_the_public_structures),
         TEST(close_device_frees_what_the_program_left_behind),

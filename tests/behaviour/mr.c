@@ -321,6 +321,38 @@ static void memory_is_free_to_use_after_dereg_while_a_peer_writes(void **state)
     }
 }
 
+static void a_null_mr_swallows_writes_and_reads_as_zeros(void **state)
+{
+    struct send send;
+    struct ibv_mr *null;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    null = ibv_alloc_null_mr(p.a.pd);
+    if (!null && errno == EOPNOTSUPP)
+        skip_because("no null MRs");
+    assert_non_null(null);
+    assert_int_not_equal(null->lkey, 0);
+    end_fill(&p.b, 0, 5000, 1);
+    send = a_read(&p.a, 1, 0, 5000, &p.b, 0); /* into nothing */
+    send.sge[0].addr = 0;
+    send.sge[0].lkey = null->lkey;
+    end_send(&p.a, send);
+    end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_READ);
+    send.wr.opcode = IBV_WR_RDMA_WRITE; /* from nothing */
+    send.wr.wr_id = 2;
+    end_send(&p.a, send);
+    end_expect_success(&p.a, SQ, 2, IBV_WC_RDMA_WRITE);
+    end_send(&p.a, a_read(&p.a, 3, 0, 5000, &p.b, 0));
+    end_expect_success(&p.a, SQ, 3, IBV_WC_RDMA_READ);
+    for (size_t i = 0; i < 5000; i++)
+        assert_int_equal(p.a.buf[i], 0);
+    assert_int_not_equal(
+        ibv_rereg_mr(null, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE), 0);
+    assert_int_equal(ibv_dereg_mr(null), 0);
+    pair_close(&p);
+}
+
 /* §4.8 */
 
 static void rereg_here(struct end *end, void *arg)
@@ -450,6 +482,7 @@ int main(int argc, char **argv)
         TEST(a_zero_based_mr_counts_from_0),
         TEST(a_deregistered_key_fails_and_touches_nothing),
         TEST(memory_is_free_to_use_after_dereg_while_a_peer_writes),
+        TEST(a_null_mr_swallows_writes_and_reads_as_zeros),
         TEST(rereg_refuses_bad_input_and_leaves_the_mr_valid),
         TEST(rereg_changes_the_access),
         TEST(rereg_changes_the_translation),

@@ -136,6 +136,45 @@ static void windows_are_bound_and_invalidated(void **state)
     pair_close(&p);
 }
 
+/* §3.9 */
+static void atomic_write_stores_8_aligned_bytes_at_once(void **state)
+{
+    const struct end_attr attr_b = attr_of(IBV_QPT_RC);
+    struct end_attr attr_a = attr_b;
+    uint64_t value = 0x1122334455667788;
+    struct ibv_qp_init_attr_ex init = {.qp_type = IBV_QPT_RC,
+                                       .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                                       .send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE};
+    struct pair p;
+
+    end_open(&p.a, NEAR, &attr_a);
+    init.pd = p.a.pd;
+    init.send_cq = init.recv_cq = p.a.send_cq;
+    init.cap = p.a.attr.cap;
+    {
+        struct ibv_qp *probe = ibv_create_qp_ex(p.a.context, &init);
+
+        if (!probe && errno == EOPNOTSUPP)
+            skip_because("no atomic writes");
+        assert_non_null(probe);
+        assert_int_equal(ibv_destroy_qp(probe), 0);
+    }
+    end_close(&p.a);
+    attr_a.send_ops = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_SEND;
+    pair_open(&p, &attr_a, &attr_b);
+    end_connect(&p.a, &p.b);
+    ibv_wr_atomic_write(begin(&p, 1), p.b.rkey, at_b(&p, 64), &value);
+    assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
+    value = 0; /* copied in the call */
+    end_expect_success(&p.a, SQ, 1, IBV_WC_ATOMIC_WRITE);
+    assert_int_equal(end_peek64(&p.b, 64), 0x1122334455667788);
+    ibv_wr_atomic_write(begin(&p, 2), p.b.rkey, at_b(&p, 68), &value);
+    if (ibv_wr_complete(p.a.qpx) == 0)
+        end_expect_status(&p.a, SQ, 2, IBV_WC_REM_INV_REQ_ERR);
+    assert_int_equal(end_peek64(&p.b, 64), 0x1122334455667788);
+    pair_close(&p);
+}
+
 static void every_data_setter_gathers(void **state)
 {
     struct ibv_data_buf bufs[3];
@@ -419,6 +458,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(every_builder_does_what_its_opcode_does),
         TEST(windows_are_bound_and_invalidated),
+        TEST(atomic_write_stores_8_aligned_bytes_at_once),
         TEST(every_data_setter_gathers),
         TEST(inline_setters_copy_in_the_call),
         TEST(a_builder_without_a_setter_sends_nothing),

@@ -371,6 +371,27 @@ static void a_bad_receive_for_a_write_with_immediate_is_not_looked_at(void **sta
     pair_close(&p);
 }
 
+/* The receive that the immediate was for carries the news (§3.10). */
+static void a_bad_rkey_of_a_write_with_immediate_gives_local_access_error(void **state)
+{
+    struct send send;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    end_fill(&p.b, 0, 64, 1);
+    end_recv(&p.b, a_recv(&p.b, 3, 1024, 64));
+    end_recv(&p.b, a_recv(&p.b, 4, 1024, 64));
+    send = make_bad_key(&p);
+    send.wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    end_send(&p.a, send);
+    end_expect_status(&p.b, RQ, 3, IBV_WC_LOC_ACCESS_ERR);
+    end_expect_status(&p.b, RQ, 4, IBV_WC_WR_FLUSH_ERR);
+    end_expect_status(&p.a, SQ, 1, IBV_WC_REM_ACCESS_ERR);
+    end_wait_state(&p.b, IBV_QPS_ERR);
+    end_expect_data(&p.b, 0, 64, 1);
+    pair_close(&p);
+}
+
 static void rnr_retries_run_out(void **state)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);
@@ -595,6 +616,7 @@ int main(int argc, char **argv)
         TEST(a_read_with_max_rd_atomic_0_gives_local_qp_operation_error),
         TEST(a_send_longer_than_the_port_allows_gives_local_length_error),
         TEST(a_bad_receive_for_a_write_with_immediate_is_not_looked_at),
+        TEST(a_bad_rkey_of_a_write_with_immediate_gives_local_access_error),
         TEST(rnr_retries_run_out),
         TEST(rnr_retry_0_fails_at_the_first_rnr),
         TEST(rnr_retry_7_retries_for_ever),

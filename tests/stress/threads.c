@@ -13,7 +13,7 @@ enum { THREADS = 8 };
 
 static unsigned int messages(void)
 {
-    return long_tests() ? 200000 : slowness() > 1 ? 1000 : 4000;
+    return long_tests() ? 200000 : slowness() > 1 ? 500 : 1500;
 }
 
 /* A message: who posted it and its number among his */
@@ -252,7 +252,7 @@ static void *register_and_deregister(void *arg)
 static void registration_races_with_traffic(void **state)
 {
     struct churn churn[2] = {{.seed = 1}, {.seed = 2}};
-    const unsigned int total = messages();
+    const unsigned int total = messages() / 3;
     pthread_t threads[2];
     struct pair p;
 

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* design.md §2 and §5, compat-surface §9 and §10: the library is a guest in somebody's process, next to
+ * others'. */
+#include "threads.h"
+#include "work.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static atomic_uint handled, astray;
+
+static void count_signal(int number)
+{
+    atomic_fetch_add(&handled, 1);
+    if (syscall(SYS_gettid) != getpid())
+        atomic_fetch_add(&astray, 1);
+}
+
+static void signals_never_land_on_a_thread_of_the_library(void **state)
+{
+    const struct sigaction action = {.sa_handler = count_signal};
+    sigset_t all, before;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+    for (unsigned int i = 0; i < 200; i++) {
+        /* While this thread blocks it, a process-directed signal goes to any thread that does not. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        assert_int_equal(kill(getpid(), SIGUSR1), 0);
+        pair_marker(&p.a, &p.b);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        assert_int_equal(atomic_load(&handled), i + 1);
+    }
+    assert_int_equal(atomic_load(&astray), 0);
+    pair_close(&p);
+}
+
+static void errno_survives_what_succeeds(void **state)
+{
+    struct ibv_wc wc;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    for (unsigned int i = 0; i < 50; i++) {
+        struct ibv_sge sge = {.addr = (uintptr_t)p.a.buf, .length = 4000, .lkey = p.a.lkey};
+        struct ibv_send_wr wr = {.sg_list = &sge,
+                                 .num_sge = 1,
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED},
+                           *bad;
+
+        wr.wr.rdma.remote_addr = (uintptr_t)p.b.buf;
+        wr.wr.rdma.rkey = p.b.rkey;
+        errno = 4711;
+        assert_int_equal(ibv_post_send(p.a.qp, &wr, &bad), 0);
+        while (ibv_poll_cq(p.a.send_cq, 1, &wc) == 0)
+            ;
+        assert_int_equal(ibv_req_notify_cq(p.a.send_cq, 0), 0);
+        assert_int_equal(errno, 4711);
+    }
+    pair_close(&p);
+}
+
+static void every_descriptor_is_closed_on_exec(void **state)
+{
+    bool before[1024];
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct pair p;
+
+    for (int fd = 0; fd < 1024; fd++)
+        before[fd] = fcntl(fd, F_GETFD) >= 0;
+    attr.channel = true;
+    pair_connect_as(&p, &attr);
+    pair_marker(&p.a, &p.b);
+    pair_marker(&p.b, &p.a);
+    for (int fd = 0; fd < 1024; fd++) {
+        const int flags = fcntl(fd, F_GETFD);
+
+        CHECK(before[fd] || flags < 0 || (flags & FD_CLOEXEC), "descriptor %d stays open in what is executed",
+              fd);
+    }
+    pair_close(&p);
+}
+
+static void nothing_is_printed(void **state)
+{
+    const int silence = memfd_create("silence", MFD_CLOEXEC), out = dup(STDOUT_FILENO),
+              err = dup(STDERR_FILENO);
+    struct stat written;
+    struct pair p;
+
+    fflush(NULL);
+    dup2(silence, STDOUT_FILENO);
+    dup2(silence, STDERR_FILENO);
+    pair_connect(&p, IBV_QPT_RC);
+    pair_marker(&p.a, &p.b);
+    ibv_destroy_cq(p.a.send_cq); /* a refusal, too */
+    pair_close(&p);
+    fflush(NULL);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    assert_int_equal(fstat(silence, &written), 0);
+    assert_int_equal(written.st_size, 0);
+    close(silence);
+}
+
+static void *wait_for_event(void *channel)
+{
+    struct ibv_cq *cq;
+    void *context;
+
+    ibv_get_cq_event(channel, &cq, &context);
+    return NULL;
+}
+
+static void *wait_for_async_event(void *context)
+{
+    struct ibv_async_event event;
+
+    ibv_get_async_event(context, &event);
+    return NULL;
+}
+
+/* rping cancels the thread that waits for completions (compat-surface §9) */
+static void a_blocked_reader_of_events_can_be_cancelled(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    pthread_t threads[2];
+    struct pair p;
+
+    attr.channel = true;
+    pair_connect_as(&p, &attr);
+    assert_int_equal(pthread_create(&threads[0], NULL, wait_for_event, p.a.channel), 0);
+    assert_int_equal(pthread_create(&threads[1], NULL, wait_for_async_event, p.a.context), 0);
+    for (size_t i = 0; i < COUNT(threads); i++) {
+        void *result = NULL;
+
+        assert_int_equal(pthread_cancel(threads[i]), 0);
+        assert_int_equal(pthread_join(threads[i], &result), 0);
+        assert_ptr_equal(result, PTHREAD_CANCELED);
+    }
+    pair_marker(&p.a, &p.b); /* no lock is held */
+    pair_close(&p);
+}
+
+/* --- two users
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void become_nobody(void *arg)
+{
+    int *error = arg;
+
+    *error = setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534) ? errno : 0;
+}
+
+static void processes_of_two_users_talk(void **state)
+{
+    int error = 0;
+    struct pair p;
+
+    if (geteuid() != 0)
+        skip_because("only root can become another user");
+    side_call(FAR, become_nobody, &error, sizeof(error));
+    if (error)
+        skip_because("cannot become another user: %s", strerror(error));
+    pair_connect(&p, IBV_QPT_RC);
+    for (unsigned int i = 0; i < 5; i++) {
+        pair_marker(&p.a, &p.b);
+        pair_marker(&p.b, &p.a);
+        end_fill(&p.a, 0, 60000, i);
+        end_send(&p.a, a_write(&p.a, 1, 0, 60000, &p.b, 0));
+        end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
+        end_expect_data(&p.b, 0, 60000, i);
+        end_fill(&p.b, 0, 60000, i + 50);
+        end_send(&p.a, a_read(&p.a, 2, 0, 60000, &p.b, 0));
+        end_expect_success(&p.a, SQ, 2, IBV_WC_RDMA_READ);
+        end_expect_data(&p.a, 0, 60000, i + 50);
+        end_send(&p.b, a_fetch_add(&p.b, 3, 0, &p.a, 0, 1));
+        end_expect_success(&p.b, SQ, 3, IBV_WC_FETCH_ADD);
+    }
+    pair_close(&p);
+}
+
+static void another_user_reaches_memory_only_by_its_key(void **state)
+{
+    int error = 0;
+    struct send send;
+    struct pair p;
+
+    if (geteuid() != 0)
+        skip_because("only root can become another user");
+    side_call(FAR, become_nobody, &error, sizeof(error));
+    if (error)
+        skip_because("cannot become another user: %s", strerror(error));
+    pair_connect(&p, IBV_QPT_RC);
+    end_fill(&p.a, 0, 4096, 1);
+    send = a_write(&p.b, 1, 0, 4096, &p.a, 0);
+    send.wr.wr.rdma.rkey ^= 0x5a5a00;
+    end_send(&p.b, send);
+    end_expect_status(&p.b, SQ, 1, IBV_WC_REM_ACCESS_ERR);
+    end_expect_data(&p.a, 0, 4096, 1);
+    pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        TEST(signals_never_land_on_a_thread_of_the_library),
+        TEST(errno_survives_what_succeeds),
+        TEST(every_descriptor_is_closed_on_exec),
+        TEST(nothing_is_printed),
+        TEST(a_blocked_reader_of_events_can_be_cancelled),
+        TEST_WITH(processes_of_two_users_talk, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(another_user_reaches_memory_only_by_its_key, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
+    };
+
+    return run_topic(tests, COUNT(tests), argc, argv);
+}
