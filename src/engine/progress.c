@@ -14,8 +14,8 @@
 /* An acknowledgement covers what comes in the same batch, but not more than this many packets. */
 #define ACKS_BEFORE_ANSWER 16u
 
-/* So many polls of one thread in vain are a tenth of a millisecond: the process that it waits for may want this
- * processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
+/* So many polls of one thread in vain are a tenth of a millisecond: the process that it waits for may want
+ * this processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
 #define YIELD_EVERY 4096u
 
 _Atomic uint32_t progress_application_polls;
@@ -47,7 +47,7 @@ static bool accepts(const struct qp *qp, const struct packet *packet, bool reque
         return false;
     }
     /* (GID, QPN) names a QP: a number of another device of this host is not it. */
-    return !request || packet->dest_ifindex == qp->context->device->ifindex;
+    return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
 }
 
 /* false: dropped silently. */

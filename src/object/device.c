@@ -267,7 +267,7 @@ static const struct device *device_of(const struct device_table *table, uint32_t
 
 static void take_over(struct device *device, const struct netdev *netdev)
 {
-    device->ifindex = netdev->ifindex;
+    __atomic_store_n(&device->ifindex, netdev->ifindex, __ATOMIC_RELAXED);
     device->mtu = netdev->mtu;
     device->loopback = netdev->loopback;
     device->running = netdev->running;
@@ -286,7 +286,7 @@ static int update_device(struct device *device, const struct netdev *netdev,
     if (netdev) {
         take_over(device, netdev);
     } else {
-        device->ifindex = 0;
+        __atomic_store_n(&device->ifindex, 0, __ATOMIC_RELAXED);
         device->running = false;
     }
     if (device->running != was_running)

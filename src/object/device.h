@@ -64,7 +64,8 @@ struct device {
     char name[DEVICE_NAME_MAX];
     char netdev_name[IF_NAMESIZE];
     uint32_t number;  /* position in the table */
-    uint32_t ifindex; /* 0: its interface is gone */
+    uint32_t ifindex; /* 0: its interface is gone. Read without the table's lock for each packet
+                         (device_ifindex) */
     uint32_t mtu;     /* of the interface */
     uint32_t references;
     bool in_use; /* false: a free slot */
@@ -158,6 +159,12 @@ static inline bool gid_is_link_local(const uint8_t gid[16])
 static inline bool gid_is_multicast(const uint8_t gid[16])
 {
     return gid[0] == 0xff || (gid_is_ipv4_mapped(gid) && (gid[12] & 0xf0) == 0xe0);
+}
+
+/* Any thread, no lock. */
+static inline uint32_t device_ifindex(const struct device *device)
+{
+    return __atomic_load_n(&device->ifindex, __ATOMIC_RELAXED);
 }
 
 #endif
