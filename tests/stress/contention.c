@@ -354,6 +354,35 @@ static void no_write_arrives_after_deregistration(void **state)
     end_close(&b);
 }
 
+/* A program may use its buffer again the moment its QP is in ERR. */
+static void no_read_arrives_after_an_error(void **state)
+{
+    const struct end_attr attr = attr_with_room();
+    uint32_t seed = 11;
+    struct pair p;
+
+    pair_connect_as(&p, &attr);
+    for (unsigned int i = rounds(100); i > 0; i--) {
+        struct ibv_wc wc[4];
+        unsigned int count = 1 + dice(&seed, 3);
+        uint8_t *untouched = p.a.buf;
+
+        for (uint64_t id = 0; id < count; id++)
+            end_send(&p.a, a_read(&p.a, id, 0, some_length(&seed), &p.b, 0));
+        for (uint32_t pause = dice(&seed, 3000); pause > 0; pause--)
+            atomic_signal_fence(memory_order_seq_cst);
+        CHECK_ZERO(end_to_state(&p.a, dice(&seed, 2) ? IBV_QPS_ERR : IBV_QPS_RESET));
+        memset(untouched, UNTOUCHED, AREA);
+        /* The other end has seen all requests when it answers on another QP behind them. */
+        reconnect(&p.a, &p.b);
+        for (int polled = 1; polled > 0;)
+            polled = poll_any(p.a.send_cq, wc, 4);
+        for (size_t at = 0; at < AREA; at++)
+            CHECK(untouched[at] == UNTOUCHED, "byte %zu changed after the QP was stopped", at);
+    }
+    pair_close(&p);
+}
+
 /* --- one extended QP, several posters */
 
 struct posters {
@@ -686,6 +715,7 @@ int main(int argc, char **argv)
         TEST_WITH(states_change_under_posting_and_polling, .fars = 0),
         TEST(no_read_arrives_after_deregistration),
         TEST_WITH(no_write_arrives_after_deregistration, .fars = 0),
+        TEST(no_read_arrives_after_an_error),
         TEST_WITH(several_threads_post_to_one_extended_qp, .fars = 0),
         TEST(a_cq_is_resized_under_traffic),
         TEST_WITH(sleepers_wake_each_other, .fars = 0),
