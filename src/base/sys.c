@@ -98,6 +98,14 @@ ssize_t sys_send(int fd, const void *data, size_t length, int flags)
     return value_or_error(syscall(SYS_sendto, fd, data, length, flags, NULL, 0L), saved);
 }
 
+int sys_poll_now(struct pollfd *watched, unsigned count)
+{
+    const struct timespec none = {0};
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_ppoll, watched, (long)count, &none, NULL, 0L), saved);
+}
+
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count)
 {

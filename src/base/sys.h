@@ -37,6 +37,9 @@ int sys_pidfd_open(pid_t pid);
  * or inside a rundown section. */
 ssize_t sys_write(int fd, const void *data, size_t length);
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
+struct pollfd;
+/* Does not wait. */
+int sys_poll_now(struct pollfd *watched, unsigned count);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count);
 /* membarrier(2); -errno where the kernel or a seccomp filter refuses. */

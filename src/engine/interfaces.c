@@ -2,6 +2,7 @@
 /* Network interfaces that come, go or change: into the device table, and out as port events (verbs-contract
  * §9.2). */
 #include <errno.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -34,8 +35,10 @@ int engine_refresh_devices(void)
     struct device_change changes[DEVICE_CHANGES_MAX];
     struct netdev_snapshot snapshot;
     static bool initialised; /* under refresh_lock; programs list devices before they open one */
-    int count;
+    int count, cancellation;
 
+    /* The thread is the program's, and rtnetlink is full of cancellation points. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     lock_acquire(&refresh_lock);
     if (!initialised) {
         struct device_options options;
@@ -52,6 +55,7 @@ int engine_refresh_devices(void)
     lock_release(&refresh_lock);
     for (int i = 0; i < count; i++)
         raise_change(&changes[i]);
+    pthread_setcancelstate(cancellation, NULL);
     return min_of(count, 0);
 }
 

@@ -2,6 +2,7 @@
 /* Which blocks are owned on this host: the kernel's list of unix sockets names them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,7 +60,7 @@ static int open_list(void)
     return fd_own(fd);
 }
 
-unsigned discover_blocks(void)
+static unsigned read_list(void)
 {
     char buffer[8192];
     size_t filled = 0, total = 0;
@@ -92,5 +93,17 @@ unsigned discover_blocks(void)
     }
     fd_close(fd);
     errno = saved;
+    return found;
+}
+
+unsigned discover_blocks(void)
+{
+    unsigned found;
+    int cancellation;
+
+    /* A thread that posts holds its QP's lock: it must not be cancelled while it reads. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    found = read_list();
+    pthread_setcancelstate(cancellation, NULL);
     return found;
 }

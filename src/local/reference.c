@@ -171,9 +171,8 @@ static bool peer_is_there(const struct link *link)
 {
     struct pollfd watched[2] = {{.fd = link->socket.fd, .events = POLLRDHUP},
                                 {.fd = link->pidfd.fd, .events = POLLIN}};
-    int saved = errno, ready = poll(watched, 2, 0);
+    int ready = sys_poll_now(watched, 2);
 
-    errno = saved;
     return ready >= 0 && !(watched[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) &&
            !(watched[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL));
 }
