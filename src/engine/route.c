@@ -281,9 +281,15 @@ static bool send_drop(struct lane *lane, const struct drop *drop)
     return lane_send(lane, &word, NULL, 0) != -EAGAIN;
 }
 
+/* A peer that writes and never reads must not fill our memory. An honest one is silenced by the first word
+ * about a QP, and has fewer QPs that send into the void. */
+#define DROPS_MAX 65536u
+
 /* state->lock held. */
 static bool keep_drop(struct lane_state *state, const struct drop *drop)
 {
+    if (state->drop_count == DROPS_MAX)
+        return false;
     if (state->drop_count == state->drop_room) {
         uint32_t room = state->drop_room ? state->drop_room * 2 : 64;
         struct drop *drops = realloc(state->drops, room * sizeof(*drops));
@@ -309,7 +315,7 @@ void route_send_drop(struct lane *lane, const struct packet *dropped)
     kept = keep_drop(state, &drop);
     lock_release(&state->lock);
     if (!kept)
-        log_error("no memory to tell QP 0x%06x that its request was dropped", drop.dest_qpn);
+        log_error("no room to tell QP 0x%06x that its request was dropped", drop.dest_qpn);
     route_flush_drops(lane, state);
 }
 
