@@ -177,8 +177,18 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
 
-    return link_pull(lane_link(qp->route.arrival_lane), packet->reference, packet->reference_count, to,
-                     to_count);
+    return lane_pull(qp->route.arrival_lane, packet, to, to_count);
+}
+
+/* transport_ports.revoke: requests went out on the one, answers on the other. */
+static void engine_revoke(struct transport_qp *transport)
+{
+    const struct qp *qp = container_of(transport, struct qp, transport);
+
+    if (qp->route.lane)
+        lane_revoke(qp->route.lane);
+    if (qp->route.reply_lane && qp->route.reply_lane != qp->route.lane)
+        lane_revoke(qp->route.reply_lane);
 }
 
 static void engine_set_timer(struct transport_qp *transport, ns_t delay)
@@ -236,6 +246,7 @@ static void leave_lists(struct qp *qp)
 /* qp_ports.disconnect: RESET. QP lock held. */
 static void engine_disconnect(struct qp *qp)
 {
+    transport_revoke(&qp->transport);
     leave_lists(qp);
     qp->route.reply_lane = NULL;
     qp->route.missing_block = 0;
@@ -348,6 +359,10 @@ static void leave_link(struct qp *qp, void *argument)
     lock_acquire(&qp->lock);
     if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
         waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    /* The process may be alive, and read on until it sees that we are gone. */
+    if ((qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) ||
+        (qp->route.lane && lane_link(qp->route.lane) == link))
+        transport_revoke(&qp->transport);
     if (qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) {
         qp->route.reply_lane = NULL;
         qp->route.kick_reply = false;
@@ -400,6 +415,7 @@ const struct qp_ports engine_qp_ports = {
         {
             .send = engine_send,
             .pull = engine_pull,
+            .revoke = engine_revoke,
             .set_timer = engine_set_timer,
             .random = engine_random,
         },

@@ -58,6 +58,13 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     return error;
 }
 
+void lane_revoke(struct lane *lane)
+{
+    lock_acquire(&lane->transmit_lock);
+    ring_revoke(&lane->writer);
+    lock_release(&lane->transmit_lock);
+}
+
 void lane_ring(struct lane *lane)
 {
     if (unlikely(ring_take_reader_sleeps(lane->writer.control)))

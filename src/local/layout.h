@@ -50,8 +50,13 @@ struct ring_control {
     _Atomic uint32_t reader_sleeps
         cache_aligned; /* reader sets it: ring me. Whoever takes it back to 0 rings */
     _Atomic uint32_t writer_waits cache_aligned; /* writer sets it: ring me when `consumed` moves. Likewise */
+    /* writer: moves on when memory that records refer to is the program's again. A record carries the lower
+     * half of what it was when the record was written; whoever has fetched what the record refers to
+     * compares, and takes it for void if they differ. Half is enough: every step takes a record by reference
+     * that was not read when it was made, or ends a connection that had one. */
+    _Atomic uint32_t reference_epoch cache_aligned;
 };
-static_assert(sizeof(struct ring_control) == 3 * CACHE_LINE, "control lines are part of the format");
+static_assert(sizeof(struct ring_control) == 4 * CACHE_LINE, "control lines are part of the format");
 
 #define LAYOUT_RINGS   (2 * LOCAL_LANES)
 #define LAYOUT_CONTROL 65536u /* a whole page wherever pages have up to 64 KiB */
@@ -65,7 +70,7 @@ struct record_header {
     uint32_t psn, ack_psn; /* 24 bits */
     uint32_t dest_ifindex;
     uint32_t payload_length;
-    uint16_t pkey, reserved;
+    uint16_t pkey, reference_epoch;
     uint32_t argument; /* imm_data, IETH's rkey, AETH's MSN or AtomicETH's rkey: no opcode has two of them */
 };
 static_assert(sizeof(struct record_header) == 40, "with a RETH and 8 bytes of payload it fills one granule");

@@ -80,7 +80,7 @@ void **lane_owner_data(struct lane *lane);
 bool link_is_self(const struct link *link);
 /* May payload go by reference on this link (probed at connection; self: always)? */
 bool link_can_reference(const struct link *link);
-/* Would link_pull() succeed: may the peer's payload come by reference? */
+/* Would lane_pull() succeed: may the peer's payload come by reference? */
 bool link_can_pull(const struct link *link);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
@@ -105,11 +105,14 @@ void lane_ring(struct lane *lane);
  * this afterwards: if not, the notification may have come before the note, and it is time to try again. */
 bool lane_is_blocked(const struct lane *lane);
 
-/* Copies from a peer's memory to ours, for packets by reference received from this link (self: memcpy).
- * Bytes counted by the shorter side never differ: checked. 0, -EFAULT, -ESRCH (peer died; what was copied is
- * void), -EPERM. */
-int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
-              const struct iovec *to, unsigned to_count);
+/* Fetches what a packet refers to that was received from this lane, as long as that is being delivered. The
+ * lengths of both sides agree: checked. 0, -EFAULT, -EPERM; what was copied is void: -ESRCH (the peer died),
+ * -ESTALE (it has called lane_revoke() since it sent the packet). */
+int lane_pull(struct lane *lane, const struct packet *packet, const struct iovec *to, unsigned to_count);
+/* Before memory that packets by reference lent to the peer is the program's again: when this has returned,
+ * nothing that the peer fetches for packets sent before is taken for good. That concerns everybody who uses
+ * the lane, and those who still want to be heard repeat themselves. Takes the lane's transmit lock. */
+void lane_revoke(struct lane *lane);
 
 /* --- progress --------------------------------------------------------------------------------------------
  */

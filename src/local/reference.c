@@ -222,3 +222,13 @@ int link_pull(struct link *link, const struct packet_reference *from, unsigned f
     }
     return peer_is_there(link) ? 0 : -ESRCH;
 }
+
+int lane_pull(struct lane *lane, const struct packet *packet, const struct iovec *to, unsigned to_count)
+{
+    int error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
+
+    /* Memory that is the program's again may be gone, too: that is no error of who lent it. */
+    if (error != -ESRCH && unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))
+        return -ESTALE;
+    return error;
+}

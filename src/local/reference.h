@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Reading the memory of another process of the same user: probing at rendezvous, link_pull(). */
+/* Reading the memory of another process of the same user: probing at rendezvous, lane_pull(). */
 #ifndef LOCAL_REFERENCE_H
 #define LOCAL_REFERENCE_H
 
@@ -14,5 +14,10 @@ bool reference_same_user(uid_t uid);
 void reference_permit(void);
 /* Reads the nonce that the greeting promises. */
 bool reference_probe(pid_t pid, const struct greeting *greeting);
+
+/* Copies from a peer's memory to ours (self: memcpy). 0, -EFAULT, -EPERM, -EINVAL (lengths differ), -ESRCH
+ * (the peer died; what was copied is void). */
+int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
+              const struct iovec *to, unsigned to_count);
 
 #endif

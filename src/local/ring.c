@@ -158,6 +158,7 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     record->dest_ifindex = packet->dest_ifindex;
     record->payload_length = dropped ? 0 : packet->payload_length;
     record->pkey = packet->pkey;
+    record->reference_epoch = (uint16_t)writer->reference_epoch;
     record->argument = argument_of(packet, properties);
     if (references_at != sizeof(struct record_header))
         write_extension((char *)record + sizeof(struct record_header), packet, properties);
@@ -279,7 +280,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     struct {
         uint64_t word;
         uint32_t dest_qpn, src_qpn, psn, ack_psn, dest_ifindex, payload_length;
-        uint16_t pkey, reserved;
+        uint16_t pkey, reference_epoch;
         uint32_t argument;
     } header;
     uint32_t granules, properties, carried, references_at, payload_at;
@@ -318,6 +319,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     packet->opcode = opcode;
     packet->flags = flags;
     packet->pkey = header.pkey;
+    packet->reference_epoch = header.reference_epoch;
     packet->dest_qpn = header.dest_qpn & QPN_MASK;
     packet->src_qpn = header.src_qpn & QPN_MASK;
     packet->psn = psn_make(header.psn);

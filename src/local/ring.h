@@ -18,6 +18,7 @@ struct ring_writer {
     struct ring_control *control;
     uint64_t position;
     uint64_t consumed; /* last seen of control->consumed */
+    uint32_t reference_epoch;
 };
 
 struct ring_reader {
@@ -61,6 +62,23 @@ bool ring_release(struct ring_reader *reader, uint32_t granules);
 /* The reader found nothing and will not come back soon (all), or may: makes its position visible if it is
  * worth it. As above. */
 bool ring_publish(struct ring_reader *reader, bool all);
+
+/* What records written so far refer to is void. Between the store and all that the program stores to that
+ * memory, in whatever thread it hears that it may, stands the fence. Partner: the one in
+ * ring_has_revoked(). */
+static inline void ring_revoke(struct ring_writer *writer)
+{
+    atomic_store_explicit(&writer->control->reference_epoch, ++writer->reference_epoch, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* After fetching what a record refers to: if any of it is younger than ring_revoke(), the epoch is, too. */
+static inline bool ring_has_revoked(const struct ring_reader *reader, uint16_t reference_epoch)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return (uint16_t)atomic_load_explicit(&reader->control->reference_epoch, memory_order_relaxed) !=
+           reference_epoch;
+}
 
 /* After a publication of the position: takes back the writer's wish to be rung. Partner of the fence in
  * ring_arm_writer(). */

@@ -102,7 +102,7 @@ static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 
 /* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
 struct qp_ports {
-    struct transport_ports transport_link; /* send, pull, set_timer, random are the engine's; the rest
+    struct transport_ports transport_link; /* send, pull, revoke, set_timer, random are the engine's; the rest
                                               is filled by object */
     /* The QP is about to learn its destination: what the destination sent before that must not reach it.
      * Without the QP's lock, inside a rundown section. */

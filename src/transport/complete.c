@@ -11,8 +11,10 @@
 void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict)
 {
     struct sender *sender = &qp->record->sender;
-    uint32_t counter = sender->completed++;
+    uint32_t counter;
 
+    sender_revoke(qp);
+    counter = sender->completed++;
     qp->ports->complete_send(qp, send_wqe_at(qp, counter), counter, verdict, 0);
     qp->ports->sender_failed(qp);
 }
@@ -134,8 +136,8 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
         go_on(qp);
 }
 
-/* UC: not a packet of IBA. The peer has done with what we lent (by reference). */
-static void returned(struct transport_qp *qp, psn_t psn)
+/* Not a packet of IBA: the peer has done with what we lent. */
+void sender_returned(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
 
@@ -150,7 +152,7 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn)
     if (likely(qp->record->type == IBV_QPT_RC))
         acknowledged(qp, psn);
     else
-        returned(qp, psn);
+        sender_returned(qp, psn);
 }
 
 /* A peer that cannot read the memory we referred to says NAK_INVALID_RD, which no other RC responder
@@ -178,7 +180,12 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
         sender_receiver_not_ready(qp, code);
     } else if (code == NAK_SEQUENCE) {
         sender->sequence_naks++;
-        sender_retry(qp);
+        /* A link that loses nothing has gaps only where references were revoked, or where the word about a
+         * drop has started the timer, which counts. */
+        if (qp->link.reliable)
+            sender_repeat(qp);
+        else
+            sender_retry(qp);
     } else {
         sender_fail_oldest(qp, verdict_of(send_wqe_at(qp, sender->completed), code));
     }
@@ -187,7 +194,7 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
 static void acknowledge(struct transport_qp *qp, const struct packet *packet)
 {
     if (qp->record->type == IBV_QPT_UC) {
-        returned(qp, packet->psn);
+        sender_returned(qp, packet->psn);
         return;
     }
     switch (SYNDROME_KIND(packet->syndrome)) {
@@ -269,10 +276,15 @@ static bool take_answer(struct transport_qp *qp, const struct packet *packet, co
     error = qp->ports->pull(qp, packet, gather->vector, gather->count);
     if (likely(!error))
         return true;
-    /* A dead peer's answer is lost, as others will be; sender_silence() follows when its link goes down. One
-     * who answers with memory that cannot be read is itself at fault. */
-    if (error != -ESRCH)
-        sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION);
+    if (error == -ESTALE) {
+        /* Some QP over there gave up what it had lent. If it is this one's peer, the repeated question finds
+         * it silent. Answers behind this one are going to be repeated, too. */
+        qp->record->sender.read_gap_seen = true;
+        sender_repeat(qp);
+    } else if (error != -ESRCH) {
+        sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION); /* who answers with memory that cannot be read */
+    }
+    /* A dead peer's answer is lost, as others will be; sender_silence() follows when its link goes down. */
     return false;
 }
 

@@ -104,6 +104,8 @@ enum request_kind {
     REQUEST_LOCAL
 };
 
+/* The program is going to hear that it may reuse what requests by reference still lend to the peer. */
+void sender_revoke(struct transport_qp *qp);
 /* UC: completes what needs no word from the peer. false as in sender_advance(). */
 bool sender_complete_unacknowledged(struct transport_qp *qp);
 
@@ -135,13 +137,18 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn);
 
 /* Transmission goes on at unacked_psn. */
 void sender_go_back(struct transport_qp *qp);
-/* One retry is used up: goes back and transmits, or fails. */
+/* Goes back and transmits. */
+void sender_repeat(struct transport_qp *qp);
+/* The same, and one retry is used up; or fails. */
 void sender_retry(struct transport_qp *qp);
 void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code);
 /* unacked_psn has moved: counters start again (verbs-contract §3.12). */
 void sender_progressed(struct transport_qp *qp);
 /* A packet is on its way that may get lost. */
 void sender_arm(struct transport_qp *qp);
+
+/* The word that a packet by reference of UC was dropped: nobody reads our memory for it, or those before. */
+void sender_returned(struct transport_qp *qp, psn_t psn);
 
 /* --- responder.c, response.c ---------------------------------------------------------------------- */
 
@@ -166,6 +173,8 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
 void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet);
 void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *packet);
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* Were answers by reference sent? Forgets it. */
+bool responder_take_lent(struct transport_qp *qp);
 /* The NAK of an error that no receive can report, and the event that does (verbs-contract §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
 

@@ -73,7 +73,7 @@ struct responder_resource {
     uint8_t operation;    /* enum bth_operation of the request */
     uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
     uint8_t answered;
-    uint8_t reserved_2;
+    uint8_t lent; /* an answer by reference went out; when it was fetched, nobody says */
     uint32_t rkey;
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
@@ -168,10 +168,14 @@ struct transport_ports {
     int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
                 unsigned gather_count, const struct path_address *to);
     /* Fetches what a packet that is just being received refers to; lengths agree. 0, -ESRCH when the peer is
-     * gone, another -errno when its memory cannot be read. Nobody ever writes to a peer's memory: what a
-     * program may reuse, only its own process knows. */
+     * gone, -ESTALE when what was fetched is void since a revoke() of the peer came between, another -errno
+     * when its memory cannot be read. Nobody ever writes to a peer's memory: what a program may reuse, only
+     * its own process knows. */
     int (*pull)(struct transport_qp *qp, const struct packet *packet, const struct iovec *to,
                 unsigned to_count);
+    /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
+     * to be repeated: whoever fetches after this has returned comes to know it. */
+    void (*revoke)(struct transport_qp *qp);
     /* A send work request got its verdict; counter is its free-running number (slot becomes free when this or
      * a later completion is polled). Called in posting order, for unsignaled ones that succeed too (the owner
      * makes no CQE of those). */
@@ -247,6 +251,10 @@ void sender_timer(struct transport_qp *qp);
 void sender_silence(struct transport_qp *qp);
 /* Completes every outstanding send with VERDICT_FLUSHED, in order. */
 void sender_flush(struct transport_qp *qp);
+/* Takes back what packets by reference, requests and answers, lend to the peer: the owner calls it before the
+ * QP loses its way there. The sender does so by itself before it ends a work request that the peer is not
+ * done with. In ERR, answers stay: a READ that was answered before what the QP failed of is to end well. */
+void transport_revoke(struct transport_qp *qp);
 /* No send has been begun and not finished: what SQD waits for. */
 bool sender_is_drained(const struct transport_qp *qp);
 /* sender_run() does a bounded amount of work (64 packets, 256 KiB): true if it stopped for that alone and

@@ -262,8 +262,19 @@ static bool pull(struct request *request, struct gather *gather, bool spun_on)
         return true;
     }
     qp->record->responder.drops++;
-    if (error == -ESRCH || qp->record->type == IBV_QPT_UC)
+    if (qp->record->type == IBV_QPT_UC) {
+        qp->record->responder.message = MESSAGE_DISCARD;
+        return false;
+    }
+    if (error == -ESRCH)
         return false; /* the peer is dead: lost on the way */
+    if (error == -ESTALE) {
+        /* Some QP over there gave up what it had lent. If it was not this one's peer, it repeats the packet.
+         * What an RDMA WRITE has placed here is undefined then, like all that it did not come to tell of. */
+        qp->record->responder.nak_sent = true;
+        qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
+        return false;
+    }
     /* What the initiator referred to cannot be read: its fault, which a link that copies would have found on
      * its side. So nothing happens here but that it is told, with the code that it cannot mistake
      * (complete.c). */
@@ -487,9 +498,12 @@ static bool receive_answer(struct transport_qp *qp, const struct packet *packet,
 
     if (state != IBV_QPS_RTS && state != IBV_QPS_SQD)
         return false;
-    if (packet->flags & PACKET_DROPPED)
-        sender_silence(qp);
-    else if (qp->record->type == IBV_QPT_RC || packet->opcode == OP_ACKNOWLEDGE)
+    if (packet->flags & PACKET_DROPPED) {
+        if (qp->record->type == IBV_QPT_UC)
+            sender_returned(qp, packet->psn);
+        else
+            sender_silence(qp);
+    } else if (qp->record->type == IBV_QPT_RC || packet->opcode == OP_ACKNOWLEDGE)
         sender_receive(qp, packet, properties);
     return true;
 }

@@ -199,6 +199,18 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
         qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
 }
 
+bool responder_take_lent(struct transport_qp *qp)
+{
+    const struct responder *responder = &qp->record->responder;
+    bool lent = false;
+
+    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
+        lent |= resource_at(qp, i)->lent;
+        resource_at(qp, i)->lent = false;
+    }
+    return lent;
+}
+
 /* --- answering ------------------------------------------------------------------------------------ */
 
 static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t psn, struct packet *packet)
@@ -281,6 +293,7 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
     }
     if (error)
         return error;
+    resource->lent = resource->by_reference;
     resource->fresh = false;
     resource->sent += length;
     resource->answered = last;

@@ -61,21 +61,30 @@ void sender_go_back(struct transport_qp *qp)
     sender->waiting = SENDER_RUNS;
 }
 
-void sender_retry(struct transport_qp *qp)
+void sender_repeat(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
     if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
         return; /* it goes back to the same place, but not before the receiver is ready */
+    if (sender->timer_armed != SENDER_TIMER_NONE)
+        set_timer(qp, SENDER_TIMER_NONE, NS_NEVER);
+    sender_go_back(qp);
+    sender_run(qp);
+}
+
+void sender_retry(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
+        return; /* as above */
     if (!sender->retries_left) {
         sender_fail_oldest(qp, VERDICT_RETRY_EXCEEDED);
         return;
     }
     sender->retries_left--;
-    if (sender->timer_armed != SENDER_TIMER_NONE)
-        set_timer(qp, SENDER_TIMER_NONE, NS_NEVER);
-    sender_go_back(qp);
-    sender_run(qp);
+    sender_repeat(qp);
 }
 
 void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code)
@@ -125,6 +134,7 @@ static void give_up_lent(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
+    sender_revoke(qp);
     sender->unacked_psn = sender->next_psn;
     if (sender->next != sender->begun)
         sender->unacked_psn = psn_add(send_wqe_at(qp, sender->next)->first_psn, sender->next_offset);

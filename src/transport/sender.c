@@ -151,7 +151,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     if (unlikely(sender->waiting != SENDER_RUNS))
         return false;
     wqe->verdict = VERDICT_OK;
-    wqe->by_reference = false;
+    wqe->by_reference = wqe->lent = false;
     wqe->packets = 0;
     verdict = check_kind(qp, wqe, kind);
     if (likely(verdict == VERDICT_OK))
@@ -268,6 +268,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
     struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
     struct gather gather;
     enum verdict verdict;
+    int error;
 
     fill_message(qp, wqe, form, packet);
     packet->payload_length = length;
@@ -304,7 +305,9 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
     for (unsigned i = 0; i < gather.count; i++)
         references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
                                                   .length = gather.vector[i].iov_len};
-    return qp->ports->send(qp, packet, NULL, 0, NULL);
+    error = qp->ports->send(qp, packet, NULL, 0, NULL);
+    wqe->lent |= !error;
+    return error;
 }
 
 static int transmit_question(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
@@ -503,11 +506,43 @@ static void stop_timer(struct transport_qp *qp)
     sender->timer_armed = SENDER_TIMER_NONE;
 }
 
+/* Were requests by reference sent that nobody has acknowledged? Forgets it. */
+static bool take_lent(struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+    bool lent = false;
+
+    if (unlikely(qp->record->type == IBV_QPT_UD))
+        return false;
+    for (uint32_t i = sender->completed; i != sender->begun; i++) {
+        struct send_wqe *wqe = send_wqe_at(qp, i);
+
+        lent |= wqe->lent;
+        wqe->lent = false;
+    }
+    return lent;
+}
+
+void sender_revoke(struct transport_qp *qp)
+{
+    if (unlikely(take_lent(qp)))
+        qp->ports->revoke(qp);
+}
+
+void transport_revoke(struct transport_qp *qp)
+{
+    bool asked = take_lent(qp), answered = responder_take_lent(qp);
+
+    if (asked || answered)
+        qp->ports->revoke(qp);
+}
+
 void sender_flush(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
     uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
 
+    sender_revoke(qp);
     stop_timer(qp);
     while (sender->completed != posted) {
         uint32_t counter = sender->completed++;
@@ -530,6 +565,7 @@ void sender_reset(struct transport_qp *qp)
 
     uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
 
+    sender_revoke(qp);
     stop_timer(qp);
     memset((char *)sender + COUNTERS, 0, sizeof(*sender) - COUNTERS);
     sender->next = sender->begun = sender->completed = posted;

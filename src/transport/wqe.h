@@ -53,7 +53,8 @@ struct send_wqe {
     uint32_t packets; /* PSNs that the message takes; 0: not begun */
     uint8_t verdict;  /* enum verdict: failed on this side, to be told when it is the oldest. Set, like the
                          three above, when it is begun */
-    uint8_t reserved[7];
+    uint8_t lent; /* a packet by reference went out: until it is acknowledged, the peer reads our memory */
+    uint8_t reserved[6];
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
      *   IBV_WR_BIND_MW       a struct window_bind

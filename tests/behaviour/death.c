@@ -153,33 +153,38 @@ static void the_death_of_one_peer_does_not_disturb_another(void **state)
     end_close(&dies.a);
 }
 
-/* A pair whose far side is about to be stopped, and a second one beside it for what comes after. */
-static void connect_two_pairs(struct pair *p, struct pair *beside, size_t size)
+/* A pair whose far side is about to be stopped, and others for what comes after: several, so that one of them
+ * shares whatever the pair goes by. */
+enum { BESIDE = 4 };
+
+struct company {
+    struct pair p, beside[BESIDE];
+};
+
+static void connect_company(struct company *c, size_t size)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);
 
+    for (unsigned int i = 0; i < BESIDE; i++)
+        pair_connect(&c->beside[i], IBV_QPT_RC);
     attr.size = size;
-    pair_connect_as(p, &attr);
-    end_share(&beside->a, &p->a);
-    end_share(&beside->b, &p->b);
-    end_connect(&beside->a, &beside->b);
-    pair_marker(&p->a, &p->b);
-    pair_marker(&beside->a, &beside->b);
+    pair_connect_as(&c->p, &attr);
+    pair_marker(&c->p.a, &c->p.b);
 }
 
-static void close_two_pairs(struct pair *p, struct pair *beside)
+static void close_company(struct company *c)
 {
-    end_close_qp(&beside->a);
-    end_close_qp(&beside->b);
-    pair_close(p);
+    for (unsigned int i = 0; i < BESIDE; i++)
+        pair_close(&c->beside[i]);
+    pair_close(&c->p);
 }
 
 /* What the far side had been asked before is done, or never will be. */
-static void exchange_markers(struct pair *p)
+static void exchange_markers(struct company *c)
 {
-    for (unsigned int i = 0; i < 50; i++) {
-        pair_marker(&p->a, &p->b);
-        pair_marker(&p->b, &p->a);
+    for (unsigned int i = 0; i < 12 * BESIDE; i++) {
+        pair_marker(&c->beside[i % BESIDE].a, &c->beside[i % BESIDE].b);
+        pair_marker(&c->beside[i % BESIDE].b, &c->beside[i % BESIDE].a);
     }
 }
 
@@ -188,26 +193,110 @@ static void a_read_of_a_stopped_peer_is_over_with_its_qp(void **state)
 {
     enum { LENGTH = 1 << 20, SIZE = LENGTH + 4096 };
     static const size_t lengths[] = {64, 5000, 300000, LENGTH};
-    struct pair p, beside;
+    struct company c;
+    struct pair *const p = &c.p;
 
-    connect_two_pairs(&p, &beside, SIZE);
+    connect_company(&c, SIZE);
     for (unsigned int i = 0; i < COUNT(lengths); i++) {
-        end_fill(&p.b, 0, LENGTH, 1);
+        end_fill(&p->b, 0, LENGTH, 1);
         side_stop(FAR);
         for (unsigned int k = 0; k < 3; k++)
-            end_send(&p.a, a_read(&p.a, k, 0, lengths[i], &p.b, 0));
-        CHECK_ZERO(end_to_state(&p.a, i % 2 ? IBV_QPS_RESET : IBV_QPS_ERR));
+            end_send(&p->a, a_read(&p->a, k, 0, lengths[i], &p->b, 0));
+        CHECK_ZERO(end_to_state(&p->a, i % 2 ? IBV_QPS_RESET : IBV_QPS_ERR));
         for (unsigned int k = 0; k < 3 && i % 2 == 0; k++)
-            end_expect_status(&p.a, SQ, k, IBV_WC_WR_FLUSH_ERR);
-        end_fill(&p.a, 0, LENGTH, 2);
+            end_expect_status(&p->a, SQ, k, IBV_WC_WR_FLUSH_ERR);
+        end_fill(&p->a, 0, LENGTH, 2);
         side_continue(FAR);
-        exchange_markers(&beside);
-        end_expect_data(&p.a, 0, LENGTH, 2);
-        CHECK_ZERO(end_to_state(&p.a, IBV_QPS_RESET));
-        CHECK_ZERO(end_to_state(&p.b, IBV_QPS_RESET));
-        end_connect(&p.a, &p.b);
+        exchange_markers(&c);
+        end_expect_data(&p->a, 0, LENGTH, 2);
+        CHECK_ZERO(end_to_state(&p->a, IBV_QPS_RESET));
+        CHECK_ZERO(end_to_state(&p->b, IBV_QPS_RESET));
+        end_connect(&p->a, &p->b);
     }
-    close_two_pairs(&p, &beside);
+    close_company(&c);
+}
+
+/* The same of a SEND: the peer never takes for a message what the program has put there since. */
+static void a_send_to_a_stopped_peer_is_over_with_its_qp(void **state)
+{
+    enum { LENGTH = 1 << 20, SIZE = LENGTH + 4096 };
+    static const size_t lengths[] = {64, 5000, 300000, LENGTH};
+    struct company c;
+    struct pair *const p = &c.p;
+
+    connect_company(&c, SIZE);
+    for (unsigned int i = 0; i < 2 * COUNT(lengths); i++) {
+        const size_t length = lengths[i / 2];
+        struct ibv_wc wc;
+        bool received;
+
+        end_recv(&p->b, a_recv(&p->b, 7, 0, LENGTH));
+        end_fill(&p->a, 0, LENGTH, 1);
+        side_stop(FAR);
+        end_send(&p->a, a_send(&p->a, 1, 0, length));
+        CHECK_ZERO(end_to_state(&p->a, i % 2 ? IBV_QPS_RESET : IBV_QPS_ERR));
+        if (i % 2 == 0)
+            end_expect_status(&p->a, SQ, 1, IBV_WC_WR_FLUSH_ERR);
+        end_fill(&p->a, 0, LENGTH, 2);
+        side_continue(FAR);
+        exchange_markers(&c);
+        CHECK_ZERO(end_to_state(&p->b, IBV_QPS_ERR));
+        wc = end_wc(&p->b, RQ);
+        assert_int_equal(wc.wr_id, 7);
+        received = wc.status == IBV_WC_SUCCESS;
+        if (received)
+            end_expect_data(&p->b, 0, length, 1);
+        else
+            check_status(&wc, 7, IBV_WC_WR_FLUSH_ERR);
+        CHECK_ZERO(end_to_state(&p->a, IBV_QPS_RESET));
+        CHECK_ZERO(end_to_state(&p->b, IBV_QPS_RESET));
+        end_connect(&p->a, &p->b);
+    }
+    close_company(&c);
+}
+
+/* … but what goes to it on other QPs arrives, although they share their way, and no retry is there to use. */
+static void a_qp_that_gives_up_leaves_others_alone(void **state)
+{
+    enum { LENGTH = 1 << 17, OTHERS = 8, SIZE = OTHERS * LENGTH + 4096 };
+    struct end a[OTHERS], b[OTHERS];
+    struct ibv_wc wc[OTHERS];
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct pair p, beside;
+
+    attr.size = SIZE;
+    pair_connect_as(&p, &attr);
+    end_share(&beside.a, &p.a);
+    end_share(&beside.b, &p.b);
+    end_connect(&beside.a, &beside.b);
+    for (unsigned int i = 0; i < OTHERS; i++) {
+        end_share(&a[i], &p.a);
+        end_share(&b[i], &p.b);
+        a[i].attr.retry_cnt = b[i].attr.retry_cnt = 0;
+        end_connect(&a[i], &b[i]);
+        end_recv(&b[i], a_recv(&b[i], i, i * LENGTH, LENGTH));
+        end_fill(&p.a, i * LENGTH, LENGTH, i);
+    }
+    end_recv(&p.b, a_recv(&p.b, 7, 0, 64));
+    side_stop(FAR);
+    end_send(&p.a, a_send(&p.a, 1, 0, 64));
+    end_send(&beside.a, a_send(&beside.a, 2, 0, 64));
+    for (unsigned int i = 0; i < OTHERS; i++)
+        end_send(&a[i], a_send(&a[i], 10, i * LENGTH, LENGTH));
+    CHECK_ZERO(end_to_state(&p.a, IBV_QPS_RESET));
+    CHECK_ZERO(end_to_state(&beside.a, IBV_QPS_RESET));
+    side_continue(FAR);
+    end_poll(&p.a, SQ, wc, OTHERS);
+    for (unsigned int i = 0; i < OTHERS; i++)
+        assert_int_equal(wc[i].status, IBV_WC_SUCCESS);
+    for (unsigned int i = 0; i < OTHERS; i++) {
+        end_expect_data(&p.b, i * LENGTH, LENGTH, i);
+        end_close_qp(&a[i]);
+        end_close_qp(&b[i]);
+    }
+    end_close_qp(&beside.a);
+    end_close_qp(&beside.b);
+    pair_close(&p);
 }
 
 /* What a far side does until it is killed */
@@ -392,6 +481,8 @@ int main(int argc, char **argv)
         MORTAL(a_peer_killed_at_a_random_moment_leaves_us_whole, 24),
         MORTAL(a_stopped_peer_loses_nothing, 1),
         MORTAL(a_read_of_a_stopped_peer_is_over_with_its_qp, 1),
+        MORTAL(a_send_to_a_stopped_peer_is_over_with_its_qp, 1),
+        MORTAL(a_qp_that_gives_up_leaves_others_alone, 1),
         MORTAL(teardown_does_not_wait_for_a_stopped_peer, 1),
         MORTAL(memory_is_not_touched_after_dereg_by_a_peer_that_was_stopped, 1),
         MORTAL(a_new_process_is_reached_after_the_death_of_another, 8),

@@ -27,6 +27,8 @@ static void put_on_link(struct sim_qp *from, const struct packet *packet, const 
     struct sim_event event = {.kind = EVENT_PACKET, .qp = from, .packet = *packet};
     size_t length = 0;
 
+    event.packet.reference_epoch = from->node->reference_epoch;
+
     for (unsigned i = 0; i < count; i++)
         length += gather[i].iov_len;
     assert_true((packet->flags & PACKET_BY_REFERENCE) ? !count : length == packet->payload_length);
@@ -163,7 +165,8 @@ static int pretend(const struct packet *packet, const struct iovec *to, unsigned
 static int port_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
                      unsigned to_count)
 {
-    struct sim *sim = owner(transport)->node->sim;
+    struct sim_qp *qp = owner(transport);
+    struct sim *sim = qp->node->sim;
     char *far[64], *near[64];
     size_t far_length[64], near_length[64];
 
@@ -181,7 +184,18 @@ static int port_pull(struct transport_qp *transport, const struct packet *packet
         near_length[i] = to[i].iov_len;
     }
     sim->pulled += copy_vectors(near, near_length, to_count, far, far_length, packet->reference_count);
-    return 0;
+    if (packet->reference_epoch == sim->node[!qp->node->number].reference_epoch &&
+        !(qp->record.type == IBV_QPT_RC && chance(sim, sim->link.void_percent)))
+        return 0;
+    sim->voided++;
+    for (unsigned i = 0; i < to_count; i++)
+        memset(to[i].iov_base, 0xee, to[i].iov_len);
+    return -ESTALE;
+}
+
+static void port_revoke(struct transport_qp *transport)
+{
+    owner(transport)->node->reference_epoch++;
 }
 
 /* --- the owner's part ----------------------------------------------------------------------------- */
@@ -333,6 +347,7 @@ static void port_lock(struct transport_qp *transport)
 const struct transport_ports sim_ports = {
     .send = port_send,
     .pull = port_pull,
+    .revoke = port_revoke,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .complete_receive = port_complete_receive,

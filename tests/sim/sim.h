@@ -20,9 +20,10 @@ enum { SIM_DEPTH = 64, SIM_SGE = 8, SIM_INLINE = 256, SIM_LOG = 8192, SIM_RESOUR
 struct sim_link {
     const char *name;
     struct link_properties properties;
-    uint32_t capacity;  /* packets on their way per QP and direction, 0: no limit; more: -EAGAIN */
-    ns_t delay, jitter; /* jitter reorders on links that are not reliable */
-    uint64_t loss_mask; /* bit i: the i-th packet is lost */
+    uint32_t capacity;     /* packets on their way per QP and direction, 0: no limit; more: -EAGAIN */
+    ns_t delay, jitter;    /* jitter reorders on links that are not reliable */
+    uint64_t loss_mask;    /* bit i: the i-th packet is lost */
+    unsigned void_percent; /* references of RC that some other QP revoked */
     unsigned loss_percent, duplicate_percent, corrupt_percent, reorder_percent;
     /* How many of these may hit one sender before it gets on: fewer than retry_count, and it survives. 0: no
      * limit. */
@@ -75,6 +76,7 @@ struct sim_qp {
 struct sim_node {
     struct sim *sim;
     unsigned number;
+    uint16_t reference_epoch; /* of the node's packets */
     struct key_table *keys;
     uint32_t next_slot;
     struct sim_buffer *buffers;
@@ -93,7 +95,7 @@ struct sim {
     ns_t now;
     uint64_t random;
     struct sim_link link;
-    uint64_t packets, lost, duplicated, reordered, pulled, silenced;
+    uint64_t packets, lost, duplicated, reordered, pulled, voided, silenced;
     uint32_t next_qpn;
     struct sim_node node[2];
     struct sim_qp *qps[16];

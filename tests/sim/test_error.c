@@ -450,6 +450,114 @@ static void no_answer_is_placed_without_its_region(struct sim *sim)
     assert_true(sim_is_pattern(stage.local->bytes, SIZE, 3));
 }
 
+/* Two connections whose first bytes are on their way, the first of which gives up. */
+struct lenders {
+    struct stage stage[2];
+};
+
+static struct lenders set_lenders(struct sim *sim, enum ibv_wr_opcode opcode, enum ibv_qp_type type)
+{
+    struct lenders lenders;
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct stage *stage = &lenders.stage[i];
+
+        *stage = set_stage(sim, opcode, 40000);
+        if (type == IBV_QPT_UC)
+            sim_pair(sim, type, &stage->a, &stage->b);
+        stage->a->record.attributes.retry_count = stage->a->record.sender.retries_left = 0;
+        sim_pattern(stage->far->bytes, SIZE, 3);
+        if (opcode == IBV_WR_SEND)
+            sim_post_recv(stage->b, 7, &SGE(stage->far, 0, SIZE), 1);
+        sim_post_send(stage->a, &stage->wr);
+    }
+    return lenders;
+}
+
+/* design §3: the program may reuse its buffer, so what the peer finds there is no message. */
+static void what_was_taken_back_is_not_received(struct sim *sim)
+{
+    struct lenders lenders = set_lenders(sim, IBV_WR_SEND, IBV_QPT_RC);
+    struct stage *first = &lenders.stage[0], *second = &lenders.stage[1];
+
+    sim_run_for(sim, sim->link.delay / 2);
+    sim_to_error(first->a);
+    assert_sent(first->a, 0, 2, VERDICT_FLUSHED);
+    sim_pattern(first->local->bytes, SIZE, 9);
+    sim_run(sim);
+    assert_true(sim->voided >= 2);
+    assert_int_equal(first->b->received_count, 0);
+    sim_to_error(first->b);
+    assert_received(first->b, 0, 7, VERDICT_FLUSHED);
+    /* Not what somebody else did not give up, and that without using up a retry. */
+    assert_sent(second->a, 0, 2, VERDICT_OK);
+    assert_received(second->b, 0, 7, VERDICT_OK);
+    assert_true(sim_is_pattern(second->far->bytes, 40000, 1));
+    assert_int_equal(second->a->record.sender.retransmissions, 1);
+}
+
+static void a_taken_back_write_is_not_acknowledged(struct sim *sim)
+{
+    struct lenders lenders = set_lenders(sim, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_QPT_RC);
+    struct stage *first = &lenders.stage[0], *second = &lenders.stage[1];
+
+    sim_post_recv(first->b, 7, NULL, 0);
+    sim_post_recv(second->b, 7, NULL, 0);
+    sim_run_for(sim, sim->link.delay / 2);
+    sim_to_error(first->a);
+    sim_run(sim);
+    assert_int_equal(first->b->received_count, 0);
+    assert_sent(second->a, 0, 2, VERDICT_OK);
+    assert_received(second->b, 0, 7, VERDICT_OK);
+    assert_true(sim_is_pattern(second->far->bytes, 40000, 1));
+}
+
+static void what_uc_took_back_is_dropped(struct sim *sim)
+{
+    struct lenders lenders = set_lenders(sim, IBV_WR_SEND, IBV_QPT_UC);
+    struct stage *first = &lenders.stage[0];
+
+    sim_run_for(sim, sim->link.delay / 2);
+    sim_to_error(first->a);
+    sim_pattern(first->local->bytes, SIZE, 9);
+    sim_run(sim);
+    assert_int_equal(first->b->received_count, 0);
+    assert_int_equal(first->b->record.state, IBV_QPS_RTS);
+    assert_sent(lenders.stage[1].a, 0, 2, VERDICT_OK); /* unreliable */
+    assert_int_equal(lenders.stage[1].b->received_count, 0);
+}
+
+/* Nothing is taken back that the peer is done with. */
+static void what_was_received_is_not_taken_back(struct sim *sim)
+{
+    struct lenders lenders = set_lenders(sim, IBV_WR_SEND, IBV_QPT_RC);
+
+    sim_run(sim);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_sent(lenders.stage[i].a, 0, 2, VERDICT_OK);
+        assert_received(lenders.stage[i].b, 0, 7, VERDICT_OK);
+        sim_to_error(lenders.stage[i].a);
+    }
+    assert_int_equal(sim->node[0].reference_epoch, 0);
+}
+
+/* The responder's program has reset its QP, and reuses what it had lent to a READ. */
+static void a_taken_back_answer_is_no_answer(struct sim *sim)
+{
+    struct lenders lenders = set_lenders(sim, IBV_WR_RDMA_READ, IBV_QPT_RC);
+    struct stage *first = &lenders.stage[0], *second = &lenders.stage[1];
+
+    sim_run_for(sim, sim->link.delay * 3 / 2);
+    transport_revoke(&first->b->transport);
+    sim_set_state(first->b, IBV_QPS_RESET);
+    sim_pattern(first->far->bytes, SIZE, 9);
+    sim_run(sim);
+    assert_sent(first->a, 0, 2, VERDICT_RETRY_EXCEEDED);
+    assert_sent(second->a, 0, 2, VERDICT_OK);
+    assert_true(sim_is_pattern(second->local->bytes, 40000, 3));
+    assert_int_equal(sim->voided, 2);
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO(local_key),
     SCENARIO(local_key_of_second_sge),
@@ -482,6 +590,11 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(unreadable_references, ON_REFERENCES),
     SCENARIO_ON(no_answer_is_placed_after_the_error, ON_LOCAL),
     SCENARIO_ON(no_answer_is_placed_without_its_region, ON_REFERENCES),
+    SCENARIO_ON(what_was_taken_back_is_not_received, ON_REFERENCES),
+    SCENARIO_ON(a_taken_back_write_is_not_acknowledged, ON_REFERENCES),
+    SCENARIO_ON(what_uc_took_back_is_dropped, ON_REFERENCES),
+    SCENARIO_ON(what_was_received_is_not_taken_back, ON_REFERENCES),
+    SCENARIO_ON(a_taken_back_answer_is_no_answer, ON_REFERENCES),
 };
 
 int main(int argc, char **argv)

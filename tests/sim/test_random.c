@@ -25,6 +25,7 @@ static void random_link(struct sim *sim, struct sim_link *link)
         link->capacity = 1 + sim_below(sim, 40);
         link->properties.reference_from = 1 + sim_below(sim, 20000);
         link->properties.read_reference_from = 1 + sim_below(sim, 20000);
+        link->void_percent = sim_below(sim, 2) ? 0 : sim_below(sim, 50);
         link->properties.reference_mtu = sim_below(sim, 2) ? 256 * 1024 : 4096 * (1 + sim_below(sim, 8));
         return;
     default:

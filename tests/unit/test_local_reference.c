@@ -2,6 +2,8 @@
 /* Payload by reference: copies between processes, and who may not. */
 #include "test_local_sides.h"
 
+#include "local/reference.h"
+
 #include <errno.h>
 #include <grp.h>
 #include <sched.h>
@@ -100,6 +102,42 @@ static void copies_in_itself(unsigned number)
     fill(from, sizeof(from), 3);
     CHECK(link_pull(link, &reference, 1, halves, 2) == 0 && filled(to, sizeof(to), 3));
     CHECK(link_pull(link, &reference, 1, halves, 1) == -EINVAL);
+}
+
+/* What was sent before lane_revoke() is void, what is sent after it is not. */
+static void takes_back(unsigned number)
+{
+    static uint8_t from[1000], to[1000];
+    uint32_t mine = publish_qpn(number);
+    struct lane *lane = link_lane(find_link(mine), mine);
+    struct packet_reference reference = {(uintptr_t)from, sizeof(from)};
+    struct iovec here = {to, sizeof(to)};
+    struct packet packet = small_packet(mine, mine);
+
+    packet.flags = PACKET_BY_REFERENCE;
+    packet.payload_length = sizeof(from);
+    packet.reference = &reference;
+    packet.reference_count = 1;
+    for (unsigned i = 0; i < 3; i++) {
+        struct packet got;
+
+        fill(from, sizeof(from), i);
+        memset(&seen, 0, sizeof(seen));
+        CHECK(lane_send(lane, &packet, NULL, 0) == 0);
+        lane_ring(lane);
+        UNTIL(seen.packets == 1);
+        got = seen.last;
+        got.reference = seen.references;
+        CHECK(lane_pull(lane, &got, &here, 1) == 0 && filled(to, sizeof(to), i));
+        lane_revoke(lane);
+        CHECK(lane_pull(lane, &got, &here, 1) == -ESTALE);
+    }
+}
+
+static void test_what_was_taken_back_is_void(void **state)
+{
+    board_clear();
+    RUN_SIDES(takes_back);
 }
 
 static void test_a_process_copies_in_itself(void **state)
@@ -327,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_is_pulled),
         cmocka_unit_test(test_a_process_copies_in_itself),
+        cmocka_unit_test(test_what_was_taken_back_is_void),
         cmocka_unit_test(test_the_dead_are_not_copied_from),
         cmocka_unit_test(test_the_ring_alone_when_asked_for),
         cmocka_unit_test(test_references_for_everything_when_asked_for),

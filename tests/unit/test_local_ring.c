@@ -206,6 +206,18 @@ static void test_references_travel(void **state)
     assert_null(f.got.payload);
     ring_release(&f.reader, f.granules);
 
+    /* As long as nobody takes them back; over and over. */
+    for (unsigned i = 0; i < 3; i++) {
+        f.writer.reference_epoch = i == 1 ? 0xffff : 0xffffffff;
+        ring_revoke(&f.writer);
+        assert_int_equal(ring_write(&f.writer, &packet, NULL, 0), 0);
+        assert_int_equal(take(&f), 1);
+        ring_release(&f.reader, f.granules);
+        assert_false(ring_has_revoked(&f.reader, f.got.reference_epoch));
+        ring_revoke(&f.writer);
+        assert_true(ring_has_revoked(&f.reader, f.got.reference_epoch));
+    }
+
     packet.reference_count = PACKET_REFERENCES + 1;
     assert_int_equal(ring_write(&f.writer, &packet, NULL, 0), -EMSGSIZE);
     end(&f);
