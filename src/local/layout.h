@@ -52,8 +52,9 @@ struct ring_control {
     _Atomic uint32_t writer_waits cache_aligned; /* writer sets it: ring me when `consumed` moves. Likewise */
     /* writer: moves on when memory that records refer to is the program's again. A record carries the lower
      * half of what it was when the record was written; whoever has fetched what the record refers to
-     * compares, and takes it for void if they differ. Half is enough: every step takes a record by reference
-     * that was not read when it was made, or ends a connection that had one. */
+     * compares, and takes it for void if they differ. Half is enough: a step ends a connection that had lent
+     * something, and while the reader stands still before one record, the ring takes but 1024 more of those.
+     */
     _Atomic uint32_t reference_epoch cache_aligned;
 };
 static_assert(sizeof(struct ring_control) == 4 * CACHE_LINE, "control lines are part of the format");

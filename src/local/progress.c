@@ -23,6 +23,7 @@
 #define SWEEP_EVERY       1024 /* polls of one thread */
 #define SWEEPS_UNTIL_COLD 16
 #define WRITABLE_BATCH    16
+#define FETCH_BUDGET      (1u << 20) /* bytes by reference per batch of a lane */
 
 static _Atomic(struct lane *) *hot; /* HOT_MAX slots of reserved address space */
 static _Atomic unsigned hot_count;  /* written under hot_lock */
@@ -75,21 +76,23 @@ static void show_position(struct lane *lane, bool all)
         link_ring(lane->link);
 }
 
-/* Under the receive lock. */
+/* Under the receive lock, which is not to be held for long: what is fetched by reference counts, too. */
 static unsigned take_records(struct lane *lane, unsigned budget)
 {
     struct packet_reference references[PACKET_REFERENCES];
     struct packet packet;
     uint32_t granules;
+    size_t fetched = 0;
     unsigned taken = 0;
     int found = 0;
 
     memset(&packet.grh, 0, sizeof(packet.grh));
-    while (taken < budget) {
+    while (taken < budget && fetched < FETCH_BUDGET) {
         found = ring_read(&lane->reader, &packet, references, &granules);
         if (found <= 0)
             break;
         local.ops->packet(lane, &packet);
+        fetched += packet.reference_count ? packet.payload_length : 0;
         taken++;
         if (unlikely(ring_release(&lane->reader, granules)) && ring_take_writer_waits(lane->reader.control))
             link_ring(lane->link);
@@ -128,7 +131,8 @@ static unsigned take_batch(struct lane *lane, unsigned budget)
 void lane_drain(struct lane *lane)
 {
     lock_acquire(&lane->receive_lock);
-    take_batch(lane, RING_SIZE / GRANULE);
+    for (unsigned left = RING_SIZE / GRANULE, taken = left; left && taken; left -= taken)
+        taken = take_batch(lane, left);
     take_batch(lane, 0);
     lock_release(&lane->receive_lock);
 }

@@ -281,10 +281,12 @@ static bool take_answer(struct transport_qp *qp, const struct packet *packet, co
          * it silent. Answers behind this one are going to be repeated, too. */
         qp->record->sender.read_gap_seen = true;
         sender_repeat(qp);
-    } else if (error != -ESRCH) {
-        sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION); /* who answers with memory that cannot be read */
+        return false;
     }
-    /* A dead peer's answer is lost, as others will be; sender_silence() follows when its link goes down. */
+    /* A dead peer's answer is lost, as others will be; sender_silence() follows when its link goes down. One
+     * who answers with memory that cannot be read is itself at fault. */
+    if (error != -ESRCH)
+        sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION);
     return false;
 }
 

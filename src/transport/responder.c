@@ -503,8 +503,9 @@ static bool receive_answer(struct transport_qp *qp, const struct packet *packet,
             sender_returned(qp, packet->psn);
         else
             sender_silence(qp);
-    } else if (qp->record->type == IBV_QPT_RC || packet->opcode == OP_ACKNOWLEDGE)
+    } else if (qp->record->type == IBV_QPT_RC || packet->opcode == OP_ACKNOWLEDGE) {
         sender_receive(qp, packet, properties);
+    }
     return true;
 }
 
