@@ -18,6 +18,7 @@ enum greeting_result { GREETING_OK, GREETING_KNOWN, GREETING_REFUSED };
 enum greeting_flags {
     GREETING_MAY_PROBE = 1, /* references are wanted: try to read my nonce */
     GREETING_CAN_READ = 2,  /* I have read yours */
+    GREETING_ACCEPTED = 4,  /* HELLO: I have accepted one of yours, if it is still wanted */
 };
 
 struct greeting {

@@ -22,7 +22,7 @@
 #define OUTGOING_AT_ONCE 64
 #define INCOMING_AT_ONCE 128
 #define ACCEPTS_AT_ONCE  64
-/* More than one happens when both ends connect at once. */
+/* More than one happens across pid namespaces when both ends connect at once. */
 #define LINKS_PER_PROCESS 8
 /* What other users, and processes that we do not see, may take of our descriptors and memory. */
 #define LINKS_OF_OTHERS 512
@@ -159,6 +159,20 @@ static void name_peer(struct link *link, const struct greeter *greeter, const st
     link->pidfd.fd = greeting_pidfd(greeter->socket.fd, greeter->peer.pid);
 }
 
+/* A greeting with that process is at that point. Processes whose number we do not see cannot be told apart.
+ */
+static bool going_on(const struct list *greeters, enum greeting_type awaits, const struct ucred *peer)
+{
+    list_for_each (node, greeters) {
+        const struct greeter *greeter = list_entry(node, struct greeter, node);
+
+        if (greeter->socket.fd >= 0 && greeter->awaits == awaits && peer->pid > 0 &&
+            greeter->peer.pid == peer->pid && greeter->peer.uid == peer->uid)
+            return true;
+    }
+    return false;
+}
+
 /* --- connector -------------------------------------------------------------------------------------------
  */
 
@@ -207,6 +221,8 @@ static int say_hello(struct greeter *greeter)
     if (local.mechanism != MECHANISM_RING && reference_same_user(greeter->peer.uid))
         reference_permit();
     greeting_fill(&hello, GREETING_HELLO, GREETING_OK, false);
+    if (going_on(&incoming, GREETING_READY, &greeter->peer))
+        hello.flags |= GREETING_ACCEPTED;
     error = greeting_send(greeter->socket.fd, &hello, memory_fd);
     fd_close(memory_fd); /* the mapping keeps the memory */
     greeter->awaits = GREETING_WELCOME;
@@ -286,6 +302,15 @@ static bool known(const struct greeter *except, const struct greeting *hello)
     return false;
 }
 
+/* Both say HELLO at once. One of the two counts, for both sides the same one: what goes through two links
+ * comes in no order. */
+static bool crosses_ours(const struct greeter *greeter, const struct greeting *hello)
+{
+    return going_on(&outgoing, GREETING_WELCOME, &greeter->peer) &&
+           ((hello->flags & GREETING_ACCEPTED) ||
+            memcmp(local.instance, hello->instance, INSTANCE_BYTES) < 0);
+}
+
 /* Bounds what one process, or all other users together, can make us hold. */
 static bool too_many(const struct ucred *peer)
 {
@@ -315,7 +340,7 @@ static void greeted(struct greeter *greeter, const struct greeting *hello, int m
     void *memory;
     int error;
 
-    if (known(greeter, hello)) {
+    if (known(greeter, hello) || crosses_ours(greeter, hello)) {
         refuse(greeter, GREETING_KNOWN);
         return;
     }
