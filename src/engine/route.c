@@ -28,6 +28,14 @@ static void set_lane(struct qp *qp, struct lane *lane)
         lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
 }
 
+/* Both ends of a connection take the same lane, so that what one end writes arrives in the order in which it
+ * was written: an acknowledgement before the request that the application posts when it has seen the message.
+ * Programs that wait for a send's completion before they look for the answer's rely on it. */
+static struct lane *connection_lane(struct link *link, uint32_t qpn, uint32_t dest_qpn)
+{
+    return link_lane(link, min_of(qpn, dest_qpn));
+}
+
 void route_set_reply_lane(struct qp *qp, struct lane *lane)
 {
     if (likely(qp->route.reply_lane == lane))
@@ -166,7 +174,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
             if (!link)
                 return -EAGAIN;
         }
-        set_lane(qp, link_lane(link, packet->src_qpn));
+        set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
     }
     return send_on(qp, qp->route.lane, &qp->route.kick, packet, gather, gather_count);
 }
@@ -211,12 +219,12 @@ static uint32_t engine_random(struct transport_qp *transport)
  * QP that is not in RTR yet. If it were taken later, programs that connect a pair again with the same PSNs
  * would hear from its former life: those packets would be in sequence, the new ones duplicates, and neither
  * side would ever see a loss. */
-static void engine_before_connect(uint32_t dest_qpn)
+static void engine_before_connect(uint32_t qpn, uint32_t dest_qpn)
 {
     struct link *link = local_resolve(dest_qpn);
 
     if (link)
-        lane_catch_up(link_lane(link, dest_qpn));
+        lane_catch_up(connection_lane(link, qpn, dest_qpn));
 }
 
 /* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
@@ -233,7 +241,7 @@ static void engine_connect(struct qp *qp)
     qp->transport.link.reliable = true;
     if (qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex)
         link = local_resolve(qp->record->attributes.dest_qpn);
-    set_lane(qp, link ? link_lane(link, qp->ibv.qp_num) : NULL);
+    set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
 }
 
 static void leave_lists(struct qp *qp)

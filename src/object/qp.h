@@ -106,7 +106,7 @@ struct qp_ports {
                                               is filled by object */
     /* The QP is about to learn its destination: what the destination sent before that must not reach it.
      * Without the QP's lock, inside a rundown section. */
-    void (*before_connect)(uint32_t dest_qpn);
+    void (*before_connect)(uint32_t qpn, uint32_t dest_qpn);
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
