@@ -501,8 +501,8 @@ static void a_taken_back_write_is_not_acknowledged(struct sim *sim)
     struct lenders lenders = set_lenders(sim, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_QPT_RC);
     struct stage *first = &lenders.stage[0], *second = &lenders.stage[1];
 
-    sim_post_recv(first->b, 7, NULL, 0);
-    sim_post_recv(second->b, 7, NULL, 0);
+    sim_post_recv(first->b, 7, &SGE(first->far, 0, 0), 0);
+    sim_post_recv(second->b, 7, &SGE(second->far, 0, 0), 0);
     sim_run_for(sim, sim->link.delay / 2);
     sim_to_error(first->a);
     sim_run(sim);
