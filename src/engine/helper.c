@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -65,12 +66,27 @@ static bool trusted(ns_t now)
     return now >= distrust.until;
 }
 
-/* Do packets lie in the rings while no application thread polls, though one did lately? */
+static ns_t clock_of(clockid_t clock)
+{
+    struct timespec time = {0};
+
+    clock_gettime(clock, &time);
+    return (ns_t)time.tv_sec * NS_PER_S + (ns_t)time.tv_nsec;
+}
+
+/* Processor time of all threads but this. */
+static ns_t application_ran(void)
+{
+    return clock_of(CLOCK_PROCESS_CPUTIME_ID) - clock_of(CLOCK_THREAD_CPUTIME_ID);
+}
+
+/* Do packets lie in the rings while application threads run and do not poll, though one did lately? One that
+ * does not get a processor cannot poll, so ours is offered meanwhile, and only time that it ran counts. */
 static bool packets_are_left(void)
 {
+    const struct timespec patience = {.tv_nsec = PATIENCE_NS};
     uint32_t polls = application_polls();
-    ns_t since = sys_now();
-
+    ns_t ran;
     bool left;
 
     rundown_enter();
@@ -78,9 +94,9 @@ static bool packets_are_left(void)
     rundown_exit();
     if (!left)
         return false;
-    while (sys_now() - since < PATIENCE_NS)
-        cpu_relax();
-    return application_polls() == polls;
+    ran = application_ran();
+    nanosleep(&patience, NULL);
+    return application_polls() == polls && application_ran() - ran >= PATIENCE_NS;
 }
 
 static void lose_trust(ns_t now)
@@ -118,13 +134,11 @@ static void work(void)
     ns_t now = sys_now(), idle_since = now;
     struct steadiness steadiness = {application_polls(), now, now};
     uint32_t polls = steadiness.polls;
-    bool heed_polls = trusted(now);
-
-    while (!heed_polls || application_polls() == polls) {
+    while (!trusted(now) || application_polls() == polls) {
         bool busy = progress_run() || route_has_ready();
 
         now = sys_now();
-        if (!heed_polls && polls_are_steady(&steadiness, now)) {
+        if (!trusted(now) && polls_are_steady(&steadiness, now)) {
             distrust.until = now;
             return;
         }
