@@ -224,7 +224,7 @@ static void engine_before_connect(uint32_t qpn, uint32_t dest_qpn)
     struct link *link = local_resolve(dest_qpn);
 
     if (link)
-        lane_catch_up(connection_lane(link, qpn, dest_qpn));
+        lane_drain(connection_lane(link, qpn, dest_qpn));
 }
 
 /* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */

@@ -114,8 +114,6 @@ bool lane_heat(struct lane *lane);
 bool progress_rung(struct link *link, bool glance);
 /* Takes the lanes of a link that is DOWN off every list. */
 void progress_forget(struct link *link);
-/* Delivers what is in the ring, at most one ring full. In a section, without locks. */
-void lane_drain(struct lane *lane);
 /* Puts the lane on the list of blocked ones; false if its link is going down. Under its transmit_lock. */
 bool lane_block(struct lane *lane);
 /* The helper thread is awake, and what it slept for may be over: true if there is something to poll for. */

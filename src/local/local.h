@@ -120,8 +120,9 @@ void lane_revoke(struct lane *lane);
 /* Takes packets from all hot lanes, at most `budget` from each; lanes that another thread is polling are left
  * to it. Returns the number taken. Inside a rundown section. */
 unsigned local_poll(unsigned budget);
-/* Delivers what is in the lane's ring now, at most one ring full. In a rundown section, without locks. */
-void lane_catch_up(struct lane *lane);
+/* Delivers what is in the lane's ring now, at most one ring full, rung or not. In a rundown section, without
+ * locks. */
+void lane_drain(struct lane *lane);
 /* Makes cold lanes hot whose doorbell was rung, ahead of local_dispatch(): for a thread that polls while the
  * helper thread does not get a processor. Linear in links. */
 void local_poll_rung(void);

@@ -137,13 +137,6 @@ void lane_drain(struct lane *lane)
     lock_release(&lane->receive_lock);
 }
 
-void lane_catch_up(struct lane *lane)
-{
-    /* A cold lane that was not rung is empty, or was never written: looking there would give it memory. */
-    if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) == 0)
-        lane_drain(lane);
-}
-
 /* --- hot lanes -------------------------------------------------------------------------------------------
  */
 
