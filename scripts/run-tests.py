@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,9 @@ SANITIZER_ENV = {
     "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:history_size=4:suppressions="
                              + os.path.join(TOP, "scripts", "tsan.supp")},
 }
+
+
+OUT_OF_TIME = "not run: make check takes too long on this machine (make check-long has no limit)"
 
 
 class Tally:
@@ -159,6 +163,22 @@ def suites_of(directory):
     return found
 
 
+def run_until(command, deadline, env):
+    """Returns the exit status of meson, or None if it had to be stopped (then it ends its tests itself)."""
+    process = subprocess.Popen(command, cwd=TOP, stdin=subprocess.DEVNULL, env=env)
+    try:
+        return process.wait(timeout=None if deadline is None else max(1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return None
+
+
 def address_space_too_random():
     """The sanitizers of gcc 12 and clang 14 need their shadow where 32 bits of randomness may put something else."""
     try:
@@ -168,8 +188,11 @@ def address_space_too_random():
     return bits > 28 and run(["setarch", "-R", "true"], capture_output=True).returncode == 0
 
 
-def run_stage(tally, stage, directory, compiler, options, suites, multiplier, long):
+def run_stage(tally, stage, directory, compiler, options, suites, multiplier, long, deadline):
     began = time.monotonic()
+    if deadline is not None and began > deadline:
+        tally.add(f"{stage}: all tests", "fail", OUT_OF_TIME)
+        return
     say(f"== {stage}: building in {directory}")
     errors = build(stage, directory, compiler, options)
     if errors is not None:
@@ -205,7 +228,9 @@ def run_stage(tally, stage, directory, compiler, options, suites, multiplier, lo
     for noise in ("MALLOC_PERTURB_",):
         env.setdefault(noise, "0")
     say(f"== {stage}: running")
-    status = run(command, env=env).returncode
+    status = run_until(command, deadline, env)
+    if status is None:
+        tally.add(f"{stage}: the rest of the tests", "fail", OUT_OF_TIME)
     records = 0
     if os.path.exists(log):
         for line in open(log, encoding="utf-8", errors="replace"):
@@ -261,6 +286,7 @@ def rerun_from_copy(arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--long", action="store_true", help="no limit on time")
+    parser.add_argument("--minutes", type=float, default=24, help="stop after this time (default %(default)s)")
     parser.add_argument("--stage", action="append", help="only this stage (lint, " +
                         ", ".join(stage[0] for stage in STAGES) + ")")
     options = parser.parse_args()
@@ -269,13 +295,14 @@ def main():
 
     os.umask(0o022)
     began = time.monotonic()
+    deadline = None if options.long else began + 60 * options.minutes
     tally = Tally()
     try:
         if not options.stage or "lint" in options.stage:
             lint(tally)
         for stage in STAGES:
             if not options.stage or stage[0] in options.stage:
-                run_stage(tally, *stage, options.long)
+                run_stage(tally, *stage, options.long, deadline)
     except Exception as error:  # the closing line is a promise, whatever goes wrong
         tally.add("run-tests.py", "fail", repr(error))
 
