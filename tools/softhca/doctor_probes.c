@@ -198,10 +198,8 @@ static void probe_vm_readv(struct finding *ret)
     } else {
         finding_set(ret, FINDING_LIMITED, "%s: large messages are copied twice, through the ring",
                     strerror(-permitted));
-        finding_remedy(
-            ret, yama_scope() > 1
-                     ? "sysctl kernel.yama.ptrace_scope=1"
-                     : "allow process_vm_readv in the container's seccomp profile");
+        finding_remedy(ret, yama_scope() > 1 ? "sysctl kernel.yama.ptrace_scope=1"
+                                             : "allow process_vm_readv in the container's seccomp profile");
     }
 }
 
