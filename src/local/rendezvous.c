@@ -16,7 +16,11 @@
 #include "local/start.h"
 
 #define BLOCKS           65536
-#define GREETING_TIMEOUT (2 * NS_PER_S)
+#define GREETING_TIMEOUT (2 * NS_PER_S) /* of a connection that says nothing */
+/* An owner that does not answer is stopped, or waits for a processor behind many others: what it does not
+ * know of is not lost. Only after so long is it as good as missing, and the QP's own limits decide (with a
+ * timeout of 0, nobody ever does). */
+#define OWNER_PATIENCE   (20 * NS_PER_S)
 #define RETRY_AFTER      (5 * NS_PER_MS)
 #define ACCEPT_PAUSE     (100 * NS_PER_MS)
 #define OUTGOING_AT_ONCE 64
@@ -34,6 +38,7 @@ struct greeter {
     bool is_outgoing;
     enum greeting_type awaits;
     uint32_t block;
+    ns_t began;
     ns_t deadline, retry_at; /* retry_at: NS_NEVER while there is a socket */
     struct ucred peer;
     struct link *link; /* being made; NULL before */
@@ -76,7 +81,8 @@ static struct greeter *greeter_new(bool is_outgoing, uint32_t block)
     greeter->socket.ready = greeter_ready;
     greeter->is_outgoing = is_outgoing;
     greeter->block = block;
-    greeter->deadline = sys_now() + GREETING_TIMEOUT;
+    greeter->began = sys_now();
+    greeter->deadline = greeter->began + GREETING_TIMEOUT;
     greeter->retry_at = NS_NEVER;
     list_push_back(is_outgoing ? &outgoing : &incoming, &greeter->node);
     if (is_outgoing)
@@ -431,6 +437,12 @@ static void greeter_ready(struct event_source *source, uint32_t events)
     }
     if (error) {
         fd_close(memory_fd);
+        /* The owner has closed it, dead or overworked: connecting again tells. What it said wrong counts. */
+        if (greeter->is_outgoing && (error == -ECONNRESET || error == -EPIPE) &&
+            sys_now() - greeter->began < OWNER_PATIENCE) {
+            try_again_later(greeter);
+            return;
+        }
         log_warn("greeting with process %d (uid %u) failed: %s", (int)greeter->peer.pid,
                  (unsigned)greeter->peer.uid, strerror(-error));
         give_up(greeter);
@@ -497,6 +509,10 @@ void rendezvous_expire(void)
 
         if (greeter->deadline > now)
             continue;
+        if (greeter->awaits == GREETING_READY && now - greeter->began < OWNER_PATIENCE) {
+            greeter->deadline = now + GREETING_TIMEOUT;
+            continue;
+        }
         log_warn("process %d (uid %u) connected and said nothing", (int)greeter->peer.pid,
                  (unsigned)greeter->peer.uid);
         give_up(greeter);
@@ -504,7 +520,10 @@ void rendezvous_expire(void)
     list_for_each_safe (node, following, &outgoing) {
         struct greeter *greeter = list_entry(node, struct greeter, node);
 
-        if (greeter->deadline <= now) {
+        if (greeter->deadline <= now && now - greeter->began < OWNER_PATIENCE) {
+            log_info("the owner of QPN block %04x has not answered yet", greeter->block);
+            greeter->deadline = now + GREETING_TIMEOUT;
+        } else if (greeter->deadline <= now) {
             log_warn("the owner of QPN block %04x does not answer", greeter->block);
             give_up(greeter);
         } else if (greeter->retry_at <= now) {
