@@ -89,6 +89,8 @@ void progress_expect_sleep(void);
 void progress_cq_overrun(struct cq *cq);
 /* Counts application polls; the helper compares. */
 extern _Atomic uint32_t progress_application_polls;
+/* Counts packets, by whomever; likewise. */
+extern _Atomic uint32_t progress_packets;
 
 /* --- timers.c
  * ----------------------------------------------------------------------------------------------------- */

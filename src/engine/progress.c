@@ -18,7 +18,7 @@
  * this processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
 #define YIELD_EVERY 4096u
 
-_Atomic uint32_t progress_application_polls;
+_Atomic uint32_t progress_application_polls, progress_packets;
 static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
 static _Atomic bool cq_overrun_pending;
 
@@ -141,6 +141,9 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     struct qp_kick kick;
     bool request, received;
 
+    atomic_store_explicit(&progress_packets,
+                          atomic_load_explicit(&progress_packets, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
         /* The copy is only read. */
         multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
