@@ -85,6 +85,15 @@ void rundown_wait(void)
     }
 }
 
+bool rundown_others_are_inside(void)
+{
+    for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
+         thread = thread->next)
+        if (thread != rundown_self && (atomic_load_explicit(&thread->sections, memory_order_relaxed) & 1))
+            return true;
+    return false;
+}
+
 void rundown_after_fork_in_child(void)
 {
     /* The registration comes with the address space, but nobody promises that. */

@@ -60,6 +60,8 @@ static inline void rundown_exit(void)
 
 /* Must not be called inside a section. */
 void rundown_wait(void);
+/* Is another thread in a section? By the time of the answer it may have left. */
+bool rundown_others_are_inside(void);
 /* In the child of a fork: only the calling thread exists. */
 void rundown_after_fork_in_child(void);
 

@@ -92,15 +92,15 @@ static bool packets_are_left(void)
     rundown_enter();
     left = local_has_packets();
     rundown_exit();
-    if (!left)
+    if (!left || rundown_others_are_inside())
         return false;
     packets = atomic_load_explicit(&progress_packets, memory_order_relaxed);
     ran = application_ran();
     nanosleep(&patience, NULL);
-    /* A poll may take longer than our patience: then packets go. */
+    /* A poll, or some posts before the next poll, may take longer than our patience. */
     return application_polls() == polls &&
            atomic_load_explicit(&progress_packets, memory_order_relaxed) == packets &&
-           application_ran() - ran >= PATIENCE_NS;
+           !rundown_others_are_inside() && application_ran() - ran >= PATIENCE_NS;
 }
 
 static void lose_trust(ns_t now)
