@@ -215,11 +215,12 @@ static uint32_t engine_random(struct transport_qp *transport)
 /* --- the QP's ways and ends
  * -------------------------------------------------------------------------------------- */
 
-/* qp_ports.before_connect. A packet arrives when it is written, so what lies in the ring came too early for a
+/* qp_ports.take_arrived. A packet arrives when it is written, so what lies in the ring came too early for a
  * QP that is not in RTR yet. If it were taken later, programs that connect a pair again with the same PSNs
  * would hear from its former life: those packets would be in sequence, the new ones duplicates, and neither
- * side would ever see a loss. */
-static void engine_before_connect(uint32_t qpn, uint32_t dest_qpn)
+ * side would ever see a loss. And a QP that goes away has received what was written before, as hardware would
+ * have. */
+static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn)
 {
     struct link *link = local_resolve(dest_qpn);
 
@@ -427,7 +428,7 @@ const struct qp_ports engine_qp_ports = {
             .set_timer = engine_set_timer,
             .random = engine_random,
         },
-    .before_connect = engine_before_connect,
+    .take_arrived = engine_take_arrived,
     .connect = engine_connect,
     .disconnect = engine_disconnect,
     .kick = engine_kick,

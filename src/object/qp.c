@@ -401,6 +401,7 @@ int qp_destroy(struct qp *qp)
     if (context_is_inherited(qp->context))
         return 0; /* the parent's: only this process's copy goes, with the process */
     rundown_enter();
+    qp_take_arrived(qp);
     lock_acquire(&qp->lock);
     if (qp->record->multicast_groups) {
         lock_release(&qp->lock);

@@ -104,9 +104,10 @@ static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 struct qp_ports {
     struct transport_ports transport_link; /* send, pull, revoke, set_timer, random are the engine's; the rest
                                               is filled by object */
-    /* The QP is about to learn its destination: what the destination sent before that must not reach it.
-     * Without the QP's lock, inside a rundown section. */
-    void (*before_connect)(uint32_t qpn, uint32_t dest_qpn);
+    /* A packet arrives when it is written, whenever it is taken: what the destination has sent so far meets
+     * the QP as it is now, before it is connected or goes away. Without the QP's lock, inside a rundown
+     * section. */
+    void (*take_arrived)(uint32_t qpn, uint32_t dest_qpn);
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);

@@ -33,6 +33,8 @@ static inline void copy_if_any(void *to, const void *from, size_t length)
 
 /* qp_ports.c: what transport calls, filled in by qp_ports_install(). */
 extern struct transport_ports qp_transport_ports;
+/* Before a connected QP goes away: takes what has arrived. No lock held, inside a rundown section. */
+void qp_take_arrived(struct qp *qp);
 void qp_answer(struct qp *qp);
 void qp_raise(struct qp *qp, enum ibv_event_type type);
 int qp_allocate_resources(struct qp *qp, uint32_t count);

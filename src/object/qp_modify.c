@@ -189,7 +189,10 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
         return -EIO;
     rundown_enter();
     if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
-        qp_ports->before_connect(qp->ibv.qp_num, attributes->dest_qp_num & PSN_MASK);
+        qp_ports->take_arrived(qp->ibv.qp_num, attributes->dest_qp_num & PSN_MASK);
+    if ((mask & IBV_QP_STATE) &&
+        (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET))
+        qp_take_arrived(qp);
     lock_acquire(&qp->lock);
     error = modify_locked(qp, attributes, mask);
     if (!error) {

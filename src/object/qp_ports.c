@@ -227,6 +227,21 @@ void qp_fail_on_overrun(struct qp *qp)
     rundown_exit();
 }
 
+void qp_take_arrived(struct qp *qp)
+{
+    uint32_t qpn, dest_qpn;
+    bool receives;
+
+    lock_acquire(&qp->lock);
+    qpn = qp->ibv.qp_num;
+    dest_qpn = qp->record->attributes.dest_qpn;
+    receives = qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex &&
+               qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
+    lock_release(&qp->lock);
+    if (receives)
+        qp_ports->take_arrived(qpn, dest_qpn);
+}
+
 /* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.
  * A READ that would take longer is not going to be answered, and the peer is told. */
 void qp_answer(struct qp *qp)
