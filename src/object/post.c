@@ -273,8 +273,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
     posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
     error = qp->srq ? -EINVAL : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
     for (; wr && !error; wr = wr->next) {
-        struct recv_wqe *wqe =
-            (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);
+        struct recv_wqe *wqe;
 
         if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
             error = -EINVAL;
@@ -282,6 +281,8 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
             error = -ENOMEM;
         if (unlikely(error))
             break;
+        /* Not before: a queue of depth 0 has no ring. */
+        wqe = (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);
         wqe->wr_id = wr->wr_id;
         wqe->num_sge = (uint32_t)wr->num_sge;
         copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
