@@ -426,6 +426,7 @@ static int bind_in_between(void *arg)
     while (atomic_load(&posters->polled) < posters->total) {
         struct ibv_mw_bind bind = {
             .wr_id = UINT64_MAX,
+            .send_flags = IBV_SEND_SIGNALED, /* else nothing would ever free a queue full of binds */
             .bind_info = {.mr = posters->a->mr,
                           .addr = (uintptr_t)posters->a->buf,
                           .length = 64,
