@@ -19,6 +19,7 @@ struct ring_writer {
     uint64_t position;
     uint64_t consumed; /* last seen of control->consumed */
     uint32_t reference_epoch;
+    bool roams; /* beyond RING_HOME, in this lap */
 };
 
 struct ring_reader {

@@ -175,7 +175,7 @@ void fuzz_seeds(fuzz_add *add)
     add_written(add, 5, &packet, 1);
     packet.opcode = SERVICE_RC | OP_READ_REQUEST;
     packet.payload_length = packet.reference_count = 0;
-    add_written(add, 1023, &packet, 1); /* behind a skip */
+    add_written(add, RING_SIZE / GRANULE - 1, &packet, 1); /* behind a skip */
     packet.flags = PACKET_DROPPED;
-    add_written(add, 0xffff, (struct packet[]){packet, packet, packet}, 3);
+    add_written(add, 0xffff, (struct packet[]){packet, packet}, 2);
 }

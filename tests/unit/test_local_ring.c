@@ -333,7 +333,33 @@ static void test_records_keep_order_around_the_ring(void **state)
             read++;
         }
     }
-    assert_true(f.reader.position > 100 * RING_SIZE);
+    assert_true(f.reader.position > 100 * RING_HOME);
+    end(&f);
+}
+
+static void test_small_records_stay_in_the_beginning(void **state)
+{
+    static char payload[LOCAL_MTU];
+    struct packet small = send_only(8), large = send_only(LOCAL_MTU);
+    struct fixture f;
+
+    begin(&f);
+    for (unsigned i = 0; i < 4 * RING_SIZE / GRANULE; i++) {
+        assert_int_equal(put(&f, &small, "12345678"), 0);
+        assert_true((f.writer.position - 1) % RING_SIZE < RING_HOME + GRANULE);
+        assert_int_equal(take(&f), 1);
+        assert_memory_equal(f.got.payload, "12345678", 8);
+        ring_release(&f.reader, f.granules);
+    }
+    /* Large ones take it all, and so do small ones that nobody reads. */
+    while (f.writer.position % RING_SIZE < RING_SIZE / 2) {
+        assert_int_equal(put(&f, &large, payload), 0);
+        assert_int_equal(take(&f), 1);
+        ring_release(&f.reader, f.granules);
+    }
+    while (put(&f, &small, "12345678") == 0)
+        ;
+    assert_true(f.writer.position - f.reader.position > RING_SIZE - RING_ROOM_FOR_ANY - RING_HOME);
     end(&f);
 }
 
@@ -423,7 +449,7 @@ static void test_payload_that_looks_like_records_is_never_one(void **state)
 
 static void test_a_position_that_cannot_be_breaks_the_link(void **state)
 {
-    static const int64_t offsets[] = {-1, 64 * 1024 + 1, INT64_MAX, INT64_MIN};
+    static const int64_t offsets[] = {-1, RING_SIZE + 1, INT64_MAX, INT64_MIN};
     struct packet packet = send_only(8);
 
     for (size_t i = 0; i < array_size(offsets); i++) {
@@ -604,6 +630,7 @@ int main(void)
         cmocka_unit_test(test_a_drop_notice_has_no_payload),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
         cmocka_unit_test(test_records_keep_order_around_the_ring),
+        cmocka_unit_test(test_small_records_stay_in_the_beginning),
         cmocka_unit_test(test_a_full_ring_takes_no_more_until_it_is_read),
         cmocka_unit_test(test_an_empty_ring_takes_the_largest_record_anywhere),
         cmocka_unit_test(test_payload_that_looks_like_records_is_never_one),
