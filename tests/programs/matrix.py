@@ -27,7 +27,7 @@ class Case:
     signals: tuple = (None, None)
     launch: str = 'lib'
     env: tuple = ()
-    limit: int = 60
+    limit: int = 180
     label: str = ''
 
     @property
