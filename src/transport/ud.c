@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Datagrams: one packet, no answer, no order, no error that the other side hears of (verbs-contract §8). */
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
 #include "transport/machine.h"
 #include "transport/place.h"
+#include "wire/ipudp.h"
 
-#define GRH_LENGTH                                                                                           \
-    40 /* in front of every datagram, whether there is a header or not (verbs-contract §8.1)                \
-        */
 /* Q_Key of a work request that stands for the QP's own (verbs-contract §8.5). */
 #define QKEY_PRIVILEGED 0x80000000u
 
@@ -135,64 +132,19 @@ void ud_send_run(struct transport_qp *qp)
 
 /* --- receiving ------------------------------------------------------------------------------------ */
 
-static bool is_ipv4(const uint8_t gid[16])
-{
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-
-    return !memcmp(gid, mapped, sizeof(mapped));
-}
-
-static uint16_t checksum(const uint8_t *header, unsigned length)
-{
-    uint32_t sum = 0;
-
-    for (unsigned i = 0; i < length; i += 2)
-        sum += (uint32_t)(header[i] << 8 | header[i + 1]);
-    sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t) ~(sum + (sum >> 16));
-}
-
-static void put16(uint8_t *at, uint32_t value)
-{
-    at[0] = (uint8_t)(value >> 8);
-    at[1] = (uint8_t)value;
-}
-
-#define IP_PROTOCOL_UDP   17
-#define IP_DONT_FRAGMENT  0x4000
-#define UDP_HEADER_LENGTH 8
-#define ICRC_LENGTH       4
+#define ICRC_LENGTH 4
 
 /* The header that the datagram has, or had if it came through shared memory, as RoCEv2: an IPv6 header, or an
  * IPv4 header behind 20 bytes that stay as they are. Returns where it begins. */
-static unsigned build_header(const struct packet *packet, uint32_t transport_length,
-                             uint8_t header[GRH_LENGTH])
+static unsigned build_header(const struct packet *packet, uint32_t udp_payload_length,
+                             uint8_t header[GRH_AREA_LENGTH])
 {
     const struct packet_grh *grh = &packet->grh;
-    uint8_t *ipv4 = header + 20;
 
-    if (!is_ipv4(grh->destination)) {
-        uint32_t word = htobe32(6u << 28 | (uint32_t)grh->traffic_class << 20 | (grh->flow_label & 0xfffff));
-
-        memcpy(header, &word, sizeof(word));
-        put16(header + 4, transport_length);
-        header[6] = IP_PROTOCOL_UDP;
-        header[7] = grh->hop_limit;
-        memcpy(header + 8, grh->source, 16);
-        memcpy(header + 24, grh->destination, 16);
-        return 0;
-    }
-    memset(ipv4, 0, 20);
-    ipv4[0] = 0x45;
-    ipv4[1] = grh->traffic_class;
-    put16(ipv4 + 2, 20 + transport_length);
-    put16(ipv4 + 6, IP_DONT_FRAGMENT);
-    ipv4[8] = grh->hop_limit;
-    ipv4[9] = IP_PROTOCOL_UDP;
-    memcpy(ipv4 + 12, grh->source + 12, 4);
-    memcpy(ipv4 + 16, grh->destination + 12, 4);
-    put16(ipv4 + 10, checksum(ipv4, 20));
-    return 20;
+    ipudp_build_grh_area(grh, udp_payload_length, header);
+    return ipudp_gid_is_ipv4(grh->source) && ipudp_gid_is_ipv4(grh->destination)
+               ? GRH_AREA_LENGTH - IPV4_LENGTH
+               : 0;
 }
 
 static enum verdict place_datagram(struct transport_qp *qp, const struct recv_wqe *receive,
@@ -200,19 +152,19 @@ static enum verdict place_datagram(struct transport_qp *qp, const struct recv_wq
 {
     uint32_t headers = opcode_table[packet->opcode].header_length;
     uint32_t padded = (packet->payload_length + 3) & ~3u;
-    uint8_t header[GRH_LENGTH];
-    unsigned begin = build_header(packet, UDP_HEADER_LENGTH + headers + padded + ICRC_LENGTH, header);
+    uint8_t header[GRH_AREA_LENGTH];
+    unsigned begin = build_header(packet, headers + padded + ICRC_LENGTH, header);
     struct gather gather;
     enum verdict verdict;
 
-    if (gather_length(receive->sge, receive->num_sge) < GRH_LENGTH + packet->payload_length)
+    if (gather_length(receive->sge, receive->num_sge) < GRH_AREA_LENGTH + packet->payload_length)
         return VERDICT_LOCAL_LENGTH;
-    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, begin, GRH_LENGTH - begin,
+    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, begin, GRH_AREA_LENGTH - begin,
                            true, &gather);
     if (verdict != VERDICT_OK)
         return verdict;
     gather_place(&gather, header + begin);
-    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, GRH_LENGTH,
+    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, GRH_AREA_LENGTH,
                            packet->payload_length, true, &gather);
     if (verdict == VERDICT_OK)
         gather_place(&gather, packet->payload);
@@ -230,11 +182,11 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
 {
     struct receive_completion completion = {
         .opcode = IBV_WC_RECV,
-        .byte_len = GRH_LENGTH + packet->payload_length,
+        .byte_len = GRH_AREA_LENGTH + packet->payload_length,
         .wc_flags = IBV_WC_GRH,
         .src_qpn = packet->src_qpn,
         /* The kind of packet, as programs have learned to find it there (compat-surface §9). */
-        .service_level = is_ipv4(packet->grh.destination) ? 2 : 1,
+        .service_level = ipudp_gid_is_ipv4(packet->grh.destination) ? 2 : 1,
         .solicited = packet->flags & PACKET_SOLICITED,
     };
     const struct recv_wqe *receive;
