@@ -80,6 +80,10 @@ static void note_resolved(uint32_t block, struct link *link)
     seen.resolved++;
     seen.block = block;
     seen.link = link;
+    if (seen.awaits == block) { /* others may be answered in the same turn */
+        seen.found = link;
+        seen.awaits = NO_BLOCK;
+    }
 }
 
 static void note_down(struct link *link)
@@ -101,6 +105,7 @@ static const struct local_ops ops = {note_packet, note_batch_end, note_resolved,
 void side_up(void)
 {
     memset(&seen, 0, sizeof(seen));
+    seen.awaits = NO_BLOCK;
     CHECK(local_start(&ops) == 0);
 }
 
@@ -162,13 +167,19 @@ void run_sides(side_fn *const *sides, unsigned count)
         side_finish(pids[i]);
 }
 
-unsigned turn(int timeout_ms)
+void turn_deaf(int timeout_ms)
 {
     struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
-    unsigned taken;
 
     if (poll(&event, 1, timeout_ms) > 0)
         local_dispatch();
+}
+
+unsigned turn(int timeout_ms)
+{
+    unsigned taken;
+
+    turn_deaf(timeout_ms);
     rundown_enter();
     taken = local_poll(16);
     rundown_exit();
@@ -192,7 +203,6 @@ uint32_t await_qpn(unsigned number)
 
 struct link *find_link(uint32_t qpn)
 {
-    unsigned before = seen.resolved;
     struct link *link;
 
     rundown_enter();
@@ -200,8 +210,9 @@ struct link *find_link(uint32_t qpn)
     rundown_exit();
     if (link)
         return link;
-    UNTIL(seen.resolved != before && seen.block == qpn / LOCAL_BLOCK_QPNS);
-    return seen.link;
+    seen.awaits = qpn / LOCAL_BLOCK_QPNS;
+    UNTIL(seen.awaits == NO_BLOCK);
+    return seen.found;
 }
 
 struct packet small_packet(uint32_t dest_qpn, uint32_t src_qpn)

@@ -24,6 +24,7 @@ struct board {
 };
 extern struct board *board;
 
+#define NO_BLOCK UINT32_MAX
 /* What has come to this side. */
 struct seen {
     unsigned packets, batches, batch_ends, resolved, downs, writable;
@@ -33,6 +34,8 @@ struct seen {
     struct lane *lane;        /* of the last packet */
     struct link *link, *down; /* last resolved, last taken down */
     uint32_t block;
+    uint32_t awaits;    /* the block that find_link() asks for, or NO_BLOCK */
+    struct link *found; /* its answer */
 };
 extern struct seen seen;
 /* Called for each packet, after it was noted down. */
@@ -66,6 +69,8 @@ void run_sides(side_fn *const *sides, unsigned count);
 
 /* In a side: the room's turn; waits for an event at most that long. Returns packets taken. */
 unsigned turn(int timeout_ms);
+/* The half of it that answers greetings and takes no packet. */
+void turn_deaf(int timeout_ms);
 #define UNTIL(condition)                                                                                     \
     while (!(condition))                                                                                     \
     turn(1)
