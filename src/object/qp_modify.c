@@ -142,7 +142,7 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
 {
     enum ibv_qp_state from = qp_state(qp);
     enum ibv_qp_state to = mask & IBV_QP_STATE ? attributes->qp_state : from;
-    struct path_address path;
+    struct path_address path = {0};
     const struct transition_limits limits = {
         .gid_entries_valid = device_valid_gids(&host_devices, qp->context->device),
         .active_mtu = device_active_mtu(&host_devices, qp->context->device),
