@@ -152,9 +152,18 @@ ns_t sys_now(void)
     return (ns_t)now.tv_sec * NS_PER_S + (ns_t)now.tv_nsec;
 }
 
+static __thread pid_t this_thread __attribute__((tls_model("initial-exec")));
+
 pid_t sys_gettid(void)
 {
-    return (pid_t)syscall(SYS_gettid);
+    if (unlikely(!this_thread))
+        this_thread = (pid_t)syscall(SYS_gettid);
+    return this_thread;
+}
+
+void sys_forget_thread(void)
+{
+    this_thread = 0;
 }
 
 bool sys_has_capability(int capability)

@@ -46,7 +46,10 @@ ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long
 int sys_membarrier(int command);
 void sys_random(void *buffer, size_t length);
 ns_t sys_now(void);
+/* Of the calling thread; asked of the kernel once. */
 pid_t sys_gettid(void);
+/* In the child of a fork: its thread has another one. */
+void sys_forget_thread(void);
 /* Is CAP_... effective in this thread? */
 bool sys_has_capability(int capability);
 
