@@ -112,6 +112,7 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
     } else if (!request && sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
         route_run(qp); /* an answer may have opened a window, a fence or a read slot */
     }
+    qp_note(qp, true);
     return true;
 }
 

@@ -15,6 +15,26 @@
 /* --- sending
  * ---------------------------------------------------------------------------------------------------- */
 
+/* For explanations: where the other end of a connected QP is. QP lock held. */
+static void publish_path(struct qp *qp, enum path_kind kind, const struct link *link)
+{
+    struct path_record *path = &qp->record->path;
+
+    if (path->kind == kind && !link)
+        return;
+    *path = (struct path_record){.kind = kind,
+                                 .peer_pid = link ? link_peer_pid(link) : path->peer_pid,
+                                 .peer_uid = link ? link_peer_uid(link) : path->peer_uid,
+                                 .since = life_stamp_now()};
+}
+
+static enum path_kind path_of(const struct link *link)
+{
+    if (link_is_self(link))
+        return PATH_SELF;
+    return link_can_reference(link) || link_can_pull(link) ? PATH_CMA : PATH_RING;
+}
+
 /* The fields that only local links carry. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
@@ -26,6 +46,12 @@ static void set_lane(struct qp *qp, struct lane *lane)
         lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     qp->transport.link.read_reference_from =
         lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    if (qp->record->type == IBV_QPT_UD)
+        return;
+    if (lane)
+        publish_path(qp, path_of(lane_link(lane)), lane_link(lane));
+    else
+        publish_path(qp, PATH_UNKNOWN, NULL);
 }
 
 /* Both ends of a connection take the same lane, so that what one end writes arrives in the order in which it
@@ -168,11 +194,14 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
         if (!link) {
             if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
                 qp->route.missing_block = 0;
+                publish_path(qp, PATH_NOBODY, NULL);
                 return -EHOSTUNREACH;
             }
             link = resolve_or_wait(qp, packet->dest_qpn);
-            if (!link)
+            if (!link) {
+                publish_path(qp, PATH_SEARCHED, NULL);
                 return -EAGAIN;
+            }
         }
         set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
     }
@@ -381,10 +410,12 @@ static void leave_link(struct qp *qp, void *argument)
 
         qp->route.kick = false;
         set_lane(qp, NULL);
+        publish_path(qp, PATH_GONE, NULL);
         /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a
          * timeout of 0 waits for ever). */
         if (qp->record->type != IBV_QPT_UD && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
             sender_silence(&qp->transport);
+        qp_note(qp, false);
     }
     lock_release(&qp->lock);
 }

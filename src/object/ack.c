@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Acknowledging events (verbs-contract §1.3): the counters of the public structs are ABI, guarded by the
  * mutex next to them. */
+#include <errno.h>
+#include <time.h>
+
+#include "base/sys.h"
 #include "object/cq.h"
 #include "object/event.h"
+#include "object/life.h"
+#include "object/ports.h"
 #include "object/qp.h"
 #include "object/srq.h"
 
@@ -11,7 +17,7 @@
 #define ACKS_AHEAD_LIMIT (1u << 30)
 
 void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
-                     uint32_t *completed, uint32_t count, uint32_t *published)
+                     uint32_t *completed, uint32_t count)
 {
     pthread_mutex_lock(mutex);
     uint32_t reported = __atomic_load_n(&account->reported, __ATOMIC_RELAXED);
@@ -21,8 +27,10 @@ void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, 
         *completed = reported + ACKS_AHEAD_LIMIT;
     else
         *completed += min_of(count, ACKS_AHEAD_LIMIT);
-    if (published)
-        __atomic_store_n(published, *completed, __ATOMIC_RELAXED);
+    if (account->record) {
+        account->record->acked_by = explained() ? (uint32_t)sys_gettid() : 0;
+        __atomic_store_n(&account->record->acked, *completed, __ATOMIC_RELAXED);
+    }
     pthread_cond_broadcast(cond);
     pthread_mutex_unlock(mutex);
 }
@@ -32,16 +40,47 @@ static void unlock(void *mutex)
     pthread_mutex_unlock(mutex);
 }
 
-void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
-                      const uint32_t *completed)
+/* True once nothing is left to acknowledge; false: the deadline has passed (NULL: there is none). */
+static bool wait_for_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+                          uint32_t reported, const struct timespec *deadline)
 {
-    uint32_t reported = __atomic_load_n(&account->reported, __ATOMIC_RELAXED);
+    int error = 0;
 
     pthread_mutex_lock(mutex);
     pthread_cleanup_push(unlock, mutex); /* waiting is a cancellation point */
-    while ((int32_t)(*completed - reported) < 0)
-        pthread_cond_wait(cond, mutex);
+    while ((int32_t)(*completed - reported) < 0 && error != ETIMEDOUT)
+        error = deadline ? pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, deadline)
+                         : pthread_cond_wait(cond, mutex);
     pthread_cleanup_pop(1);
+    return error != ETIMEDOUT;
+}
+
+/* The thread that waits tells of it: it needs no other one to be running, and nothing can come between. */
+void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
+                      const uint32_t *completed, const struct destroyed *destroyed)
+{
+    uint32_t reported = __atomic_load_n(&account->reported, __ATOMIC_RELAXED);
+    struct timespec now;
+    bool waits;
+
+    pthread_mutex_lock(mutex);
+    waits = (int32_t)(*completed - reported) < 0;
+    pthread_mutex_unlock(mutex);
+    if (likely(!waits))
+        return;
+    life_dying(destroyed->life);
+    if (!explained()) {
+        wait_for_acks(mutex, cond, completed, reported, NULL);
+    } else {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        now.tv_sec++;
+        if (!wait_for_acks(mutex, cond, completed, reported, &now)) {
+            object_ports->explain(EXPLAIN_BLOCKED, destroyed->kind, destroyed->number);
+            wait_for_acks(mutex, cond, completed, reported, NULL);
+            object_ports->explain(EXPLAIN_RESUMED, destroyed->kind, destroyed->number);
+        }
+    }
+    life_waited(destroyed->life);
 }
 
 void async_ack(const struct ibv_async_event *event)
@@ -50,8 +89,7 @@ void async_ack(const struct ibv_async_event *event)
     case IBV_EVENT_CQ_ERR: {
         struct cq *cq = cq_of(event->element.cq);
 
-        ack_account_add(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed, 1,
-                        &cq->record->async_acked);
+        ack_account_add(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed, 1);
         break;
     }
     case IBV_EVENT_QP_FATAL:
@@ -64,16 +102,14 @@ void async_ack(const struct ibv_async_event *event)
     case IBV_EVENT_QP_LAST_WQE_REACHED: {
         struct qp *qp = qp_of(event->element.qp);
 
-        ack_account_add(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, 1,
-                        &qp->record->events_acked);
+        ack_account_add(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, 1);
         break;
     }
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED: {
         struct srq *srq = srq_of(event->element.srq);
 
-        ack_account_add(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed, 1,
-                        &srq->record->events_acked);
+        ack_account_add(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed, 1);
         break;
     }
     default: /* ports and the device count nothing (§9.2) */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "object/device.h"
+#include "object/life.h"
 #include "object/pd.h"
 
 /* What the kernel gives RoCEv2 paths that name none. */
@@ -71,6 +72,7 @@ int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **r
     ah->port = attributes->port_num;
     ah->sgid_index = attributes->grh.sgid_index;
     ah->path = path;
+    ah->item = item_take(OBJECT_AH, 0, pd->context->number, pd->number, path.destination_gid);
     ah->ibv.context = pd->ibv.context;
     ah->ibv.pd = &pd->ibv;
     ah->ibv.handle = 0; /* nothing names handles */
@@ -88,6 +90,7 @@ int ah_destroy(struct ah *ah)
     if (context_is_inherited(ah->pd->context))
         return 0;
     atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
+    item_return(ah->item);
     pd_unuse(ah->pd);
     free(ah);
     return 0;

@@ -23,6 +23,7 @@ void qp_build_start(struct qp *qp)
 {
     lock_acquire(&qp->post_lock);
     qp->build_posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    qp->build_stamp = life_stamp();
     qp->build_error = 0;
     qp->build_wqe = NULL;
     qp->build_needs_address = false;
@@ -49,6 +50,7 @@ struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
         .wr_id = qp->ex.wr_id,
         .opcode = (uint8_t)opcode,
         .flags = post_wqe_flags(qp, qp->ex.wr_flags),
+        .stamp = qp->build_stamp,
     };
     qp->build_wqe = wqe;
     qp->build_needs_address = qp->record->type == IBV_QPT_UD;

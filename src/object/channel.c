@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "object/cq.h"
+#include "object/life.h"
+#include "object/ports.h"
 
 int channel_create(struct context *context, struct channel **ret_channel)
 {
@@ -25,6 +27,7 @@ int channel_create(struct context *context, struct channel **ret_channel)
     channel->ibv.context = &context->verbs.context;
     channel->ibv.fd = channel->queue.fd;
     channel->ibv.refcnt = 0;
+    channel->item = item_take(OBJECT_CHANNEL, channel->number, context->number, NO_OBJECT, NULL);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_channel = channel;
     return 0;
@@ -46,8 +49,9 @@ int channel_destroy(struct channel *channel)
     busy = channel->ibv.refcnt > 0;
     lock_release(&channel->queue.lock);
     if (busy)
-        return -EBUSY;
+        return busy_because(OBJECT_CHANNEL, channel->number);
     event_queue_close(&channel->queue);
+    item_return(channel->item);
     number_return(&pool_channels, channel->number);
     atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
     free(channel);
@@ -60,6 +64,7 @@ int channel_use(struct channel *channel, const struct context *context)
         return -EINVAL;
     lock_acquire(&channel->queue.lock);
     channel->ibv.refcnt++;
+    item_use(channel->item, 1);
     lock_release(&channel->queue.lock);
     return 0;
 }
@@ -68,6 +73,7 @@ void channel_unuse(struct channel *channel)
 {
     lock_acquire(&channel->queue.lock);
     channel->ibv.refcnt--;
+    item_use(channel->item, -1);
     lock_release(&channel->queue.lock);
 }
 
@@ -76,6 +82,7 @@ void channel_post(struct channel *channel, struct cq *cq)
     lock_acquire(&channel->queue.lock);
     if (cq->events_queued++ == 0)
         list_push_back(&channel->queue.entries, &cq->event);
+    ack_account_raise(&cq->completion_events);
     event_token_put(&channel->queue);
     lock_release(&channel->queue.lock);
 }
@@ -96,7 +103,7 @@ int channel_get_event(struct channel *channel, struct cq **ret_cq)
 
             if (--cq->events_queued)
                 list_push_back(&channel->queue.entries, &cq->event);
-            ack_account_report(&cq->completion_events);
+            ack_account_report(&cq->completion_events, 0);
             *ret_cq = cq;
         }
         lock_release(&channel->queue.lock);
@@ -112,6 +119,7 @@ void channel_purge(struct channel *channel, struct cq *cq)
         list_remove(&cq->event);
         event_token_take_back(&channel->queue, cq->events_queued);
         cq->events_queued = 0;
+        ack_account_drop(&cq->completion_events);
     }
     lock_release(&channel->queue.lock);
 }

@@ -3,16 +3,31 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/sys.h"
 #include "object/device.h"
+#include "object/life.h"
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/segment.h"
+#include "object/stack.h"
 
 struct lock contexts_lock = LOCK_INIT;
 struct list contexts = {&contexts, &contexts};
 _Atomic uint32_t process_generation_counter;
 const struct object_ports *object_ports;
+
+static void name_device(const struct context *context)
+{
+    struct item_record *record;
+
+    if (context->item == NO_OBJECT || !context->device)
+        return;
+    record = segment_item(context->item);
+    memcpy(record->device, context->device->name,
+           min_of(sizeof(record->device), strlen(context->device->name)));
+}
 
 int context_open(struct device *device, struct context **ret_context)
 {
@@ -38,6 +53,8 @@ int context_open(struct device *device, struct context **ret_context)
     context->verbs.context.async_fd = context->events.queue.fd;
     context->verbs.context.num_comp_vectors = (int)LIMIT_COMP_VECTORS;
     pthread_mutex_init(&context->verbs.context.mutex, NULL);
+    context->item = item_take(OBJECT_CONTEXT, context->number, context->number, NO_OBJECT, NULL);
+    name_device(context);
 
     lock_acquire(&contexts_lock);
     list_push_back(&contexts, &context->all);
@@ -64,8 +81,10 @@ void context_close(struct context *context)
     if (atomic_load_explicit(&context->objects, memory_order_acquire) != 0)
         return;
     async_queue_close(&context->events);
-    if (!inherited)
+    if (!inherited) {
+        item_return(context->item);
         number_return(&pool_contexts, context->number);
+    }
     pthread_mutex_destroy(&context->verbs.context.mutex);
     free(context);
 }
@@ -73,11 +92,13 @@ void context_close(struct context *context)
 void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
+    sys_forget_thread();
     lock_init(&contexts_lock);
     lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */
     keys_after_fork_in_child();
     list_for_each_safe (node, following, &contexts)
         list_init(node);
     list_init(&contexts);
+    stacks_after_fork_in_child();
     segment_after_fork_in_child();
 }

@@ -17,6 +17,7 @@ struct device;
 struct context {
     struct device *device;
     uint32_t number;
+    uint32_t item;             /* its record */
     uint32_t generation;       /* of the process that opened it */
     _Atomic uint32_t objects;  /* PDs, CQs and channels that are alive */
     struct async_queue events; /* its fd is verbs.context.async_fd */

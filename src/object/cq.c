@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "object/life.h"
 #include "object/ports.h"
 
 #define WC_FLAGS_SUPPORTED                                                                                   \
@@ -68,8 +69,7 @@ static void publish(struct cq *cq, const struct context *context)
     record->context = context->number;
     record->channel = cq->channel ? cq->channel->number : NO_OBJECT;
     record->entry_size = sizeof(struct cqe);
-    record->created_ns = sys_now();
-    record->created_by = (uint32_t)sys_gettid();
+    life_begin(&record->life);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 
@@ -107,8 +107,8 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     cq->flags = attributes->flags;
     cq->wc_flags = attributes->wc_flags;
     cq->is_extended = attributes->extended;
-    ack_account_init(&cq->completion_events, &cq->record->events_reported);
-    ack_account_init(&cq->async_events, &cq->record->async_reported);
+    ack_account_init(&cq->completion_events, &cq->record->events);
+    ack_account_init(&cq->async_events, &cq->record->async_events);
     cq->ibv.context = &context->verbs.context;
     cq->ibv.channel = attributes->channel ? &attributes->channel->ibv : NULL;
     cq->ibv.cq_context = attributes->user_context;
@@ -131,7 +131,7 @@ free_cq:
 }
 
 /* Out of service, unless somebody uses it. */
-static int retire(struct cq *cq)
+static int retire(struct cq *cq, struct losses **ret_losses)
 {
     int error = 0;
 
@@ -139,6 +139,7 @@ static int retire(struct cq *cq)
     if (atomic_load_explicit(&cq->record->users, memory_order_relaxed)) {
         error = -EBUSY;
     } else {
+        *ret_losses = note_losses(OBJECT_CQ, cq->number);
         atomic_store_explicit(&cq->record->state, OBJECT_DYING, memory_order_relaxed);
         cq->record->armed = CQ_UNARMED;
     }
@@ -149,13 +150,13 @@ static int retire(struct cq *cq)
 int cq_destroy(struct cq *cq)
 {
     struct context *context = cq->context;
-    int error;
+    const struct destroyed destroyed = {OBJECT_CQ, cq->number, &cq->record->life};
+    struct losses *losses = NULL;
 
     if (context_is_inherited(context))
         return 0;
-    error = retire(cq);
-    if (error)
-        return error;
+    if (retire(cq, &losses) != 0)
+        return busy_because(OBJECT_CQ, cq->number);
     /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.
      */
     if (cq->moderation_timer_used || cq->record->failed)
@@ -163,8 +164,10 @@ int cq_destroy(struct cq *cq)
     if (cq->channel)
         channel_purge(cq->channel, cq);
     async_purge(&context->events, &cq->async_events);
-    ack_account_wait(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed);
-    ack_account_wait(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed);
+    ack_account_wait(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
+                     &destroyed);
+    ack_account_wait(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed,
+                     &destroyed);
 
     if (cq->channel)
         channel_unuse(cq->channel);
@@ -175,6 +178,7 @@ int cq_destroy(struct cq *cq)
     pthread_cond_destroy(&cq->ibv.cond);
     pthread_mutex_destroy(&cq->ibv.mutex);
     free(cq);
+    tell_losses(losses);
     return 0;
 }
 
@@ -201,7 +205,7 @@ void cq_unuse(struct cq *cq)
 void cq_ack_events(struct cq *cq, unsigned count)
 {
     ack_account_add(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
-                    count, &cq->record->events_acked);
+                    count);
 }
 
 /* --- size
@@ -362,8 +366,13 @@ static bool cold_path make_room(struct cq *cq, uint32_t produced)
 }
 
 /* §5.2; lock held. The completion is lost. */
-static void cold_path overrun(struct cq *cq)
+static void cold_path overrun(struct cq *cq, const struct cqe *lost)
 {
+    if (cq->record->lost++ == 0) {
+        cq->record->lost_qpn = lost->qpn;
+        cq->record->lost_wr_id = lost->wr_id;
+        cq->record->lost_ns = sys_now();
+    }
     if ((cq->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) || cq->record->failed)
         return;
     cq->record->failed = 1;
@@ -401,7 +410,7 @@ void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
         /* Release: the slot is filled. Partner: the acquire in take() (cq_poll.c). */
         atomic_store_explicit(&record->produced, produced + 1, memory_order_release);
     } else {
-        overrun(cq);
+        overrun(cq, cqe);
     }
     /* Also for a lost one: a reader that waits finds the ring full. */
     if (unlikely(record->armed != CQ_UNARMED))

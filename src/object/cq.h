@@ -14,34 +14,12 @@
 #include "object/event.h"
 #include "object/segment.h"
 
-/* One completion as it waits in the ring: in the segment, pointer-free. */
-struct cqe {
-    uint64_t wr_id;
-    uint32_t qpn;
-    uint32_t retires; /* sends: counter after which the slot is free (sender.retired = retires once polled) */
-    uint8_t status;   /* enum ibv_wc_status */
-    uint8_t opcode;   /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
-    uint8_t is_send;  /* CQE_RECEIVE, CQE_SEND; CQE_PURGED: dead, to be skipped */
-    uint8_t service_level;
-    uint32_t byte_len;
-    uint32_t wc_flags;
-    uint32_t imm_or_rkey;
-    uint32_t src_qpn;
-    uint32_t vendor_err;
-    uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
-    uint64_t wallclock_ns;
-    uint64_t reserved;
-};
-_Static_assert(sizeof(struct cqe) == 64, "one cache line");
-
-enum cqe_kind { CQE_RECEIVE = 0, CQE_SEND = 1, CQE_PURGED = 2 };
-enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
-
 struct channel {
     struct ibv_comp_channel ibv; /* refcnt: CQs that name it, under queue.lock */
     struct event_queue queue;    /* of struct cq.event */
     struct context *context;
     uint32_t number;
+    uint32_t item;
 };
 
 struct cq {

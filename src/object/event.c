@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/types.h"
 #include "object/context.h"
+#include "object/life.h"
 
 #define TYPE_BITS 5
 #define TYPE_MASK 0x1fu
@@ -143,6 +144,7 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
         account->types |= (uint64_t)type << (TYPE_BITS * account->pending);
         account->pending++;
         account->element = *event;
+        ack_account_raise(account);
         event_token_put(&queue->queue);
     }
     lock_release(&queue->queue.lock);
@@ -151,14 +153,14 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
                  ASYNC_PENDING_LIMIT);
 }
 
-void ack_account_report(struct ack_account *account)
+void ack_account_report(struct ack_account *account, uint32_t type)
 {
     uint32_t reported = account->reported + 1;
 
     /* Relaxed: acknowledgements look at it without the queue's lock (ack_account_add). */
     __atomic_store_n(&account->reported, reported, __ATOMIC_RELAXED);
-    if (account->published)
-        __atomic_store_n(account->published, reported, __ATOMIC_RELAXED);
+    if (account->record)
+        life_event_read(account->record, type, reported);
 }
 
 static bool pop(struct async_queue *queue, struct ibv_async_event *ret_event)
@@ -175,7 +177,7 @@ static bool pop(struct async_queue *queue, struct ibv_async_event *ret_event)
     if (--account->pending)
         list_push_back(&queue->queue.entries, &account->node);
     if (account != &queue->unaffiliated)
-        ack_account_report(account);
+        ack_account_report(account, ret_event->event_type);
     return true;
 }
 
@@ -203,6 +205,7 @@ void async_purge(struct async_queue *queue, struct ack_account *account)
         event_token_take_back(&queue->queue, account->pending);
         account->pending = 0;
         account->types = 0;
+        ack_account_drop(account);
     }
     account->closed = true;
     lock_release(&queue->queue.lock);

@@ -19,6 +19,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "rules/published.h"
 
 struct event_queue {
     struct lock lock; /* a leaf: guards entries and every reported counter */
@@ -35,8 +36,8 @@ struct event_queue {
  * lives in the public struct (mutex and cond of the object, ABI): destroy waits until acked >= reported
  * (over-acking must not hang, compat §9). Zeroed memory is a valid account without mirror. */
 struct ack_account {
-    uint32_t reported;   /* events that the application has read */
-    uint32_t *published; /* mirror of reported in the object's record; NULL: none */
+    uint32_t reported;           /* events that the application has read */
+    struct event_record *record; /* what others see of it, in the object's record; NULL: nothing */
     /* Asynchronous events, under the queue's lock: */
     struct list node; /* in queue.entries while something is pending */
     uint64_t types;   /* what is pending, oldest in the lowest five bits */
@@ -50,9 +51,16 @@ struct async_queue {
     struct ack_account unaffiliated; /* port and device events */
 };
 
-static inline void ack_account_init(struct ack_account *account, uint32_t *published)
+/* Whose destroy it is. */
+struct destroyed {
+    enum object_kind kind;
+    uint32_t number;
+    struct life_record *life;
+};
+
+static inline void ack_account_init(struct ack_account *account, struct event_record *record)
 {
-    *account = (struct ack_account){.published = published};
+    *account = (struct ack_account){.record = record};
 }
 
 /* --- the descriptor; for the queues in this room
@@ -68,8 +76,19 @@ void event_token_take_back(struct event_queue *queue, uint32_t count);
 bool event_token_is_good(struct event_queue *queue);
 /* Waits for a token without the lock; a cancellation point. 0, -EAGAIN (O_NONBLOCK), -EINTR... */
 int event_token_wait(struct event_queue *queue);
-/* An event of this account is handed to the application (lock held). */
-void ack_account_report(struct ack_account *account);
+/* An event of this account was raised, or some of them were purged unread (lock held). */
+static inline void ack_account_raise(struct ack_account *account)
+{
+    if (account->record)
+        account->record->raised++;
+}
+static inline void ack_account_drop(struct ack_account *account)
+{
+    if (account->record)
+        account->record->raised = account->record->reported;
+}
+/* An event of this account is handed to the application (lock held). type: of asynchronous ones. */
+void ack_account_report(struct ack_account *account, uint32_t type);
 
 /* --- asynchronous events
  * ------------------------------------------------------------------------------------ */
@@ -91,13 +110,13 @@ void async_ack(const struct ibv_async_event *event);
 /* --- acknowledging
  * ------------------------------------------------------------------------------------------ */
 
-/* Adds to the public counter and wakes a destroy that waits for it. completed: under mutex. published: mirror
- * of completed, may be NULL. */
+/* Adds to the public counter and wakes a destroy that waits for it. completed: under mutex. */
 void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
-                     uint32_t *completed, uint32_t count, uint32_t *published);
+                     uint32_t *completed, uint32_t count);
 /* The end of a destroy: after the object's unread events were purged, waits (without limit, §1.3) until every
- * event that was read is acknowledged. */
+ * event that was read is acknowledged. Tells when that takes long, where explanations are on. No lock held.
+ */
 void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
-                      const uint32_t *completed);
+                      const uint32_t *completed, const struct destroyed *destroyed);
 
 #endif

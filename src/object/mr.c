@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include "base/rundown.h"
+#include "object/life.h"
 #include "object/memory.h"
 #include "object/pd.h"
+#include "object/ports.h"
 
 #define ACCESS_KNOWN                                                                                         \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
@@ -77,6 +79,7 @@ int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsi
     mr->ibv.lkey = entry->lkey;
     mr->ibv.rkey = entry->rkey;
     lock_release(&keys_lock);
+    life_of_key(mr->slot);
     mr->ibv.context = pd->ibv.context;
     mr->ibv.pd = &pd->ibv;
     mr->ibv.addr = address;
@@ -99,13 +102,15 @@ int mr_deregister(struct mr *mr)
 
     if (context_is_inherited(mr->pd->context))
         return 0;
+    if (explained())
+        object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, mr->slot);
     lock_acquire(&keys_lock);
     busy = segment_keys()->entry[mr->slot].windows != 0;
     if (!busy)
         keys_withdraw(segment_keys(), mr->slot);
     lock_release(&keys_lock);
     if (busy)
-        return -EBUSY;
+        return busy_because(OBJECT_MR, mr->slot);
     /* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory
      * as soon as we return. */
     rundown_wait();

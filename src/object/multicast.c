@@ -8,6 +8,7 @@
 
 #include "base/list.h"
 #include "object/device.h"
+#include "object/life.h"
 #include "object/qp_internal.h"
 #include "rules/limits.h"
 
@@ -15,7 +16,7 @@ struct attachment {
     struct list link;
     uint8_t gid[16];
     uint16_t lid; /* part of the key of detach; means nothing on Ethernet */
-    uint32_t qpn;
+    uint32_t qpn, item;
 };
 
 /* A leaf: never held while a QP is locked for delivery. */
@@ -68,6 +69,8 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     if (members(gid->raw) >= LIMIT_MULTICAST_ATTACH) {
         error = -ENOMEM;
     } else {
+        attachment->item =
+            item_take(OBJECT_ATTACHMENT, qp->slot, qp->context->number, qp->ibv.qp_num, gid->raw);
         list_push_back(&attachments, &attachment->link);
         qp->record->multicast_groups++;
     }
@@ -87,6 +90,7 @@ int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     attachment = find(gid->raw, lid, qp->ibv.qp_num);
     if (attachment) {
         list_remove(&attachment->link);
+        item_return(attachment->item);
         qp->record->multicast_groups--;
     }
     lock_release(&attachments_lock);

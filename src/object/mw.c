@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/rundown.h"
+#include "object/life.h"
 #include "object/pd.h"
 
 static _Atomic uint32_t windows;
@@ -33,6 +34,7 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
                         key_random());
     mw->ibv.rkey = segment_keys()->entry[mw->slot].rkey;
     lock_release(&keys_lock);
+    life_of_key(mw->slot);
     mw->ibv.context = pd->ibv.context;
     mw->ibv.pd = &pd->ibv;
     mw->ibv.handle = mw->slot;

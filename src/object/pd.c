@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "object/life.h"
+#include "object/ports.h"
 
 struct lock keys_lock = LOCK_INIT;
 
@@ -49,8 +51,7 @@ int pd_allocate(struct context *context, struct pd **ret_pd)
     pd->record = segment_pd(pd->number);
     memset(pd->record, 0, sizeof(*pd->record));
     pd->record->context = context->number;
-    pd->record->created_ns = sys_now();
-    pd->record->created_by = (uint32_t)sys_gettid();
+    life_begin(&pd->record->life);
     atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
     pd->ibv.context = &context->verbs.context;
     pd->ibv.handle = pd->number;
@@ -94,7 +95,7 @@ int pd_deallocate(struct pd *pd)
         atomic_store_explicit(&pd->record->state, OBJECT_FREE, memory_order_release);
     lock_release(&pd->lock);
     if (busy)
-        return -EBUSY;
+        return busy_because(OBJECT_PD, pd->number);
     number_return(&pool_pds, pd->number);
     atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
     free(pd);

@@ -36,6 +36,7 @@ struct ah {
     struct ibv_ah ibv;
     struct pd *pd;
     uint8_t port, sgid_index;
+    uint32_t item;
     struct path_address path;
 };
 

@@ -3,12 +3,23 @@
 #ifndef OBJECT_PORTS_H
 #define OBJECT_PORTS_H
 
+#include <errno.h>
 #include <stdbool.h>
 
 #include "base/types.h"
+#include "object/life.h"
 
 struct qp;
 struct cq;
+
+/* What is to be explained. */
+enum explanation {
+    EXPLAIN_BUSY,    /* its destroy is refused */
+    EXPLAIN_BLOCKED, /* its destroy waits for acknowledgements, for a second by now */
+    EXPLAIN_RESUMED, /* and now they have come */
+    EXPLAIN_IN_USE,  /* an MR goes away: work requests may name it */
+    EXPLAIN_LEAKS,   /* a context is closed, maybe with objects alive */
+};
 
 struct object_ports {
     /* Moves everything along that can move: an application thread polled an empty CQ. No lock held. */
@@ -26,8 +37,33 @@ struct object_ports {
     /* The CQ goes away: no call for it is under way any more or follows, neither of its timer nor of its
      * overrun. No lock held; only for CQs that had one of them. */
     void (*moderation_cancel)(struct cq *cq);
+    /* The rest is called only if explained(). A number is that of the segment's table. No lock held. */
+    void (*explain)(enum explanation what, enum object_kind kind, uint32_t number);
+    /* Notes down what a destroy throws away, before it does: the lock of the object may be held. NULL if it
+     * is nothing, else something to be told when it is done, without locks. */
+    struct losses *(*note_losses)(enum object_kind kind, uint32_t number);
+    void (*tell_losses)(struct losses *losses);
 };
 
 extern const struct object_ports *object_ports;
+
+/* The answer of a destroy that is refused. No lock held. */
+static inline int busy_because(enum object_kind kind, uint32_t number)
+{
+    if (explained())
+        object_ports->explain(EXPLAIN_BUSY, kind, number);
+    return -EBUSY;
+}
+
+static inline struct losses *note_losses(enum object_kind kind, uint32_t number)
+{
+    return explained() ? object_ports->note_losses(kind, number) : NULL;
+}
+
+static inline void tell_losses(struct losses *losses)
+{
+    if (unlikely(losses != NULL))
+        object_ports->tell_losses(losses);
+}
 
 #endif

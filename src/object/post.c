@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "object/life.h"
 #include "object/qp_internal.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
@@ -134,6 +135,7 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     wqe->flags = post_wqe_flags(qp, wr->send_flags);
     wqe->by_reference = 0;
     wqe->packets = 0;
+    wqe->stamp = qp->stamp;
     if (wr->opcode == IBV_WR_BIND_MW) {
         if (!wr->bind_mw.mw || wr->bind_mw.mw->type != IBV_MW_TYPE_2)
             return -EINVAL;
@@ -177,6 +179,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
     uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
     int error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
 
+    qp->stamp = life_stamp();
     for (; wr && !error; wr = wr->next) {
         if (unlikely(send_queue_room(qp, posted) == 0))
             error = -ENOMEM;
@@ -242,8 +245,11 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
         wqe = send_wqe_at(&qp->transport, posted);
         random = qp->transport.ports->random(&qp->transport);
         new_rkey = keys_next_window_rkey(mw->ibv.rkey, random);
-        *wqe = (struct send_wqe){
-            .wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW, .flags = post_wqe_flags(qp, bind->send_flags)};
+        qp->stamp = life_stamp();
+        *wqe = (struct send_wqe){.wr_id = bind->wr_id,
+                                 .opcode = IBV_WR_BIND_MW,
+                                 .flags = post_wqe_flags(qp, bind->send_flags),
+                                 .stamp = qp->stamp};
         post_write_bind(qp, wqe, mw, new_rkey, random, &bind->bind_info);
         atomic_store_explicit(&sender->posted, posted + 1, memory_order_release);
         mw->ibv.rkey = new_rkey;
@@ -262,7 +268,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
 {
     static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
     struct receive_queue *queue = &qp->record->receive;
-    uint32_t posted;
+    uint32_t posted, stamp = life_stamp();
     int error;
 
     if (context_is_inherited(qp->context)) {
@@ -285,6 +291,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
         wqe = (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);
         wqe->wr_id = wr->wr_id;
         wqe->num_sge = (uint32_t)wr->num_sge;
+        wqe->stamp = stamp;
         copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
         posted++;
     }

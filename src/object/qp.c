@@ -8,8 +8,9 @@
 
 #include "base/log.h"
 #include "base/rundown.h"
-#include "base/sys.h"
 #include "object/device.h"
+#include "object/life.h"
+#include "object/ports.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
 #include "rules/limits.h"
@@ -307,8 +308,7 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->recv_cq = qp->recv_cq->number;
     record->srq = qp->srq ? qp->srq->number : NO_OBJECT;
     record->context = qp->context->number;
-    record->created_ns = sys_now();
-    record->created_by = (uint32_t)sys_gettid();
+    life_begin(&record->life);
     record->attributes.signal_all = attributes->sq_sig_all != 0;
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
@@ -330,10 +330,12 @@ static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_i
     qp->recv_cq = attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
     qp->receive_taken = false;
+    qp->stamp = qp->noted_begun = 0;
+    qp->noted_waiting = SENDER_RUNS;
     qp->is_extended = (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     qp->send_ops = qp->is_extended ? attributes->send_ops_flags : 0;
     qp->create_flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
-    ack_account_init(&qp->async_events, &qp->record->events_reported);
+    ack_account_init(&qp->async_events, &qp->record->events);
     qp->transport.record = qp->record;
     qp->transport.ports = &qp_transport_ports;
     qp->transport.keys = segment_keys();
@@ -395,6 +397,8 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
 
 int qp_destroy(struct qp *qp)
 {
+    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->life};
+    struct losses *losses;
     struct qp_kick kick;
     uint32_t qpn;
 
@@ -406,9 +410,10 @@ int qp_destroy(struct qp *qp)
     if (qp->record->multicast_groups) {
         lock_release(&qp->lock);
         rundown_exit();
-        return -EBUSY;
+        return busy_because(OBJECT_QP, qp->slot);
     }
     qp_answer(qp);
+    losses = note_losses(OBJECT_QP, qp->slot);
     /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
      */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
@@ -430,12 +435,13 @@ int qp_destroy(struct qp *qp)
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
     async_purge(&qp->context->events, &qp->async_events);
-    ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed);
+    ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, &destroyed);
     unuse_parts(qp);
     release_queues(qp);
     atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     number_return(&pool_qps, qp->slot);
+    tell_losses(losses);
     return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "base/timer.h"
 #include "object/context.h"
 #include "object/cq.h"
+#include "object/life.h"
 #include "object/pd.h"
 #include "object/srq.h"
 #include "transport/qp.h"
@@ -65,11 +66,15 @@ struct qp {
     uint32_t create_flags;
     uint64_t send_ops;
     struct ack_account async_events;
+    /* For qp_note(): when the last post was, and what the record has told already. */
+    uint32_t stamp, noted_begun;
+    uint8_t noted_waiting;
     _Atomic uint32_t reset_at; /* sender.posted at the last RESET: what was posted before occupies nothing */
     struct qp_route route;
     /* extended posting, under post_lock */
     uint32_t build_posted; /* counter after the WRs built so far */
-    int build_error;       /* first thing that was wrong with the batch; wr_complete returns it */
+    uint32_t build_stamp;
+    int build_error; /* first thing that was wrong with the batch; wr_complete returns it */
     struct send_wqe *build_wqe;
     bool build_needs_address; /* UD: the WR has no address yet */
 };
@@ -139,6 +144,15 @@ void qp_fail_on_overrun(struct qp *qp);
 /* Runs the sender or flushes, whichever the state says; lock held, inside a rundown section. True if there is
  * more to do at once (transport bounds what it does per call). */
 bool qp_run_sender(struct qp *qp);
+
+/* Writes down when work requests were begun and since when the sender waits; lock held, after everything that
+ * may have changed that. heard: by a packet of the peer. */
+void qp_note_times(struct qp *qp, bool heard);
+static inline void qp_note(struct qp *qp, bool heard)
+{
+    if (explained())
+        qp_note_times(qp, heard);
+}
 
 /* In the child of a fork: no QP is found by number any more, and none is attached to a group. */
 void qp_after_fork_in_child(void);

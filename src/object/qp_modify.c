@@ -96,6 +96,7 @@ static void enter_reset(struct qp *qp)
     atomic_store_explicit(&record->receive.posted, 0, memory_order_relaxed);
     atomic_store_explicit(&record->receive.taken, 0, memory_order_relaxed);
     qp->receive_taken = false;
+    record->receive.from_srq = false;
     qp->transport.current_receive = NULL;
     memset(&record->attributes, 0, sizeof(record->attributes));
     record->attributes.signal_all = signal_all;

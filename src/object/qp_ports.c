@@ -76,6 +76,8 @@ static int take_receive(struct transport_qp *transport, const struct recv_wqe **
         if (error)
             return error;
         *ret_wqe = qp->srq_receive;
+        queue->srq_wr_id = qp->srq_receive->wr_id;
+        queue->from_srq = true;
     } else {
         uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
 
@@ -114,6 +116,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
 
     if (qp->srq) {
         wqe = qp->srq_receive;
+        queue->from_srq = false;
     } else {
         uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
 
@@ -250,6 +253,24 @@ void qp_answer(struct qp *qp)
         responder_leave(&qp->transport);
 }
 
+cold_path void qp_note_times(struct qp *qp, bool heard)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t now = life_stamp_now();
+
+    if (heard)
+        sender->heard = now;
+    if (sender->waiting != qp->noted_waiting) {
+        qp->noted_waiting = sender->waiting;
+        sender->waits_since = now;
+    }
+    /* What was flushed, or completed at once, is not looked at any more. */
+    if ((int32_t)(sender->completed - qp->noted_begun) > 0)
+        qp->noted_begun = sender->completed;
+    for (; (int32_t)(sender->begun - qp->noted_begun) > 0; qp->noted_begun++)
+        send_wqe_at(&qp->transport, qp->noted_begun)->stamp = now;
+}
+
 bool qp_run_sender(struct qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -258,6 +279,7 @@ bool qp_run_sender(struct qp *qp)
     case IBV_QPS_RTS:
     case IBV_QPS_SQD:
         sender_run(&qp->transport);
+        qp_note(qp, false);
         return sender->waiting == SENDER_RUNS &&
                sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
     case IBV_QPS_SQE:

@@ -29,7 +29,7 @@ static struct {
     int fd;
     uint64_t arena_offset, arena_size;
     struct arena arena;
-    struct segment_table keys, qps, cqs, srqs, pds;
+    struct segment_table keys, qps, cqs, srqs, pds, items, key_lives, stacks, modules;
 } segment = {.fd = -1};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -48,6 +48,10 @@ static uint64_t place_tables(void)
     place(&segment.cqs, &offset, sizeof(struct cq_record), LIMIT_CQ);
     place(&segment.srqs, &offset, sizeof(struct srq_record), LIMIT_SRQ);
     place(&segment.pds, &offset, sizeof(struct pd_record), LIMIT_PD);
+    place(&segment.items, &offset, sizeof(struct item_record), SEGMENT_ITEMS);
+    place(&segment.key_lives, &offset, sizeof(struct life_record), LIMIT_KEY_SLOTS);
+    place(&segment.stacks, &offset, sizeof(struct stack_record), SEGMENT_STACKS);
+    place(&segment.modules, &offset, sizeof(struct module_record), SEGMENT_MODULES);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
@@ -113,6 +117,10 @@ static void fill_header(struct segment_header *header)
     header->cqs = segment.cqs;
     header->srqs = segment.srqs;
     header->pds = segment.pds;
+    header->items = segment.items;
+    header->key_lives = segment.key_lives;
+    header->stacks = segment.stacks;
+    header->modules = segment.modules;
     header->arena_offset = segment.arena_offset;
     header->arena_size = segment.arena_size;
     /* Last: a reader that sees it sees the rest. */
@@ -209,6 +217,26 @@ struct srq_record *segment_srq(uint32_t number)
 struct pd_record *segment_pd(uint32_t number)
 {
     return (struct pd_record *)segment_at(segment.pds.offset) + number;
+}
+
+struct item_record *segment_item(uint32_t number)
+{
+    return (struct item_record *)segment_at(segment.items.offset) + number;
+}
+
+struct life_record *segment_key_life(uint32_t slot)
+{
+    return (struct life_record *)segment_at(segment.key_lives.offset) + slot;
+}
+
+struct stack_record *segment_stack(uint32_t number)
+{
+    return (struct stack_record *)segment_at(segment.stacks.offset) + number;
+}
+
+struct module_record *segment_module(uint32_t number)
+{
+    return (struct module_record *)segment_at(segment.modules.offset) + number;
 }
 
 uint64_t segment_allocate(size_t size)

@@ -8,6 +8,10 @@
  *   CQ records       LIMIT_CQ  x struct cq_record
  *   SRQ records      LIMIT_SRQ x struct srq_record
  *   PD records       LIMIT_PD  x struct pd_record
+ *   items            SEGMENT_ITEMS x struct item_record: objects without a queue
+ *   key lives        LIMIT_KEY_SLOTS x struct life_record: who made an MR or MW, where that is recorded
+ *   stacks           SEGMENT_STACKS x struct stack_record, 0 is none
+ *   modules          SEGMENT_MODULES x struct module_record: what the addresses of stacks are in
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of at
  * least 4 KiB
  *
@@ -25,10 +29,11 @@
 #include "base/types.h"
 #include "rules/keys.h"
 #include "rules/limits.h"
+#include "rules/published.h"
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 1u
+#define SEGMENT_VERSION 2u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -43,9 +48,11 @@ struct segment_header {
     uint8_t instance[16]; /* random, per process lifetime */
     int32_t pid;          /* in the process's own namespace */
     uint32_t uid;
-    uint64_t start_ns; /* CLOCK_MONOTONIC */
-    char program[64];  /* /proc/self/comm, for people */
-    struct segment_table keys, qps, cqs, srqs, pds;
+    uint64_t start_ns;         /* CLOCK_MONOTONIC */
+    char program[64];          /* /proc/self/comm, for people */
+    _Atomic uint32_t explains; /* stacks and times are recorded */
+    uint32_t reserved;
+    struct segment_table keys, qps, cqs, srqs, pds, items, key_lives, stacks, modules;
     uint64_t arena_offset, arena_size;
 };
 
@@ -56,12 +63,35 @@ struct pd_record {
     _Atomic uint32_t state;
     uint32_t context;
     _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs */
-    uint32_t created_by;
-    uint64_t created_ns;
+    uint32_t reserved;
+    struct life_record life;
 };
 
+/* One completion as it waits in the ring. */
+struct cqe {
+    uint64_t wr_id;
+    uint32_t qpn;
+    uint32_t retires; /* sends: counter after which the slot is free (sender.retired = retires once polled) */
+    uint8_t status;   /* enum ibv_wc_status */
+    uint8_t opcode;   /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
+    uint8_t is_send;  /* CQE_RECEIVE, CQE_SEND; CQE_PURGED: dead, to be skipped */
+    uint8_t service_level;
+    uint32_t byte_len;
+    uint32_t wc_flags;
+    uint32_t imm_or_rkey;
+    uint32_t src_qpn;
+    uint32_t vendor_err;
+    uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
+    uint64_t wallclock_ns;
+    uint64_t reserved;
+};
+_Static_assert(sizeof(struct cqe) == 64, "one cache line");
+
+enum cqe_kind { CQE_RECEIVE = 0, CQE_SEND = 1, CQE_PURGED = 2 };
+enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
+
 /* Slot of completion number n: n & (power of two above capacity) - 1. The first cache line is the producer's,
- * the second the consumer's. */
+ * the second the consumer's, the rest is cold. */
 struct cq_record {
     _Atomic uint32_t state;
     uint32_t context, channel;     /* numbers; NO_OBJECT: none */
@@ -70,15 +100,21 @@ struct cq_record {
     _Atomic uint32_t produced;     /* free-running; unpolled = produced - consumed, some may be purged */
     uint32_t armed;                /* enum cq_arm */
     uint32_t failed;               /* overrun */
-    uint32_t created_by;
+    uint32_t lost;                 /* completions that found no room; of the first of them: */
+    uint32_t lost_qpn;
+    uint32_t reserved;
     uint64_t ring_offset;
-    uint64_t created_ns;
 
     _Atomic uint32_t consumed cache_aligned;
-    uint32_t events_reported, events_acked; /* completion events read, acknowledged */
-    uint32_t async_reported, async_acked;
+
+    struct event_record events cache_aligned; /* of its channel */
+    struct event_record async_events;
+    uint64_t lost_wr_id, lost_ns;
+    struct life_record life;
 };
-_Static_assert(sizeof(struct cq_record) == 2 * CACHE_LINE, "one line of the producer, one of the consumer");
+_Static_assert(offsetof(struct cq_record, consumed) == CACHE_LINE &&
+                   offsetof(struct cq_record, events) == 2 * CACHE_LINE,
+               "one line of the producer, one of the consumer");
 
 struct srq_record {
     _Atomic uint32_t state;
@@ -86,11 +122,50 @@ struct srq_record {
     _Atomic uint32_t users; /* QPs */
     uint32_t max_wr, max_sge, stride, limit;
     _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
-    uint32_t events_reported, events_acked;
     uint64_t ring_offset;
-    uint64_t created_ns;
-    uint32_t created_by, reserved;
+    struct event_record events;
+    struct life_record life;
 };
+
+/* Contexts, channels, AHs, attachments to multicast groups. An object that finds no room here lives on
+ * without. */
+struct item_record {
+    _Atomic uint32_t state;
+    uint32_t kind;   /* enum object_kind */
+    uint32_t number; /* contexts and channels: by which others name it */
+    uint32_t context;
+    uint32_t parent;        /* PD of an AH, QP number of an attachment */
+    _Atomic uint32_t users; /* of a channel: CQs */
+    union {
+        uint8_t gid[16]; /* destination of an AH, group of an attachment */
+        char device[16]; /* of a context; may lack its end */
+    };
+    struct life_record life;
+};
+
+#define STACK_FRAMES 30
+/* Return addresses, the innermost first; without our own. */
+struct stack_record {
+    uint64_t hash;
+    _Atomic uint32_t depth; /* 0: not filled in yet */
+    uint32_t reserved;
+    uint64_t frame[STACK_FRAMES];
+};
+_Static_assert(sizeof(struct stack_record) == 256, "readable by other builds");
+
+/* A part of the address space that was mapped from a file when a stack was taken. */
+struct module_record {
+    _Atomic uint32_t state; /* 1: filled in, and stays so */
+    uint32_t reserved;
+    uint64_t start, end;
+    uint64_t bias; /* address minus bias: as the file says */
+    char path[224];
+};
+_Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
+
+#define SEGMENT_ITEMS   (1u << 20)
+#define SEGMENT_STACKS  8192u
+#define SEGMENT_MODULES 512u
 
 /* Creates and maps it once per process: 0 or -errno. */
 int segment_open(void);
@@ -101,6 +176,10 @@ struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);
 struct srq_record *segment_srq(uint32_t number);
 struct pd_record *segment_pd(uint32_t number);
+struct item_record *segment_item(uint32_t number);
+struct life_record *segment_key_life(uint32_t slot);
+struct stack_record *segment_stack(uint32_t number);
+struct module_record *segment_module(uint32_t number);
 
 /* Zeroed queue memory, aligned to 4 KiB; 0 on failure is impossible as an offset (the header is there), so 0
  * means -ENOMEM. */
@@ -110,7 +189,8 @@ void *segment_at(uint64_t offset);
 
 /* Numbers of table entries: cyclic, so that a freed number is not reused soon. NO_OBJECT when full. */
 struct number_pool;
-extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_keys, pool_contexts, pool_channels;
+extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_keys, pool_contexts, pool_channels,
+    pool_items;
 uint32_t number_take(struct number_pool *pool);
 void number_return(struct number_pool *pool, uint32_t number);
 

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/sys.h"
 #include "base/types.h"
+#include "object/life.h"
+#include "object/ports.h"
 
 static uint32_t slots_for(uint32_t max_wr)
 {
@@ -84,10 +85,9 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->record->pd = pd->number;
     srq->record->max_sge = max_sge;
     srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
-    srq->record->created_ns = sys_now();
-    srq->record->created_by = (uint32_t)sys_gettid();
+    life_begin(&srq->record->life);
     install_ring(srq, offset, slots);
-    ack_account_init(&srq->async_events, &srq->record->events_reported);
+    ack_account_init(&srq->async_events, &srq->record->events);
     srq->ibv.context = pd->ibv.context;
     srq->ibv.srq_context = user_context;
     srq->ibv.pd = &pd->ibv;
@@ -115,19 +115,24 @@ unuse_pd:
 
 int srq_destroy(struct srq *srq)
 {
+    const struct destroyed destroyed = {OBJECT_SRQ, srq->number, &srq->record->life};
+    struct losses *losses = NULL;
     bool busy;
 
     if (context_is_inherited(srq->pd->context))
         return 0;
     lock_acquire(&srq->lock);
     busy = atomic_load_explicit(&srq->record->users, memory_order_relaxed) != 0;
-    if (!busy)
+    if (!busy) {
+        losses = note_losses(OBJECT_SRQ, srq->number);
         atomic_store_explicit(&srq->record->state, OBJECT_DYING, memory_order_relaxed);
+    }
     lock_release(&srq->lock);
     if (busy)
-        return -EBUSY;
+        return busy_because(OBJECT_SRQ, srq->number);
     async_purge(&srq->pd->context->events, &srq->async_events);
-    ack_account_wait(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed);
+    ack_account_wait(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed,
+                     &destroyed);
 
     atomic_store_explicit(&srq->record->state, OBJECT_FREE, memory_order_release);
     segment_release(srq->record->ring_offset, (size_t)srq->record->max_wr * srq->record->stride);
@@ -136,6 +141,7 @@ int srq_destroy(struct srq *srq)
     pthread_cond_destroy(&srq->ibv.cond);
     pthread_mutex_destroy(&srq->ibv.mutex);
     free(srq);
+    tell_losses(losses);
     return 0;
 }
 
@@ -227,7 +233,7 @@ int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes)
 /* --- receives
  * ----------------------------------------------------------------------------------------------- */
 
-static int post_one(struct srq *srq, const struct ibv_recv_wr *wr)
+static int post_one(struct srq *srq, const struct ibv_recv_wr *wr, uint32_t stamp)
 {
     uint32_t posted = atomic_load_explicit(&srq->record->posted, memory_order_relaxed);
     struct recv_wqe *wqe = wqe_at(srq, posted);
@@ -238,6 +244,7 @@ static int post_one(struct srq *srq, const struct ibv_recv_wr *wr)
         return -ENOMEM;
     wqe->wr_id = wr->wr_id;
     wqe->num_sge = (uint32_t)wr->num_sge;
+    wqe->stamp = stamp;
     for (int i = 0; i < wr->num_sge; i++)
         wqe->sge[i] = (struct wqe_sge){wr->sg_list[i].addr, wr->sg_list[i].length, wr->sg_list[i].lkey};
     atomic_store_explicit(&srq->record->posted, posted + 1, memory_order_release);
@@ -246,6 +253,7 @@ static int post_one(struct srq *srq, const struct ibv_recv_wr *wr)
 
 int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
+    uint32_t stamp = life_stamp();
     int error = 0;
 
     if (context_is_inherited(srq->pd->context)) {
@@ -254,7 +262,7 @@ int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_w
     }
     lock_acquire(&srq->lock);
     for (; wr; wr = wr->next) {
-        error = post_one(srq, wr);
+        error = post_one(srq, wr, stamp);
         if (unlikely(error)) {
             *bad_wr = wr;
             break;

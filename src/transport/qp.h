@@ -13,6 +13,7 @@
 #include "base/psn.h"
 #include "base/types.h"
 #include "rules/keys.h"
+#include "rules/published.h"
 #include "rules/verdict.h"
 #include "transport/wqe.h"
 #include "wire/packet.h"
@@ -50,6 +51,9 @@ struct sender {
     uint8_t reserved[2];
     uint32_t read_offset;                              /* bytes of the oldest READ that have arrived */
     uint32_t retransmissions, rnr_naks, sequence_naks; /* statistics */
+    /* Stamps that the owner writes, where times are recorded: */
+    uint32_t waits_since; /* when `waiting` became what it is */
+    uint32_t heard;       /* latest packet of the peer */
 };
 
 enum sender_wait {
@@ -119,7 +123,8 @@ struct receive_queue {
     _Atomic uint32_t posted;
     _Atomic uint32_t taken; /* free-running like the sender's */
     uint32_t depth, max_sge, stride;
-    uint32_t reserved;
+    uint32_t from_srq; /* a WQE of the SRQ is taken and not completed: */
+    uint64_t srq_wr_id;
     uint64_t offset; /* of the ring, in the segment */
 };
 
@@ -134,15 +139,16 @@ struct qp_record {
     uint32_t send_depth, send_stride, max_send_sge, max_inline;
     uint64_t send_offset;      /* of the send queue, in the segment */
     uint64_t resources_offset; /* of the responder_resource array, in the segment */
-    uint64_t created_ns;
-    uint32_t created_by; /* thread id */
     uint32_t multicast_groups;
-    uint32_t events_reported, events_acked;
     _Atomic uint32_t dying_qpn; /* its number while its destroy waits for acknowledgements; then qpn is 0 */
     struct qp_attributes attributes;
     struct sender sender;
     struct responder responder;
     struct receive_queue receive;
+    /* What the data path does not touch: */
+    struct path_record path;
+    struct event_record events;
+    struct life_record life;
 } cache_aligned;
 
 struct receive_completion {

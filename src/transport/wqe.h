@@ -54,7 +54,8 @@ struct send_wqe {
     uint8_t verdict;  /* enum verdict: failed on this side, to be told when it is the oldest. Set, like the
                          three above, when it is begun */
     uint8_t lent; /* a packet by reference went out: until it is acknowledged, the peer reads our memory */
-    uint8_t reserved[6];
+    uint8_t reserved[2];
+    uint32_t stamp; /* when it was posted; once begun, when that was. STAMP_NONE: not recorded */
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
      *   IBV_WR_BIND_MW       a struct window_bind
@@ -65,7 +66,7 @@ _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
 struct recv_wqe {
     uint64_t wr_id;
     uint32_t num_sge;
-    uint32_t reserved;
+    uint32_t stamp; /* when it was posted */
     struct wqe_sge sge[];
 };
 

@@ -37,6 +37,24 @@ static void moderation_cancel(struct cq *cq)
     port_calls.moderation_cancel++;
 }
 
+static void explain(enum explanation what, enum object_kind kind, uint32_t number)
+{
+    port_calls.explained_kind = kind;
+    port_calls.explained_number = number;
+    __atomic_fetch_add(&port_calls.explained[what], 1, __ATOMIC_RELEASE);
+}
+
+static struct losses *note_losses_of(enum object_kind kind, uint32_t number)
+{
+    port_calls.losses_noted++;
+    return (struct losses *)&port_calls;
+}
+
+static void tell_losses_of(struct losses *losses)
+{
+    port_calls.losses_told++;
+}
+
 static const struct object_ports ports = {
     .progress = progress,
     .expect_sleep = expect_sleep,
@@ -44,6 +62,9 @@ static const struct object_ports ports = {
     .start_timers = start_timers,
     .moderation_timer = moderation_timer,
     .moderation_cancel = moderation_cancel,
+    .explain = explain,
+    .note_losses = note_losses_of,
+    .tell_losses = tell_losses_of,
 };
 
 int open_contexts(void **state)

@@ -27,6 +27,10 @@ struct port_calls {
     unsigned progress, expect_sleep, cq_overrun, moderation_timer, moderation_cancel;
     ns_t moderation_delay;
     int start_timers_error;
+    unsigned explained[EXPLAIN_LEAKS + 1]; /* the last: */
+    enum object_kind explained_kind;
+    uint32_t explained_number;
+    unsigned losses_noted, losses_told;
     void (*on_progress)(void); /* what arrives while an empty CQ is polled */
 };
 extern struct port_calls port_calls;

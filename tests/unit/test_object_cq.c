@@ -317,7 +317,7 @@ static void overrun_kills_the_cq(void **state)
     event.event_type = IBV_EVENT_CQ_ERR;
     async_ack(&event);
     assert_int_equal(cq->ibv.async_events_completed, 1);
-    assert_int_equal(cq->record->async_acked, 1);
+    assert_int_equal(cq->record->async_events.acked, 1);
     drop(cq, NULL);
     assert_int_equal(port_calls.moderation_cancel, 1);
 }
@@ -441,8 +441,8 @@ static void arming_is_one_shot_and_for_what_comes(void **state)
     assert_event(channel, cq);
     assert_event(channel, cq);
     assert_no_event(channel);
-    assert_int_equal(cq->record->events_reported, 3);
-    assert_int_equal(cq->record->events_acked, 3);
+    assert_int_equal(cq->record->events.reported, 3);
+    assert_int_equal(cq->record->events.acked, 3);
     drop(cq, channel);
 }
 

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "object/life.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/sys.h"
+#include "object/segment.h"
+#include "object/stack.h"
+
+_Atomic bool life_is_explained;
+
+void life_explain(void)
+{
+    atomic_store_explicit(&life_is_explained, true, memory_order_relaxed);
+    atomic_store_explicit(&segment_header()->explains, 1, memory_order_relaxed);
+}
+
+void life_begin(struct life_record *life)
+{
+    *life = (struct life_record){
+        .born_ns = sys_now(),
+        .born_by = (uint32_t)sys_gettid(),
+        .born_stack = explained() ? stack_capture() : NO_STACK,
+    };
+}
+
+void life_dying(struct life_record *life)
+{
+    life->dying_by = (uint32_t)sys_gettid();
+    life->dying_stack = explained() ? stack_capture() : NO_STACK;
+    /* Release: who sees that it waits sees who waits. */
+    __atomic_store_n(&life->dying_ns, sys_now(), __ATOMIC_RELEASE);
+}
+
+void life_waited(struct life_record *life)
+{
+    __atomic_store_n(&life->dying_ns, 0, __ATOMIC_RELAXED);
+}
+
+void life_of_key(uint32_t slot)
+{
+    if (explained())
+        life_begin(segment_key_life(slot));
+}
+
+/* The coarse clock moves every few milliseconds and costs next to nothing. */
+cold_path uint32_t life_stamp_now(void)
+{
+    struct timespec now;
+    uint32_t stamp;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    stamp = (uint32_t)((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / NS_PER_MS);
+    return stamp != STAMP_NONE ? stamp : 1;
+}
+
+void life_event_read(struct event_record *record, uint32_t type, uint32_t reported)
+{
+    uint32_t acked = __atomic_load_n(&record->acked, __ATOMIC_RELAXED);
+
+    if ((int32_t)(acked - record->reported) >= 0) { /* nothing was left to acknowledge: this one is */
+        record->type = type;
+        record->read_by = (uint32_t)sys_gettid();
+        record->read_stack = explained() ? stack_capture() : NO_STACK;
+        record->read_ns = sys_now();
+    }
+    __atomic_store_n(&record->reported, reported, __ATOMIC_RELEASE);
+}
+
+uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
+                   const uint8_t *gid)
+{
+    uint32_t item = number_take(&pool_items);
+    struct item_record *record;
+
+    if (item == NO_OBJECT)
+        return NO_OBJECT;
+    record = segment_item(item);
+    memset(record, 0, sizeof(*record));
+    record->kind = kind;
+    record->number = number;
+    record->context = context;
+    record->parent = parent;
+    if (gid)
+        memcpy(record->gid, gid, sizeof(record->gid));
+    life_begin(&record->life);
+    atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
+    return item;
+}
+
+void item_use(uint32_t item, int users)
+{
+    if (item != NO_OBJECT)
+        atomic_fetch_add_explicit(&segment_item(item)->users, (uint32_t)users, memory_order_relaxed);
+}
+
+void item_return(uint32_t item)
+{
+    if (item == NO_OBJECT)
+        return;
+    atomic_store_explicit(&segment_item(item)->state, OBJECT_FREE, memory_order_release);
+    number_return(&pool_items, item);
+}

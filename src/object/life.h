@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Who made an object, where and when, who destroys it: what explanations tell, written into the published
+ * segment. Threads and times of objects are always recorded; stacks, and times of work requests, only where
+ * explanations are on, for they cost. */
+#ifndef OBJECT_LIFE_H
+#define OBJECT_LIFE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/types.h"
+#include "rules/published.h"
+
+struct context;
+
+extern _Atomic bool life_is_explained;
+
+/* Are stacks and times recorded? */
+static inline bool explained(void)
+{
+    return unlikely(atomic_load_explicit(&life_is_explained, memory_order_relaxed));
+}
+
+/* From now on they are. */
+void life_explain(void);
+
+/* The calling thread makes the object now, or begins to destroy it. */
+void life_begin(struct life_record *life);
+void life_dying(struct life_record *life);
+/* What its destroy waited for has come. */
+void life_waited(struct life_record *life);
+
+/* The same of an MR or MW, by its slot in the key table: a table that a program walks through as it
+ * registers, so nothing is written where nobody is to know. */
+void life_of_key(uint32_t slot);
+
+/* Now; STAMP_NONE where nobody is to know. */
+uint32_t life_stamp_now(void);
+static inline uint32_t life_stamp(void)
+{
+    return explained() ? life_stamp_now() : STAMP_NONE;
+}
+
+/* An event was read. Under the lock of its queue. */
+void life_event_read(struct event_record *record, uint32_t type, uint32_t reported);
+
+/* A record for an object that has no table of its own; NO_OBJECT: none is left, which hurts nobody but those
+ * who look. gid: 16 bytes, or NULL. */
+uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
+                   const uint8_t *gid);
+void item_use(uint32_t item, int users);
+void item_return(uint32_t item);
+
+#endif
