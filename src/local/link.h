@@ -18,10 +18,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base/event.h"
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/types.h"
-#include "local/event.h"
 #include "local/local.h"
 #include "local/ring.h"
 

@@ -15,7 +15,7 @@
 #ifndef LOCAL_RENDEZVOUS_H
 #define LOCAL_RENDEZVOUS_H
 
-#include "local/event.h"
+#include "base/event.h"
 #include "local/link.h"
 
 /* A listener of ours has connections. */

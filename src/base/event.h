@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Descriptors of the room and the epoll set that watches them. Every descriptor is noted in a bitmap, so that
- * a forked child can close ours whatever the other threads of the parent were doing. */
-#ifndef LOCAL_EVENT_H
-#define LOCAL_EVENT_H
+/* Our descriptors, and the epoll set by which the helper thread watches them for the rooms that have some.
+ * Every descriptor is noted in a bitmap, so that a forked child can close ours whatever the other threads of
+ * the parent were doing. */
+#ifndef BASE_EVENT_H
+#define BASE_EVENT_H
 
 #include <stdbool.h>
 #include <stdint.h>

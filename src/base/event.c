@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "local/event.h"
+#include "base/event.h"
 
 #include <errno.h>
 #include <stdatomic.h>
