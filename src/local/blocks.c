@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* QP numbers. Numbers are granted round robin over all blocks of the process, each block from a random number
  * on, and a new block is taken while fewer than RESTING numbers are free: so a released number rests for at
- * least that many others, and a peer's late packet finds nobody. */
+ * least that many others, and a peer's late packet finds nobody.
+ *
+ * All blocks of a process have the same lower bits, its lot, which as far as possible no other process has:
+ * the bits by which the kernel tells apart whose socket a packet from the network is for (udp/port.h). */
 #include "local/blocks.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,6 +18,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/unix_names.h"
 #include "local/greeting.h"
 #include "local/rendezvous.h"
 #include "local/start.h"
@@ -22,6 +27,9 @@
 #define BLOCKS_MAX 4096 /* a million QPs; descriptors end before */
 #define BIND_TRIES 256
 #define BACKLOG    64
+
+/* A name of a lot that is bound says that the lot is taken. */
+#define LOT_NAME "softhca/1/lot/%02x"
 
 struct block {
     struct event_source listener;
@@ -36,12 +44,15 @@ static unsigned block_count, used_count;
 static unsigned cursor; /* the next number's turn: block cursor / 256, its (cursor % 256)th number */
 static bool watching = true;
 static bool complained; /* that there is no further block */
+static unsigned lot;    /* 0: not drawn yet */
+static int lot_fd = -1; /* holds its name; -1: it is somebody else's as well */
 
 void blocks_after_fork_in_child(void)
 {
     lock_init(&lock);
     memset(blocks, 0, sizeof(blocks)); /* lost: small, and the lock may have been held */
-    block_count = used_count = cursor = 0;
+    block_count = used_count = cursor = lot = 0;
+    lot_fd = -1;
     watching = true;
 }
 
@@ -54,15 +65,43 @@ void blocks_watch(bool watch)
     lock_release(&lock);
 }
 
+/* A lot that nobody has; where there is none, one of those that somebody has. */
+static void draw_lot(void)
+{
+    int fd = fd_own(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    uint8_t first;
+
+    sys_random(&first, sizeof(first));
+    for (unsigned i = 0; i < LOCAL_LOTS - 1; i++) {
+        struct sockaddr_un address;
+        socklen_t length;
+        char name[32];
+
+        lot = 1 + (first + i) % (LOCAL_LOTS - 1);
+        snprintf(name, sizeof(name), LOT_NAME, lot);
+        length = unix_name_address(name, &address);
+        /* Never listened on: it is a name and nothing else. */
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0) {
+            lot_fd = fd;
+            return;
+        }
+    }
+    fd_close(fd);
+}
+
 /* Binds the name of a block that nobody has. 0 or -errno. */
 static int bind_block(int fd, uint32_t *ret_number)
 {
+    if (!lot)
+        draw_lot();
     for (int i = 0; i < BIND_TRIES; i++) {
         struct sockaddr_un address;
         uint16_t number;
         socklen_t length;
 
         sys_random(&number, sizeof(number));
+        if (i < BIND_TRIES / 2) /* else our lot has run out of blocks */
+            number = (uint16_t)((number & ~(LOCAL_LOTS - 1)) | lot);
         if (number == 0 || number > BLOCKS_LAST)
             continue;
         length = block_address(number, &address);

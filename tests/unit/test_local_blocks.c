@@ -33,10 +33,10 @@ static void allocates_many(unsigned number)
     unsigned fds = count_fds();
     uint32_t first = allocate();
 
-    CHECK(count_fds() == fds + 1);
+    CHECK(count_fds() == fds + 2); /* the block's name, and that of the lot */
     for (unsigned i = 1; i < 5000; i++)
         allocate();
-    CHECK(count_fds() <= fds + 21);
+    CHECK(count_fds() <= fds + 22);
     /* Each is ours. */
     for (uint32_t qpn = 0; qpn < 1 << 24; qpn++) {
         if (granted[qpn])
@@ -109,6 +109,58 @@ static void test_processes_start_at_different_numbers(void **state)
     assert_true(distinct > 0); /* 1 in 16 million by chance */
 }
 
+static unsigned lot_of(uint32_t qpn)
+{
+    return qpn / LOCAL_BLOCK_QPNS % LOCAL_LOTS;
+}
+
+static void draws_a_lot(unsigned number)
+{
+    uint32_t qpn = allocate();
+
+    CHECK(lot_of(qpn) != 0);
+    for (unsigned i = 0; i < 1000; i++)
+        CHECK(lot_of(allocate()) == lot_of(qpn));
+    atomic_store(&board->qpn[number], qpn);
+    meet(0, 4); /* holds it until all have theirs */
+}
+
+static void test_processes_draw_different_lots(void **state)
+{
+    uint64_t drawn = 0;
+
+    board_clear();
+    RUN_SIDES(draws_a_lot, draws_a_lot, draws_a_lot, draws_a_lot);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t bit = 1ull << lot_of(atomic_load(&board->qpn[i]));
+
+        assert_false(drawn & bit);
+        drawn |= bit;
+    }
+}
+
+/* Somebody has taken all names: lots are shared, numbers are not. */
+static void shares_a_lot(unsigned number)
+{
+    for (unsigned lot = 1; lot < LOCAL_LOTS; lot++) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "softhca/1/lot/%02x", lot);
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        /* Another test on this machine may have some of them. */
+        (void)bind(fd, (struct sockaddr *)&address,
+                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1) + (socklen_t)length);
+    }
+    CHECK(lot_of(allocate()) != 0);
+    CHECK(lot_of(allocate()) != 0);
+}
+
+static void test_lots_are_shared_when_they_run_out(void **state)
+{
+    board_clear();
+    RUN_SIDES(shares_a_lot);
+}
+
 static void lets_others_have_theirs(unsigned number)
 {
     struct sockaddr_un address;
@@ -161,6 +213,8 @@ int main(void)
         cmocka_unit_test(test_a_released_number_rests_for_a_round),
         cmocka_unit_test(test_a_released_number_rests_in_a_full_block),
         cmocka_unit_test(test_processes_start_at_different_numbers),
+        cmocka_unit_test(test_processes_draw_different_lots),
+        cmocka_unit_test(test_lots_are_shared_when_they_run_out),
         cmocka_unit_test(test_the_kernel_arbitrates),
         cmocka_unit_test(test_descriptors_end_with_an_error),
     };
