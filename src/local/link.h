@@ -107,8 +107,6 @@ static inline bool link_is_up(const struct link *link)
 
 int progress_start(void);
 void progress_after_fork_in_child(void);
-/* The lane is polled from now on. Returns false if it was already, or its link is not up. */
-bool lane_heat(struct lane *lane);
 /* After a doorbell: heats the lanes of the link that were rung. Returns true if any became hot. glance: there
  * was none, but there may be one on the way; the look is cheap and may miss a lane. */
 bool progress_rung(struct link *link, bool glance);

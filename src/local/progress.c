@@ -150,15 +150,17 @@ static void set_hot_index(struct lane *lane, int index)
     atomic_store_explicit(&lane->hot_index, index, memory_order_relaxed);
 }
 
-bool lane_heat(struct lane *lane)
+/* The lane is polled from now on, if it is not already and was rung. The caller found it rung, but that may
+ * have been before it went cold: then nobody is coming to poll it. */
+static bool heat(struct lane *lane)
 {
     bool became_hot = false;
 
     lock_acquire(&hot_lock);
-    if (hot_index(lane) < 0 && link_is_up(lane->link)) {
+    if (hot_index(lane) < 0 && link_is_up(lane->link) &&
+        atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_relaxed) == 0) {
         unsigned count = atomic_load_explicit(&hot_count, memory_order_relaxed);
 
-        atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
         set_hot_index(lane, (int)count);
         lane->idle_sweeps = 0;
         atomic_store_explicit(&hot[count], lane, memory_order_release);
@@ -231,10 +233,10 @@ bool progress_rung(struct link *link, bool glance)
 
         if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) != 0)
             continue;
-        /* The doorbell comes once, and the lane may be on its way from hot to cold: lane_heat() waits for
-         * that. */
+        /* The doorbell comes once, and the lane may be on its way from hot to cold: heat() waits for that.
+         */
         if (!glance || hot_index(lane) < 0)
-            became_hot |= lane_heat(lane);
+            became_hot |= heat(lane);
     }
     return became_hot;
 }

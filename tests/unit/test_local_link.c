@@ -68,6 +68,43 @@ static void test_a_sleeping_process_is_woken_by_itself(void **state)
     RUN_SIDES(wakes_itself);
 }
 
+static _Atomic bool glances_enough;
+
+static void *glances(void *argument)
+{
+    while (!atomic_load(&glances_enough))
+        local_poll_rung();
+    return NULL;
+}
+
+/* Another thread looks for doorbells all the while: what has gone to sleep stays asleep until somebody rings,
+ * and then the descriptor tells, too. That thread may never poll again. */
+static void wakes_although_another_looks(unsigned number)
+{
+    struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
+    uint32_t qpn = publish_qpn(number);
+    struct link *link = find_link(qpn);
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, glances, NULL) == 0);
+    for (unsigned i = 0; i < 20000; i++) {
+        while (!local_prepare_sleep())
+            turn(0);
+        send_text(link_lane(link, qpn), qpn, qpn, "wake up");
+        CHECK(poll(&event, 1, 30000) == 1);
+        while (seen.packets <= i)
+            turn(0);
+    }
+    atomic_store(&glances_enough, true);
+    pthread_join(thread, NULL);
+}
+
+static void test_who_looks_for_doorbells_wakes_nobody(void **state)
+{
+    board_clear();
+    RUN_SIDES(wakes_although_another_looks);
+}
+
 static void goes_on_when_there_is_room(unsigned number)
 {
     uint32_t qpn = publish_qpn(number);
@@ -472,6 +509,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_process_reaches_itself),
         cmocka_unit_test(test_a_sleeping_process_is_woken_by_itself),
+        cmocka_unit_test(test_who_looks_for_doorbells_wakes_nobody),
         cmocka_unit_test(test_a_full_lane_tells_when_it_has_room),
         cmocka_unit_test(test_two_processes_find_each_other),
         cmocka_unit_test(test_both_may_connect_at_once),
