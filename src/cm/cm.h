@@ -45,7 +45,7 @@
 #define CM_PACKET_LIFETIME_DEFAULT  14    /* 67 ms */
 #define CM_RESPONSE_TIMEOUT_DEFAULT 18    /* 1.07 s */
 #define CM_RETRIES_DEFAULT          15
-#define CM_MRA_TIMEOUT_DEFAULT      20 /* 4.3 s */
+#define CM_MRA_TIMEOUT_DEFAULT      22 /* 17 s */
 #define CM_ACK_DELAY_DEFAULT        15 /* local CA ACK delay: 134 ms */
 
 struct cm;
@@ -99,7 +99,7 @@ enum cm_event_type {
      * idle. rdma_cm: REJECTED. */
     CM_EVENT_REJECTED,
     /* Nobody answers: status -ETIMEDOUT; resolution: or the enum cm_sidr_status, with 136 bytes of private
-     * data. The id is idle. rdma_cm: UNREACHABLE. */
+     * data. The id is idle; on the passive side (no RTU came) soon. rdma_cm: UNREACHABLE. */
     CM_EVENT_UNREACHABLE,
     /* Once for each id that was established: status 0, -ETIMEDOUT (nobody answered our DREQ) or -ECONNRESET
      * (the peer's process is gone). */
