@@ -62,6 +62,40 @@ int sys_madvise(void *address, size_t length, int advice)
     return (int)value_or_error(syscall(SYS_madvise, address, length, advice), saved);
 }
 
+int sys_mprotect(void *address, size_t length, int protection)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_mprotect, address, length, (long)protection), saved);
+}
+
+void *sys_mremap(void *address, size_t length, size_t new_length, int flags, void *to, int *ret_error)
+{
+    int saved = errno;
+    long result = value_or_error(syscall(SYS_mremap, address, length, new_length, (long)flags, to), saved);
+
+    if (result < 0 && result >= -4095) {
+        if (ret_error)
+            *ret_error = (int)result;
+        return NULL;
+    }
+    return (void *)result;
+}
+
+int sys_mlock(void *address, size_t length, unsigned flags)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_mlock2, address, length, (long)flags), saved);
+}
+
+int sys_munlock(void *address, size_t length)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_munlock, address, length), saved);
+}
+
 int sys_memfd_create(const char *name, unsigned flags)
 {
     int saved = errno;
@@ -84,11 +118,60 @@ int sys_pidfd_open(pid_t pid)
     return (int)value_or_error(syscall(SYS_pidfd_open, pid, 0), saved);
 }
 
+int sys_open(const char *path, int flags)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_openat, (long)AT_FDCWD, path, (long)flags), saved);
+}
+
+int sys_close(int fd)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_close, (long)fd), saved);
+}
+
+ssize_t sys_read(int fd, void *data, size_t length)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_read, (long)fd, data, length), saved);
+}
+
 ssize_t sys_write(int fd, const void *data, size_t length)
 {
     int saved = errno;
 
     return value_or_error(syscall(SYS_write, fd, data, length), saved);
+}
+
+ssize_t sys_pread(int fd, void *data, size_t length, off_t offset)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_pread64, (long)fd, data, length, offset), saved);
+}
+
+ssize_t sys_pwrite(int fd, const void *data, size_t length, off_t offset)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_pwrite64, (long)fd, data, length, offset), saved);
+}
+
+off_t sys_lseek(int fd, off_t offset, int whence)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_lseek, (long)fd, offset, (long)whence), saved);
+}
+
+int sys_ioctl(int fd, unsigned long request, void *argument)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_ioctl, (long)fd, request, argument), saved);
 }
 
 ssize_t sys_send(int fd, const void *data, size_t length, int flags)

@@ -28,6 +28,12 @@ long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
 void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error);
 int sys_munmap(void *address, size_t length);
 int sys_madvise(void *address, size_t length, int advice);
+int sys_mprotect(void *address, size_t length, int protection);
+/* As sys_mmap(): NULL on failure. `to` is looked at with MREMAP_FIXED and, as a hint, MREMAP_DONTUNMAP. */
+void *sys_mremap(void *address, size_t length, size_t new_length, int flags, void *to, int *ret_error);
+/* mlock2(2), flags 0 or MLOCK_ONFAULT. */
+int sys_mlock(void *address, size_t length, unsigned flags);
+int sys_munlock(void *address, size_t length);
 int sys_memfd_create(const char *name, unsigned flags);
 /* fallocate(PUNCH_HOLE): frees the pages and makes them zero; on failure the caller who relies on that clears
  * them. */
@@ -35,7 +41,14 @@ int sys_punch_hole(int fd, off_t offset, off_t length);
 int sys_pidfd_open(pid_t pid);
 /* Not cancellation points, unlike libc's: a thread that is being cancelled must not end with our locks held
  * or inside a rundown section. */
+int sys_open(const char *path, int flags);
+int sys_close(int fd);
+ssize_t sys_read(int fd, void *data, size_t length);
 ssize_t sys_write(int fd, const void *data, size_t length);
+ssize_t sys_pread(int fd, void *data, size_t length, off_t offset);
+ssize_t sys_pwrite(int fd, const void *data, size_t length, off_t offset);
+off_t sys_lseek(int fd, off_t offset, int whence);
+int sys_ioctl(int fd, unsigned long request, void *argument);
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
 struct pollfd;
 /* Does not wait. */
