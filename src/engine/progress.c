@@ -167,7 +167,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
 }
 
 /* local_ops.batch_end */
-static void on_batch_end(struct lane *lane, bool had_packets)
+static void on_batch_end(struct lane *lane)
 {
     /* Partner: the release in lane_state(), which a posting thread may be in. */
     struct lane_state *state =

@@ -32,7 +32,6 @@ struct lane {
     /* What pollers look at while nothing comes: one line that nobody writes then. */
     _Atomic(const _Atomic uint64_t *)
         next; /* word of the next record; written under receive_lock, read by anybody in a section */
-    _Atomic bool end_owed; /* ops->batch_end() has not been told yet that nothing more came */
     struct lock receive_lock;
     struct link *link;
     _Atomic int hot_index;              /* in hot[], -1: cold; written under hot_lock */

@@ -35,9 +35,8 @@ struct lane; /* one lane of one link: a ring to the peer and one from it */
 struct local_ops {
     /* payload and references are valid during the call only. */
     void (*packet)(struct lane *lane, const struct packet *packet);
-    /* End of a batch of one lane: flush what is owed. had_packets false: once, at the first poll that finds
-     * the lane empty after a batch. */
-    void (*batch_end)(struct lane *lane, bool had_packets);
+    /* End of a batch of one lane: flush what is owed. */
+    void (*batch_end)(struct lane *lane);
     /* A block's owner was found, or is known to be missing (link NULL, retry by local_resolve later). Helper
      * thread. */
     void (*resolved)(uint32_t block, struct link *link);

@@ -103,7 +103,7 @@ static unsigned take_records(struct lane *lane, unsigned budget)
         return taken;
     }
     atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
-    if (found == 0)
+    if (looks_empty(lane))
         show_position(lane, false);
     return taken;
 }
@@ -118,13 +118,8 @@ static unsigned take_batch(struct lane *lane, unsigned budget)
 {
     unsigned taken = is_broken(lane) ? 0 : take_records(lane, budget);
 
-    if (taken) {
-        atomic_store_explicit(&lane->end_owed, true, memory_order_relaxed);
-        local.ops->batch_end(lane, true);
-    } else if (atomic_load_explicit(&lane->end_owed, memory_order_relaxed)) {
-        atomic_store_explicit(&lane->end_owed, false, memory_order_relaxed);
-        local.ops->batch_end(lane, false);
-    }
+    if (taken)
+        local.ops->batch_end(lane);
     return taken;
 }
 
@@ -133,7 +128,6 @@ void lane_drain(struct lane *lane)
     lock_acquire(&lane->receive_lock);
     for (unsigned left = RING_SIZE / GRANULE, taken = left; left && taken; left -= taken)
         taken = take_batch(lane, left);
-    take_batch(lane, 0);
     lock_release(&lane->receive_lock);
 }
 
@@ -187,17 +181,15 @@ static void remove_hot(struct lane *lane)
  * it. Under hot_lock. */
 static bool cool(struct lane *lane)
 {
-    bool empty = false;
+    bool empty;
 
     if (!lock_try(&lane->receive_lock))
         return false;
-    if (!atomic_load_explicit(&lane->end_owed, memory_order_relaxed)) {
-        show_position(lane, true);
-        ring_arm_reader(lane->reader.control);
-        empty = looks_empty(lane);
-        if (!empty)
-            atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
-    }
+    show_position(lane, true);
+    ring_arm_reader(lane->reader.control);
+    empty = looks_empty(lane);
+    if (!empty)
+        atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
     lock_release(&lane->receive_lock);
     return empty;
 }
@@ -352,9 +344,7 @@ unsigned local_poll(unsigned budget)
     for (unsigned i = 0; i < count; i++) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
 
-        if (looks_empty(lane) && !atomic_load_explicit(&lane->end_owed, memory_order_relaxed))
-            continue;
-        if (!lock_try(&lane->receive_lock))
+        if (looks_empty(lane) || !lock_try(&lane->receive_lock))
             continue;
         taken += take_batch(lane, budget);
         lock_release(&lane->receive_lock);
@@ -417,18 +407,9 @@ bool local_prepare_sleep(void)
     bool ready = true;
 
     rundown_enter();
-    /* What is owed at the end of a batch is owed before sleeping. */
-    for (unsigned i = 0; i < atomic_load_explicit(&hot_count, memory_order_acquire); i++) {
-        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
-
-        if (atomic_load_explicit(&lane->end_owed, memory_order_relaxed) && lock_try(&lane->receive_lock)) {
-            ready &= take_batch(lane, 1) == 0;
-            lock_release(&lane->receive_lock);
-        }
-    }
     atomic_store_explicit(&asleep, true, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst); /* partner: lane_block() */
-    if (ready && atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0) {
+    if (atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0) {
         bool uncertain;
 
         arm_blocked();

@@ -67,12 +67,9 @@ static void note_packet(struct lane *lane, const struct packet *packet)
         on_packet(lane, packet);
 }
 
-static void note_batch_end(struct lane *lane, bool had_packets)
+static void note_batch_end(struct lane *lane)
 {
-    if (had_packets)
-        seen.batches++;
-    else
-        seen.batch_ends++;
+    seen.batches++;
 }
 
 static void note_resolved(uint32_t block, struct link *link)
