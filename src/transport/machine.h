@@ -180,7 +180,8 @@ void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdic
 
 /* --- ud.c ----------------------------------------------------------------------------------------- */
 
-void ud_send_run(struct transport_qp *qp);
+/* Transmits up to counter `limit`. */
+void ud_send_run(struct transport_qp *qp, uint32_t limit);
 void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 
 #endif

@@ -24,8 +24,8 @@ struct qp_attributes {
     uint16_t pkey_index;
     uint8_t port, path_mtu; /* enum ibv_mtu */
     uint8_t max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, timeout, retry_count, rnr_retry;
-    uint8_t path_mig_state, sq_draining, sgid_index, sq_drained_event; /* last: SQD was asked to tell */
-    uint8_t signal_all, reserved[3];
+    uint8_t path_mig_state, sgid_index, signal_all, sq_drained_event; /* last: SQD was asked to tell */
+    uint8_t reserved[4];
     struct path_address path; /* connected QPs, from RTR on */
 };
 

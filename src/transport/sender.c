@@ -444,27 +444,37 @@ static void run(struct transport_qp *qp, uint32_t limit)
     }
 }
 
-void sender_run(struct transport_qp *qp)
+static void run_up_to(struct transport_qp *qp, uint32_t limit)
+{
+    uint8_t waiting = qp->record->sender.waiting;
+
+    if (waiting == SENDER_WAITS_FOR_RNR_TIMER || waiting == SENDER_WAITS_FOR_RETRY)
+        return;
+    if (unlikely(qp->record->type == IBV_QPT_UD))
+        ud_send_run(qp, limit);
+    else
+        run(qp, limit);
+}
+
+/* What was begun ends; nothing begins. */
+static cold_path void run_in_sqd(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
-    if (unlikely(qp->record->type == IBV_QPT_UD)) {
-        ud_send_run(qp);
-        return;
-    }
+    run_up_to(qp, sender->begun);
+    if (sender->waiting == SENDER_RUNS && sender->next == sender->begun &&
+        sender->begun != atomic_load_explicit(&sender->posted, memory_order_relaxed))
+        sender->waiting = SENDER_WAITS_IN_SQD;
+}
+
+void sender_run(struct transport_qp *qp)
+{
     switch (qp_state(qp)) {
     case IBV_QPS_RTS:
-        if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER || sender->waiting == SENDER_WAITS_FOR_RETRY)
-            return;
-        run(qp, atomic_load_explicit(&sender->posted, memory_order_relaxed));
+        run_up_to(qp, atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed));
         return;
     case IBV_QPS_SQD:
-        if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER || sender->waiting == SENDER_WAITS_FOR_RETRY)
-            return;
-        run(qp, sender->begun);
-        if (sender->waiting == SENDER_RUNS && sender->next == sender->begun &&
-            sender->begun != atomic_load_explicit(&sender->posted, memory_order_relaxed))
-            sender->waiting = SENDER_WAITS_IN_SQD;
+        run_in_sqd(qp);
         return;
     case IBV_QPS_SQE:
     case IBV_QPS_ERR:

@@ -74,14 +74,13 @@ static int send_datagram(struct transport_qp *qp, struct send_wqe *wqe, enum ver
     return qp->ports->send(qp, &packet, gather.vector, gather.count, to) == -EAGAIN ? -EAGAIN : 0;
 }
 
-static void run(struct transport_qp *qp)
+void ud_send_run(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
-    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
     uint32_t packets = 0, bytes = 0;
 
     sender->waiting = SENDER_RUNS;
-    while (sender->next != posted && packets < SLICE_PACKETS && bytes < SLICE_BYTES) {
+    while (sender->next != limit && packets < SLICE_PACKETS && bytes < SLICE_BYTES) {
         struct send_wqe *wqe = send_wqe_at(qp, sender->next);
         enum verdict verdict;
 
@@ -103,30 +102,6 @@ static void run(struct transport_qp *qp)
         qp->ports->complete_send(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
         packets++;
         bytes += wqe->length;
-    }
-}
-
-void ud_send_run(struct transport_qp *qp)
-{
-    struct sender *sender = &qp->record->sender;
-
-    switch (qp_state(qp)) {
-    case IBV_QPS_RTS:
-        run(qp);
-        return;
-    case IBV_QPS_SQD:
-        if (sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed))
-            sender->waiting = SENDER_WAITS_IN_SQD;
-        return;
-    case IBV_QPS_SQE:
-    case IBV_QPS_ERR:
-        sender_flush(qp);
-        return;
-    case IBV_QPS_RESET:
-    case IBV_QPS_INIT:
-    case IBV_QPS_RTR:
-    case IBV_QPS_UNKNOWN:
-        return;
     }
 }
 
