@@ -7,6 +7,7 @@
 #include "base/rundown.h"
 #include "engine/internal.h"
 #include "object/device.h"
+#include "object/wq.h"
 #include "wire/opcode.h"
 
 /* Packets of one lane per call: bounds the time that its receive lock is held. */
@@ -189,6 +190,12 @@ static void fail_on_overrun(struct qp *qp, void *argument)
     qp_fail_on_overrun(qp);
 }
 
+static void fail_users_of_overrun_cqs(void)
+{
+    qp_for_each(fail_on_overrun, NULL);
+    wq_fail_on_overrun();
+}
+
 /* object_ports.cq_overrun: QP locks are held, so later. */
 void progress_cq_overrun(struct cq *cq)
 {
@@ -207,7 +214,7 @@ unsigned progress_run(void)
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
         atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire))
-        qp_for_each(fail_on_overrun, NULL);
+        fail_users_of_overrun_cqs();
     return packets;
 }
 

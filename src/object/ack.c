@@ -11,6 +11,7 @@
 #include "object/ports.h"
 #include "object/qp.h"
 #include "object/srq.h"
+#include "object/wq.h"
 
 /* How far acknowledgements may run ahead of events. Programs that acknowledge once per completion get here in
  * time (compat §9), and beyond half the counter's range "ahead" would read as "behind". */
@@ -110,6 +111,12 @@ void async_ack(const struct ibv_async_event *event)
         struct srq *srq = srq_of(event->element.srq);
 
         ack_account_add(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed, 1);
+        break;
+    }
+    case IBV_EVENT_WQ_FATAL: {
+        struct wq *wq = wq_of(event->element.wq);
+
+        ack_account_add(&wq->async_events, &wq->ibv.mutex, &wq->ibv.cond, &wq->ibv.events_completed, 1);
         break;
     }
     default: /* ports and the device count nothing (§9.2) */

@@ -12,6 +12,7 @@
 #include "object/ports.h"
 #include "object/segment.h"
 #include "object/stack.h"
+#include "object/wq.h"
 
 struct lock contexts_lock = LOCK_INIT;
 struct list contexts = {&contexts, &contexts};
@@ -100,5 +101,6 @@ void object_after_fork_in_child(void)
         list_init(node);
     list_init(&contexts);
     stacks_after_fork_in_child();
+    wq_after_fork_in_child();
     segment_after_fork_in_child();
 }

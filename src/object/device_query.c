@@ -81,7 +81,13 @@ void device_query(struct device_table *table, const struct device *device,
 
     ret_attributes->completion_timestamp_mask = UINT64_MAX;
     ret_attributes->hca_core_clock = NS_PER_S / 1000; /* kHz: timestamps count nanoseconds */
-    ret_attributes->device_cap_flags_ex = CAPABILITIES;
+    ret_attributes->device_cap_flags_ex = CAPABILITIES | IBV_DEVICE_PCI_WRITE_END_PADDING;
+    /* No QP type spreads over them: what there is to hash stays 0. */
+    ret_attributes->rss_caps.max_rwq_indirection_tables = LIMIT_IND_TABLES;
+    ret_attributes->rss_caps.max_rwq_indirection_table_size = LIMIT_IND_TABLE_SIZE;
+    ret_attributes->max_wq_type_rq = LIMIT_WQ;
+    ret_attributes->raw_packet_caps =
+        IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | IBV_RAW_PACKET_CAP_SCATTER_FCS | IBV_RAW_PACKET_CAP_DELAY_DROP;
     ret_attributes->cq_mod_caps.max_cq_count = LIMIT_CQ_MODERATION_COUNT;
     ret_attributes->cq_mod_caps.max_cq_period = LIMIT_CQ_MODERATION_PERIOD;
     ret_attributes->phys_port_cnt_ex = 1;

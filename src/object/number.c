@@ -27,16 +27,20 @@ DEFINE_POOL(pool_pds, LIMIT_PD, false);
 DEFINE_POOL(pool_cqs, LIMIT_CQ, false);
 DEFINE_POOL(pool_srqs, LIMIT_SRQ, false);
 DEFINE_POOL(pool_qps, LIMIT_QP, false);
+DEFINE_POOL(pool_wqs, LIMIT_WQ, false);
+DEFINE_POOL(pool_ind_tables, LIMIT_IND_TABLES, false);
 DEFINE_POOL(pool_keys, LIMIT_KEY_SLOTS, true);
 DEFINE_POOL(pool_contexts, 65536u, false);
 DEFINE_POOL(pool_channels, 65536u, false);
 DEFINE_POOL(pool_items, SEGMENT_ITEMS, false);
 
-static struct number_pool *const all_pools[] = {&pool_pds,  &pool_cqs,      &pool_srqs,     &pool_qps,
-                                                &pool_keys, &pool_contexts, &pool_channels, &pool_items};
+static struct number_pool *const all_pools[] = {
+    &pool_pds,        &pool_cqs,  &pool_srqs,     &pool_qps,      &pool_wqs,
+    &pool_ind_tables, &pool_keys, &pool_contexts, &pool_channels, &pool_items,
+};
 
 _Static_assert(LIMIT_PD % 64 == 0 && LIMIT_CQ % 64 == 0 && LIMIT_SRQ % 64 == 0 && LIMIT_QP % 64 == 0 &&
-                   LIMIT_KEY_SLOTS % 64 == 0,
+                   LIMIT_WQ % 64 == 0 && LIMIT_IND_TABLES % 64 == 0 && LIMIT_KEY_SLOTS % 64 == 0,
                "no bits beyond the limit");
 
 static void start(struct number_pool *pool)

@@ -29,7 +29,7 @@ static struct {
     int fd;
     uint64_t arena_offset, arena_size;
     struct arena arena;
-    struct segment_table keys, qps, cqs, srqs, pds, items, key_lives, stacks, modules;
+    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, key_lives, stacks, modules;
 } segment = {.fd = -1};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -48,6 +48,8 @@ static uint64_t place_tables(void)
     place(&segment.cqs, &offset, sizeof(struct cq_record), LIMIT_CQ);
     place(&segment.srqs, &offset, sizeof(struct srq_record), LIMIT_SRQ);
     place(&segment.pds, &offset, sizeof(struct pd_record), LIMIT_PD);
+    place(&segment.wqs, &offset, sizeof(struct wq_record), LIMIT_WQ);
+    place(&segment.ind_tables, &offset, sizeof(struct ind_table_record), LIMIT_IND_TABLES);
     place(&segment.items, &offset, sizeof(struct item_record), SEGMENT_ITEMS);
     place(&segment.key_lives, &offset, sizeof(struct life_record), LIMIT_KEY_SLOTS);
     place(&segment.stacks, &offset, sizeof(struct stack_record), SEGMENT_STACKS);
@@ -117,6 +119,8 @@ static void fill_header(struct segment_header *header)
     header->cqs = segment.cqs;
     header->srqs = segment.srqs;
     header->pds = segment.pds;
+    header->wqs = segment.wqs;
+    header->ind_tables = segment.ind_tables;
     header->items = segment.items;
     header->key_lives = segment.key_lives;
     header->stacks = segment.stacks;
@@ -217,6 +221,16 @@ struct srq_record *segment_srq(uint32_t number)
 struct pd_record *segment_pd(uint32_t number)
 {
     return (struct pd_record *)segment_at(segment.pds.offset) + number;
+}
+
+struct wq_record *segment_wq(uint32_t number)
+{
+    return (struct wq_record *)segment_at(segment.wqs.offset) + number;
+}
+
+struct ind_table_record *segment_ind_table(uint32_t number)
+{
+    return (struct ind_table_record *)segment_at(segment.ind_tables.offset) + number;
 }
 
 struct item_record *segment_item(uint32_t number)

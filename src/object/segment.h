@@ -8,6 +8,8 @@
  *   CQ records       LIMIT_CQ  x struct cq_record
  *   SRQ records      LIMIT_SRQ x struct srq_record
  *   PD records       LIMIT_PD  x struct pd_record
+ *   WQ records       LIMIT_WQ  x struct wq_record
+ *   tables of WQs    LIMIT_IND_TABLES x struct ind_table_record
  *   items            SEGMENT_ITEMS x struct item_record: objects without a queue
  *   key lives        LIMIT_KEY_SLOTS x struct life_record: who made an MR or MW, where that is recorded
  *   stacks           SEGMENT_STACKS x struct stack_record, 0 is none
@@ -52,7 +54,7 @@ struct segment_header {
     char program[64];          /* /proc/self/comm, for people */
     _Atomic uint32_t explains; /* stacks and times are recorded */
     uint32_t reserved;
-    struct segment_table keys, qps, cqs, srqs, pds, items, key_lives, stacks, modules;
+    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, key_lives, stacks, modules;
     uint64_t arena_offset, arena_size;
 };
 
@@ -62,7 +64,7 @@ enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DYING };
 struct pd_record {
     _Atomic uint32_t state;
     uint32_t context;
-    _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs */
+    _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs, WQs */
     uint32_t reserved;
     struct life_record life;
 };
@@ -83,7 +85,8 @@ struct cqe {
     uint32_t vendor_err;
     uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
     uint64_t wallclock_ns;
-    uint64_t reserved;
+    uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
+    uint16_t reserved[3];
 };
 _Static_assert(sizeof(struct cqe) == 64, "one cache line");
 
@@ -124,6 +127,26 @@ struct srq_record {
     _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
     uint64_t ring_offset;
     struct event_record events;
+    struct life_record life;
+};
+
+struct wq_record {
+    _Atomic uint32_t state;
+    uint32_t context, pd, cq;
+    _Atomic uint32_t users;    /* entries of indirection tables */
+    _Atomic uint32_t wq_state; /* enum ibv_wq_state */
+    uint32_t wqn;              /* one of the QP numbers: what its completions say */
+    uint32_t flags;            /* enum ibv_wq_flags */
+    struct receive_queue receive;
+    struct event_record events;
+    struct life_record life;
+};
+
+struct ind_table_record {
+    _Atomic uint32_t state;
+    uint32_t context;
+    uint32_t entries, reserved;
+    uint64_t offset; /* of the entries: numbers of WQs, 32 bits each */
     struct life_record life;
 };
 
@@ -176,6 +199,8 @@ struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);
 struct srq_record *segment_srq(uint32_t number);
 struct pd_record *segment_pd(uint32_t number);
+struct wq_record *segment_wq(uint32_t number);
+struct ind_table_record *segment_ind_table(uint32_t number);
 struct item_record *segment_item(uint32_t number);
 struct life_record *segment_key_life(uint32_t slot);
 struct stack_record *segment_stack(uint32_t number);
@@ -189,8 +214,8 @@ void *segment_at(uint64_t offset);
 
 /* Numbers of table entries: cyclic, so that a freed number is not reused soon. NO_OBJECT when full. */
 struct number_pool;
-extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_keys, pool_contexts, pool_channels,
-    pool_items;
+extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_wqs, pool_ind_tables, pool_keys,
+    pool_contexts, pool_channels, pool_items;
 uint32_t number_take(struct number_pool *pool);
 void number_return(struct number_pool *pool, uint32_t number);
 

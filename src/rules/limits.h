@@ -13,6 +13,9 @@
 #define LIMIT_SRQ                  65536u
 #define LIMIT_SRQ_WR               16384u
 #define LIMIT_SRQ_SGE              32u
+#define LIMIT_WQ                   65536u
+#define LIMIT_IND_TABLES           65536u
+#define LIMIT_IND_TABLE_SIZE       2048u
 #define LIMIT_PD                   65536u
 #define LIMIT_MR                   (1u << 18)
 #define LIMIT_MW                   (1u << 18)

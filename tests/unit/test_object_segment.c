@@ -38,6 +38,8 @@ static void header_describes_the_segment(void **state)
     assert_true(lies_within(header, &header->cqs, sizeof(struct cq_record), LIMIT_CQ));
     assert_true(lies_within(header, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ));
     assert_true(lies_within(header, &header->pds, sizeof(struct pd_record), LIMIT_PD));
+    assert_true(lies_within(header, &header->wqs, sizeof(struct wq_record), LIMIT_WQ));
+    assert_true(lies_within(header, &header->ind_tables, sizeof(struct ind_table_record), LIMIT_IND_TABLES));
     assert_int_equal(header->arena_offset + header->arena_size, header->total_size);
     assert_int_equal(fstat(segment_fd(), &file), 0);
     assert_int_equal(file.st_size, header->total_size);

@@ -103,7 +103,7 @@ int front_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 
 #define SUPPORTED_WC_FLAGS                                                                                   \
     (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                                           \
-     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN)
 #define SUPPORTED_FLAGS (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
 static struct cq *cq_of_extended(struct ibv_cq_ex *cq)
@@ -199,6 +199,11 @@ static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *cq)
     return cq_of_extended(cq)->current->wallclock_ns;
 }
 
+static uint16_t read_cvlan(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->vlan;
+}
+
 static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 {
     cq->start_poll = start_poll;
@@ -225,6 +230,8 @@ static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
         cq->read_completion_ts = read_completion_ts;
     if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
         cq->read_completion_wallclock_ns = read_completion_wallclock_ns;
+    if (wc_flags & IBV_WC_EX_WITH_CVLAN)
+        cq->read_cvlan = read_cvlan;
 }
 
 struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes)

@@ -88,6 +88,14 @@ struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 int front_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes);
 
+/* wq.c */
+struct ibv_wq *front_create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attributes);
+int front_modify_wq(struct ibv_wq *wq, struct ibv_wq_attr *attributes);
+int front_destroy_wq(struct ibv_wq *wq);
+struct ibv_rwq_ind_table *front_create_rwq_ind_table(struct ibv_context *context,
+                                                     struct ibv_rwq_ind_table_init_attr *attributes);
+int front_destroy_rwq_ind_table(struct ibv_rwq_ind_table *table);
+
 /* wr.c */
 void front_fill_wr_ops(struct ibv_qp_ex *qp);
 

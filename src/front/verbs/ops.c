@@ -87,6 +87,11 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->create_srq_ex = front_create_srq_ex;
     verbs->modify_qp_rate_limit = modify_qp_rate_limit;
     verbs->post_srq_ops = post_srq_ops;
+    verbs->create_wq = front_create_wq;
+    verbs->modify_wq = front_modify_wq;
+    verbs->destroy_wq = front_destroy_wq;
+    verbs->create_rwq_ind_table = front_create_rwq_ind_table;
+    verbs->destroy_rwq_ind_table = front_destroy_rwq_ind_table;
 
     UNSUPPORTED(verbs->advise_mr);
     UNSUPPORTED_OBJECT(verbs->alloc_null_mr);
@@ -103,11 +108,6 @@ void front_fill_ops(struct verbs_context *verbs)
     UNSUPPORTED_OBJECT(verbs->alloc_parent_domain);
     UNSUPPORTED(verbs->dealloc_td);
     UNSUPPORTED_OBJECT(verbs->alloc_td);
-    UNSUPPORTED(verbs->destroy_rwq_ind_table);
-    UNSUPPORTED_OBJECT(verbs->create_rwq_ind_table);
-    UNSUPPORTED(verbs->destroy_wq);
-    UNSUPPORTED(verbs->modify_wq);
-    UNSUPPORTED_OBJECT(verbs->create_wq);
     UNSUPPORTED(verbs->ibv_destroy_flow);
     UNSUPPORTED_OBJECT(verbs->ibv_create_flow);
     UNSUPPORTED_OBJECT(verbs->open_qp);
