@@ -24,16 +24,16 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STAGES = [
     ("gcc", "build", "gcc", [], None, 1),
     ("clang", "build-clang", "clang", [], ["unit", "sim", "abi"], 1),
-    ("asan", "build-asan", "gcc", ["-Db_sanitize=address,undefined"], ["unit", "sim", "process", "ring"], 4),
+    ("asan", "build-asan", "gcc", ["-Db_sanitize=address,undefined"], ["unit", "sim", "process", "ring", "stress"], 4),
     ("tsan", "build-tsan", "clang", ["-Db_sanitize=thread", "-Db_lundef=false"],
-     ["unit", "process"], 6),
+     ["unit", "behaviour", "stress"], 6),
 ]
 
 SANITIZER_ENV = {
     "asan": {"ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
              "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
-    "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:history_size=4:suppressions="
-                             + os.path.join(TOP, "scripts", "tsan.supp")},
+    "tsan": {"TSAN_OPTIONS": "atexit_sleep_ms=0:halt_on_error=1:second_deadlock_stack=1:history_size=4:suppressions="
+                             + os.path.join(TOP, "tests", "support", "tsan.supp")},
 }
 
 
@@ -218,9 +218,6 @@ def run_stage(tally, stage, directory, compiler, options, suites, multiplier, lo
         command += ["--no-suite", "long"]
     if stage != "gcc":
         command += ["--no-suite", "plain"]
-    # Many processes at once, under a sanitizer, take longer than `make check` may: check-long has the time.
-    if stage in SANITIZER_ENV and not long:
-        command += ["--no-suite", "stress"]
     if stage in SANITIZER_ENV and address_space_too_random():
         command += ["--wrapper", "setarch -R"]
     log = os.path.join(TOP, directory, "meson-logs", "testlog.json")
