@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Beginning and end of a sender: start, flush, reset, and what it takes back of what it lent. */
+#include <string.h>
+
+#include "transport/machine.h"
+
+void sender_start(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    const struct qp_attributes *attributes = &qp->record->attributes;
+
+    sender->next_psn = sender->unacked_psn = psn_make(attributes->sq_psn);
+    sender->retries_left = attributes->retry_count;
+    sender->rnr_retries_left = attributes->rnr_retry;
+    sender->waiting = SENDER_RUNS;
+    sender->read_gap_seen = false;
+}
+
+bool sender_is_drained(const struct transport_qp *qp)
+{
+    return qp->record->sender.completed == qp->record->sender.begun;
+}
+
+static void stop_timer(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (sender->timer_armed != SENDER_TIMER_NONE)
+        qp->ports->set_timer(qp, NS_NEVER);
+    sender->timer_armed = SENDER_TIMER_NONE;
+}
+
+/* Were requests by reference sent that nobody has acknowledged? Forgets it. */
+static bool take_lent(struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+    bool lent = false;
+
+    if (unlikely(qp->record->type == IBV_QPT_UD))
+        return false;
+    for (uint32_t i = sender->completed; i != sender->begun; i++) {
+        struct send_wqe *wqe = send_wqe_at(qp, i);
+
+        lent |= wqe->lent;
+        wqe->lent = false;
+    }
+    return lent;
+}
+
+void sender_revoke(struct transport_qp *qp)
+{
+    if (unlikely(take_lent(qp)))
+        qp->ports->revoke(qp);
+}
+
+void transport_revoke(struct transport_qp *qp)
+{
+    bool asked = take_lent(qp), answered = responder_take_lent(qp);
+
+    if (asked || answered)
+        qp->ports->revoke(qp);
+}
+
+void sender_flush(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+
+    sender_revoke(qp);
+    stop_timer(qp);
+    while (sender->completed != posted) {
+        uint32_t counter = sender->completed++;
+
+        qp->ports->complete_send(qp, send_wqe_at(qp, counter), counter, VERDICT_FLUSHED, 0);
+    }
+    sender->next = sender->begun = posted;
+    sender->next_offset = 0;
+    sender->reads_in_flight = sender->read_packets = sender->read_offset = sender->references_asked = 0;
+    sender->unacked_psn = sender->next_psn;
+    sender->waiting = SENDER_RUNS;
+}
+
+/* The counters in front are free-running, and `retired` is somebody else's. */
+#define COUNTERS offsetof(struct sender, next_psn)
+
+void sender_reset(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+
+    sender_revoke(qp);
+    stop_timer(qp);
+    memset((char *)sender + COUNTERS, 0, sizeof(*sender) - COUNTERS);
+    sender->next = sender->begun = sender->completed = posted;
+}
