@@ -1,117 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Links, and the owner's part: what object/ and engine/ do for transport. */
+/* The owner's part: what object/ and engine/ do for transport. */
 #include "sim_events.h"
 
 #include <errno.h>
-#include <stdio.h>
 
-/* --- links ---------------------------------------------------------------------------------------- */
-
-static struct sim_qp *find_qp(struct sim *sim, uint32_t qpn)
-{
-    for (unsigned i = 0; i < sim->qp_count; i++) {
-        if (sim->qps[i]->record.qpn == qpn)
-            return sim->qps[i];
-    }
-    return NULL;
-}
+/* --- references ----------------------------------------------------------------------------------- */
 
 static struct sim_qp *owner(struct transport_qp *transport)
 {
     return container_of(transport, struct sim_qp, transport);
-}
-
-static void put_on_link(struct sim_qp *from, const struct packet *packet, const struct iovec *gather,
-                        unsigned count, ns_t delay)
-{
-    struct sim_event event = {.kind = EVENT_PACKET, .qp = from, .packet = *packet};
-    size_t length = 0;
-
-    event.packet.reference_epoch = from->node->reference_epoch;
-
-    for (unsigned i = 0; i < count; i++)
-        length += gather[i].iov_len;
-    assert_true((packet->flags & PACKET_BY_REFERENCE) ? !count : length == packet->payload_length);
-    if (count) {
-        event.payload = malloc(length ? length : 1);
-        length = 0;
-        for (unsigned i = 0; i < count; i++) {
-            memcpy(event.payload + length, gather[i].iov_base, gather[i].iov_len);
-            length += gather[i].iov_len;
-        }
-    }
-    if (packet->reference_count) {
-        event.reference = malloc(packet->reference_count * sizeof(*event.reference));
-        memcpy(event.reference, packet->reference, packet->reference_count * sizeof(*event.reference));
-    }
-    from->in_flight++;
-    sim_push_event(from->node->sim, delay, event);
-}
-
-/* May chance hit this packet? A sender that keeps being hit would run out of retries, rightly. */
-static bool may_hit(struct sim *sim, struct sim_qp *from, const struct packet *packet)
-{
-    struct sim_qp *sender =
-        opcode_table[packet->opcode].properties & OPCODE_REQUEST ? from : find_qp(sim, packet->dest_qpn);
-
-    if (!sim->link.patience || !sender)
-        return true;
-    if (!psn_equal(sender->hits_at, sender->record.sender.unacked_psn)) {
-        sender->hits_at = sender->record.sender.unacked_psn;
-        sender->hits = 0;
-    }
-    if (sender->hits >= sim->link.patience)
-        return false;
-    sender->hits++;
-    return true;
-}
-
-static bool chance(struct sim *sim, unsigned percent)
-{
-    return percent && sim_below(sim, 100) < percent;
-}
-
-static int port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
-                     unsigned count, const struct path_address *to)
-{
-    struct sim_qp *qp = owner(transport);
-    struct sim *sim = qp->node->sim;
-    const struct sim_link *link = &sim->link;
-    uint64_t number = sim->packets++;
-    ns_t delay = link->delay;
-
-    if (sim->trace)
-        fprintf(stderr, "# %8llu  %u -> %u  %-32s psn %u flags %u syndrome %02x length %u\n",
-                (unsigned long long)sim->now, packet->src_qpn, packet->dest_qpn,
-                opcode_table[packet->opcode].name, packet->psn.value, packet->flags, packet->syndrome,
-                packet->payload_length);
-    if (link->capacity && qp->in_flight >= link->capacity) {
-        qp->blocked = true;
-        return -EAGAIN;
-    }
-    if (link->blackhole)
-        return link->properties.reliable ? -EHOSTUNREACH : (sim->lost++, 0);
-    if (link->properties.reliable) {
-        put_on_link(qp, packet, gather, count, delay);
-        return 0;
-    }
-    if ((number < 64 && (link->loss_mask >> number & 1)) ||
-        (chance(sim, link->loss_percent + link->corrupt_percent) && may_hit(sim, qp, packet))) {
-        sim->lost++; /* a corrupted packet fails its ICRC and is as good as lost */
-        return 0;
-    }
-    if (link->jitter)
-        delay += sim_below(sim, (uint32_t)link->jitter);
-    if (chance(sim, link->reorder_percent) && may_hit(sim, qp, packet)) {
-        delay += link->delay * (1 + sim_below(sim, 8));
-        sim->reordered++;
-    }
-    put_on_link(qp, packet, gather, count, delay);
-    if (chance(sim, link->duplicate_percent) && may_hit(sim, qp, packet)) {
-        put_on_link(qp, packet, gather, count, delay + sim_below(sim, 100000));
-        sim->duplicated++;
-    }
-    return 0;
 }
 
 static size_t copy_vectors(char *const *to, const size_t *to_length, unsigned to_count, char *const *from,
@@ -184,8 +81,8 @@ static int port_pull(struct transport_qp *transport, const struct packet *packet
         near_length[i] = to[i].iov_len;
     }
     sim->pulled += copy_vectors(near, near_length, to_count, far, far_length, packet->reference_count);
-    if (packet->reference_epoch == sim->node[!qp->node->number].reference_epoch &&
-        !(qp->record.type == IBV_QPT_RC && chance(sim, sim->link.void_percent)))
+    if (packet->reference_epoch == sim->arrives_from->reference_epoch &&
+        !(qp->record.type == IBV_QPT_RC && sim_chance(sim, sim->link.void_percent)))
         return 0;
     sim->voided++;
     for (unsigned i = 0; i < to_count; i++)
@@ -329,6 +226,7 @@ static void port_set_timer(struct transport_qp *transport, ns_t delay)
     struct sim_qp *qp = owner(transport);
 
     qp->timer_generation++;
+    qp->timer_changes++;
     qp->timer_runs = delay != NS_NEVER;
     if (qp->timer_runs)
         sim_push_event(qp->node->sim, delay,
@@ -345,7 +243,7 @@ static void port_lock(struct transport_qp *transport)
 }
 
 const struct transport_ports sim_ports = {
-    .send = port_send,
+    .send = sim_port_send,
     .pull = port_pull,
     .revoke = port_revoke,
     .complete_send = port_complete_send,
@@ -361,7 +259,7 @@ const struct transport_ports sim_ports = {
     .unlock_keys = port_lock,
 };
 
-static void kick_later(struct sim_qp *qp)
+void sim_kick_later(struct sim_qp *qp)
 {
     if (qp->kicked)
         return;
@@ -375,64 +273,21 @@ void sim_settle(struct sim_qp *qp, bool lazy)
     bool room = true;
 
     if (lazy && responder_owes_only_ack(&qp->transport)) {
-        kick_later(qp);
+        sim_kick_later(qp);
     } else {
         room = responder_run(&qp->transport);
         assert_true(room || qp->blocked);
         if (room && responder_owes(&qp->transport))
-            kick_later(qp);
+            sim_kick_later(qp);
     }
     if (sender_wants_to_run(&qp->transport))
-        kick_later(qp);
+        sim_kick_later(qp);
 }
 
 void sim_kick(struct sim_qp *qp)
 {
     sender_run(&qp->transport);
     sim_settle(qp, false);
-}
-
-/* What the engine says of a request that a state dropped. */
-static void say_dropped(struct sim_qp *by, const struct packet *packet)
-{
-    struct sim *sim = by->node->sim;
-    struct packet word = {
-        .opcode = OP_ACKNOWLEDGE,
-        .flags = PACKET_DROPPED,
-        .dest_qpn = packet->src_qpn,
-        .src_qpn = packet->dest_qpn,
-        .psn = packet->psn,
-    };
-
-    if (!sim->link.properties.reliable || !(opcode_table[packet->opcode].properties & OPCODE_REQUEST) ||
-        (by->record.type != IBV_QPT_RC && !(packet->flags & PACKET_BY_REFERENCE)))
-        return;
-    sim->silenced++;
-    put_on_link(by, &word, NULL, 0, sim->link.delay);
-}
-
-static void deliver(struct sim *sim, struct sim_event *event)
-{
-    struct packet *packet = &event->packet;
-    struct sim_qp *qp = find_qp(sim, packet->dest_qpn);
-
-    event->qp->in_flight--;
-    if (event->qp->blocked) {
-        event->qp->blocked = false;
-        kick_later(event->qp);
-    }
-    packet->payload = event->payload;
-    packet->reference = event->reference;
-    if (sim->on_packet)
-        sim->on_packet(sim, packet);
-    sim->delivered[packet->opcode & 31]++;
-    sim->piggybacked += !!(packet->flags & PACKET_HAS_ACK);
-    if (qp && !transport_receive(&qp->transport, packet))
-        say_dropped(qp, packet);
-    if (qp)
-        sim_settle(qp, qp->lazy_ack);
-    free(event->payload);
-    free(event->reference);
 }
 
 void sim_inject(struct sim_qp *qp, const struct packet *packet)
@@ -451,7 +306,7 @@ void sim_run_for(struct sim *sim, ns_t duration)
         sim->now = event.at;
         switch (event.kind) {
         case EVENT_PACKET:
-            deliver(sim, &event);
+            sim_deliver(sim, &event);
             break;
         case EVENT_TIMER:
             if (event.generation == event.qp->timer_generation && event.qp->timer_runs) {

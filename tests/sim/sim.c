@@ -27,6 +27,7 @@ const struct sim_link sim_wire = {
     .name = "wire",
     .properties = {.mtu = 1024},
     .delay = 5000,
+    .encoded = true,
 };
 
 /* --- clock and events ----------------------------------------------------------------------------- */
@@ -337,7 +338,7 @@ void sim_drop_packets(struct sim *sim)
     while (sim->events) {
         struct sim_event event = sim_pop_event(sim);
 
-        free(event.payload);
+        free(event.bytes);
         free(event.reference);
     }
 }

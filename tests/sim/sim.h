@@ -15,7 +15,16 @@
 #include "transport/qp.h"
 #include "wire/opcode.h"
 
-enum { SIM_DEPTH = 64, SIM_SGE = 8, SIM_INLINE = 256, SIM_LOG = 8192, SIM_RESOURCES = 16, SIM_PD = 7 };
+enum {
+    SIM_NODES = 8,
+    SIM_QPS = 32,
+    SIM_DEPTH = 64,
+    SIM_SGE = 8,
+    SIM_INLINE = 256,
+    SIM_LOG = 8192,
+    SIM_RESOURCES = 16,
+    SIM_PD = 7
+};
 
 struct sim_link {
     const char *name;
@@ -29,6 +38,9 @@ struct sim_link {
      * limit. */
     unsigned patience;
     bool blackhole;
+    bool encoded, ipv6; /* packets go as bytes with an ICRC, over IPv4 or IPv6 */
+    /* Into each adapter: bytes per microsecond and bytes that may wait; 0: no limit. */
+    uint32_t rate, queue;
 };
 
 /* Ready-made ones. */
@@ -62,7 +74,7 @@ struct sim_qp {
     uint32_t sent_before; /* where the counters began */
     unsigned comm_est, access_errors, request_errors, drained_count, sender_failures, responder_failures;
     ns_t failed_at;
-    uint64_t timer_generation;
+    uint64_t timer_generation, timer_changes;
     bool timer_runs;
     uint32_t in_flight; /* packets of ours on the link */
     bool blocked;       /* -EAGAIN was answered: to be run when there is room */
@@ -71,6 +83,7 @@ struct sim_qp {
     struct responder_resource resources[SIM_RESOURCES];
     unsigned hits; /* since unacked_psn moved last */
     psn_t hits_at;
+    void *user;
 };
 
 struct sim_node {
@@ -80,6 +93,7 @@ struct sim_node {
     struct key_table *keys;
     uint32_t next_slot;
     struct sim_buffer *buffers;
+    ns_t free_at; /* everything that is queued in front of the adapter has arrived */
 };
 
 /* Registered memory between guards. */
@@ -95,10 +109,11 @@ struct sim {
     ns_t now;
     uint64_t random;
     struct sim_link link;
-    uint64_t packets, lost, duplicated, reordered, pulled, voided, silenced;
+    uint64_t packets, lost, overflowed, duplicated, reordered, corrupted, pulled, voided, silenced;
     uint32_t next_qpn;
-    struct sim_node node[2];
-    struct sim_qp *qps[16];
+    struct sim_node node[SIM_NODES];
+    const struct sim_node *arrives_from; /* the packet that is being received */
+    struct sim_qp *qps[SIM_QPS];
     unsigned qp_count;
     struct sim_event *heap;
     size_t events, capacity;
@@ -106,11 +121,11 @@ struct sim {
     bool refuse_pull;    /* references are unreadable */
     bool made_up_memory; /* references lead nowhere, but can be read and written */
     bool trace;
-    void (*on_packet)(struct sim *sim, struct packet *packet); /* looks at or changes what is delivered */
+    void (*on_packet)(struct sim *sim, struct packet *packet);   /* looks at or changes what is delivered */
+    bool (*loses)(struct sim *sim, const struct packet *packet); /* says what a lossy link loses */
     void (*on_take)(struct sim_qp *qp);
     void (*on_sent)(struct sim_qp *qp, const struct sim_completion *completion);
     void (*on_received)(struct sim_qp *qp, const struct sim_completion *completion);
-    void *user;
     unsigned delivered[32]; /* packets by operation */
     unsigned piggybacked;
 };

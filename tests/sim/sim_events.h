@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Between sim.c and owner.c. */
+/* Between sim.c, owner.c and link.c. */
 #ifndef TESTS_SIM_SIM_EVENTS_H
 #define TESTS_SIM_SIM_EVENTS_H
 
@@ -13,8 +13,11 @@ struct sim_event {
     enum event_kind kind;
     struct sim_qp *qp; /* PACKET: who sent it */
     uint64_t generation;
+    struct sim_node *from, *to;
     struct packet packet;
-    unsigned char *payload;
+    unsigned char *bytes; /* payload; if the link encodes: all that UDP carries */
+    uint32_t length;
+    uint16_t identification;
     struct packet_reference *reference;
     void (*call)(struct sim *sim, void *argument);
     void *argument;
@@ -28,5 +31,12 @@ void sim_receives_push(struct sim_receives *receives, uint64_t wr_id, const stru
                        unsigned num_sge);
 /* The end of a batch. */
 void sim_settle(struct sim_qp *qp, bool lazy);
+void sim_kick_later(struct sim_qp *qp);
+
+struct sim_qp *sim_find_qp(struct sim *sim, uint32_t qpn);
+bool sim_chance(struct sim *sim, unsigned percent);
+int sim_port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
+                  unsigned count, const struct path_address *to);
+void sim_deliver(struct sim *sim, struct sim_event *event);
 
 #endif

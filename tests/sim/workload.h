@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Work in both directions of one connection, with a model of what must come of it: everything exactly once,
+/* Work in both directions of connections, with a model of what must come of it: everything exactly once,
  * in order, in the right place, and nothing elsewhere. */
 #ifndef TESTS_SIM_WORKLOAD_H
 #define TESTS_SIM_WORKLOAD_H
 
 #include "sim.h"
 
-enum { WORK_MAX = 256, WORK_LENGTH_MAX = 70000, WORK_RECEIVES = 48 };
+enum { WORK_MAX = 256, WORK_LENGTH_MAX = 70000, WORK_RECEIVES = 48, WORK_PAIRS = 12 };
 
 struct work_shape {
     unsigned requests;  /* of each direction */
@@ -52,7 +52,15 @@ struct work {
     uint32_t arena, receive_length;
 };
 
+/* A connection between two adapters, and its work. */
+struct work_pair {
+    struct work_shape shape;
+    unsigned node[2];
+};
+
 /* Posts, runs and checks; fails the test if anything is not as it must be. */
+void work_run_all(struct sim *sim, const struct work_pair *pairs, unsigned count);
+/* One connection. */
 void work_run(struct sim *sim, const struct work_shape *shape);
 
 #endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What carries packets: as they are, or as RoCEv2 bytes with an ICRC; at the speed of the adapter that they
+ * go to, through a queue of limited length. */
+#include "sim_events.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "wire/codec.h"
+#include "wire/icrc.h"
+#include "wire/ipudp.h"
+
+/* Around the UDP payload: Ethernet with FCS, preamble and gap, IPv4, UDP. */
+#define FRAME_LENGTH (38 + 20 + 8)
+bool sim_chance(struct sim *sim, unsigned percent)
+{
+    return percent && sim_below(sim, 100) < percent;
+}
+
+struct sim_qp *sim_find_qp(struct sim *sim, uint32_t qpn)
+{
+    for (unsigned i = 0; i < sim->qp_count; i++) {
+        if (sim->qps[i]->record.qpn == qpn)
+            return sim->qps[i];
+    }
+    return NULL;
+}
+
+/* --- bytes ---------------------------------------------------------------------------------------- */
+
+static struct icrc_path path_of(const struct sim *sim, const struct sim_node *from, const struct sim_node *to,
+                                uint16_t identification)
+{
+    struct icrc_path path = {
+        .source_port = 0xc000,
+        .destination_port = ROCE_UDP_PORT,
+        .identification = identification,
+        .dont_fragment = true,
+    };
+
+    if (!sim->link.ipv6)
+        path.source[10] = path.source[11] = path.destination[10] = path.destination[11] = 0xff;
+    path.source[15] = (uint8_t)(from->number + 1);
+    path.destination[15] = (uint8_t)(to->number + 1);
+    return path;
+}
+
+static void encode(struct sim *sim, struct sim_event *event)
+{
+    struct icrc_path path = path_of(sim, event->from, event->to, event->identification);
+    const struct packet *packet = &event->packet;
+    uint32_t length = codec_udp_payload_length(packet), covered = length - ICRC_LENGTH;
+    unsigned char *bytes = calloc(1, length);
+    size_t headers = codec_encode(packet, bytes);
+    uint32_t crc;
+
+    assert_int_equal(headers, opcode_table[packet->opcode].header_length);
+    assert_false(packet->flags & (PACKET_HAS_ACK | PACKET_BY_REFERENCE | PACKET_DROPPED));
+    if (packet->payload_length)
+        memcpy(bytes + headers, event->bytes, packet->payload_length);
+    crc = icrc_add_headers(icrc_begin(&path, length), bytes, headers);
+    icrc_store(icrc_add(crc, bytes + headers, covered - headers), bytes + covered);
+    free(event->bytes);
+    event->bytes = bytes;
+    event->length = length;
+}
+
+/* Up to three bits, which an ICRC always finds, but for those that routers may change. */
+static void corrupt(struct sim *sim, struct sim_event *event)
+{
+    for (unsigned bits = 1 + sim_below(sim, 3); bits; bits--)
+        event->bytes[sim_below(sim, event->length)] ^= (unsigned char)(1u << sim_below(sim, 8));
+}
+
+/* false: it has been changed on its way. */
+static bool decode(struct sim *sim, struct sim_event *event)
+{
+    struct icrc_path path = path_of(sim, event->from, event->to, event->identification);
+    struct packet_grh grh = event->packet.grh;
+
+    if (!icrc_check(&path, event->bytes, event->length))
+        return false;
+    assert_int_equal(codec_decode(event->bytes, event->length - ICRC_LENGTH, &event->packet), 0);
+    event->packet.grh = grh; /* of the IP header */
+    return true;
+}
+
+/* --- on the way ----------------------------------------------------------------------------------- */
+
+/* Takes a place in the queue in front of the adapter. false: there is none. */
+static bool queue_up(struct sim *sim, struct sim_event *event, ns_t *delay, bool may_be_dropped)
+{
+    const struct sim_link *link = &sim->link;
+    ns_t arrival = sim->now + *delay;
+    struct sim_node *to = event->to;
+    uint64_t queued;
+
+    if (!link->rate)
+        return true;
+    to->free_at = max_of(to->free_at, arrival);
+    queued = (to->free_at - arrival) * link->rate / 1000;
+    if (may_be_dropped && link->queue && queued + event->length > link->queue)
+        return false;
+    to->free_at += (event->length + FRAME_LENGTH) * 1000ull / link->rate;
+    *delay = to->free_at - sim->now;
+    return true;
+}
+
+static void free_event(struct sim_event *event)
+{
+    free(event->bytes);
+    free(event->reference);
+}
+
+static struct sim_event event_of(struct sim_qp *from, struct sim_node *to, const struct packet *packet,
+                                 const struct iovec *gather, unsigned count)
+{
+    struct sim *sim = from->node->sim;
+    struct sim_event event = {
+        .kind = EVENT_PACKET, .qp = from, .from = from->node, .to = to, .packet = *packet};
+
+    event.packet.reference_epoch = from->node->reference_epoch;
+    for (unsigned i = 0; i < count; i++)
+        event.length += (uint32_t)gather[i].iov_len;
+    assert_true((packet->flags & PACKET_BY_REFERENCE) ? !count : event.length == packet->payload_length);
+    if (count) {
+        size_t at = 0;
+
+        event.bytes = malloc(event.length ? event.length : 1);
+        for (unsigned i = 0; i < count; i++) {
+            memcpy(event.bytes + at, gather[i].iov_base, gather[i].iov_len);
+            at += gather[i].iov_len;
+        }
+    }
+    if (packet->reference_count) {
+        event.reference = malloc(packet->reference_count * sizeof(*event.reference));
+        memcpy(event.reference, packet->reference, packet->reference_count * sizeof(*event.reference));
+    }
+    if (sim->link.encoded) {
+        event.identification = (uint16_t)sim->packets;
+        encode(sim, &event);
+    }
+    return event;
+}
+
+static struct sim_event copy_of(const struct sim_event *event)
+{
+    struct sim_event copy = *event;
+
+    if (event->bytes) {
+        copy.bytes = malloc(event->length ? event->length : 1);
+        memcpy(copy.bytes, event->bytes, event->length);
+    }
+    copy.reference = NULL; /* of reliable links, where nothing is copied */
+    return copy;
+}
+
+static void put_on_link(struct sim *sim, struct sim_event event, ns_t delay)
+{
+    event.qp->in_flight++;
+    sim_push_event(sim, delay, event);
+}
+
+/* May chance hit this packet? A sender that keeps being hit would run out of retries, rightly. */
+static bool may_hit(struct sim *sim, struct sim_qp *from, const struct packet *packet)
+{
+    struct sim_qp *sender =
+        opcode_table[packet->opcode].properties & OPCODE_REQUEST ? from : sim_find_qp(sim, packet->dest_qpn);
+
+    if (!sim->link.patience || !sender || sender->record.type != IBV_QPT_RC)
+        return true;
+    if (!psn_equal(sender->hits_at, sender->record.sender.unacked_psn)) {
+        sender->hits_at = sender->record.sender.unacked_psn;
+        sender->hits = 0;
+    }
+    if (sender->hits >= sim->link.patience)
+        return false;
+    sender->hits++;
+    return true;
+}
+
+static void trace(const struct sim *sim, const struct packet *packet)
+{
+    fprintf(stderr, "# %8llu  %u -> %u  %-32s psn %u flags %u syndrome %02x length %u\n",
+            (unsigned long long)sim->now, packet->src_qpn, packet->dest_qpn,
+            opcode_table[packet->opcode].name, packet->psn.value, packet->flags, packet->syndrome,
+            packet->payload_length);
+}
+
+/* A link that may lose it. */
+static void send_lossy(struct sim_qp *qp, struct sim_event event, uint64_t number)
+{
+    struct sim *sim = qp->node->sim;
+    const struct sim_link *link = &sim->link;
+    const struct packet *packet = &event.packet;
+    ns_t delay = link->delay;
+    bool lost = (number < 64 && (link->loss_mask >> number & 1)) || (sim->loses && sim->loses(sim, packet)) ||
+                (sim_chance(sim, link->loss_percent) && may_hit(sim, qp, packet));
+
+    if (!lost && !queue_up(sim, &event, &delay, true)) {
+        lost = may_hit(sim, qp, packet) || !queue_up(sim, &event, &delay, false);
+        sim->overflowed += lost;
+    }
+    if (lost) {
+        sim->lost++;
+        free_event(&event);
+        return;
+    }
+    if (sim_chance(sim, link->corrupt_percent) && may_hit(sim, qp, packet))
+        corrupt(sim, &event);
+    if (link->jitter)
+        delay += sim_below(sim, (uint32_t)link->jitter);
+    if (sim_chance(sim, link->reorder_percent) && may_hit(sim, qp, packet)) {
+        delay += link->delay * (1 + sim_below(sim, 8));
+        sim->reordered++;
+    }
+    if (sim_chance(sim, link->duplicate_percent) && may_hit(sim, qp, packet)) {
+        put_on_link(sim, copy_of(&event), delay + sim_below(sim, 100000));
+        sim->duplicated++;
+    }
+    put_on_link(sim, event, delay);
+}
+
+int sim_port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
+                  unsigned count, const struct path_address *to)
+{
+    struct sim_qp *qp = container_of(transport, struct sim_qp, transport), *peer;
+    struct sim *sim = qp->node->sim;
+    const struct sim_link *link = &sim->link;
+    uint64_t number = sim->packets++;
+    struct sim_event event;
+
+    if (sim->trace)
+        trace(sim, packet);
+    if (link->capacity && qp->in_flight >= link->capacity) {
+        qp->blocked = true;
+        return -EAGAIN;
+    }
+    if (link->blackhole)
+        return link->properties.reliable ? -EHOSTUNREACH : (sim->lost++, 0);
+    peer = sim_find_qp(sim, packet->dest_qpn);
+    event = event_of(qp, peer ? peer->node : &sim->node[!qp->node->number], packet, gather, count);
+    if (link->properties.reliable)
+        put_on_link(sim, event, link->delay);
+    else
+        send_lossy(qp, event, number);
+    return 0;
+}
+
+/* --- arriving ------------------------------------------------------------------------------------- */
+
+/* What the engine says of a request that a state dropped. */
+static void say_dropped(struct sim_qp *by, struct sim_node *to, const struct packet *packet)
+{
+    struct sim *sim = by->node->sim;
+    struct packet word = {
+        .opcode = OP_ACKNOWLEDGE,
+        .flags = PACKET_DROPPED,
+        .dest_qpn = packet->src_qpn,
+        .src_qpn = packet->dest_qpn,
+        .psn = packet->psn,
+    };
+
+    if (!sim->link.properties.reliable || !(opcode_table[packet->opcode].properties & OPCODE_REQUEST) ||
+        (by->record.type != IBV_QPT_RC && !(packet->flags & PACKET_BY_REFERENCE)))
+        return;
+    sim->silenced++;
+    put_on_link(sim, event_of(by, to, &word, NULL, 0), sim->link.delay);
+}
+
+void sim_deliver(struct sim *sim, struct sim_event *event)
+{
+    struct packet *packet = &event->packet;
+    struct sim_qp *qp;
+
+    event->qp->in_flight--;
+    if (event->qp->blocked) {
+        event->qp->blocked = false;
+        sim_kick_later(event->qp);
+    }
+    if (sim->link.encoded && !decode(sim, event)) {
+        sim->corrupted++;
+        free_event(event);
+        return;
+    }
+    if (!sim->link.encoded)
+        packet->payload = event->bytes;
+    packet->reference = event->reference;
+    if (sim->on_packet)
+        sim->on_packet(sim, packet);
+    sim->delivered[packet->opcode & 31]++;
+    sim->piggybacked += !!(packet->flags & PACKET_HAS_ACK);
+    sim->arrives_from = event->from;
+    qp = sim_find_qp(sim, packet->dest_qpn);
+    if (qp && !transport_receive(&qp->transport, packet))
+        say_dropped(qp, event->from, packet);
+    if (qp)
+        sim_settle(qp, qp->lazy_ack);
+    free_event(event);
+}
