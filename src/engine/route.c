@@ -233,6 +233,11 @@ static void engine_set_timer(struct transport_qp *transport, ns_t delay)
     timers_set_qp(container_of(transport, struct qp, transport), delay);
 }
 
+static ns_t engine_now(struct transport_qp *transport)
+{
+    return sys_now();
+}
+
 static uint32_t engine_random(struct transport_qp *transport)
 {
     uint32_t bits;
@@ -456,6 +461,7 @@ const struct qp_ports engine_qp_ports = {
             .send = engine_send,
             .pull = engine_pull,
             .revoke = engine_revoke,
+            .now = engine_now,
             .set_timer = engine_set_timer,
             .random = engine_random,
         },

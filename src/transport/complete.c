@@ -35,6 +35,12 @@ static void skip_acknowledged(struct transport_qp *qp)
     }
 }
 
+static void question_answered(struct sender *sender)
+{
+    if (sender->questions)
+        sender->questions--;
+}
+
 bool sender_advance(struct transport_qp *qp, psn_t limit)
 {
     struct sender *sender = &qp->record->sender;
@@ -61,9 +67,9 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
             sender->unacked_psn = end;
             if (question) {
                 sender->reads_in_flight--;
-                sender->read_packets -= wqe->packets;
                 sender->references_asked -= wqe->by_reference;
                 sender->read_offset = 0;
+                question_answered(sender);
             }
         }
         sender->completed++;
@@ -71,7 +77,7 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
     }
     skip_acknowledged(qp);
     if (!psn_equal(before, sender->unacked_psn))
-        sender_progressed(qp);
+        sender_progressed(qp, psn_distance(before, sender->unacked_psn));
     if (unlikely(qp_state(qp) == IBV_QPS_SQD) && sender->completed != completed &&
         sender->completed == sender->begun)
         qp->ports->drained(qp);
@@ -100,11 +106,14 @@ static void go_on(struct transport_qp *qp)
     }
 }
 
-/* Is there a packet with this PSN that nobody has acknowledged? If not, the answer is a ghost
- * (IBA 9.7.5.1.1): an old one, or made up. */
-static bool is_outstanding(const struct sender *sender, psn_t psn)
+/* Is there a packet with this PSN on its way that nobody has acknowledged? If not, the answer is a ghost
+ * (IBA 9.7.5.1.1): an old one, of a former life of these numbers, or made up. */
+static bool is_outstanding(const struct transport_qp *qp, psn_t psn)
 {
-    return psn_distance(sender->unacked_psn, psn) < psn_distance(sender->unacked_psn, sender->next_psn);
+    const struct sender *sender = &qp->record->sender;
+    psn_t end = likely(qp->link.reliable) ? sender->next_psn : sender->sent_psn;
+
+    return psn_distance(sender->unacked_psn, psn) < psn_distance(sender->unacked_psn, end);
 }
 
 /* The responder has gone on behind a READ or atomic whose answer never came. */
@@ -113,11 +122,13 @@ static bool answer_is_missing(const struct sender *sender, psn_t acknowledged)
     return psn_diff(acknowledged, sender->unacked_psn) > 0;
 }
 
-static void retry_missing_answer(struct transport_qp *qp)
+/* `seen` came instead. What else is on its way behind the gap says no more than that; but if what follows the
+ * missing packet comes once more, that has been repeated, and got lost again. */
+static void retry_missing_answer(struct transport_qp *qp, psn_t seen)
 {
     struct sender *sender = &qp->record->sender;
 
-    if (sender->read_gap_seen)
+    if (sender->read_gap_seen && (qp->link.reliable || !psn_equal(seen, psn_add(sender->unacked_psn, 1))))
         return;
     sender->read_gap_seen = true;
     sender_retry(qp);
@@ -128,10 +139,10 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
     struct sender *sender = &qp->record->sender;
     psn_t limit = psn_add(psn, 1);
 
-    if (!is_outstanding(sender, psn) || !sender_advance(qp, limit))
+    if (!is_outstanding(qp, psn) || !sender_advance(qp, limit))
         return;
     if (unlikely(answer_is_missing(sender, limit)))
-        retry_missing_answer(qp);
+        retry_missing_answer(qp, psn);
     else
         go_on(qp);
 }
@@ -141,7 +152,7 @@ void sender_returned(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
 
-    if (!is_outstanding(sender, psn))
+    if (!is_outstanding(qp, psn))
         return;
     sender->unacked_psn = psn_add(psn, 1);
     sender_complete_unacknowledged(qp);
@@ -169,10 +180,10 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     struct sender *sender = &qp->record->sender;
     uint8_t code = SYNDROME_VALUE(packet->syndrome);
 
-    if (!is_outstanding(sender, packet->psn) || !sender_advance(qp, packet->psn))
+    if (!is_outstanding(qp, packet->psn) || !sender_advance(qp, packet->psn))
         return;
     if (answer_is_missing(sender, packet->psn)) {
-        retry_missing_answer(qp);
+        retry_missing_answer(qp, packet->psn);
         return;
     }
     if (SYNDROME_KIND(packet->syndrome) == SYNDROME_RNR) {
@@ -191,6 +202,18 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     }
 }
 
+/* The last acknowledgement may be said again, because there are credits now (IBA 9.7.7.2.2). */
+static void take_credits(struct transport_qp *qp, const struct packet *packet)
+{
+    bool repeated = psn_equal(psn_add(packet->psn, 1), qp->record->sender.unacked_psn);
+
+    if (!repeated && !is_outstanding(qp, packet->psn))
+        return;
+    window_credits(qp, packet);
+    if (repeated)
+        go_on(qp);
+}
+
 static void acknowledge(struct transport_qp *qp, const struct packet *packet)
 {
     if (qp->record->type == IBV_QPT_UC) {
@@ -199,6 +222,8 @@ static void acknowledge(struct transport_qp *qp, const struct packet *packet)
     }
     switch (SYNDROME_KIND(packet->syndrome)) {
     case SYNDROME_ACK:
+        if (unlikely(!qp->link.reliable))
+            take_credits(qp, packet);
         acknowledged(qp, packet->psn);
         return;
     case SYNDROME_RNR:
@@ -217,10 +242,10 @@ static struct send_wqe *question_of(struct transport_qp *qp, psn_t psn)
     struct sender *sender = &qp->record->sender;
     struct send_wqe *wqe;
 
-    if (!is_outstanding(sender, psn) || !sender_advance(qp, psn))
+    if (!is_outstanding(qp, psn) || !sender_advance(qp, psn))
         return NULL;
     if (answer_is_missing(sender, psn)) {
-        retry_missing_answer(qp); /* IBA 9.7.5.2.8: implied NAK */
+        retry_missing_answer(qp, psn); /* IBA 9.7.5.2.8: implied NAK */
         return NULL;
     }
     wqe = send_wqe_at(qp, sender->completed);
@@ -240,25 +265,26 @@ static void finish_answer(struct transport_qp *qp, psn_t psn)
     if (!sender_advance(qp, sender->unacked_psn))
         return;
     if (!psn_equal(before, sender->unacked_psn))
-        sender_progressed(qp);
+        sender_progressed(qp, 1);
     go_on(qp);
 }
 
 /* Is this the packet that has to come at this place of the answer? A request for the rest of a READ is
- * answered with a "first". */
+ * answered with a "first", and one for a part of it ends with a "last". */
 static bool response_fits(const struct transport_qp *qp, const struct send_wqe *wqe,
                           const struct packet *packet, uint32_t properties, uint32_t index)
 {
     uint32_t mtu = packet_mtu(qp, wqe);
     bool last = index + 1 == wqe->packets;
 
-    if (wqe->opcode != IBV_WR_RDMA_READ)
+    if (wqe->opcode != IBV_WR_RDMA_READ ||
+        ((properties & OPCODE_HAS_AETH) && SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK))
         return false;
     if (wqe->by_reference != !!(packet->flags & PACKET_BY_REFERENCE) ||
         (wqe->by_reference && gather_referenced(packet) != packet->payload_length))
         return false;
     if (!last)
-        return (properties & (OPCODE_FIRST | OPCODE_MIDDLE)) && packet->payload_length == mtu;
+        return ((properties & (OPCODE_FIRST | OPCODE_MIDDLE)) || wqe->ask) && packet->payload_length == mtu;
     return (properties & (OPCODE_LAST | OPCODE_ONLY)) && packet->payload_length == wqe->length - index * mtu;
 }
 
@@ -317,6 +343,10 @@ static void read_response(struct transport_qp *qp, const struct packet *packet, 
             return;
     }
     sender->read_offset = offset + packet->payload_length;
+    if (wqe->ask && index + 1 != wqe->packets && (index + 1) % wqe->ask == 0)
+        question_answered(sender);
+    if (unlikely(!qp->link.reliable) && (properties & OPCODE_HAS_AETH))
+        window_credits(qp, packet);
     finish_answer(qp, packet->psn);
 }
 
@@ -339,6 +369,8 @@ static void atomic_acknowledge(struct transport_qp *qp, const struct packet *pac
         return;
     }
     gather_place(&gather, &packet->original);
+    if (unlikely(!qp->link.reliable))
+        window_credits(qp, packet);
     finish_answer(qp, packet->psn);
 }
 

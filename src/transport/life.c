@@ -14,6 +14,7 @@ void sender_start(struct transport_qp *qp)
     sender->rnr_retries_left = attributes->rnr_retry;
     sender->waiting = SENDER_RUNS;
     sender->read_gap_seen = false;
+    window_start(qp);
 }
 
 bool sender_is_drained(const struct transport_qp *qp)
@@ -28,6 +29,7 @@ static void stop_timer(struct transport_qp *qp)
     if (sender->timer_armed != SENDER_TIMER_NONE)
         qp->ports->set_timer(qp, NS_NEVER);
     sender->timer_armed = SENDER_TIMER_NONE;
+    sender->timeout_left = 0;
 }
 
 /* Were requests by reference sent that nobody has acknowledged? Forgets it. */
@@ -75,8 +77,9 @@ void sender_flush(struct transport_qp *qp)
     }
     sender->next = sender->begun = posted;
     sender->next_offset = 0;
-    sender->reads_in_flight = sender->read_packets = sender->read_offset = sender->references_asked = 0;
-    sender->unacked_psn = sender->next_psn;
+    sender->reads_in_flight = sender->read_offset = sender->references_asked = 0;
+    sender->questions = 0;
+    sender->unacked_psn = sender->sent_psn = sender->next_psn;
     sender->waiting = SENDER_RUNS;
 }
 

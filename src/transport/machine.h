@@ -5,6 +5,7 @@
  *   life.c       a sender's start, flush and reset
  *   complete.c   answers -> send completions
  *   retry.c      timers, NAKs, going back
+ *   window.c     how much may be on its way where packets get lost
  *   responder.c  request -> checks -> memory, receive completion
  *   response.c   what is owed -> packets
  *   ud.c         datagrams, both directions
@@ -25,10 +26,8 @@
 
 #define DEFAULT_PKEY 0xffff
 
-/* Packets on their way on a link that may lose them; PSNs on their way on any link (psn_t compares half its
- * range). */
-#define WINDOW_PACKETS 128
-#define WINDOW_PSNS    (1u << 23)
+/* PSNs on their way on any link: psn_t compares half its range (IBA 9.7.2). */
+#define WINDOW_PSNS (1u << 23)
 
 static inline uint32_t psn_distance(psn_t from, psn_t to)
 {
@@ -121,6 +120,26 @@ static inline bool awaits_answer(const struct send_wqe *wqe)
     return wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
+/* --- window.c, on links that may lose packets ------------------------------------------------------- */
+
+void window_start(struct transport_qp *qp);
+/* So many PSNs, up to unacked_psn, have come to be acknowledged. */
+void window_acknowledged(struct transport_qp *qp, uint32_t psns);
+/* The peer misses a packet; or nobody has said anything for long. */
+void window_lost(struct transport_qp *qp);
+void window_expired(struct transport_qp *qp);
+/* The AETH of an acknowledgement, which is no NAK. */
+void window_credits(struct transport_qp *qp, const struct packet *answer);
+/* Gives a WQE that is begun its place among messages and cuts a READ into parts. */
+void window_number(struct transport_qp *qp, struct send_wqe *wqe);
+/* May what comes next of the WQE be transmitted? */
+enum sender_wait window_admits(const struct transport_qp *qp, const struct send_wqe *wqe);
+/* Packets that the request for what comes next of an answer asks for. */
+uint32_t window_ask(const struct transport_qp *qp, const struct send_wqe *wqe);
+bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe);
+/* What came next is on its way, stands for so many PSNs, and is to be acknowledged. */
+void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged);
+
 /* --- complete.c ----------------------------------------------------------------------------------- */
 
 /* Everything before `limit` is acknowledged: completes WQEs up to there, but not beyond an unanswered READ or
@@ -140,13 +159,15 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn);
 void sender_go_back(struct transport_qp *qp);
 /* Goes back and transmits. */
 void sender_repeat(struct transport_qp *qp);
-/* The same, and one retry is used up; or fails. */
+/* The same since packets were lost, and one retry is used up; or fails. */
 void sender_retry(struct transport_qp *qp);
 void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code);
-/* unacked_psn has moved: counters start again (verbs-contract §3.12). */
-void sender_progressed(struct transport_qp *qp);
+/* unacked_psn has moved by so many: counters start again (verbs-contract §3.12). */
+void sender_progressed(struct transport_qp *qp, uint32_t psns);
 /* A packet is on its way that may get lost. */
 void sender_arm(struct transport_qp *qp);
+/* The packet with this number asks for an acknowledgement, and is sent for the first time. */
+void sender_measure(struct transport_qp *qp, psn_t psn);
 
 /* The word that a packet by reference of UC was dropped: nobody reads our memory for it, or those before. */
 void sender_returned(struct transport_qp *qp, psn_t psn);
@@ -160,7 +181,7 @@ static inline void responder_accepted(struct responder *responder, uint32_t psns
     responder->acks_owed++;
     if (likely(!responder->nak_sent))
         return;
-    responder->nak_sent = false;
+    responder->nak_sent = NAK_NONE;
     /* The receiver was not ready when this packet came for the first time. A gap has closed, but what came
      * behind it is gone: that NAK still holds, of the next PSN. */
     if (responder->owed_syndrome != (SYNDROME_NAK << 5 | NAK_SEQUENCE))

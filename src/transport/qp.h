@@ -42,18 +42,35 @@ struct sender {
     psn_t unacked_psn;        /* oldest PSN without acknowledgement */
     uint32_t next_offset;     /* packets of WQE `next` already sent (this time) */
     uint32_t reads_in_flight; /* READs and atomics begun and not answered */
-    uint32_t read_packets;    /* PSNs of those */
     uint8_t retries_left, rnr_retries_left;
     uint8_t waiting;          /* enum sender_wait: why WQE `next` does not go on */
     uint8_t timer_armed;      /* enum sender_timer */
     uint8_t read_gap_seen;    /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
     uint8_t references_asked; /* READs among reads_in_flight that are answered by reference */
-    uint8_t reserved[2];
-    uint32_t read_offset;                              /* bytes of the oldest READ that have arrived */
+    uint8_t timer_moved;      /* the ACK timer was armed before the last acknowledgement or repetition */
+    uint8_t timeouts, probes; /* since unacked_psn moved */
+    uint32_t read_offset;     /* bytes of the oldest READ that have arrived */
     uint32_t retransmissions, rnr_naks, sequence_naks; /* statistics */
     /* Stamps that the owner writes, where times are recorded: */
     uint32_t waits_since; /* when `waiting` became what it is */
     uint32_t heard;       /* latest packet of the peer */
+    /* Of a link that may lose packets (window.c, retry.c): */
+    psn_t sent_psn;     /* end of what was ever transmitted or asked for */
+    psn_t recovery_psn; /* losses before it are known */
+    psn_t ssn, lsn;     /* last message begun; last that the responder has a receive for (IBA 9.7.7.2) */
+    uint16_t window, window_threshold, window_acked; /* packets */
+    uint16_t questions;                              /* READ requests and atomics asked and not answered */
+    uint8_t recovering;                              /* unacked_psn has not reached recovery_psn yet */
+    uint8_t probing; /* so many packets ask how things stand, others wait for the answer; 0: as many as may */
+    uint8_t limited; /* lsn is known */
+    uint8_t rtt_runs; /* a round trip is being measured: rtt_psn was sent at rtt_at and not repeated */
+    psn_t rtt_psn;
+    uint32_t rtt, rtt_deviation; /* ns, smoothed; rtt 0: none was measured */
+    psn_t repeated_psn;          /* where it went back to, at repeated_at */
+    ns_t rtt_at, repeated_at;
+    ns_t timer_delay,
+        timeout_left; /* of the ACK timer: when it fires next, and what is left of the timeout */
+    uint32_t expirations, probes_sent, congestions; /* statistics */
 };
 
 enum sender_wait {
@@ -97,7 +114,7 @@ struct responder {
     uint32_t msn;
     uint8_t message;                   /* enum responder_message: what is being received */
     uint8_t ack_owed;                  /* an acknowledgement up to expected_psn - 1 is due */
-    uint8_t nak_sent;                  /* one NAK per gap (IBA 9.7.5.2.8) */
+    uint8_t nak_sent;                  /* enum responder_nak: of the packet that is expected */
     uint8_t established;               /* COMM_EST was raised */
     uint32_t acks_owed;                /* packets that the owed acknowledgement covers */
     uint32_t offset;                   /* bytes of the current message already placed */
@@ -118,6 +135,9 @@ enum responder_message {
     MESSAGE_DISCARD, /* UC: the rest of a message that was given up; RC: the QP fails, every request is
                         dropped */
 };
+
+/* One NAK per gap (IBA 9.7.5.2.8), and none for what follows a packet that has to come again anyway. */
+enum responder_nak { NAK_NONE, NAK_OF_GAP, NAK_OF_PACKET };
 
 struct receive_queue {
     _Atomic uint32_t posted;
@@ -199,6 +219,8 @@ struct transport_ports {
     void (*responder_failed)(struct transport_qp *qp);
     /* The last send of a draining queue is done (SQD): the owner raises SQ_DRAINED if asked for. */
     void (*drained)(struct transport_qp *qp);
+    /* The time; asked for on links that may lose packets only, about twice per round trip. */
+    ns_t (*now)(struct transport_qp *qp);
     /* One timer per QP: calls sender_timer() after `delay`; NS_NEVER cancels. */
     void (*set_timer)(struct transport_qp *qp, ns_t delay);
     /* Unguessable bits for the key of a type 1 window. */
@@ -216,9 +238,13 @@ struct link_properties {
                                none */
     uint32_t reference_from;      /* message length from which by reference is chosen */
     uint32_t read_reference_from; /* the same of READs, which are answered so: by whom we can read */
-    bool reliable;       /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
+    uint16_t window; /* may lose packets: so many of a QP may be on their way at most (answers to its READs
+                        among them); 0: WINDOW_DEFAULT */
+    bool reliable;   /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
 };
+
+#define WINDOW_DEFAULT 128
 
 /* Of the port; any thread counts, relaxed. */
 struct port_counters {
@@ -244,7 +270,8 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
     return (struct send_wqe *)(qp->send_queue + (size_t)(counter & qp->send_mask) * qp->record->send_stride);
 }
 
-/* --- sender.c, life.c, retry.c -------------------------------------------------------------------- */
+/* --- sender.c, life.c, retry.c, window.c
+ * ---------------------------------------------------------------------------- */
 
 /* RTR -> RTS: first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
@@ -255,6 +282,9 @@ void sender_timer(struct transport_qp *qp);
 /* The link says that packets went nowhere (peer dead, no such QP, or its state drops): from now on the ACK
  * timer decides. */
 void sender_silence(struct transport_qp *qp);
+/* A router on the way to the peer has marked packets of this QP as having met congestion, and the peer says
+ * so (RoCEv2 congestion notification packet): the QP sends less for a while. */
+void transport_congested(struct transport_qp *qp);
 /* Completes every outstanding send with VERDICT_FLUSHED, in order. */
 void sender_flush(struct transport_qp *qp);
 /* Takes back what packets by reference, requests and answers, lend to the peer: the owner calls it before the

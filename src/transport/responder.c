@@ -80,9 +80,13 @@ static cold_path bool rc_out_of_sequence(struct request *request, int32_t distan
         responder->duplicates++;
         responder_repeat(request->qp, request->packet, request->properties);
     } else {
+        /* Behind a gap that was told of, what follows the missing packet comes once more: it has been
+         * repeated, and got lost again. Nobody else would tell before the requester's timer. */
+        bool again = distance == 1 && responder->nak_sent == NAK_OF_GAP && !request->qp->link.reliable;
+
         responder->drops++;
-        if (!responder->nak_sent) {
-            responder->nak_sent = true;
+        if (responder->nak_sent == NAK_NONE || again) {
+            responder->nak_sent = NAK_OF_GAP;
             responder->owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
         }
     }
@@ -159,7 +163,7 @@ static cold_path bool not_ready(struct request *request)
         return false;
     }
     /* Packets behind this one are out of sequence until it is repeated: no NAK for those. */
-    responder->nak_sent = true;
+    responder->nak_sent = NAK_OF_PACKET;
     responder->owed_syndrome =
         (uint8_t)(SYNDROME_RNR << 5 | (request->qp->record->attributes.min_rnr_timer & 0x1f));
     return false;
@@ -271,14 +275,14 @@ static bool pull(struct request *request, struct gather *gather, bool spun_on)
     if (error == -ESTALE) {
         /* Some QP over there gave up what it had lent. If it was not this one's peer, it repeats the packet.
          * What an RDMA WRITE has placed here is undefined then, like all that it did not come to tell of. */
-        qp->record->responder.nak_sent = true;
+        qp->record->responder.nak_sent = NAK_OF_PACKET;
         qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
         return false;
     }
     /* What the initiator referred to cannot be read: its fault, which a link that copies would have found on
      * its side. So nothing happens here but that it is told, with the code that it cannot mistake
      * (complete.c). */
-    qp->record->responder.nak_sent = true;
+    qp->record->responder.nak_sent = NAK_OF_PACKET;
     qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
     return false;
 }
@@ -503,7 +507,7 @@ static bool receive_answer(struct transport_qp *qp, const struct packet *packet,
             sender_returned(qp, packet->psn);
         else
             sender_silence(qp);
-    } else if (qp->record->type == IBV_QPT_RC || packet->opcode == OP_ACKNOWLEDGE) {
+    } else if (qp->record->type == IBV_QPT_RC || (qp->link.reliable && packet->opcode == OP_ACKNOWLEDGE)) {
         sender_receive(qp, packet, properties);
     }
     return true;

@@ -2,28 +2,128 @@
 /* Go-back-N: what the sender does when packets are lost, the receiver is not ready, or nobody answers
  * (verbs-contract §3.11, §3.12).
  *
- * On a link that may lose packets the local ACK timer runs whenever something is unacknowledged. On one that
- * loses nothing it runs only after somebody said that packets went nowhere: a peer that is merely slow is
- * never suspected. */
+ * On a link that may lose packets the local ACK timer runs whenever something is unacknowledged. It is not
+ * set back with every acknowledgement: when it runs out and there were some, it is armed anew, so that it
+ * expires between one and two timeouts T after the last, where IBA allows T to 4 T (9.7.6.1.3). Repetitions
+ * in vain wait for T, 2 T and then 3 T, and a bit more, because what does not get through may be in the way
+ * of others.
+ *
+ * T is made for long paths and counts in tens of milliseconds, and what is lost at the end of a burst is
+ * missed by nobody. So a QP whose peer has answered before probes: after a few round trips without a word it
+ * repeats one packet, which does not count as a retry, and goes on according to the answer. To the responder
+ * that is a duplicate as any other.
+ *
+ * On a link that loses nothing the timer runs only after somebody said that packets went nowhere: a peer that
+ * is merely slow is never suspected. */
 #include "rules/timing.h"
 #include "transport/machine.h"
 
+/* One timer interrupt per active QP in this time is cheap; a processor that the peer has to wait for often
+ * comes later. */
+#define PROBE_LEAST  NS_PER_MS
+#define PROBES_MOST  2
+#define RTT_GUESS    ((uint32_t)NS_PER_MS)
+#define BACKOFF_MOST 3u /* times T */
+
 static void set_timer(struct transport_qp *qp, enum sender_timer timer, ns_t delay)
 {
-    qp->record->sender.timer_armed = (uint8_t)timer;
+    struct sender *sender = &qp->record->sender;
+
+    sender->timer_armed = (uint8_t)timer;
+    if (timer != SENDER_TIMER_ACK)
+        sender->timeout_left = 0;
     qp->ports->set_timer(qp, delay);
 }
 
+/* --- round trips ---------------------------------------------------------------------------------- */
+
+void sender_measure(struct transport_qp *qp, psn_t psn)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (sender->rtt_runs)
+        return;
+    sender->rtt_runs = true;
+    sender->rtt_psn = psn;
+    sender->rtt_at = qp->ports->now(qp);
+}
+
+/* RFC 6298. */
+static void measured(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t rtt, error;
+
+    if (!sender->rtt_runs && !sender->rtt)
+        sender->rtt = sender->rtt_deviation = RTT_GUESS; /* every packet so far had to be repeated */
+    if (!sender->rtt_runs || psn_diff(sender->unacked_psn, sender->rtt_psn) <= 0)
+        return;
+    sender->rtt_runs = false;
+    rtt = (uint32_t)min_of(qp->ports->now(qp) - sender->rtt_at, 4 * NS_PER_S) + 1;
+    if (!sender->rtt) {
+        sender->rtt = rtt;
+        sender->rtt_deviation = rtt / 2;
+        return;
+    }
+    error = rtt > sender->rtt ? rtt - sender->rtt : sender->rtt - rtt;
+    sender->rtt_deviation = sender->rtt_deviation - sender->rtt_deviation / 4 + error / 4;
+    sender->rtt = sender->rtt - sender->rtt / 8 + rtt / 8;
+}
+
+/* --- timer ---------------------------------------------------------------------------------------- */
+
+/* Those that failed together shall not try again together: up to a quarter more. */
+static ns_t back_off(struct transport_qp *qp, ns_t timeout)
+{
+    timeout *= min_of(qp->record->sender.timeouts + 0u, BACKOFF_MOST);
+    return timeout + (timeout >> 12) * (qp->ports->random(qp) & 1023);
+}
+
+static ns_t ack_timeout(struct transport_qp *qp)
+{
+    ns_t timeout = timing_ack_timeout(qp->record->attributes.timeout);
+
+    if (timeout == NS_NEVER || qp->link.reliable || !qp->record->sender.timeouts)
+        return timeout;
+    return back_off(qp, timeout);
+}
+
+static ns_t probe_delay(const struct sender *sender)
+{
+    if (!sender->rtt || sender->timeouts || sender->probes == PROBES_MOST)
+        return NS_NEVER;
+    return max_of(sender->rtt + 4ull * sender->rtt_deviation, PROBE_LEAST) << sender->probes;
+}
+
+/* Code 0: no timer, for ever (the timer is "armed" all the same: nothing else is to arm one). */
 static void set_ack_timer(struct transport_qp *qp)
 {
-    /* Code 0: no timer, for ever (the timer is "armed" all the same: nothing else is to arm one). */
-    set_timer(qp, SENDER_TIMER_ACK, timing_ack_timeout(qp->record->attributes.timeout));
+    struct sender *sender = &qp->record->sender;
+    ns_t delay = sender->timeout_left;
+
+    if (delay != NS_NEVER && !qp->link.reliable)
+        delay = min_of(delay, probe_delay(sender));
+    sender->timer_delay = delay;
+    sender->timer_moved = false;
+    set_timer(qp, SENDER_TIMER_ACK, delay);
+}
+
+static void start_ack_timer(struct transport_qp *qp)
+{
+    qp->record->sender.timeout_left = ack_timeout(qp);
+    set_ack_timer(qp);
 }
 
 void sender_arm(struct transport_qp *qp)
 {
-    if (qp->record->sender.timer_armed == SENDER_TIMER_NONE)
-        set_ack_timer(qp);
+    const struct sender *sender = &qp->record->sender;
+
+    if (sender->timer_armed != SENDER_TIMER_NONE)
+        return;
+    if (sender->timeout_left)
+        set_ack_timer(qp); /* it has sent a probe */
+    else
+        start_ack_timer(qp);
 }
 
 static bool has_outstanding(const struct sender *sender)
@@ -31,17 +131,25 @@ static bool has_outstanding(const struct sender *sender)
     return sender->completed != sender->begun;
 }
 
-void sender_progressed(struct transport_qp *qp)
+void sender_progressed(struct transport_qp *qp, uint32_t psns)
 {
     struct sender *sender = &qp->record->sender;
 
     sender->retries_left = qp->record->attributes.retry_count;
     sender->rnr_retries_left = qp->record->attributes.rnr_retry;
     sender->read_gap_seen = false;
+    if (unlikely(!qp->link.reliable)) {
+        window_acknowledged(qp, psns);
+        measured(qp);
+        sender->timeouts = sender->probes = 0;
+        sender->timer_moved = true;
+        if (sender->waiting != SENDER_WAITS_FOR_RETRY)
+            return;
+    }
     if (likely(sender->timer_armed != SENDER_TIMER_ACK))
         return;
     if (has_outstanding(sender)) {
-        set_ack_timer(qp);
+        start_ack_timer(qp);
         return;
     }
     set_timer(qp, SENDER_TIMER_NONE, NS_NEVER);
@@ -58,7 +166,22 @@ void sender_go_back(struct transport_qp *qp)
     if (has_outstanding(sender))
         sender->next_offset = psn_distance(send_wqe_at(qp, sender->next)->first_psn, sender->unacked_psn);
     sender->retransmissions++;
+    sender->rtt_runs = false;
     sender->waiting = SENDER_RUNS;
+    if (unlikely(!qp->link.reliable)) {
+        sender->repeated_psn = sender->unacked_psn;
+        sender->repeated_at = qp->ports->now(qp);
+    }
+}
+
+/* Somebody misses what has just been repeated: sooner than a round trip later that is said of what was on its
+ * way before. */
+static bool is_stale(struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    return !qp->link.reliable && psn_equal(sender->repeated_psn, sender->unacked_psn) &&
+           qp->ports->now(qp) - sender->repeated_at < sender->rtt - sender->rtt / 8;
 }
 
 void sender_repeat(struct transport_qp *qp)
@@ -67,24 +190,64 @@ void sender_repeat(struct transport_qp *qp)
 
     if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
         return; /* it goes back to the same place, but not before the receiver is ready */
-    if (sender->timer_armed != SENDER_TIMER_NONE)
+    if (!qp->link.reliable)
+        sender->timer_moved = true;
+    else if (sender->timer_armed != SENDER_TIMER_NONE)
         set_timer(qp, SENDER_TIMER_NONE, NS_NEVER);
     sender_go_back(qp);
     sender_run(qp);
 }
 
-void sender_retry(struct transport_qp *qp)
+/* false: it was the last one. */
+static bool use_retry(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
-    if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
-        return; /* as above */
     if (!sender->retries_left) {
         sender_fail_oldest(qp, VERDICT_RETRY_EXCEEDED);
-        return;
+        return false;
     }
     sender->retries_left--;
+    return true;
+}
+
+void sender_retry(struct transport_qp *qp)
+{
+    if (qp->record->sender.waiting == SENDER_WAITS_FOR_RNR_TIMER)
+        return; /* as above */
+    if (is_stale(qp) || !use_retry(qp))
+        return;
+    window_lost(qp);
+    /* What is on its way behind the gap is in the way of what is repeated, and the answer comes behind all of
+     * it. One more packet, so that it is missed if the first is lost again. */
+    qp->record->sender.probing = 2;
     sender_repeat(qp);
+}
+
+static void probe(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    sender->probes++;
+    sender->probes_sent++;
+    window_lost(qp);
+    sender_go_back(qp);
+    sender->probing = 1;
+    sender_run(qp);
+}
+
+static void expired(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    sender->expirations++;
+    if (!use_retry(qp))
+        return;
+    window_expired(qp);
+    if (sender->timeouts != UINT8_MAX)
+        sender->timeouts++;
+    sender_go_back(qp);
+    sender_run(qp);
 }
 
 void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code)
@@ -101,8 +264,24 @@ void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code)
         sender->rnr_retries_left--;
     }
     sender_go_back(qp);
+    sender->probing = 1;
     sender->waiting = SENDER_WAITS_FOR_RNR_TIMER;
     set_timer(qp, SENDER_TIMER_RNR, timing_rnr(timer_code));
+}
+
+static void not_acknowledged(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (sender->timer_moved) {
+        start_ack_timer(qp);
+        return;
+    }
+    sender->timeout_left -= sender->timer_delay;
+    if (sender->timeout_left)
+        probe(qp);
+    else
+        expired(qp);
 }
 
 void sender_timer(struct transport_qp *qp)
@@ -116,8 +295,11 @@ void sender_timer(struct transport_qp *qp)
         return; /* it ran out while it was being cancelled */
     case SENDER_TIMER_ACK:
         if (has_outstanding(sender)) {
-            sender_retry(qp);
-        } else if (sender->waiting == SENDER_WAITS_FOR_RETRY) {
+            not_acknowledged(qp);
+            return;
+        }
+        sender->timeout_left = 0;
+        if (sender->waiting == SENDER_WAITS_FOR_RETRY) {
             sender->waiting = SENDER_RUNS;
             sender_run(qp);
         }

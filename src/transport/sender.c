@@ -152,6 +152,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
         return false;
     wqe->verdict = VERDICT_OK;
     wqe->by_reference = wqe->lent = false;
+    wqe->ask = 0;
     wqe->packets = 0;
     verdict = check_kind(qp, wqe, kind);
     if (likely(verdict == VERDICT_OK))
@@ -176,9 +177,10 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     sender->next_psn = psn_add(sender->next_psn, packets);
     if (awaits_answer(wqe)) {
         sender->reads_in_flight++;
-        sender->read_packets += packets;
         sender->references_asked += wqe->by_reference;
     }
+    if (unlikely(!qp->link.reliable))
+        window_number(qp, wqe);
     return true;
 }
 
@@ -202,14 +204,15 @@ static void clear_ack(struct responder *responder)
     responder->acks_owed = 0;
 }
 
-static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet)
+static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, uint32_t asked,
+                              struct packet *packet)
 {
-    uint32_t offset = qp->record->sender.next_offset * packet_mtu(qp, wqe);
+    uint32_t at = qp->record->sender.next_offset, mtu = packet_mtu(qp, wqe), offset = at * mtu;
     unsigned ignored;
 
     packet->rkey = wqe->rkey;
     packet->address = wqe->remote_address + offset;
-    packet->dma_length = wqe->length - offset;
+    packet->dma_length = at + asked == wqe->packets ? wqe->length - offset : asked * mtu;
     if (wqe->by_reference)
         packet->flags |= PACKET_BY_REFERENCE;
     /* Not needed before the answer comes, but an answer without a place is worth no question. */
@@ -232,6 +235,11 @@ static enum verdict fill_atomic(struct transport_qp *qp, struct send_wqe *wqe, s
                         true, &gather);
 }
 
+static bool wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe, bool last)
+{
+    return qp->record->type == IBV_QPT_RC && (last || window_wants_ack(qp, wqe));
+}
+
 /* Opcode, and what only the ends of a message carry. */
 static inline void fill_message(struct transport_qp *qp, const struct send_wqe *wqe,
                                 const struct request_form *form, struct packet *packet)
@@ -246,15 +254,14 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
         packet->dma_length = wqe->length;
     }
     if (last) {
-        packet->flags |= PACKET_ACK_REQUEST;
         if ((wqe->flags & WQE_SOLICITED) && wqe->opcode != IBV_WR_RDMA_WRITE &&
             wqe->opcode != IBV_WR_ATOMIC_WRITE)
             packet->flags |= PACKET_SOLICITED;
         packet->imm_data = wqe->imm_or_rkey;
         packet->invalidate_rkey = wqe->imm_or_rkey;
-    } else if (!(packet->psn.value % (WINDOW_PACKETS / 4))) {
-        packet->flags |= PACKET_ACK_REQUEST; /* a message longer than the window has to get on */
     }
+    if (likely(qp->link.reliable) ? last : wants_ack(qp, wqe, last))
+        packet->flags |= PACKET_ACK_REQUEST;
 }
 
 /* Hands over one packet with its payload, after the last checks. -EPROTO: failed here. */
@@ -311,14 +318,14 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 }
 
 static int transmit_question(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
-                             struct packet *packet)
+                             uint32_t asked, struct packet *packet)
 {
     enum verdict verdict;
 
     packet->opcode |= form->only;
     packet->flags |= PACKET_ACK_REQUEST;
     if (form->kind == REQUEST_READ)
-        verdict = fill_read(qp, wqe, packet);
+        verdict = fill_read(qp, wqe, asked, packet);
     else
         verdict = fill_atomic(qp, wqe, packet);
     if (verdict != VERDICT_OK) {
@@ -334,6 +341,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     struct qp_record *record = qp->record;
     struct sender *sender = &record->sender;
     bool question = form->kind == REQUEST_READ || form->kind == REQUEST_ATOMIC;
+    uint32_t psns = question ? window_ask(qp, wqe) : 1;
     struct packet packet;
     bool acknowledges;
     int error;
@@ -346,27 +354,21 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     packet.psn = psn_add(wqe->first_psn, sender->next_offset);
     packet.dest_ifindex = record->attributes.path.destination_ifindex;
     acknowledges = add_ack(qp, &packet);
-    error = question ? transmit_question(qp, wqe, form, &packet) : transmit_message(qp, wqe, form, &packet);
+    error =
+        question ? transmit_question(qp, wqe, form, psns, &packet) : transmit_message(qp, wqe, form, &packet);
 
     if (unlikely(error && error != -EHOSTUNREACH))
         return error;
     if (acknowledges)
         clear_ack(&record->responder);
-    if (question || ++sender->next_offset == wqe->packets) {
+    if (unlikely(!qp->link.reliable))
+        window_sent(qp, wqe, psns, packet.flags & PACKET_ACK_REQUEST);
+    sender->next_offset += psns;
+    if (sender->next_offset == wqe->packets) {
         sender->next_offset = 0;
         sender->next++;
     }
     return error;
-}
-
-static bool window_is_full(const struct transport_qp *qp, const struct send_wqe *wqe)
-{
-    const struct sender *sender = &qp->record->sender;
-    uint32_t ahead = psn_distance(sender->unacked_psn, psn_add(wqe->first_psn, sender->next_offset));
-
-    /* PSNs of READ answers are not packets of ours; a READ that is partly answered is counted as a whole, in
-     * our favour. */
-    return ahead >= WINDOW_PACKETS + sender->read_packets;
 }
 
 /* UC: nobody answers for bytes that are copied; buffers that are only referred to are lent until the peer
@@ -393,7 +395,7 @@ bool sender_complete_unacknowledged(struct transport_qp *qp)
 static void run(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
-    bool reliable = qp->link.reliable, uc = qp->record->type == IBV_QPT_UC;
+    bool uc = qp->record->type == IBV_QPT_UC, windowed = !qp->link.reliable && !uc;
     uint32_t packets = 0, bytes = 0;
 
     sender->waiting = SENDER_RUNS;
@@ -416,9 +418,10 @@ static void run(struct transport_qp *qp, uint32_t limit)
             packets++;
             continue;
         }
-        if (!reliable && !uc && window_is_full(qp, wqe)) {
-            sender->waiting = SENDER_WAITS_FOR_WINDOW;
-            return;
+        if (windowed) {
+            sender->waiting = (uint8_t)window_admits(qp, wqe);
+            if (sender->waiting != SENDER_RUNS)
+                return;
         }
         packets++;
         if (!wqe->by_reference && !awaits_answer(wqe))
@@ -437,7 +440,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
             if (!uc)
                 return;
         }
-        if (!reliable && !uc)
+        if (windowed)
             sender_arm(qp);
         if (uc && !sender_complete_unacknowledged(qp))
             return;

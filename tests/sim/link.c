@@ -12,6 +12,9 @@
 
 /* Around the UDP payload: Ethernet with FCS, preamble and gap, IPv4, UDP. */
 #define FRAME_LENGTH (38 + 20 + 8)
+/* One notification of congestion per QP in this time, as adapters do it. */
+#define CONGESTION_INTERVAL (50 * NS_PER_US)
+
 bool sim_chance(struct sim *sim, unsigned percent)
 {
     return percent && sim_below(sim, 100) < percent;
@@ -101,6 +104,7 @@ static bool queue_up(struct sim *sim, struct sim_event *event, ns_t *delay, bool
     queued = (to->free_at - arrival) * link->rate / 1000;
     if (may_be_dropped && link->queue && queued + event->length > link->queue)
         return false;
+    event->marked = link->mark && queued > link->mark;
     to->free_at += (event->length + FRAME_LENGTH) * 1000ull / link->rate;
     *delay = to->free_at - sim->now;
     return true;
@@ -268,6 +272,22 @@ static void say_dropped(struct sim_qp *by, struct sim_node *to, const struct pac
     put_on_link(sim, event_of(by, to, &word, NULL, 0), sim->link.delay);
 }
 
+/* The adapter of the destination tells the sender of what stood in a long queue (RoCEv2 congestion
+ * management, IBA annex A17.9). */
+static void notify_congestion(struct sim *sim, const struct sim_event *event)
+{
+    if (!event->marked || sim->now < event->qp->congestion_at)
+        return;
+    event->qp->congestion_at = sim->now + CONGESTION_INTERVAL;
+    sim_push_event(sim, sim->link.delay, (struct sim_event){.kind = EVENT_CONGESTION, .qp = event->qp});
+}
+
+void sim_congestion(struct sim_event *event)
+{
+    event->qp->congestions++;
+    transport_congested(&event->qp->transport);
+}
+
 void sim_deliver(struct sim *sim, struct sim_event *event)
 {
     struct packet *packet = &event->packet;
@@ -283,6 +303,7 @@ void sim_deliver(struct sim *sim, struct sim_event *event)
         free_event(event);
         return;
     }
+    notify_congestion(sim, event);
     if (!sim->link.encoded)
         packet->payload = event->bytes;
     packet->reference = event->reference;

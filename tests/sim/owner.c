@@ -233,6 +233,11 @@ static void port_set_timer(struct transport_qp *transport, ns_t delay)
                        (struct sim_event){.kind = EVENT_TIMER, .qp = qp, .generation = qp->timer_generation});
 }
 
+static ns_t port_now(struct transport_qp *transport)
+{
+    return owner(transport)->node->sim->now;
+}
+
 static uint32_t port_random(struct transport_qp *transport)
 {
     return (uint32_t)sim_random(owner(transport)->node->sim);
@@ -253,6 +258,7 @@ const struct transport_ports sim_ports = {
     .sender_failed = port_sender_failed,
     .responder_failed = port_responder_failed,
     .drained = port_drained,
+    .now = port_now,
     .set_timer = port_set_timer,
     .random = port_random,
     .lock_keys = port_lock,
@@ -307,6 +313,9 @@ void sim_run_for(struct sim *sim, ns_t duration)
         switch (event.kind) {
         case EVENT_PACKET:
             sim_deliver(sim, &event);
+            break;
+        case EVENT_CONGESTION:
+            sim_congestion(&event);
             break;
         case EVENT_TIMER:
             if (event.generation == event.qp->timer_generation && event.qp->timer_runs) {

@@ -39,8 +39,9 @@ struct sim_link {
     unsigned patience;
     bool blackhole;
     bool encoded, ipv6; /* packets go as bytes with an ICRC, over IPv4 or IPv6 */
-    /* Into each adapter: bytes per microsecond and bytes that may wait; 0: no limit. */
-    uint32_t rate, queue;
+    /* Into each adapter: bytes per microsecond (0: no limit), bytes that may wait (0: no limit) and from
+     * which on they are marked (0: never). */
+    uint32_t rate, queue, mark;
 };
 
 /* Ready-made ones. */
@@ -83,6 +84,8 @@ struct sim_qp {
     struct responder_resource resources[SIM_RESOURCES];
     unsigned hits; /* since unacked_psn moved last */
     psn_t hits_at;
+    ns_t congestion_at; /* not before this time the next notification */
+    unsigned congestions;
     void *user;
 };
 

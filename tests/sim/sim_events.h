@@ -5,7 +5,7 @@
 
 #include "sim.h"
 
-enum event_kind { EVENT_PACKET, EVENT_TIMER, EVENT_KICK, EVENT_CALL };
+enum event_kind { EVENT_PACKET, EVENT_TIMER, EVENT_KICK, EVENT_CALL, EVENT_CONGESTION };
 
 struct sim_event {
     ns_t at;
@@ -18,6 +18,7 @@ struct sim_event {
     unsigned char *bytes; /* payload; if the link encodes: all that UDP carries */
     uint32_t length;
     uint16_t identification;
+    bool marked; /* congestion experienced */
     struct packet_reference *reference;
     void (*call)(struct sim *sim, void *argument);
     void *argument;
@@ -38,5 +39,6 @@ bool sim_chance(struct sim *sim, unsigned percent);
 int sim_port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
                   unsigned count, const struct path_address *to);
 void sim_deliver(struct sim *sim, struct sim_event *event);
+void sim_congestion(struct sim_event *event);
 
 #endif

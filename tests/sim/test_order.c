@@ -92,7 +92,7 @@ static void fence_waits_for_reads(struct sim *sim)
         wr.flags = 0;
         wr.rkey = far->rkey;
         wr.remote_address = far->address;
-        wr.sge[0] = SGE(local, 0, 50000);
+        wr.sge[0] = SGE(local, 0, 7000);
         sim_queue_send(a, &wr);
         sim_queue_send(a, &wr);
         wr.opcode = IBV_WR_SEND;
@@ -135,7 +135,7 @@ static void read_depth_is_kept(struct sim *sim)
         far = sim_buffer(&sim->node[1], 20000, ACCESS);
         wr.rkey = far->rkey;
         wr.remote_address = far->address;
-        wr.sge[0] = SGE(local, 0, 20000);
+        wr.sge[0] = SGE(local, 0, 4000);
         most_reads = 0;
         reader = a;
         sim->on_packet = count_reads;

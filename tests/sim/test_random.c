@@ -46,6 +46,7 @@ static void random_link(struct sim *sim, struct sim_link *link)
         if (!sim_below(sim, 3)) {
             link->rate = 10 + sim_below(sim, 2000);
             link->queue = 20000 + sim_below(sim, 200000);
+            link->mark = sim_below(sim, 2) ? link->queue / 3 : 0;
         }
     }
 }

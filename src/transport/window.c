@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* How much a QP has on its way on a link that may lose packets. IBA knows only credits for receives and
+ * losses that are repeated; on Ethernet and behind a UDP socket, repeating everything at full speed is how a
+ * queue that overflowed goes on overflowing. So the number of PSNs between the oldest unacknowledged one and
+ * the next is bounded by a window, which grows while it is what holds the QP up and is halved when packets
+ * were lost or met congestion (RFC 5681 in outline; no acknowledgement stands for anything but what it says,
+ * so there is nothing to count or to guess).
+ *
+ * Answers to READs take PSNs of the requester and travel in its window, too: a READ is asked for in parts. To
+ * the responder each part is a READ of its own, which may be repeated from anywhere in it to its end (IBA
+ * 9.4.4); no request ever spans two parts. */
+#include "transport/machine.h"
+
+#define WINDOW_INITIAL 16u
+#define WINDOW_LEAST   1u
+/* Packets of an answer that one READ request asks for: a power of two between these. */
+#define ASK_LEAST 4u
+#define ASK_MOST  32u
+
+static uint32_t power_of_two_below(uint32_t n)
+{
+    return 1u << (31 - __builtin_clz(n));
+}
+
+static uint16_t most(const struct transport_qp *qp)
+{
+    return qp->link.window ? (uint16_t)max_of(qp->link.window, WINDOW_LEAST) : WINDOW_DEFAULT;
+}
+
+static uint32_t window_of(const struct sender *sender)
+{
+    return sender->probing && sender->probing < sender->window ? sender->probing : sender->window;
+}
+
+/* --- its size ------------------------------------------------------------------------------------- */
+
+void window_start(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    sender->sent_psn = sender->unacked_psn;
+    sender->window = (uint16_t)min_of(most(qp), WINDOW_INITIAL);
+    sender->window_threshold = most(qp);
+    sender->window_acked = 0;
+    sender->questions = 0;
+    sender->recovering = sender->limited = false;
+    sender->probing = 0;
+    sender->ssn = psn_make(0);
+}
+
+void window_acknowledged(struct transport_qp *qp, uint32_t psns)
+{
+    struct sender *sender = &qp->record->sender;
+
+    sender->probing = 0;
+    if (sender->recovering && psn_diff(sender->unacked_psn, sender->recovery_psn) >= 0)
+        sender->recovering = false;
+    /* A window that was not used up says nothing about what the path can take. */
+    if (sender->waiting != SENDER_WAITS_FOR_WINDOW && sender->waiting != SENDER_WAITS_FOR_READ_DEPTH)
+        return;
+    if (sender->window < sender->window_threshold) {
+        sender->window = (uint16_t)min_of(sender->window + psns, (uint32_t)sender->window_threshold);
+    } else if (sender->window < most(qp)) {
+        sender->window_acked = (uint16_t)(sender->window_acked + min_of(psns, (uint32_t)sender->window));
+        if (sender->window_acked >= sender->window) {
+            sender->window_acked = 0;
+            sender->window++;
+        }
+    }
+}
+
+static void halve(struct sender *sender)
+{
+    /* Once for all that was on its way. */
+    if (sender->recovering)
+        return;
+    sender->recovering = true;
+    sender->recovery_psn = sender->sent_psn;
+    sender->window = sender->window_threshold = (uint16_t)max_of(sender->window / 2, WINDOW_LEAST);
+    sender->window_acked = 0;
+}
+
+void window_lost(struct transport_qp *qp)
+{
+    halve(&qp->record->sender);
+}
+
+void transport_congested(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    sender->congestions++;
+    if (!qp->link.reliable && qp->record->type == IBV_QPT_RC)
+        halve(sender);
+}
+
+void window_expired(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (!sender->timeouts)
+        sender->window_threshold = (uint16_t)max_of(sender->window / 2, WINDOW_LEAST);
+    sender->window = WINDOW_LEAST;
+    sender->window_acked = 0;
+    sender->recovering = true;
+    sender->recovery_psn = sender->sent_psn;
+}
+
+/* --- credits -------------------------------------------------------------------------------------- */
+
+/* AETH (IBA 9.7.7.2, table 46): a count of receives in five bits, growing by halves of powers of two. */
+#define CREDITS_UNKNOWN 0x1fu
+
+static uint32_t credits_of(uint32_t code)
+{
+    if (code < 2)
+        return code;
+    return (code & 1 ? 3u : 2u) << (code / 2 - 1);
+}
+
+void window_credits(struct transport_qp *qp, const struct packet *answer)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t code = SYNDROME_VALUE(answer->syndrome);
+
+    sender->limited = code != CREDITS_UNKNOWN;
+    sender->lsn = psn_make(answer->msn + credits_of(code));
+}
+
+/* As the responder counts them. */
+static uint32_t messages_of(const struct send_wqe *wqe)
+{
+    return wqe->ask ? (wqe->packets + wqe->ask - 1) / wqe->ask : wqe->packets != 0;
+}
+
+/* Of the WQE that is next, whose number nobody keeps because hardly anybody asks. */
+static psn_t ssn_of_next(const struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t behind = 0;
+
+    for (uint32_t i = sender->begun - 1; i != sender->next; i--)
+        behind += messages_of(send_wqe_at(qp, i));
+    return psn_make(sender->ssn.value - behind);
+}
+
+/* Without a credit, one packet of a message that takes a receive may go, and the next one only when that is
+ * acknowledged; the acknowledgement may bring credits. */
+static bool lacks_credit(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    if (!sender->limited || sender->next_offset)
+        return false;
+    if (wqe->opcode != IBV_WR_SEND && wqe->opcode != IBV_WR_SEND_WITH_IMM &&
+        wqe->opcode != IBV_WR_SEND_WITH_INV && wqe->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
+        return false;
+    return psn_diff(ssn_of_next(qp), sender->lsn) > 0;
+}
+
+/* --- what may be sent ----------------------------------------------------------------------------- */
+
+void window_number(struct transport_qp *qp, struct send_wqe *wqe)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (wqe->opcode == IBV_WR_RDMA_READ) {
+        uint32_t share = most(qp) / qp->record->attributes.max_rd_atomic;
+        uint32_t ask = min_of(share, (uint32_t)sender->window);
+
+        wqe->ask = (uint16_t)power_of_two_below(min_of(max_of(ask, ASK_LEAST), ASK_MOST));
+    }
+    sender->ssn = psn_add(sender->ssn, messages_of(wqe));
+}
+
+static psn_t position(const struct sender *sender, const struct send_wqe *wqe)
+{
+    return psn_add(wqe->first_psn, sender->next_offset);
+}
+
+static uint32_t ahead(const struct sender *sender, const struct send_wqe *wqe)
+{
+    return psn_distance(sender->unacked_psn, position(sender, wqe));
+}
+
+/* Is it for the first time that this packet is sent, or that this part of a READ is asked for? */
+static bool is_fresh(const struct sender *sender, const struct send_wqe *wqe)
+{
+    return psn_diff(position(sender, wqe), sender->sent_psn) >= 0;
+}
+
+uint32_t window_ask(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t at = sender->next_offset;
+
+    if (!wqe->ask)
+        return wqe->packets - at;
+    return min_of(wqe->packets, (at / wqe->ask + 1) * wqe->ask) - at;
+}
+
+enum sender_wait window_admits(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t used = ahead(sender, wqe), packets = 1;
+
+    if (awaits_answer(wqe)) {
+        if (is_fresh(sender, wqe) && sender->questions >= qp->record->attributes.max_rd_atomic &&
+            sender->questions)
+            return SENDER_WAITS_FOR_READ_DEPTH;
+        packets = window_ask(qp, wqe);
+    }
+    if (!used)
+        return SENDER_RUNS;
+    if (used + packets > window_of(sender) || lacks_credit(qp, wqe))
+        return SENDER_WAITS_FOR_WINDOW;
+    return SENDER_RUNS;
+}
+
+/* The last packet of a window has to be acknowledged, and some before it, so that the next ones can follow
+ * without a pause. */
+bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t window = window_of(sender), every = window < 8 ? 1 : power_of_two_below(window / 4);
+
+    return ahead(sender, wqe) + 1 >= window || !((position(sender, wqe).value + 1) & (every - 1));
+}
+
+void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (!is_fresh(sender, wqe))
+        return;
+    if (acknowledged)
+        sender_measure(qp, position(sender, wqe));
+    sender->sent_psn = psn_add(position(sender, wqe), packets);
+    sender->questions = (uint16_t)(sender->questions + awaits_answer(wqe));
+}
