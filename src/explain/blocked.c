@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What a destroy waits for: events that were read and not acknowledged (verbs-contract §1.3). */
+#include "explain/explain.h"
+#include "explain/names.h"
+
+#define STACK_LINES 16u
+
+/* The account that keeps the destroy waiting; NULL: none (any more). */
+static const struct event_record *waiting_account(const struct object *object, bool *ret_completion)
+{
+    const struct event_record *events = NULL;
+
+    *ret_completion = false;
+    switch (object->kind) {
+    case OBJECT_CQ:
+        if ((int32_t)(object->cq.events.acked - object->cq.events.reported) < 0) {
+            *ret_completion = true;
+            return &object->cq.events;
+        }
+        events = &object->cq.async_events;
+        break;
+    case OBJECT_QP:
+        events = &object->qp.events;
+        break;
+    case OBJECT_SRQ:
+        events = &object->srq.events;
+        break;
+    case OBJECT_CONTEXT:
+    case OBJECT_PD:
+    case OBJECT_MR:
+    case OBJECT_MW:
+    case OBJECT_CHANNEL:
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        return NULL;
+    }
+    return (int32_t)(events->acked - events->reported) < 0 ? events : NULL;
+}
+
+/* Somebody who got more acknowledgements than he had events: they may have been meant for another. */
+struct overpaid {
+    const struct object *waiting;
+    bool completion;
+    struct object found;
+    uint32_t surplus;
+};
+
+static bool look_for_overpaid(const struct view *view, const struct object *object, void *argument)
+{
+    struct overpaid *overpaid = argument;
+    const struct event_record *events;
+
+    if (object->context != overpaid->waiting->context ||
+        (object->kind == overpaid->waiting->kind && object->number == overpaid->waiting->number))
+        return true;
+    if (object->kind == OBJECT_CQ)
+        events = overpaid->completion ? &object->cq.events : &object->cq.async_events;
+    else
+        events = object->kind == OBJECT_QP ? &object->qp.events : &object->srq.events;
+    if ((int32_t)(events->acked - events->reported) <= 0)
+        return true;
+    overpaid->found = *object;
+    overpaid->surplus = events->acked - events->reported;
+    return false;
+}
+
+static void find_overpaid(const struct view *view, struct overpaid *overpaid)
+{
+    unsigned kinds =
+        overpaid->completion ? 1u << OBJECT_CQ : 1u << OBJECT_CQ | 1u << OBJECT_QP | 1u << OBJECT_SRQ;
+
+    objects_for_each(view, kinds, look_for_overpaid, overpaid);
+}
+
+static void add_events(struct words *words, const struct event_record *events, bool completion)
+{
+    uint32_t count = events->reported - events->acked;
+
+    if (completion)
+        words_add(words, "%u completion event%s", count, count == 1 ? "" : "s");
+    else if (count == 1)
+        words_add(words, "%s", name_event(events->type));
+    else
+        words_add(words, "%u events, %s first,", count, name_event(events->type));
+}
+
+/* The line that a program's author has to see. */
+static void add_cause(const struct view *view, struct words *words, const struct object *object,
+                      const struct event_record *events, bool completion, const struct overpaid *overpaid)
+{
+    uint32_t count = events->reported - events->acked;
+    const char *of = completion ? "ibv_ack_cq_events" : "ibv_ack_async_event";
+
+    words_add(words, "%s(%s) waits: ", object_destroy_verb(object->kind), object_label(view, object).text);
+    add_events(words, events, completion);
+    words_add(words, " %s read and never acknowledged (%s)", count == 1 ? "was" : "were", of);
+    if (overpaid->surplus)
+        words_add(words, ", while %s was acknowledged %u too many: the wrong %s was acknowledged",
+                  object_label(view, &overpaid->found).text, overpaid->surplus,
+                  object_kind_name(overpaid->found.kind, 1));
+    else if (events->read_by && events->read_by == object->life.dying_by)
+        words_add(words, ", and the thread that read %s is the one that waits", count == 1 ? "it" : "them");
+}
+
+bool explain_blocked(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
+{
+    struct words cause = {.length = 0}, words = {.length = 0};
+    const struct event_record *events;
+    struct object object;
+    struct overpaid overpaid = {.waiting = &object};
+
+    if (!object_read(view, kind, number, &object))
+        return false;
+    events = waiting_account(&object, &overpaid.completion);
+    if (!events)
+        return false;
+    find_overpaid(view, &overpaid);
+    add_cause(view, &cause, &object, events, overpaid.completion, &overpaid);
+    explanation_begin(view, out, "blocked", cause.text);
+    out_string(out, "verb", object_destroy_verb(kind));
+    out_begin(out, "event");
+    out_string(out, "type", overpaid.completion ? "completion" : name_event(events->type));
+    out_number(out, "unacknowledged", events->reported - events->acked);
+    out_number(out, "read", events->reported);
+    out_number(out, "acknowledged", events->acked);
+    if (events->read_ns) {
+        out_number(out, "ms_ago", view_age(view, events->read_ns));
+        out_number(out, "thread", events->read_by);
+        words_add(&words, "read ");
+        words_add_age(&words, view_age(view, events->read_ns));
+        words_add(&words, " by ");
+        words_add_thread(view, &words, events->read_by);
+        if (events->reported - events->acked > 1)
+            words_add(&words, ", the first of them");
+        out_line(out, 1, "%s", words.text);
+        stack_tell(view, out, "stack", 2, events->read_stack, STACK_LINES);
+    }
+    out_end(out);
+    if (object.life.dying_ns) {
+        words = (struct words){.length = 0};
+        words_add(&words, "destroyed by ");
+        words_add_thread(view, &words, object.life.dying_by);
+        words_add(&words, ", which has waited for ");
+        words_add_duration(&words, view_age(view, object.life.dying_ns));
+        out_line(out, 1, "%s", words.text);
+        out_begin(out, "destroy");
+        out_number(out, "thread", object.life.dying_by);
+        out_number(out, "ms_ago", view_age(view, object.life.dying_ns));
+        stack_tell(view, out, "stack", 2, object.life.dying_stack, STACK_LINES);
+        out_end(out);
+    }
+    if (overpaid.surplus) {
+        out_line(out, 1, "acknowledged too often");
+        object_tell(view, out, "acknowledged_instead", 2, &overpaid.found, STACK_LINES);
+    }
+    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+bool explain_resumed(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
+{
+    struct words cause = {.length = 0};
+    const struct event_record *events;
+    struct object object;
+
+    if (!object_read(view, kind, number, &object) || !object.life.dying_ns)
+        return false;
+    events = kind == OBJECT_QP    ? &object.qp.events
+             : kind == OBJECT_SRQ ? &object.srq.events
+                                  : &object.cq.events;
+    if (kind == OBJECT_CQ && object.cq.async_events.reported && !object.cq.events.reported)
+        events = &object.cq.async_events;
+    words_add(&cause, "%s(%s) goes on after ", object_destroy_verb(kind), object_label(view, &object).text);
+    words_add_duration(&cause, view_age(view, object.life.dying_ns));
+    words_add(&cause, ": what was read is acknowledged");
+    if (events->acked_by) {
+        words_add(&cause, " by ");
+        words_add_thread(view, &cause, events->acked_by);
+    }
+    explanation_begin(view, out, "resumed", cause.text);
+    out_string(out, "verb", object_destroy_verb(kind));
+    out_number(out, "waited_ms", view_age(view, object.life.dying_ns));
+    out_number(out, "acknowledged_by", events->acked_by);
+    out_string(out, "label", object_label(view, &object).text);
+    explanation_end(out);
+    return true;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Why an object cannot be destroyed, and who loses when it can. */
+#include <string.h>
+#include <unistd.h>
+
+#include "explain/explain.h"
+
+#define STACK_LINES 6u
+
+void explanation_begin(const struct view *view, struct out *out, const char *what, const char *cause)
+{
+    char program[sizeof(view->header.program) + 1];
+
+    out->topic = 14695981039346656037ull;
+    for (const char *c = cause; *c; c++)
+        out->topic = (out->topic ^ (uint8_t)*c) * 1099511628211ull;
+    printable(program, view->header.program, sizeof(view->header.program));
+    out_begin(out, NULL);
+    out_string(out, "explanation", what);
+    out_signed(out, "pid", view->pid ? view->pid : view->header.pid);
+    out_string(out, "program", program);
+    out_string(out, "cause", cause);
+    out_line(out, 0, "%s", cause);
+}
+
+void explanation_end(struct out *out)
+{
+    out_end(out);
+    out_newline(out);
+}
+
+/* --- busy
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+/* What the holders do with it, in the singular and the plural. */
+static const char *holding(enum object_kind kind, enum object_kind holder, bool many)
+{
+    switch (kind) {
+    case OBJECT_CQ:
+        return many ? "still complete into it" : "still completes into it";
+    case OBJECT_SRQ:
+        return many ? "still receive from it" : "still receives from it";
+    case OBJECT_PD:
+        if (holder == OBJECT_MR)
+            return many ? "are still registered in it" : "is still registered in it";
+        return many ? "still belong to it" : "still belongs to it";
+    case OBJECT_MR:
+        return many ? "are still bound to it" : "is still bound to it";
+    case OBJECT_QP:
+        return many ? "still have it as a member" : "still has it as a member";
+    case OBJECT_WQ:
+        return many ? "still list it" : "still lists it";
+    case OBJECT_CHANNEL:
+    case OBJECT_IND_TABLE:
+    case OBJECT_CONTEXT:
+    case OBJECT_MW:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        break;
+    }
+    return many ? "still use it" : "still uses it";
+}
+
+static void add_holders(const struct view *view, struct words *words, const struct object *object,
+                        const struct listed *holders)
+{
+    struct object holder;
+    bool one_kind = holders->count && holders->of_kind[holders->list[0].kind] == holders->total;
+    enum object_kind kind = one_kind ? holders->list[0].kind : OBJECT_QP;
+
+    if (holders->total == 1 && object_read(view, holders->list[0].kind, holders->list[0].number, &holder)) {
+        words_add(words, "%s %s", object_label(view, &holder).text, holding(object->kind, kind, false));
+        if (holder.dying)
+            words_add(words, ", and its own destroy waits");
+        return;
+    }
+    words_add_counts(words, holders);
+    words_add(words, " %s", holding(object->kind, kind, holders->total != 1));
+}
+
+bool explain_busy(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
+{
+    struct words cause = {.length = 0};
+    struct listed holders;
+    struct object object;
+
+    if (!object_read(view, kind, number, &object))
+        return false;
+    listed_holders(view, &object, &holders);
+    words_add(&cause, "%s(%s) fails with EBUSY: ", object_destroy_verb(kind),
+              object_label(view, &object).text);
+    if (holders.total)
+        add_holders(view, &cause, &object, &holders);
+    else
+        words_add(&cause, "it was in use, and is not any more");
+    explanation_begin(view, out, "busy", cause.text);
+    out_string(out, "verb", object_destroy_verb(kind));
+    out_string(out, "errno", "EBUSY");
+    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    if (holders.total)
+        out_line(out, 1, "held by");
+    out_number(out, "holders_total", holders.total);
+    listed_tell(view, out, "holders", 2, &holders, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+/* --- keys in use
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* Looking must stay cheap beside what programs do that register for each message. */
+#define ENTRIES_LOOKED_AT 4096u
+
+struct users {
+    const struct object *region;
+    uint32_t budget;
+    unsigned queues;
+    uint64_t total;
+    struct out *out; /* NULL: only count */
+    char first[96];  /* the first queue that was found */
+};
+
+static bool names_key(const struct view *view, uint64_t queue, uint32_t stride, uint32_t slots,
+                      uint32_t counter, size_t header, uint32_t count, uint32_t lkey)
+{
+    uint64_t at = queue + (uint64_t)(counter & (slots - 1)) * stride + header;
+    struct wqe_sge sge;
+
+    for (uint32_t i = 0; i < min_of(count, LIMIT_SGE); i++) {
+        if (view_copy(view, at + i * sizeof(sge), &sge, sizeof(sge)) && sge.lkey == lkey && sge.length)
+            return true;
+    }
+    return false;
+}
+
+static void tell_queue(const struct view *view, struct users *users, const char *queue,
+                       const struct object *owner, struct wr_ids *ids)
+{
+    struct label label = object_label(view, owner);
+
+    if (!ids->total)
+        return;
+    wr_ids_finish(ids);
+    users->queues++;
+    users->total += ids->total;
+    if (!users->first[0]) {
+        struct words words = {.length = 0};
+
+        words_add(&words, "%s of %s", queue, label.text);
+        memcpy(users->first, words.text, sizeof(users->first));
+        users->first[sizeof(users->first) - 1] = '\0';
+    }
+    if (!users->out)
+        return;
+    out_begin(users->out, NULL);
+    out_string(users->out, "queue", queue);
+    out_string(users->out, "of", label.text);
+    out_number(users->out, "work_requests", ids->total);
+    out_string(users->out, "wr_ids", ids->words.text);
+    out_end(users->out);
+    out_line(users->out, 1, "%s of %s: wr_id %s", queue, label.text, ids->words.text);
+}
+
+static void look_at_sends(const struct view *view, struct users *users, const struct object *owner)
+{
+    const struct qp_record *qp = &owner->qp;
+    uint32_t count = entries_between(qp->sender.completed, qp->sender.posted, LIMIT_QP_WR);
+    struct wr_ids ids = {.total = 0};
+    struct send_wqe wqe;
+
+    for (uint32_t i = 0; i < count && users->budget; i++, users->budget--) {
+        uint32_t counter = qp->sender.completed + i;
+
+        if (!send_wqe_read(view, qp, counter, &wqe))
+            return;
+        if (!(wqe.flags & WQE_INLINE) && wqe.opcode != IBV_WR_BIND_MW &&
+            names_key(view, qp->send_offset, qp->send_stride, slots_for(qp->send_depth), counter,
+                      sizeof(wqe) + (qp->type == IBV_QPT_UD ? sizeof(struct path_address) : 0), wqe.num_sge,
+                      users->region->key.lkey))
+            wr_ids_add(&ids, wqe.wr_id);
+    }
+    tell_queue(view, users, "send queue", owner, &ids);
+}
+
+static void look_at_receives(const struct view *view, struct users *users, const struct object *owner)
+{
+    const struct receive_queue *queue = &owner->qp.receive;
+    uint32_t count = entries_between(queue->taken, queue->posted, LIMIT_QP_WR);
+    struct wr_ids ids = {.total = 0};
+    struct recv_wqe wqe;
+
+    for (uint32_t i = 0; i < count && users->budget; i++, users->budget--) {
+        if (!receive_read(view, queue, queue->taken + i, &wqe))
+            return;
+        if (names_key(view, queue->offset, queue->stride, slots_for(queue->depth), queue->taken + i,
+                      offsetof(struct recv_wqe, sge), wqe.num_sge, users->region->key.lkey))
+            wr_ids_add(&ids, wqe.wr_id);
+    }
+    tell_queue(view, users, "receive queue", owner, &ids);
+}
+
+static void look_at_srq(const struct view *view, struct users *users, const struct object *owner)
+{
+    const struct srq_record *srq = &owner->srq;
+    uint32_t count = entries_between(srq->taken, srq->posted, LIMIT_SRQ_WR);
+    struct wr_ids ids = {.total = 0};
+    struct recv_wqe wqe;
+
+    for (uint32_t i = 0; i < count && users->budget; i++, users->budget--) {
+        if (!srq_receive_read(view, srq, srq->taken + i, &wqe))
+            return;
+        if (names_key(view, srq->ring_offset, srq->stride, slots_for(srq->max_wr), srq->taken + i,
+                      offsetof(struct recv_wqe, sge), wqe.num_sge, users->region->key.lkey))
+            wr_ids_add(&ids, wqe.wr_id);
+    }
+    tell_queue(view, users, "receives", owner, &ids);
+}
+
+static bool look_at(const struct view *view, const struct object *object, void *argument)
+{
+    struct users *users = argument;
+
+    if (object->pd != users->region->pd)
+        return true;
+    if (object->kind == OBJECT_SRQ) {
+        look_at_srq(view, users, object);
+    } else {
+        look_at_sends(view, users, object);
+        look_at_receives(view, users, object);
+    }
+    return users->budget != 0;
+}
+
+bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
+{
+    struct words cause = {.length = 0};
+    struct object region;
+    struct users users = {.region = &region, .budget = ENTRIES_LOOKED_AT};
+
+    if (!object_read(view, OBJECT_MR, number, &region))
+        return false;
+    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ, look_at, &users);
+    if (!users.total)
+        return false;
+    words_add(&cause, "ibv_dereg_mr(%s): %llu work request%s that %s not finished still name%s it, in the %s",
+              object_label(view, &region).text, (unsigned long long)users.total, users.total == 1 ? "" : "s",
+              users.total == 1 ? "is" : "are", users.total == 1 ? "s" : "", users.first);
+    if (users.queues > 1)
+        words_add(&cause, " and %u more queue%s", users.queues - 1, users.queues == 2 ? "" : "s");
+    explanation_begin(view, out, "in_use", cause.text);
+    out_string(out, "verb", "ibv_dereg_mr");
+    object_tell(view, out, "object", 1, &region, STACK_LINES);
+    out_line(out, 1, "they will fail when their turn comes (IBV_WC_LOC_PROT_ERR)");
+    users = (struct users){.region = &region, .budget = ENTRIES_LOOKED_AT, .out = out};
+    out_begin_array(out, "queues");
+    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ, look_at, &users);
+    out_end_array(out);
+    explanation_end(out);
+    return true;
+}

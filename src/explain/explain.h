@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The door of the explain room: what a published segment (object/segment.h) says, in words. Each question is
+ * answered by a paragraph whose first line names the cause, with indented detail below it, or by one JSON
+ * object on one line with the same facts ("cause" is the first line).
+ *
+ * Nothing here follows a pointer of the segment, takes a lock or calls into the process that is looked at:
+ * the same functions serve the process itself (engine/explainer.c) and `softhca ps` and `softhca why`, which
+ * look at another one from outside, running, stopped or hostile.
+ */
+#ifndef EXPLAIN_EXPLAIN_H
+#define EXPLAIN_EXPLAIN_H
+
+#include "explain/objects.h"
+#include "explain/out.h"
+#include "explain/view.h"
+
+/* Each returns false, and writes nothing, if there is nothing to tell (any more). */
+
+/* busy.c: why is its destroy refused, and who holds it? */
+bool explain_busy(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
+/* busy.c: an MR is going away; which work requests name it? */
+bool explain_in_use(const struct view *view, struct out *out, uint32_t number);
+
+/* blocked.c: what does its destroy wait for, and what ended the wait? */
+bool explain_blocked(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
+bool explain_resumed(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
+
+/* losses.c: what does its destroy throw away? To be asked before it does. */
+bool explain_losses(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
+/* losses.c: a CQ overran; which completion found no room? */
+bool explain_overrun(const struct view *view, struct out *out, uint32_t number);
+/* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of
+ * the process. */
+bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
+
+/* work.c: where is the work request, and what does it wait for? qpn: only those of that QP, 0: of all. The
+ * number of places that knew it; if 0, that is told. */
+unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, uint32_t qpn);
+/* work.c: what does the send queue wait for? */
+bool explain_sender(const struct view *view, struct out *out, const struct object *qp);
+
+/* process.c: everything about one object; what is stuck in the process; all objects. */
+bool explain_object(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
+void explain_process(const struct view *view, struct out *out);
+/* all: no limit on how many of a kind are listed. */
+void explain_list(const struct view *view, struct out *out, bool all);
+
+/* --- among the files of the room */
+
+/* The frame of an explanation: who tells, what about, and the first line. In text, the caller's prefix
+ * (process) comes from whoever prints it. */
+void explanation_begin(const struct view *view, struct out *out, const char *what, const char *cause);
+void explanation_end(struct out *out);
+
+/* Work requests that are not finished, by queue: for losses and for keys in use. */
+struct wr_ids {
+    uint64_t first, last; /* of the run that is being added */
+    unsigned runs;
+    uint64_t total;
+    struct words words; /* "1, 5..9, 0x7f0000001000" */
+};
+void wr_ids_add(struct wr_ids *ids, uint64_t wr_id);
+void wr_ids_finish(struct wr_ids *ids);
+
+/* queues.c: copies of queue entries; false if the queue does not lie in the segment. */
+bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
+                   struct send_wqe *ret);
+bool receive_read(const struct view *view, const struct receive_queue *queue, uint32_t counter,
+                  struct recv_wqe *ret);
+bool srq_receive_read(const struct view *view, const struct srq_record *srq, uint32_t counter,
+                      struct recv_wqe *ret);
+bool cqe_read(const struct view *view, const struct cq_record *cq, uint32_t counter, struct cqe *ret);
+/* Counters are foreign: how many entries lie between them, at most as many as the queue can hold. */
+uint32_t entries_between(uint32_t from, uint32_t to, uint32_t depth);
+/* Slots that a queue of that depth has. */
+uint32_t slots_for(uint32_t depth);
+
+#endif

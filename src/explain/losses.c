@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What goes away without having ended: work requests and completions of a destroyed object, the completion
+ * that an overrun CQ lost, objects that nobody destroyed. */
+#include <string.h>
+
+#include "explain/explain.h"
+#include "explain/names.h"
+
+#define STACK_LINES 6u
+
+/* One list of what is lost. */
+struct loss {
+    const char *key, *what, *whats;
+    struct wr_ids ids;
+};
+
+static void add_loss(struct words *words, const struct loss *loss, unsigned *told)
+{
+    if (loss->ids.total)
+        words_add(words, "%s%llu %s", (*told)++ ? ", " : "", (unsigned long long)loss->ids.total,
+                  loss->ids.total == 1 ? loss->what : loss->whats);
+}
+
+static void tell_loss(struct out *out, const struct loss *loss)
+{
+    if (!loss->ids.total)
+        return;
+    out_begin(out, loss->key);
+    out_number(out, "count", loss->ids.total);
+    out_string(out, "wr_ids", loss->ids.words.text);
+    out_end(out);
+    out_line(out, 1, "%s: wr_id %s", loss->whats, loss->ids.words.text);
+}
+
+/* --- a QP
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static void collect_sends(const struct view *view, const struct qp_record *qp, struct loss *loss)
+{
+    uint32_t count = entries_between(qp->sender.completed, qp->sender.posted, LIMIT_QP_WR);
+    struct send_wqe wqe;
+
+    for (uint32_t i = 0; i < count && send_wqe_read(view, qp, qp->sender.completed + i, &wqe); i++)
+        wr_ids_add(&loss->ids, wqe.wr_id);
+    wr_ids_finish(&loss->ids);
+}
+
+static void collect_receives(const struct view *view, const struct receive_queue *queue, struct loss *loss)
+{
+    uint32_t count = entries_between(queue->taken, queue->posted, LIMIT_QP_WR);
+    struct recv_wqe wqe;
+
+    for (uint32_t i = 0; i < count && receive_read(view, queue, queue->taken + i, &wqe); i++)
+        wr_ids_add(&loss->ids, wqe.wr_id);
+    wr_ids_finish(&loss->ids);
+}
+
+static void collect_completions(const struct view *view, uint32_t number, uint32_t qpn, struct loss *loss)
+{
+    struct object cq;
+    struct cqe cqe;
+    uint32_t count;
+
+    if (!object_read(view, OBJECT_CQ, number, &cq))
+        return;
+    count = entries_between(cq.cq.consumed, cq.cq.produced, LIMIT_CQE);
+    for (uint32_t i = 0; i < count && cqe_read(view, &cq.cq, cq.cq.consumed + i, &cqe); i++) {
+        if (cqe.qpn == qpn && cqe.is_send != CQE_PURGED)
+            wr_ids_add(&loss->ids, cqe.wr_id);
+    }
+}
+
+static bool losses_of_qp(const struct view *view, struct out *out, const struct object *object)
+{
+    const struct qp_record *qp = &object->qp;
+    struct loss sends = {
+        .key = "sends", .what = "send that had not ended", .whats = "sends that had not ended"};
+    struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
+    struct loss completions = {
+        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
+    struct loss taken = {.key = "srq_receives",
+                         .what = "receive that it had taken from its SRQ for a message under way",
+                         .whats = "receives that it had taken from its SRQ"};
+    uint32_t events = qp->events.raised - qp->events.reported;
+    struct words cause = {.length = 0};
+    unsigned told = 0;
+
+    collect_sends(view, qp, &sends);
+    collect_receives(view, &qp->receive, &receives);
+    collect_completions(view, qp->send_cq, object_qpn(object), &completions);
+    if (qp->recv_cq != qp->send_cq)
+        collect_completions(view, qp->recv_cq, object_qpn(object), &completions);
+    wr_ids_finish(&completions.ids);
+    if (qp->receive.from_srq) {
+        wr_ids_add(&taken.ids, qp->receive.srq_wr_id);
+        wr_ids_finish(&taken.ids);
+    }
+    if (!sends.ids.total && !receives.ids.total && !completions.ids.total && !taken.ids.total && !events)
+        return false;
+    words_add(&cause, "ibv_destroy_qp(%s) threw away ", object_label(view, object).text);
+    add_loss(&cause, &taken, &told);
+    add_loss(&cause, &sends, &told);
+    add_loss(&cause, &completions, &told);
+    add_loss(&cause, &receives, &told);
+    if (events)
+        words_add(&cause, "%s%u unread event%s", told++ ? ", " : "", events, events == 1 ? "" : "s");
+    words_add(&cause, " (it was in %s)", name_qp_state(qp->state));
+    explanation_begin(view, out, "losses", cause.text);
+    out_string(out, "verb", "ibv_destroy_qp");
+    tell_loss(out, &taken);
+    tell_loss(out, &sends);
+    tell_loss(out, &completions);
+    tell_loss(out, &receives);
+    out_number(out, "unread_events", events);
+    /* Receives are left over wherever a program ends. */
+    if (out->json || sends.ids.total || completions.ids.total || taken.ids.total)
+        object_tell(view, out, "object", 1, object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+/* --- a CQ, an SRQ
+ * ---------------------------------------------------------------------------------------------------- */
+
+static bool losses_of_cq(const struct view *view, struct out *out, const struct object *object)
+{
+    const struct cq_record *cq = &object->cq;
+    uint32_t count = entries_between(cq->consumed, cq->produced, LIMIT_CQE);
+    uint32_t events = cq->events.raised - cq->events.reported;
+    struct loss completions = {
+        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
+    struct words cause = {.length = 0};
+    bool armed = cq->armed != CQ_UNARMED;
+    unsigned told = 0;
+    struct cqe cqe;
+
+    for (uint32_t i = 0; i < count && cqe_read(view, cq, cq->consumed + i, &cqe); i++) {
+        if (cqe.is_send != CQE_PURGED)
+            wr_ids_add(&completions.ids, cqe.wr_id);
+    }
+    wr_ids_finish(&completions.ids);
+    if (!completions.ids.total && !armed && !events)
+        return false;
+    words_add(&cause, "ibv_destroy_cq(%s) threw away ", object_label(view, object).text);
+    add_loss(&cause, &completions, &told);
+    if (events)
+        words_add(&cause, "%s%u unread completion event%s", told++ ? ", " : "", events,
+                  events == 1 ? "" : "s");
+    if (armed)
+        words_add(&cause, "%sa requested notification", told++ ? ", " : "");
+    explanation_begin(view, out, "losses", cause.text);
+    out_string(out, "verb", "ibv_destroy_cq");
+    tell_loss(out, &completions);
+    out_number(out, "unread_events", events);
+    out_bool(out, "armed", armed);
+    if (out->json || completions.ids.total)
+        object_tell(view, out, "object", 1, object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+static bool losses_of_srq(const struct view *view, struct out *out, const struct object *object)
+{
+    const struct srq_record *srq = &object->srq;
+    uint32_t count = entries_between(srq->taken, srq->posted, LIMIT_SRQ_WR);
+    struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
+    struct words cause = {.length = 0};
+    struct recv_wqe wqe;
+    unsigned told = 0;
+
+    for (uint32_t i = 0; i < count && srq_receive_read(view, srq, srq->taken + i, &wqe); i++)
+        wr_ids_add(&receives.ids, wqe.wr_id);
+    wr_ids_finish(&receives.ids);
+    if (!receives.ids.total && !srq->limit)
+        return false;
+    words_add(&cause, "ibv_destroy_srq(%s) threw away ", object_label(view, object).text);
+    add_loss(&cause, &receives, &told);
+    if (srq->limit)
+        words_add(&cause, "%san armed limit of %u", told++ ? ", " : "", srq->limit);
+    explanation_begin(view, out, "losses", cause.text);
+    out_string(out, "verb", "ibv_destroy_srq");
+    tell_loss(out, &receives);
+    out_number(out, "limit", srq->limit);
+    if (out->json)
+        object_tell(view, out, "object", 1, object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+bool explain_losses(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
+{
+    struct object object;
+
+    if (!object_read(view, kind, number, &object))
+        return false;
+    switch (kind) {
+    case OBJECT_QP:
+        return losses_of_qp(view, out, &object);
+    case OBJECT_CQ:
+        return losses_of_cq(view, out, &object);
+    case OBJECT_SRQ:
+        return losses_of_srq(view, out, &object);
+    case OBJECT_CONTEXT:
+    case OBJECT_PD:
+    case OBJECT_MR:
+    case OBJECT_MW:
+    case OBJECT_CHANNEL:
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        break;
+    }
+    return false;
+}
+
+/* --- overrun
+ * -------------------------------------------------------------------------------------------------------- */
+
+bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
+{
+    struct words cause = {.length = 0};
+    struct object object;
+
+    if (!object_read(view, OBJECT_CQ, number, &object) || !object.cq.lost)
+        return false;
+    words_add(&cause, "%s overran: the completion of wr_id ", object_label(view, &object).text);
+    words_add_one_wr_id(&cause, object.cq.lost_wr_id);
+    words_add(&cause, " of QP 0x%06x was lost, because all %u entries were waiting to be polled",
+              object.cq.lost_qpn, object.cq.capacity);
+    explanation_begin(view, out, "overrun", cause.text);
+    out_number(out, "lost", object.cq.lost);
+    out_number(out, "first_lost_wr_id", object.cq.lost_wr_id);
+    out_number(out, "first_lost_qpn", object.cq.lost_qpn);
+    out_number(out, "ms_ago", view_age(view, object.cq.lost_ns));
+    if (object.cq.lost > 1)
+        out_line(out, 1, "%u more were lost since", object.cq.lost - 1);
+    if (object.cq.failed)
+        out_line(out, 1,
+                 "every QP that completes into it has gone to ERR (IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL)");
+    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+/* --- leaks
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+struct leaks {
+    struct listed left, contexts;
+    uint32_t context; /* NO_OBJECT: all that are open; what closed ones left was told before */
+    uint64_t open[65536 / 64];
+};
+
+static bool note_context(const struct view *view, const struct object *object, void *argument)
+{
+    struct leaks *leaks = argument;
+
+    if (object->dying || object->number >= sizeof(leaks->open) * 8)
+        return true;
+    leaks->open[object->number / 64] |= 1ull << (object->number % 64);
+    listed_add(&leaks->contexts, object);
+    return true;
+}
+
+static bool note_left(const struct view *view, const struct object *object, void *argument)
+{
+    struct leaks *leaks = argument;
+    uint32_t context = object->context;
+
+    if (object->kind == OBJECT_ATTACHMENT || context >= sizeof(leaks->open) * 8)
+        return true;
+    if (leaks->context == NO_OBJECT ? leaks->open[context / 64] >> (context % 64) & 1
+                                    : context == leaks->context)
+        listed_add(&leaks->left, object);
+    return true;
+}
+
+bool explain_leaks(const struct view *view, struct out *out, uint32_t context)
+{
+    struct leaks leaks = {.context = context};
+    struct listed *left = &leaks.left, *contexts = &leaks.contexts;
+    struct words cause = {.length = 0};
+    struct object closed;
+
+    if (context == NO_OBJECT)
+        objects_for_each(view, 1u << OBJECT_CONTEXT, note_context, &leaks);
+    objects_for_each(view, ALL_KINDS & ~(1u << OBJECT_CONTEXT), note_left, &leaks);
+    if (!left->total && !contexts->total)
+        return false;
+    if (context == NO_OBJECT)
+        words_add(&cause, "the process ends with ");
+    else if (object_read(view, OBJECT_CONTEXT, context, &closed))
+        words_add(&cause, "ibv_close_device(%s) leaves ", object_label(view, &closed).text);
+    if (left->total)
+        words_add_counts(&cause, left);
+    if (left->total)
+        words_add(&cause, " not destroyed");
+    if (contexts->total)
+        words_add(&cause, "%s%llu device%s not closed", left->total ? ", " : "",
+                  (unsigned long long)contexts->total, contexts->total == 1 ? "" : "s");
+    explanation_begin(view, out, "leaks", cause.text);
+    out_number(out, "objects_total", left->total);
+    listed_tell(view, out, "objects", 1, left, STACK_LINES);
+    listed_tell(view, out, "contexts", 1, contexts, STACK_LINES);
+    explanation_end(out);
+    return true;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "explain/names.h"
+
+#include <infiniband/verbs.h>
+
+#include "base/types.h"
+#include "rules/published.h"
+#include "transport/qp.h"
+
+#define NAME_OF(table, index) ((index) < array_size(table) && (table)[index] ? (table)[index] : "?")
+
+const char *name_qp_type(uint32_t type)
+{
+    static const char *const names[] = {
+        [IBV_QPT_RC] = "RC",
+        [IBV_QPT_UC] = "UC",
+        [IBV_QPT_UD] = "UD",
+        [IBV_QPT_RAW_PACKET] = "RAW_PACKET",
+        [IBV_QPT_XRC_SEND] = "XRC_SEND",
+        [IBV_QPT_XRC_RECV] = "XRC_RECV",
+    };
+
+    return NAME_OF(names, type);
+}
+
+const char *name_qp_state(uint32_t state)
+{
+    static const char *const names[] = {
+        [IBV_QPS_RESET] = "RESET", [IBV_QPS_INIT] = "INIT", [IBV_QPS_RTR] = "RTR", [IBV_QPS_RTS] = "RTS",
+        [IBV_QPS_SQD] = "SQD",     [IBV_QPS_SQE] = "SQE",   [IBV_QPS_ERR] = "ERR",
+    };
+
+    return NAME_OF(names, state);
+}
+
+const char *name_event(uint32_t type)
+{
+    static const char *const names[] = {
+        [IBV_EVENT_CQ_ERR] = "IBV_EVENT_CQ_ERR",
+        [IBV_EVENT_QP_FATAL] = "IBV_EVENT_QP_FATAL",
+        [IBV_EVENT_QP_REQ_ERR] = "IBV_EVENT_QP_REQ_ERR",
+        [IBV_EVENT_QP_ACCESS_ERR] = "IBV_EVENT_QP_ACCESS_ERR",
+        [IBV_EVENT_COMM_EST] = "IBV_EVENT_COMM_EST",
+        [IBV_EVENT_SQ_DRAINED] = "IBV_EVENT_SQ_DRAINED",
+        [IBV_EVENT_PATH_MIG] = "IBV_EVENT_PATH_MIG",
+        [IBV_EVENT_PATH_MIG_ERR] = "IBV_EVENT_PATH_MIG_ERR",
+        [IBV_EVENT_SRQ_ERR] = "IBV_EVENT_SRQ_ERR",
+        [IBV_EVENT_SRQ_LIMIT_REACHED] = "IBV_EVENT_SRQ_LIMIT_REACHED",
+        [IBV_EVENT_QP_LAST_WQE_REACHED] = "IBV_EVENT_QP_LAST_WQE_REACHED",
+        [IBV_EVENT_WQ_FATAL] = "IBV_EVENT_WQ_FATAL",
+    };
+
+    return NAME_OF(names, type);
+}
+
+const char *name_status(uint32_t status)
+{
+    static const char *const names[] = {
+        [IBV_WC_SUCCESS] = "IBV_WC_SUCCESS",
+        [IBV_WC_LOC_LEN_ERR] = "IBV_WC_LOC_LEN_ERR",
+        [IBV_WC_LOC_QP_OP_ERR] = "IBV_WC_LOC_QP_OP_ERR",
+        [IBV_WC_LOC_EEC_OP_ERR] = "IBV_WC_LOC_EEC_OP_ERR",
+        [IBV_WC_LOC_PROT_ERR] = "IBV_WC_LOC_PROT_ERR",
+        [IBV_WC_WR_FLUSH_ERR] = "IBV_WC_WR_FLUSH_ERR",
+        [IBV_WC_MW_BIND_ERR] = "IBV_WC_MW_BIND_ERR",
+        [IBV_WC_BAD_RESP_ERR] = "IBV_WC_BAD_RESP_ERR",
+        [IBV_WC_LOC_ACCESS_ERR] = "IBV_WC_LOC_ACCESS_ERR",
+        [IBV_WC_REM_INV_REQ_ERR] = "IBV_WC_REM_INV_REQ_ERR",
+        [IBV_WC_REM_ACCESS_ERR] = "IBV_WC_REM_ACCESS_ERR",
+        [IBV_WC_REM_OP_ERR] = "IBV_WC_REM_OP_ERR",
+        [IBV_WC_RETRY_EXC_ERR] = "IBV_WC_RETRY_EXC_ERR",
+        [IBV_WC_RNR_RETRY_EXC_ERR] = "IBV_WC_RNR_RETRY_EXC_ERR",
+        [IBV_WC_REM_ABORT_ERR] = "IBV_WC_REM_ABORT_ERR",
+        [IBV_WC_FATAL_ERR] = "IBV_WC_FATAL_ERR",
+        [IBV_WC_RESP_TIMEOUT_ERR] = "IBV_WC_RESP_TIMEOUT_ERR",
+        [IBV_WC_GENERAL_ERR] = "IBV_WC_GENERAL_ERR",
+    };
+
+    return NAME_OF(names, status);
+}
+
+const char *name_send_opcode(uint32_t opcode)
+{
+    static const char *const names[] = {
+        [IBV_WR_RDMA_WRITE] = "RDMA WRITE",
+        [IBV_WR_RDMA_WRITE_WITH_IMM] = "RDMA WRITE with immediate",
+        [IBV_WR_SEND] = "SEND",
+        [IBV_WR_SEND_WITH_IMM] = "SEND with immediate",
+        [IBV_WR_RDMA_READ] = "RDMA READ",
+        [IBV_WR_ATOMIC_CMP_AND_SWP] = "compare and swap",
+        [IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch and add",
+        [IBV_WR_LOCAL_INV] = "local invalidate",
+        [IBV_WR_BIND_MW] = "bind of a memory window",
+        [IBV_WR_SEND_WITH_INV] = "SEND with invalidate",
+        [IBV_WR_TSO] = "TSO",
+        [IBV_WR_ATOMIC_WRITE] = "ATOMIC WRITE",
+    };
+
+    return NAME_OF(names, opcode);
+}
+
+const char *name_path(uint32_t kind)
+{
+    static const char *const names[] = {
+        [PATH_UNKNOWN] = "unknown",   [PATH_RING] = "ring",     [PATH_CMA] = "cma",   [PATH_SELF] = "self",
+        [PATH_SEARCHED] = "searched", [PATH_NOBODY] = "nobody", [PATH_GONE] = "gone", [PATH_WIRE] = "wire",
+    };
+
+    return NAME_OF(names, kind);
+}
+
+const char *name_sender_wait(uint32_t wait)
+{
+    static const char *const names[] = {
+        [SENDER_RUNS] = "runs",
+        [SENDER_WAITS_FOR_LINK] = "link",
+        [SENDER_WAITS_FOR_FENCE] = "fence",
+        [SENDER_WAITS_FOR_READ_DEPTH] = "read_depth",
+        [SENDER_WAITS_FOR_RNR_TIMER] = "rnr_timer",
+        [SENDER_WAITS_FOR_RETRY] = "retry",
+        [SENDER_WAITS_IN_SQD] = "sqd",
+        [SENDER_WAITS_FOR_WINDOW] = "window",
+        [SENDER_WAITS_TO_FAIL] = "to_fail",
+    };
+
+    return NAME_OF(names, wait);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the specification calls values; "?" for what is none. */
+#ifndef EXPLAIN_NAMES_H
+#define EXPLAIN_NAMES_H
+
+#include <stdint.h>
+
+const char *name_qp_type(uint32_t type);
+const char *name_qp_state(uint32_t state);
+const char *name_event(uint32_t type);
+const char *name_status(uint32_t status);
+const char *name_send_opcode(uint32_t opcode);
+const char *name_path(uint32_t kind);
+const char *name_sender_wait(uint32_t wait);
+
+#endif

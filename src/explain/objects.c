@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "explain/objects.h"
+
+#include <string.h>
+
+#include "explain/names.h"
+
+static bool is_window(const struct key_entry *key)
+{
+    return key->kind == KEY_WINDOW_TYPE_1 || key->kind == KEY_WINDOW_TYPE_2;
+}
+
+/* --- reading
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Each: is this record an object, and which? */
+
+static bool take_qp(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_QP;
+    object->number = number;
+    object->dying = object->qp.qpn == 0;
+    object->context = object->qp.context;
+    object->pd = object->qp.pd;
+    object->life = object->qp.life;
+    return object->qp.qpn != 0 || object->qp.dying_qpn != 0;
+}
+
+static bool take_cq(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_CQ;
+    object->number = number;
+    object->dying = object->cq.state == OBJECT_DYING;
+    object->context = object->cq.context;
+    object->pd = NO_OBJECT;
+    object->life = object->cq.life;
+    return object->cq.state != OBJECT_FREE;
+}
+
+static bool take_srq(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_SRQ;
+    object->number = number;
+    object->dying = object->srq.state == OBJECT_DYING;
+    object->context = object->srq.context;
+    object->pd = object->srq.pd;
+    object->life = object->srq.life;
+    return object->srq.state != OBJECT_FREE;
+}
+
+static bool take_pd(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_PD;
+    object->number = number;
+    object->dying = false;
+    object->context = object->protection_domain.context;
+    object->pd = NO_OBJECT;
+    object->life = object->protection_domain.life;
+    return object->protection_domain.state != OBJECT_FREE;
+}
+
+static bool take_key(const struct view *view, uint32_t number, struct object *object)
+{
+    struct pd_record pd;
+
+    if (object->key.kind == KEY_FREE || object->key.kind > KEY_WINDOW_TYPE_2)
+        return false;
+    object->kind = is_window(&object->key) ? OBJECT_MW : OBJECT_MR;
+    object->number = number;
+    object->dying = false;
+    object->pd = object->key.pd;
+    object->context = view_record(view, &view->header.pds, object->pd, &pd) ? pd.context : NO_OBJECT;
+    if (!view_record(view, &view->header.key_lives, number, &object->life))
+        memset(&object->life, 0, sizeof(object->life));
+    return true;
+}
+
+static bool take_item(uint32_t number, struct object *object)
+{
+    object->kind = (enum object_kind)object->item.kind;
+    object->number = number;
+    object->dying = object->item.state == OBJECT_DYING;
+    object->context = object->item.context;
+    object->pd = object->kind == OBJECT_AH ? object->item.parent : NO_OBJECT;
+    object->life = object->item.life;
+    if (object->item.state == OBJECT_FREE)
+        return false;
+    switch (object->kind) {
+    case OBJECT_CONTEXT:
+    case OBJECT_CHANNEL:
+        object->number = object->item.number;
+        return true;
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        return true;
+    case OBJECT_PD:
+    case OBJECT_MR:
+    case OBJECT_MW:
+    case OBJECT_CQ:
+    case OBJECT_QP:
+    case OBJECT_SRQ:
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+        break;
+    }
+    return false;
+}
+
+struct search {
+    uint32_t number, qpn;
+    struct object *found;
+    bool any;
+};
+
+static bool is_it(const struct view *view, const struct object *object, void *argument)
+{
+    struct search *search = argument;
+
+    if (search->qpn ? object_qpn(object) != search->qpn : object->number != search->number)
+        return true;
+    *search->found = *object;
+    search->any = true;
+    return false;
+}
+
+bool object_read(const struct view *view, enum object_kind kind, uint32_t number, struct object *ret)
+{
+    const struct segment_header *header = &view->header;
+    struct search search = {.number = number, .found = ret};
+
+    switch (kind) {
+    case OBJECT_QP:
+        return view_record(view, &header->qps, number, &ret->qp) && take_qp(number, ret);
+    case OBJECT_CQ:
+        return view_record(view, &header->cqs, number, &ret->cq) && take_cq(number, ret);
+    case OBJECT_SRQ:
+        return view_record(view, &header->srqs, number, &ret->srq) && take_srq(number, ret);
+    case OBJECT_PD:
+        return view_record(view, &header->pds, number, &ret->protection_domain) && take_pd(number, ret);
+    case OBJECT_MR:
+    case OBJECT_MW:
+        return view_record(view, &header->keys, number, &ret->key) && take_key(view, number, ret) &&
+               ret->kind == kind;
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        return view_record(view, &header->items, number, &ret->item) && take_item(number, ret) &&
+               ret->kind == kind;
+    case OBJECT_CONTEXT:
+    case OBJECT_CHANNEL:
+        objects_for_each(view, 1u << kind, is_it, &search);
+        return search.any;
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+        break;
+    }
+    return false;
+}
+
+bool object_read_qpn(const struct view *view, uint32_t qpn, struct object *ret)
+{
+    struct search search = {.qpn = qpn, .found = ret};
+
+    if (qpn)
+        objects_for_each(view, 1u << OBJECT_QP, is_it, &search);
+    return search.any;
+}
+
+uint32_t object_qpn(const struct object *object)
+{
+    if (object->kind != OBJECT_QP)
+        return 0;
+    return object->qp.qpn ? object->qp.qpn : object->qp.dying_qpn;
+}
+
+/* --- walking
+ * -------------------------------------------------------------------------------------------------------- */
+
+void objects_for_each(const struct view *view, unsigned kinds,
+                      bool (*visit)(const struct view *view, const struct object *object, void *argument),
+                      void *argument)
+{
+    const struct segment_header *header = &view->header;
+    const unsigned of_items =
+        1u << OBJECT_CONTEXT | 1u << OBJECT_CHANNEL | 1u << OBJECT_AH | 1u << OBJECT_ATTACHMENT;
+    struct object object;
+    struct view_walk walk;
+    uint32_t number;
+
+    if (kinds & 1u << OBJECT_PD) {
+        for (walk = view_walk(view, &header->pds); view_next(&walk, &number, &object.protection_domain);) {
+            if (take_pd(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
+    if (kinds & (1u << OBJECT_MR | 1u << OBJECT_MW)) {
+        for (walk = view_walk(view, &header->keys); view_next(&walk, &number, &object.key);) {
+            if (take_key(view, number, &object) && (kinds & 1u << object.kind) &&
+                !visit(view, &object, argument))
+                return;
+        }
+    }
+    if (kinds & 1u << OBJECT_CQ) {
+        for (walk = view_walk(view, &header->cqs); view_next(&walk, &number, &object.cq);) {
+            if (take_cq(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
+    if (kinds & 1u << OBJECT_SRQ) {
+        for (walk = view_walk(view, &header->srqs); view_next(&walk, &number, &object.srq);) {
+            if (take_srq(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
+    if (kinds & 1u << OBJECT_QP) {
+        for (walk = view_walk(view, &header->qps); view_next(&walk, &number, &object.qp);) {
+            if (take_qp(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
+    if (kinds & of_items) {
+        for (walk = view_walk(view, &header->items); view_next(&walk, &number, &object.item);) {
+            if (take_item(number, &object) && (kinds & 1u << object.kind) && !visit(view, &object, argument))
+                return;
+        }
+    }
+}
+
+/* --- who holds what
+ * ------------------------------------------------------------------------------------------------- */
+
+bool object_holds(const struct object *user, const struct object *object)
+{
+    switch (object->kind) {
+    case OBJECT_PD:
+        return user->pd == object->number;
+    case OBJECT_MR:
+        return user->kind == OBJECT_MW && user->key.bound && user->key.region == object->number;
+    case OBJECT_CQ:
+        return user->kind == OBJECT_QP &&
+               (user->qp.send_cq == object->number || user->qp.recv_cq == object->number);
+    case OBJECT_SRQ:
+        return user->kind == OBJECT_QP && user->qp.srq == object->number;
+    case OBJECT_CHANNEL:
+        return user->kind == OBJECT_CQ && user->cq.channel == object->number;
+    case OBJECT_QP:
+        return user->kind == OBJECT_ATTACHMENT && user->item.parent == object_qpn(object);
+    case OBJECT_CONTEXT:
+        return user->kind != OBJECT_CONTEXT && user->context == object->number;
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+    case OBJECT_MW:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        break;
+    }
+    return false;
+}
+
+void listed_add(struct listed *listed, const struct object *object)
+{
+    if (listed->count < LISTED_MAX) {
+        listed->list[listed->count].kind = object->kind;
+        listed->list[listed->count++].number = object->number;
+    }
+    listed->total++;
+    listed->of_kind[object->kind]++;
+}
+
+struct listing {
+    const struct object *held;
+    uint32_t context;
+    struct listed *listed;
+};
+
+static bool add_holder(const struct view *view, const struct object *object, void *argument)
+{
+    const struct listing *listing = argument;
+
+    if (object_holds(object, listing->held))
+        listed_add(listing->listed, object);
+    return true;
+}
+
+static unsigned kinds_that_hold(enum object_kind kind)
+{
+    switch (kind) {
+    case OBJECT_PD:
+        return 1u << OBJECT_MR | 1u << OBJECT_MW | 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ |
+               1u << OBJECT_AH;
+    case OBJECT_MR:
+        return 1u << OBJECT_MW;
+    case OBJECT_CQ:
+        return 1u << OBJECT_QP | 1u << OBJECT_WQ;
+    case OBJECT_SRQ:
+        return 1u << OBJECT_QP;
+    case OBJECT_CHANNEL:
+        return 1u << OBJECT_CQ;
+    case OBJECT_QP:
+        return 1u << OBJECT_ATTACHMENT;
+    case OBJECT_WQ:
+        return 1u << OBJECT_IND_TABLE;
+    case OBJECT_IND_TABLE:
+        return 1u << OBJECT_QP;
+    case OBJECT_CONTEXT:
+        return ALL_KINDS;
+    case OBJECT_MW:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        break;
+    }
+    return 0;
+}
+
+void listed_holders(const struct view *view, const struct object *object, struct listed *ret)
+{
+    struct listing listing = {.held = object, .listed = ret};
+
+    memset(ret, 0, sizeof(*ret));
+    objects_for_each(view, kinds_that_hold(object->kind), add_holder, &listing);
+}
+
+static bool add_child(const struct view *view, const struct object *object, void *argument)
+{
+    const struct listing *listing = argument;
+
+    /* An attachment is no object of the program's. */
+    if (object->kind != OBJECT_ATTACHMENT &&
+        (listing->context == NO_OBJECT || listing->context == object->context))
+        listed_add(listing->listed, object);
+    return true;
+}
+
+void listed_children(const struct view *view, uint32_t context, struct listed *ret)
+{
+    struct listing listing = {.context = context, .listed = ret};
+
+    memset(ret, 0, sizeof(*ret));
+    objects_for_each(view, ALL_KINDS & ~(1u << OBJECT_CONTEXT), add_child, &listing);
+}
+
+void words_add_counts(struct words *words, const struct listed *listed)
+{
+    unsigned kinds = 0, told = 0;
+
+    for (unsigned kind = 0; kind < OBJECT_KINDS; kind++)
+        kinds += listed->of_kind[kind] != 0;
+    for (unsigned kind = 0; kind < OBJECT_KINDS; kind++) {
+        if (!listed->of_kind[kind])
+            continue;
+        words_add(words, "%s%llu %s",
+                  told == 0           ? ""
+                  : told + 1 == kinds ? " and "
+                                      : ", ",
+                  (unsigned long long)listed->of_kind[kind],
+                  object_kind_name((enum object_kind)kind, listed->of_kind[kind]));
+        told++;
+    }
+}
+
+/* --- labels
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+const char *object_kind_name(enum object_kind kind, uint64_t count)
+{
+    static const char *const names[OBJECT_KINDS][2] = {
+        [OBJECT_CONTEXT] = {"context", "contexts"},
+        [OBJECT_PD] = {"PD", "PDs"},
+        [OBJECT_MR] = {"MR", "MRs"},
+        [OBJECT_MW] = {"MW", "MWs"},
+        [OBJECT_CQ] = {"CQ", "CQs"},
+        [OBJECT_CHANNEL] = {"channel", "channels"},
+        [OBJECT_QP] = {"QP", "QPs"},
+        [OBJECT_SRQ] = {"SRQ", "SRQs"},
+        [OBJECT_WQ] = {"WQ", "WQs"},
+        [OBJECT_IND_TABLE] = {"indirection table", "indirection tables"},
+        [OBJECT_AH] = {"AH", "AHs"},
+        [OBJECT_ATTACHMENT] = {"multicast group", "multicast groups"},
+    };
+
+    return (unsigned)kind < OBJECT_KINDS && names[kind][0] ? names[kind][count != 1] : "object";
+}
+
+const char *object_destroy_verb(enum object_kind kind)
+{
+    static const char *const verbs[OBJECT_KINDS] = {
+        [OBJECT_CONTEXT] = "ibv_close_device", [OBJECT_PD] = "ibv_dealloc_pd",
+        [OBJECT_MR] = "ibv_dereg_mr",          [OBJECT_MW] = "ibv_dealloc_mw",
+        [OBJECT_CQ] = "ibv_destroy_cq",        [OBJECT_CHANNEL] = "ibv_destroy_comp_channel",
+        [OBJECT_QP] = "ibv_destroy_qp",        [OBJECT_SRQ] = "ibv_destroy_srq",
+        [OBJECT_WQ] = "ibv_destroy_wq",        [OBJECT_IND_TABLE] = "ibv_destroy_rwq_ind_table",
+        [OBJECT_AH] = "ibv_destroy_ah",        [OBJECT_ATTACHMENT] = "ibv_detach_mcast",
+    };
+
+    return (unsigned)kind < OBJECT_KINDS && verbs[kind] ? verbs[kind] : "destroy";
+}
+
+struct label object_label(const struct view *view, const struct object *object)
+{
+    char name[NAME_BYTES + 1], device[sizeof(object->item.device) + 1];
+    struct words words = {.length = 0};
+    struct label label;
+
+    switch (object->kind) {
+    case OBJECT_QP:
+        words_add(&words, "QP 0x%06x", object_qpn(object));
+        break;
+    case OBJECT_MR:
+        words_add(&words, "MR of %llu bytes with lkey 0x%x", (unsigned long long)object->key.length,
+                  object->key.lkey);
+        break;
+    case OBJECT_MW:
+        words_add(&words, "MW with rkey 0x%x", object->key.rkey);
+        break;
+    case OBJECT_CONTEXT:
+        printable(device, object->item.device, sizeof(object->item.device));
+        words_add(&words, "context %u of %s", object->number, device[0] ? device : "a device");
+        break;
+    case OBJECT_AH:
+        words_add(&words, "AH to ");
+        words_add_gid(&words, object->item.gid);
+        break;
+    case OBJECT_ATTACHMENT:
+        words_add(&words, "multicast group ");
+        words_add_gid(&words, object->item.gid);
+        break;
+    case OBJECT_PD:
+    case OBJECT_CQ:
+    case OBJECT_CHANNEL:
+    case OBJECT_SRQ:
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+        words_add(&words, "%s %u", object_kind_name(object->kind, 1), object->number);
+        break;
+    }
+    printable(name, object->life.name, NAME_BYTES);
+    if (name[0])
+        words_add(&words, " \"%s\"", name);
+    memcpy(label.text, words.text, sizeof(label.text));
+    label.text[min_of(words.length, sizeof(label.text) - 1)] = '\0';
+    return label;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Where explanations are written: text for people, or JSON. Every fact is said twice, once by each family of
+ * functions; the family that is not asked for does nothing. Strings may come from another process: what is
+ * not printable is replaced. */
+#ifndef EXPLAIN_OUT_H
+#define EXPLAIN_OUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OUT_DEPTH 16
+
+struct out {
+    char *text; /* ends with a zero; NULL before the first byte */
+    size_t length, room;
+    size_t limit;   /* bytes; what comes behind it is dropped */
+    bool json, cut; /* cut: the limit was met, or no memory */
+    unsigned depth;
+    uint64_t topic; /* tells explanations with different first lines apart */
+    bool comma[OUT_DEPTH];
+};
+
+void out_init(struct out *out, bool json, size_t limit);
+void out_fini(struct out *out);
+
+/* --- text: a line each, indented by levels of four */
+void out_line(struct out *out, unsigned level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* --- JSON: key NULL within arrays */
+void out_begin(struct out *out, const char *key);
+void out_end(struct out *out);
+void out_begin_array(struct out *out, const char *key);
+void out_end_array(struct out *out);
+void out_string(struct out *out, const char *key, const char *value);
+void out_number(struct out *out, const char *key, uint64_t value);
+void out_signed(struct out *out, const char *key, int64_t value);
+void out_bool(struct out *out, const char *key, bool value);
+/* Ends a document of its own: one line. */
+void out_newline(struct out *out);
+
+/* A string in a buffer: cut where it is full. */
+struct words {
+    char text[480];
+    size_t length;
+};
+void words_add(struct words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Copies at most `size` bytes of foreign text, printable only, and ends them. ret: size + 1 bytes. */
+void printable(char *ret, const char *from, size_t size);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* A whole process: what is stuck in it, and what it has. */
+#include <string.h>
+
+#include "explain/explain.h"
+#include "explain/names.h"
+
+#define STACK_LINES   12u
+#define TOLD_PER_KIND 32u
+
+/* --- one object
+ * ----------------------------------------------------------------------------------------------------- */
+
+bool explain_object(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
+{
+    struct words cause = {.length = 0};
+    struct listed holders;
+    struct object object;
+
+    if (!object_read(view, kind, number, &object))
+        return false;
+    if (object.life.dying_ns && explain_blocked(view, out, kind, number))
+        return true;
+    listed_holders(view, &object, &holders);
+    words_add(&cause, "%s ", object_label(view, &object).text);
+    if (holders.total) {
+        words_add(&cause, "is held by ");
+        words_add_counts(&cause, &holders);
+    } else {
+        words_add(&cause, "is held by nobody: %s can go on", object_destroy_verb(kind));
+    }
+    explanation_begin(view, out, "object", cause.text);
+    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    if (kind == OBJECT_QP)
+        explain_sender(view, out, &object);
+    if (holders.total)
+        out_line(out, 1, "held by");
+    out_number(out, "holders_total", holders.total);
+    listed_tell(view, out, "holders", 2, &holders, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
+/* --- what is stuck
+ * --------------------------------------------------------------------------------------------------- */
+
+struct stuck {
+    struct out *out;
+    unsigned found;
+};
+
+static bool look_for_trouble(const struct view *view, const struct object *object, void *argument)
+{
+    struct stuck *stuck = argument;
+    struct words cause = {.length = 0};
+
+    if (stuck->found >= TOLD_PER_KIND)
+        return false;
+    if (object->life.dying_ns) {
+        stuck->found += explain_blocked(view, stuck->out, object->kind, object->number);
+    } else if (object->kind == OBJECT_CQ && object->cq.lost) {
+        stuck->found += explain_overrun(view, stuck->out, object->number);
+    } else if (object->kind == OBJECT_QP && object->qp.sender.posted != object->qp.sender.completed) {
+        words_add(&cause, "%s has work requests that have not ended", object_label(view, object).text);
+        explanation_begin(view, stuck->out, "outstanding", cause.text);
+        explain_sender(view, stuck->out, object);
+        object_tell(view, stuck->out, "object", 1, object, 4);
+        explanation_end(stuck->out);
+        stuck->found++;
+    } else if (object->kind == OBJECT_CQ && object->cq.channel != NO_OBJECT &&
+               object->cq.events.raised != object->cq.events.reported) {
+        words_add(&cause, "%s has a completion event that nobody has read (ibv_get_cq_event)",
+                  object_label(view, object).text);
+        explanation_begin(view, stuck->out, "unread", cause.text);
+        object_tell(view, stuck->out, "object", 1, object, 4);
+        explanation_end(stuck->out);
+        stuck->found++;
+    }
+    return true;
+}
+
+void explain_process(const struct view *view, struct out *out)
+{
+    struct stuck stuck = {.out = out};
+    struct words cause = {.length = 0};
+    struct listed all;
+
+    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ | 1u << OBJECT_WQ,
+                     look_for_trouble, &stuck);
+    if (stuck.found)
+        return;
+    listed_children(view, NO_OBJECT, &all);
+    words_add(&cause, "nothing waits: no destroy, no work request that was sent, no event");
+    explanation_begin(view, out, "idle", cause.text);
+    if (all.total) {
+        struct words counts = {.length = 0};
+
+        words_add_counts(&counts, &all);
+        out_line(out, 1, "it has %s", counts.text);
+    }
+    out_number(out, "objects_total", all.total);
+    explanation_end(out);
+}
+
+/* --- everything
+ * ----------------------------------------------------------------------------------------------------- */
+
+struct listing {
+    struct out *out;
+    unsigned kind, told, limit;
+    uint64_t total;
+};
+
+static bool tell_listed(const struct view *view, const struct object *object, void *argument)
+{
+    struct listing *listing = argument;
+    struct listed holders;
+
+    listing->total++;
+    if (listing->told >= listing->limit)
+        return true;
+    listing->told++;
+    object_tell(view, listing->out, NULL, 1, object, 0);
+    if (object->kind == OBJECT_QP && !listing->out->json)
+        explain_sender(view, listing->out, object);
+    if (listing->out->json || object->kind == OBJECT_MR || object->kind == OBJECT_AH)
+        return true;
+    listed_holders(view, object, &holders);
+    if (holders.total && object->kind != OBJECT_CONTEXT) {
+        struct words words = {.length = 0};
+
+        words_add(&words, "held by ");
+        for (unsigned i = 0; i < min_of(holders.count, 4u); i++) {
+            struct object holder;
+
+            if (object_read(view, holders.list[i].kind, holders.list[i].number, &holder))
+                words_add(&words, "%s%s", i ? ", " : "", object_label(view, &holder).text);
+        }
+        if (holders.total > 4)
+            words_add(&words, " and %llu more", (unsigned long long)(holders.total - 4));
+        out_line(listing->out, 2, "%s", words.text);
+    }
+    return true;
+}
+
+void explain_list(const struct view *view, struct out *out, bool all)
+{
+    const struct segment_header *header = &view->header;
+    char program[sizeof(header->program) + 1];
+    struct words words = {.length = 0};
+    struct listed children;
+
+    listed_children(view, NO_OBJECT, &children);
+    printable(program, header->program, sizeof(header->program));
+    out_begin(out, NULL);
+    out_signed(out, "pid", view->pid ? view->pid : header->pid);
+    out_bool(out, "pid_visible", view->pid != 0);
+    out_signed(out, "pid_in_namespace", header->pid);
+    out_number(out, "uid", header->uid);
+    out_string(out, "program", program);
+    out_number(out, "up_ms", view_age(view, header->start_ns));
+    out_bool(out, "explains", header->explains != 0);
+    words_add(&words, "%s (%s) uid %u, up ", program, view->pid ? "" : "pid of another namespace, ",
+              header->uid);
+    words = (struct words){.length = 0};
+    if (view->pid)
+        words_add(&words, "%d ", (int)view->pid);
+    else
+        words_add(&words, "? (%d in its pid namespace) ", (int)header->pid);
+    words_add(&words, "%s, uid %u, up ", program, header->uid);
+    words_add_duration(&words, view_age(view, header->start_ns));
+    words_add(&words, ": ");
+    if (children.total)
+        words_add_counts(&words, &children);
+    else
+        words_add(&words, "no objects");
+    out_line(out, 0, "%s", words.text);
+    out_begin_array(out, "objects");
+    for (unsigned kind = 1; kind < OBJECT_KINDS; kind++) {
+        struct listing listing = {
+            .out = out, .kind = kind, .limit = all || out->json ? UINT32_MAX : TOLD_PER_KIND};
+
+        objects_for_each(view, 1u << kind, tell_listed, &listing);
+        if (listing.total > listing.told)
+            out_line(out, 1, "and %llu more %s", (unsigned long long)(listing.total - listing.told),
+                     object_kind_name((enum object_kind)kind, 2));
+    }
+    out_end_array(out);
+    out_end(out);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Entries of foreign queues. */
+#include <stddef.h>
+
+#include "explain/explain.h"
+
+uint32_t slots_for(uint32_t depth)
+{
+    return depth <= 1 ? 1 : 1u << (32 - __builtin_clz(depth - 1));
+}
+
+uint32_t entries_between(uint32_t from, uint32_t to, uint32_t depth)
+{
+    return min_of(to - from, depth);
+}
+
+static bool entry_read(const struct view *view, uint64_t queue, uint32_t stride, uint32_t slots,
+                       uint32_t counter, void *ret, size_t size)
+{
+    if (queue == 0 || stride < size)
+        return false;
+    /* Below 2^64: slots and stride are 32 bits each, and what is beyond the segment is refused. */
+    return queue <= view->size &&
+           view_copy(view, queue + (uint64_t)(counter & (slots - 1)) * stride, ret, size);
+}
+
+bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,
+                   struct send_wqe *ret)
+{
+    return qp->send_depth && qp->send_depth <= LIMIT_QP_WR &&
+           entry_read(view, qp->send_offset, qp->send_stride, slots_for(qp->send_depth), counter, ret,
+                      sizeof(*ret));
+}
+
+bool receive_read(const struct view *view, const struct receive_queue *queue, uint32_t counter,
+                  struct recv_wqe *ret)
+{
+    return queue->depth && queue->depth <= LIMIT_QP_WR &&
+           entry_read(view, queue->offset, queue->stride, slots_for(queue->depth), counter, ret,
+                      offsetof(struct recv_wqe, sge));
+}
+
+bool srq_receive_read(const struct view *view, const struct srq_record *srq, uint32_t counter,
+                      struct recv_wqe *ret)
+{
+    return srq->max_wr && srq->max_wr <= LIMIT_SRQ_WR &&
+           entry_read(view, srq->ring_offset, srq->stride, slots_for(srq->max_wr), counter, ret,
+                      offsetof(struct recv_wqe, sge));
+}
+
+bool cqe_read(const struct view *view, const struct cq_record *cq, uint32_t counter, struct cqe *ret)
+{
+    return cq->capacity && cq->capacity <= LIMIT_CQE &&
+           entry_read(view, cq->ring_offset, cq->entry_size, slots_for(cq->capacity + 1), counter, ret,
+                      sizeof(*ret));
+}
+
+/* --- lists of wr_ids
+ * ------------------------------------------------------------------------------------------------ */
+
+#define RUNS_TOLD 12
+
+static void tell_run(struct wr_ids *ids)
+{
+    if (ids->runs++ >= RUNS_TOLD)
+        return;
+    if (ids->runs > 1)
+        words_add(&ids->words, ", ");
+    words_add_wr_id(&ids->words, ids->first);
+    if (ids->last != ids->first) {
+        words_add(&ids->words, ids->last == ids->first + 1 ? ", " : "..");
+        words_add_wr_id(&ids->words, ids->last);
+    }
+}
+
+void wr_ids_add(struct wr_ids *ids, uint64_t wr_id)
+{
+    if (ids->total && wr_id == ids->last + 1) {
+        ids->last = wr_id;
+    } else {
+        if (ids->total)
+            tell_run(ids);
+        ids->first = ids->last = wr_id;
+    }
+    ids->total++;
+}
+
+void wr_ids_finish(struct wr_ids *ids)
+{
+    if (ids->total)
+        tell_run(ids);
+    if (ids->runs > RUNS_TOLD)
+        words_add(&ids->words, " and others");
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* A paragraph about an object. */
+#include <string.h>
+
+#include "explain/names.h"
+#include "explain/objects.h"
+
+static void tell_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
+                    struct words *words)
+{
+    const struct sender *sender = &qp->sender;
+    uint32_t sends = sender->posted - sender->completed, receives = qp->receive.posted - qp->receive.taken;
+
+    out_number(out, "qpn", qp->qpn ? qp->qpn : qp->dying_qpn);
+    out_string(out, "type", name_qp_type(qp->type));
+    out_string(out, "state", name_qp_state(qp->state));
+    out_number(out, "send_cq", qp->send_cq);
+    out_number(out, "recv_cq", qp->recv_cq);
+    words_add(words, ": %s, %s", name_qp_type(qp->type),
+              qp->qpn ? name_qp_state(qp->state) : "out of service");
+    if (qp->srq != NO_OBJECT) {
+        out_number(out, "srq", qp->srq);
+        words_add(words, ", SRQ %u", qp->srq);
+    }
+    out_number(out, "outstanding_sends", sends);
+    words_add(words, ", %u send%s", sends, sends == 1 ? "" : "s");
+    if (qp->srq == NO_OBJECT) {
+        out_number(out, "outstanding_receives", receives);
+        words_add(words, " and %u receive%s", receives, receives == 1 ? "" : "s");
+    }
+    words_add(words, " outstanding");
+    out_number(out, "sends_posted", sender->posted);
+    out_number(out, "receives_posted", qp->receive.posted);
+    out_number(out, "retransmissions", sender->retransmissions);
+    out_number(out, "rnr_naks", sender->rnr_naks);
+    out_string(out, "sender_waits_for", name_sender_wait(sender->waiting));
+    if (qp->attributes.dest_qpn && qp->type != IBV_QPT_UD) {
+        out_number(out, "dest_qpn", qp->attributes.dest_qpn);
+        out_string(out, "path", name_path(qp->path.kind));
+        words_add(words, ", to QP 0x%06x", qp->attributes.dest_qpn);
+        if (qp->path.peer_pid > 0) {
+            out_signed(out, "peer_pid", qp->path.peer_pid);
+            words_add(words, " of process %d", (int)qp->path.peer_pid);
+        }
+    }
+    out_number(out, "multicast_groups", qp->multicast_groups);
+}
+
+static void tell_cq(const struct view *view, struct out *out, unsigned level, const struct cq_record *cq,
+                    struct words *words)
+{
+    uint32_t unpolled = cq->produced - cq->consumed;
+
+    out_number(out, "capacity", cq->capacity);
+    out_number(out, "unpolled", unpolled);
+    out_number(out, "completions", cq->produced);
+    out_bool(out, "armed", cq->armed != CQ_UNARMED);
+    out_bool(out, "overrun", cq->failed != 0);
+    out_number(out, "lost", cq->lost);
+    out_number(out, "users", cq->users);
+    words_add(words, ": %u of %u unpolled%s%s", unpolled, cq->capacity,
+              cq->armed != CQ_UNARMED ? ", armed" : "", cq->failed ? ", overrun" : "");
+    if (cq->channel != NO_OBJECT) {
+        out_number(out, "channel", cq->channel);
+        words_add(words, ", channel %u", cq->channel);
+    }
+}
+
+static void tell_srq(struct out *out, const struct srq_record *srq, struct words *words)
+{
+    uint32_t waiting = srq->posted - srq->taken;
+
+    out_number(out, "max_wr", srq->max_wr);
+    out_number(out, "outstanding", waiting);
+    out_number(out, "posted", srq->posted);
+    out_number(out, "limit", srq->limit);
+    out_number(out, "users", srq->users);
+    words_add(words, ": %u of %u receives", waiting, srq->max_wr);
+    if (srq->limit)
+        words_add(words, ", limit %u armed", srq->limit);
+}
+
+static void tell_key(struct out *out, const struct object *object, struct words *words)
+{
+    const struct key_entry *key = &object->key;
+
+    out_number(out, "rkey", key->rkey);
+    if (object->kind == OBJECT_MR) {
+        out_number(out, "lkey", key->lkey);
+        out_number(out, "address", key->address);
+        out_number(out, "length", key->length);
+        words_add(words, ": at 0x%llx", (unsigned long long)key->address);
+        if (key->rkey)
+            words_add(words, ", rkey 0x%x", key->rkey);
+        if (key->windows)
+            words_add(words, ", %u windows bound", key->windows);
+    } else if (key->bound) {
+        out_number(out, "region", key->region);
+        words_add(words, ": bound");
+    }
+    out_number(out, "access", key->access);
+}
+
+static void tell_item(struct out *out, const struct object *object, struct words *words)
+{
+    struct words gid = {.length = 0};
+    char device[sizeof(object->item.device) + 1];
+
+    if (object->kind == OBJECT_AH || object->kind == OBJECT_ATTACHMENT) {
+        words_add_gid(&gid, object->item.gid);
+        out_string(out, "gid", gid.text);
+    }
+    if (object->kind == OBJECT_ATTACHMENT)
+        out_number(out, "qpn", object->item.parent);
+    if (object->kind == OBJECT_CONTEXT) {
+        printable(device, object->item.device, sizeof(object->item.device));
+        out_string(out, "device", device);
+    }
+    if (object->kind == OBJECT_CHANNEL)
+        out_number(out, "users", object->item.users);
+}
+
+static void tell_events(const struct view *view, struct out *out, const char *key,
+                        const struct event_record *events, const char *what, struct words *words)
+{
+    int64_t unacknowledged = (int32_t)(events->reported - events->acked);
+
+    if (!events->raised && !events->reported && !events->acked)
+        return;
+    out_begin(out, key);
+    out_number(out, "raised", events->raised);
+    out_number(out, "read", events->reported);
+    out_number(out, "acknowledged", events->acked);
+    out_end(out);
+    if (events->raised != events->reported)
+        words_add(words, ", %u %s%s not read", events->raised - events->reported, what,
+                  events->raised - events->reported == 1 ? "" : "s");
+    if (unacknowledged)
+        words_add(words, ", %u %s%s %s",
+                  unacknowledged < 0 ? (uint32_t)-unacknowledged : (uint32_t)unacknowledged, what,
+                  unacknowledged == 1 || unacknowledged == -1 ? "" : "s",
+                  unacknowledged < 0 ? "too many acknowledged" : "read and not acknowledged");
+}
+
+static void tell_life(const struct view *view, struct out *out, unsigned level, const struct object *object,
+                      unsigned stack_frames)
+{
+    const struct life_record *life = &object->life;
+    struct words words = {.length = 0};
+
+    if (!life->born_ns)
+        return;
+    out_begin(out, "created");
+    out_number(out, "ms_ago", view_age(view, life->born_ns));
+    out_number(out, "thread", life->born_by);
+    words_add(&words, object->kind == OBJECT_ATTACHMENT ? "attached "
+                      : object->kind == OBJECT_CONTEXT  ? "opened "
+                                                        : "made ");
+    words_add_age(&words, view_age(view, life->born_ns));
+    words_add(&words, " by ");
+    words_add_thread(view, &words, life->born_by);
+    out_line(out, level, "%s", words.text);
+    stack_tell(view, out, "stack", level + 1, life->born_stack, stack_frames);
+    out_end(out);
+}
+
+void object_tell(const struct view *view, struct out *out, const char *key, unsigned level,
+                 const struct object *object, unsigned stack_frames)
+{
+    struct label label = object_label(view, object);
+    char name[NAME_BYTES + 1];
+    struct words words = {.length = 0};
+
+    words_add(&words, "%s", label.text);
+    out_begin(out, key);
+    out_string(out, "kind", object_kind_name(object->kind, 1));
+    out_number(out, "number", object->number);
+    out_string(out, "label", label.text);
+    printable(name, object->life.name, NAME_BYTES);
+    if (name[0])
+        out_string(out, "name", name);
+    if (object->pd != NO_OBJECT)
+        out_number(out, "pd", object->pd);
+    if (object->kind != OBJECT_CONTEXT && object->context != NO_OBJECT)
+        out_number(out, "context", object->context);
+    switch (object->kind) {
+    case OBJECT_QP:
+        tell_qp(view, out, level, &object->qp, &words);
+        tell_events(view, out, "events", &object->qp.events, "event", &words);
+        break;
+    case OBJECT_CQ:
+        tell_cq(view, out, level, &object->cq, &words);
+        tell_events(view, out, "completion_events", &object->cq.events, "completion event", &words);
+        tell_events(view, out, "events", &object->cq.async_events, "asynchronous event", &words);
+        break;
+    case OBJECT_SRQ:
+        tell_srq(out, &object->srq, &words);
+        tell_events(view, out, "events", &object->srq.events, "event", &words);
+        break;
+    case OBJECT_PD:
+        out_number(out, "users", object->protection_domain.users);
+        words_add(&words, ": %u user%s", (uint32_t)object->protection_domain.users,
+                  object->protection_domain.users == 1 ? "" : "s");
+        break;
+    case OBJECT_MR:
+    case OBJECT_MW:
+        tell_key(out, object, &words);
+        break;
+    case OBJECT_CONTEXT:
+    case OBJECT_CHANNEL:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+        tell_item(out, object, &words);
+        break;
+    case OBJECT_WQ:
+    case OBJECT_IND_TABLE:
+        break;
+    }
+    if (object->dying) {
+        out_bool(out, "destroy_waits", object->life.dying_ns != 0);
+        words_add(&words, object->kind == OBJECT_CONTEXT ? ", closed"
+                          : object->life.dying_ns        ? ", its destroy waits"
+                                                         : ", being destroyed");
+    }
+    out_line(out, level, "%s", words.text);
+    tell_life(view, out, level + 1, object, stack_frames);
+    out_end(out);
+}
+
+void listed_tell(const struct view *view, struct out *out, const char *key, unsigned level,
+                 const struct listed *listed, unsigned stack_frames)
+{
+    struct object object;
+
+    out_begin_array(out, key);
+    for (unsigned i = 0; i < listed->count; i++) {
+        /* It may be gone by now. */
+        if (object_read(view, listed->list[i].kind, listed->list[i].number, &object))
+            object_tell(view, out, NULL, level, &object, stack_frames);
+    }
+    out_end_array(out);
+    if (listed->total > listed->count)
+        out_line(out, level, "and %llu more", (unsigned long long)(listed->total - listed->count));
+}

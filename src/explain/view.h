@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* A published segment to look into: our own, or another process's, mapped read-only. Its owner goes on
+ * changing it, and may be anybody: what is needed is copied once, with bounds that were checked when the view
+ * was opened, and means what the copy says. */
+#ifndef EXPLAIN_VIEW_H
+#define EXPLAIN_VIEW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "object/segment.h"
+
+struct view {
+    const char *base;
+    uint64_t size;
+    int fd;         /* the memfd: tells where it is empty; -1: look everywhere */
+    pid_t pid;      /* by which we see the process in /proc; 0: we do not */
+    bool same_pids; /* the numbers of threads and processes that it knows are ours, too */
+    struct segment_header header;
+    uint64_t now_ns; /* as it was when the view was opened */
+    uint32_t stamp;
+};
+
+/* 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of another version. */
+int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid);
+
+/* Copies; false if it is not all inside the segment. */
+bool view_copy(const struct view *view, uint64_t offset, void *ret, size_t size);
+/* One record; false if the table has no such number. */
+bool view_record(const struct view *view, const struct segment_table *table, uint32_t number, void *ret);
+
+/* Walks over the numbers of a table whose records may hold something. */
+struct view_walk {
+    const struct view *view;
+    const struct segment_table *table;
+    uint64_t next;   /* number */
+    uint64_t filled; /* number; up to there the segment is not empty */
+};
+struct view_walk view_walk(const struct view *view, const struct segment_table *table);
+/* The next record, copied; false at the end. */
+bool view_next(struct view_walk *walk, uint32_t *ret_number, void *ret_record);
+
+/* How long ago that was, in milliseconds. */
+uint64_t view_age(const struct view *view, uint64_t ns);
+uint64_t view_stamp_age(const struct view *view, uint32_t stamp);
+
+#endif
