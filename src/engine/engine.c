@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/rundown.h"
+#include "engine/explainer.h"
 #include "engine/internal.h"
 #include "object/context.h"
 #include "object/device.h"
@@ -23,6 +24,9 @@ static const struct object_ports ports = {
     .start_timers = helper_start,
     .moderation_timer = timers_set_moderation,
     .moderation_cancel = timers_cancel_moderation,
+    .explain = explainer_explain,
+    .note_losses = explainer_note_losses,
+    .tell_losses = explainer_tell_losses,
 };
 
 /* The child has one thread and none of ours. It must neither use what it inherited nor disturb the parent:
@@ -41,6 +45,7 @@ static void after_fork_in_child(void)
     local_after_fork_in_child();
     waiting_after_fork_in_child();
     multicast_after_fork_in_child();
+    explainer_after_fork_in_child();
     qp_after_fork_in_child();
     object_after_fork_in_child();
 }
@@ -62,6 +67,7 @@ static int start_locked(void)
     }
     object_ports = &ports;
     qp_ports_install(&engine_qp_ports);
+    explainer_start();
     error = local_start(&engine_local_ops);
     if (error)
         log_error("no way to other processes of this host: errno %d", -error);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "engine/explainer.h"
 #include "engine/internal.h"
 #include "object/device.h"
 #include "object/wq.h"
@@ -213,8 +214,10 @@ unsigned progress_run(void)
         route_run_ready();
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
-        atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire))
+        atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire)) {
         fail_users_of_overrun_cqs();
+        explainer_tell_overruns();
+    }
     return packets;
 }
 

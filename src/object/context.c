@@ -79,8 +79,11 @@ void context_close(struct context *context)
         list_remove(&context->all);
         lock_release(&contexts_lock);
     }
-    if (atomic_load_explicit(&context->objects, memory_order_acquire) != 0)
+    if (atomic_load_explicit(&context->objects, memory_order_acquire) != 0) {
+        if (!inherited)
+            item_orphaned(context->item);
         return;
+    }
     async_queue_close(&context->events);
     if (!inherited) {
         item_return(context->item);
@@ -94,6 +97,8 @@ void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
     sys_forget_thread();
+    atomic_store_explicit(&life_is_explained, false,
+                          memory_order_relaxed); /* there is no segment to write to */
     lock_init(&contexts_lock);
     lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */
     keys_after_fork_in_child();

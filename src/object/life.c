@@ -95,6 +95,12 @@ void item_use(uint32_t item, int users)
         atomic_fetch_add_explicit(&segment_item(item)->users, (uint32_t)users, memory_order_relaxed);
 }
 
+void item_orphaned(uint32_t item)
+{
+    if (item != NO_OBJECT)
+        atomic_store_explicit(&segment_item(item)->state, OBJECT_DYING, memory_order_relaxed);
+}
+
 void item_return(uint32_t item)
 {
     if (item == NO_OBJECT)

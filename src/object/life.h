@@ -50,6 +50,8 @@ void life_event_read(struct event_record *record, uint32_t type, uint32_t report
 uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
                    const uint8_t *gid);
 void item_use(uint32_t item, int users);
+/* A context is closed, and not free, because objects are left in it. */
+void item_orphaned(uint32_t item);
 void item_return(uint32_t item);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@ static struct {
     struct lock lock; /* opening, and the arena; a leaf */
     _Atomic(char *) base;
     int fd;
+    ino_t inode; /* of the memfd */
     uint64_t arena_offset, arena_size;
     struct arena arena;
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, key_lives, stacks, modules;
@@ -132,6 +134,13 @@ static void fill_header(struct segment_header *header)
     __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
 }
 
+static ino_t inode_of(int fd)
+{
+    struct stat file;
+
+    return fstat(fd, &file) == 0 ? file.st_ino : 0;
+}
+
 static int open_locked(void)
 {
     int saved = errno, error, fd = create_memfd();
@@ -157,6 +166,7 @@ static int open_locked(void)
     /* A core dump would walk every page of the arena's address range. The tables stay in. */
     syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);
     fill_header((struct segment_header *)base);
+    segment.inode = inode_of(fd);
     segment.fd = fd;
     atomic_store_explicit(&segment.base, base, memory_order_release);
     errno = saved;
@@ -193,9 +203,22 @@ struct segment_header *segment_header(void)
     return segment_at(0);
 }
 
+bool segment_is_open(void)
+{
+    return atomic_load_explicit(&segment.base, memory_order_acquire) != NULL;
+}
+
 int segment_fd(void)
 {
     return segment.fd;
+}
+
+int segment_fd_intact(void)
+{
+    int saved = errno, fd = inode_of(segment.fd) == segment.inode ? segment.fd : -1;
+
+    errno = saved;
+    return fd;
 }
 
 struct key_table *segment_keys(void)

@@ -25,6 +25,7 @@
 #define OBJECT_SEGMENT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -193,7 +194,10 @@ _Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
 /* Creates and maps it once per process: 0 or -errno. */
 int segment_open(void);
 struct segment_header *segment_header(void);
+bool segment_is_open(void);
 int segment_fd(void);
+/* The same, or -1 if the program closed it: the number may be another file's by now. */
+int segment_fd_intact(void);
 struct key_table *segment_keys(void);
 struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
+#include "object/ports.h"
 #include "object/qp.h"
 
 VERBS_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
@@ -57,6 +58,8 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
     if (!context_is_inherited(context) &&
         atomic_load_explicit(&context->objects, memory_order_relaxed) != 0) {
         log_warn("%s was closed with objects alive", device->name);
+        if (explained())
+            object_ports->explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, context->number);
         qp_for_each(silence_qp, context);
         context_close(context);
         return 0;

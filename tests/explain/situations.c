@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Mistakes and accidents that public threads tell of, each as small as it gets, with public verbs only.
+ *
+ * usage: situations NAME        (without one: lists them)
+ *
+ * A situation that ends by itself does so with status 0. One that hangs says "hangs" on stdout first, and
+ * goes on when it reads a line. What is wrong is for the explanation to say: test_explain.py looks at that.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "node.h"
+
+static struct ibv_cq *make_cq(const struct node *node, int entries, struct ibv_comp_channel *channel)
+{
+    struct ibv_cq *cq = ibv_create_cq(node->context, entries, NULL, channel, 0);
+
+    REQUIRE(cq);
+    return cq;
+}
+
+/* --- the wrong CQ was acknowledged (openucx/ucx#1039)
+ * ------------------------------------------------------------- */
+
+struct acknowledgement {
+    struct ibv_cq *cq;
+    struct ibv_async_event event;
+};
+
+static void *acknowledge_cq_later(void *argument)
+{
+    struct acknowledgement *acknowledgement = argument;
+
+    wait_for_word();
+    ibv_ack_cq_events(acknowledgement->cq, 1);
+    return NULL;
+}
+
+static void wrong_cq_acknowledged(void)
+{
+    struct acknowledgement acknowledgement;
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *send_cq, *recv_cq, *ready;
+    struct ibv_qp *qp;
+    struct node node;
+    pthread_t thread;
+    void *ignored;
+
+    node_open(&node);
+    channel = ibv_create_comp_channel(node.context);
+    REQUIRE(channel);
+    send_cq = make_cq(&node, 16, channel);
+    recv_cq = make_cq(&node, 16, channel);
+    qp = make_qp(&node, recv_cq, NULL, 4);
+    to_init(qp);
+    REQUIRE(ibv_req_notify_cq(recv_cq, 0) == 0);
+    post_receive(&node, qp, 1, 64);
+    to_error(qp); /* the receive is flushed: an event */
+    REQUIRE(ibv_get_cq_event(channel, &ready, &ignored) == 0);
+    REQUIRE(ready == recv_cq);
+    wait_for_completion(recv_cq);
+    ibv_ack_cq_events(send_cq, 1); /* the mistake */
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+
+    acknowledgement.cq = recv_cq;
+    REQUIRE(pthread_create(&thread, NULL, acknowledge_cq_later, &acknowledgement) == 0);
+    say("hangs");
+    REQUIRE(ibv_destroy_cq(recv_cq) == 0);
+    pthread_join(thread, NULL);
+    REQUIRE(ibv_destroy_cq(send_cq) == 0);
+    REQUIRE(ibv_destroy_comp_channel(channel) == 0);
+    node_close(&node);
+}
+
+/* --- an asynchronous event was not acknowledged, by another thread and by the same
+ * -------------------------------- */
+
+static struct ibv_async_event event_read;
+
+static void *read_event(void *argument)
+{
+    REQUIRE(ibv_get_async_event(argument, &event_read) == 0);
+    return NULL;
+}
+
+static void *acknowledge_event_later(void *argument)
+{
+    wait_for_word();
+    ibv_ack_async_event(argument);
+    return NULL;
+}
+
+static void unacknowledged_event(void)
+{
+    struct ibv_srq_init_attr srq_attributes = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_srq *srq;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+    pthread_t reader, thread;
+
+    node_open(&node);
+    cq = make_cq(&node, 16, NULL);
+    srq = ibv_create_srq(node.pd, &srq_attributes);
+    REQUIRE(srq);
+    qp = make_qp(&node, cq, srq, 4);
+    to_init(qp);
+    to_error(qp); /* IBV_EVENT_QP_LAST_WQE_REACHED */
+    REQUIRE(pthread_create(&reader, NULL, read_event, node.context) == 0);
+    pthread_join(reader, NULL);
+    REQUIRE(event_read.event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
+    REQUIRE(pthread_create(&thread, NULL, acknowledge_event_later, &event_read) == 0);
+    say("hangs 0x%06x", qp->qp_num);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    pthread_join(thread, NULL);
+    REQUIRE(ibv_destroy_srq(srq) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* §: the thread that reads an event destroys the object before it acknowledges. */
+static void own_event(void)
+{
+    struct ibv_srq_init_attr srq_attributes = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_async_event event;
+    struct ibv_srq *srq;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+    pthread_t thread;
+
+    node_open(&node);
+    cq = make_cq(&node, 16, NULL);
+    srq = ibv_create_srq(node.pd, &srq_attributes);
+    REQUIRE(srq);
+    qp = make_qp(&node, cq, srq, 4);
+    to_init(qp);
+    to_error(qp);
+    REQUIRE(ibv_get_async_event(node.context, &event) == 0);
+    REQUIRE(pthread_create(&thread, NULL, acknowledge_event_later, &event) == 0);
+    say("hangs 0x%06x", qp->qp_num);
+    REQUIRE(ibv_destroy_qp(qp) == 0); /* the mistake: ibv_ack_async_event() comes after it */
+    pthread_join(thread, NULL);
+    REQUIRE(ibv_destroy_srq(srq) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- an MR was left behind (linux-rdma/perftest#77)
+ * --------------------------------------------------------------- */
+
+static void mr_left_behind(void)
+{
+    struct ibv_mr *forgotten;
+    struct node node;
+
+    node_open(&node);
+    forgotten = ibv_reg_mr(node.pd, node.buffer, 4096, IBV_ACCESS_LOCAL_WRITE);
+    REQUIRE(forgotten);
+    REQUIRE(ibv_dereg_mr(node.mr) == 0);
+    REQUIRE(ibv_dealloc_pd(node.pd) == EBUSY);
+    REQUIRE(ibv_dealloc_pd(node.pd) == EBUSY); /* told once */
+    REQUIRE(ibv_dereg_mr(forgotten) == 0);
+    REQUIRE(ibv_dealloc_pd(node.pd) == 0);
+    REQUIRE(ibv_close_device(node.context) == 0);
+}
+
+/* --- an MR was freed before its users (the-tcpdump-group/libpcap#1532)
+ * -------------------------------------------- */
+
+static void mr_freed_before_users(void)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 16, NULL);
+    qp = make_qp(&node, cq, NULL, 8);
+    to_init(qp);
+    for (uint64_t i = 0; i < 8; i++)
+        post_receive(&node, qp, 100 + i, 64);
+    REQUIRE(ibv_dereg_mr(node.mr) == 0); /* the mistake */
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    REQUIRE(ibv_dealloc_pd(node.pd) == 0);
+    REQUIRE(ibv_close_device(node.context) == 0);
+}
+
+/* --- everything in the wrong order (ska-sa/spead2#134)
+ * ------------------------------------------------------------ */
+
+static void wrong_order(void)
+{
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    channel = ibv_create_comp_channel(node.context);
+    REQUIRE(channel);
+    cq = make_cq(&node, 16, channel);
+    qp = make_qp(&node, cq, NULL, 4);
+    to_init(qp);
+    /* In the order of creation, without a look at the results. */
+    ibv_dealloc_pd(node.pd);
+    ibv_destroy_comp_channel(channel);
+    ibv_destroy_cq(cq);
+    ibv_destroy_qp(qp);
+    ibv_dereg_mr(node.mr);
+    ibv_close_device(node.context);
+}
+
+/* --- a CQ was destroyed before its QP (fio, Valkey)
+ * ---------------------------------------------------------------- */
+
+static void cq_before_qp(void)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 16, NULL);
+    qp = make_qp(&node, cq, NULL, 4);
+    REQUIRE(ibv_destroy_cq(cq) == EBUSY);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- a completion was lost to an overrun CQ
+ * ----------------------------------------------------------------------- */
+
+static void overrun(void)
+{
+    struct ibv_async_event event;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+    uint64_t posted;
+
+    node_open(&node);
+    cq = make_cq(&node, 3, NULL); /* too small for the QP */
+    qp = make_qp(&node, cq, NULL, 16);
+    to_init(qp);
+    for (posted = 0; posted <= (uint64_t)cq->cqe; posted++)
+        post_receive(&node, qp, 0x700 + posted, 64);
+    to_error(qp); /* one completion more than there is room */
+    do {
+        REQUIRE(ibv_get_async_event(node.context, &event) == 0);
+        ibv_ack_async_event(&event);
+    } while (event.event_type != IBV_EVENT_CQ_ERR);
+    say("hangs");
+    wait_for_word();
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- a work request of an SRQ was lost
+ * ---------------------------------------------------------------------------- */
+
+static void lost_srq_receive(void)
+{
+    struct ibv_srq_init_attr srq_attributes = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_srq_attr limit = {.srq_limit = 1};
+    struct ibv_async_event event;
+    struct ibv_sge receive_sge, send_sge[2];
+    struct ibv_recv_wr receive = {.wr_id = 0x51, .sg_list = &receive_sge, .num_sge = 1}, *bad_receive;
+    struct ibv_send_wr send = {.wr_id = 0x52,
+                               .sg_list = send_sge,
+                               .num_sge = 2,
+                               .opcode = IBV_WR_SEND,
+                               .send_flags = IBV_SEND_SIGNALED},
+                       *bad_send;
+    struct ibv_cq *cq;
+    struct ibv_srq *srq;
+    struct ibv_qp *sender, *receiver;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 16, NULL);
+    srq = ibv_create_srq(node.pd, &srq_attributes);
+    REQUIRE(srq);
+    sender = make_qp(&node, cq, NULL, 4);
+    receiver = make_qp(&node, cq, srq, 4);
+    connect_qps(&node, sender, receiver, 14, 7, 7);
+    receive_sge = (struct ibv_sge){(uintptr_t)node.buffer, BUFFER_BYTES / 2, node.mr->lkey};
+    REQUIRE(ibv_post_srq_recv(srq, &receive, &bad_receive) == 0);
+    REQUIRE(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == 0);
+    /* The sender fails in the middle of a message: its second part is not registered. */
+    send_sge[0] = (struct ibv_sge){(uintptr_t)node.buffer, 65536, node.mr->lkey};
+    send_sge[1] = (struct ibv_sge){(uintptr_t)node.buffer, 65536, node.mr->lkey ^ 0xf0};
+    REQUIRE(ibv_post_send(sender, &send, &bad_send) == 0);
+    REQUIRE(wait_for_completion(cq).status == IBV_WC_LOC_PROT_ERR);
+    /* The receiver has taken its receive. */
+    do {
+        struct ibv_wc wc;
+
+        REQUIRE(ibv_poll_cq(cq, 1, &wc) == 0);
+    } while (ibv_get_async_event(node.context, &event) != 0);
+    REQUIRE(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED);
+    ibv_ack_async_event(&event);
+    say("hangs");
+    wait_for_word();
+    REQUIRE(ibv_destroy_qp(receiver) == 0); /* the mistake: to ERR first, and wait for the last WQE */
+    REQUIRE(ibv_destroy_qp(sender) == 0);
+    REQUIRE(ibv_destroy_srq(srq) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- completions that do not come
+ * --------------------------------------------------------------------------------- */
+
+/* Ten work requests that wait, each for another reason; the names are their wr_ids. */
+enum { NOT_READY = 0x100, BEHIND = 0x101, FENCED_READ = 0x200, FENCED = 0x201, QUIET = 0x300, LOUD = 0x301 };
+
+static void no_receive(void)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *a, *b;
+    struct node node;
+    struct ibv_wc wc;
+
+    node_open(&node);
+    cq = make_cq(&node, 64, NULL);
+    a = make_qp(&node, cq, NULL, 8);
+    b = make_qp(&node, cq, NULL, 8);
+    connect_qps(&node, a, b, 14, 7, 7);
+    post_send(&node, a, NOT_READY, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
+    post_send(&node, a, BEHIND, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
+    for (int i = 0; i < 1000; i++)
+        REQUIRE(ibv_poll_cq(cq, 1, &wc) == 0);
+    say("hangs 0x%06x", a->qp_num);
+    wait_for_word();
+    post_receive(&node, b, 1, 64);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(wait_for_completion(cq).status == IBV_WC_SUCCESS);
+    REQUIRE(ibv_destroy_qp(a) == 0);
+    REQUIRE(ibv_destroy_qp(b) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+static void unsignaled(void)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *a, *b;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 64, NULL);
+    a = make_qp(&node, cq, NULL, 8);
+    b = make_qp(&node, cq, NULL, 8);
+    connect_qps(&node, a, b, 14, 7, 7);
+    post_send(&node, a, LOUD, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
+    REQUIRE(wait_for_completion(cq).wr_id == LOUD);
+    post_send(&node, a, QUIET, IBV_WR_RDMA_WRITE, 64, 0);
+    post_send(&node, a, LOUD + 1, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
+    post_receive(&node, a, 0x400, 64);
+    post_receive(&node, a, 0x401, 64);
+    say("hangs 0x%06x", a->qp_num);
+    wait_for_word(); /* LOUD + 1 is not polled */
+    REQUIRE(ibv_destroy_qp(a) == 0);
+    REQUIRE(ibv_destroy_qp(b) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* Nobody has the destination's number. */
+static void nobody_there(void)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 64, NULL);
+    qp = make_qp(&node, cq, NULL, 8);
+    to_init(qp);
+    to_rtr(&node, qp, qp->qp_num ^ 0x7f0000, &node.gid);
+    to_rts(qp, 0, 7, 7); /* waits for ever */
+    post_send(&node, qp, NOT_READY, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
+    say("hangs 0x%06x", qp->qp_num);
+    wait_for_word();
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- leaks
+ * -------------------------------------------------------------------------------------------------------- */
+
+static __attribute__((noinline)) struct ibv_qp *make_a_qp_and_forget_it(const struct node *node,
+                                                                        struct ibv_cq *cq)
+{
+    struct ibv_qp *qp = make_qp(node, cq, NULL, 4);
+
+    __asm__ volatile("" ::: "memory"); /* this frame is looked for */
+    return qp;
+}
+
+static void leak_at_close(void)
+{
+    struct node node;
+
+    node_open(&node);
+    make_a_qp_and_forget_it(&node, make_cq(&node, 16, NULL));
+    REQUIRE(ibv_close_device(node.context) == 0);
+}
+
+static void leak_at_exit(void)
+{
+    struct node node;
+
+    node_open(&node);
+    make_a_qp_and_forget_it(&node, make_cq(&node, 16, NULL));
+}
+
+/* --- nothing is wrong
+ * --------------------------------------------------------------------------------------------- */
+
+static void all_well(void)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *a, *b;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 64, NULL);
+    a = make_qp(&node, cq, NULL, 8);
+    b = make_qp(&node, cq, NULL, 8);
+    connect_qps(&node, a, b, 14, 7, 7);
+    post_receive(&node, b, 1, 64);
+    post_send(&node, a, 2, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
+    wait_for_completion(cq);
+    wait_for_completion(cq);
+    say("hangs");
+    wait_for_word();
+    REQUIRE(ibv_destroy_qp(a) == 0);
+    REQUIRE(ibv_destroy_qp(b) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* The situations of linux-rdma/perftest#60 and spdk/spdk#3347 (an event of a communication manager that was
+ * not acknowledged, rdma_destroy_id that does not return) need librdmacm: they come here. */
+
+static const struct {
+    const char *name;
+    void (*happen)(void);
+} situations[] = {
+    {"wrong-cq-acknowledged", wrong_cq_acknowledged},
+    {"unacknowledged-event", unacknowledged_event},
+    {"own-event", own_event},
+    {"mr-left-behind", mr_left_behind},
+    {"mr-freed-before-users", mr_freed_before_users},
+    {"wrong-order", wrong_order},
+    {"cq-before-qp", cq_before_qp},
+    {"overrun", overrun},
+    {"lost-srq-receive", lost_srq_receive},
+    {"no-receive", no_receive},
+    {"unsignaled", unsignaled},
+    {"nobody-there", nobody_there},
+    {"leak-at-close", leak_at_close},
+    {"leak-at-exit", leak_at_exit},
+    {"all-well", all_well},
+};
+
+int main(int argc, char **argv)
+{
+    for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
+        if (argc < 2) {
+            puts(situations[i].name);
+        } else if (strcmp(argv[1], situations[i].name) == 0) {
+            situations[i].happen();
+            return 0;
+        }
+    }
+    return argc < 2 ? 0 : 1;
+}

@@ -1,0 +1,244 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""What is said of programs that go wrong (situations.c), by themselves and from outside.
+
+usage: test_explain.py SITUATIONS SOFTHCA
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import tap  # noqa: E402
+
+SITUATIONS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
+LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
+PATIENCE = 120
+
+
+def environment(**more):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTHCA_", "LD_"))}
+    clean.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", SOFTHCA_LOCAL="ring")
+    clean.update(more)
+    return clean
+
+
+class Situation:
+    """A situation that runs. Those that hang go on at end()."""
+
+    def __init__(self, name, form="json", command=(), **more):
+        env = environment(**more)
+        if form:
+            env["SOFTHCA_EXPLAIN"] = form
+        self.process = subprocess.Popen([*command, SITUATIONS, name], env=env, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        self.told = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def until_it_hangs(self):
+        line = self.process.stdout.readline().split()
+        tap.equal(line[:1], ["hangs"], self.process.stderr.read() if not line else line)
+        return int(line[1], 16) if len(line) > 1 else None
+
+    def next_explanation(self):
+        """The next one in JSON; waits for it."""
+        self.told.append(json.loads(self.process.stderr.readline()))
+        return self.told[-1]
+
+    def end(self):
+        """Lets it go on, and returns what it said since."""
+        _, text = self.process.communicate("\n", timeout=PATIENCE)
+        tap.equal(self.process.returncode, 0, text)
+        return text
+
+
+def run(name, form="json", **more):
+    with Situation(name, form, **more) as situation:
+        text = situation.end()
+    return [json.loads(line) for line in text.splitlines()] if form == "json" else text
+
+
+def only(explanations, kind):
+    found = [one for one in explanations if one["explanation"] == kind]
+    tap.equal(len(found), 1, explanations)
+    return found[0]
+
+
+def functions(stack):
+    return [frame.get("function", "").split(".")[0] for frame in stack]
+
+
+def matches(pattern, text):
+    if not re.search(pattern, text):
+        raise AssertionError(f"{text!r} does not match {pattern!r}")
+
+
+# --- EBUSY names the holders
+
+
+def test_pd_with_an_mr_left_behind():  # linux-rdma/perftest#77
+    told = only(run("mr-left-behind"), "busy")  # asked twice, told once
+    matches(r"^ibv_dealloc_pd\(PD \d+\) fails with EBUSY: MR of 4096 bytes with lkey 0x[0-9a-f]+ is still registered",
+            told["cause"])
+    tap.equal(told["holders_total"], 1)
+    holder = told["holders"][0]
+    tap.equal((holder["kind"], holder["length"]), ("MR", 4096))
+    assert "mr_left_behind" in functions(holder["created"]["stack"]), holder
+
+
+def test_cq_destroyed_before_its_qp():  # fio, Valkey
+    told = only(run("cq-before-qp"), "busy")
+    matches(r"^ibv_destroy_cq\(CQ \d+\) fails with EBUSY: QP 0x[0-9a-f]{6} still completes into it$", told["cause"])
+    holder = told["holders"][0]
+    tap.equal((holder["type"], holder["state"]), ("RC", "RESET"))
+    assert "make_qp" in functions(holder["created"]["stack"]), holder
+
+
+def test_wrong_order():  # ska-sa/spead2#134
+    told = run("wrong-order")
+    tap.equal([one["verb"] for one in told if one["explanation"] == "busy"],
+              ["ibv_dealloc_pd", "ibv_destroy_comp_channel", "ibv_destroy_cq"])
+    matches(r"1 MR and 1 QP still belong to it", told[0]["cause"])
+    leaks = only(told, "leaks")
+    matches(r"^ibv_close_device\(context \d+ of \S+\) leaves 1 PD, 1 CQ and 1 channel not destroyed$", leaks["cause"])
+
+
+def test_mr_freed_before_its_users():  # the-tcpdump-group/libpcap#1532
+    told = only(run("mr-freed-before-users"), "in_use")
+    matches(r"^ibv_dereg_mr\(MR .*\): 8 work requests that are not finished still name it, in the receive queue of QP",
+            told["cause"])
+    tap.equal(told["queues"][0]["wr_ids"], "100..107")
+
+
+# --- a destroy that blocks
+
+
+def test_wrong_cq_acknowledged():  # openucx/ucx#1039
+    with Situation("wrong-cq-acknowledged") as situation:
+        situation.until_it_hangs()
+        told = situation.next_explanation()
+        tap.equal(told["explanation"], "blocked")
+        matches(r"^ibv_destroy_cq\(CQ 1\) waits: 1 completion event was read and never acknowledged .*"
+                r"while CQ 0 was acknowledged 1 too many: the wrong CQ was acknowledged$", told["cause"])
+        assert "wrong_cq_acknowledged" in functions(told["event"]["stack"]), told
+        assert "wrong_cq_acknowledged" in functions(told["destroy"]["stack"]), told
+        tap.equal(told["destroy"]["thread"], situation.pid)
+        after = [json.loads(line) for line in situation.end().splitlines()]
+    resumed = only(after, "resumed")
+    matches(r"^ibv_destroy_cq\(CQ 1\) goes on after .*: what was read is acknowledged by thread \d+", resumed["cause"])
+    assert resumed["acknowledged_by"] != situation.pid, resumed
+
+
+def test_unacknowledged_event():
+    with Situation("unacknowledged-event") as situation:
+        qpn = situation.until_it_hangs()
+        told = situation.next_explanation()
+        matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) waits: IBV_EVENT_QP_LAST_WQE_REACHED was read and never "
+                r"acknowledged \(ibv_ack_async_event\)$", told["cause"])
+        assert "read_event" in functions(told["event"]["stack"]), told
+        assert told["event"]["thread"] != situation.pid, told
+        situation.end()
+
+
+def test_thread_that_waits_for_itself():
+    with Situation("own-event") as situation:
+        situation.until_it_hangs()
+        told = situation.next_explanation()
+        matches(r"and the thread that read it is the one that waits$", told["cause"])
+        tap.equal(told["event"]["thread"], told["destroy"]["thread"])
+        situation.end()
+
+
+# --- what is lost
+
+
+def test_completion_lost_to_an_overrun():
+    with Situation("overrun") as situation:
+        situation.until_it_hangs()
+        told = situation.next_explanation()
+        tap.equal(told["explanation"], "overrun")
+        matches(r"^CQ \d+ overran: the completion of wr_id 1795 \(0x703\) of QP 0x[0-9a-f]{6} was lost, because all 3 "
+                r"entries were waiting to be polled$", told["cause"])
+        situation.end()
+
+
+def test_lost_srq_receive():
+    with Situation("lost-srq-receive") as situation:
+        situation.until_it_hangs()
+        told = only([json.loads(line) for line in situation.end().splitlines()], "losses")
+    matches(r"^ibv_destroy_qp\(QP 0x[0-9a-f]{6}\) threw away 1 receive that it had taken from its SRQ", told["cause"])
+    tap.equal(told["srq_receives"], {"count": 1, "wr_ids": "81"})
+
+
+def test_what_a_destroy_threw_away():
+    with Situation("unsignaled") as situation:
+        qpn = situation.until_it_hangs()
+        told = only([json.loads(line) for line in situation.end().splitlines()], "losses")
+    matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) threw away 1 unpolled completion, 2 unused receives \(it was in RTS\)",
+            told["cause"])
+    tap.equal(told["completions"], {"count": 1, "wr_ids": "770"})
+    tap.equal(told["receives"], {"count": 2, "wr_ids": "1024, 1025"})
+
+
+# --- leaks
+
+
+def check_leaks(told, cause):
+    matches(cause, told["cause"])
+    tap.equal(sorted(one["kind"] for one in told["objects"]), ["CQ", "MR", "PD", "QP"])
+    qp = next(one for one in told["objects"] if one["kind"] == "QP")
+    assert "make_a_qp_and_forget_it" in functions(qp["created"]["stack"]), qp
+
+
+def test_leaks_at_close_device():
+    # And not once more at the end of the process.
+    check_leaks(only(run("leak-at-close"), "leaks"),
+                r"^ibv_close_device\(context 0 of \S+\) leaves 1 PD, 1 MR, 1 CQ and 1 QP not destroyed$")
+
+
+def test_leaks_at_exit():
+    check_leaks(only(run("leak-at-exit"), "leaks"),
+                r"^the process ends with 1 PD, 1 MR, 1 CQ and 1 QP not destroyed, 1 device not closed$")
+
+
+# --- where it is said
+
+
+def test_text_is_a_line_and_indented_detail():
+    lines = run("cq-before-qp", "text").splitlines()
+    matches(r"^softhca\[\d+\]: ibv_destroy_cq\(CQ \d+\) fails with EBUSY: QP", lines[0])
+    assert all(line.startswith("    ") for line in lines[1:]), lines
+    assert any(re.match(r" +at make_qp\+0x[0-9a-f]+ \(situations\+0x[0-9a-f]+\)$", line) for line in lines), lines
+
+
+def test_silent_unless_asked():
+    tap.equal(run("wrong-order", None), "")
+    tap.equal(run("wrong-order", None, SOFTHCA_LOG="error"), "")
+    tap.equal(run("wrong-order", "off", SOFTHCA_LOG="error"), "")
+    matches(r"fails with EBUSY", run("wrong-order", None, SOFTHCA_LOG="warn"))
+
+
+def test_softhca_run_asks():
+    with Situation("cq-before-qp", None, command=[SOFTHCA, "run", "--no-shim", "--"]) as situation:
+        matches(r"^softhca\[\d+\]: ibv_destroy_cq\(CQ \d+\) fails with EBUSY", situation.end())
+
+
+def test_nothing_is_said_of_a_program_that_does_well():
+    with Situation("all-well", "text") as situation:
+        situation.until_it_hangs()
+        tap.equal(situation.end(), "")
+
+
+tap.main(sys.modules[__name__])
