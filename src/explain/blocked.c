@@ -5,38 +5,45 @@
 
 #define STACK_LINES 16u
 
-/* The account that keeps the destroy waiting; NULL: none (any more). */
-static const struct event_record *waiting_account(const struct object *object, bool *ret_completion)
+/* NULL: objects of that kind have none. */
+static const struct event_record *async_events(const struct object *object)
 {
-    const struct event_record *events = NULL;
-
-    *ret_completion = false;
     switch (object->kind) {
     case OBJECT_CQ:
-        if ((int32_t)(object->cq.events.acked - object->cq.events.reported) < 0) {
-            *ret_completion = true;
-            return &object->cq.events;
-        }
-        events = &object->cq.async_events;
-        break;
+        return &object->cq.async_events;
     case OBJECT_QP:
-        events = &object->qp.events;
-        break;
+        return &object->qp.events;
     case OBJECT_SRQ:
-        events = &object->srq.events;
-        break;
+        return &object->srq.events;
+    case OBJECT_WQ:
+        return &object->wq.events;
     case OBJECT_CONTEXT:
     case OBJECT_PD:
     case OBJECT_MR:
     case OBJECT_MW:
     case OBJECT_CHANNEL:
-    case OBJECT_WQ:
     case OBJECT_IND_TABLE:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
-        return NULL;
+        break;
     }
-    return (int32_t)(events->acked - events->reported) < 0 ? events : NULL;
+    return NULL;
+}
+
+static bool is_unpaid(const struct event_record *events)
+{
+    return (int32_t)(events->acked - events->reported) < 0;
+}
+
+/* The account that keeps the destroy waiting; NULL: none (any more). */
+static const struct event_record *waiting_account(const struct object *object, bool *ret_completion)
+{
+    const struct event_record *events = async_events(object);
+
+    *ret_completion = object->kind == OBJECT_CQ && is_unpaid(&object->cq.events);
+    if (*ret_completion)
+        return &object->cq.events;
+    return events && is_unpaid(events) ? events : NULL;
 }
 
 /* Somebody who got more acknowledgements than he had events: they may have been meant for another. */
@@ -55,10 +62,7 @@ static bool look_for_overpaid(const struct view *view, const struct object *obje
     if (object->context != overpaid->waiting->context ||
         (object->kind == overpaid->waiting->kind && object->number == overpaid->waiting->number))
         return true;
-    if (object->kind == OBJECT_CQ)
-        events = overpaid->completion ? &object->cq.events : &object->cq.async_events;
-    else
-        events = object->kind == OBJECT_QP ? &object->qp.events : &object->srq.events;
+    events = overpaid->completion ? &object->cq.events : async_events(object);
     if ((int32_t)(events->acked - events->reported) <= 0)
         return true;
     overpaid->found = *object;
@@ -68,8 +72,9 @@ static bool look_for_overpaid(const struct view *view, const struct object *obje
 
 static void find_overpaid(const struct view *view, struct overpaid *overpaid)
 {
-    unsigned kinds =
-        overpaid->completion ? 1u << OBJECT_CQ : 1u << OBJECT_CQ | 1u << OBJECT_QP | 1u << OBJECT_SRQ;
+    unsigned kinds = overpaid->completion
+                         ? 1u << OBJECT_CQ
+                         : 1u << OBJECT_CQ | 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ;
 
     objects_for_each(view, kinds, look_for_overpaid, overpaid);
 }
@@ -168,11 +173,7 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
 
     if (!object_read(view, kind, number, &object) || !object.life.dying_ns)
         return false;
-    events = kind == OBJECT_QP    ? &object.qp.events
-             : kind == OBJECT_SRQ ? &object.srq.events
-                                  : &object.cq.events;
-    if (kind == OBJECT_CQ && object.cq.async_events.reported && !object.cq.events.reported)
-        events = &object.cq.async_events;
+    events = kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : async_events(&object);
     words_add(&cause, "%s(%s) goes on after ", object_destroy_verb(kind), object_label(view, &object).text);
     words_add_duration(&cause, view_age(view, object.life.dying_ns));
     words_add(&cause, ": what was read is acknowledged");

@@ -185,7 +185,7 @@ static void look_at_sends(const struct view *view, struct users *users, const st
 
 static void look_at_receives(const struct view *view, struct users *users, const struct object *owner)
 {
-    const struct receive_queue *queue = &owner->qp.receive;
+    const struct receive_queue *queue = owner->kind == OBJECT_WQ ? &owner->wq.receive : &owner->qp.receive;
     uint32_t count = entries_between(queue->taken, queue->posted, LIMIT_QP_WR);
     struct wr_ids ids = {.total = 0};
     struct recv_wqe wqe;
@@ -226,7 +226,8 @@ static bool look_at(const struct view *view, const struct object *object, void *
     if (object->kind == OBJECT_SRQ) {
         look_at_srq(view, users, object);
     } else {
-        look_at_sends(view, users, object);
+        if (object->kind == OBJECT_QP)
+            look_at_sends(view, users, object);
         look_at_receives(view, users, object);
     }
     return users->budget != 0;
@@ -240,7 +241,7 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
 
     if (!object_read(view, OBJECT_MR, number, &region))
         return false;
-    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ, look_at, &users);
+    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);
     if (!users.total)
         return false;
     words_add(&cause, "ibv_dereg_mr(%s): %llu work request%s that %s not finished still name%s it, in the %s",
@@ -254,7 +255,7 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
     out_line(out, 1, "they will fail when their turn comes (IBV_WC_LOC_PROT_ERR)");
     users = (struct users){.region = &region, .budget = ENTRIES_LOOKED_AT, .out = out};
     out_begin_array(out, "queues");
-    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ, look_at, &users);
+    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);
     out_end_array(out);
     explanation_end(out);
     return true;

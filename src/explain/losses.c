@@ -188,6 +188,32 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
     return true;
 }
 
+static bool losses_of_wq(const struct view *view, struct out *out, const struct object *object)
+{
+    struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
+    struct loss completions = {
+        .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
+    struct words cause = {.length = 0};
+    unsigned told = 0;
+
+    collect_receives(view, &object->wq.receive, &receives);
+    collect_completions(view, object->wq.cq, object->wq.wqn, &completions);
+    wr_ids_finish(&completions.ids);
+    if (!receives.ids.total && !completions.ids.total)
+        return false;
+    words_add(&cause, "ibv_destroy_wq(%s) threw away ", object_label(view, object).text);
+    add_loss(&cause, &completions, &told);
+    add_loss(&cause, &receives, &told);
+    explanation_begin(view, out, "losses", cause.text);
+    out_string(out, "verb", "ibv_destroy_wq");
+    tell_loss(out, &completions);
+    tell_loss(out, &receives);
+    if (out->json || completions.ids.total)
+        object_tell(view, out, "object", 1, object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
 bool explain_losses(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
 {
     struct object object;
@@ -201,12 +227,13 @@ bool explain_losses(const struct view *view, struct out *out, enum object_kind k
         return losses_of_cq(view, out, &object);
     case OBJECT_SRQ:
         return losses_of_srq(view, out, &object);
+    case OBJECT_WQ:
+        return losses_of_wq(view, out, &object);
     case OBJECT_CONTEXT:
     case OBJECT_PD:
     case OBJECT_MR:
     case OBJECT_MW:
     case OBJECT_CHANNEL:
-    case OBJECT_WQ:
     case OBJECT_IND_TABLE:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:

@@ -48,6 +48,28 @@ static bool take_srq(uint32_t number, struct object *object)
     return object->srq.state != OBJECT_FREE;
 }
 
+static bool take_wq(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_WQ;
+    object->number = number;
+    object->dying = object->wq.state == OBJECT_DYING;
+    object->context = object->wq.context;
+    object->pd = object->wq.pd;
+    object->life = object->wq.life;
+    return object->wq.state != OBJECT_FREE;
+}
+
+static bool take_ind_table(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_IND_TABLE;
+    object->number = number;
+    object->dying = false;
+    object->context = object->ind_table.context;
+    object->pd = NO_OBJECT;
+    object->life = object->ind_table.life;
+    return object->ind_table.state != OBJECT_FREE;
+}
+
 static bool take_pd(uint32_t number, struct object *object)
 {
     object->kind = OBJECT_PD;
@@ -150,8 +172,9 @@ bool object_read(const struct view *view, enum object_kind kind, uint32_t number
         objects_for_each(view, 1u << kind, is_it, &search);
         return search.any;
     case OBJECT_WQ:
+        return view_record(view, &header->wqs, number, &ret->wq) && take_wq(number, ret);
     case OBJECT_IND_TABLE:
-        break;
+        return view_record(view, &header->ind_tables, number, &ret->ind_table) && take_ind_table(number, ret);
     }
     return false;
 }
@@ -217,6 +240,18 @@ void objects_for_each(const struct view *view, unsigned kinds,
                 return;
         }
     }
+    if (kinds & 1u << OBJECT_WQ) {
+        for (walk = view_walk(view, &header->wqs); view_next(&walk, &number, &object.wq);) {
+            if (take_wq(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
+    if (kinds & 1u << OBJECT_IND_TABLE) {
+        for (walk = view_walk(view, &header->ind_tables); view_next(&walk, &number, &object.ind_table);) {
+            if (take_ind_table(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
     if (kinds & of_items) {
         for (walk = view_walk(view, &header->items); view_next(&walk, &number, &object.item);) {
             if (take_item(number, &object) && (kinds & 1u << object.kind) && !visit(view, &object, argument))
@@ -228,7 +263,20 @@ void objects_for_each(const struct view *view, unsigned kinds,
 /* --- who holds what
  * ------------------------------------------------------------------------------------------------- */
 
-bool object_holds(const struct object *user, const struct object *object)
+static bool lists_wq(const struct view *view, const struct ind_table_record *table, uint32_t number)
+{
+    for (uint32_t i = 0; i < min_of(table->entries, LIMIT_IND_TABLE_SIZE); i++) {
+        uint32_t entry;
+
+        if (!view_copy(view, table->offset + i * sizeof(entry), &entry, sizeof(entry)))
+            break;
+        if (entry == number)
+            return true;
+    }
+    return false;
+}
+
+bool object_holds(const struct view *view, const struct object *user, const struct object *object)
 {
     switch (object->kind) {
     case OBJECT_PD:
@@ -236,8 +284,9 @@ bool object_holds(const struct object *user, const struct object *object)
     case OBJECT_MR:
         return user->kind == OBJECT_MW && user->key.bound && user->key.region == object->number;
     case OBJECT_CQ:
-        return user->kind == OBJECT_QP &&
-               (user->qp.send_cq == object->number || user->qp.recv_cq == object->number);
+        return (user->kind == OBJECT_QP &&
+                (user->qp.send_cq == object->number || user->qp.recv_cq == object->number)) ||
+               (user->kind == OBJECT_WQ && user->wq.cq == object->number);
     case OBJECT_SRQ:
         return user->kind == OBJECT_QP && user->qp.srq == object->number;
     case OBJECT_CHANNEL:
@@ -247,6 +296,7 @@ bool object_holds(const struct object *user, const struct object *object)
     case OBJECT_CONTEXT:
         return user->kind != OBJECT_CONTEXT && user->context == object->number;
     case OBJECT_WQ:
+        return user->kind == OBJECT_IND_TABLE && lists_wq(view, &user->ind_table, object->number);
     case OBJECT_IND_TABLE:
     case OBJECT_MW:
     case OBJECT_AH:
@@ -276,7 +326,7 @@ static bool add_holder(const struct view *view, const struct object *object, voi
 {
     const struct listing *listing = argument;
 
-    if (object_holds(object, listing->held))
+    if (object_holds(view, object, listing->held))
         listed_add(listing->listed, object);
     return true;
 }
@@ -424,11 +474,13 @@ struct label object_label(const struct view *view, const struct object *object)
         words_add(&words, "multicast group ");
         words_add_gid(&words, object->item.gid);
         break;
+    case OBJECT_WQ:
+        words_add(&words, "WQ 0x%06x", object->wq.wqn);
+        break;
     case OBJECT_PD:
     case OBJECT_CQ:
     case OBJECT_CHANNEL:
     case OBJECT_SRQ:
-    case OBJECT_WQ:
     case OBJECT_IND_TABLE:
         words_add(&words, "%s %u", object_kind_name(object->kind, 1), object->number);
         break;

@@ -20,6 +20,8 @@ struct object {
         struct pd_record protection_domain;
         struct key_entry key;
         struct item_record item;
+        struct wq_record wq;
+        struct ind_table_record ind_table;
     };
 };
 
@@ -49,7 +51,7 @@ void objects_for_each(const struct view *view, unsigned kinds,
                       void *argument);
 
 /* Does `user` keep `object` from being destroyed? */
-bool object_holds(const struct object *user, const struct object *object);
+bool object_holds(const struct view *view, const struct object *user, const struct object *object);
 
 /* A bounded list of objects by name, and how many there are of each kind. */
 #define LISTED_MAX 32u

@@ -80,6 +80,21 @@ static void tell_srq(struct out *out, const struct srq_record *srq, struct words
         words_add(words, ", limit %u armed", srq->limit);
 }
 
+static void tell_wq(struct out *out, const struct wq_record *wq, struct words *words)
+{
+    static const char *const states[] = {
+        [IBV_WQS_RESET] = "RESET", [IBV_WQS_RDY] = "RDY", [IBV_WQS_ERR] = "ERR"};
+    const char *state = wq->wq_state < array_size(states) ? states[wq->wq_state] : "?";
+    uint32_t receives = wq->receive.posted - wq->receive.taken;
+
+    out_number(out, "wq_num", wq->wqn);
+    out_string(out, "state", state);
+    out_number(out, "cq", wq->cq);
+    out_number(out, "outstanding_receives", receives);
+    out_number(out, "users", wq->users);
+    words_add(words, ": %s, %u receive%s outstanding", state, receives, receives == 1 ? "" : "s");
+}
+
 static void tell_key(struct out *out, const struct object *object, struct words *words)
 {
     const struct key_entry *key = &object->key;
@@ -213,7 +228,12 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         tell_item(out, object, &words);
         break;
     case OBJECT_WQ:
+        tell_wq(out, &object->wq, &words);
+        tell_events(view, out, "events", &object->wq.events, "event", &words);
+        break;
     case OBJECT_IND_TABLE:
+        out_number(out, "entries", object->ind_table.entries);
+        words_add(&words, ": %u entries", object->ind_table.entries);
         break;
     }
     if (object->dying) {

@@ -59,6 +59,8 @@ int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pi
         !table_fits(&view, &header->cqs, sizeof(struct cq_record), LIMIT_CQ) ||
         !table_fits(&view, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ) ||
         !table_fits(&view, &header->pds, sizeof(struct pd_record), LIMIT_PD) ||
+        !table_fits(&view, &header->wqs, sizeof(struct wq_record), LIMIT_WQ) ||
+        !table_fits(&view, &header->ind_tables, sizeof(struct ind_table_record), LIMIT_IND_TABLES) ||
         !table_fits(&view, &header->items, sizeof(struct item_record), SEGMENT_ITEMS) ||
         !table_fits(&view, &header->key_lives, sizeof(struct life_record), LIMIT_KEY_SLOTS) ||
         !table_fits(&view, &header->stacks, sizeof(struct stack_record), SEGMENT_STACKS) ||

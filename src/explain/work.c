@@ -413,7 +413,7 @@ static void tell_receive(const struct view *view, struct search *search, const c
 
 static void look_at_receives(const struct view *view, struct search *search, const struct object *object)
 {
-    const struct receive_queue *queue = &object->qp.receive;
+    const struct receive_queue *queue = object->kind == OBJECT_WQ ? &object->wq.receive : &object->qp.receive;
     uint32_t count = entries_between(queue->taken, queue->posted, LIMIT_QP_WR);
     struct label label = object_label(view, object);
     struct recv_wqe wqe;
@@ -424,15 +424,18 @@ static void look_at_receives(const struct view *view, struct search *search, con
         if (wqe.wr_id != search->wr_id)
             continue;
         begin_words(&words, wqe.wr_id, "a receive", &label);
-        add_receive_state(&words, &object->qp);
+        if (object->kind == OBJECT_QP)
+            add_receive_state(&words, &object->qp);
+        else
+            words_add(&words, "waits for a message");
         if (i)
             words_add(&words, ", behind %u other%s", i, i == 1 ? "" : "s");
         add_stamp(view, &words, "posted", wqe.stamp);
-        if (object->qp.sender.heard)
+        if (object->kind == OBJECT_QP && object->qp.sender.heard)
             add_stamp(view, &words, "the peer was last heard", object->qp.sender.heard);
         tell_receive(view, search, "receive_queue", &words, &wqe, i);
     }
-    if (queue->from_srq && queue->srq_wr_id == search->wr_id) {
+    if (object->kind == OBJECT_QP && queue->from_srq && queue->srq_wr_id == search->wr_id) {
         wqe = (struct recv_wqe){.wr_id = queue->srq_wr_id};
         begin_words(&words, wqe.wr_id, "a receive", &label);
         words_add(&words, "was taken from SRQ %u for a message whose rest has not come", object->qp.srq);
@@ -543,6 +546,9 @@ static bool look_at(const struct view *view, const struct object *object, void *
         look_at_cq(view, search, object);
     } else if (object->kind == OBJECT_SRQ) {
         look_at_srq(view, search, object);
+    } else if (object->kind == OBJECT_WQ) {
+        if (!search->qpn || search->qpn == object->wq.wqn)
+            look_at_receives(view, search, object);
     } else if (!search->qpn || search->qpn == object_qpn(object)) {
         look_at_sends(view, search, object);
         look_at_receives(view, search, object);
@@ -552,7 +558,7 @@ static bool look_at(const struct view *view, const struct object *object, void *
 
 static void look_everywhere(const struct view *view, struct search *search)
 {
-    unsigned now = 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ;
+    unsigned now = 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ | 1u << OBJECT_WQ;
 
     search->places = 0;
     search->budget = ENTRIES_LOOKED_AT;
