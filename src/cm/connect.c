@@ -238,7 +238,7 @@ static unsigned fault_of(const struct cm_req *req, const struct cm_path *from)
 static int on_req_again(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad,
                         ns_t now)
 {
-    if (id->transaction_id != mad->transaction_id) {
+    if (id->transaction_id != mad->transaction_id || !id->passive) {
         answer_rej(cm, from, mad, CM_REASON_DUPLICATE_COMM_ID);
         return -EINVAL;
     }
@@ -263,21 +263,24 @@ static int on_req_again(struct cm *cm, struct cm_id *id, const struct cm_path *f
             answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
         }
         break;
-    case CM_STATE_MRA_REP_RCVD:
     case CM_STATE_ESTABLISHED:
+        /* Not if it was the RTU that said so. */
+        if (id->answer == CM_REP)
+            send_again(cm, id);
+        break;
+    case CM_STATE_MRA_REP_RCVD:
     case CM_STATE_DREQ_SENT:
         break; /* the peer has the REP */
+    case CM_STATE_IDLE:
     case CM_STATE_REQ_SENT:
     case CM_STATE_MRA_REQ_RCVD:
     case CM_STATE_REP_RCVD:
     case CM_STATE_MRA_REP_SENT:
-        break; /* an active id that has this transaction: it asked itself */
-    case CM_STATE_IDLE:
     case CM_STATE_SIDR_REQ_SENT:
     case CM_STATE_SIDR_REQ_RCVD:
     case CM_STATE_SIDR_REP_SENT:
     case CM_STATES:
-        break; /* in no table of connections */
+        break; /* not of a passive connection */
     }
     return -EALREADY;
 }
@@ -490,7 +493,6 @@ void established(struct cm *cm, struct cm_id *id)
     const struct cm_event event = {.type = CM_EVENT_ESTABLISHED};
 
     deadline_cancel(cm, id);
-    id->answer = 0;
     enter(cm, id, CM_STATE_ESTABLISHED);
     tell(cm, id, &event);
 }
@@ -510,6 +512,7 @@ int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     if (id->remote_comm_id != mad->local_comm_id || !id->passive || id->datagram)
         return -EINVAL;
     if (id->state == CM_STATE_REP_SENT || id->state == CM_STATE_MRA_REP_RCVD) {
+        id->answer = 0;
         established(cm, id);
         return 0;
     }

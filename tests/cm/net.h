@@ -109,6 +109,7 @@ struct net {
     unsigned logged, delivered;
     uint64_t incarnations;
     bool trace;
+    bool stranger; /* answers go to somebody else, who is not there */
     /* Called before each MAD is delivered; false: lose it. */
     bool (*on_delivery)(struct net *net, unsigned to, const struct cm_mad *mad);
     void *user;

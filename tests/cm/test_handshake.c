@@ -185,6 +185,22 @@ static void data_may_arrive_before_the_rtu(void **state)
     assert_int_equal(net_sent(net, CM_REP, 1), 1);
 }
 
+/* Whoever says that data arrived may be wrong: the active side is answered nevertheless. */
+static void a_reply_is_repeated_until_the_rtu(void **state)
+{
+    struct net *net = *state;
+    struct end *active, *passive;
+
+    net_rule(net, (struct rule){CM_REP, 1, 0, 1, LOSE});
+    active = side_connect(net->sides[0]);
+    net_run(net, net->now + NS_PER_MS);
+    passive = side_passive(net->sides[1]);
+    assert_int_equal(cm_communication_established(&net->sides[1]->cm, &passive->id, net->now), 0);
+    net_settle(net);
+    assert_state(active, CM_STATE_ESTABLISHED);
+    assert_int_equal(passive->seen_count, 1);
+}
+
 static void a_slow_program_is_waited_for(void **state)
 {
     struct net *net = *state;
@@ -740,6 +756,7 @@ int main(void)
         TEST(what_linux_expects_in_a_req),
         TEST(one_machine_can_be_both_sides),
         TEST(data_may_arrive_before_the_rtu),
+        TEST(a_reply_is_repeated_until_the_rtu),
         TEST(a_slow_program_is_waited_for),
         TEST(a_program_that_takes_its_time_on_the_active_side_is_waited_for),
         TEST(a_program_may_ask_for_time_itself),
