@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Whether memory may be switched at all, here, now, and so much of it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "mapped/internal.h"
+
+/* Mappings that an extent takes which continues no other: its own, its shadow, and the rest of what it was
+ * cut out of. */
+#define MAPS_PER_RUN     3u
+#define MAX_MAPS_DEFAULT 65530u
+#define STACK_DEFAULT    ((uint64_t)8 << 20)
+/* Of a thread control block: what the kernel writes to by itself (robust list, rseq) is this near its
+ * address. */
+#define CONTROL_BLOCK 8192u
+/* Frames of the caller. */
+#define FRAMES 16384u
+
+/* Reads a small file of /proc; its length, 0 when there is none. */
+static size_t read_text(const char *path, char *text, size_t size)
+{
+    int fd = sys_open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = 0;
+
+    if (fd >= 0) {
+        length = sys_read(fd, text, size - 1);
+        sys_close(fd);
+    }
+    text[length < 0 ? 0 : length] = '\0';
+    return length < 0 ? 0 : (size_t)length;
+}
+
+/* --- at all ------------------------------------------------------------------------------------------ */
+
+static bool switched_off(void)
+{
+    const char *wanted = secure_getenv("SOFTHCA_MAPPED");
+
+    if (!wanted || strcmp(wanted, "1") == 0)
+        return false;
+    if (strcmp(wanted, "0") != 0)
+        log_warn("SOFTHCA_MAPPED=%s is neither 0 nor 1: taken as 0", wanted);
+    return true;
+}
+
+/* They translate or record what the program does, and do not see what others do to its memory. Both announce
+ * themselves by what they preload. */
+static bool under_tool(void)
+{
+    const char *preloaded = getenv("LD_PRELOAD");
+
+    return preloaded && (strstr(preloaded, "vgpreload") || strstr(preloaded, "librrpreload"));
+}
+
+enum mapped_reason allowed_at_all(void)
+{
+    static enum mapped_reason fixed = MAPPED_REASONS; /* not known yet; under mapped_lock */
+    int error;
+
+    if (fixed == MAPPED_REASONS)
+        fixed = switched_off() ? MAPPED_OFF : under_tool() ? MAPPED_TOOL : MAPPED_YES;
+    if (fixed != MAPPED_YES)
+        return fixed;
+    error = keeper_start();
+    if (error)
+        return error == -EFBIG ? MAPPED_FILE_LIMIT : error == -ENOMEM ? MAPPED_NO_MEMORY : MAPPED_KERNEL;
+    return MAPPED_YES;
+}
+
+bool pages_are_pinned(void)
+{
+    char text[4096];
+    const char *line;
+
+    if (!read_text("/proc/self/status", text, sizeof(text)))
+        return true;
+    line = strstr(text, "\nVmPin:");
+    return line && strtoul(line + 7, NULL, 10) != 0;
+}
+
+/* --- threads ----------------------------------------------------------------------------------------- */
+
+struct tasks {
+    int fd;
+    size_t at, filled;
+    char buffer[2048] __attribute__((aligned(8)));
+};
+
+struct directory_entry { /* as getdents64() gives it */
+    uint64_t inode;
+    int64_t offset;
+    uint16_t length;
+    uint8_t type;
+    char name[];
+};
+
+static bool tasks_open(struct tasks *tasks)
+{
+    tasks->fd = sys_open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    tasks->at = tasks->filled = 0;
+    return tasks->fd >= 0;
+}
+
+/* The next thread; 0 at the end. */
+static pid_t tasks_next(struct tasks *tasks)
+{
+    for (;;) {
+        while (tasks->at < tasks->filled) {
+            const struct directory_entry *entry = (const void *)(tasks->buffer + tasks->at);
+
+            tasks->at += entry->length;
+            if (entry->name[0] != '.')
+                return (pid_t)strtol(entry->name, NULL, 10);
+        }
+        long got = syscall(SYS_getdents64, (long)tasks->fd, tasks->buffer, sizeof(tasks->buffer));
+
+        if (got <= 0)
+            return 0;
+        tasks->at = 0;
+        tasks->filled = (size_t)got;
+    }
+}
+
+bool caller_is_alone(void)
+{
+    pid_t self = sys_gettid(), thread;
+    struct tasks tasks;
+    bool alone = true;
+
+    if (!tasks_open(&tasks))
+        return false;
+    while (alone && (thread = tasks_next(&tasks)) != 0)
+        alone =
+            thread == self || thread == keeper.thread || (owner.ports && owner.ports->is_our_thread(thread));
+    sys_close(tasks.fd);
+    return alone;
+}
+
+static bool overlaps(uint64_t start, uint64_t end, uint64_t other_start, uint64_t other_end)
+{
+    return start < other_end && other_start < end;
+}
+
+static uint64_t stack_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return STACK_DEFAULT;
+    return max_of((uint64_t)limit.rlim_cur, STACK_DEFAULT);
+}
+
+/* The list of robust mutexes starts in the thread control block, which libraries put on top of the stack. The
+ * stack of the first thread is elsewhere. */
+static bool touches_stack_of(pid_t thread, const struct mapping *mapping, uint64_t start, uint64_t end)
+{
+    void *head = NULL;
+    size_t length;
+    uint64_t block, bottom;
+
+    if (syscall(SYS_get_robust_list, (long)thread, &head, &length) != 0 || !head)
+        return false;
+    block = (uint64_t)head;
+    bottom = block - min_of(block, thread == getpid() ? CONTROL_BLOCK : stack_limit());
+    bottom = max_of(bottom, (uint64_t)mapping->start);
+    return block >= mapping->start && block < mapping->end &&
+           overlaps(start, end, bottom, block + CONTROL_BLOCK);
+}
+
+bool touches_thread(const struct mapping *mapping, uint64_t start, uint64_t end)
+{
+    uint64_t frame = (uint64_t)__builtin_frame_address(0), random = getauxval(AT_RANDOM);
+    struct tasks tasks;
+    pid_t thread;
+    bool touches = false;
+
+    /* The kernel left some random bytes on the first stack. */
+    if ((random >= mapping->start && random < mapping->end) ||
+        overlaps(start, end, frame - FRAMES, frame + FRAMES))
+        return true;
+    if (!tasks_open(&tasks))
+        return true;
+    while (!touches && (thread = tasks_next(&tasks)) != 0)
+        touches = touches_stack_of(thread, mapping, start, end);
+    sys_close(tasks.fd);
+    return touches;
+}
+
+/* --- budget ------------------------------------------------------------------------------------------ */
+
+static uint32_t max_map_count(void)
+{
+    static uint32_t count; /* under mapped_lock */
+    char text[32];
+
+    if (!count) {
+        count = MAX_MAPS_DEFAULT;
+        if (read_text("/proc/sys/vm/max_map_count", text, sizeof(text)))
+            count = (uint32_t)min_of(strtoul(text, NULL, 10), (unsigned long)UINT32_MAX);
+    }
+    return count;
+}
+
+uint32_t map_limit(void)
+{
+    return max_map_count() / 4;
+}
+
+uint32_t maps_used(void)
+{
+    return MAPS_PER_RUN * (owner.arena[ARENA_WRITABLE].live.runs + owner.arena[ARENA_READ_ONLY].live.runs);
+}
+
+static uint32_t count_maps(void)
+{
+    struct maps maps;
+    struct mapping mapping;
+    uint32_t count = 0;
+
+    if (maps_open(&maps) != 0)
+        return UINT32_MAX;
+    for (uintptr_t next = 0; maps_find(&maps, next, &mapping) == 0; next = mapping.end)
+        count++;
+    maps_close(&maps);
+    return count;
+}
+
+/* The program must not run out of mappings because of us: of its own it may have as many as it likes.
+ * Counting takes a while, so that it is done now and then. */
+static bool program_needs_maps(void)
+{
+    static uint32_t counted_at = UINT32_MAX, total; /* under mapped_lock */
+    uint32_t used = maps_used();
+
+    if (used / 256 != counted_at / 256) {
+        counted_at = used;
+        total = count_maps();
+    }
+    return total > max_map_count() / 4 * 3;
+}
+
+uint64_t lock_limit(void)
+{
+    struct rlimit limit;
+
+    if (sys_has_capability(CAP_IPC_LOCK) || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
+        limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    /* The program's own mlock() must not fail because of us. */
+    return limit.rlim_cur / 2;
+}
+
+enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program)
+{
+    if (maps_used() + MAPS_PER_RUN > map_limit() || program_needs_maps())
+        return MAPPED_MAP_LIMIT;
+    if (!locked_by_program && length > lock_limit() - min_of(owner.locked_bytes, lock_limit()))
+        return MAPPED_LOCK_LIMIT;
+    return MAPPED_YES;
+}

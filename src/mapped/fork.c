@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* fork(). The shadows get a copy of the contents before, so that the child, which inherits them, only has to
+ * put them in place: nobody waits for it, and it may die whenever it likes. Until our handler has run there,
+ * the child sees the shared pages, so that handlers of the program which run earlier find their memory.
+ * Children of a raw clone() do not have it (MADV_DONTFORK).
+ *
+ * The kernel does likewise with pages that a NIC has pinned: they are copied at fork(). */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "mapped/internal.h"
+#include "mapped/window.h"
+
+static void switch_copy_call(void *argument)
+{
+    switch_copy(argument);
+}
+
+static void *address_of(const struct extent *extent)
+{
+    return (void *)(uintptr_t)(extent->start & ADDRESS_MASK);
+}
+
+/* For each extent of both arenas, in ascending order. */
+#define for_each_live(arena, extent)                                                                         \
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++)                                                 \
+        for (struct extent *extent = extents_from(&owner.arena[arena].live, 0); extent;                      \
+             extent = extents_from(&owner.arena[arena].live, extent->end))
+
+void mapped_fork_prepare(void)
+{
+    lock_acquire(&mapped_lock); /* until one of the other two */
+    for_each_live(arena, extent)
+    {
+        struct switch_copy request = {.address = (uintptr_t)address_of(extent),
+                                      .length = extent_length(extent),
+                                      .arena = arena,
+                                      .offset = extent->start,
+                                      .shadow = extent->shadow};
+
+        keeper_call(switch_copy_call, &request);
+        extent->in_fork =
+            request.error == 0 && sys_madvise(address_of(extent), extent_length(extent), MADV_DOFORK) == 0;
+        if (!extent->in_fork)
+            log_warn("memory at %p will not be in the child", address_of(extent));
+    }
+}
+
+void mapped_fork_parent(void)
+{
+    for_each_live(arena, extent)
+    {
+        if (extent->in_fork)
+            sys_madvise(address_of(extent), extent_length(extent), MADV_DONTFORK);
+        extent->in_fork = false;
+        /* The pages are the child's alone now. */
+        sys_madvise((void *)extent->shadow, extent_length(extent), MADV_DONTNEED);
+        sys_mprotect((void *)extent->shadow, extent_length(extent), PROT_NONE);
+    }
+    lock_release(&mapped_lock);
+}
+
+static void free_all(struct extents *set)
+{
+    struct extent *extent;
+
+    while ((extent = set->root) != NULL) {
+        extents_remove(set, extent);
+        free(extent);
+    }
+}
+
+void mapped_fork_child(void)
+{
+    for_each_live(arena, extent)
+    {
+        size_t length = extent_length(extent);
+
+        if (!extent->in_fork)
+            unmap(extent->shadow, length);
+        else if (move_over(extent->shadow, length, (uintptr_t)address_of(extent)) != 0)
+            unmap((uintptr_t)address_of(extent), length); /* nobody may write to the parent's memory */
+    }
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
+        free_all(&owner.arena[arena].live);
+        free_all(&owner.arena[arena].orphans);
+    }
+    owner = (struct owner){.process = owner.process + 1, .ports = owner.ports};
+    files_after_fork_in_child();
+    views_after_fork_in_child();
+    keeper_after_fork_in_child();
+    lock_init(&mapped_lock);
+}

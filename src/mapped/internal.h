@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the files of the room share of the owner's side. All of it is guarded by mapped_lock, which is taken
+ * with no other lock held: whoever holds it may wait for the keeper to switch gigabytes. */
+#ifndef MAPPED_INTERNAL_H
+#define MAPPED_INTERNAL_H
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/maps.h"
+#include "mapped/extents.h"
+#include "mapped/keeper.h"
+#include "mapped/mapped.h"
+#include "mapped/switch.h"
+
+#define FIRST_FOREIGN_FILE KEEPER_ARENAS
+#define LAYER_OF(offset)   ((offset) >> MAPPED_ADDRESS_BITS)
+#define ADDRESS_MASK       (((uint64_t)1 << MAPPED_ADDRESS_BITS) - 1)
+/* Regions of more pieces than this are not worth it. */
+#define PIECES_MAX 256
+
+/* Peers may write arena 0; of arena 1 they get descriptors that only read. */
+enum { ARENA_WRITABLE, ARENA_READ_ONLY };
+
+struct arena {
+    struct extents live, orphans;
+};
+
+struct mapped_region {
+    struct list node;
+    uint64_t address, length;
+    uint32_t process; /* owner.process when it was made: not of a parent */
+    unsigned access;
+    unsigned piece_count, piece_room, refusal_count, refusal_room;
+    struct mapped_piece *pieces;
+    struct mapped_refusal *refusals;
+};
+
+struct owner {
+    struct arena arena[KEEPER_ARENAS];
+    struct list regions;
+    bool regions_ready;
+    uint32_t generation;
+    uint32_t process;      /* counts forks: handles of before are void */
+    uint64_t locked_bytes; /* that count against RLIMIT_MEMLOCK for our sake */
+    uint32_t lingering;    /* extents without a region */
+    const struct mapped_ports *ports;
+};
+extern struct lock mapped_lock;
+extern struct owner owner;
+
+/* --- allowed.c: may it be switched? --- */
+/* Independent of the range; starts the keeper. */
+enum mapped_reason allowed_at_all(void);
+/* A kernel pin somewhere in the process: its pages must stay what they are. */
+bool pages_are_pinned(void);
+/* No userfaultfd: is the calling thread the only one of the program's? */
+bool caller_is_alone(void);
+/* Whether [start, end) of the mapping is a stack or thread control block. */
+bool touches_thread(const struct mapping *mapping, uint64_t start, uint64_t end);
+enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program);
+uint64_t lock_limit(void);
+uint32_t map_limit(void);
+/* Mappings that the extents of both arenas take. */
+uint32_t maps_used(void);
+
+/* --- files.c: memory that is shared already --- */
+/* Finds or opens the file behind the mapping and counts a use. MAPPED_YES: *ret_file is its number. */
+enum mapped_reason file_use(const struct mapping *mapping, bool write, uint32_t *ret_file);
+void file_unuse(uint32_t file);
+void files_after_fork_in_child(void);
+
+/* --- region.c: lists of pieces --- */
+struct mapped_region *region_new(uint64_t address, uint64_t length, unsigned access);
+void region_free(struct mapped_region *region);
+/* -ENOMEM. Continues the last one where it can. */
+int region_add_piece(struct mapped_region *region, const struct mapped_piece *piece);
+int region_add_refusal(struct mapped_region *region, uint64_t address, uint64_t length,
+                       enum mapped_reason reason);
+/* Room for one region_relocate(). -ENOMEM. */
+int region_reserve(struct mapped_region *region);
+/* [from, from + length) of the file is at `to` now. */
+void region_relocate(struct mapped_region *region, uint32_t file, uint64_t from, uint64_t length, uint64_t to,
+                     uint32_t generation);
+
+/* --- place.c: extents in and out --- */
+/* Private pages [start, end) of one mapping into the arena; how much of it, from the start, was done. */
+enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool locked_by_program, bool alone,
+                            uint64_t *ret_done, uint64_t *ret_offset);
+/* Pages that are in an arena already get one more region. -ENOMEM; -ESTALE: the arena does not know them. */
+int place_use(unsigned arena, uint64_t offset, uint64_t length);
+/* And one less; those without any go back. */
+void place_unuse(unsigned arena, uint64_t offset, uint64_t length, bool stores_may_come);
+int place_move(unsigned arena, uint64_t address, uint64_t offset, uint64_t length);
+uint32_t place_generation(unsigned arena, uint64_t offset);
+/* Tries again what lingers. */
+void place_sweep(void);
+void place_forget_orphans(unsigned arena);
+uint64_t place_lingering_bytes(unsigned arena);
+
+/* --- peer.c --- */
+void views_after_fork_in_child(void);
+
+#endif

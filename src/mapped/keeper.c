@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "mapped/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "mapped/mapped.h"
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x8u
+#endif
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE (1u << 1)
+#endif
+/* Whoever writes to a standard stream in this thread must not meet a file of ours. */
+#define LOWEST_FD 16
+
+struct keeper keeper;
+unsigned keeper_limits;
+
+enum state { IDLE, ASKED, ANSWERED };
+
+static struct lock call_lock = LOCK_INIT; /* one caller at a time, and starting */
+static _Atomic uint32_t state;
+static void (*asked_function)(void *argument);
+static void *asked_argument;
+static int start_error = 1; /* 1: not tried yet */
+
+/* --- the thread -------------------------------------------------------------------------------------- */
+
+static void wait_while(uint32_t value)
+{
+    while (atomic_load_explicit(&state, memory_order_acquire) == value)
+        sys_futex((uint32_t *)&state, FUTEX_WAIT_PRIVATE, value, NS_NEVER);
+}
+
+static void set_state(uint32_t value)
+{
+    atomic_store_explicit(&state, value, memory_order_release);
+    sys_futex((uint32_t *)&state, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+}
+
+int keeper_keep(int fd)
+{
+    int moved;
+
+    if (fd < 0)
+        return fd;
+    moved = (int)syscall(SYS_fcntl, (long)fd, (long)F_DUPFD_CLOEXEC, (long)LOWEST_FD);
+    if (moved < 0)
+        moved = -errno;
+    sys_close(fd);
+    return moved;
+}
+
+/* A table of our own, empty from the start: not for an instant is a file of the program's kept open here. */
+static int leave_descriptor_table(void)
+{
+    if (syscall(SYS_close_range, 0ul, ~0ul & 0xffffffff, (long)CLOSE_RANGE_UNSHARE) == 0)
+        return 0;
+    return -errno;
+}
+
+static int open_arena(int number)
+{
+    struct rlimit limit;
+    struct stat file;
+    int fd;
+
+    /* Beyond the limit, ftruncate() sends a signal. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < MAPPED_ARENA_SIZE)
+        return -EFBIG;
+    fd = sys_memfd_create("softhca-mapped", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd == -EINVAL) /* before Linux 6.3 */
+        fd = sys_memfd_create("softhca-mapped", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    fd = keeper_keep(fd);
+    if (fd < 0)
+        return fd;
+    keeper.arena[number] = fd;
+    if (ftruncate(fd, (off_t)MAPPED_ARENA_SIZE) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0 ||
+        fstat(fd, &file) < 0)
+        return -errno;
+    keeper.arena_inode[number] = file.st_ino;
+    keeper.arena_device = file.st_dev;
+    return 0;
+}
+
+/* A userfaultfd with these features; -errno. UFFDIO_API can be asked once per descriptor. */
+static int open_uffd_with(int flags, uint64_t features, uint64_t *ret_features)
+{
+    struct uffdio_api api = {.api = UFFD_API, .features = features};
+    int fd = keeper_keep((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK | flags)));
+    int error;
+
+    if (fd < 0)
+        return fd;
+    error = sys_ioctl(fd, UFFDIO_API, &api);
+    if (error) {
+        sys_close(fd);
+        return error;
+    }
+    *ret_features = api.features;
+    return fd;
+}
+
+#define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MISSING_SHMEM)
+
+static int open_uffd(int flags)
+{
+    uint64_t features = 0, ignored;
+    int fd = open_uffd_with(flags, 0, &features);
+
+    if (fd < 0)
+        return fd;
+    sys_close(fd);
+    if (keeper_limits & KEEPER_NO_SHARED_PROTECT)
+        features &= ~(uint64_t)UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    keeper.can_protect = features & UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    /* On the way back writers have to be held up on shared pages: by one or the other. */
+    if ((features & FEATURES_NEEDED) != FEATURES_NEEDED ||
+        !(features & (UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_MINOR_SHMEM)))
+        return -EOPNOTSUPP;
+    return open_uffd_with(flags,
+                          FEATURES_NEEDED | (features & (keeper.can_protect ? UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+                                                                            : UFFD_FEATURE_MINOR_SHMEM)),
+                          &ignored);
+}
+
+/* Full where we may: system calls then wait for the end of a switch like everybody else. */
+static void choose_uffd(void)
+{
+    keeper.uffd = -EPERM;
+    if (keeper_limits & KEEPER_NO_UFFD)
+        return;
+    if (!(keeper_limits & KEEPER_USER_MODE))
+        keeper.uffd = open_uffd(0);
+    keeper.uffd_full = keeper.uffd >= 0;
+    if (keeper.uffd < 0)
+        keeper.uffd = open_uffd(UFFD_USER_MODE_ONLY);
+}
+
+static int open_descriptors(void)
+{
+    int error = leave_descriptor_table();
+
+    for (int i = 0; i < KEEPER_ARENAS && !error; i++)
+        error = open_arena(i);
+    if (error)
+        return error;
+    keeper.pagemap = keeper_keep(sys_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+    if (keeper.pagemap < 0)
+        return keeper.pagemap;
+    keeper.status = keeper_keep(sys_open("/proc/self/status", O_RDONLY | O_CLOEXEC));
+    if (keeper.status < 0)
+        return keeper.status;
+    choose_uffd();
+    return 0;
+}
+
+static void *keeper_main(void *argument)
+{
+    int *ret_error = argument;
+
+    pthread_setname_np(pthread_self(), "softhca-mapped");
+    keeper.thread = sys_gettid();
+    *ret_error = open_descriptors();
+    if (*ret_error) {
+        /* The table goes with the thread. */
+        set_state(ANSWERED);
+        return NULL;
+    }
+    set_state(ANSWERED);
+    for (;;) {
+        wait_while(IDLE);
+        wait_while(ANSWERED);
+        if (atomic_load_explicit(&state, memory_order_acquire) != ASKED)
+            continue;
+        asked_function(asked_argument);
+        set_state(ANSWERED);
+    }
+}
+
+/* --- callers ----------------------------------------------------------------------------------------- */
+
+static int create_thread(int *ret_error)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int error;
+
+    /* pthread_sigmask(): glibc's own signals, which setuid() needs, stay open. */
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&thread, &attributes, keeper_main, ret_error);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return -error;
+}
+
+static int start_locked(void)
+{
+    int error, thread_error = 0;
+
+    memset(&keeper, 0, sizeof(keeper));
+    atomic_store_explicit(&state, IDLE, memory_order_relaxed);
+    error = create_thread(&thread_error);
+    if (error) {
+        log_warn("no thread for mapped memory: %s", strerror(-error));
+        return error;
+    }
+    wait_while(IDLE);
+    atomic_store_explicit(&state, IDLE, memory_order_relaxed);
+    if (thread_error)
+        keeper.thread = 0;
+    if (thread_error)
+        log_info("memory cannot be mapped by peers: %s", strerror(-thread_error));
+    return thread_error;
+}
+
+int keeper_start(void)
+{
+    int saved = errno, error;
+
+    lock_acquire(&call_lock);
+    if (start_error > 0)
+        start_error = start_locked();
+    error = start_error;
+    lock_release(&call_lock);
+    errno = saved;
+    return error;
+}
+
+void keeper_call(void (*function)(void *argument), void *argument)
+{
+    int saved = errno;
+
+    lock_acquire(&call_lock);
+    asked_function = function;
+    asked_argument = argument;
+    set_state(ASKED);
+    wait_while(ASKED);
+    atomic_store_explicit(&state, IDLE, memory_order_relaxed);
+    lock_release(&call_lock);
+    errno = saved;
+}
+
+int keeper_open(int fd, int flags)
+{
+    char path[64];
+    int saved = errno, opened;
+
+    /* Any thread of the process may look into the table of another by way of /proc. */
+    snprintf(path, sizeof(path), "/proc/self/task/%d/fd/%d", (int)keeper.thread, fd);
+    opened = sys_open(path, flags | O_CLOEXEC);
+    errno = saved;
+    return opened;
+}
+
+void keeper_after_fork_in_child(void)
+{
+    lock_init(&call_lock);
+    memset(&keeper, 0, sizeof(keeper));
+    start_error = 1;
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The owner's side of the door: regions. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "mapped/internal.h"
+#include "mapped/window.h"
+
+struct lock mapped_lock = LOCK_INIT;
+struct owner owner;
+
+/* --- adding ------------------------------------------------------------------------------------------ */
+
+struct adding {
+    struct mapped_region *region;
+    struct maps maps;
+    enum mapped_reason switching; /* why no private pages can be switched, whatever they are */
+    bool switching_known;
+    bool alone;
+};
+
+static unsigned wanted_arena(const struct adding *adding)
+{
+    return adding->region->access & MAPPED_PEERS_WRITE ? ARENA_WRITABLE : ARENA_READ_ONLY;
+}
+
+/* What does not depend on the pages; asked once, and only if there are pages to switch. */
+static enum mapped_reason may_switch(struct adding *adding)
+{
+    if (!adding->switching_known) {
+        adding->switching_known = true;
+        adding->alone = keeper.uffd < 0;
+        adding->switching = pages_are_pinned()                    ? MAPPED_PINNED
+                            : adding->alone && !caller_is_alone() ? MAPPED_THREADS
+                                                                  : MAPPED_YES;
+    }
+    return adding->switching;
+}
+
+/* Of locked memory, pages cannot be made cold; of other memory, one page in the list of those to be reclaimed
+ * first does no harm. */
+static bool is_locked(uint64_t address)
+{
+    return sys_madvise((void *)address, page_size(), MADV_COLD) == -EINVAL;
+}
+
+static int add_piece(struct adding *adding, uint64_t address, uint64_t length, uint32_t file, uint64_t offset,
+                     uint32_t generation)
+{
+    const struct mapped_piece piece = {address, length, offset, file, generation};
+
+    return region_add_piece(adding->region, &piece);
+}
+
+/* Private pages. */
+static enum mapped_reason add_private(struct adding *adding, const struct mapping *mapping, uint64_t start,
+                                      uint64_t end, uint64_t *ret_done)
+{
+    unsigned arena = wanted_arena(adding);
+    enum mapped_reason reason = may_switch(adding);
+    bool locked;
+    uint64_t offset;
+
+    if (reason != MAPPED_YES)
+        return reason;
+    if (touches_thread(mapping, start, end))
+        return MAPPED_STACK;
+    locked = is_locked(start);
+    reason = allowed_by_budget(end - start, locked);
+    if (reason == MAPPED_YES)
+        reason = place_in(start, end, arena, locked, adding->alone, ret_done, &offset);
+    /* There is room for the piece: it was made before. */
+    if (*ret_done)
+        add_piece(adding, start, *ret_done, arena, offset, place_generation(arena, offset));
+    return reason;
+}
+
+/* Pages of an arena, from an earlier region. They may have come with different generations. */
+static enum mapped_reason add_switched(struct adding *adding, unsigned arena, const struct mapping *mapping,
+                                       uint64_t start, uint64_t end)
+{
+    uint64_t offset = mapping->offset + (start - mapping->start);
+    int error = place_use(arena, offset, end - start);
+
+    if (error)
+        return error == -ENOMEM ? MAPPED_NO_MEMORY : MAPPED_CHANGED;
+    while (start < end && !error) {
+        const struct extent *extent = extents_from(&owner.arena[arena].live, offset);
+        uint64_t length = min_of(extent->end - offset, end - start);
+
+        error = add_piece(adding, start, length, arena, offset, extent->generation);
+        if (error) /* what has no piece is not given back with the region */
+            place_unuse(arena, offset, end - start, false);
+        start += length;
+        offset += length;
+    }
+    return error ? MAPPED_NO_MEMORY : MAPPED_YES;
+}
+
+static enum mapped_reason add_shared(struct adding *adding, const struct mapping *mapping, uint64_t start,
+                                     uint64_t end)
+{
+    enum mapped_reason reason;
+    uint32_t file;
+
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
+        if (mapping_is_arena(mapping, arena))
+            return add_switched(adding, arena, mapping, start, end);
+    }
+    reason = file_use(mapping, adding->region->access & MAPPED_PEERS_WRITE, &file);
+    if (reason == MAPPED_YES &&
+        add_piece(adding, start, end - start, file, mapping->offset + (start - mapping->start), 0) != 0)
+        reason = MAPPED_NO_MEMORY;
+    return reason;
+}
+
+/* [start, end) of one mapping. Sets how much of it, from the start, is mapped now. */
+static enum mapped_reason add_mapping(struct adding *adding, const struct mapping *mapping, uint64_t start,
+                                      uint64_t end, uint64_t *ret_done)
+{
+    enum mapped_reason reason;
+
+    *ret_done = 0;
+    if (region_reserve(adding->region) != 0)
+        return MAPPED_NO_MEMORY;
+    if (adding->region->piece_count >= PIECES_MAX)
+        return MAPPED_PIECES;
+    if (mapping->executable)
+        return MAPPED_EXECUTABLE;
+    if (mapping->shared && mapping->readable &&
+        (mapping->writable || !(adding->region->access & MAPPED_PEERS_WRITE))) {
+        reason = add_shared(adding, mapping, start, end);
+        *ret_done = reason == MAPPED_YES ? end - start : 0;
+        return reason;
+    }
+    if (!mapping->readable || !mapping->writable)
+        return MAPPED_NOT_WRITABLE;
+    if (mapping->inode)
+        return MAPPED_PRIVATE_FILE;
+    return add_private(adding, mapping, start, end, ret_done);
+}
+
+static void refuse(struct adding *adding, uint64_t start, uint64_t end, enum mapped_reason reason)
+{
+    if (start < end)
+        region_add_refusal(adding->region, start, end - start, reason);
+}
+
+static void add_pages(struct adding *adding, uint64_t start, uint64_t end)
+{
+    uint64_t next = start;
+
+    while (next < end) {
+        enum mapped_reason reason;
+        struct mapping mapping;
+        uint64_t stop, done;
+
+        if (maps_find(&adding->maps, next, &mapping) != 0 || mapping.start >= end) {
+            refuse(adding, next, end, MAPPED_NOTHING_THERE);
+            return;
+        }
+        refuse(adding, next, mapping.start, MAPPED_NOTHING_THERE);
+        next = max_of(next, (uint64_t)mapping.start);
+        stop = min_of(end, (uint64_t)mapping.end);
+        reason = add_mapping(adding, &mapping, next, stop, &done);
+        if (reason != MAPPED_YES)
+            refuse(adding, next + done, stop, reason);
+        next = stop;
+    }
+}
+
+static void add_range(struct adding *adding)
+{
+    struct mapped_region *region = adding->region;
+    uint64_t page = page_size(), end = region->address + region->length;
+    uint64_t first = (region->address + page - 1) & ~(page - 1), last = end & ~(page - 1);
+    enum mapped_reason reason;
+
+    if (end < region->address || first >= last) {
+        refuse(adding, region->address, end, MAPPED_PARTIAL_PAGE);
+        return;
+    }
+    reason = allowed_at_all();
+    if (reason == MAPPED_YES && maps_open(&adding->maps) != 0)
+        reason = MAPPED_KERNEL;
+    if (reason != MAPPED_YES) {
+        refuse(adding, region->address, end, reason);
+        return;
+    }
+    place_sweep();
+    refuse(adding, region->address, first, MAPPED_PARTIAL_PAGE);
+    add_pages(adding, first, last);
+    refuse(adding, last, end, MAPPED_PARTIAL_PAGE);
+    maps_close(&adding->maps);
+}
+
+static void ready_regions(void)
+{
+    if (!owner.regions_ready)
+        list_init(&owner.regions);
+    owner.regions_ready = true;
+}
+
+struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned access)
+{
+    struct adding adding = {0};
+    int saved = errno;
+
+    lock_acquire(&mapped_lock);
+    ready_regions();
+    adding.region = region_new(address, length, access);
+    if (adding.region) {
+        add_range(&adding);
+        list_push_back(&owner.regions, &adding.region->node);
+    }
+    lock_release(&mapped_lock);
+    errno = saved;
+    return adding.region;
+}
+
+void mapped_remove(struct mapped_region *region, bool stores_may_come)
+{
+    int saved = errno;
+
+    if (!region)
+        return;
+    lock_acquire(&mapped_lock);
+    if (region->process == owner.process) {
+        list_remove(&region->node);
+        for (unsigned i = 0; i < region->piece_count; i++) {
+            const struct mapped_piece *piece = &region->pieces[i];
+
+            if (piece->file < KEEPER_ARENAS)
+                place_unuse(piece->file, piece->offset, piece->length, stores_may_come);
+            else
+                file_unuse(piece->file);
+        }
+        place_sweep();
+    }
+    lock_release(&mapped_lock);
+    region_free(region);
+    errno = saved;
+}
+
+/* --- moving ------------------------------------------------------------------------------------------ */
+
+static int move_mapping(const struct mapping *mapping, uint64_t start, uint64_t end)
+{
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
+        if (mapping_is_arena(mapping, arena))
+            return place_move(arena, start, mapping->offset + (start - mapping->start), end - start);
+    }
+    return 0;
+}
+
+static int move_range(uint64_t start, uint64_t end)
+{
+    struct maps maps;
+    struct mapping mapping;
+    int error = maps_open(&maps), failed = 0;
+
+    if (error)
+        return error;
+    for (uint64_t next = start; next < end && maps_find(&maps, next, &mapping) == 0; next = mapping.end) {
+        uint64_t first = max_of(next, (uint64_t)mapping.start), last = min_of(end, (uint64_t)mapping.end);
+
+        if (first < last)
+            error = move_mapping(&mapping, first, last);
+        if (error && !failed)
+            failed = error;
+    }
+    maps_close(&maps);
+    return failed;
+}
+
+int mapped_move(uint64_t address, uint64_t length)
+{
+    uint64_t page = page_size();
+    int saved = errno, error = 0;
+
+    lock_acquire(&mapped_lock);
+    ready_regions();
+    if (keeper.thread)
+        error = move_range(address & ~(page - 1), (address + length + page - 1) & ~(page - 1));
+    lock_release(&mapped_lock);
+    errno = saved;
+    return error;
+}
+
+void mapped_forget_orphans(void)
+{
+    int saved = errno;
+
+    lock_acquire(&mapped_lock);
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++)
+        place_forget_orphans(arena);
+    lock_release(&mapped_lock);
+    errno = saved;
+}
+
+/* --- the rest of the door ---------------------------------------------------------------------------- */
+
+void mapped_set_ports(const struct mapped_ports *ports)
+{
+    lock_acquire(&mapped_lock);
+    owner.ports = ports;
+    lock_release(&mapped_lock);
+}
+
+void mapped_probe(struct mapped_means *ret_means)
+{
+    int saved = errno;
+
+    memset(ret_means, 0, sizeof(*ret_means));
+    lock_acquire(&mapped_lock);
+    ret_means->reason = allowed_at_all();
+    if (ret_means->reason == MAPPED_YES) {
+        ret_means->single_thread = keeper.uffd < 0;
+        ret_means->system_calls_wait = keeper.uffd >= 0 && keeper.uffd_full;
+        ret_means->lock_limit = lock_limit();
+        ret_means->map_limit = map_limit();
+        if (ret_means->single_thread && !caller_is_alone())
+            ret_means->reason = MAPPED_THREADS;
+        else if (pages_are_pinned())
+            ret_means->reason = MAPPED_PINNED;
+    }
+    lock_release(&mapped_lock);
+    errno = saved;
+}
+
+void mapped_count(struct mapped_counts *ret_counts)
+{
+    memset(ret_counts, 0, sizeof(*ret_counts));
+    lock_acquire(&mapped_lock);
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
+        ret_counts->bytes += owner.arena[arena].live.bytes;
+        ret_counts->orphaned += owner.arena[arena].orphans.bytes;
+        ret_counts->lingering += place_lingering_bytes(arena);
+    }
+    ret_counts->maps = maps_used();
+    lock_release(&mapped_lock);
+}

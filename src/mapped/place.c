@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Extents come and go: where in an arena pages are put, and what becomes of them. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "mapped/internal.h"
+#include "mapped/window.h"
+
+static void switch_in_call(void *argument)
+{
+    switch_in(argument);
+}
+
+static void switch_out_call(void *argument)
+{
+    switch_out(argument);
+}
+
+static void switch_over_call(void *argument)
+{
+    switch_over(argument);
+}
+
+struct hole {
+    unsigned arena;
+    uint64_t offset, length;
+};
+
+static void punch_call(void *argument)
+{
+    const struct hole *hole = argument;
+
+    punch(keeper.arena[hole->arena], hole->offset, hole->length);
+}
+
+static bool is_free(const struct extents *set, uint64_t start, uint64_t end)
+{
+    const struct extent *extent = extents_from(set, start);
+
+    return !extent || extent->start >= end;
+}
+
+/* The lowest layer in which the range is free. Nearly always the first: then what is next to each other in
+ * the address space is so in the arena, and the kernel keeps it as one mapping. */
+static bool find_layer(const struct arena *arena, uint64_t address, uint64_t length, uint64_t *ret_offset)
+{
+    for (uint64_t layer = 0; layer < MAPPED_LAYERS_COUNT; layer++) {
+        uint64_t offset = layer << MAPPED_ADDRESS_BITS | address;
+
+        if (is_free(&arena->live, offset, offset + length) &&
+            is_free(&arena->orphans, offset, offset + length)) {
+            *ret_offset = offset;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Shadows mirror the address space, in a part of it that the kernel gives to nobody by itself: those of
+ * neighbours are neighbours. If it is taken all the same, another place will do. */
+#define SHADOW_BIT ((uint64_t)1 << 46)
+
+static uintptr_t wished_shadow(uint64_t address)
+{
+    return (uintptr_t)(address ^ SHADOW_BIT);
+}
+
+static void begin_alone(bool alone)
+{
+    if (alone && owner.ports)
+        owner.ports->pause();
+}
+
+static void end_alone(bool alone)
+{
+    if (alone && owner.ports)
+        owner.ports->resume();
+}
+
+enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool locked_by_program, bool alone,
+                            uint64_t *ret_done, uint64_t *ret_offset)
+{
+    struct extents *live = &owner.arena[arena].live;
+    struct switch_in request = {.address = start,
+                                .length = end - start,
+                                .arena = arena,
+                                .locked_by_program = locked_by_program,
+                                .alone = alone};
+    struct extent *extent;
+
+    *ret_done = 0;
+    if (end > ADDRESS_MASK)
+        return MAPPED_SPECIAL;
+    if (!find_layer(&owner.arena[arena], start, end - start, &request.offset))
+        return MAPPED_LAYERS;
+    extent = calloc(1, sizeof(*extent));
+    if (!extent)
+        return MAPPED_NO_MEMORY;
+    request.wish = wished_shadow(start);
+    begin_alone(alone);
+    keeper_call(switch_in_call, &request);
+    end_alone(alone);
+    if (!request.done) {
+        free(extent);
+        return request.reason;
+    }
+    extent->start = request.offset;
+    extent->end = request.offset + request.done;
+    extent->shadow = request.shadow;
+    extent->regions = 1;
+    extent->generation = ++owner.generation;
+    extent->locked_by_program = locked_by_program;
+    extents_insert(live, extent);
+    if (!locked_by_program)
+        owner.locked_bytes += request.done;
+    *ret_done = request.done;
+    *ret_offset = request.offset;
+    return request.reason;
+}
+
+uint32_t place_generation(unsigned arena, uint64_t offset)
+{
+    const struct extent *extent = extents_from(&owner.arena[arena].live, offset);
+
+    return extent ? extent->generation : 0;
+}
+
+static int split_at_ends(struct extents *set, uint64_t start, uint64_t end)
+{
+    int error = extents_split(set, start);
+
+    return error ? error : extents_split(set, end);
+}
+
+int place_use(unsigned arena, uint64_t offset, uint64_t length)
+{
+    struct extents *live = &owner.arena[arena].live;
+    uint64_t end = offset + length;
+    int error = split_at_ends(live, offset, end);
+
+    if (error)
+        return error;
+    for (uint64_t at = offset; at < end;) {
+        const struct extent *extent = extents_from(live, at);
+
+        if (!extent || extent->start > at)
+            return -ESTALE;
+        at = extent->end;
+    }
+    for (uint64_t at = offset; at < end;) {
+        struct extent *extent = extents_from(live, at);
+
+        owner.lingering -= extent->regions++ == 0;
+        at = extent->end;
+    }
+    return 0;
+}
+
+/* --- giving back ------------------------------------------------------------------------------------- */
+
+/* Nothing of ours is where it was. The program may have moved it (mremap): shared memory that no child
+ * inherits must not stay behind, wherever it is. */
+static void release_moved(unsigned arena, const struct extent *extent, uint64_t start, uint64_t end,
+                          bool alone)
+{
+    struct maps maps;
+    struct mapping mapping;
+
+    if (maps_open(&maps) != 0)
+        return;
+    for (uintptr_t next = 0; maps_find(&maps, next, &mapping) == 0; next = mapping.end) {
+        uint64_t first = max_of(mapping.offset, start);
+        uint64_t last = min_of(mapping.offset + (mapping.end - mapping.start), end);
+
+        if (!mapping_is_arena(&mapping, arena) || first >= last)
+            continue;
+        struct switch_out request = {.address = mapping.start + (first - mapping.offset),
+                                     .length = last - first,
+                                     .arena = arena,
+                                     .offset = first,
+                                     .shadow = extent->shadow + (first - extent->start),
+                                     .locked_by_program = extent->locked_by_program,
+                                     .alone = alone};
+        keeper_call(switch_out_call, &request);
+    }
+    maps_close(&maps);
+    unmap(extent->shadow + (start - extent->start), end - start);
+}
+
+/* The first offset from `at` on that is mapped where it belongs. */
+static uint64_t next_in_place(unsigned arena, const struct extent *extent, uint64_t at)
+{
+    uint64_t home = extent->start & ADDRESS_MASK;
+    struct maps maps;
+    struct mapping mapping;
+    uint64_t found = extent->end;
+
+    if (maps_open(&maps) != 0)
+        return found;
+    for (uintptr_t next = home + (at - extent->start);
+         found == extent->end && maps_find(&maps, next, &mapping) == 0 &&
+         mapping.start < home + extent_length(extent);
+         next = mapping.end) {
+        uint64_t address = max_of((uint64_t)mapping.start, (uint64_t)next);
+        uint64_t offset = extent->start + (address - home);
+
+        if (mapping_is_arena(&mapping, arena) && mapping.offset + (address - mapping.start) == offset)
+            found = offset;
+    }
+    maps_close(&maps);
+    return found;
+}
+
+/* How far it came: extent->end if all is done. */
+static uint64_t release_pages(unsigned arena, const struct extent *extent, bool alone)
+{
+    uint64_t at = extent->start;
+
+    while (at < extent->end) {
+        struct switch_out request = {.address = at & ADDRESS_MASK,
+                                     .length = extent->end - at,
+                                     .arena = arena,
+                                     .offset = at,
+                                     .shadow = extent->shadow + (at - extent->start),
+                                     .locked_by_program = extent->locked_by_program,
+                                     .alone = alone};
+
+        keeper_call(switch_out_call, &request);
+        at += request.done;
+        if (request.error == -ESTALE) {
+            uint64_t next = next_in_place(arena, extent, at);
+
+            /* At the same place again: it changes under our hands. */
+            next = next > at ? next : min_of(at + page_size(), extent->end);
+            release_moved(arena, extent, at, next, alone);
+            at = next;
+        } else if (request.error) {
+            log_warn("mapped memory at %#llx stays shared: %s", (unsigned long long)request.address,
+                     strerror(-request.error));
+            return at;
+        }
+    }
+    return at;
+}
+
+/* Takes a part out of the books, from its start to `end`. */
+static void forget(unsigned arena, struct extent *extent, uint64_t end, bool stores_may_come)
+{
+    struct extents *live = &owner.arena[arena].live;
+    struct hole hole = {arena, extent->start, end - extent->start};
+
+    if (end == extent->start || extents_split(live, end) != 0)
+        return;
+    extents_remove(live, extent);
+    if (!extent->locked_by_program)
+        owner.locked_bytes -= extent_length(extent);
+    keeper_call(punch_call, &hole);
+    if (stores_may_come) {
+        extent->shadow = 0;
+        extents_insert(&owner.arena[arena].orphans, extent);
+    } else {
+        free(extent);
+    }
+}
+
+/* No region needs it any more. What the kernel has pinned keeps its pages: it lingers. */
+static void release(unsigned arena, struct extent *extent, bool pinned, bool stores_may_come)
+{
+    bool alone = keeper.uffd < 0;
+    uint64_t end = extent->end, done = extent->start;
+
+    if (!pinned && (!alone || caller_is_alone())) {
+        begin_alone(alone);
+        done = release_pages(arena, extent, alone);
+        end_alone(alone);
+    }
+    owner.lingering += done < end;
+    forget(arena, extent, done, stores_may_come);
+}
+
+void place_unuse(unsigned arena, uint64_t offset, uint64_t length, bool stores_may_come)
+{
+    struct extents *live = &owner.arena[arena].live;
+    uint64_t end = offset + length;
+    bool pinned = pages_are_pinned();
+
+    if (split_at_ends(live, offset, end) != 0)
+        return;
+    for (uint64_t at = offset; at < end;) {
+        struct extent *extent = extents_from(live, at);
+
+        if (!extent || extent->start >= end)
+            break;
+        at = extent->end;
+        if (--extent->regions == 0)
+            release(arena, extent, pinned, stores_may_come);
+    }
+}
+
+void place_sweep(void)
+{
+    if (!owner.lingering || pages_are_pinned())
+        return;
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
+        struct extents *live = &owner.arena[arena].live;
+        struct extent *extent;
+
+        for (uint64_t at = 0; (extent = extents_from(live, at)) != NULL;) {
+            at = extent->end;
+            if (extent->regions == 0) {
+                owner.lingering--;
+                release(arena, extent, false, false);
+            }
+        }
+    }
+}
+
+uint64_t place_lingering_bytes(unsigned arena)
+{
+    const struct extents *live = &owner.arena[arena].live;
+    uint64_t bytes = 0;
+
+    if (!owner.lingering)
+        return 0;
+    for (const struct extent *extent = extents_from(live, 0); extent;
+         extent = extents_from(live, extent->end))
+        bytes += extent->regions ? 0 : extent_length(extent);
+    return bytes;
+}
+
+void place_forget_orphans(unsigned arena)
+{
+    struct extents *orphans = &owner.arena[arena].orphans;
+    struct extent *extent;
+
+    while ((extent = orphans->root) != NULL) {
+        struct hole hole = {arena, extent->start, extent_length(extent)};
+
+        extents_remove(orphans, extent);
+        keeper_call(punch_call, &hole);
+        free(extent);
+    }
+}
+
+/* --- moving ------------------------------------------------------------------------------------------ */
+
+/* The books follow: [from, from + length) is at `to`. */
+static void relocate(unsigned arena, uint64_t from, uint64_t length, uint64_t to, struct extent *orphan)
+{
+    struct extents *live = &owner.arena[arena].live;
+    uint32_t generation = ++owner.generation;
+
+    for (uint64_t at = from; at < from + length;) {
+        struct extent *extent = extents_from(live, at);
+
+        at = extent->end;
+        extents_remove(live, extent);
+        extent->start = to + (extent->start - from);
+        extent->end = to + (extent->end - from);
+        extent->generation = generation;
+        extents_insert(live, extent);
+    }
+    list_for_each (node, &owner.regions)
+        region_relocate(list_entry(node, struct mapped_region, node), arena, from, length, to, generation);
+    orphan->start = from;
+    orphan->end = from + length;
+    extents_insert(&owner.arena[arena].orphans, orphan);
+}
+
+static int reserve_books(unsigned arena, uint64_t from, uint64_t length)
+{
+    int error = split_at_ends(&owner.arena[arena].live, from, from + length);
+
+    list_for_each (node, &owner.regions) {
+        if (!error)
+            error = region_reserve(list_entry(node, struct mapped_region, node));
+    }
+    return error;
+}
+
+int place_move(unsigned arena, uint64_t address, uint64_t offset, uint64_t length)
+{
+    struct switch_over request = {
+        .address = address, .length = length, .arena = arena, .from = offset, .alone = keeper.uffd < 0};
+    struct hole hole = {arena, offset, 0};
+    struct extent *orphan;
+    int error = reserve_books(arena, offset, length);
+
+    if (error)
+        return error;
+    if (request.alone && !caller_is_alone())
+        return -EBUSY;
+    if (!find_layer(&owner.arena[arena], offset & ADDRESS_MASK, length, &request.to))
+        return -ENOSPC;
+    orphan = calloc(1, sizeof(*orphan));
+    if (!orphan)
+        return -ENOMEM;
+    begin_alone(request.alone);
+    keeper_call(switch_over_call, &request);
+    end_alone(request.alone);
+    hole.length = request.done;
+    if (request.done && extents_split(&owner.arena[arena].live, offset + request.done) == 0) {
+        keeper_call(punch_call, &hole);
+        relocate(arena, offset, request.done, request.to, orphan);
+    } else {
+        free(orphan);
+    }
+    return request.error;
+}

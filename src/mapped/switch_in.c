@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Private pages into an arena (switch.h). */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "base/sys.h"
+#include "base/types.h"
+#include "mapped/keeper.h"
+#include "mapped/window.h"
+
+struct job {
+    uintptr_t address;
+    size_t length, done;
+    int fd;
+    uint64_t offset;
+    uintptr_t scratch; /* the shared mapping, as far as it is not in place yet */
+    uintptr_t shadow;  /* where pages go aside; as long as the range */
+    bool move_aside;   /* whole chunks, before they are copied; otherwise only the first page, afterwards */
+    bool alone;
+    bool lock_after;
+};
+
+static enum mapped_reason reason_of(int error)
+{
+    switch (-error) {
+    case EBUSY:
+        return MAPPED_USERFAULTFD;
+    case EINVAL:
+    case EPERM: /* a sealed mapping */
+        return MAPPED_SPECIAL;
+    case EFAULT:
+        return MAPPED_CHANGED;
+    default:
+        return MAPPED_NO_MEMORY;
+    }
+}
+
+/* How much to switch next. */
+static size_t next_chunk(const struct job *job)
+{
+    uintptr_t address = job->address + job->done;
+    size_t left = job->length - job->done, chunk = min_of(left, CHUNK), at = 0, start, length;
+
+    /* The first page goes alone where it is the one that leaves a gap for an instant. */
+    if (!job->done && !job->move_aside)
+        return page_size();
+    if (pages_read(address, chunk) != 0 || pages_next(&at, &start, &length))
+        return chunk;
+    chunk = min_of(left, SPARSE_CHUNK / 4096 * page_size());
+    chunk = min_of(chunk, SPARSE_CHUNK);
+    at = 0;
+    if (pages_read(address, chunk) != 0)
+        return min_of(left, CHUNK);
+    return pages_next(&at, &start, &length) ? start : chunk;
+}
+
+/* What is populated, and nothing else, is copied by the kernel: what cannot be read is an error and not a
+ * signal. */
+static int copy_populated(const struct job *job, uintptr_t source, size_t length)
+{
+    size_t at = 0, start, part;
+    int error = pages_read(source, length);
+
+    if (error)
+        return error;
+    if (pages_guarded())
+        return -EINVAL;
+    while (pages_next(&at, &start, &part)) {
+        ssize_t copied = sys_pwrite(job->fd, (const void *)(source + start), part,
+                                    (off_t)(job->offset + job->done + start));
+
+        if (copied != (ssize_t)part)
+            return copied < 0 ? (int)copied : -EFAULT;
+    }
+    return 0;
+}
+
+/* So that the first access of the program is no page fault, as it was none before. */
+static void populate(uintptr_t target)
+{
+    size_t at = 0, start, part;
+
+    while (pages_next(&at, &start, &part))
+        sys_madvise((void *)(target + start), part, MADV_POPULATE_WRITE);
+}
+
+static int switch_chunk(struct job *job, size_t length)
+{
+    uintptr_t target = job->address + job->done, aside = job->shadow + job->done;
+    bool moved = false;
+    int error = 0;
+
+    if (!job->alone) {
+        error = window_arm(target, length, false);
+        if (error)
+            return error;
+        if (!job->move_aside)
+            error = window_protect(target, length);
+    }
+    if (!error && job->move_aside) {
+        error = move_pages_over(target, length, aside);
+        moved = !error;
+    }
+    if (!error)
+        error = copy_populated(job, moved ? aside : target, length);
+    if (!error && !job->done && !job->move_aside) {
+        error = move_pages_over(target, page_size(), aside);
+        moved = !error;
+    }
+    if (!error)
+        error = move_over(job->scratch + job->done, length, target);
+    if (error) {
+        if (moved)
+            move_over(aside, job->move_aside ? length : page_size(), target);
+        if (!job->alone)
+            window_disarm(target, length);
+        punch(job->fd, job->offset + job->done, length);
+        return error;
+    }
+    if (!job->alone)
+        window_wake(target, length);
+    if (job->lock_after)
+        sys_mlock((void *)target, length, MLOCK_ONFAULT);
+    populate(target);
+    if (moved) {
+        sys_munlock((void *)aside, length);
+        sys_madvise((void *)aside, length, MADV_DONTNEED);
+    }
+    return 0;
+}
+
+/* The one page that was moved aside becomes as long as the range: the same kind of mapping, of the same
+ * origin. */
+static int grow_shadow(struct job *job)
+{
+    void *grown;
+    int error = 0;
+
+    unmap(job->shadow + page_size(), job->length - page_size());
+    grown = sys_mremap((void *)job->shadow, page_size(), job->length, 0, NULL, NULL);
+    if (!grown) /* somebody was quicker */
+        grown = sys_mremap((void *)job->shadow, page_size(), job->length, MREMAP_MAYMOVE, NULL, &error);
+    if (!grown) {
+        job->length = page_size();
+        return error;
+    }
+    job->shadow = (uintptr_t)grown;
+    return 0;
+}
+
+static int switch_chunks(struct job *job)
+{
+    while (job->done < job->length) {
+        size_t chunk = next_chunk(job);
+        int error = switch_chunk(job, chunk);
+
+        if (error)
+            return error;
+        job->done += chunk;
+        if (!job->move_aside && job->done == page_size() && job->length > page_size()) {
+            error = grow_shadow(job);
+            if (error)
+                return error;
+        }
+    }
+    return 0;
+}
+
+void switch_in(struct switch_in *request)
+{
+    struct switch_in copy = *request; /* the original may lie in what is switched */
+    struct job job = {
+        .address = copy.address,
+        .length = copy.length,
+        .fd = keeper.arena[copy.arena],
+        .offset = copy.offset,
+        .move_aside = keeper.uffd_full && !copy.alone,
+        .alone = copy.alone,
+        .lock_after = copy.locked_by_program,
+    };
+    size_t length = copy.length; /* of what is mapped below; job.length may shrink */
+    int error;
+
+    copy.done = 0;
+    copy.shadow = 0;
+    /* Leftovers of an initiator that came late. */
+    punch(job.fd, copy.offset, length);
+    /* A page that is there makes the mapping belong to a family (anon_vma), of which then all its parts are:
+     * on the way back they can be merged. */
+    sys_madvise((void *)job.address, page_size(), MADV_POPULATE_WRITE);
+    error = scratch_map(job.fd, copy.offset, length, !copy.locked_by_program, &job.scratch);
+    if (error) {
+        request->reason = error == -EPERM ? MAPPED_LOCK_LIMIT : MAPPED_NO_MEMORY;
+        request->done = 0;
+        return;
+    }
+    job.shadow = reserve(length, copy.wish);
+    epoch_begin();
+    error = job.shadow ? switch_chunks(&job) : -ENOMEM;
+    epoch_end();
+    unmap(job.scratch + job.done, length - job.done);
+    if (job.shadow) {
+        unmap(job.shadow + job.done, job.length - job.done);
+        if (job.done)
+            sys_mprotect((void *)job.shadow, job.done, PROT_NONE);
+    }
+    copy.done = job.done;
+    copy.shadow = job.shadow;
+    copy.reason = error ? reason_of(error) : MAPPED_YES;
+    *request = copy;
+}
