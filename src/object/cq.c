@@ -3,6 +3,7 @@
 #include "object/cq.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -213,7 +214,7 @@ void cq_ack_events(struct cq *cq, unsigned count)
  * --------------------------------------------------------------------------------------------------- */
 
 /* Closes the gaps that purged completions left. The live ones move towards the newest, so that both counters
- * only ever grow. Both locks held. */
+ * only ever grow. Lock held, and no consumer at the ring. */
 static void compact(struct cq *cq)
 {
     uint32_t produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
@@ -234,6 +235,32 @@ static void compact(struct cq *cq)
     atomic_store_explicit(&cq->record->consumed, to, memory_order_release);
 }
 
+/* Consumers' lock comes before ours, which is held, so only try. false: somebody is at the ring just now, who
+ * passes dead completions without waiting for anything. */
+static bool try_compact(struct cq *cq)
+{
+    bool away;
+
+    if (lock_try(&cq->poll_lock)) {
+        compact(cq);
+        lock_release(&cq->poll_lock);
+        return true;
+    }
+    lock_acquire(&cq->ring_lock);
+    away = cq->away;
+    if (away)
+        compact(cq);
+    lock_release(&cq->ring_lock);
+    return away;
+}
+
+void cq_stay_away(struct cq *cq, bool away)
+{
+    lock_acquire(&cq->ring_lock);
+    cq->away = away;
+    lock_release(&cq->ring_lock);
+}
+
 int cq_resize(struct cq *cq, uint32_t cqe)
 {
     uint32_t slots, old_slots, produced, unpolled;
@@ -250,6 +277,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
         return error;
 
     lock_acquire(&cq->poll_lock);
+    cq_stay_away(cq, true); /* a producer that needs room does not wait for us as we wait for its lock */
     lock_acquire(&cq->lock);
     compact(cq);
     old_offset = cq->record->ring_offset;
@@ -266,6 +294,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
         install_ring(cq, offset, slots);
     }
     lock_release(&cq->lock);
+    cq_stay_away(cq, false);
     lock_release(&cq->poll_lock);
 
     if (error)
@@ -351,19 +380,19 @@ void cq_moderation_due(struct cq *cq)
 /* --- producers
  * ---------------------------------------------------------------------------------------------- */
 
+/* Dead completions take no room. */
 static bool cold_path make_room(struct cq *cq, uint32_t produced)
 {
-    /* Acquire: the consumer has finished reading the slots that it gave back. */
-    cq->consumed_seen = atomic_load_explicit(&cq->record->consumed, memory_order_acquire);
-    if (produced - cq->consumed_seen < cq->capacity)
-        return true;
-    /* The consumers' lock comes before ours, so only try. Whoever holds it is polling, and passes the dead
-     * ones. */
-    if (!atomic_load_explicit(&cq->purged, memory_order_relaxed) || !lock_try(&cq->poll_lock))
-        return false;
-    compact(cq);
-    lock_release(&cq->poll_lock);
-    return produced - cq->consumed_seen < cq->capacity;
+    for (;;) {
+        /* Acquire: the consumer has finished reading the slots that it gave back. */
+        cq->consumed_seen = atomic_load_explicit(&cq->record->consumed, memory_order_acquire);
+        if (produced - cq->consumed_seen < cq->capacity)
+            return true;
+        if (!atomic_load_explicit(&cq->purged, memory_order_relaxed))
+            return false;
+        if (!try_compact(cq))
+            sched_yield(); /* whoever is at the ring is soon through */
+    }
 }
 
 /* §5.2; lock held. The completion is lost. */
@@ -428,6 +457,7 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn)
      * lock may be held through a window in which the application posts, and waits for the lock of the QP that
      * we may hold. */
     lock_acquire(&cq->lock);
+    lock_acquire(&cq->ring_lock); /* no completion is copied meanwhile */
     produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
     for (uint32_t i = atomic_load_explicit(&cq->record->consumed, memory_order_acquire); i != produced; i++) {
         struct cqe *cqe = &cq->ring[i & cq->mask];
@@ -437,12 +467,10 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn)
             any = true;
         }
     }
+    lock_release(&cq->ring_lock);
     if (any) {
         atomic_store_explicit(&cq->purged, true, memory_order_relaxed);
-        if (lock_try(&cq->poll_lock)) {
-            compact(cq);
-            lock_release(&cq->poll_lock);
-        }
+        try_compact(cq);
     }
     lock_release(&cq->lock);
 }

@@ -53,10 +53,13 @@ struct cq {
     /* Consumers. Held between start and end of extended polling, so above a QP's lock: applications post in
      * that window. Guards record->consumed and what follows. */
     struct lock poll_lock cache_aligned;
-    /* Extended polling: the completion being read, or NULL. Consumed already; its slot is not written again
-     * before the next one is loaded, because the ring has a slot more than the capacity. */
+    _Atomic bool purged; /* there may be dead completions in the ring; set and cleared under `lock` */
+    /* Extended polling: the completion being read, or NULL. A copy: it is consumed already. */
     const struct cqe *current;
-    _Atomic bool purged; /* there may be dead completions in the ring; set under `lock`, cleared under both */
+    struct cqe copy;
+    /* Held by the holder of poll_lock while it is at the ring or says that it stays away from it; a leaf. */
+    struct lock ring_lock;
+    bool away; /* producers may close the gaps that dead completions left */
 };
 
 static inline struct cq *cq_of(struct ibv_cq *cq)
@@ -105,6 +108,9 @@ int cq_poll(struct cq *cq, int count, struct ibv_wc *wc);
 int cq_start_poll(struct cq *cq);
 int cq_next_poll(struct cq *cq);
 void cq_end_poll(struct cq *cq);
+
+/* The holder of poll_lock stays away from the ring, until it says otherwise. */
+void cq_stay_away(struct cq *cq, bool away);
 
 /* Adds a completion and fires a notification if due. Called with the QP's lock held. On overrun: CQ_ERR,
  * object_ports->cq_overrun(). */

@@ -91,24 +91,37 @@ int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
 static bool load_next(struct cq *cq)
 {
     struct cq_record *record = cq->record;
-    uint32_t produced = atomic_load_explicit(&record->produced, memory_order_acquire);
-    uint32_t consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
-    const struct cqe *cqe = NULL;
     uint8_t kind = CQE_PURGED;
+    uint32_t produced, consumed;
 
+    lock_acquire(&cq->ring_lock);
+    produced = atomic_load_explicit(&record->produced, memory_order_acquire);
+    consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
     while (kind == CQE_PURGED && consumed != produced) {
-        cqe = &cq->ring[consumed++ & cq->mask];
+        const struct cqe *cqe = &cq->ring[consumed++ & cq->mask];
+
         kind = cqe_kind(cqe);
+        if (kind != CQE_PURGED)
+            cq->copy = *cqe;
     }
-    /* Release: the completion before this one was read. Partner: make_room() in cq.c. */
+    /* Release: the completion was read. Partner: make_room() in cq.c. */
     atomic_store_explicit(&record->consumed, consumed, memory_order_release);
+    cq->away = true;
+    lock_release(&cq->ring_lock);
     if (kind == CQE_PURGED)
         return false;
-    cq->current = cqe;
+    cq->current = &cq->copy;
     /* Now, and not at the end of the window: applications post in it and count on the slot. */
     if (kind == CQE_SEND)
-        qp_retire_sends(cqe->qpn, cqe->retires);
+        qp_retire_sends(cq->copy.qpn, cq->copy.retires);
     return true;
+}
+
+static void close_window(struct cq *cq)
+{
+    cq->current = NULL;
+    cq_stay_away(cq, false);
+    lock_release(&cq->poll_lock);
 }
 
 static bool open_window(struct cq *cq)
@@ -118,7 +131,7 @@ static bool open_window(struct cq *cq)
     lock_acquire(&cq->poll_lock);
     if (load_next(cq))
         return true;
-    lock_release(&cq->poll_lock);
+    close_window(cq);
     return false;
 }
 
@@ -139,6 +152,5 @@ int cq_next_poll(struct cq *cq)
 
 void cq_end_poll(struct cq *cq)
 {
-    cq->current = NULL;
-    lock_release(&cq->poll_lock);
+    close_window(cq);
 }

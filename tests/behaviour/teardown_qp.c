@@ -335,6 +335,7 @@ struct watch {
     struct ibv_cq_ex *cq_ex; /* polled in windows */
     uint32_t numbers[ROUNDS];
     atomic_uint begun, gone; /* rounds */
+    atomic_uint seen;        /* completions */
     atomic_bool stop;
 };
 
@@ -342,6 +343,7 @@ static void check_number(struct watch *watch, uint32_t number, unsigned int gone
 {
     const unsigned int begun = atomic_load(&watch->begun);
 
+    atomic_fetch_add(&watch->seen, 1);
     for (unsigned int i = 0; i < begun; i++)
         if (watch->numbers[i] == number)
             CHECK(i >= gone_before, "a completion of QP 0x%x, which was destroyed before the poll", number);
@@ -350,14 +352,13 @@ static void check_number(struct watch *watch, uint32_t number, unsigned int gone
 static int poll_and_watch(void *arg)
 {
     struct watch *watch = arg;
-    struct ibv_wc wc[4];
+    struct ibv_wc wc;
 
     while (!atomic_load(&watch->stop)) {
         const unsigned int gone = atomic_load(&watch->gone);
-        const int got = ibv_poll_cq(watch->cq, COUNT(wc), wc);
 
-        for (int i = 0; i < got; i++)
-            check_number(watch, wc[i].qp_num, gone);
+        if (ibv_poll_cq(watch->cq, 1, &wc) == 1)
+            check_number(watch, wc.qp_num, gone);
     }
     return 0;
 }
@@ -381,9 +382,24 @@ static int poll_in_windows_and_watch(void *arg)
     return 0;
 }
 
+static void post_many(struct end *end, unsigned int count)
+{
+    struct recv recvs[64];
+
+    for (unsigned int i = 0; i < COUNT(recvs); i++)
+        recvs[i] = a_recv(end, i, 0, 8);
+    for (unsigned int now; count; count -= now) {
+        now = count < COUNT(recvs) ? count : COUNT(recvs);
+        CHECK_ZERO(end_try_recv(end, recvs, now, NULL));
+    }
+}
+
+/* Each goes when some of its completions were polled, and many were not: as many as the CQ holds, so that
+ * there must be no room left to those of the one before. */
 static void come_and_go(struct end *end, struct watch *watch)
 {
     for (unsigned int round = 0; round < ROUNDS; round++) {
+        const unsigned int seen = atomic_load(&watch->seen);
         struct end passing;
 
         end_share(&passing, end);
@@ -391,8 +407,9 @@ static void come_and_go(struct end *end, struct watch *watch)
         atomic_store(&watch->begun, round + 1);
         end_to_init(&passing);
         CHECK_ZERO(end_to_state(&passing, IBV_QPS_ERR));
-        for (unsigned int i = 0; i < 32; i++)
-            end_recv(&passing, a_recv(&passing, i, 0, 8));
+        post_many(&passing, 8);
+        EVENTUALLY(atomic_load(&watch->seen) != seen, "the thread that polls");
+        post_many(&passing, (unsigned int)end->recv_cq->cqe - 8);
         end_close_qp(&passing);
         atomic_store(&watch->gone, round + 1);
     }
@@ -485,6 +502,43 @@ static void destroyed_inside_a_polling_window_its_completions_are_passed_over(vo
     ibv_end_poll(cq);
     end_close_qp(&one);
     end_close_qp(&two);
+    CHECK_ZERO(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+    end.recv_cq = plain;
+    end_close(&end);
+}
+
+/* While a window is open, too, a completion of a QP that is gone takes no room from others. */
+static void destroyed_inside_a_polling_window_it_leaves_its_room_to_others(void **state)
+{
+    const struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct ibv_poll_cq_attr poll_attr = {0};
+    unsigned int live = 0;
+    struct ibv_cq *plain;
+    struct ibv_cq_ex *cq;
+    struct end end, last;
+
+    end_open(&end, NEAR, &attr);
+    cq = make_cq_ex(end.context);
+    plain = end.recv_cq;
+    end.recv_cq = ibv_cq_ex_to_cq(cq);
+    for (unsigned int round = 0; round < 5; round++) {
+        end_share(&last, &end);
+        end_to_init(&last);
+        CHECK_ZERO(end_to_state(&last, IBV_QPS_ERR));
+        post_many(&last, (unsigned int)end.recv_cq->cqe);
+        if (round == 0) {
+            EVENTUALLY(ibv_start_poll(cq, &poll_attr) == 0, "the first completion");
+        }
+        if (round < 4)
+            end_close_qp(&last);
+    }
+    while (!ibv_next_poll(cq)) {
+        assert_int_equal(ibv_wc_read_qp_num(cq), last.qp_num);
+        live++;
+    }
+    ibv_end_poll(cq);
+    assert_int_equal(live, end.recv_cq->cqe);
+    end_close_qp(&last);
     CHECK_ZERO(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
     end.recv_cq = plain;
     end_close(&end);
@@ -1005,6 +1059,7 @@ int main(int argc, char **argv)
         TEST(no_poll_of_another_thread_returns_a_completion_of_a_qp_that_is_gone),
         TEST(no_polling_window_shows_a_completion_of_a_qp_that_is_gone),
         TEST(destroyed_inside_a_polling_window_its_completions_are_passed_over),
+        TEST(destroyed_inside_a_polling_window_it_leaves_its_room_to_others),
         TEST(completion_events_stay_with_the_cq_and_so_does_its_arm_state),
         TEST(blocks_on_every_kind_of_event_that_was_read_until_it_is_acked),
         TEST(while_it_blocks_it_is_out_of_service_and_all_else_goes_on),

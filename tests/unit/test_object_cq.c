@@ -681,6 +681,50 @@ static void one_producer_one_consumer(void **state)
     drop(cq, NULL);
 }
 
+struct consumer {
+    struct cq *cq;
+    enum { POLLS, OPENS_WINDOWS, RESIZES } how;
+    atomic_bool stop;
+};
+
+static void *consume(void *argument)
+{
+    struct consumer *consumer = argument;
+    struct ibv_wc wc[3];
+
+    while (!atomic_load(&consumer->stop)) {
+        if (consumer->how == POLLS) {
+            cq_poll(consumer->cq, 3, wc);
+        } else if (consumer->how == RESIZES) {
+            cq_resize(consumer->cq, 7);
+        } else if (cq_start_poll(consumer->cq) == 0) {
+            cq_next_poll(consumer->cq);
+            cq_end_poll(consumer->cq);
+        }
+    }
+    return NULL;
+}
+
+/* Neither does the producer take a CQ for full that holds only the dead, nor does it wait for ever. */
+static void dead_completions_take_no_room_whatever_consumers_do(void **state)
+{
+    for (int how = POLLS; how <= RESIZES; how++) {
+        struct consumer consumer = {.cq = make_cq(7, NULL), .how = how};
+        pthread_t thread;
+
+        assert_int_equal(pthread_create(&thread, NULL, consume, &consumer), 0);
+        for (uint32_t round = 0; round < 20000; round++) {
+            for (uint64_t i = 0; i < 7; i++)
+                push_receive(consumer.cq, i, 1 + round % 2, IBV_WC_SUCCESS, false);
+            cq_purge_qp(consumer.cq, 1 + round % 2);
+        }
+        atomic_store(&consumer.stop, true);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(port_calls.cq_overrun, 0);
+        drop(consumer.cq, NULL);
+    }
+}
+
 #define test(name) cmocka_unit_test_setup_teardown(name, open_contexts, close_contexts)
 
 int main(void)
@@ -709,6 +753,7 @@ int main(void)
         test(blocked_reader_can_be_cancelled),
         test(blocked_reader_is_woken),
         test(one_producer_one_consumer),
+        test(dead_completions_take_no_room_whatever_consumers_do),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
