@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The writing side of a lane. */
 #include <errno.h>
+#include <sched.h>
 
 #include "local/link.h"
 #include "local/start.h"
@@ -63,6 +64,10 @@ void lane_revoke(struct lane *lane)
     lock_acquire(&lane->transmit_lock);
     ring_revoke(&lane->writer);
     lock_release(&lane->transmit_lock);
+    /* Within the process nothing but this keeps a copy from memory that is unmapped next. The copy waits for
+     * nobody. Acquire: it is done. */
+    while (unlikely(atomic_load_explicit(&lane->copies, memory_order_acquire)))
+        sched_yield();
 }
 
 void lane_ring(struct lane *lane)

@@ -39,6 +39,7 @@ struct lane {
     const _Atomic uint64_t *swept_next; /* hot_lock: `next` at the last sweep */
     void *owner_data;
     struct ring_reader reader cache_aligned; /* receive_lock */
+    _Atomic bool copies;                     /* from memory of this process, just now; receive_lock */
     struct lock transmit_lock cache_aligned;
     struct ring_writer writer; /* transmit_lock */
     _Atomic bool blocked;      /* ops->lane_writable() is still to come; written under blocked_lock */

@@ -223,9 +223,29 @@ int link_pull(struct link *link, const struct packet_reference *from, unsigned f
     return peer_is_there(link) ? 0 : -ESRCH;
 }
 
+/* Either we see the revocation, or lane_revoke() sees us at work and waits. */
+static int copy_in_process(struct lane *lane, const struct packet *packet, const struct iovec *to,
+                           unsigned to_count)
+{
+    int error = -ESTALE;
+
+    atomic_store_explicit(&lane->copies, true, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: the one in ring_revoke() */
+    if (!ring_has_revoked(&lane->reader, packet->reference_epoch))
+        error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
+    atomic_store_explicit(&lane->copies, false, memory_order_release);
+    return error;
+}
+
 int lane_pull(struct lane *lane, const struct packet *packet, const struct iovec *to, unsigned to_count)
 {
-    int error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
+    int error;
+
+    if (lane->link->is_self)
+        return copy_in_process(lane, packet, to, to_count);
+    if (unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))
+        return -ESTALE; /* spares the copy */
+    error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
 
     /* Memory that is the program's again may be gone, too: that is no error of who lent it. */
     if (error != -ESRCH && unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))

@@ -8,6 +8,7 @@
 #include "object/memory.h"
 #include "object/pd.h"
 #include "object/ports.h"
+#include "object/qp.h"
 
 #define ACCESS_KNOWN                                                                                         \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
@@ -114,6 +115,7 @@ int mr_deregister(struct mr *mr)
     /* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory
      * as soon as we return. */
     rundown_wait();
+    lending_take_back(mr->slot, false);
     number_return(&pool_keys, mr->slot);
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
     pd_unuse(mr->pd);
@@ -192,6 +194,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     }
     /* The old memory is the program's again. */
     rundown_wait();
+    lending_take_back(mr->slot, false);
     mr->pd = change.pd;
     mr->access = change.access;
     mr->iova = change.iova;

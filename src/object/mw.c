@@ -6,6 +6,7 @@
 #include "base/rundown.h"
 #include "object/life.h"
 #include "object/pd.h"
+#include "object/qp.h"
 
 static _Atomic uint32_t windows;
 
@@ -60,6 +61,7 @@ int mw_deallocate(struct mw *mw)
     lock_release(&keys_lock);
     /* The region below may be deregistered next: nobody may still go through the window. */
     rundown_wait();
+    lending_take_back(mw->slot, true);
     number_return(&pool_keys, mw->slot);
     atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
     pd_unuse(mw->pd);

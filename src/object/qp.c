@@ -175,6 +175,7 @@ static struct qp *slot_take(uint32_t *ret_slot)
         pthread_cond_init(&qp->ibv.cond, NULL);
         list_init(&qp->route.blocked);
         list_init(&qp->route.waiting);
+        list_init(&qp->lending);
         qp->record = segment_qp(slot);
         atomic_store_explicit(&slots[slot], qp, memory_order_release);
         raise_slots_used(slot + 1);
@@ -431,6 +432,7 @@ int qp_destroy(struct qp *qp)
               qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
               qp->record->sender.rnr_naks, qp->record->responder.drops);
     qp_ports->forget(qp);
+    lending_forget(qp);
     cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
@@ -450,6 +452,7 @@ void qp_after_fork_in_child(void)
 {
     qp_table_after_fork_in_child();
     multicast_forget_attachments();
+    lending_after_fork_in_child();
     for (uint32_t slot = 0; slot < atomic_load_explicit(&slots_used, memory_order_relaxed); slot++) {
         struct qp *qp = atomic_exchange_explicit(&slots[slot], NULL, memory_order_relaxed);
 

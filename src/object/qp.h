@@ -71,6 +71,7 @@ struct qp {
     uint8_t noted_waiting;
     _Atomic uint32_t reset_at; /* sender.posted at the last RESET: what was posted before occupies nothing */
     struct qp_route route;
+    struct list lending; /* in the list of QPs whose memory peers are reading (lending.c) */
     /* extended posting, under post_lock */
     uint32_t build_posted; /* counter after the WRs built so far */
     uint32_t build_stamp;
@@ -178,6 +179,11 @@ void qp_build_fail(struct qp *qp, int error);
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);
 void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list);
 void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
+
+/* The memory that a key named is going to be the program's again, and nobody finds the key any more: what
+ * peers have been told to fetch from it is void when this returns. window: it is a window's key. No lock
+ * held, inside no rundown section. */
+void lending_take_back(uint32_t slot, bool window);
 
 /* Multicast, object/multicast.c. */
 int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);

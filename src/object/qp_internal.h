@@ -39,7 +39,11 @@ void qp_answer(struct qp *qp);
 void qp_raise(struct qp *qp, enum ibv_event_type type);
 int qp_allocate_resources(struct qp *qp, uint32_t count);
 void qp_release_resources(struct qp *qp);
+/* lending.c */
+void lending_begins(struct transport_qp *transport);
+void lending_forget(struct qp *qp);
 /* In the child of a fork. */
+void lending_after_fork_in_child(void);
 void multicast_forget_attachments(void);
 
 /* Checks that do not depend on how a WR is posted, and the WQE's opcode and flags: -EINVAL if the type has no

@@ -175,6 +175,14 @@ static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
     return verdict_of_nak(code);
 }
 
+/* After this it answers nothing any more. */
+static bool ends_the_peer(const struct packet *packet)
+{
+    uint8_t code = SYNDROME_VALUE(packet->syndrome);
+
+    return SYNDROME_KIND(packet->syndrome) == SYNDROME_NAK && code != NAK_SEQUENCE && code != NAK_INVALID_RD;
+}
+
 static void negatively_acknowledged(struct transport_qp *qp, const struct packet *packet)
 {
     struct sender *sender = &qp->record->sender;
@@ -182,7 +190,8 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
 
     if (!is_outstanding(qp, packet->psn) || !sender_advance(qp, packet->psn))
         return;
-    if (answer_is_missing(sender, packet->psn)) {
+    /* On a link that loses nothing the answer came and was void (take_answer()). There will be no other. */
+    if (answer_is_missing(sender, packet->psn) && !(qp->link.reliable && ends_the_peer(packet))) {
         retry_missing_answer(qp, packet->psn);
         return;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Beginning and end of a sender: start, flush, reset, and what it takes back of what it lent. */
+/* Beginning and end of a sender: start, flush, reset, and what a QP takes back of what it lent. */
 #include <string.h>
 
 #include "transport/machine.h"
@@ -61,6 +61,39 @@ void transport_revoke(struct transport_qp *qp)
 
     if (asked || answered)
         qp->ports->revoke(qp);
+}
+
+static bool names(struct send_wqe *wqe, uint32_t slot)
+{
+    const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
+
+    for (unsigned i = 0; i < wqe->num_sge; i++) {
+        if (key_slot(sge[i].lkey) == slot)
+            return true;
+    }
+    return false;
+}
+
+bool transport_take_back(struct transport_qp *qp, uint32_t slot, bool window)
+{
+    const struct sender *sender = &qp->record->sender;
+    bool named = false, lends;
+
+    if (!qp->lends)
+        return false;
+    lends = responder_lends(qp, slot, window, &named);
+    for (uint32_t i = sender->completed; i != sender->begun; i++) {
+        struct send_wqe *wqe = send_wqe_at(qp, i);
+
+        if (!wqe->lent)
+            continue;
+        lends = true;
+        named = named || names(wqe, slot);
+    }
+    if (named)
+        transport_revoke(qp);
+    qp->lends = lends && !named; /* what is repeated is lent anew */
+    return qp->lends;
 }
 
 void sender_flush(struct transport_qp *qp)

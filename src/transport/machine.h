@@ -65,6 +65,15 @@ static inline void clear_packet(struct packet *packet)
     to[9] = zero;
 }
 
+/* A packet by reference has gone out. */
+static inline void note_lent(struct transport_qp *qp)
+{
+    if (likely(qp->lends))
+        return;
+    qp->lends = true;
+    qp->ports->lends(qp);
+}
+
 /* --- gather.c ------------------------------------------------------------------------------------- */
 
 /* Memory of a null region is an iovec into these: reads of it give zeros, writes to it vanish. */
@@ -197,6 +206,8 @@ void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *pack
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 /* Were answers by reference sent? Forgets it. */
 bool responder_take_lent(struct transport_qp *qp);
+/* Were they, and (*ret_named) did one name memory by the key in this slot? */
+bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named);
 /* The NAK of an error that no receive can report, and the event that does (verbs-contract §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
 

@@ -202,6 +202,8 @@ struct transport_ports {
     /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
      * to be repeated: whoever fetches after this has returned comes to know it. */
     void (*revoke)(struct transport_qp *qp);
+    /* A packet by reference went out, the first since the QP lent nothing (transport_take_back()). */
+    void (*lends)(struct transport_qp *qp);
     /* A send work request got its verdict; counter is its free-running number (slot becomes free when this or
      * a later completion is polled). Called in posting order, for unsignaled ones that succeed too (the owner
      * makes no CQE of those). */
@@ -263,6 +265,7 @@ struct transport_qp {
     const struct recv_wqe *current_receive; /* taken and not completed: of the message being received, or (UC:
                                                it was given up; RC: to be repeated) of the next one */
     uint32_t receive_pd;                    /* of receive buffers: the SRQ's, or the QP's own */
+    bool lends;                             /* ports->lends() was told */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)
@@ -291,6 +294,10 @@ void sender_flush(struct transport_qp *qp);
  * QP loses its way there. The sender does so by itself before it ends a work request that the peer is not
  * done with. In ERR, answers stay: a READ that was answered before what the QP failed of is to end well. */
 void transport_revoke(struct transport_qp *qp);
+/* Memory that the key in this slot named is going to be the program's again, and no packet names it any more
+ * that is not sent yet: revokes if this QP has lent it. window: the key is a window's. Returns whether the QP
+ * lends anything else; if not, ports->lends() comes again. */
+bool transport_take_back(struct transport_qp *qp, uint32_t slot, bool window);
 /* No send has been begun and not finished: what SQD waits for. */
 bool sender_is_drained(const struct transport_qp *qp);
 /* sender_run() does a bounded amount of work (64 packets, 256 KiB): true if it stopped for that alone and

@@ -211,6 +211,30 @@ bool responder_take_lent(struct transport_qp *qp)
     return lent;
 }
 
+/* What is behind a window, it does not say any more once it is bound anew: it may be any region. */
+static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot, bool window)
+{
+    const struct key_entry *entry = &qp->keys->entry[key_slot(rkey)];
+
+    return key_slot(rkey) == slot || (!window && entry->kind > KEY_REGION_NULL);
+}
+
+bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named)
+{
+    const struct responder *responder = &qp->record->responder;
+    bool lends = false;
+
+    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
+        const struct responder_resource *resource = resource_at(qp, i);
+
+        if (!resource->lent)
+            continue;
+        lends = true;
+        *ret_named = *ret_named || may_name(qp, resource->rkey, slot, window);
+    }
+    return lends;
+}
+
 /* --- answering ------------------------------------------------------------------------------------ */
 
 static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t psn, struct packet *packet)
@@ -294,6 +318,8 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
     if (error)
         return error;
     resource->lent = resource->by_reference;
+    if (resource->lent)
+        note_lent(qp);
     resource->fresh = false;
     resource->sent += length;
     resource->answered = last;

@@ -44,19 +44,26 @@ static const struct request_form *form_of(const struct send_wqe *wqe)
 static cold_path enum verdict execute_local(struct transport_qp *qp, struct send_wqe *wqe)
 {
     enum verdict verdict;
+    uint32_t window;
 
     qp->ports->lock_keys(qp);
     if (wqe->opcode == IBV_WR_LOCAL_INV) {
-        verdict = keys_invalidate(qp->keys, wqe->imm_or_rkey, qp->record->pd, false);
+        window = wqe->imm_or_rkey;
+        verdict = keys_invalidate(qp->keys, window, qp->record->pd, false);
     } else {
         struct window_bind bind = *(const struct window_bind *)send_wqe_body(wqe, IBV_QPT_RC);
         bool type_2 = qp->keys->entry[key_slot(bind.window_rkey)].kind == KEY_WINDOW_TYPE_2;
         uint32_t new_rkey;
 
         bind.pd = qp->record->pd;
+        window = bind.window_rkey;
         verdict = keys_bind_window(qp->keys, &bind, type_2, &new_rkey);
     }
     qp->ports->unlock_keys(qp);
+    /* What this QP's peer has not fetched yet of what it read through the window. (A SEND that invalidates
+     * comes from that peer, who knows whether it is through.) */
+    if (verdict == VERDICT_OK)
+        transport_take_back(qp, key_slot(window), true);
     return verdict;
 }
 
@@ -313,7 +320,10 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
         references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
                                                   .length = gather.vector[i].iov_len};
     error = qp->ports->send(qp, packet, NULL, 0, NULL);
-    wqe->lent |= !error;
+    if (!error) {
+        wqe->lent = true;
+        note_lent(qp);
+    }
     return error;
 }
 

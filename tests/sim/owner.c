@@ -90,6 +90,10 @@ static int port_pull(struct transport_qp *transport, const struct packet *packet
     return -ESTALE;
 }
 
+static void port_lends(struct transport_qp *transport)
+{
+}
+
 static void port_revoke(struct transport_qp *transport)
 {
     owner(transport)->node->reference_epoch++;
@@ -251,6 +255,7 @@ const struct transport_ports sim_ports = {
     .send = sim_port_send,
     .pull = port_pull,
     .revoke = port_revoke,
+    .lends = port_lends,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .complete_receive = port_complete_receive,
