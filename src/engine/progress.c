@@ -8,6 +8,7 @@
 #include "engine/explainer.h"
 #include "engine/internal.h"
 #include "object/device.h"
+#include "object/segment.h"
 #include "object/wq.h"
 #include "wire/opcode.h"
 
@@ -259,4 +260,5 @@ const struct local_ops engine_local_ops = {
     .resolved = route_resolved,
     .link_down = route_link_down,
     .lane_writable = route_lane_writable,
+    .published = segment_open_for_reading,
 };

@@ -40,9 +40,9 @@ void greeting_fill(struct greeting *greeting, enum greeting_type type, enum gree
     memcpy(greeting->nonce, local.nonce, sizeof(greeting->nonce));
 }
 
-int greeting_send(int fd, const struct greeting *greeting, int memory_fd)
+static int send_with_descriptor(int fd, const void *message_bytes, size_t size, int memory_fd)
 {
-    struct iovec part = {(void *)greeting, sizeof(*greeting)};
+    struct iovec part = {(void *)(uintptr_t)message_bytes, size};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
@@ -57,7 +57,29 @@ int greeting_send(int fd, const struct greeting *greeting, int memory_fd)
         control.header.cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(&control.header), &memory_fd, sizeof(memory_fd));
     }
-    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*greeting) ? 0 : -errno;
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size ? 0 : -errno;
+}
+
+int greeting_send(int fd, const struct greeting *greeting, int memory_fd)
+{
+    return send_with_descriptor(fd, greeting, sizeof(*greeting), memory_fd);
+}
+
+static_assert(sizeof(struct look) == sizeof(struct greeting) && LOOK_MAGIC == GREETING_MAGIC &&
+                  offsetof(struct look, type) == offsetof(struct greeting, type),
+              "told apart by their type");
+
+bool greeting_is_look(const struct greeting *greeting)
+{
+    return greeting->magic == LOOK_MAGIC && greeting->version == LOOK_VERSION && greeting->type == LOOK_TYPE;
+}
+
+int greeting_answer_look(int fd, enum look_result result, int segment_fd)
+{
+    const struct look look = {
+        .magic = LOOK_MAGIC, .version = LOOK_VERSION, .type = LOOK_TYPE, .result = result};
+
+    return send_with_descriptor(fd, &look, sizeof(look), segment_fd);
 }
 
 /* Takes the one descriptor out of a control message and closes what more there is. */

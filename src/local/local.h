@@ -45,6 +45,9 @@ struct local_ops {
     void (*link_down)(struct link *link);
     /* The ring to the peer has room again after -EAGAIN. Any thread, no lock held. */
     void (*lane_writable)(struct lane *lane);
+    /* A new descriptor, good for reading only, of what this process shows of itself; -errno. Helper thread.
+     */
+    int (*published)(void);
 };
 
 /* --- this process ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -388,6 +389,23 @@ static void confirmed(struct greeter *greeter, const struct greeting *ready)
     give_up(greeter);
 }
 
+/* Somebody wants to see what we publish. It shows what ptrace would: so to our own user and root only, and
+ * not where the program has forbidden that (PR_SET_DUMPABLE). */
+static void show(struct greeter *greeter)
+{
+    bool allowed =
+        (reference_same_user(greeter->peer.uid) || greeter->peer.uid == 0) && prctl(PR_GET_DUMPABLE) == 1;
+    int fd = allowed ? fd_own(local.ops->published()) : -1;
+
+    if (fd < 0)
+        log_info("process %d (uid %u) may not look at us", (int)greeter->peer.pid,
+                 (unsigned)greeter->peer.uid);
+    /* If it cannot be sent, whoever asked sees the end of the socket. */
+    (void)greeting_answer_look(greeter->socket.fd, fd >= 0 ? LOOK_SHOWN : LOOK_REFUSED, fd);
+    fd_close(fd);
+    give_up(greeter);
+}
+
 static void pause_accepting(void)
 {
     log_error("no descriptor for a new connection: %m");
@@ -433,6 +451,11 @@ static void greeter_ready(struct event_source *source, uint32_t events)
 
     if (error == -EAGAIN) {
         fd_close(memory_fd);
+        return;
+    }
+    if (error == -EPROTO && greeter->awaits == GREETING_HELLO && greeting_is_look(&greeting)) {
+        fd_close(memory_fd);
+        show(greeter);
         return;
     }
     if (error) {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -217,6 +218,21 @@ int segment_fd_intact(void)
 {
     int saved = errno, fd = inode_of(segment.fd) == segment.inode ? segment.fd : -1;
 
+    errno = saved;
+    return fd;
+}
+
+int segment_open_for_reading(void)
+{
+    char path[32];
+    int saved = errno, fd = segment_fd_intact();
+
+    if (fd < 0)
+        return -EBADF;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        fd = -errno;
     errno = saved;
     return fd;
 }

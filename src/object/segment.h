@@ -198,6 +198,8 @@ bool segment_is_open(void);
 int segment_fd(void);
 /* The same, or -1 if the program closed it: the number may be another file's by now. */
 int segment_fd_intact(void);
+/* A new descriptor of it that is good for reading only; -errno. */
+int segment_open_for_reading(void);
 struct key_table *segment_keys(void);
 struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);

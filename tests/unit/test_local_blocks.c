@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "local/greeting.h"
 
@@ -206,6 +208,101 @@ static void test_descriptors_end_with_an_error(void **state)
     RUN_SIDES(runs_out_of_descriptors);
 }
 
+/* --- being looked at
+ * --------------------------------------------------------------------------------------------- */
+
+/* The answer to a look; *ret_fd: what came along, or -1. */
+static enum look_result look(uint32_t qpn, int *ret_fd)
+{
+    struct look message = {.magic = LOOK_MAGIC, .version = LOOK_VERSION, .type = LOOK_TYPE};
+    struct iovec part = {&message, sizeof(message)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr answer = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    struct sockaddr_un address;
+    socklen_t length = block_address(qpn / LOCAL_BLOCK_QPNS, &address);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    CHECK(connect(fd, (struct sockaddr *)&address, length) == 0);
+    CHECK(send(fd, &message, sizeof(message), 0) == sizeof(message));
+    CHECK(recvmsg(fd, &answer, MSG_CMSG_CLOEXEC) == sizeof(message));
+    CHECK(message.magic == LOOK_MAGIC && message.type == LOOK_TYPE);
+    *ret_fd = -1;
+    if (answer.msg_controllen >= CMSG_LEN(sizeof(int)))
+        memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(int));
+    close(fd);
+    return (enum look_result)message.result;
+}
+
+static void is_looked_at(unsigned number)
+{
+    unsigned fds;
+
+    publish_qpn(0);
+    fds = count_fds();
+    UNTIL(atomic_load(&board->word[0]) == 1);
+    CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+    atomic_store(&board->word[0], 2);
+    UNTIL(atomic_load(&board->word[0]) == 3);
+    CHECK(prctl(PR_SET_DUMPABLE, 1) == 0); /* /proc/self is ours again */
+    CHECK(count_fds() == fds);
+    atomic_store(&board->word[0], 4);
+    meet(1, 2);
+}
+
+static void looks(unsigned number)
+{
+    uint32_t qpn = await_qpn(0);
+    struct stat shown, wanted;
+    int fd;
+
+    CHECK(look(qpn, &fd) == LOOK_SHOWN);
+    CHECK(fd >= 0 && fstat(fd, &shown) == 0 && stat("/dev/zero", &wanted) == 0);
+    CHECK(shown.st_rdev == wanted.st_rdev);
+    close(fd);
+    atomic_store(&board->word[0], 1);
+    UNTIL(atomic_load(&board->word[0]) == 2);
+    /* The program has forbidden that others of its user look into it. */
+    CHECK(look(qpn, &fd) == LOOK_REFUSED && fd < 0);
+    atomic_store(&board->word[0], 3);
+    UNTIL(atomic_load(&board->word[0]) == 4);
+    CHECK(find_link(qpn) != NULL); /* all else is as it was */
+    meet(1, 2);
+}
+
+static void test_who_may_look_is_shown_what_is_published(void **state)
+{
+    board_clear();
+    RUN_SIDES(is_looked_at, looks);
+}
+
+static void looks_as_somebody_else(unsigned number)
+{
+    uint32_t qpn = await_qpn(0);
+    int fd;
+
+    CHECK(setresgid(12345, 12345, 12345) == 0 && setresuid(12345, 12345, 12345) == 0);
+    CHECK(look(qpn, &fd) == LOOK_REFUSED && fd < 0);
+    atomic_store(&board->word[0], 1);
+}
+
+static void is_not_looked_at(unsigned number)
+{
+    publish_qpn(0);
+    UNTIL(atomic_load(&board->word[0]) == 1);
+}
+
+static void test_another_user_is_shown_nothing(void **state)
+{
+    if (geteuid() != 0)
+        skip();
+    board_clear();
+    RUN_SIDES(is_not_looked_at, looks_as_somebody_else);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +314,8 @@ int main(void)
         cmocka_unit_test(test_lots_are_shared_when_they_run_out),
         cmocka_unit_test(test_the_kernel_arbitrates),
         cmocka_unit_test(test_descriptors_end_with_an_error),
+        cmocka_unit_test(test_who_may_look_is_shown_what_is_published),
+        cmocka_unit_test(test_another_user_is_shown_nothing),
     };
 
     return run_local_tests("local_blocks", tests);

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -94,7 +95,14 @@ static void note_writable(struct lane *lane)
     seen.writable++;
 }
 
-static const struct local_ops ops = {note_packet, note_batch_end, note_resolved, note_down, note_writable};
+/* Something to be recognised by. */
+static int published(void)
+{
+    return open("/dev/zero", O_RDONLY | O_CLOEXEC);
+}
+
+static const struct local_ops ops = {note_packet, note_batch_end, note_resolved,
+                                     note_down,   note_writable,  published};
 
 /* --- sides -----------------------------------------------------------------------------------------------
  */

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* How a process asks another one for its published segment: it connects to a name of the other's blocks of QP
+ * numbers (local/greeting.h) and sends this message where a link would begin with a greeting. The answer is
+ * the same message with the result, and with LOOK_SHOWN a descriptor that is good for reading only. For
+ * `softhca ps` and `softhca why`, where /proc does not show the descriptor: across pid namespaces, or in a
+ * process that has no /proc. */
+#ifndef BASE_LOOK_H
+#define BASE_LOOK_H
+
+#include <stdint.h>
+
+#define LOOK_NAME_PREFIX "softhca/1/qpn/" /* then four hexadecimal digits */
+#define LOOK_NAME_DIGITS 4
+#define LOOK_MAGIC       0x41434853u
+#define LOOK_VERSION     1u
+#define LOOK_TYPE        4u
+
+enum look_result { LOOK_ASKED, LOOK_SHOWN, LOOK_REFUSED };
+
+struct look {
+    uint32_t magic;
+    uint16_t version, type;
+    uint32_t result; /* enum look_result */
+    uint32_t reserved[13];
+};
+_Static_assert(sizeof(struct look) == 64, "as long as a greeting");
+
+#endif
