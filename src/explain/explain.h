@@ -36,8 +36,8 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 /* work.c: where is the work request, and what does it wait for? qpn: only those of that QP, 0: of all. The
  * number of places that knew it; if 0, that is told. */
 unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, uint32_t qpn);
-/* work.c: what does the send queue wait for? */
-bool explain_sender(const struct view *view, struct out *out, const struct object *qp);
+/* work.c: what does the send queue of a QP wait for? False: it is empty. */
+bool words_add_sender(const struct view *view, struct words *words, const struct object *qp);
 
 /* process.c: everything about one object; what is stuck in the process; all objects. */
 bool explain_object(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);

@@ -8,6 +8,16 @@
 #define STACK_LINES   12u
 #define TOLD_PER_KIND 32u
 
+static void sender_tell(const struct view *view, struct out *out, unsigned level, const struct object *qp)
+{
+    struct words words = {.length = 0};
+
+    if (!words_add_sender(view, &words, qp))
+        return;
+    out_string(out, "sender", words.text);
+    out_line(out, level, "%s", words.text);
+}
+
 /* --- one object
  * ----------------------------------------------------------------------------------------------------- */
 
@@ -32,7 +42,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
     explanation_begin(view, out, "object", cause.text);
     object_tell(view, out, "object", 1, &object, STACK_LINES);
     if (kind == OBJECT_QP)
-        explain_sender(view, out, &object);
+        sender_tell(view, out, 2, &object);
     if (holders.total)
         out_line(out, 1, "held by");
     out_number(out, "holders_total", holders.total);
@@ -61,9 +71,9 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
     } else if (object->kind == OBJECT_CQ && object->cq.lost) {
         stuck->found += explain_overrun(view, stuck->out, object->number);
     } else if (object->kind == OBJECT_QP && object->qp.sender.posted != object->qp.sender.completed) {
-        words_add(&cause, "%s has work requests that have not ended", object_label(view, object).text);
+        words_add(&cause, "%s: ", object_label(view, object).text);
+        words_add_sender(view, &cause, object);
         explanation_begin(view, stuck->out, "outstanding", cause.text);
-        explain_sender(view, stuck->out, object);
         object_tell(view, stuck->out, "object", 1, object, 4);
         explanation_end(stuck->out);
         stuck->found++;
@@ -122,7 +132,7 @@ static bool tell_listed(const struct view *view, const struct object *object, vo
     listing->told++;
     object_tell(view, listing->out, NULL, 1, object, 0);
     if (object->kind == OBJECT_QP && !listing->out->json)
-        explain_sender(view, listing->out, object);
+        sender_tell(view, listing->out, 2, object);
     if (listing->out->json || object->kind == OBJECT_MR || object->kind == OBJECT_AH)
         return true;
     listed_holders(view, object, &holders);
@@ -160,9 +170,6 @@ void explain_list(const struct view *view, struct out *out, bool all)
     out_string(out, "program", program);
     out_number(out, "up_ms", view_age(view, header->start_ns));
     out_bool(out, "explains", header->explains != 0);
-    words_add(&words, "%s (%s) uid %u, up ", program, view->pid ? "" : "pid of another namespace, ",
-              header->uid);
-    words = (struct words){.length = 0};
     if (view->pid)
         words_add(&words, "%d ", (int)view->pid);
     else

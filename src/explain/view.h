@@ -18,6 +18,9 @@ struct view {
     int fd;         /* the memfd: tells where it is empty; -1: look everywhere */
     pid_t pid;      /* by which we see the process in /proc; 0: we do not */
     bool same_pids; /* the numbers of threads and processes that it knows are ours, too */
+    /* The segment of another process of this host, by the number that this one knows; NULL, or answers NULL:
+     * unknown. */
+    const struct view *(*find_peer)(int32_t pid);
     struct segment_header header;
     uint64_t now_ns; /* as it was when the view was opened */
     uint32_t stamp;

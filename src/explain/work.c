@@ -21,14 +21,25 @@ static void add_peer(const struct view *view, struct words *words, const struct 
         words_add(words, ", which is stopped");
 }
 
-/* What we know of the other end when it is in the same segment. */
+/* What the other end says of itself, where we can see it. */
 static void add_peer_state(const struct view *view, struct words *words, const struct qp_record *qp)
 {
+    const struct view *there = qp->path.kind == PATH_SELF                 ? view
+                               : view->find_peer && qp->path.peer_pid > 0 ? view->find_peer(qp->path.peer_pid)
+                                                                          : NULL;
     struct object peer;
+    uint32_t receives;
 
-    if (qp->path.kind != PATH_SELF || !object_read_qpn(view, qp->attributes.dest_qpn, &peer))
+    if (!there)
         return;
-    words_add(words, "; QP 0x%06x is in %s", qp->attributes.dest_qpn, name_qp_state(peer.qp.state));
+    if (!object_read_qpn(there, qp->attributes.dest_qpn, &peer)) {
+        words_add(words, "; there is no QP 0x%06x there", qp->attributes.dest_qpn);
+        return;
+    }
+    receives = peer.qp.receive.posted - peer.qp.receive.taken;
+    words_add(words, "; it is in %s", peer.qp.qpn ? name_qp_state(peer.qp.state) : "destruction");
+    if (peer.qp.srq == NO_OBJECT)
+        words_add(words, " with %u receive%s", receives, receives == 1 ? "" : "s");
 }
 
 static void add_retries(struct words *words, const struct qp_record *qp)
@@ -55,6 +66,7 @@ static void add_rnr(const struct view *view, struct words *words, const struct q
         words_add(words, "RNR retry %u of %u",
                   attributes->rnr_retry - min_of(qp->sender.rnr_retries_left, attributes->rnr_retry),
                   attributes->rnr_retry);
+    add_peer_state(view, words, qp);
 }
 
 static void add_silence(const struct view *view, struct words *words, const struct qp_record *qp)
@@ -120,8 +132,8 @@ static void add_wait(const struct view *view, struct words *words, const struct 
         add_full_link(view, words, qp);
         return;
     case SENDER_WAITS_FOR_FENCE:
-        words_add(words, "it waits behind a fence for %u RDMA READ%s or atomics before it",
-                  sender->reads_in_flight, sender->reads_in_flight == 1 ? "" : "s");
+        words_add(words, "it waits behind a fence for %u RDMA READ%s before it", sender->reads_in_flight,
+                  sender->reads_in_flight == 1 ? " or atomic" : "s and atomics");
         return;
     case SENDER_WAITS_FOR_READ_DEPTH:
         words_add(words, "%u RDMA READs and atomics are in flight, and max_rd_atomic is %u",
@@ -149,32 +161,41 @@ static void add_wait(const struct view *view, struct words *words, const struct 
     words_add(words, "it waits for something unknown");
 }
 
-bool explain_sender(const struct view *view, struct out *out, const struct object *object)
+/* "was sent 3.2 s ago and "; nothing where times were not recorded. */
+static void add_stamp(const struct view *view, struct words *words, const char *what, uint32_t stamp)
+{
+    if (!stamp)
+        return;
+    words_add(words, "%s ", what);
+    words_add_age(words, view_stamp_age(view, stamp));
+    words_add(words, " and ");
+}
+
+bool words_add_sender(const struct view *view, struct words *words, const struct object *object)
 {
     const struct qp_record *qp = &object->qp;
-    struct words words = {.length = 0};
     uint32_t outstanding = qp->sender.posted - qp->sender.completed;
+    struct send_wqe oldest;
 
     if (!outstanding)
         return false;
-    words_add(&words, "%u send%s outstanding", outstanding, outstanding == 1 ? "" : "s");
-    if (qp->sender.waiting != SENDER_RUNS) {
-        words_add(&words, "; of the next: ");
-        add_wait(view, &words, qp);
-        if (qp->sender.waits_since) {
-            words_add(&words, ", for ");
-            words_add_duration(&words, view_stamp_age(view, qp->sender.waits_since));
-        }
-    } else if (qp->sender.next == qp->sender.posted) {
-        words_add(&words, ", all sent and not acknowledged by ");
-        add_peer(view, &words, qp);
+    words_add(words, "%u send%s not ended", outstanding, outstanding == 1 ? " has" : "s have");
+    if (send_wqe_read(view, qp, qp->sender.completed, &oldest) && oldest.stamp) {
+        words_add(words, "%s ", outstanding == 1 ? " for" : ", the oldest for");
+        words_add_duration(words, view_stamp_age(view, oldest.stamp));
+    }
+    words_add(words, ": ");
+    if (qp->sender.waiting != SENDER_RUNS || qp->sender.next != qp->sender.posted) {
+        add_wait(view, words, qp);
+    } else {
+        words_add(words, "sent, and not acknowledged by ");
+        add_peer(view, words, qp);
+        add_peer_state(view, words, qp);
     }
     if (qp->sender.heard) {
-        words_add(&words, "; last heard of it ");
-        words_add_age(&words, view_stamp_age(view, qp->sender.heard));
+        words_add(words, "; last heard of it ");
+        words_add_age(words, view_stamp_age(view, qp->sender.heard));
     }
-    out_string(out, "sender", words.text);
-    out_line(out, 1, "%s", words.text);
     return true;
 }
 
@@ -222,14 +243,6 @@ static void begin_words(struct words *words, uint64_t wr_id, const char *what, c
     words_add(words, ", %s of %s, ", what, owner->text);
 }
 
-static void add_stamp(const struct view *view, struct words *words, const char *what, uint32_t stamp)
-{
-    if (!stamp)
-        return;
-    words_add(words, ", %s ", what);
-    words_add_age(words, view_stamp_age(view, stamp));
-}
-
 static void tell_send_numbers(const struct view *view, struct out *out, const struct object *object,
                               uint32_t counter, const struct send_wqe *wqe, const char *phase)
 {
@@ -263,15 +276,15 @@ static void tell_queued(const struct view *view, struct search *search, const st
     struct words words;
 
     begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
+    add_stamp(view, &words, "was posted", wqe->stamp);
     words_add(&words, "has not been sent: ");
     if (ahead && ahead < LIMIT_QP_WR && send_wqe_read(view, qp, qp->sender.next, &next)) {
-        words_add(&words, "it is queued behind %u other%s, of which the first, wr_id ", ahead,
+        words_add(&words, "it is queued behind %u other%s, the first of which is wr_id ", ahead,
                   ahead == 1 ? "" : "s");
         words_add_one_wr_id(&words, next.wr_id);
-        words_add(&words, ", waits: ");
+        words_add(&words, ": ");
     }
     add_wait(view, &words, qp);
-    add_stamp(view, &words, "posted", wqe->stamp);
     if (place_begin(search, "send_queue", &words))
         tell_send_numbers(view, search->out, object, counter, wqe, "queued");
 }
@@ -291,6 +304,7 @@ static void tell_in_flight(const struct view *view, struct search *search, const
     struct words words;
 
     begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
+    add_stamp(view, &words, "was sent", wqe->stamp);
     if (waits) {
         words_add(&words, "is not acknowledged: ");
         add_wait(view, &words, qp);
@@ -299,7 +313,6 @@ static void tell_in_flight(const struct view *view, struct search *search, const
         add_peer(view, &words, qp);
         add_peer_state(view, &words, qp);
     }
-    add_stamp(view, &words, "sent", wqe->stamp);
     if (before && before < LIMIT_QP_WR)
         words_add(&words, ", and %u before it %s not ended either", before, before == 1 ? "has" : "have");
     if (place_begin(search, "send_queue", &words)) {
@@ -349,7 +362,6 @@ static void tell_ended(const struct view *view, struct search *search, const str
         words_add(&words, "has ended, and CQ %u had no room for its completion", qp->send_cq);
     else
         return; /* polled while we looked */
-    add_stamp(view, &words, "sent", wqe->stamp);
     if (place_begin(search, wqe->flags & WQE_SIGNALED ? "lost" : "unsignaled", &words))
         tell_send_numbers(view, search->out, object, counter, wqe, "ended");
 }
@@ -424,15 +436,17 @@ static void look_at_receives(const struct view *view, struct search *search, con
         if (wqe.wr_id != search->wr_id)
             continue;
         begin_words(&words, wqe.wr_id, "a receive", &label);
+        add_stamp(view, &words, "was posted", wqe.stamp);
         if (object->kind == OBJECT_QP)
             add_receive_state(&words, &object->qp);
         else
             words_add(&words, "waits for a message");
         if (i)
             words_add(&words, ", behind %u other%s", i, i == 1 ? "" : "s");
-        add_stamp(view, &words, "posted", wqe.stamp);
-        if (object->kind == OBJECT_QP && object->qp.sender.heard)
-            add_stamp(view, &words, "the peer was last heard", object->qp.sender.heard);
+        if (object->kind == OBJECT_QP && object->qp.sender.heard) {
+            words_add(&words, "; the peer was last heard ");
+            words_add_age(&words, view_stamp_age(view, object->qp.sender.heard));
+        }
         tell_receive(view, search, "receive_queue", &words, &wqe, i);
     }
     if (object->kind == OBJECT_QP && queue->from_srq && queue->srq_wr_id == search->wr_id) {
@@ -456,10 +470,10 @@ static void look_at_srq(const struct view *view, struct search *search, const st
         if (wqe.wr_id != search->wr_id)
             continue;
         begin_words(&words, wqe.wr_id, "a receive", &label);
+        add_stamp(view, &words, "was posted", wqe.stamp);
         words_add(&words, "waits for a message on one of its %u QPs", (uint32_t)srq->users);
         if (i)
             words_add(&words, ", behind %u other%s", i, i == 1 ? "" : "s");
-        add_stamp(view, &words, "posted", wqe.stamp);
         tell_receive(view, search, "srq", &words, &wqe, i);
     }
 }

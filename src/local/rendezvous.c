@@ -466,8 +466,11 @@ static void greeter_ready(struct event_source *source, uint32_t events)
             try_again_later(greeter);
             return;
         }
-        log_warn("greeting with process %d (uid %u) failed: %s", (int)greeter->peer.pid,
-                 (unsigned)greeter->peer.uid, strerror(-error));
+        /* Who leaves without a word only looked who we are (`softhca ps`). */
+        log_message(error == -ECONNRESET && greeter->awaits == GREETING_HELLO ? LOG_LEVEL_DEBUG
+                                                                              : LOG_LEVEL_WARN,
+                    "greeting with process %d (uid %u) failed: %s", (int)greeter->peer.pid,
+                    (unsigned)greeter->peer.uid, strerror(-error));
         give_up(greeter);
         return;
     }

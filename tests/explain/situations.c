@@ -8,7 +8,10 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "node.h"
@@ -317,8 +320,8 @@ static void lost_srq_receive(void)
 /* --- completions that do not come
  * --------------------------------------------------------------------------------- */
 
-/* Ten work requests that wait, each for another reason; the names are their wr_ids. */
-enum { NOT_READY = 0x100, BEHIND = 0x101, FENCED_READ = 0x200, FENCED = 0x201, QUIET = 0x300, LOUD = 0x301 };
+/* wr_ids */
+enum { FIRST = 0x100, BEHIND = 0x101, READS = 0x200, QUIET = 0x300, LOUD = 0x301 };
 
 static void no_receive(void)
 {
@@ -332,7 +335,7 @@ static void no_receive(void)
     a = make_qp(&node, cq, NULL, 8);
     b = make_qp(&node, cq, NULL, 8);
     connect_qps(&node, a, b, 14, 7, 7);
-    post_send(&node, a, NOT_READY, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
+    post_send(&node, a, FIRST, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
     post_send(&node, a, BEHIND, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
     for (int i = 0; i < 1000; i++)
         REQUIRE(ibv_poll_cq(cq, 1, &wc) == 0);
@@ -385,10 +388,222 @@ static void nobody_there(void)
     to_init(qp);
     to_rtr(&node, qp, qp->qp_num ^ 0x7f0000, &node.gid);
     to_rts(qp, 0, 7, 7); /* waits for ever */
-    post_send(&node, qp, NOT_READY, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
+    post_send(&node, qp, FIRST, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
     say("hangs 0x%06x", qp->qp_num);
     wait_for_word();
     REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- a peer in another process that does nothing any more
+ * --------------------------------------------------------- */
+
+struct peer {
+    pid_t pid;
+    int to, from; /* pipes */
+};
+
+/* What each side needs to know of the other. */
+struct card {
+    uint32_t qpn, rkey;
+    uint64_t address;
+    union ibv_gid gid;
+};
+
+static void exchange(int to, int from, const struct card *mine, struct card *ret_theirs)
+{
+    REQUIRE(write(to, mine, sizeof(*mine)) == sizeof(*mine));
+    REQUIRE(read(from, ret_theirs, sizeof(*ret_theirs)) == sizeof(*ret_theirs));
+}
+
+static struct card card_of(const struct node *node, const struct ibv_qp *qp)
+{
+    return (struct card){qp->qp_num, node->mr->rkey, (uintptr_t)node->buffer, node->gid};
+}
+
+static void connect_to_card(const struct node *node, struct ibv_qp *qp, const struct card *card,
+                            uint8_t timeout)
+{
+    to_init(qp);
+    post_receive(node, qp, 1, 64);
+    to_rtr(node, qp, card->qpn, &card->gid);
+    to_rts(qp, timeout, 7, 7);
+}
+
+/* The peer connects, says so, and waits until it is killed. */
+static void be_peer(int to, int from)
+{
+    struct card mine, theirs;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 64, NULL);
+    qp = make_qp(&node, cq, NULL, 8);
+    mine = card_of(&node, qp);
+    exchange(to, from, &mine, &theirs);
+    connect_to_card(&node, qp, &theirs, 14);
+    exchange(to, from, &mine, &theirs);
+    for (;;)
+        pause();
+}
+
+static struct peer start_peer(void)
+{
+    int there[2], here[2];
+    struct peer peer;
+
+    REQUIRE(pipe(there) == 0 && pipe(here) == 0);
+    peer.pid = fork();
+    REQUIRE(peer.pid >= 0);
+    if (peer.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(STDIN_FILENO);
+        be_peer(here[1], there[0]);
+    }
+    peer.to = there[1];
+    peer.from = here[0];
+    return peer;
+}
+
+static void end_peer(const struct peer *peer)
+{
+    kill(peer->pid, SIGKILL);
+    waitpid(peer->pid, NULL, 0);
+}
+
+struct with_peer {
+    struct peer peer;
+    struct node node;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct card card;
+};
+
+/* Connected, and one message has been there and acknowledged. */
+static void begin_with_peer(struct with_peer *with, uint8_t timeout)
+{
+    struct card mine;
+
+    with->peer = start_peer(); /* before anything calls a verb here */
+    node_open(&with->node);
+    with->cq = make_cq(&with->node, 64, NULL);
+    with->qp = make_qp(&with->node, with->cq, NULL, 8);
+    mine = card_of(&with->node, with->qp);
+    exchange(with->peer.to, with->peer.from, &mine, &with->card);
+    connect_to_card(&with->node, with->qp, &with->card, timeout);
+    exchange(with->peer.to, with->peer.from, &mine, &with->card);
+    post_send(&with->node, with->qp, 1, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
+    REQUIRE(wait_for_completion(with->cq).status == IBV_WC_SUCCESS);
+}
+
+static void stop_peer(const struct with_peer *with)
+{
+    int status;
+
+    REQUIRE(kill(with->peer.pid, SIGSTOP) == 0);
+    REQUIRE(waitpid(with->peer.pid, &status, WUNTRACED) == with->peer.pid && WIFSTOPPED(status));
+}
+
+static void end_with_peer(struct with_peer *with)
+{
+    end_peer(&with->peer);
+    REQUIRE(ibv_destroy_qp(with->qp) == 0);
+    REQUIRE(ibv_destroy_cq(with->cq) == 0);
+    node_close(&with->node);
+}
+
+static void post_to_peer(const struct with_peer *with, uint64_t wr_id, enum ibv_wr_opcode opcode,
+                         unsigned flags)
+{
+    struct ibv_sge sge = {(uintptr_t)with->node.buffer, 64, with->node.mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = wr_id,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = opcode,
+                             .send_flags = flags},
+                       *bad;
+
+    wr.wr.rdma.remote_addr = with->card.address;
+    wr.wr.rdma.rkey = with->card.rkey;
+    REQUIRE(ibv_post_send(with->qp, &wr, &bad) == 0);
+}
+
+static void stopped_peer(void)
+{
+    struct with_peer with;
+
+    begin_with_peer(&with, 14);
+    stop_peer(&with);
+    post_to_peer(&with, FIRST, IBV_WR_SEND, IBV_SEND_SIGNALED);
+    say("hangs 0x%06x", with.qp->qp_num);
+    wait_for_word();
+    end_with_peer(&with);
+}
+
+static void fence(void)
+{
+    struct with_peer with;
+
+    begin_with_peer(&with, 14);
+    stop_peer(&with);
+    post_to_peer(&with, READS, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED);
+    post_to_peer(&with, READS + 1, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
+    post_to_peer(&with, READS + 2, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED);
+    say("hangs 0x%06x", with.qp->qp_num);
+    wait_for_word();
+    end_with_peer(&with);
+}
+
+static void read_depth(void)
+{
+    struct with_peer with;
+
+    begin_with_peer(&with, 14);
+    stop_peer(&with);
+    for (uint64_t i = 0; i < 5; i++)
+        post_to_peer(&with, READS + i, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED);
+    say("hangs 0x%06x", with.qp->qp_num);
+    wait_for_word();
+    end_with_peer(&with);
+}
+
+/* With a timeout of 0, nobody ever gives up. */
+static void dead_peer(void)
+{
+    struct with_peer with;
+    struct ibv_wc wc;
+
+    begin_with_peer(&with, 0);
+    stop_peer(&with);
+    post_to_peer(&with, FIRST, IBV_WR_SEND, IBV_SEND_SIGNALED);
+    end_peer(&with.peer);
+    say("hangs 0x%06x", with.qp->qp_num);
+    wait_for_word();
+    REQUIRE(ibv_poll_cq(with.cq, 1, &wc) == 0);
+    end_with_peer(&with);
+}
+
+static void sqd(void)
+{
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_SQD};
+    struct ibv_cq *cq;
+    struct ibv_qp *a, *b;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 64, NULL);
+    a = make_qp(&node, cq, NULL, 8);
+    b = make_qp(&node, cq, NULL, 8);
+    connect_qps(&node, a, b, 14, 7, 7);
+    REQUIRE(ibv_modify_qp(a, &attributes, IBV_QP_STATE) == 0);
+    post_send(&node, a, FIRST, IBV_WR_RDMA_WRITE, 64, IBV_SEND_SIGNALED);
+    say("hangs 0x%06x", a->qp_num);
+    wait_for_word();
+    REQUIRE(ibv_destroy_qp(a) == 0);
+    REQUIRE(ibv_destroy_qp(b) == 0);
     REQUIRE(ibv_destroy_cq(cq) == 0);
     node_close(&node);
 }
@@ -467,6 +682,11 @@ static const struct {
     {"no-receive", no_receive},
     {"unsignaled", unsignaled},
     {"nobody-there", nobody_there},
+    {"stopped-peer", stopped_peer},
+    {"fence", fence},
+    {"read-depth", read_depth},
+    {"dead-peer", dead_peer},
+    {"sqd", sqd},
     {"leak-at-close", leak_at_close},
     {"leak-at-exit", leak_at_exit},
     {"all-well", all_well},

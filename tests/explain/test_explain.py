@@ -241,4 +241,5 @@ def test_nothing_is_said_of_a_program_that_does_well():
         tap.equal(situation.end(), "")
 
 
-tap.main(sys.modules[__name__])
+if __name__ == "__main__":
+    tap.main(sys.modules[__name__])

@@ -15,6 +15,8 @@ static const struct {
 } commands[] = {
     {"run", command_run, "run a program with SoftHCA's RDMA devices"},
     {"devices", command_devices, "list the devices that such a program sees"},
+    {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
+    {"why", command_why, "explain what a process waits for"},
     {"doctor", command_doctor, "tell what this machine allows, and what to change"},
 };
 

@@ -1,0 +1,431 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""softhca ps and softhca why on processes that are stuck, stopped, hidden or hostile.
+
+usage: test_outside.py SITUATIONS SOFTHCA
+"""
+
+import array
+import fcntl
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import tap  # noqa: E402
+from test_explain import PATIENCE, SOFTHCA, Situation, functions, matches, run  # noqa: E402
+
+LOOK = struct.Struct("=IHHI52x")
+LOOK_MAGIC, LOOK_SHOWN = 0x41434853, 1
+F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
+
+
+def softhca(*arguments, status=0, command=(), **kwargs):
+    result = subprocess.run([*command, SOFTHCA, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
+                            text=True, timeout=PATIENCE, **kwargs)
+    tap.equal(result.returncode, status, result.stdout + result.stderr)
+    return result.stdout if status == 0 else result.stderr + result.stdout
+
+
+def why(pid, *what, **kwargs):
+    """The first line of what is said."""
+    return softhca("why", pid, *what, **kwargs).splitlines()[0]
+
+
+def why_json(pid, *what, **kwargs):
+    return [json.loads(line) for line in softhca("why", "--json", pid, *what, **kwargs).splitlines()]
+
+
+def processes(**kwargs):
+    return json.loads(softhca("ps", "--json", **kwargs))["processes"]
+
+
+# --- stuck
+
+
+def test_a_process_that_hangs_in_destroy_qp():
+    with Situation("unacknowledged-event") as situation:
+        qpn = situation.until_it_hangs()
+        situation.next_explanation()  # so it waits for sure
+        cause = fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) waits: IBV_EVENT_QP_LAST_WQE_REACHED was read and never acknowledged"
+        matches(cause, why(situation.pid))
+        matches(cause, why(situation.pid, f"qp:{qpn:#x}"))
+        told, = why_json(situation.pid)
+        assert "read_event" in functions(told["event"]["stack"]), told
+        assert "unacknowledged_event" in functions(told["destroy"]["stack"]), told
+        tap.equal(told["object"]["destroy_waits"], True)
+        situation.end()
+
+
+def test_one_that_was_started_without_explanations():
+    with Situation("wrong-cq-acknowledged", None) as situation:
+        situation.until_it_hangs()
+        while "waits" not in why(situation.pid):
+            pass  # it is about to
+        told, = why_json(situation.pid)
+        matches(r"waits: 1 completion event was read and never acknowledged .*the wrong CQ was acknowledged$",
+                told["cause"])
+        tap.equal(told["event"]["thread"], situation.pid)  # threads and times are known, stacks are not
+        assert "stack" not in told["event"], told
+        situation.end()
+
+
+def test_one_that_is_stopped():
+    with Situation("own-event") as situation:
+        situation.until_it_hangs()
+        situation.next_explanation()
+        os.kill(situation.pid, signal.SIGSTOP)
+        matches(r"the thread that read it is the one that waits$", why(situation.pid))
+        os.kill(situation.pid, signal.SIGCONT)
+        situation.end()
+
+
+def test_nothing_is_stuck():
+    with Situation("all-well") as situation:
+        situation.until_it_hangs()
+        matches(r"^nothing waits", why(situation.pid))
+        situation.end()
+
+
+# --- why a completion has not come
+
+
+def test_receiver_not_ready():
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        matches(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged: QP 0x[0-9a-f]+ "
+                r"has no receive posted \(RNR\); RNR retries without limit, \d+ so far; it is in RTS with 0 receives$",
+                why(situation.pid, "0x100"))
+        told, = why_json(situation.pid, "0x101")
+        tap.equal(told["places_total"], 1)
+        place = told["places"][0]
+        tap.equal((place["opcode"], place["phase"], place["waits_for"], place["before_it"]),
+                  ("RDMA WRITE", "in_flight", "rnr_timer", 1))
+        matches(fr"^QP 0x{qpn:06x}: 2 sends have not ended, the oldest for .*: QP 0x[0-9a-f]+ has no receive posted",
+                why(situation.pid))
+        situation.end()
+
+
+def test_behind_a_fence():
+    with Situation("fence") as situation:
+        situation.until_it_hangs()
+        matches(r"^wr_id 513 \(0x201\), RDMA WRITE .* has not been sent: it waits behind a fence for 1 RDMA READ or atomic "
+                r"before it$", why(situation.pid, "0x201"))
+        matches(r"^wr_id 514 \(0x202\), RDMA WRITE .* has not been sent: it is queued behind 1 other, the first of which "
+                r"is wr_id 513 \(0x201\): it waits behind a fence", why(situation.pid, "0x202"))
+        matches(r"^wr_id 512 \(0x200\), RDMA READ .* waits for the response of QP 0x[0-9a-f]+ of process \d+, which is "
+                r"stopped", why(situation.pid, "0x200"))
+        situation.end()
+
+
+def test_read_depth():
+    with Situation("read-depth") as situation:
+        situation.until_it_hangs()
+        matches(r"has not been sent: 4 RDMA READs and atomics are in flight, and max_rd_atomic is 4$",
+                why(situation.pid, "0x204"))
+        situation.end()
+
+
+def test_acknowledgement_of_a_stopped_peer():
+    with Situation("stopped-peer") as situation:
+        situation.until_it_hangs()
+        matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
+                r"is stopped; it is in RTS with \d+ receives?$", why(situation.pid, "0x100"))
+        situation.end()
+
+
+def test_peer_gone():
+    with Situation("dead-peer") as situation:
+        situation.until_it_hangs()
+        while "is gone" not in why(situation.pid, "0x100"):
+            pass  # the news is on its way
+        matches(r"is not acknowledged: process \d+, to which it was sent, is gone; its timeout is 0: it waits for ever$",
+                why(situation.pid, "0x100"))
+        situation.end()
+
+
+def test_nobody_there():
+    with Situation("nobody-there") as situation:
+        situation.until_it_hangs()
+        while "no process of this host has QP" not in why(situation.pid, "0x100"):
+            pass  # it is being looked for
+        situation.end()
+
+
+def test_send_queue_drained():
+    with Situation("sqd") as situation:
+        situation.until_it_hangs()
+        matches(r"has not been sent: the QP is in SQD: nothing is begun there$", why(situation.pid, "0x100"))
+        situation.end()
+
+
+def test_posted_unsignaled_and_polled_and_unpolled():
+    with Situation("unsignaled") as situation:
+        qpn = situation.until_it_hangs()
+        while "has ended with IBV_WC_SUCCESS, and its completion lies in CQ 0 unpolled" not in why(situation.pid, "0x302"):
+            pass  # on its way
+        matches(r"has ended well, but was posted unsignaled: it makes no completion", why(situation.pid, "0x300"))
+        matches(r"has ended with IBV_WC_SUCCESS, and its completion was polled from CQ 0$", why(situation.pid, "0x301"))
+        matches(r"a receive of QP 0x[0-9a-f]+, was posted .* ago and waits for a message, behind 1 other",
+                why(situation.pid, "0x401", f"--qp={qpn:#x}"))
+        matches(r"^wr_id 48879 \(0xbeef\) is unknown", why(situation.pid, "0xbeef", status=1))
+        situation.end()
+
+
+def test_flushed_and_unpolled_and_lost():
+    with Situation("overrun") as situation:
+        situation.until_it_hangs()
+        matches(r"has ended with IBV_WC_WR_FLUSH_ERR, and its completion lies in CQ 0 unpolled, behind 1 other$",
+                why(situation.pid, "0x701"))
+        matches(r"has ended, and its completion was lost: CQ 0 was full", why(situation.pid, "0x703"))
+        matches(r"^CQ 0 overran", why(situation.pid))
+        situation.end()
+
+
+def test_receive_taken_from_an_srq():
+    with Situation("lost-srq-receive") as situation:
+        situation.until_it_hangs()
+        matches(r"was taken from SRQ 0 for a message whose rest has not come$", why(situation.pid, "0x51"))
+        situation.end()
+
+
+# --- objects
+
+
+def test_holders_from_outside():
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        tap.equal(why(situation.pid, "cq:0"), "CQ 0 is held by 2 QPs")
+        tap.equal(why(situation.pid, "pd:0"), "PD 0 is held by 1 MR and 2 QPs")
+        told, = why_json(situation.pid, f"qp:{qpn}")
+        tap.equal((told["object"]["qpn"], told["holders_total"]), (qpn, 0))
+        matches(r"has no cq:77", softhca("why", situation.pid, "cq:77", status=1))
+        matches(r"neither a wr_id nor an object", softhca("why", situation.pid, "thing:1", status=2))
+        situation.end()
+
+
+def test_ps_lists_everything():
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        mine = [one for one in processes() if one["pid"] == situation.pid]
+        tap.equal(len(mine), 1)
+        kinds = [thing["kind"] for thing in mine[0]["objects"]]
+        tap.equal(sorted(kinds), ["CQ", "MR", "PD", "QP", "QP", "context"])
+        tap.equal((mine[0]["program"], mine[0]["uid"], mine[0]["explains"]), ("situations", os.geteuid(), True))
+        qp = next(thing for thing in mine[0]["objects"] if thing.get("qpn") == qpn)
+        tap.equal((qp["outstanding_sends"], qp["state"], qp["path"]), (2, "RTS", "self"))
+        text = softhca("ps", situation.pid)
+        matches(fr"^{situation.pid} situations, uid \d+, up .*: 1 PD, 1 MR, 1 CQ and 2 QPs", text)
+        matches(r"held by QP 0x[0-9a-f]+, QP 0x", text)
+        situation.end()
+
+
+def test_no_such_process():
+    matches(r"it does not use SoftHCA", softhca("why", os.getpid(), status=1))
+    matches(r"there is no such process", softhca("why", 2**22 + 1, status=1))
+    matches(r"that is no process number", softhca("why", "self", status=1))
+    matches(r"there is no such process", softhca("ps", 2**22 + 1, status=1))
+
+
+# --- where /proc does not help
+
+
+def in_other_pids():
+    """A command in front that runs the rest where our processes have no numbers."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if os.geteuid() != 0:
+        command[1:1] = ["--user", "--map-current-user"]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
+        raise tap.Skip("no pid namespace of our own is to be had")
+    return command
+
+
+def test_across_pid_namespaces():
+    command = in_other_pids()
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        hidden = [one for one in processes(command=command)
+                  if one.get("pid_in_namespace") == situation.pid and not one["pid_visible"]]
+        tap.equal(len(hidden), 1)
+        text = why(f"@{qpn >> 8:x}", "0x100", command=command)
+        matches(r"is not acknowledged: QP 0x[0-9a-f]+ has no receive posted", text)
+        situation.end()
+
+
+def test_a_stopped_process_across_pid_namespaces_says_so():
+    command = in_other_pids()
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        os.kill(situation.pid, signal.SIGSTOP)
+        matches(r"it does not answer: it may be stopped", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
+        os.kill(situation.pid, signal.SIGCONT)
+        situation.end()
+
+
+def test_another_user_sees_nothing():
+    if os.geteuid() != 0:
+        raise tap.Skip("takes two users")
+    command = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+    if subprocess.run([*command, SOFTHCA, "--version"], capture_output=True).returncode != 0:
+        raise tap.Skip("another user cannot run build/softhca here")
+    with Situation("no-receive") as situation:
+        situation.until_it_hangs()
+        matches(r"it belongs to another user", softhca("why", situation.pid, command=command, status=1))
+        text = softhca("ps", command=command)
+        assert "RTS" not in text, text
+        situation.end()
+
+
+# --- hostile
+
+
+class Impostor:
+    """Holds a name of a block of QP numbers, and shows whatever it likes to whoever looks."""
+
+    def __init__(self, content, seals=F_SEAL_SHRINK | F_SEAL_GROW, descriptor=None):
+        self.content, self.seals, self.descriptor = content, seals, descriptor
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        while True:
+            self.block = random.randrange(1, 0xffff)
+            try:
+                self.listener.bind(f"\0softhca/1/qpn/{self.block:04x}")
+                break
+            except OSError:
+                continue
+        self.listener.listen(16)
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def make(self):
+        if self.descriptor is not None:
+            return os.dup(self.descriptor)
+        fd = os.memfd_create("softhca", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.write(fd, self.content)
+        os.ftruncate(fd, max(len(self.content), 4096))
+        fcntl.fcntl(fd, F_ADD_SEALS, self.seals)
+        return fd
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                if not connection.recv(64):
+                    continue
+                fd = self.make()
+                connection.sendmsg([LOOK.pack(LOOK_MAGIC, 1, 4, LOOK_SHOWN)],
+                                   [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+                os.close(fd)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+
+def test_garbage_instead_of_a_segment():
+    for content in (b"", b"\0" * 8192, bytes(random.Random(1).randbytes(65536))):
+        with Impostor(content) as impostor:
+            matches(r"its segment is damaged", softhca("why", f"@{impostor.block:x}", status=1))
+            softhca("ps")
+
+
+def test_a_segment_that_could_be_cut_off_under_us():
+    with Impostor(b"\0" * 8192, seals=0) as impostor:
+        matches(r"what it shows is no segment", softhca("why", f"@{impostor.block:x}", status=1))
+
+
+def test_something_else_than_a_segment():
+    for path in ("/dev/null", "/dev/zero", "/", __file__):
+        fd = os.open(path, os.O_RDONLY)
+        with Impostor(b"", descriptor=fd) as impostor:
+            matches(r"what it shows is no segment", softhca("why", f"@{impostor.block:x}", status=1))
+        os.close(fd)
+
+
+def published(pid):
+    """A copy of a real segment: tables and all, without what is empty."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        if os.readlink(f"/proc/{pid}/fd/{name}") == "/memfd:softhca (deleted)":
+            return os.open(f"/proc/{pid}/fd/{name}", os.O_RDONLY)
+    raise AssertionError("no segment")
+
+
+def copy_of(source, change):
+    """A sealed memfd with the same content, and bytes changed in what is not empty."""
+    fd = os.memfd_create("softhca", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    size = os.fstat(source).st_size
+    os.ftruncate(fd, size)
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError:
+            break
+        end = os.lseek(source, at, os.SEEK_HOLE)
+        while at < end:
+            content = bytearray(os.pread(source, min(end - at, 1 << 16), at))
+            change(at, content)
+            at += os.pwrite(fd, content, at)
+    fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+    return fd
+
+
+def test_a_segment_that_lies():
+    """A real one, with random bytes in it: whatever it says, the tool ends well."""
+    dice = random.Random(int(os.environ.get("SOFTHCA_TEST_SEED", "7")))
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        source = published(situation.pid)
+        for number in range(40):
+            def change(at, content, density=dice.choice([2, 20, 200])):
+                for _ in range(len(content) // 4096 * density // 10 + 1):
+                    place = dice.randrange(len(content))
+                    if at + place >= 1024:  # the header has tests of its own
+                        content[place] = dice.randrange(256)
+            fd = copy_of(source, change)
+            with Impostor(b"", descriptor=fd) as impostor:
+                for what in ([], ["0x100"], [f"qp:{qpn}"], ["cq:0"], ["pd:0"], ["srq:0"], ["channel:0"]):
+                    result = subprocess.run([SOFTHCA, "why", "--json", f"@{impostor.block:x}", *what],
+                                            capture_output=True, text=True, timeout=PATIENCE)
+                    assert result.returncode in (0, 1), (number, what, result)
+                    for line in result.stdout.splitlines():
+                        json.loads(line)
+            os.close(fd)
+        os.close(source)
+        situation.end()
+
+
+def test_a_header_that_lies():
+    dice = random.Random(11)
+    with Situation("all-well") as situation:
+        situation.until_it_hangs()
+        source = published(situation.pid)
+        for place in range(16, 512, 4):  # behind magic and version
+            def change(at, content, place=place):
+                if at == 0:
+                    content[place:place + 4] = struct.pack("=I", dice.choice([0, 1, 0x7fffffff, 0xffffffff,
+                                                                              dice.randrange(1 << 32)]))
+            fd = copy_of(source, change)
+            with Impostor(b"", descriptor=fd) as impostor:
+                result = subprocess.run([SOFTHCA, "why", f"@{impostor.block:x}"], capture_output=True, text=True,
+                                        timeout=PATIENCE)
+                assert result.returncode in (0, 1), (place, result)
+            os.close(fd)
+        os.close(source)
+        situation.end()
+
+
+if __name__ == "__main__":
+    tap.main(sys.modules[__name__])

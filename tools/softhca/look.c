@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "look.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/look.h"
+#include "base/unix_names.h"
+
+#define MEMFD_NAME      "/memfd:softhca (deleted)"
+#define ANSWER_MS       3000
+#define DESCRIPTORS_MAX 65536
+
+static __attribute__((format(printf, 2, 3))) bool refuse(struct looked_at *at, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(at->why, sizeof(at->why), format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+void look_end(struct looked_at *at)
+{
+    if (at->base)
+        munmap(at->base, at->size);
+    if (at->fd >= 0)
+        close(at->fd);
+    at->base = NULL;
+    at->fd = -1;
+}
+
+static const struct view *look_at_peer(int32_t pid);
+
+/* Takes the descriptor over. Whoever it is from, he cannot take its pages away from under us: it is sealed
+ * against shrinking. */
+static bool map(int fd, struct looked_at *at)
+{
+    struct stat status;
+    int seals, error;
+    void *base;
+
+    at->fd = fd;
+    seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) != 0 || status.st_size <= 0)
+        return refuse(at, "what it shows is no segment");
+    base = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED)
+        return refuse(at, "its segment cannot be mapped: %s", strerror(errno));
+    at->base = base;
+    at->size = (size_t)status.st_size;
+    error = view_open(&at->view, base, at->size, fd, at->pid);
+    if (error) {
+        refuse(at,
+               error == -EPROTONOSUPPORT ? "it runs another version of SoftHCA" : "its segment is damaged");
+        look_end(at);
+        return false;
+    }
+    at->uid = at->view.header.uid;
+    if (at->view.same_pids) /* then it knows its peers by the numbers that we know */
+        at->view.find_peer = look_at_peer;
+    return true;
+}
+
+/* --- by /proc
+ * ----------------------------------------------------------------------------------------------------- */
+
+/* The owner's descriptor is; one that somebody has to look (another `softhca ps`) is not. */
+static bool is_writable(const char *path)
+{
+    struct stat link;
+
+    return lstat(path, &link) == 0 && (link.st_mode & S_IWUSR);
+}
+
+/* 1: mapped; 0: it has no segment; -errno: it cannot be asked. */
+static int look_through_proc(pid_t pid, struct looked_at *at)
+{
+    char directory[64], path[320], target[64];
+    struct dirent *entry;
+    DIR *descriptors;
+    int result = 0;
+
+    snprintf(directory, sizeof(directory), "/proc/%d/fd", (int)pid);
+    descriptors = opendir(directory);
+    if (!descriptors)
+        return -errno;
+    for (unsigned seen = 0; result == 0 && seen < DESCRIPTORS_MAX && (entry = readdir(descriptors)) != NULL;
+         seen++) {
+        ssize_t length;
+        int fd;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+        length = readlink(path, target, sizeof(target) - 1);
+        if (length < 0 && errno == EACCES)
+            result = -EACCES;
+        if (length != (ssize_t)strlen(MEMFD_NAME) || memcmp(target, MEMFD_NAME, (size_t)length) != 0 ||
+            !is_writable(path))
+            continue;
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+            result = -errno;
+        else if (map(fd, at))
+            result = 1;
+        else
+            look_end(at); /* a forked child has the descriptor of its parent closed; somebody else's of that
+                             name */
+    }
+    closedir(descriptors);
+    return result;
+}
+
+/* --- by its socket
+ * ------------------------------------------------------------------------------------------------ */
+
+static int connect_to(uint32_t block, struct ucred *ret_peer)
+{
+    struct sockaddr_un address;
+    socklen_t length, size = sizeof(*ret_peer);
+    char name[64];
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    snprintf(name, sizeof(name), LOOK_NAME_PREFIX "%04x", block);
+    length = unix_name_address(name, &address);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, length) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_peer, &size) != 0) {
+        int error = -errno;
+
+        if (fd >= 0)
+            close(fd);
+        return error;
+    }
+    return fd;
+}
+
+/* The descriptor that came along, or -1; more of them are closed. */
+static int receive(int fd, struct look *look)
+{
+    struct iovec part = {look, sizeof(*look)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    struct cmsghdr *header;
+    int received = -1;
+
+    memset(look, 0, sizeof(*look));
+    if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*look))
+        look->magic = 0;
+    header = CMSG_FIRSTHDR(&message);
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&received, CMSG_DATA(header), sizeof(received));
+    return received;
+}
+
+/* fd: a connection. */
+static bool ask(int fd, struct looked_at *at)
+{
+    const struct look question = {.magic = LOOK_MAGIC, .version = LOOK_VERSION, .type = LOOK_TYPE};
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    struct look look;
+    int shown;
+
+    if (send(fd, &question, sizeof(question), MSG_NOSIGNAL) != (ssize_t)sizeof(question) ||
+        poll(&answer, 1, ANSWER_MS) != 1)
+        return refuse(at, "it does not answer: it may be stopped");
+    shown = receive(fd, &look);
+    if (look.magic == LOOK_MAGIC && look.type == LOOK_TYPE && look.result == LOOK_SHOWN && shown >= 0)
+        return map(shown, at);
+    if (shown >= 0)
+        close(shown);
+    if (look.magic == LOOK_MAGIC && look.result == LOOK_REFUSED)
+        return refuse(at, "it does not let itself be looked at");
+    return refuse(at, "it does not know how to be looked at: it runs another version of SoftHCA");
+}
+
+static bool look_through_socket(uint32_t block, struct looked_at *at)
+{
+    struct ucred peer;
+    int fd = connect_to(block, &peer);
+    bool done;
+
+    if (fd < 0)
+        return refuse(at, "nobody has QP numbers 0x%04x00 and following", block);
+    at->pid = peer.pid;
+    at->uid = peer.uid;
+    at->block = block;
+    if (peer.uid != geteuid() && geteuid() != 0)
+        done = refuse(at, "it belongs to another user");
+    else
+        done = ask(fd, at);
+    close(fd);
+    return done;
+}
+
+/* --- finding
+ * ------------------------------------------------------------------------------------------------------ */
+
+struct blocks {
+    uint32_t *list;
+    unsigned count, room;
+};
+
+static void note_block(const char *rest, void *argument)
+{
+    struct blocks *blocks = argument;
+    char *end;
+    unsigned long block = strtoul(rest, &end, 16);
+
+    if (*end || block == 0 || block > 0xfffe)
+        return;
+    for (unsigned i = 0; i < blocks->count; i++) {
+        if (blocks->list[i] == block)
+            return;
+    }
+    if (blocks->count == blocks->room) {
+        unsigned room = blocks->room ? blocks->room * 2 : 64;
+        uint32_t *list = realloc(blocks->list, room * sizeof(*list));
+
+        if (!list)
+            return;
+        blocks->list = list;
+        blocks->room = room;
+    }
+    blocks->list[blocks->count++] = (uint32_t)block;
+}
+
+static struct blocks find_blocks(void)
+{
+    struct blocks blocks = {0};
+
+    unix_names_visit(LOOK_NAME_PREFIX, LOOK_NAME_DIGITS, note_block, &blocks);
+    return blocks;
+}
+
+static void begin(struct looked_at *at, pid_t pid)
+{
+    *at = (struct looked_at){.fd = -1, .pid = pid};
+}
+
+bool look_at_block(uint32_t block, struct looked_at *ret)
+{
+    begin(ret, 0);
+    return look_through_socket(block, ret);
+}
+
+bool look_at_pid(pid_t pid, struct looked_at *ret)
+{
+    struct blocks blocks;
+    bool found = false;
+    int result;
+
+    begin(ret, pid);
+    result = look_through_proc(pid, ret);
+    if (result > 0)
+        return true;
+    /* It may be there all the same: not readable for us, or in a /proc that is not ours. */
+    blocks = find_blocks();
+    for (unsigned i = 0; i < blocks.count && !found; i++) {
+        struct ucred peer = {0};
+        int fd = connect_to(blocks.list[i], &peer);
+
+        if (fd >= 0)
+            close(fd);
+        if (fd >= 0 && peer.pid == pid) {
+            begin(ret, pid);
+            found = look_through_socket(blocks.list[i], ret);
+            break;
+        }
+    }
+    free(blocks.list);
+    if (found || ret->block)
+        return found;
+    if (result == -ENOENT)
+        return refuse(ret, "there is no such process");
+    if (result == -EACCES)
+        return refuse(ret, "it belongs to another user, or does not let itself be looked at");
+    return ret->why[0] ? false : refuse(ret, "it does not use SoftHCA");
+}
+
+/* --- all of them */
+
+struct crowd {
+    struct looked_at *list;
+    unsigned count, room;
+};
+
+static struct looked_at *add(struct crowd *crowd)
+{
+    if (crowd->count == crowd->room) {
+        unsigned room = crowd->room ? crowd->room * 2 : 16;
+        struct looked_at *list = realloc(crowd->list, room * sizeof(*list));
+
+        if (!list)
+            return NULL;
+        crowd->list = list;
+        crowd->room = room;
+    }
+    return &crowd->list[crowd->count++];
+}
+
+static bool has_pid(const struct crowd *crowd, pid_t pid)
+{
+    for (unsigned i = 0; i < crowd->count; i++) {
+        if (crowd->list[i].pid == pid)
+            return true;
+    }
+    return false;
+}
+
+/* Processes whose number we do not see are told apart by the name that they gave themselves. */
+static bool has_instance(const struct crowd *crowd, const struct looked_at *at)
+{
+    for (unsigned i = 0; i < crowd->count; i++) {
+        const struct looked_at *other = &crowd->list[i];
+
+        if (other != at && other->base &&
+            memcmp(other->view.header.instance, at->view.header.instance, sizeof(at->view.header.instance)) ==
+                0)
+            return true;
+    }
+    return false;
+}
+
+static void add_from_proc(struct crowd *crowd)
+{
+    struct dirent *entry;
+    DIR *processes = opendir("/proc");
+
+    while (processes && (entry = readdir(processes)) != NULL) {
+        pid_t pid = (pid_t)atoi(entry->d_name);
+        struct looked_at at, *place;
+
+        if (pid <= 0)
+            continue;
+        begin(&at, pid);
+        if (look_through_proc(pid, &at) <= 0)
+            continue;
+        /* A child that was cloned without our knowledge has its parent's descriptors. */
+        if (has_instance(crowd, &at)) {
+            look_end(&at);
+            continue;
+        }
+        place = add(crowd);
+        if (place)
+            *place = at;
+        else
+            look_end(&at);
+    }
+    if (processes)
+        closedir(processes);
+}
+
+static void add_from_sockets(struct crowd *crowd)
+{
+    struct blocks blocks = find_blocks();
+
+    for (unsigned i = 0; i < blocks.count; i++) {
+        struct ucred peer;
+        struct looked_at at, *place;
+        int fd = connect_to(blocks.list[i], &peer);
+
+        if (fd < 0)
+            continue;
+        close(fd);
+        if (peer.pid > 0 && has_pid(crowd, peer.pid))
+            continue;
+        begin(&at, peer.pid);
+        if (look_through_socket(blocks.list[i], &at) && has_instance(crowd, &at)) {
+            look_end(&at);
+            continue;
+        }
+        place = add(crowd);
+        if (place)
+            *place = at;
+        else
+            look_end(&at);
+    }
+    free(blocks.list);
+}
+
+static int compare(const void *a_, const void *b_)
+{
+    const struct looked_at *a = a_, *b = b_;
+
+    return a->pid != b->pid ? (a->pid > b->pid) - (a->pid < b->pid)
+                            : (a->block > b->block) - (a->block < b->block);
+}
+
+unsigned look_around(struct looked_at **ret)
+{
+    struct crowd crowd = {0};
+
+    add_from_proc(&crowd);
+    add_from_sockets(&crowd);
+    if (crowd.count)
+        qsort(crowd.list, crowd.count, sizeof(*crowd.list), compare);
+    *ret = crowd.list;
+    return crowd.count;
+}
+
+/* --- the other end of a QP
+ * --------------------------------------------------------------------------------------------- */
+
+#define PEERS_MAX 16
+
+static const struct view *look_at_peer(int32_t pid)
+{
+    static struct looked_at peers[PEERS_MAX];
+    static unsigned count;
+    struct looked_at *peer;
+
+    for (unsigned i = 0; i < count; i++) {
+        if (peers[i].pid == pid)
+            return peers[i].base ? &peers[i].view : NULL;
+    }
+    if (count == PEERS_MAX)
+        return NULL;
+    peer = &peers[count++];
+    look_at_pid(pid, peer);
+    peer->pid = pid;
+    return peer->base ? &peer->view : NULL;
+}
+
+void look_free(struct looked_at *list, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        look_end(&list[i]);
+    free(list);
+}
