@@ -157,21 +157,29 @@ void event_forget(struct event_source *source)
     source->fd = -1;
 }
 
-void event_close(struct event_source *source)
+void event_close_now(struct event_source *source)
 {
     int fd = source->fd;
 
     if (fd < 0)
         return;
     if (source->inode && !event_is_intact(source)) {
+        source->fd = -1;
         fd_disown(fd);
-        event_forget(source);
         return;
     }
     /* Explicitly: a forked child that has not closed its copy yet would keep the descriptor in the set. */
     control(EPOLL_CTL_DEL, source, 0);
-    event_forget(source);
+    source->fd = -1;
     fd_close(fd);
+}
+
+void event_close(struct event_source *source)
+{
+    if (source->fd < 0)
+        return;
+    event_close_now(source);
+    event_forget(source);
 }
 
 void event_dispatch(void)

@@ -37,6 +37,9 @@ int event_change(struct event_source *source, uint32_t events);
 bool event_is_intact(const struct event_source *source);
 /* Stops watching and closes; safe on a source without descriptor. */
 void event_close(struct event_source *source);
+/* The same from any thread: the source must stay until event_dispatch() has returned, which may still call
+ * it. */
+void event_close_now(struct event_source *source);
 /* Forgets the source, which goes away; the descriptor lives on in another one that event_change() has named.
  */
 void event_forget(struct event_source *source);

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/unix_names.h"
 #include "local/greeting.h"
-#include "local/rendezvous.h"
+#include "local/requests.h"
 
 #define DIGITS 4
 
@@ -34,7 +34,7 @@ static void visit(const char *digits, void *argument)
 
     if (!block_of(digits, &block) || link_table_get(block))
         return;
-    rendezvous_want(block);
+    requests_want(block);
     ++*found;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "base/unix_names.h"
 #include "local/start.h"
 
 #ifndef SO_PEERPIDFD
@@ -14,13 +15,10 @@
 
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address)
 {
-    int length;
+    char name[sizeof(BLOCK_NAME_PREFIX) + 4];
 
-    memset(ret_address, 0, sizeof(*ret_address));
-    ret_address->sun_family = AF_UNIX;
-    length = snprintf(ret_address->sun_path + 1, sizeof(ret_address->sun_path) - 1, BLOCK_NAME_PREFIX "%04x",
-                      block & 0xffff);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    snprintf(name, sizeof(name), BLOCK_NAME_PREFIX "%04x", block & 0xffff);
+    return unix_name_address(name, ret_address);
 }
 
 void greeting_fill(struct greeting *greeting, enum greeting_type type, enum greeting_result result,

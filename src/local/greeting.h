@@ -54,6 +54,7 @@ int greeting_pidfd(int fd, pid_t pid);
 
 #define BLOCK_NAME_PREFIX LOOK_NAME_PREFIX /* then the block in four lower-case hexadecimal digits */
 #define BLOCKS_LAST       0xfffeu          /* 0 holds QPNs 0 and 1, 0xffff holds 0xffffff: nobody owns them */
+#define NAME_PREFIX       "softhca/1/"     /* of what else a process holds (local_name_take()) */
 /* The abstract name of a block. Returns the length of the address. */
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address);
 

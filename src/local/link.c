@@ -26,13 +26,15 @@
 #define MFD_NOEXEC_SEAL 0x8u
 #endif
 
-#define SELF_INDEX 0
+#define SELF_INDEX  0
+#define SELF_SERIAL LINKS_MAX
 
 /* Written by the helper thread (and local_self_link() its own slot); read by anybody in a section. */
 static _Atomic(struct link *) links[LINKS_MAX];
 static _Atomic unsigned links_end = SELF_INDEX + 1; /* all above are NULL */
 static _Atomic(struct link *) *block_table; /* owner of each QPN block, as far as known; BLOCKS slots */
 static _Atomic bool any_broken;
+static uint64_t last_serial = SELF_SERIAL; /* helper thread; LINKS_MAX times a number, plus an index */
 
 int link_start(void)
 {
@@ -196,6 +198,7 @@ struct link *local_self_link(void)
     link->peer_pid = getpid();
     link->peer_uid = geteuid();
     link->index = SELF_INDEX;
+    link->serial = SELF_SERIAL;
     memcpy(link->instance, local.instance, sizeof(link->instance));
     atomic_store_explicit(&link->primary, true, memory_order_relaxed);
     atomic_store_explicit(&link->state, LINK_UP, memory_order_release);
@@ -244,6 +247,8 @@ int link_install(struct link *link)
     for (unsigned i = 0; i < LOCAL_LANES; i++)
         link->lanes[i].reader.references = link->may_pull;
     link->index = index;
+    last_serial += LINKS_MAX;
+    link->serial = last_serial + index;
     atomic_store_explicit(&link->primary, !link_find(link->instance, link->peer_pid, link->peer_uid),
                           memory_order_relaxed);
     link->socket.ready = socket_ready;
@@ -336,6 +341,19 @@ struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid)
     return NULL;
 }
 
+struct link *link_find_process(pid_t pid, uid_t uid)
+{
+    for (unsigned i = SELF_INDEX; i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
+
+        if (link && link->peer_pid == pid && link->peer_uid == uid && link_is_up(link) &&
+            !atomic_load_explicit(&link->broken, memory_order_relaxed) &&
+            atomic_load_explicit(&link->primary, memory_order_relaxed))
+            return link;
+    }
+    return NULL;
+}
+
 void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others)
 {
     unsigned of_pid = 0, of_others = 0;
@@ -388,6 +406,23 @@ bool link_can_reference(const struct link *link)
 bool link_can_pull(const struct link *link)
 {
     return link->may_pull;
+}
+
+uint64_t link_serial(const struct link *link)
+{
+    return link->serial;
+}
+
+uint64_t local_self_serial(void)
+{
+    return SELF_SERIAL;
+}
+
+struct link *local_link_of_serial(uint64_t serial)
+{
+    struct link *link = atomic_load_explicit(&links[serial % LINKS_MAX], memory_order_acquire);
+
+    return link && link->serial == serial && link_is_up(link) ? link : NULL;
 }
 
 pid_t link_peer_pid(const struct link *link)

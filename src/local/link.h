@@ -57,6 +57,7 @@ struct link {
     bool may_refer;       /* it can read ours: it said so */
     _Atomic bool primary; /* the first of our links to that process; written by the helper thread */
     unsigned index;       /* in links[] */
+    uint64_t serial;      /* index in the lower bits */
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];
@@ -86,6 +87,9 @@ void link_declare_broken(struct link *link, const char *what);
 void link_remove_broken(void);
 /* The first installed link to that process, NULL if there is none. Helper thread. */
 struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid);
+/* Our primary link to a process of this number, NULL if there is none; whether it is that process is not
+ * said. In a section, or the helper thread. */
+struct link *link_find_process(pid_t pid, uid_t uid);
 /* How many links a process, and how many processes of other users, have made with us. Helper thread. */
 void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others);
 /* The link to ourselves, made at the first call; NULL without memory. Any thread; the caller serialises. */

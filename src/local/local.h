@@ -3,7 +3,8 @@
  *
  * Names. QP numbers are granted in blocks of 256; a process owns a block by holding the abstract unix socket
  * named after it, which it listens on. Whoever wants to reach a QP number connects there. The kernel
- * arbitrates, releases at death, scopes to the namespace. Links. A link joins two processes (or a process
+ * arbitrates, releases at death, scopes to the namespace. A process can hold other names in the same way, for
+ * what it offers to whoever does not know a number of it yet. Links. A link joins two processes (or a process
  * with itself): a sealed memfd with LOCAL_LANES ring pairs, made by the connector and checked by the
  * acceptor, and the connected socket, which stays open as doorbell. A link is usable in both directions.
  * Lanes. QPs of a link are spread over its lanes by QP number; order holds within a lane. A lane that carried
@@ -40,6 +41,9 @@ struct local_ops {
     /* A block's owner was found, or is known to be missing (link NULL, retry by local_resolve later). Helper
      * thread. */
     void (*resolved)(uint32_t block, struct link *link);
+    /* The end of local_name_search(): the link to the holder; NULL: nobody holds the name, or its holder
+     * cannot be reached. Helper thread. */
+    void (*found)(uint64_t cookie, struct link *link);
     /* The peer died or left. Called once, by the helper thread, no lane lock held; after it returns and a
      * rundown, the link is freed. */
     void (*link_down)(struct link *link);
@@ -70,6 +74,25 @@ bool local_dispatch(void);
 int local_qpn_allocate(uint32_t *ret_qpn);
 void local_qpn_release(uint32_t qpn);
 
+/* --- names -----------------------------------------------------------------------------------------------
+ */
+
+#define LOCAL_NAME_MAX 80
+
+struct local_name;
+/* Takes a name on this host; the text has at most LOCAL_NAME_MAX characters. It is released at death, too. 0,
+ * -EADDRINUSE, -EMFILE... Any thread; the helper thread answers those who ask. */
+int local_name_take(const char *text, struct local_name **ret_name);
+/* Others can take it as soon as this returns. NULL is allowed. */
+void local_name_release(struct local_name *name);
+/* Does somebody on this host hold it, this process included? */
+bool local_name_is_held(const char *text);
+/* The link to whoever holds the name, inside a rundown section. 0; -ECONNREFUSED: nobody does; -EAGAIN:
+ * somebody does, and it takes local_name_search() to come to a link; -EMFILE, -ENOMEM... */
+int local_name_find(const char *text, struct link **ret_link);
+/* 0: ops->found(cookie) follows. -ENOMEM. */
+int local_name_search(const char *text, uint64_t cookie);
+
 /* --- links -----------------------------------------------------------------------------------------------
  */
 
@@ -87,6 +110,12 @@ bool link_is_self(const struct link *link);
 bool link_can_reference(const struct link *link);
 /* Would lane_pull() succeed: may the peer's payload come by reference? */
 bool link_can_pull(const struct link *link);
+/* Names a link as long as the process lives, and never another one; not 0. */
+uint64_t link_serial(const struct link *link);
+/* NULL: it is down. In a rundown section. */
+struct link *local_link_of_serial(uint64_t serial);
+/* Of the link to ourselves, which exists once this process owns a block. */
+uint64_t local_self_serial(void);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 

@@ -2,6 +2,7 @@
 #include "local/rendezvous.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -13,10 +14,10 @@
 #include "base/sys.h"
 #include "local/blocks.h"
 #include "local/greeting.h"
+#include "local/names.h"
 #include "local/reference.h"
 #include "local/start.h"
 
-#define BLOCKS           65536
 #define GREETING_TIMEOUT (2 * NS_PER_S) /* of a connection that says nothing */
 /* An owner that does not answer is stopped, or waits for a processor behind many others: what it does not
  * know of is not lost. Only after so long is it as good as missing, and the QP's own limits decide (with a
@@ -38,17 +39,14 @@ struct greeter {
     struct list node; /* in outgoing or incoming, oldest first */
     bool is_outgoing;
     enum greeting_type awaits;
-    uint32_t block;
+    uint32_t block;             /* that is looked for, unless it is: */
+    struct name_search *search; /* a name; NULL: a block */
     ns_t began;
     ns_t deadline, retry_at; /* retry_at: NS_NEVER while there is a socket */
     struct ucred peer;
     struct link *link; /* being made; NULL before */
 };
 
-/* Blocks that somebody waits for: bit set by local_resolve(), cleared when the answer is known. `fresh`: not
- * yet seen by the helper. */
-static _Atomic uint64_t wanted[BLOCKS / 64], fresh[BLOCKS / 64];
-static _Atomic bool fresh_any;
 static struct list outgoing = {&outgoing, &outgoing}, incoming = {&incoming, &incoming};
 static unsigned outgoing_count, incoming_count;
 static ns_t accept_again = NS_NEVER;
@@ -60,11 +58,6 @@ void rendezvous_after_fork_in_child(void)
     list_init(&incoming);
     outgoing_count = incoming_count = 0;
     accept_again = NS_NEVER;
-    for (unsigned i = 0; i < BLOCKS / 64; i++) {
-        atomic_store_explicit(&wanted[i], 0, memory_order_relaxed);
-        atomic_store_explicit(&fresh[i], 0, memory_order_relaxed);
-    }
-    atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
 }
 
 /* --- greeters --------------------------------------------------------------------------------------------
@@ -102,27 +95,40 @@ static void greeter_free(struct greeter *greeter)
     list_remove(&greeter->node);
     event_close(&greeter->socket);
     link_free(greeter->link);
+    free(greeter->search);
     free(greeter);
 }
 
-/* The block's owner is `link`, or nobody that we can reach. */
-static void answer(uint32_t block, struct link *link)
+/* What is looked for, for messages. */
+static const char *wanted_name(const struct greeter *greeter, char buffer[static 24])
 {
-    if (link)
-        link_table_set(block, link);
-    atomic_fetch_and_explicit(&wanted[block / 64], ~(1ull << (block % 64)), memory_order_release);
-    local.ops->resolved(block, link);
+    if (greeter->search)
+        return greeter->search->text;
+    snprintf(buffer, 24, "QPN block %04x", greeter->block);
+    return buffer;
+}
+
+/* Ends a greeting of ours: what was looked for is behind `link`, or nobody that we can reach has it. */
+static void answer(struct greeter *greeter, struct link *link)
+{
+    uint64_t cookie = greeter->search ? greeter->search->cookie : 0;
+    bool is_name = greeter->search != NULL;
+    uint32_t block = greeter->block;
+
+    greeter_free(greeter);
+    if (is_name)
+        local.ops->found(cookie, link);
+    else
+        requests_answer(block, link);
 }
 
 /* Ends a greeting without a link. */
 static void give_up(struct greeter *greeter)
 {
-    bool is_outgoing = greeter->is_outgoing;
-    uint32_t block = greeter->block;
-
-    greeter_free(greeter);
-    if (is_outgoing)
-        answer(block, NULL);
+    if (greeter->is_outgoing)
+        answer(greeter, NULL);
+    else
+        greeter_free(greeter);
 }
 
 static void try_again_later(struct greeter *greeter)
@@ -183,24 +189,36 @@ static bool going_on(const struct list *greeters, enum greeting_type awaits, con
 /* --- connector -------------------------------------------------------------------------------------------
  */
 
-/* 0; -EAGAIN: the owner has too many connections that it has not looked at. */
-static int open_connection(struct greeter *greeter)
+/* A descriptor or -errno. */
+static int connect_to_block(uint32_t block)
 {
     struct sockaddr_un address;
-    socklen_t length = block_address(greeter->block, &address);
+    socklen_t length = block_address(block, &address);
     int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 
     if (fd < 0) {
-        log_error("no socket to reach QPN block %04x: %m", greeter->block);
+        log_error("no socket to reach QPN block %04x: %m", block);
         return -errno;
     }
     if (connect(fd, (struct sockaddr *)&address, length) < 0) {
         int error = -errno;
 
         fd_close(fd);
-        if (error != -EAGAIN && error != -ECONNREFUSED)
-            log_warn("QPN block %04x cannot be reached: %s", greeter->block, strerror(-error));
         return error;
+    }
+    return fd;
+}
+
+/* 0; -EAGAIN: the owner has too many connections that it has not looked at. */
+static int open_connection(struct greeter *greeter)
+{
+    char buffer[24];
+    int fd = greeter->search ? names_connect(greeter->search->text) : connect_to_block(greeter->block);
+
+    if (fd < 0) {
+        if (fd != -EAGAIN && fd != -ECONNREFUSED)
+            log_warn("%s cannot be reached: %s", wanted_name(greeter, buffer), strerror(-fd));
+        return fd;
     }
     greeter->socket.fd = fd;
     return 0;
@@ -246,6 +264,15 @@ static void start_connection(struct greeter *greeter)
         try_again_later(greeter);
         return;
     }
+    if (!error && greeter->search) {
+        /* Without a rundown section: this thread is the one that takes links down. */
+        struct link *link = names_link_behind(greeter->socket.fd);
+
+        if (link) {
+            answer(greeter, link);
+            return;
+        }
+    }
     if (!error)
         error = say_hello(greeter);
     if (error)
@@ -256,7 +283,7 @@ static void welcomed(struct greeter *greeter, const struct greeting *welcome)
 {
     struct link *link = greeter->link;
     struct greeting ready;
-    uint32_t block = greeter->block;
+    char buffer[24];
 
     switch (welcome->result) {
     case GREETING_KNOWN:
@@ -266,14 +293,13 @@ static void welcomed(struct greeter *greeter, const struct greeting *welcome)
             try_again_later(greeter);
             return;
         }
-        greeter_free(greeter);
-        answer(block, link);
+        answer(greeter, link);
         return;
     case GREETING_OK:
         break;
     default:
-        log_warn("process %d, which owns QPN block %04x, does not want a link", (int)greeter->peer.pid,
-                 block);
+        log_warn("process %d, which has %s, does not want a link", (int)greeter->peer.pid,
+                 wanted_name(greeter, buffer));
         give_up(greeter);
         return;
     }
@@ -286,8 +312,27 @@ static void welcomed(struct greeter *greeter, const struct greeting *welcome)
         give_up(greeter);
         return;
     }
-    greeter_free(greeter);
-    answer(block, link);
+    answer(greeter, link);
+}
+
+bool rendezvous_has_room(void)
+{
+    return outgoing_count < OUTGOING_AT_ONCE;
+}
+
+void rendezvous_begin(uint32_t block, struct name_search *search)
+{
+    struct greeter *greeter = greeter_new(true, block);
+
+    if (greeter) {
+        greeter->search = search;
+        start_connection(greeter);
+    } else if (search) {
+        local.ops->found(search->cookie, NULL);
+        free(search);
+    } else {
+        requests_answer(block, NULL);
+    }
 }
 
 /* --- acceptor --------------------------------------------------------------------------------------------
@@ -406,37 +451,44 @@ static void show(struct greeter *greeter)
     give_up(greeter);
 }
 
-static void pause_accepting(void)
+void rendezvous_pause_accepting(void)
 {
-    log_error("no descriptor for a new connection: %m");
+    log_error("no descriptor for a new connection");
     blocks_watch(false); /* else it would be reported again at once */
+    names_watch(false);
     accept_again = sys_now() + ACCEPT_PAUSE;
 }
 
-void rendezvous_accept(struct event_source *listener, uint32_t events)
+bool rendezvous_accept_some(struct event_source *listener)
 {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = fd_own(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
         struct greeter *greeter;
 
-        if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-                pause_accepting();
-            return;
-        }
+        if (fd < 0)
+            return errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
         /* The oldest has had its chance: a crowd that says nothing cannot keep others out. */
         if (incoming_count >= INCOMING_AT_ONCE)
             give_up(list_entry(incoming.next, struct greeter, node));
         greeter = greeter_new(false, 0);
         if (!greeter) {
             fd_close(fd);
-            return;
+            return true;
         }
         greeter->socket.fd = fd;
         greeter->awaits = GREETING_HELLO;
         if (!greeting_credentials(fd, &greeter->peer) || event_add(&greeter->socket, EPOLLIN) != 0)
             give_up(greeter);
+        else
+            greeter_ready(&greeter->socket, EPOLLIN); /* it may have spoken, or asked only who is here */
     }
+    return true;
+}
+
+void rendezvous_accept(struct event_source *listener, uint32_t events)
+{
+    if (!rendezvous_accept_some(listener))
+        rendezvous_pause_accepting();
 }
 
 /* --- progress --------------------------------------------------------------------------------------------
@@ -460,6 +512,11 @@ static void greeter_ready(struct event_source *source, uint32_t events)
     }
     if (error) {
         fd_close(memory_fd);
+        /* Somebody wanted to know who holds the name, and knows us. */
+        if (greeter->awaits == GREETING_HELLO && error == -ECONNRESET) {
+            give_up(greeter);
+            return;
+        }
         /* The owner has closed it, dead or overworked: connecting again tells. What it said wrong counts. */
         if (greeter->is_outgoing && (error == -ECONNRESET || error == -EPIPE) &&
             sys_now() - greeter->began < OWNER_PATIENCE) {
@@ -488,46 +545,11 @@ static void greeter_ready(struct event_source *source, uint32_t events)
     fd_close(memory_fd);
 }
 
-static void connect_fresh(void)
-{
-    atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* partner: rendezvous_want() sets its bit, then the flag */
-    for (unsigned i = 0; i < BLOCKS / 64; i++) {
-        uint64_t bits = atomic_load_explicit(&fresh[i], memory_order_acquire);
-
-        for (unsigned bit = 0; bits >> bit; bit++) {
-            struct greeter *greeter;
-
-            if (!(bits >> bit & 1))
-                continue;
-            if (outgoing_count >= OUTGOING_AT_ONCE) { /* rendezvous_expire() goes on */
-                atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
-                return;
-            }
-            atomic_fetch_and_explicit(&fresh[i], ~(1ull << bit), memory_order_acquire);
-            greeter = greeter_new(true, i * 64 + bit);
-            if (greeter)
-                start_connection(greeter);
-            else
-                answer(i * 64 + bit, NULL);
-            if (bit == 63)
-                break;
-        }
-    }
-}
-
-void rendezvous_requests(void)
-{
-    if (atomic_load_explicit(&fresh_any, memory_order_acquire))
-        connect_fresh();
-}
-
 void rendezvous_expire(void)
 {
     ns_t now;
 
-    if (list_empty(&outgoing) && list_empty(&incoming) && accept_again == NS_NEVER &&
-        !atomic_load_explicit(&fresh_any, memory_order_relaxed))
+    if (list_empty(&outgoing) && list_empty(&incoming) && accept_again == NS_NEVER && !requests_any())
         return;
     now = sys_now();
     list_for_each_safe (node, following, &incoming) {
@@ -545,12 +567,13 @@ void rendezvous_expire(void)
     }
     list_for_each_safe (node, following, &outgoing) {
         struct greeter *greeter = list_entry(node, struct greeter, node);
+        char buffer[24];
 
         if (greeter->deadline <= now && now - greeter->began < OWNER_PATIENCE) {
-            log_info("the owner of QPN block %04x has not answered yet", greeter->block);
+            log_info("whoever has %s has not answered yet", wanted_name(greeter, buffer));
             greeter->deadline = now + GREETING_TIMEOUT;
         } else if (greeter->deadline <= now) {
-            log_warn("the owner of QPN block %04x does not answer", greeter->block);
+            log_warn("whoever has %s does not answer", wanted_name(greeter, buffer));
             give_up(greeter);
         } else if (greeter->retry_at <= now) {
             start_connection(greeter);
@@ -559,8 +582,9 @@ void rendezvous_expire(void)
     if (accept_again <= now) {
         accept_again = NS_NEVER;
         blocks_watch(true);
+        names_watch(true);
     }
-    rendezvous_requests();
+    requests_begin();
 }
 
 ns_t rendezvous_deadline(void)
@@ -576,36 +600,4 @@ ns_t rendezvous_deadline(void)
         earliest = min_of(earliest, greeter->retry_at);
     }
     return earliest;
-}
-
-/* --- requests, any thread --------------------------------------------------------------------------------
- */
-
-void rendezvous_want(uint32_t block)
-{
-    _Atomic uint64_t *word = &wanted[block / 64];
-    uint64_t bit = 1ull << (block % 64);
-
-    if ((atomic_load_explicit(word, memory_order_acquire) & bit) ||
-        (atomic_fetch_or_explicit(word, bit, memory_order_acq_rel) & bit))
-        return;
-    atomic_fetch_or_explicit(&fresh[block / 64], bit, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst); /* partner: connect_fresh() */
-    atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
-    local_kick();
-}
-
-struct link *local_resolve(uint32_t qpn)
-{
-    uint32_t block = qpn / LOCAL_BLOCK_QPNS % BLOCKS;
-    struct link *link = link_table_get(block);
-
-    if (unlikely(!link))
-        rendezvous_want(block);
-    return link;
-}
-
-unsigned local_discover_peers(void)
-{
-    return discover_blocks();
 }

@@ -17,21 +17,23 @@
 
 #include "base/event.h"
 #include "local/link.h"
+#include "local/requests.h"
 
 /* A listener of ours has connections. */
 void rendezvous_accept(struct event_source *listener, uint32_t events);
-/* Takes up what local_resolve() and local_discover_peers() have asked for. */
-void rendezvous_requests(void);
-/* Asks for a block, as local_resolve() does. Any thread. */
-void rendezvous_want(uint32_t block);
+/* The half of it that may be done with a lock held: false, descriptors are short, and that calls for the
+ * other half. */
+bool rendezvous_accept_some(struct event_source *listener);
+void rendezvous_pause_accepting(void);
+/* Looks for the owner of a block or, if search is not NULL, for the holder of a name, and takes the search
+ * over. */
+void rendezvous_begin(uint32_t block, struct name_search *search);
+/* May one more be begun now? Else rendezvous_expire() goes on. */
+bool rendezvous_has_room(void);
 /* Ends what took too long, tries again what could not go on. */
 void rendezvous_expire(void);
 /* When rendezvous_expire() has something to do; NS_NEVER: nothing is going on. */
 ns_t rendezvous_deadline(void);
 void rendezvous_after_fork_in_child(void);
-
-/* discover.c: rendezvous_want() for every block on the host that is not ours and has no link. Returns how
- * many. */
-unsigned discover_blocks(void);
 
 #endif

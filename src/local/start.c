@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/blocks.h"
+#include "local/names.h"
 #include "local/rendezvous.h"
 
 struct local_state local;
@@ -53,7 +54,7 @@ static void kicked(struct event_source *source, uint32_t events)
         progress_rung(local_self_link(), false))
         hot_now = true;
     link_remove_broken();
-    rendezvous_requests();
+    requests_begin();
 }
 
 static void timer_ready(struct event_source *source, uint32_t events)
@@ -112,7 +113,9 @@ void local_after_fork_in_child(void)
     kick.fd = timer.fd = -1;
     event_after_fork_in_child();
     rendezvous_after_fork_in_child();
+    requests_after_fork_in_child();
     blocks_after_fork_in_child();
+    names_after_fork_in_child();
     progress_after_fork_in_child();
     link_after_fork_in_child();
 }
@@ -163,6 +166,7 @@ bool local_dispatch(void)
 
     hot_now = false;
     writable = progress_awake();
+    names_bury();
     event_dispatch();
     rendezvous_expire();
     set_timer(rendezvous_deadline());

@@ -423,8 +423,11 @@ static void ignore_lane(struct lane *lane)
 {
 }
 
-static const struct local_ops threaded_ops = {take_in_order, ignore_batch_end, ignore_resolved, ignore_link,
-                                              ignore_lane};
+static const struct local_ops threaded_ops = {.packet = take_in_order,
+                                              .batch_end = ignore_batch_end,
+                                              .resolved = ignore_resolved,
+                                              .link_down = ignore_link,
+                                              .lane_writable = ignore_lane};
 static struct link *threads_link;
 static uint32_t threads_qpn;
 

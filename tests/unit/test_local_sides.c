@@ -84,6 +84,13 @@ static void note_resolved(uint32_t block, struct link *link)
     }
 }
 
+static void note_found(uint64_t cookie, struct link *link)
+{
+    seen.searches++;
+    seen.cookie = cookie;
+    seen.holder = link;
+}
+
 static void note_down(struct link *link)
 {
     seen.downs++;
@@ -101,8 +108,13 @@ static int published(void)
     return open("/dev/zero", O_RDONLY | O_CLOEXEC);
 }
 
-static const struct local_ops ops = {note_packet, note_batch_end, note_resolved,
-                                     note_down,   note_writable,  published};
+static const struct local_ops ops = {.packet = note_packet,
+                                     .batch_end = note_batch_end,
+                                     .resolved = note_resolved,
+                                     .found = note_found,
+                                     .link_down = note_down,
+                                     .lane_writable = note_writable,
+                                     .published = published};
 
 /* --- sides -----------------------------------------------------------------------------------------------
  */

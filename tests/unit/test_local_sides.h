@@ -36,6 +36,9 @@ struct seen {
     uint32_t block;
     uint32_t awaits;    /* the block that find_link() asks for, or NO_BLOCK */
     struct link *found; /* its answer */
+    unsigned searches;  /* of names that have ended, the last one: */
+    uint64_t cookie;
+    struct link *holder;
 };
 extern struct seen seen;
 /* Called for each packet, after it was noted down. */

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Names on this host. A name is an abstract unix socket that its holder listens on, as the name of a block
+ * is, and whoever connects there can come to a link in the same way. Mostly the two have a link already: who
+ * listens is told by the kernel without the holder's help (SO_PEERCRED), and then that is all. */
+#include "local/names.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/unix_names.h"
+#include "local/greeting.h"
+#include "local/rendezvous.h"
+#include "local/start.h"
+
+#define BACKLOG 256
+
+/* The text is one that this process has composed. */
+static socklen_t name_address(const char *text, struct sockaddr_un *ret_address)
+{
+    char name[sizeof(NAME_PREFIX) + LOCAL_NAME_MAX];
+
+    snprintf(name, sizeof(name), NAME_PREFIX "%s", text);
+    return unix_name_address(name, ret_address);
+}
+
+struct local_name {
+    struct event_source listener;
+    struct list node;
+    /* Held while connections are accepted and while the socket is closed: the number of a closed descriptor
+     * may be the program's next moment. */
+    struct lock lock;
+};
+
+static struct lock names_lock = LOCK_INIT; /* guards all below; the lock of a name comes after it */
+static struct list names = {&names, &names}, graves = {&graves, &graves};
+static bool watching = true;
+
+void names_after_fork_in_child(void)
+{
+    lock_init(&names_lock);
+    /* What was in them is lost: they may have been half linked. */
+    list_init(&names);
+    list_init(&graves);
+    watching = true;
+}
+
+static struct local_name *name_of(struct list *node)
+{
+    return list_entry(node, struct local_name, node);
+}
+
+void names_watch(bool watch)
+{
+    lock_acquire(&names_lock);
+    watching = watch;
+    list_for_each (node, &names)
+        event_change(&name_of(node)->listener, watch ? EPOLLIN : 0);
+    lock_release(&names_lock);
+}
+
+void names_bury(void)
+{
+    struct list *node;
+
+    lock_acquire(&names_lock);
+    while ((node = list_pop_front(&graves)))
+        free(name_of(node));
+    lock_release(&names_lock);
+}
+
+/* --- holding ---------------------------------------------------------------------------------------------
+ */
+
+static void somebody_asks(struct event_source *source, uint32_t events)
+{
+    struct local_name *name = container_of(source, struct local_name, listener);
+    bool descriptors_are_short;
+
+    lock_acquire(&name->lock);
+    descriptors_are_short = source->fd >= 0 && !rendezvous_accept_some(source);
+    lock_release(&name->lock);
+    if (descriptors_are_short)
+        rendezvous_pause_accepting();
+}
+
+static int open_name(struct local_name *name, const char *text)
+{
+    struct sockaddr_un address;
+    socklen_t length = name_address(text, &address);
+    int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error = 0;
+
+    if (fd < 0)
+        return -errno;
+    if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, BACKLOG) < 0)
+        error = -errno;
+    name->listener.fd = fd;
+    name->listener.ready = somebody_asks;
+    if (!error)
+        error = event_add(&name->listener, watching ? EPOLLIN : 0);
+    if (error)
+        fd_close(fd);
+    return error;
+}
+
+int local_name_take(const char *text, struct local_name **ret_name)
+{
+    struct local_name *name = calloc(1, sizeof(*name));
+    int error, saved = errno;
+
+    if (!name)
+        return -ENOMEM;
+    lock_acquire(&names_lock);
+    error = open_name(name, text);
+    if (!error)
+        list_push_back(&names, &name->node);
+    lock_release(&names_lock);
+    errno = saved;
+    if (error) {
+        free(name);
+        return error;
+    }
+    *ret_name = name;
+    return 0;
+}
+
+void local_name_release(struct local_name *name)
+{
+    if (!name)
+        return;
+    lock_acquire(&names_lock);
+    list_remove(&name->node);
+    lock_acquire(&name->lock);
+    event_close_now(&name->listener);
+    lock_release(&name->lock);
+    /* The helper thread may be about to call somebody_asks(). */
+    list_push_back(&graves, &name->node);
+    lock_release(&names_lock);
+}
+
+/* --- searching -------------------------------------------------------------------------------------------
+ */
+
+int names_connect(const char *text)
+{
+    struct sockaddr_un address;
+    socklen_t length = name_address(text, &address);
+    int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+
+    if (fd < 0) {
+        log_error("no socket to look for %s: %m", text);
+        return -errno;
+    }
+    if (connect(fd, (struct sockaddr *)&address, length) < 0) {
+        int error = -errno;
+
+        fd_close(fd);
+        return error;
+    }
+    return fd;
+}
+
+/* A process number that was given anew belongs to somebody who is alive, while the process behind the link is
+ * not, even if the helper thread has not heard of that yet. */
+static bool is_alive(const struct link *link)
+{
+    struct pollfd death = {.fd = link->pidfd.fd, .events = POLLIN};
+
+    return link->is_self || (event_is_intact(&link->pidfd) && sys_poll_now(&death, 1) == 0);
+}
+
+struct link *names_link_behind(int fd)
+{
+    struct ucred holder;
+    struct link *link;
+
+    if (!greeting_credentials(fd, &holder) || holder.pid <= 0)
+        return NULL;
+    link = link_find_process(holder.pid, holder.uid);
+    return link && is_alive(link) ? link : NULL;
+}
+
+bool local_name_is_held(const char *text)
+{
+    int saved = errno, fd = names_connect(text);
+
+    fd_close(fd);
+    errno = saved;
+    return fd >= 0 || fd == -EAGAIN;
+}
+
+int local_name_find(const char *text, struct link **ret_link)
+{
+    int saved = errno, fd = names_connect(text);
+
+    if (fd >= 0) {
+        *ret_link = names_link_behind(fd);
+        fd_close(fd);
+        fd = *ret_link ? 0 : -EAGAIN;
+    }
+    errno = saved;
+    return fd;
+}

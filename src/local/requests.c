@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "local/requests.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/lock.h"
+#include "local/link.h"
+#include "local/rendezvous.h"
+#include "local/start.h"
+
+#define BLOCKS 65536
+
+/* Blocks that somebody waits for: bit set by requests_want(), cleared when the answer is known. `fresh`: not
+ * yet seen by the helper. */
+static _Atomic uint64_t wanted[BLOCKS / 64], fresh[BLOCKS / 64];
+static _Atomic bool fresh_any;
+
+static struct lock searches_lock = LOCK_INIT;
+static struct list searches = {&searches, &searches}; /* that nobody has begun; searches_lock */
+static _Atomic bool searches_any;
+
+void requests_after_fork_in_child(void)
+{
+    for (unsigned i = 0; i < BLOCKS / 64; i++) {
+        atomic_store_explicit(&wanted[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&fresh[i], 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
+    lock_init(&searches_lock);
+    list_init(&searches); /* lost: may be half linked */
+    atomic_store_explicit(&searches_any, false, memory_order_relaxed);
+}
+
+bool requests_any(void)
+{
+    return atomic_load_explicit(&fresh_any, memory_order_relaxed) ||
+           atomic_load_explicit(&searches_any, memory_order_relaxed);
+}
+
+/* --- blocks ----------------------------------------------------------------------------------------------
+ */
+
+void requests_want(uint32_t block)
+{
+    _Atomic uint64_t *word = &wanted[block / 64];
+    uint64_t bit = 1ull << (block % 64);
+
+    if ((atomic_load_explicit(word, memory_order_acquire) & bit) ||
+        (atomic_fetch_or_explicit(word, bit, memory_order_acq_rel) & bit))
+        return;
+    atomic_fetch_or_explicit(&fresh[block / 64], bit, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: begin_fresh() */
+    atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
+    local_kick();
+}
+
+void requests_answer(uint32_t block, struct link *link)
+{
+    if (link)
+        link_table_set(block, link);
+    atomic_fetch_and_explicit(&wanted[block / 64], ~(1ull << (block % 64)), memory_order_release);
+    local.ops->resolved(block, link);
+}
+
+static void begin_fresh(void)
+{
+    atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: requests_want() sets its bit, then the flag */
+    for (unsigned i = 0; i < BLOCKS / 64; i++) {
+        uint64_t bits = atomic_load_explicit(&fresh[i], memory_order_acquire);
+
+        for (unsigned bit = 0; bit < 64 && bits >> bit; bit++) {
+            if (!(bits >> bit & 1))
+                continue;
+            if (!rendezvous_has_room()) {
+                atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
+                return;
+            }
+            atomic_fetch_and_explicit(&fresh[i], ~(1ull << bit), memory_order_acquire);
+            rendezvous_begin(i * 64 + bit, NULL);
+        }
+    }
+}
+
+struct link *local_resolve(uint32_t qpn)
+{
+    uint32_t block = qpn / LOCAL_BLOCK_QPNS % BLOCKS;
+    struct link *link = link_table_get(block);
+
+    if (unlikely(!link))
+        requests_want(block);
+    return link;
+}
+
+unsigned local_discover_peers(void)
+{
+    return discover_blocks();
+}
+
+/* --- names -----------------------------------------------------------------------------------------------
+ */
+
+int local_name_search(const char *text, uint64_t cookie)
+{
+    struct name_search *search = calloc(1, sizeof(*search));
+
+    if (!search)
+        return -ENOMEM;
+    search->cookie = cookie;
+    memcpy(search->text, text, min_of(strlen(text), (size_t)LOCAL_NAME_MAX));
+    lock_acquire(&searches_lock);
+    list_push_back(&searches, &search->node);
+    atomic_store_explicit(&searches_any, true, memory_order_release);
+    lock_release(&searches_lock);
+    local_kick();
+    return 0;
+}
+
+static struct name_search *next_search(void)
+{
+    struct list *node;
+
+    lock_acquire(&searches_lock);
+    node = list_pop_front(&searches);
+    atomic_store_explicit(&searches_any, !list_empty(&searches), memory_order_relaxed);
+    lock_release(&searches_lock);
+    return node ? list_entry(node, struct name_search, node) : NULL;
+}
+
+void requests_begin(void)
+{
+    if (atomic_load_explicit(&fresh_any, memory_order_acquire))
+        begin_fresh();
+    while (atomic_load_explicit(&searches_any, memory_order_acquire) && rendezvous_has_room()) {
+        struct name_search *search = next_search();
+
+        if (search)
+            rendezvous_begin(0, search);
+    }
+}
