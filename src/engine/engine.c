@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "engine/explainer.h"
+#include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/context.h"
 #include "object/device.h"
@@ -46,6 +47,8 @@ static void after_fork_in_child(void)
     waiting_after_fork_in_child();
     multicast_after_fork_in_child();
     explainer_after_fork_in_child();
+    gsi_after_fork_in_child();
+    communication_after_fork_in_child();
     qp_after_fork_in_child();
     object_after_fork_in_child();
 }

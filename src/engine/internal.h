@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/timer.h"
+#include "cm/cm.h"
 #include "local/local.h"
 #include "object/qp.h"
 
@@ -33,6 +34,7 @@ struct lane_state {
         uint32_t dest_qpn, src_qpn, psn;
     } * drops; /* words about dropped requests that found the ring full */
     uint32_t drop_count, drop_room;
+    struct list mads;  /* gsi.c: MADs that wait for room, in order */
     _Atomic bool kick; /* something was sent from a batch: look at the doorbell at its end */
 };
 
@@ -102,11 +104,24 @@ void timers_after_fork_in_child(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
+/* communication_due() is to be called then, by the helper thread; a point of time. */
+void timers_set_communication(ns_t at);
 /* The timerfd is readable: fires what is due. Helper thread. */
 void timers_run(void);
 /* Is a timer armed? Then timers_run_due() fires what is due; any thread, no lock held. */
 bool timers_armed(void);
 void timers_run_due(void);
+
+/* --- communication.c: the CM's machine (engine/communication.h)
+ * ----------------------------------------------------------------------------- */
+
+/* A MAD for this process, or for nobody on this host. */
+void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);
+/* The time has come that timers_set_communication() was told. */
+void communication_due(void);
+/* The process behind the link of that serial number is gone. */
+void communication_peer_gone(uint64_t serial);
+void communication_after_fork_in_child(void);
 
 /* --- helper.c
  * ------------------------------------------------------------------------------------------------------ */

@@ -49,8 +49,11 @@ void engine_announce_multicast(void)
         uint32_t seen = atomic_load_explicit(&resolutions, memory_order_acquire);
 
         now = sys_now();
-        if (local_discover_peers() == 0 || now >= deadline)
+        if (local_discover_peers() == 0 || now >= deadline) {
+            /* Whoever joins from now on finds us, so that the first datagram need not look again. */
+            atomic_store_explicit(&discovered, true, memory_order_relaxed);
             return;
+        }
         sys_futex((uint32_t *)&resolutions, FUTEX_WAIT_PRIVATE, seen, deadline - now);
     }
 }

@@ -6,6 +6,7 @@
 
 #include "base/rundown.h"
 #include "engine/explainer.h"
+#include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/device.h"
 #include "object/segment.h"
@@ -153,6 +154,10 @@ static void on_packet(struct lane *lane, const struct packet *packet)
         multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
         return;
     }
+    if (unlikely(packet->dest_qpn == MAD_QPN)) {
+        gsi_receive(lane, packet);
+        return;
+    }
     request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
     qp = qp_lock_number(packet->dest_qpn);
     if (unlikely(!qp || !accepts(qp, packet, request))) {
@@ -258,6 +263,7 @@ const struct local_ops engine_local_ops = {
     .packet = on_packet,
     .batch_end = on_batch_end,
     .resolved = route_resolved,
+    .found = gsi_found,
     .link_down = route_link_down,
     .lane_writable = route_lane_writable,
     .published = segment_open_for_reading,

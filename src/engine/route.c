@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/device.h"
 #include "wire/opcode.h"
@@ -441,10 +442,13 @@ void route_link_down(struct link *link)
         struct lane_state *state = *place;
 
         *place = NULL;
-        if (state)
+        if (state) {
+            gsi_lane_down(state);
             free(state->drops);
+        }
         free(state);
     }
+    communication_peer_gone(link_serial(link));
 }
 
 /* Whoever looks for the number is answered by the helper thread, from the first QP on, connected or not. */

@@ -20,6 +20,9 @@ static ns_t timer_fd_at = NS_NEVER;
 static _Atomic uint32_t
     moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
 static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
+/* Connections have seconds: an application that polls need not look after them, only the helper thread does.
+ */
+static ns_t communication_at = NS_NEVER;
 
 int timers_fd(void)
 {
@@ -34,6 +37,7 @@ static void program(void)
     int saved = errno;
 
     atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
+    at = min_of(at, communication_at);
     /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and
      * cancelled. */
     if (at >= timer_fd_at || timer_fd < 0)
@@ -76,6 +80,7 @@ void timers_after_fork_in_child(void)
     memset(&qp_timers, 0, sizeof(qp_timers));
     memset(&moderation_timers, 0, sizeof(moderation_timers));
     atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
+    communication_at = NS_NEVER;
     atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
 }
 
@@ -110,6 +115,14 @@ void timers_cancel_moderation(struct cq *cq)
     set(&moderation_timers, &cq->moderation_timer, NS_NEVER);
     while (atomic_load_explicit(&moderation_firing, memory_order_acquire))
         sched_yield();
+}
+
+void timers_set_communication(ns_t at)
+{
+    lock_acquire(&timers_lock);
+    communication_at = at;
+    program();
+    lock_release(&timers_lock);
 }
 
 static void fire_qp(struct qp *qp)
@@ -171,12 +184,18 @@ void timers_run_due(void)
 void timers_run(void)
 {
     uint64_t expirations;
+    bool connections;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timerfd: errno %d", errno);
     lock_acquire(&timers_lock);
     timer_fd_at = NS_NEVER;
+    connections = sys_now() >= communication_at;
+    if (connections)
+        communication_at = NS_NEVER;
     program();
     lock_release(&timers_lock);
     timers_run_due();
+    if (connections)
+        communication_due();
 }

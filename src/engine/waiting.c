@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/rundown.h"
+#include "engine/gsi.h"
 #include "engine/internal.h"
 
 /* QPs of this process that wait for something that is not a lane's room. */
@@ -29,6 +30,7 @@ struct lane_state *lane_state(struct lane *lane)
         if (!state)
             abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
         list_init(&state->blocked);
+        list_init(&state->mads);
         atomic_store_explicit(place, state, memory_order_release);
     }
     lock_release(&lane_states_lock);
@@ -223,6 +225,7 @@ void route_lane_writable(struct lane *lane)
     struct qp *qp;
 
     route_flush_drops(lane, state);
+    gsi_lane_writable(lane, state);
     lane_ring(lane);
     while ((qp = pop_blocked(state))) {
         struct qp_kick kick;

@@ -515,6 +515,30 @@ bool device_table_mac(struct device_table *table, uint32_t ifindex, uint8_t ret_
     return device != NULL;
 }
 
+bool device_table_guid(struct device_table *table, uint32_t ifindex, uint8_t ret_guid[8])
+{
+    const struct device *device;
+
+    lock_acquire(&table->lock);
+    device = device_of(table, ifindex);
+    if (device)
+        memcpy(ret_guid, device->node_guid, sizeof(device->node_guid));
+    lock_release(&table->lock);
+    return device != NULL;
+}
+
+unsigned device_table_addresses(struct device_table *table, uint8_t (*ret_gids)[16], unsigned room)
+{
+    unsigned count;
+
+    lock_acquire(&table->lock);
+    count = min_of(table->network_first, room);
+    for (unsigned i = 0; i < count; i++)
+        memcpy(ret_gids[i], table->addresses[i].gid, 16);
+    lock_release(&table->lock);
+    return count;
+}
+
 struct device *device_table_find_gid(struct device_table *table, const uint8_t gid[16], uint32_t *ret_index)
 {
     struct device *device = NULL;

@@ -121,6 +121,10 @@ void device_put(struct device_table *table, struct device *device);
 bool device_table_is_local(struct device_table *table, const uint8_t gid[16], uint32_t *ret_ifindex);
 /* MAC of an interface that is a device; false if it is none. */
 bool device_table_mac(struct device_table *table, uint32_t ifindex, uint8_t ret_mac[6]);
+/* Likewise its GUID. */
+bool device_table_guid(struct device_table *table, uint32_t ifindex, uint8_t ret_guid[8]);
+/* Addresses of this host, at most `room` of them. Returns how many. */
+unsigned device_table_addresses(struct device_table *table, uint8_t (*ret_gids)[16], unsigned room);
 /* The device whose GID table has this entry (reference taken), or NULL. ret_index may be NULL. */
 struct device *device_table_find_gid(struct device_table *table, const uint8_t gid[16], uint32_t *ret_index);
 

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "engine/gsi.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "engine/internal.h"
+#include "engine/services.h"
+#include "object/device.h"
+#include "wire/opcode.h"
+
+#define PKEY       0xffffu
+#define MAD_OPCODE (SERVICE_UD | OP_SEND_ONLY)
+/* A MAD that has to wait for room in a ring, or for a link; whoever writes so many and reads none loses the
+ * rest, and asks again. */
+#define WAITING_MAX 65536u
+
+struct outgoing {
+    struct list node;
+    struct cm_path to;
+    uint32_t ifindex; /* of the interface that has the destination's address; 0: another host */
+    uint8_t mad[MAD_LENGTH];
+};
+
+/* MADs that wait for the holder of a name to be found. */
+struct search {
+    struct list node, waiting; /* struct outgoing */
+    uint64_t cookie;
+    char name[LOCAL_NAME_MAX + 1];
+};
+
+static struct lock gsi_lock = LOCK_INIT; /* a leaf: guards all below */
+static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches};
+static bool flushing;
+static uint64_t last_cookie;
+static _Atomic uint32_t waiting_count; /* in searches and lanes */
+
+static struct outgoing *outgoing_of(struct list *node)
+{
+    return list_entry(node, struct outgoing, node);
+}
+
+void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+{
+    struct outgoing *outgoing = malloc(sizeof(*outgoing));
+
+    if (!outgoing)
+        return; /* as if a switch had no memory */
+    outgoing->to = *to;
+    memcpy(outgoing->mad, mad, MAD_LENGTH);
+    lock_acquire(&gsi_lock);
+    list_push_back(&outbox, &outgoing->node);
+    lock_release(&gsi_lock);
+}
+
+/* --- into a ring
+ * ----------------------------------------------------------------------------------------------- */
+
+static int write_mad(struct lane *lane, const struct outgoing *outgoing)
+{
+    const struct iovec payload = {(void *)(uintptr_t)outgoing->mad, MAD_LENGTH};
+    struct packet packet = {
+        .opcode = MAD_OPCODE,
+        .pkey = PKEY,
+        .dest_qpn = MAD_QPN,
+        .src_qpn = MAD_QPN,
+        .qkey = MAD_QKEY,
+        .dest_ifindex = outgoing->ifindex,
+        .payload_length = MAD_LENGTH,
+        .grh = {.flow_label = outgoing->to.flow_label,
+                .traffic_class = outgoing->to.traffic_class,
+                .hop_limit = outgoing->to.hop_limit,
+                .service_level = outgoing->to.service_level},
+    };
+
+    memcpy(packet.grh.source, outgoing->to.local_gid, 16);
+    memcpy(packet.grh.destination, outgoing->to.remote_gid, 16);
+    return lane_send(lane, &packet, &payload, 1);
+}
+
+static bool may_wait(void)
+{
+    if (atomic_fetch_add_explicit(&waiting_count, 1, memory_order_relaxed) < WAITING_MAX)
+        return true;
+    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    return false;
+}
+
+static void wait_is_over(struct outgoing *outgoing)
+{
+    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    free(outgoing);
+}
+
+/* Writes what waits for the lane until that is full. Returns whether something was written. */
+static bool write_waiting(struct lane *lane, struct lane_state *state)
+{
+    bool written = false;
+
+    lock_acquire(&state->lock);
+    while (!list_empty(&state->mads)) {
+        struct outgoing *outgoing = outgoing_of(state->mads.next);
+
+        if (write_mad(lane, outgoing) == -EAGAIN) {
+            if (lane_is_blocked(lane))
+                break; /* lane_writable() follows */
+            continue;
+        }
+        list_remove(&outgoing->node);
+        wait_is_over(outgoing);
+        written = true;
+    }
+    lock_release(&state->lock);
+    return written;
+}
+
+void gsi_lane_writable(struct lane *lane, struct lane_state *state)
+{
+    if (write_waiting(lane, state))
+        lane_ring(lane);
+}
+
+void gsi_lane_down(struct lane_state *state)
+{
+    struct list *node;
+
+    while ((node = list_pop_front(&state->mads)))
+        wait_is_over(outgoing_of(node));
+}
+
+/* Takes the MAD over. In a rundown section. */
+static void send_on_link(struct link *link, struct outgoing *outgoing)
+{
+    struct lane *lane = link_lane(link, MAD_QPN);
+    struct lane_state *state = lane_state(lane);
+    bool kept = may_wait();
+
+    if (!kept) {
+        free(outgoing);
+        return;
+    }
+    lock_acquire(&state->lock);
+    list_push_back(&state->mads, &outgoing->node);
+    lock_release(&state->lock);
+    gsi_lane_writable(lane, state);
+}
+
+/* --- which link
+ * ------------------------------------------------------------------------------------------------ */
+
+/* Nobody has what it is for: our own machine says what is to be said then. */
+static void return_to_sender(struct outgoing *outgoing)
+{
+    struct cm_path back = outgoing->to;
+
+    memcpy(back.local_gid, outgoing->to.remote_gid, 16);
+    memcpy(back.remote_gid, outgoing->to.local_gid, 16);
+    back.peer = local_self_serial();
+    communication_receive(&back, outgoing->mad);
+    free(outgoing);
+}
+
+/* Behind those that wait for the same name. NULL: there is none yet. gsi_lock held. */
+static struct search *search_for(const char *name)
+{
+    list_for_each (node, &searches) {
+        struct search *search = list_entry(node, struct search, node);
+
+        if (strcmp(search->name, name) == 0)
+            return search;
+    }
+    return NULL;
+}
+
+/* gsi_lock held. */
+static struct search *search_new(const char *name)
+{
+    struct search *search = calloc(1, sizeof(*search));
+
+    if (!search)
+        return NULL;
+    list_init(&search->waiting);
+    memcpy(search->name, name, sizeof(search->name));
+    search->cookie = ++last_cookie;
+    list_push_back(&searches, &search->node);
+    return search;
+}
+
+/* Where gsi_found() will look for it. Takes the MAD over. */
+static void wait_for_name(const char *name, struct outgoing *outgoing)
+{
+    struct search *search;
+    uint64_t begin = 0;
+
+    if (!may_wait()) {
+        free(outgoing);
+        return;
+    }
+    lock_acquire(&gsi_lock);
+    search = search_for(name);
+    if (!search) {
+        search = search_new(name);
+        begin = search ? search->cookie : 0;
+    }
+    if (search)
+        list_push_back(&search->waiting, &outgoing->node);
+    lock_release(&gsi_lock);
+    if (!search)
+        wait_is_over(outgoing);
+    if (begin && local_name_search(name, begin) != 0)
+        gsi_found(begin, NULL);
+}
+
+static struct search *take_search(uint64_t cookie)
+{
+    struct search *found = NULL;
+
+    lock_acquire(&gsi_lock);
+    list_for_each (node, &searches) {
+        struct search *search = list_entry(node, struct search, node);
+
+        if (search->cookie == cookie) {
+            list_remove(&search->node);
+            found = search;
+            break;
+        }
+    }
+    lock_release(&gsi_lock);
+    return found;
+}
+
+/* Without a link, whoever held the name is gone or does not answer: the machine asks again. */
+void gsi_found(uint64_t cookie, struct link *link)
+{
+    struct search *search = take_search(cookie);
+    struct list *node;
+
+    if (!search)
+        return;
+    rundown_enter();
+    while ((node = list_pop_front(&search->waiting))) {
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        if (link)
+            send_on_link(link, outgoing_of(node));
+        else
+            free(outgoing_of(node));
+    }
+    rundown_exit();
+    free(search);
+}
+
+static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
+{
+    char names[SERVICE_NAMES][LOCAL_NAME_MAX + 1];
+
+    services_names(service_id, outgoing->to.remote_gid, names);
+    for (unsigned i = 0; i < SERVICE_NAMES; i++) {
+        struct link *link;
+
+        switch (local_name_find(names[i], &link)) {
+        case 0:
+            send_on_link(link, outgoing);
+            return;
+        case -ECONNREFUSED:
+            break;
+        case -EAGAIN:
+            wait_for_name(names[i], outgoing);
+            return;
+        default:
+            free(outgoing); /* descriptors or memory are short: it will be sent again */
+            return;
+        }
+    }
+    return_to_sender(outgoing);
+}
+
+/* --- which process
+ * --------------------------------------------------------------------------------------------- */
+
+static void offer_copy(struct link *link, void *argument)
+{
+    const struct outgoing *outgoing = argument;
+    struct outgoing *copy = malloc(sizeof(*copy));
+
+    if (!copy)
+        return;
+    *copy = *outgoing;
+    send_on_link(link, copy);
+}
+
+/* Takes the MAD over. In a rundown section. */
+static void send_here(struct outgoing *outgoing)
+{
+    uint32_t comm_id;
+    uint64_t service_id;
+    enum cm_addressee addressee = cm_mad_addressee(outgoing->mad, MAD_LENGTH, &comm_id, &service_id);
+    struct link *link = outgoing->to.peer ? local_link_of_serial(outgoing->to.peer) : NULL;
+
+    if (addressee == CM_FOR_SERVICE) {
+        send_to_service(service_id, outgoing);
+    } else if (link) {
+        send_on_link(link, outgoing);
+    } else {
+        /* A process that has gone needs no answer; one that nobody has heard of cannot be named. */
+        if (addressee == CM_FOR_REQUEST && !outgoing->to.peer)
+            local_for_each_peer(offer_copy, outgoing);
+        free(outgoing);
+    }
+}
+
+static void send_mad(struct outgoing *outgoing)
+{
+    if (device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex)) {
+        send_here(outgoing);
+        return;
+    }
+    /* To another host: as if the cable were out. */
+    log_info("no way to another host: a message of connection management is lost");
+    free(outgoing);
+}
+
+void gsi_flush(void)
+{
+    struct list *node;
+    int cancellation;
+
+    /* The thread may be the program's, and must not be cancelled while others leave their MADs to it. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    rundown_enter();
+    lock_acquire(&gsi_lock);
+    if (!flushing) {
+        flushing = true;
+        while ((node = list_pop_front(&outbox))) {
+            lock_release(&gsi_lock);
+            send_mad(outgoing_of(node));
+            lock_acquire(&gsi_lock);
+        }
+        flushing = false;
+    }
+    lock_release(&gsi_lock);
+    rundown_exit();
+    pthread_setcancelstate(cancellation, NULL);
+}
+
+/* --- arrival
+ * --------------------------------------------------------------------------------------------------- */
+
+/* What a process of this host may say in the name of this host only. */
+void gsi_receive(struct lane *lane, const struct packet *packet)
+{
+    struct cm_path from = {
+        .flow_label = packet->grh.flow_label,
+        .traffic_class = packet->grh.traffic_class,
+        .hop_limit = packet->grh.hop_limit,
+        .service_level = packet->grh.service_level,
+        .peer = link_serial(lane_link(lane)),
+    };
+    uint8_t mad[MAD_LENGTH];
+    uint32_t ifindex;
+
+    if (packet->opcode != MAD_OPCODE || packet->qkey != MAD_QKEY || packet->payload_length != MAD_LENGTH ||
+        !packet->payload || !device_table_is_local(&host_devices, packet->grh.source, &ifindex) ||
+        !device_table_is_local(&host_devices, packet->grh.destination, &ifindex)) {
+        log_info("process %d sent no MAD to QP1", (int)link_peer_pid(lane_link(lane)));
+        return;
+    }
+    memcpy(mad, packet->payload, sizeof(mad)); /* once: the sender could change it while it is looked at */
+    memcpy(from.local_gid, packet->grh.destination, 16);
+    memcpy(from.remote_gid, packet->grh.source, 16);
+    communication_receive(&from, mad);
+}
+
+/* What waited is lost: the lists may have been half linked. */
+void gsi_after_fork_in_child(void)
+{
+    lock_init(&gsi_lock);
+    list_init(&outbox);
+    list_init(&searches);
+    flushing = false;
+    atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
+}

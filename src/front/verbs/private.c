@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "front/verbs/private.h"
+
+#include "engine/communication.h"
+#include "front/verbs/export.h"
+
+VERBS_EXPORT const struct communication_calls *softhca_communication(void)
+{
+    return &communication_calls;
+}
