@@ -4,8 +4,8 @@
 
 usage: check_abi.py LIBRARY SYMBOL_LIST MAP [DISTRIBUTION_LIBRARY]
 
-Checks: every name@@node and its type, no further exports, NEEDED is libc only, no symbol newer than GLIBC_2.34, the
-SONAME, no constructors, a stack that is not executable.
+Checks: every name@@node and its type, no further exports, NEEDED is libc only (librdmacm: and libibverbs, of which it
+takes one private name), no symbol newer than GLIBC_2.34, the SONAME, no constructors, a stack that is not executable.
 """
 import re
 import subprocess
@@ -13,6 +13,8 @@ import sys
 
 NEWEST_GLIBC = (2, 34)
 ALLOWED_NEEDED = {"libc.so.6"}
+# What librdmacm takes of libibverbs' private names.
+RDMACM_TAKES = "softhca_communication@SOFTHCA_PRIVATE_1"
 
 failures = []
 
@@ -84,8 +86,12 @@ def main():
 
     dynamic = readelf("-d", library)
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
-    check(needed <= ALLOWED_NEEDED | {n for n in needed if n.startswith("ld-linux")},
-          f"NEEDED has {sorted(needed)}")
+    allowed = ALLOWED_NEEDED | {n for n in needed if n.startswith("ld-linux")}
+    private = {name for name in undefined if "@SOFTHCA_" in name}
+    if library.rsplit("/", 1)[-1].startswith("librdmacm"):
+        allowed.add("libibverbs.so.1")
+        check(private == {RDMACM_TAKES}, f"takes {sorted(private)} of libibverbs")
+    check(needed <= allowed, f"NEEDED has {sorted(needed)}")
     soname = re.findall(r"\(SONAME\).*\[(.*)\]", dynamic)
     check(soname == [library.rsplit("/", 1)[-1]], f"SONAME is {soname}")
     check(re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW", dynamic), "not bound at load time")

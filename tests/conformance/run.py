@@ -24,20 +24,18 @@ LIST = os.path.join(TOP, "docs", "conformance.md")
 
 # Every test of these passes, but for those that need one of NOT_OFFERED.
 COMPLETE = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_pd",
-            "test_qp", "test_qpex", "test_relaxed_ordering", "test_fork"]
+            "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering", "test_fork"]
 NOT_OFFERED = ["XRC", "device memory", "dma-buf", "raw packet"]
 
 RUN_SECONDS = 15 * 60  # in all
 
 
-def excluded(module, softhca):
+def excluded(module):
     """Modules that are not run at all, with the reason."""
     if re.match(r"test_(mlx5_|efa)", module):
         return "tests another vendor's device"
     if module == "test_cuda_dmabuf":
         return "tests a GPU's memory"
-    if module == "test_rdmacm" and not os.path.exists(os.path.join(os.path.dirname(softhca), "lib", "librdmacm.so.1")):
-        return "needs librdmacm, which SoftHCA does not replace yet"
     return None
 
 
@@ -254,10 +252,10 @@ def main():
     try:
         os.chmod(directory, 0o755)
         modules = unpack(place, directory)
-        run = [module for module in modules if not excluded(module, options.softhca)]
+        run = [module for module in modules if not excluded(module)]
         if not options.update and not options.only:
-            for reason in sorted({excluded(module, options.softhca) for module in modules} - {None}):
-                names = [module for module in modules if excluded(module, options.softhca) == reason]
+            for reason in sorted({excluded(module) for module in modules} - {None}):
+                names = [module for module in modules if excluded(module) == reason]
                 tap.point(True, " ".join(names), directive=f"SKIP {reason}")
         results = collect(options, directory, run)
     finally:

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Event channels (verbs-contract §11.1). The descriptor is an eventfd in semaphore mode with a token for each
+ * event that waits: programs poll it, set it to O_NONBLOCK, and cancel a thread that is blocked in it. What
+ * comes for an id goes to the channel that the id has at that moment. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "base/log.h"
+#include "front/rdmacm/front.h"
+
+struct channel {
+    struct rdma_event_channel public;
+    uint32_t generation;
+    struct list events; /* struct event.node */
+    uint32_t surplus;   /* tokens, in the descriptor or in the hands of readers, whose event was taken away */
+};
+
+/* A leaf: guards all lists of events, which channel an id has, and what was reported of it. */
+static struct lock events_lock = LOCK_INIT;
+
+void channels_after_fork_in_child(void)
+{
+    lock_init(&events_lock);
+}
+
+static struct channel *channel_of(struct rdma_event_channel *channel)
+{
+    return container_of(channel, struct channel, public);
+}
+
+/* --- tokens; events_lock held, so by raw system calls: libc's are cancellation points
+ * -------------------------------------- */
+
+static void put_token(struct channel *channel)
+{
+    const uint64_t one = 1;
+    int saved = errno;
+
+    if (syscall(SYS_write, channel->public.fd, &one, sizeof(one)) < 0)
+        log_error("event channel: descriptor %d takes no token: errno %d", channel->public.fd, errno);
+    errno = saved;
+}
+
+static void take_tokens_back(struct channel *channel, uint32_t count)
+{
+    uint64_t token;
+    struct iovec to = {&token, sizeof(token)};
+    int saved = errno;
+
+    /* RWF_NOWAIT, and not O_NONBLOCK, which readers would see. Offset -1: none. */
+    while (count > 0 && syscall(SYS_preadv2, channel->public.fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
+        count--;
+    channel->surplus += count;
+    errno = saved;
+}
+
+/* --- channels
+ * ----------------------------------------------------------------------------------------------- */
+
+struct rdma_event_channel *channel_new(void)
+{
+    struct channel *channel = calloc(1, sizeof(*channel));
+
+    if (!channel)
+        return NULL;
+    list_init(&channel->events);
+    channel->generation = generation();
+    channel->public.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+    if (channel->public.fd < 0) {
+        free(channel);
+        return NULL;
+    }
+    return &channel->public;
+}
+
+void channel_free(struct rdma_event_channel *public)
+{
+    struct channel *channel = channel_of(public);
+    struct list *node;
+    int saved = errno;
+
+    while ((node = list_pop_front(&channel->events)))
+        free(list_entry(node, struct event, node)); /* of ids that the program has forgotten */
+    syscall(SYS_close, public->fd);
+    free(channel);
+    errno = saved;
+}
+
+RDMACM_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
+{
+    int error = start();
+
+    if (error) {
+        errno = -error;
+        return NULL;
+    }
+    return channel_new();
+}
+
+RDMACM_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel)
+{
+    channel_free(channel);
+}
+
+/* --- events
+ * ------------------------------------------------------------------------------------------------- */
+
+struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status)
+{
+    struct event *event = calloc(1, sizeof(*event));
+
+    if (!event)
+        return NULL;
+    event->account = id;
+    event->public.id = &id->public;
+    event->public.event = type;
+    event->public.status = status;
+    list_init(&event->node);
+    return event;
+}
+
+void event_push(struct event *event)
+{
+    struct channel *channel;
+
+    lock_acquire(&events_lock);
+    channel = channel_of(event->account->public.channel);
+    if (event->child) {
+        event->child->public.channel = &channel->public;
+        event->child->listener = event->account;
+    }
+    list_push_back(&channel->events, &event->node);
+    put_token(channel);
+    lock_release(&events_lock);
+}
+
+int event_raise(struct id *id, enum rdma_cm_event_type type, int status)
+{
+    struct event *event = event_new(id, type, status);
+
+    if (!event)
+        return -ENOMEM;
+    event_push(event);
+    return 0;
+}
+
+static bool concerns(const struct event *event, const struct id *id)
+{
+    return event->account == id || event->account->listener == id;
+}
+
+/* Moves the events of an id to a list. Returns how many. */
+static uint32_t extract(struct channel *channel, const struct id *id, struct list *ret_events)
+{
+    uint32_t count = 0;
+
+    list_for_each_safe (node, following, &channel->events) {
+        if (!concerns(list_entry(node, struct event, node), id))
+            continue;
+        list_remove(node);
+        list_push_back(ret_events, node);
+        count++;
+    }
+    return count;
+}
+
+void events_take(struct id *id, struct list *ret_events)
+{
+    struct channel *channel;
+
+    list_init(ret_events);
+    lock_acquire(&events_lock);
+    channel = channel_of(id->public.channel);
+    take_tokens_back(channel, extract(channel, id, ret_events));
+    lock_release(&events_lock);
+}
+
+void events_drop_multicast(struct id *id, const struct multicast *multicast)
+{
+    struct channel *channel;
+
+    lock_acquire(&events_lock);
+    channel = channel_of(id->public.channel);
+    list_for_each_safe (node, following, &channel->events) {
+        struct event *event = list_entry(node, struct event, node);
+
+        if (event->multicast != multicast)
+            continue;
+        list_remove(node);
+        free(event);
+        take_tokens_back(channel, 1);
+    }
+    lock_release(&events_lock);
+}
+
+void events_move(struct id *id, struct rdma_event_channel *to)
+{
+    struct channel *channel;
+    struct list moved, *node;
+
+    list_init(&moved);
+    lock_acquire(&events_lock);
+    channel = channel_of(id->public.channel);
+    take_tokens_back(channel, extract(channel, id, &moved));
+    id->public.channel = to;
+    while ((node = list_pop_front(&moved))) {
+        struct event *event = list_entry(node, struct event, node);
+
+        if (event->child)
+            event->child->public.channel = to;
+        list_push_back(&channel_of(to)->events, node);
+        put_token(channel_of(to));
+    }
+    lock_release(&events_lock);
+}
+
+/* events_lock held. */
+static void report(struct event *event)
+{
+    if (event->multicast)
+        event->multicast->reported++;
+    else
+        event->account->reported++;
+    if (event->child)
+        event->child->listener = NULL;
+}
+
+int events_next(struct rdma_event_channel *public, struct event **ret_event)
+{
+    struct channel *channel = channel_of(public);
+
+    for (;;) {
+        struct list *first = NULL;
+        uint64_t token;
+
+        if (channel->generation != generation())
+            return -EIO; /* a forked child would take its parent's tokens */
+        if (read(public->fd, &token, sizeof(token)) < 0)
+            return -errno;
+        lock_acquire(&events_lock);
+        if (channel->surplus)
+            channel->surplus--;
+        else
+            first = list_pop_front(&channel->events);
+        if (first)
+            report(list_entry(first, struct event, node));
+        lock_release(&events_lock);
+        if (first) {
+            *ret_event = list_entry(first, struct event, node);
+            return 0;
+        }
+    }
+}
+
+void event_transfer(struct event *event, struct id *to)
+{
+    lock_acquire(&events_lock);
+    event->account->reported--;
+    event->account = to;
+    to->reported++;
+    lock_release(&events_lock);
+}
+
+/* --- acknowledging
+ * ------------------------------------------------------------------------------------------ */
+
+static void acknowledge(struct event *event)
+{
+    struct id *id = event->account;
+
+    pthread_mutex_lock(&id->mutex);
+    if (event->multicast)
+        event->multicast->acknowledged++;
+    else
+        id->acknowledged++;
+    pthread_cond_broadcast(&id->cond);
+    pthread_mutex_unlock(&id->mutex);
+}
+
+static void settle(struct id *id, const uint32_t *reported, const uint32_t *acknowledged)
+{
+    uint32_t expected;
+
+    lock_acquire(&events_lock);
+    expected = *reported;
+    lock_release(&events_lock);
+    pthread_mutex_lock(&id->mutex);
+    while ((int32_t)(*acknowledged - expected) < 0)
+        pthread_cond_wait(&id->cond, &id->mutex);
+    pthread_mutex_unlock(&id->mutex);
+}
+
+void events_settle(struct id *id)
+{
+    settle(id, &id->reported, &id->acknowledged);
+}
+
+void multicast_settle(struct id *id, struct multicast *multicast)
+{
+    settle(id, &multicast->reported, &multicast->acknowledged);
+}
+
+RDMACM_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *public)
+{
+    struct event *event;
+
+    if (!public)
+        return conclude(-EINVAL);
+    event = container_of(public, struct event, public);
+    acknowledge(event);
+    free(event);
+    return 0;
+}
+
+RDMACM_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **ret_event)
+{
+    struct event *event;
+    int error = start();
+
+    if (!error && (!channel || !ret_event))
+        error = -EINVAL;
+    while (!error) {
+        error = events_next(channel, &event);
+        if (error)
+            break;
+        if (connect_handle(event)) {
+            *ret_event = &event->public;
+            return 0;
+        }
+        rdma_ack_cm_event(&event->public);
+    }
+    return conclude(error);
+}
+
+RDMACM_EXPORT const char *rdma_event_str(enum rdma_cm_event_type type)
+{
+    switch (type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+        return "RDMA_CM_EVENT_ADDR_RESOLVED";
+    case RDMA_CM_EVENT_ADDR_ERROR:
+        return "RDMA_CM_EVENT_ADDR_ERROR";
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+        return "RDMA_CM_EVENT_ROUTE_RESOLVED";
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+        return "RDMA_CM_EVENT_ROUTE_ERROR";
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+        return "RDMA_CM_EVENT_CONNECT_REQUEST";
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+        return "RDMA_CM_EVENT_CONNECT_RESPONSE";
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+        return "RDMA_CM_EVENT_CONNECT_ERROR";
+    case RDMA_CM_EVENT_UNREACHABLE:
+        return "RDMA_CM_EVENT_UNREACHABLE";
+    case RDMA_CM_EVENT_REJECTED:
+        return "RDMA_CM_EVENT_REJECTED";
+    case RDMA_CM_EVENT_ESTABLISHED:
+        return "RDMA_CM_EVENT_ESTABLISHED";
+    case RDMA_CM_EVENT_DISCONNECTED:
+        return "RDMA_CM_EVENT_DISCONNECTED";
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        return "RDMA_CM_EVENT_DEVICE_REMOVAL";
+    case RDMA_CM_EVENT_MULTICAST_JOIN:
+        return "RDMA_CM_EVENT_MULTICAST_JOIN";
+    case RDMA_CM_EVENT_MULTICAST_ERROR:
+        return "RDMA_CM_EVENT_MULTICAST_ERROR";
+    case RDMA_CM_EVENT_ADDR_CHANGE:
+        return "RDMA_CM_EVENT_ADDR_CHANGE";
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        return "RDMA_CM_EVENT_TIMEWAIT_EXIT";
+    }
+    return "UNKNOWN EVENT";
+}

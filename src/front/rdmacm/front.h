@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the files of librdmacm.so.1 share. The adapter is in libibverbs.so.1: devices, QPs and what belongs to
+ * them are reached through verbs; connections, services and ports through engine/communication.h. Here are
+ * ids, event channels, addresses, and the conventions of rdma_cm (verbs-contract §0.1, §11): 0, or -1 with
+ * errno.
+ *
+ * Below the exported functions, functions return 0 or -errno.
+ */
+#ifndef FRONT_RDMACM_FRONT_H
+#define FRONT_RDMACM_FRONT_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "base/types.h"
+#include "engine/communication.h"
+
+#define RDMACM_EXPORT __attribute__((visibility("default")))
+
+/* IBA A11: what the header takes of a REQ's private data is not the program's. */
+#define CONNECT_PRIVATE   (CM_REQ_PRIVATE - CMA_HEADER_LENGTH)
+#define RESOLVE_PRIVATE   (CM_SIDR_REQ_PRIVATE - CMA_HEADER_LENGTH)
+#define MULTICAST_QPN     0xffffffu
+#define DEFAULT_PKEY      0xffffu
+#define HOP_LIMIT         64
+#define ROUTE_TIMEOUT_MS  2000
+#define BACKLOG_MAX       1024 /* the kernel's default of /proc/sys/net/rdma_ucm/max_backlog */
+#define ADDRESS_BYTES_MAX sizeof(struct sockaddr_storage)
+
+/* 0 or -1 with errno. */
+static inline int conclude(int result)
+{
+    if (likely(result >= 0))
+        return 0;
+    errno = -result;
+    return -1;
+}
+
+/* --- start.c: the other library
+ * --------------------------------------------------------------------------------- */
+
+extern const struct communication_calls *calls;
+/* Before anything else in every function that makes something: 0, -ENODEV (no RDMA device)... Again in the
+ * child of a fork. */
+int start(void);
+/* Forks since the first process; what was made before one is dead in the child. */
+uint32_t generation(void);
+
+/* --- adapter.c: devices, opened once and for the life of the process
+ * ------------------------------------------------ */
+
+struct adapter {
+    struct ibv_context *verbs;
+    uint64_t guid;
+    uint8_t responder_resources, initiator_depth; /* of one QP at most */
+    struct ibv_pd *pd;                            /* NULL: nobody uses it */
+    unsigned pd_users;
+};
+
+#define ADAPTERS_MAX 64
+/* 0 or -errno; all that there are now. */
+int adapters_list(struct ibv_context *ret_verbs[ADAPTERS_MAX], unsigned *ret_count);
+/* The device that has the address, and the index of the GID to use. ifindex: of the interface, 0: any.
+ * -ENODEV: there is none. */
+int adapter_find(const union ibv_gid *gid, uint32_t ifindex, struct adapter **ret_adapter,
+                 uint8_t *ret_sgid_index);
+/* A GID of that index; of the device's port. */
+int adapter_gid(const struct adapter *adapter, uint8_t sgid_index, union ibv_gid *ret_gid);
+/* The default PD, for one id; NULL with errno. */
+struct ibv_pd *adapter_get_pd(struct adapter *adapter);
+void adapter_put_pd(struct adapter *adapter);
+void adapters_forget(void);
+
+/* --- address.c: addresses and what they mean to InfiniBand
+ * ----------------------------------------------------------- */
+
+/* -EINVAL: not an address of a family that we know. The length that the family has. */
+int address_length(const struct sockaddr *address);
+bool address_is_any(const struct sockaddr *address);
+bool address_is_multicast(const struct sockaddr *address);
+/* In host order. */
+uint16_t address_port(const struct sockaddr *address);
+void address_set_port(struct sockaddr *address, uint16_t port);
+union ibv_gid address_gid(const struct sockaddr *address);
+/* The interface that an address with a scope names; 0: none. */
+uint32_t address_scope(const struct sockaddr *address);
+bool addresses_equal(const struct sockaddr *a, const struct sockaddr *b);
+/* Where packets to `to` come from, as the kernel's routing says; `from` (may be NULL) as far as it is
+ * specific. 0 or -errno. */
+int address_source(const struct sockaddr *to, const struct sockaddr *from,
+                   struct sockaddr_storage *ret_source);
+/* What the service id of an address is in a port space. */
+uint64_t address_service(const struct sockaddr *address, enum rdma_port_space ps);
+
+/* --- channel.c: queues of events
+ * -------------------------------------------------------------------------------- */
+
+struct channel;
+struct id;
+
+struct multicast {
+    struct list node;
+    struct sockaddr_storage address;
+    union ibv_gid gid;
+    bool attached;
+    void *context;
+    uint32_t reported, acknowledged; /* as in struct id */
+};
+
+struct event {
+    struct rdma_cm_event public;
+    struct list node;
+    struct id *account;          /* acknowledging it counts there, or, if it has one: */
+    struct multicast *multicast; /* there */
+    struct id *child;            /* CONNECT_REQUEST: the new id, until the program has it */
+    struct cm_ece ece;           /* CONNECT_RESPONSE */
+    uint8_t private_data[CM_PRIVATE_MAX];
+};
+
+/* NULL without memory. */
+struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status);
+/* Into the queue of the id's channel. Any thread. */
+void event_push(struct event *event);
+/* Hands event->account over to another id (rdma_get_request()). */
+void event_transfer(struct event *event, struct id *to);
+/* Makes an event of it and queues it: 0 or -ENOMEM. */
+int event_raise(struct id *id, enum rdma_cm_event_type type, int status);
+/* Takes the unread events of an id, and of children that nobody knows of yet, out of its channel. */
+void events_take(struct id *id, struct list *ret_events);
+/* Takes the unread event of a group out, and forgets it. */
+void events_drop_multicast(struct id *id, const struct multicast *multicast);
+/* Waits until all events that were handed out are acknowledged. */
+void events_settle(struct id *id);
+void multicast_settle(struct id *id, struct multicast *multicast);
+/* Moves an id and its unread events. */
+void events_move(struct id *id, struct rdma_event_channel *to);
+/* 0 or -errno; *ret_event belongs to the program until it is acknowledged. */
+int events_next(struct rdma_event_channel *channel, struct event **ret_event);
+struct rdma_event_channel *channel_new(void);
+void channel_free(struct rdma_event_channel *channel);
+void channels_after_fork_in_child(void);
+
+/* --- id.c
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* verbs-contract §11.2. Nothing here is waited for, so the states of queries are missing. */
+enum id_state {
+    ID_IDLE,
+    ID_BOUND,
+    ID_ADDRESS_RESOLVED,
+    ID_ROUTE_RESOLVED,
+    ID_CONNECTING, /* active: REQ is out; passive: request to be answered */
+    ID_CONNECTED,  /* rdma_accept() or rdma_connect() has come to its end */
+    ID_LISTENING,
+    ID_DISCONNECTED,
+};
+
+struct id {
+    struct rdma_cm_id public;
+    uint32_t generation;
+    _Atomic uint32_t state; /* enum id_state */
+    bool synchronous;       /* has a channel of its own */
+    bool passive;
+    bool reuse_address, one_family, one_family_set;
+    bool tos_set;
+    bool connect_failed; /* CONNECT_ERROR was told: what follows is not told */
+    bool disconnect_told;
+    uint8_t tos, ack_timeout; /* 0: not set */
+    uint8_t responder_resources, initiator_depth;
+    uint8_t sgid_index;
+    uint16_t own_port; /* granted by port_take(); 0: none */
+    uint32_t qkey;
+    struct adapter *adapter;
+    struct service *service;
+    struct communication *communication;
+    struct cm_ece local_ece, remote_ece;
+    struct ibv_qp_init_attr *endpoint; /* rdma_create_ep(): of QPs that rdma_get_request() makes */
+    struct ibv_pd *endpoint_pd;
+    void *connect_data; /* rdma_addrinfo.ai_connect */
+    size_t connect_length;
+    struct list multicasts;
+    struct id *listener; /* of a child that was not handed out yet; events_lock */
+    struct list orphan;  /* such a child, when its listener goes */
+    /* Events that were handed out (events_lock), and of those the acknowledged ones (mutex). */
+    uint32_t reported, acknowledged;
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+};
+
+static inline struct id *id_of(struct rdma_cm_id *id)
+{
+    return container_of(id, struct id, public);
+}
+
+static inline enum id_state id_state(const struct id *id)
+{
+    return (enum id_state)atomic_load_explicit(&id->state, memory_order_relaxed);
+}
+
+static inline void id_enter(struct id *id, enum id_state state)
+{
+    atomic_store_explicit(&id->state, state, memory_order_relaxed);
+}
+
+/* An id that was made before a fork is of no use in the child. */
+static inline bool id_is_inherited(const struct id *id)
+{
+    return id->generation != generation();
+}
+
+static inline struct sockaddr *id_source(struct id *id)
+{
+    return &id->public.route.addr.src_addr;
+}
+
+static inline struct sockaddr *id_destination(struct id *id)
+{
+    return &id->public.route.addr.dst_addr;
+}
+
+/* channel NULL: not in any, yet. NULL: no memory. */
+struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps,
+                  enum ibv_qp_type qp_type);
+/* Everything but what the program made on it. Its events are settled. */
+void id_free(struct id *id);
+int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context,
+              enum rdma_port_space ps, enum ibv_qp_type qp_type);
+/* Gives a child that is not the program's any more, or never was, to nobody. */
+void id_drop(struct id *id);
+int id_set_device(struct id *id, struct adapter *adapter, uint8_t sgid_index);
+void id_clear_device(struct id *id);
+/* Of a synchronous id: waits for the event of what was just begun. 0 or -errno. */
+int id_complete(struct id *id);
+
+/* --- bind.c
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Gives the id a source port, and the address, if it is specific. */
+int bind_address(struct id *id, const struct sockaddr *address);
+
+/* --- route.c
+ * ----------------------------------------------------------------------------------------------------- */
+
+/* RDMA_OPTION_IB_PATH: struct ibv_path_data[]. */
+int route_set(struct id *id, const void *paths, size_t length);
+
+/* --- arrival.c
+ * --------------------------------------------------------------------------------------------------- */
+
+extern const struct communication_owner communication_owner;
+/* What an event means to the QP and the id, before the program sees it; in its thread. False: it does not. */
+bool connect_handle(struct event *event);
+
+/* --- qp.c
+ * -------------------------------------------------------------------------------------------------------- */
+
+int qp_to_error(struct id *id);
+/* INIT, RTR and RTS with what the CM knows. */
+int qp_connect(struct id *id);
+/* The address vector of a path, from its local end. */
+void path_to_ah(const struct id *id, const struct cm_path *path, struct ibv_ah_attr *ret_attributes);
+
+/* --- multicast.c
+ * ------------------------------------------------------------------------------------------------- */
+
+void multicast_leave_all(struct id *id);
+
+#endif

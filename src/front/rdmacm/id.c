@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Ids: made, moved between channels, given options, destroyed (verbs-contract §11.2, §11.3, §11.8). */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "front/rdmacm/front.h"
+
+struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps,
+                  enum ibv_qp_type qp_type)
+{
+    struct id *id = calloc(1, sizeof(*id));
+
+    if (!id)
+        return NULL;
+    id->public.channel = channel;
+    id->public.context = context;
+    id->public.ps = ps;
+    id->public.qp_type = qp_type;
+    id->generation = generation();
+    id->qkey = RDMA_UDP_QKEY;
+    id_enter(id, ID_IDLE);
+    list_init(&id->multicasts);
+    pthread_mutex_init(&id->mutex, NULL);
+    pthread_cond_init(&id->cond, NULL);
+    return id;
+}
+
+void id_free(struct id *id)
+{
+    if (id->adapter)
+        adapter_put_pd(id->adapter);
+    if (id->own_port)
+        calls->port_return(id->own_port);
+    if (id->synchronous)
+        channel_free(id->public.channel);
+    free(id->public.route.path_rec);
+    free(id->endpoint);
+    free(id->connect_data);
+    pthread_mutex_destroy(&id->mutex);
+    pthread_cond_destroy(&id->cond);
+    free(id);
+}
+
+int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context,
+              enum rdma_port_space ps, enum ibv_qp_type qp_type)
+{
+    struct id *id;
+    int error = start();
+
+    if (error)
+        return error;
+    id = id_new(channel, context, ps, qp_type);
+    if (!id)
+        return -ENOMEM;
+    id->communication = calls->create(id);
+    if (!id->communication) {
+        id_free(id);
+        return -ENOMEM;
+    }
+    if (!channel) {
+        id->public.channel = channel_new();
+        id->synchronous = id->public.channel != NULL;
+        if (!id->synchronous) {
+            error = -errno;
+            calls->close(id->communication);
+            id_free(id);
+            return error;
+        }
+    }
+    *ret_id = &id->public;
+    return 0;
+}
+
+RDMACM_EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id,
+                                 void *context, enum rdma_port_space ps)
+{
+    switch (ps) {
+    case RDMA_PS_TCP:
+    case RDMA_PS_IB:
+        return conclude(id_create(channel, ret_id, context, ps, IBV_QPT_RC));
+    case RDMA_PS_UDP:
+    case RDMA_PS_IPOIB:
+        return conclude(id_create(channel, ret_id, context, ps, IBV_QPT_UD));
+    }
+    return conclude(-EINVAL);
+}
+
+int id_set_device(struct id *id, struct adapter *adapter, uint8_t sgid_index)
+{
+    struct ibv_pd *pd = id->adapter ? NULL : adapter_get_pd(adapter);
+
+    if (id->adapter)
+        return id->adapter == adapter ? 0 : -EINVAL;
+    if (!pd)
+        return -errno;
+    id->adapter = adapter;
+    id->sgid_index = sgid_index;
+    id->public.verbs = adapter->verbs;
+    id->public.port_num = 1;
+    id->public.pd = pd;
+    return 0;
+}
+
+void id_clear_device(struct id *id)
+{
+    if (!id->adapter)
+        return;
+    adapter_put_pd(id->adapter);
+    id->adapter = NULL;
+    id->public.verbs = NULL;
+    id->public.port_num = 0;
+    id->public.pd = NULL;
+}
+
+int id_complete(struct id *id)
+{
+    struct rdma_cm_id *public = &id->public;
+
+    if (!id->synchronous)
+        return 0;
+    if (public->event) {
+        rdma_ack_cm_event(public->event);
+        public->event = NULL;
+    }
+    if (rdma_get_cm_event(public->channel, &public->event) != 0)
+        return -errno;
+    if (!public->event->status)
+        return 0;
+    if (public->event->event == RDMA_CM_EVENT_REJECTED)
+        return -ECONNREFUSED;
+    return -abs(public->event->status);
+}
+
+/* --- destroying
+ * --------------------------------------------------------------------------------------------- */
+
+/* Events that nobody is going to read. A child goes after them: what has come for it is among them. */
+static void drop_events(struct list *events)
+{
+    struct list children, *node;
+
+    list_init(&children);
+    while ((node = list_pop_front(events))) {
+        struct event *event = list_entry(node, struct event, node);
+
+        if (event->child)
+            list_push_back(&children, &event->child->orphan);
+        free(event);
+    }
+    while ((node = list_pop_front(&children)))
+        id_drop(list_entry(node, struct id, orphan));
+}
+
+void id_drop(struct id *id)
+{
+    struct list unread;
+
+    calls->close(id->communication);
+    events_take(id, &unread);
+    drop_events(&unread);
+    id_free(id);
+}
+
+RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
+{
+    struct id *id = id_of(public);
+    struct list unread;
+
+    if (id_is_inherited(id)) {
+        free(id); /* everything it hangs on is the parent's, or lost */
+        return 0;
+    }
+    /* In this order: no new children, their requests rejected, no new events. */
+    calls->service_release(id->service);
+    events_take(id, &unread);
+    drop_events(&unread);
+    calls->close(id->communication);
+    events_take(id, &unread);
+    drop_events(&unread);
+    if (public->event) {
+        rdma_ack_cm_event(public->event);
+        public->event = NULL;
+    }
+    multicast_leave_all(id);
+    events_settle(id);
+    id_free(id);
+    return 0;
+}
+
+/* --- moving
+ * ------------------------------------------------------------------------------------------------- */
+
+RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_channel *channel)
+{
+    struct id *id = id_of(public);
+    struct rdma_event_channel *old = public->channel, *own = NULL;
+
+    if (id_is_inherited(id) || (id->synchronous && !channel))
+        return conclude(-EINVAL);
+    if (!channel) {
+        own = channel_new();
+        if (!own)
+            return -1;
+    }
+    /* Its account is that of the old channel's reader. */
+    if (public->event && id->synchronous) {
+        rdma_ack_cm_event(public->event);
+        public->event = NULL;
+    }
+    events_move(id, own ? own : channel);
+    if (id->synchronous)
+        channel_free(old);
+    id->synchronous = own != NULL;
+    events_settle(id);
+    return 0;
+}
+
+/* --- options
+ * ------------------------------------------------------------------------------------------------ */
+
+static int get_int(const void *value, size_t length, int *ret_value)
+{
+    if (length != sizeof(*ret_value))
+        return -EINVAL;
+    memcpy(ret_value, value, sizeof(*ret_value));
+    return 0;
+}
+
+static int set_tos(struct id *id, const void *value, size_t length)
+{
+    if (length != sizeof(id->tos))
+        return -EINVAL;
+    memcpy(&id->tos, value, sizeof(id->tos));
+    id->tos_set = true;
+    return 0;
+}
+
+static int set_ack_timeout(struct id *id, const void *value, size_t length)
+{
+    uint8_t timeout;
+
+    if (length != sizeof(timeout))
+        return -EINVAL;
+    memcpy(&timeout, value, sizeof(timeout));
+    if (timeout == 0 || timeout > 31 || id->public.qp_type == IBV_QPT_UD)
+        return -EINVAL;
+    id->ack_timeout = timeout;
+    return 0;
+}
+
+static int set_reuse_address(struct id *id, const void *value, size_t length)
+{
+    int wanted, error = get_int(value, length, &wanted);
+
+    if (error || (id_state(id) != ID_IDLE && (!wanted || id_state(id) == ID_LISTENING)))
+        return -EINVAL;
+    id->reuse_address = wanted;
+    return 0;
+}
+
+static int set_one_family(struct id *id, const void *value, size_t length)
+{
+    int wanted, error = get_int(value, length, &wanted);
+
+    if (error || (id_state(id) != ID_IDLE && id_state(id) != ID_BOUND))
+        return -EINVAL;
+    id->one_family = wanted;
+    id->one_family_set = true;
+    return 0;
+}
+
+static int set_of_id(struct id *id, int option, const void *value, size_t length)
+{
+    switch (option) {
+    case RDMA_OPTION_ID_TOS:
+        return set_tos(id, value, length);
+    case RDMA_OPTION_ID_REUSEADDR:
+        return set_reuse_address(id, value, length);
+    case RDMA_OPTION_ID_AFONLY:
+        return set_one_family(id, value, length);
+    case RDMA_OPTION_ID_ACK_TIMEOUT:
+        return set_ack_timeout(id, value, length);
+    default:
+        return -ENOSYS;
+    }
+}
+
+RDMACM_EXPORT int rdma_set_option(struct rdma_cm_id *public, int level, int option, void *value,
+                                  size_t length)
+{
+    struct id *id = id_of(public);
+
+    if (id_is_inherited(id))
+        return conclude(-EIO);
+    if (!value)
+        return conclude(-EINVAL);
+    if (level == RDMA_OPTION_ID)
+        return conclude(set_of_id(id, option, value, length));
+    if (level == RDMA_OPTION_IB && option == RDMA_OPTION_IB_PATH)
+        return conclude(route_set(id, value, length));
+    return conclude(-ENOSYS);
+}

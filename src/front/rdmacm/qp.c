@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QPs, SRQs and CQs of an id, and their way through the states (verbs-contract §11.7). */
+#include <stdlib.h>
+
+#include "front/rdmacm/front.h"
+
+/* --- attributes
+ * --------------------------------------------------------------------------------------------- */
+
+void path_to_ah(const struct id *id, const struct cm_path *path, struct ibv_ah_attr *ret_attributes)
+{
+    *ret_attributes = (struct ibv_ah_attr){
+        .grh = {.flow_label = path->flow_label,
+                .sgid_index = id->sgid_index,
+                .hop_limit = path->hop_limit ? path->hop_limit : HOP_LIMIT,
+                .traffic_class = id->tos_set ? id->tos : path->traffic_class},
+        .sl = path->service_level,
+        .is_global = 1,
+        .port_num = 1,
+    };
+    memcpy(&ret_attributes->grh.dgid, path->remote_gid, 16);
+}
+
+/* Before anything is known of a peer; of datagrams that is all there is. */
+static void attributes_of_port(const struct id *id, struct ibv_qp_attr *attributes, int *ret_mask)
+{
+    attributes->pkey_index = 0;
+    attributes->port_num = 1;
+    *ret_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    if (id->public.qp_type == IBV_QPT_UD) {
+        attributes->qkey = id->qkey;
+        *ret_mask |= IBV_QP_QKEY;
+    } else {
+        attributes->qp_access_flags = 0;
+        *ret_mask |= IBV_QP_ACCESS_FLAGS;
+    }
+}
+
+static void attributes_for_rtr(const struct id *id, const struct cm_qp_attributes *known,
+                               struct ibv_qp_attr *attributes, int *ret_mask)
+{
+    path_to_ah(id, &known->path, &attributes->ah_attr);
+    attributes->path_mtu = (enum ibv_mtu)known->path_mtu;
+    attributes->dest_qp_num = known->dest_qpn;
+    attributes->rq_psn = known->rq_psn;
+    *ret_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (known->service == CM_SERVICE_RC) {
+        attributes->max_dest_rd_atomic = known->max_dest_rd_atomic;
+        attributes->min_rnr_timer = 0;
+        *ret_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    }
+}
+
+static void attributes_for_rts(const struct id *id, const struct cm_qp_attributes *known,
+                               struct ibv_qp_attr *attributes, int *ret_mask)
+{
+    attributes->sq_psn = known->sq_psn;
+    *ret_mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+    if (known->service == CM_SERVICE_RC) {
+        attributes->timeout = id->ack_timeout ? id->ack_timeout : known->timeout;
+        attributes->retry_cnt = known->retry_count;
+        attributes->rnr_retry = known->rnr_retry;
+        attributes->max_rd_atomic = known->max_rd_atomic;
+        *ret_mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    }
+}
+
+static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *ret_mask)
+{
+    struct cm_qp_attributes known;
+    int error = calls->qp_attributes(id->communication, &known);
+
+    if (!id->adapter)
+        return -EINVAL;
+    if (error || id->public.qp_type == IBV_QPT_UD) {
+        if (attributes->qp_state != IBV_QPS_INIT && id->public.qp_type != IBV_QPT_UD)
+            return -EINVAL;
+        attributes_of_port(id, attributes, ret_mask);
+        return 0;
+    }
+    switch (attributes->qp_state) {
+    case IBV_QPS_INIT:
+        attributes_of_port(id, attributes, ret_mask);
+        attributes->qp_access_flags =
+            IBV_ACCESS_REMOTE_WRITE |
+            (known.max_dest_rd_atomic ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0u);
+        return 0;
+    case IBV_QPS_RTR:
+        attributes_for_rtr(id, &known, attributes, ret_mask);
+        return 0;
+    case IBV_QPS_RTS:
+        attributes_for_rts(id, &known, attributes, ret_mask);
+        return 0;
+    case IBV_QPS_RESET:
+    case IBV_QPS_SQD:
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR:
+    case IBV_QPS_UNKNOWN:
+        break;
+    }
+    return -EINVAL;
+}
+
+RDMACM_EXPORT int rdma_init_qp_attr(struct rdma_cm_id *public, struct ibv_qp_attr *attributes, int *ret_mask)
+{
+    struct id *id = id_of(public);
+
+    if (id_is_inherited(id))
+        return conclude(-EIO);
+    return conclude(attributes && ret_mask ? attributes_for(id, attributes, ret_mask) : -EINVAL);
+}
+
+/* --- states
+ * ------------------------------------------------------------------------------------------------- */
+
+int qp_to_error(struct id *id)
+{
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_ERR};
+
+    return id->public.qp ? -ibv_modify_qp(id->public.qp, &attributes, IBV_QP_STATE) : 0;
+}
+
+static int enter_state(struct id *id, enum ibv_qp_state state)
+{
+    struct ibv_qp_attr attributes = {.qp_state = state};
+    int mask, error = attributes_for(id, &attributes, &mask);
+
+    /* The program's word counts for more than what the messages said, which may have come before it. */
+    if (mask & IBV_QP_MAX_DEST_RD_ATOMIC && id->passive)
+        attributes.max_dest_rd_atomic = id->responder_resources;
+    if (mask & IBV_QP_MAX_QP_RD_ATOMIC && id->passive)
+        attributes.max_rd_atomic = id->initiator_depth;
+    return error ? error : -ibv_modify_qp(id->public.qp, &attributes, mask);
+}
+
+/* INIT once more: the access rights are known only now. */
+int qp_connect(struct id *id)
+{
+    int error = enter_state(id, IBV_QPS_INIT);
+
+    if (!error)
+        error = enter_state(id, IBV_QPS_RTR);
+    if (!error)
+        error = enter_state(id, IBV_QPS_RTS);
+    if (error)
+        qp_to_error(id);
+    return error;
+}
+
+/* A connection's QP waits in INIT, where it takes receives; one for datagrams is ready. */
+static int prepare(struct id *id, struct ibv_qp *qp)
+{
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_INIT};
+    int mask;
+
+    attributes_of_port(id, &attributes, &mask);
+    int error = -ibv_modify_qp(qp, &attributes, mask);
+
+    if (error || id->public.qp_type != IBV_QPT_UD)
+        return error;
+    attributes.qp_state = IBV_QPS_RTR;
+    error = -ibv_modify_qp(qp, &attributes, IBV_QP_STATE);
+    if (error)
+        return error;
+    attributes.qp_state = IBV_QPS_RTS;
+    attributes.sq_psn = 0;
+    return -ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
+/* --- completion queues that an id makes for itself
+ * ------------------------------------------------------------------- */
+
+static int make_cq(struct id *id, uint32_t size, struct ibv_comp_channel **channel, struct ibv_cq **cq)
+{
+    *channel = ibv_create_comp_channel(id->public.verbs);
+    if (!*channel)
+        return -errno;
+    *cq = ibv_create_cq(id->public.verbs, (int)size, id, *channel, 0);
+    return *cq ? 0 : -errno;
+}
+
+static void destroy_cqs(struct rdma_cm_id *public)
+{
+    if (public->send_cq && public->send_cq != public->recv_cq)
+        ibv_destroy_cq(public->send_cq);
+    if (public->recv_cq)
+        ibv_destroy_cq(public->recv_cq);
+    if (public->send_cq_channel && public->send_cq_channel != public->recv_cq_channel)
+        ibv_destroy_comp_channel(public->send_cq_channel);
+    if (public->recv_cq_channel)
+        ibv_destroy_comp_channel(public->recv_cq_channel);
+    public->send_cq = public->recv_cq = NULL;
+    public->send_cq_channel = public->recv_cq_channel = NULL;
+}
+
+static int make_cqs(struct id *id, uint32_t send_size, uint32_t receive_size)
+{
+    struct rdma_cm_id *public = &id->public;
+    int error = 0;
+
+    if (send_size)
+        error = make_cq(id, send_size, &public->send_cq_channel, &public->send_cq);
+    if (!error && receive_size)
+        error = make_cq(id, receive_size, &public->recv_cq_channel, &public->recv_cq);
+    if (error)
+        destroy_cqs(public);
+    return error;
+}
+
+/* --- QPs
+ * ---------------------------------------------------------------------------------------------------- */
+
+static int check_cqs(const struct rdma_cm_id *public, const struct ibv_qp_init_attr_ex *attributes)
+{
+    return (public->send_cq && attributes->send_cq && public->send_cq != attributes->send_cq) ||
+                   (public->recv_cq && attributes->recv_cq && public->recv_cq != attributes->recv_cq)
+               ? -EINVAL
+               : 0;
+}
+
+static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
+{
+    struct rdma_cm_id *public = &id->public;
+    struct ibv_qp *qp;
+    int error;
+
+    if (id_is_inherited(id))
+        return -EIO;
+    if (public->qp || !public->verbs)
+        return -EINVAL;
+    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd) {
+        attributes->comp_mask |= IBV_QP_INIT_ATTR_PD;
+        attributes->pd = public->pd;
+    } else if (attributes->pd->context != public->verbs) {
+        return -EINVAL;
+    }
+    error = check_cqs(public, attributes);
+    if (!error)
+        error = make_cqs(id, attributes->send_cq || public->send_cq ? 0 : attributes->cap.max_send_wr,
+                         attributes->recv_cq || public->recv_cq ? 0 : attributes->cap.max_recv_wr);
+    if (error)
+        return error;
+    if (!attributes->send_cq)
+        attributes->send_cq = public->send_cq;
+    if (!attributes->recv_cq)
+        attributes->recv_cq = public->recv_cq;
+    if (public->srq && !attributes->srq)
+        attributes->srq = public->srq;
+    qp = ibv_create_qp_ex(public->verbs, attributes);
+    error = qp ? prepare(id, qp) : -errno;
+    if (error) {
+        if (qp)
+            ibv_destroy_qp(qp);
+        destroy_cqs(public);
+        return error;
+    }
+    public->pd = qp->pd;
+    public->qp = qp;
+    return 0;
+}
+
+RDMACM_EXPORT int rdma_create_qp_ex(struct rdma_cm_id *public, struct ibv_qp_init_attr_ex *attributes)
+{
+    return conclude(create_qp(id_of(public), attributes));
+}
+
+RDMACM_EXPORT int rdma_create_qp(struct rdma_cm_id *public, struct ibv_pd *pd,
+                                 struct ibv_qp_init_attr *attributes)
+{
+    struct ibv_qp_init_attr_ex extended = {0};
+    int error;
+
+    memcpy(&extended, attributes, sizeof(*attributes));
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+    extended.pd = pd ? pd : public->pd;
+    error = create_qp(id_of(public), &extended);
+    memcpy(attributes, &extended, sizeof(*attributes));
+    return conclude(error);
+}
+
+RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
+{
+    if (!public->qp)
+        return; /* qperf calls it on a listener */
+    ibv_destroy_qp(public->qp);
+    destroy_cqs(public);
+    public->qp = NULL;
+}
+
+/* --- SRQs
+ * --------------------------------------------------------------------------------------------------- */
+
+static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
+{
+    struct rdma_cm_id *public = &id->public;
+    struct ibv_srq *srq;
+
+    if (id_is_inherited(id))
+        return -EIO;
+    if (public->srq || !public->verbs || !(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
+        return -EINVAL;
+    if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd) {
+        attributes->pd = public->pd;
+        attributes->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+    }
+    if (attributes->pd->context != public->verbs)
+        return -EINVAL;
+    srq = ibv_create_srq_ex(public->verbs, attributes);
+    if (!srq)
+        return -errno;
+    public->pd = srq->pd;
+    public->srq = srq;
+    return 0;
+}
+
+RDMACM_EXPORT int rdma_create_srq_ex(struct rdma_cm_id *public, struct ibv_srq_init_attr_ex *attributes)
+{
+    return conclude(create_srq(id_of(public), attributes));
+}
+
+RDMACM_EXPORT int rdma_create_srq(struct rdma_cm_id *public, struct ibv_pd *pd,
+                                  struct ibv_srq_init_attr *attributes)
+{
+    struct ibv_srq_init_attr_ex extended = {
+        .srq_context = attributes->srq_context,
+        .attr = attributes->attr,
+        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+        .srq_type = IBV_SRQT_BASIC,
+        .pd = pd,
+    };
+    int error = create_srq(id_of(public), &extended);
+
+    attributes->attr = extended.attr;
+    return conclude(error);
+}
+
+RDMACM_EXPORT void rdma_destroy_srq(struct rdma_cm_id *public)
+{
+    if (!public->srq)
+        return;
+    ibv_destroy_srq(public->srq);
+    public->srq = NULL;
+    if (!public->qp)
+        destroy_cqs(public);
+}
