@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What is said of a segment that was made by hand: each place and each reason that there can be. */
+#include "unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sys.h"
+#include "segment_fixture.h"
+
+static struct fixture *f;
+static struct out out;
+
+static int begin(void **state)
+{
+    f = fixture_make();
+    out_init(&out, false, SIZE_MAX);
+    return 0;
+}
+
+static int end_test(void **state)
+{
+    out_fini(&out);
+    return 0;
+}
+
+/* The first line. */
+static const char *cause(void)
+{
+    static char line[512];
+
+    snprintf(line, sizeof(line), "%.*s", out.text ? (int)strcspn(out.text, "\n") : 0,
+             out.text ? out.text : "");
+    return line;
+}
+
+static void assert_contains(const char *text, const char *part)
+{
+    if (!text || !strstr(text, part))
+        fail_msg("\"%s\" is not in \"%s\"", part, text ? text : "");
+}
+
+/* --- work requests
+ * ------------------------------------------------------------------------------------------------ */
+
+/* `posted` work requests with wr_ids from 100 on; the first `begun` of them are under way. */
+static struct sender *post(uint32_t posted, uint32_t begun)
+{
+    struct qp_record *qp = &f->qps[0];
+
+    for (uint32_t i = 0; i < posted; i++) {
+        struct send_wqe *wqe = fixture_send(qp, i);
+
+        *wqe = (struct send_wqe){
+            .wr_id = 100 + i, .opcode = IBV_WR_SEND, .flags = WQE_SIGNALED, .packets = i < begun};
+    }
+    qp->sender.posted = posted;
+    qp->sender.begun = qp->sender.next = begun;
+    return &qp->sender;
+}
+
+static const char *why(uint64_t wr_id)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    explain_work(&view, &out, wr_id, 0);
+    return cause();
+}
+
+static void reasons_of_the_sender(void **state)
+{
+    static const struct {
+        enum sender_wait waits;
+        const char *reason;
+    } reasons[] = {
+        {SENDER_RUNS, "has not been sent: it is about to be sent"},
+        {SENDER_WAITS_FOR_LINK, "the way to QP 0x000013 is full: it takes no packets"},
+        {SENDER_WAITS_FOR_FENCE, "it waits behind a fence for 2 RDMA READs and atomics before it"},
+        {SENDER_WAITS_FOR_READ_DEPTH, "2 RDMA READs and atomics are in flight, and max_rd_atomic is 4"},
+        {SENDER_WAITS_FOR_RNR_TIMER,
+         "QP 0x000013 has no receive posted (RNR); RNR retries without limit, 5 so far"},
+        {SENDER_WAITS_FOR_RETRY,
+         "nobody answers: QP 0x000013 drops requests, or does not exist; it is in RTS with 0 "
+         "receives; retry 0 of 7"},
+        {SENDER_WAITS_IN_SQD, "the QP is in SQD: nothing is begun there"},
+        {SENDER_WAITS_FOR_WINDOW, "as many packets as the window takes are not acknowledged yet"},
+        {SENDER_WAITS_TO_FAIL,
+         "it has failed on this side (IBV_WC_LOC_PROT_ERR), and waits for those before it"},
+    };
+
+    for (size_t i = 0; i < array_size(reasons); i++) {
+        struct sender *sender = post(2, 1);
+
+        sender->waiting = (uint8_t)reasons[i].waits;
+        sender->reads_in_flight = 2;
+        sender->rnr_naks = 5;
+        fixture_send(&f->qps[0], 1)->verdict = VERDICT_LOCAL_PROTECTION;
+        assert_contains(why(101), reasons[i].reason);
+        assert_contains(cause(), "wr_id 101 (0x65), SEND of QP 0x000012");
+    }
+}
+
+static void retries_are_counted(void **state)
+{
+    struct sender *sender = post(1, 1);
+    struct qp_attributes *attributes = &f->qps[0].attributes;
+
+    sender->next = 0; /* it goes back */
+    sender->waiting = SENDER_WAITS_FOR_RNR_TIMER;
+    attributes->rnr_retry = 6;
+    sender->rnr_retries_left = 4;
+    assert_contains(why(100), "RNR retry 2 of 6");
+    sender->waiting = SENDER_WAITS_FOR_RETRY;
+    attributes->retry_count = 5;
+    sender->retries_left = 1;
+    assert_contains(why(100), "retry 4 of 5");
+    attributes->timeout = 0;
+    assert_contains(why(100), "its timeout is 0: it waits for ever");
+    /* Nonsense is told as nonsense, and no more. */
+    attributes->timeout = 14;
+    sender->retries_left = 200;
+    assert_contains(why(100), "retry 0 of 5");
+}
+
+static void places_of_a_send(void **state)
+{
+    struct sender *sender = post(4, 2);
+
+    sender->waiting = SENDER_WAITS_FOR_FENCE;
+    fixture_send(&f->qps[0], 1)->opcode = IBV_WR_RDMA_READ;
+    assert_contains(why(100), "waits for the acknowledgement of QP 0x000013; it is in RTS with 0 receives");
+    assert_contains(why(101), "RDMA READ of QP 0x000012 \"fixture\", waits for the response of QP 0x000013");
+    assert_contains(cause(), "and 1 before it has not ended either");
+    assert_contains(
+        why(103),
+        "it is queued behind 1 other, the first of which is wr_id 102 (0x66): it waits behind a fence");
+    assert_contains(why(99), "wr_id 99 (0x63) is unknown");
+}
+
+static void stamps_become_ages(void **state)
+{
+    struct view view = fixture_view();
+
+    post(2, 1);
+    fixture_send(&f->qps[0], 0)->stamp = view.stamp - 3210;
+    fixture_send(&f->qps[0], 1)->stamp = view.stamp - 12;
+    assert_contains(why(100), "was sent 3.2 s ago and waits for the acknowledgement");
+    assert_contains(why(101), "was posted ");
+}
+
+static void where_the_peer_is(void **state)
+{
+    static const struct {
+        enum path_kind kind;
+        int32_t pid;
+        const char *words;
+    } paths[] = {
+        {PATH_GONE, 4711, "process 4711, to which it was sent, is gone"},
+        {PATH_NOBODY, 4711, "process 4711, to which it was sent, is gone"},
+        {PATH_NOBODY, 0, "no process of this host has QP 0x000013"},
+        {PATH_SEARCHED, 0, "no process of this host has QP 0x000013"},
+        {PATH_RING, 4711, "nobody answers: QP 0x000013 of process 4711 drops requests, or does not exist"},
+    };
+
+    for (size_t i = 0; i < array_size(paths); i++) {
+        post(1, 1)->waiting = SENDER_WAITS_FOR_RETRY;
+        f->qps[0].path = (struct path_record){.kind = paths[i].kind, .peer_pid = paths[i].pid};
+        assert_contains(why(100), paths[i].words);
+    }
+    post(1, 0)->waiting = SENDER_WAITS_FOR_LINK;
+    f->qps[0].path.kind = PATH_SEARCHED;
+    assert_contains(why(100), "the process that has QP 0x000013 is being looked for");
+}
+
+static void ended_sends(void **state)
+{
+    struct sender *sender = post(3, 3);
+    struct cq_record *cq = &f->cqs[0];
+
+    sender->completed = 3;
+    fixture_send(&f->qps[0], 0)->flags = 0;
+    *fixture_cqe(cq, 0) = (struct cqe){.wr_id = 101, .qpn = FIXTURE_QPN, .retires = 2, .is_send = CQE_SEND};
+    *fixture_cqe(cq, 1) = (struct cqe){
+        .wr_id = 102, .qpn = FIXTURE_QPN, .retires = 3, .is_send = CQE_SEND, .status = IBV_WC_WR_FLUSH_ERR};
+    cq->produced = 2;
+    assert_contains(why(100), "has ended well, but was posted unsignaled: it makes no completion");
+    assert_contains(why(101),
+                    "has ended with IBV_WC_SUCCESS, and its completion lies in CQ 0 \"fixture\" unpolled");
+    assert_contains(
+        why(102), "has ended with IBV_WC_WR_FLUSH_ERR, and its completion lies in CQ 0 \"fixture\" unpolled, "
+                  "behind 1 other");
+    cq->events.raised = 1;
+    assert_contains(why(101), "its channel has an event that nobody has read");
+    cq->consumed = 2;
+    sender->retired = 3;
+    assert_contains(why(101), "and its completion was polled from CQ 0");
+    assert_contains(why(100), "is unknown");
+    cq->lost = 1;
+    cq->lost_wr_id = 100;
+    cq->lost_qpn = FIXTURE_QPN;
+    cq->lost_ns = FIXTURE_AGO(2000);
+    assert_contains(why(100),
+                    "of QP 0x000012 has ended, and its completion was lost: CQ 0 was full (7 unpolled) 2.");
+}
+
+static void receives(void **state)
+{
+    struct qp_record *qp = &f->qps[0];
+
+    for (uint32_t i = 0; i < 3; i++) {
+        fixture_receive(qp, i)->wr_id = 200 + i;
+        fixture_srq_receive(i)->wr_id = 300 + i;
+    }
+    qp->receive.posted = 3;
+    f->srqs[0].posted = 3;
+    f->srqs[0].users = 2;
+    assert_contains(
+        why(202),
+        "wr_id 202 (0xca), a receive of QP 0x000012 \"fixture\", waits for a message, behind 2 others");
+    assert_contains(
+        why(301), "a receive of SRQ 0 \"fixture\", waits for a message on one of its 2 QPs, behind 1 other");
+    qp->state = IBV_QPS_INIT;
+    assert_contains(why(200), "waits, and its QP takes no message: it is in INIT");
+    qp->receive.taken = 1;
+    f->srqs[0].taken = 1;
+    assert_contains(why(200), "is unknown");
+    qp->srq = 0;
+    qp->receive.from_srq = true;
+    qp->receive.srq_wr_id = 300;
+    assert_contains(why(300), "was taken from SRQ 0 for a message whose rest has not come");
+    fixture_receive(qp, 1)->wr_id = fixture_srq_receive(1)->wr_id = 7;
+    assert_string_equal(why(7), "wr_id 7 is in 2 places");
+}
+
+/* --- busy, blocked, lost
+ * ------------------------------------------------------------------------------------------ */
+
+static const char *busy(enum object_kind kind, uint32_t number)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    assert_true(explain_busy(&view, &out, kind, number));
+    return cause();
+}
+
+static void holders_of_each_kind(void **state)
+{
+    assert_contains(busy(OBJECT_PD, 0),
+                    "ibv_dealloc_pd(PD 0 \"fixture\") fails with EBUSY: 1 MR, 2 QPs, 1 SRQ, 1 WQ and 1 AH "
+                    "still belong to it");
+    assert_contains(busy(OBJECT_CQ, 0),
+                    "ibv_destroy_cq(CQ 0 \"fixture\") fails with EBUSY: 2 QPs still complete into it");
+    assert_contains(busy(OBJECT_CQ, 1), "WQ 0x000014 \"fixture\" still completes into it");
+    assert_contains(busy(OBJECT_QP, 1),
+                    "ibv_destroy_qp(QP 0x000013 \"fixture\") fails with EBUSY: multicast group "
+                    "239.1.2.3 \"fixture\" still has it as a member");
+    assert_contains(busy(OBJECT_CHANNEL, 0), "CQ 0 \"fixture\" still uses it");
+    assert_contains(busy(OBJECT_WQ, 0), "indirection table 0 \"fixture\" still lists it");
+    f->qps[0].srq = 0;
+    assert_contains(busy(OBJECT_SRQ, 0), "QP 0x000012 \"fixture\" still receives from it");
+    f->keys[1] = (struct key_entry){.kind = KEY_WINDOW_TYPE_2, .bound = 1, .rkey = 0x99, .region = 0};
+    assert_contains(busy(OBJECT_MR, 0),
+                    "ibv_dereg_mr(MR of 4096 bytes with lkey 0x4711 \"fixture\") fails with EBUSY: MW "
+                    "with rkey 0x99 is still bound to it");
+    /* Asked after the last user has gone. */
+    f->srqs[1] = f->srqs[0];
+    assert_contains(busy(OBJECT_SRQ, 1), "it was in use, and is not any more");
+    assert_contains(out.text, "at program+0x1000"); /* where it was made */
+}
+
+static const char *blocked(enum object_kind kind, uint32_t number)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    return explain_blocked(&view, &out, kind, number) ? cause() : NULL;
+}
+
+static void accounts_of_each_kind(void **state)
+{
+    const struct event_record unpaid = {.raised = 3,
+                                        .reported = 2,
+                                        .acked = 1,
+                                        .type = IBV_EVENT_SRQ_LIMIT_REACHED,
+                                        .read_by = FIXTURE_THREAD,
+                                        .read_ns = FIXTURE_AGO(1500)};
+
+    assert_null(blocked(OBJECT_QP, 0));
+    f->qps[0].events = f->srqs[0].events = f->wqs[0].events = f->cqs[0].async_events = unpaid;
+    assert_contains(blocked(OBJECT_QP, 0),
+                    "ibv_destroy_qp(QP 0x000012 \"fixture\") waits: IBV_EVENT_SRQ_LIMIT_REACHED was "
+                    "read and never acknowledged (ibv_ack_async_event)");
+    assert_contains(out.text, "read 1.5 s ago by thread 77");
+    assert_contains(blocked(OBJECT_SRQ, 0), "ibv_destroy_srq(");
+    assert_contains(blocked(OBJECT_WQ, 0), "ibv_destroy_wq(");
+    assert_contains(blocked(OBJECT_CQ, 0),
+                    "ibv_destroy_cq(CQ 0 \"fixture\") waits: IBV_EVENT_SRQ_LIMIT_REACHED");
+    f->cqs[0].events = unpaid;
+    f->cqs[0].events.reported = 5;
+    assert_contains(blocked(OBJECT_CQ, 0),
+                    "4 completion events were read and never acknowledged (ibv_ack_cq_events)");
+    f->cqs[1].events.acked = 4;
+    assert_contains(blocked(OBJECT_CQ, 0),
+                    "while CQ 1 \"fixture\" was acknowledged 4 too many: the wrong CQ was acknowledged");
+    f->cqs[1].context = 1; /* of another device: none of its business */
+    assert_null(strstr(blocked(OBJECT_CQ, 0), "too many"));
+    f->qps[0].life.dying_by = FIXTURE_THREAD;
+    f->qps[0].life.dying_ns = FIXTURE_AGO(1000);
+    assert_contains(blocked(OBJECT_QP, 0), "and the thread that read it is the one that waits");
+}
+
+static const char *losses(enum object_kind kind, uint32_t number)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    return explain_losses(&view, &out, kind, number) ? cause() : NULL;
+}
+
+static void losses_of_each_kind(void **state)
+{
+    struct qp_record *qp = &f->qps[0];
+
+    assert_null(losses(OBJECT_QP, 0));
+    assert_null(losses(OBJECT_CQ, 0));
+    assert_null(losses(OBJECT_SRQ, 0));
+    post(3, 1);
+    fixture_send(qp, 2)->wr_id = 200;
+    qp->receive.posted = 2;
+    qp->events.raised = 1;
+    *fixture_cqe(&f->cqs[0], 0) = (struct cqe){.wr_id = 9, .qpn = FIXTURE_QPN};
+    *fixture_cqe(&f->cqs[0], 1) = (struct cqe){.wr_id = 10, .qpn = FIXTURE_QPN, .is_send = CQE_PURGED};
+    *fixture_cqe(&f->cqs[0], 2) = (struct cqe){.wr_id = 11, .qpn = FIXTURE_PEER};
+    f->cqs[0].produced = 3;
+    assert_contains(losses(OBJECT_QP, 0),
+                    "ibv_destroy_qp(QP 0x000012 \"fixture\") threw away 3 sends that had not ended, 1 "
+                    "unpolled completion, 2 unused receives, 1 unread event (it was in RTS)");
+    assert_contains(out.text, "sends that had not ended: wr_id 100, 101, 200\n");
+    f->cqs[0].armed = CQ_ARMED_ANY;
+    assert_contains(losses(OBJECT_CQ, 0),
+                    "ibv_destroy_cq(CQ 0 \"fixture\") threw away 2 unpolled completions, a requested "
+                    "notification");
+    f->srqs[0].posted = 5;
+    f->srqs[0].limit = 2;
+    for (uint32_t i = 0; i < 5; i++)
+        fixture_srq_receive(i)->wr_id = 60 + i;
+    assert_contains(losses(OBJECT_SRQ, 0), "threw away 5 unused receives, an armed limit of 2");
+    assert_contains(out.text, "wr_id 60..64\n");
+    f->wqs[0].receive.posted = 1;
+    assert_contains(losses(OBJECT_WQ, 0),
+                    "ibv_destroy_wq(WQ 0x000014 \"fixture\") threw away 1 unused receive");
+}
+
+static void an_mr_that_work_requests_name(void **state)
+{
+    struct view view = fixture_view();
+    struct wqe_sge sge = {.address = 0x10000, .length = 8, .lkey = FIXTURE_LKEY};
+
+    assert_false(explain_in_use(&view, &out, 0));
+    post(1, 0);
+    fixture_send(&f->qps[0], 0)->num_sge = 1;
+    memcpy(fixture_send(&f->qps[0], 0) + 1, &sge, sizeof(sge));
+    fixture_receive(&f->qps[1], 0)->num_sge = 1;
+    fixture_receive(&f->qps[1], 0)->sge[0] = sge;
+    f->qps[1].receive.posted = 1;
+    view = fixture_view();
+    assert_true(explain_in_use(&view, &out, 0));
+    assert_contains(cause(),
+                    "2 work requests that are not finished still name it, in the send queue of QP 0x000012 "
+                    "\"fixture\" and 1 more queue");
+}
+
+static void leaks(void **state)
+{
+    struct view view = fixture_view();
+
+    assert_true(explain_leaks(&view, &out, NO_OBJECT));
+    assert_contains(
+        cause(),
+        "the process ends with 1 PD, 1 MR, 2 CQs, 1 channel, 2 QPs, 1 SRQ, 1 WQ, 1 indirection table and "
+        "1 AH not destroyed, 1 device not closed");
+    /* What a closed context left was told when it was closed. */
+    f->items[0].state = OBJECT_DYING;
+    view = fixture_view();
+    out.length = 0;
+    assert_false(explain_leaks(&view, &out, NO_OBJECT));
+    assert_true(explain_leaks(&view, &out, 0));
+    assert_contains(out.text, "ibv_close_device(context 0 of softhca0 \"fixture\") leaves");
+}
+
+/* --- views
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void a_view_refuses_what_it_cannot_trust(void **state)
+{
+    struct view view;
+
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), 0);
+    assert_int_equal(view_open(&view, f->base, sizeof(struct segment_header) - 1, -1, 0), -EPROTO);
+    f->header->total_size = f->size + 1;
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), -EPROTO);
+    f->header->total_size = f->size;
+    f->header->version++;
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), -EPROTONOSUPPORT);
+    f->header->version--;
+    f->header->qps.count = LIMIT_QP + 1;
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), -EPROTO);
+    f->header->qps.count = 4;
+    f->header->qps.offset = UINT64_MAX - 8;
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), -EPROTO);
+    f->header->qps.offset = f->size - 8;
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), -EPROTO);
+    f->header->magic++;
+    assert_int_equal(view_open(&view, f->base, f->size, -1, 0), -EPROTO);
+}
+
+static void foreign_text_is_made_printable(void **state)
+{
+    struct view view;
+
+    memcpy(f->header->program, "\033[31m\"\\", 8);
+    memset(f->cqs[0].life.name, 'x', NAME_BYTES);
+    view = fixture_view();
+    explain_list(&view, &out, true);
+    assert_contains(out.text, "?[31m\"\\");
+    assert_contains(out.text, "CQ 0 \"xxxxxxxxxxxxxxxx\"");
+    out_fini(&out);
+    out_init(&out, true, SIZE_MAX);
+    explain_list(&view, &out, true);
+    assert_contains(out.text, "\"program\":\"?[31m\\\"\\\\\"");
+}
+
+static void what_is_too_long_is_cut(void **state)
+{
+    struct view view = fixture_view();
+
+    out_init(&out, false, 300);
+    explain_list(&view, &out, true);
+    assert_true(out.cut);
+    assert_in_range(strlen(out.text), 1, 300);
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end_test)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(reasons_of_the_sender),
+        TEST(retries_are_counted),
+        TEST(places_of_a_send),
+        TEST(stamps_become_ages),
+        TEST(where_the_peer_is),
+        TEST(ended_sends),
+        TEST(receives),
+        TEST(holders_of_each_kind),
+        TEST(accounts_of_each_kind),
+        TEST(losses_of_each_kind),
+        TEST(an_mr_that_work_requests_name),
+        TEST(leaks),
+        TEST(a_view_refuses_what_it_cannot_trust),
+        TEST(foreign_text_is_made_printable),
+        TEST(what_is_too_long_is_cut),
+    };
+
+    return run_unit_tests("explain", tests);
+}
