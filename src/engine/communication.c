@@ -18,7 +18,7 @@
 /* Programs tell their peers the port that rdma_bind_addr() gave them before they listen, and on one host the
  * peer may be quicker. So a request waits for rdma_listen(); when it is repeated in vain, nobody listens. */
 #define PREMATURE_MAX 64
-#define LISTEN_WITHIN (500 * NS_PER_MS)
+#define LISTEN_WITHIN (2 * NS_PER_S)
 
 struct premature {
     struct list node;
@@ -321,6 +321,11 @@ static void call_request_taken(struct communication *communication)
     leave();
 }
 
+static void call_keep_open(struct ibv_context *verbs)
+{
+    context_keep(context_of(verbs));
+}
+
 static uint16_t call_port_take(void)
 {
     uint16_t port;
@@ -484,6 +489,7 @@ const struct communication_calls communication_calls = {
     .port_take = call_port_take,
     .port_return = call_port_return,
     .port_propose = call_port_propose,
+    .keep_open = call_keep_open,
     .announce_multicast = engine_announce_multicast,
     .create = call_create,
     .close = call_close,

@@ -14,6 +14,7 @@
 
 #include "cm/cm.h"
 
+struct ibv_context;
 struct communication; /* one end of a connection, or of the resolution of a datagram service */
 struct service;       /* a service id at an address, held by this process */
 
@@ -60,6 +61,8 @@ struct communication_calls {
     /* A port of the ephemeral range, of which nothing is known. */
     uint16_t (*port_propose)(void);
 
+    /* The context stays open to the end of the process: no leak of the program's. */
+    void (*keep_open)(struct ibv_context *verbs);
     /* Before datagrams are sent to a group that no QP is attached to: so that the first finds all members.
      * May sleep, bounded. */
     void (*announce_multicast)(void);

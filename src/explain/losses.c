@@ -288,7 +288,8 @@ static bool note_context(const struct view *view, const struct object *object, v
     if (object->dying || object->number >= sizeof(leaks->open) * 8)
         return true;
     leaks->open[object->number / 64] |= 1ull << (object->number % 64);
-    listed_add(&leaks->contexts, object);
+    if (!object->item.users) /* kept: not the program's */
+        listed_add(&leaks->contexts, object);
     return true;
 }
 

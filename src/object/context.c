@@ -70,6 +70,12 @@ free_context:
     return error;
 }
 
+void context_keep(struct context *context)
+{
+    if (context->item != NO_OBJECT)
+        atomic_store_explicit(&segment_item(context->item)->users, 1, memory_order_relaxed);
+}
+
 void context_close(struct context *context)
 {
     bool inherited = context_is_inherited(context);

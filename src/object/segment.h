@@ -159,7 +159,7 @@ struct item_record {
     uint32_t number; /* contexts and channels: by which others name it */
     uint32_t context;
     uint32_t parent;        /* PD of an AH, QP number of an attachment */
-    _Atomic uint32_t users; /* of a channel: CQs */
+    _Atomic uint32_t users; /* of a channel: CQs; of a context: 1 if librdmacm keeps it open to the end */
     union {
         uint8_t gid[16]; /* destination of an AH, group of an attachment */
         char device[16]; /* of a context; may lack its end */

@@ -14,6 +14,7 @@ trap 'rm -rf "$work"' EXIT
 # Headers of libraries that are the same for every processor.
 mkdir "$work/include"
 ln -s /usr/include/infiniband "$work/include/infiniband"
+ln -s /usr/include/rdma "$work/include/rdma"
 ln -s /usr/include/libdeflate.h "$work/include/libdeflate.h"
 sources=$(find "$root/src" "$root/abi" -name '*.c' ! -name icrc.c) # libdeflate is there for this machine only
 $cc -std=gnu11 -O2 -Wall -Werror -D_GNU_SOURCE -DSOFTHCA_VERSION='"smoke"' -I"$root/src" -I"$work/include" -static \

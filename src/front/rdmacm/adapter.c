@@ -48,6 +48,7 @@ static int open_adapter(struct ibv_device *device)
         ibv_close_device(adapter->verbs);
         return error;
     }
+    calls->keep_open(adapter->verbs);
     adapter->guid = be64toh(ibv_get_device_guid(device));
     adapter->responder_resources = (uint8_t)min_of(attributes.max_qp_rd_atom, UINT8_MAX);
     adapter->initiator_depth = (uint8_t)min_of(attributes.max_qp_init_rd_atom, UINT8_MAX);

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/lock.h"
@@ -222,10 +223,10 @@ void events_move(struct id *id, struct rdma_event_channel *to)
 /* events_lock held. */
 static void report(struct event *event)
 {
-    if (event->multicast)
-        event->multicast->reported++;
-    else
-        event->account->reported++;
+    uint32_t *reported = event->multicast ? &event->multicast->reported : &event->account->reported;
+
+    __atomic_store_n(reported, *reported + 1, __ATOMIC_RELAXED);
+    list_push_back(&event->account->unacknowledged, &event->node);
     if (event->child)
         event->child->listener = NULL;
 }
@@ -261,8 +262,10 @@ void event_transfer(struct event *event, struct id *to)
 {
     lock_acquire(&events_lock);
     event->account->reported--;
+    list_remove(&event->node);
     event->account = to;
     to->reported++;
+    list_push_back(&to->unacknowledged, &event->node);
     lock_release(&events_lock);
 }
 
@@ -273,6 +276,9 @@ static void acknowledge(struct event *event)
 {
     struct id *id = event->account;
 
+    lock_acquire(&events_lock);
+    list_remove(&event->node);
+    lock_release(&events_lock);
     pthread_mutex_lock(&id->mutex);
     if (event->multicast)
         event->multicast->acknowledged++;
@@ -282,27 +288,65 @@ static void acknowledge(struct event *event)
     pthread_mutex_unlock(&id->mutex);
 }
 
-static void settle(struct id *id, const uint32_t *reported, const uint32_t *acknowledged)
+/* For people: what the call waits for. */
+static void explain_waiting(struct id *id, const char *call)
 {
-    uint32_t expected;
+    enum rdma_cm_event_type type = RDMA_CM_EVENT_TIMEWAIT_EXIT;
+    unsigned count = 0;
 
     lock_acquire(&events_lock);
-    expected = *reported;
+    list_for_each (node, &id->unacknowledged) {
+        if (count++ == 0)
+            type = list_entry(node, struct event, node)->public.event;
+    }
     lock_release(&events_lock);
-    pthread_mutex_lock(&id->mutex);
-    while ((int32_t)(*acknowledged - expected) < 0)
-        pthread_cond_wait(&id->cond, &id->mutex);
-    pthread_mutex_unlock(&id->mutex);
+    if (count)
+        log_warn(
+            "%s of the id with port %u waits for rdma_ack_cm_event(): %s was read and not acknowledged%s",
+            call, address_port(id_source(id)), rdma_event_str(type),
+            count > 1 ? ", and others after it" : "");
 }
 
-void events_settle(struct id *id)
+static void unlock(void *mutex)
 {
-    settle(id, &id->reported, &id->acknowledged);
+    pthread_mutex_unlock(mutex);
+}
+
+/* False: the deadline has passed (NULL: there is none). Waiting is a cancellation point. */
+static bool wait_until_equal(struct id *id, const uint32_t *reported, const uint32_t *acknowledged,
+                             const struct timespec *deadline)
+{
+    int error = 0;
+
+    pthread_mutex_lock(&id->mutex);
+    pthread_cleanup_push(unlock, &id->mutex);
+    while ((int32_t)(*acknowledged - __atomic_load_n(reported, __ATOMIC_RELAXED)) < 0 && error != ETIMEDOUT)
+        error = deadline ? pthread_cond_clockwait(&id->cond, &id->mutex, CLOCK_MONOTONIC, deadline)
+                         : pthread_cond_wait(&id->cond, &id->mutex);
+    pthread_cleanup_pop(1);
+    return error != ETIMEDOUT;
+}
+
+static void settle(struct id *id, const uint32_t *reported, const uint32_t *acknowledged, const char *call)
+{
+    struct timespec deadline;
+
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec++;
+    if (wait_until_equal(id, reported, acknowledged, &deadline))
+        return;
+    explain_waiting(id, call);
+    wait_until_equal(id, reported, acknowledged, NULL);
+}
+
+void events_settle(struct id *id, const char *call)
+{
+    settle(id, &id->reported, &id->acknowledged, call);
 }
 
 void multicast_settle(struct id *id, struct multicast *multicast)
 {
-    settle(id, &multicast->reported, &multicast->acknowledged);
+    settle(id, &multicast->reported, &multicast->acknowledged, "rdma_leave_multicast()");
 }
 
 RDMACM_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *public)

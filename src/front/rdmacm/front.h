@@ -135,8 +135,8 @@ int event_raise(struct id *id, enum rdma_cm_event_type type, int status);
 void events_take(struct id *id, struct list *ret_events);
 /* Takes the unread event of a group out, and forgets it. */
 void events_drop_multicast(struct id *id, const struct multicast *multicast);
-/* Waits until all events that were handed out are acknowledged. */
-void events_settle(struct id *id);
+/* Waits until all events that were handed out are acknowledged. call: who waits, for messages. */
+void events_settle(struct id *id, const char *call);
 void multicast_settle(struct id *id, struct multicast *multicast);
 /* Moves an id and its unread events. */
 void events_move(struct id *id, struct rdma_event_channel *to);
@@ -187,8 +187,9 @@ struct id {
     struct list multicasts;
     struct id *listener; /* of a child that was not handed out yet; events_lock */
     struct list orphan;  /* such a child, when its listener goes */
-    /* Events that were handed out (events_lock), and of those the acknowledged ones (mutex). */
+    /* Events that were handed out, and of those the acknowledged ones (mutex). */
     uint32_t reported, acknowledged;
+    struct list unacknowledged; /* struct event.node; events_lock */
     pthread_mutex_t mutex;
     pthread_cond_t cond;
 };

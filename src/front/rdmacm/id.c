@@ -20,6 +20,7 @@ struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_p
     id->qkey = RDMA_UDP_QKEY;
     id_enter(id, ID_IDLE);
     list_init(&id->multicasts);
+    list_init(&id->unacknowledged);
     pthread_mutex_init(&id->mutex, NULL);
     pthread_cond_init(&id->cond, NULL);
     return id;
@@ -182,7 +183,7 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
         public->event = NULL;
     }
     multicast_leave_all(id);
-    events_settle(id);
+    events_settle(id, "rdma_destroy_id()");
     id_free(id);
     return 0;
 }
@@ -211,7 +212,7 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
     if (id->synchronous)
         channel_free(old);
     id->synchronous = own != NULL;
-    events_settle(id);
+    events_settle(id, "rdma_migrate_id()");
     return 0;
 }
 
