@@ -99,5 +99,8 @@ uint64_t place_lingering_bytes(unsigned arena);
 
 /* --- peer.c --- */
 void views_after_fork_in_child(void);
+/* A process may be its own peer: is this a view, and not memory of the program's? Takes a lock below
+ * mapped_lock. */
+bool is_view(uint64_t address);
 
 #endif

@@ -33,6 +33,7 @@ struct mapped_file {
 };
 
 struct mapped_view {
+    struct list all;
     struct list node; /* of its file */
     struct list idle; /* of those without users; linked only then */
     struct mapped_file *file;
@@ -42,6 +43,7 @@ struct mapped_view {
 };
 
 static struct lock views_lock = LOCK_INIT; /* below mapped_lock; the keeper may be called with it held */
+static struct list all_views = {&all_views, &all_views};
 static struct list idle_views = {&idle_views, &idle_views}; /* least lately used first */
 static unsigned idle_count, view_count;
 
@@ -170,6 +172,7 @@ struct mapped_file *mapped_file_accept(int fd, const struct mapped_file_descript
 static void view_free(struct mapped_view *view)
 {
     list_remove(&view->node);
+    list_remove(&view->all);
     if (list_linked(&view->idle)) {
         list_remove(&view->idle);
         idle_count--;
@@ -277,6 +280,7 @@ static struct mapped_view *new_view(struct mapped_file *file, uint64_t offset, u
     view->address = request.address;
     list_init(&view->idle);
     list_push_back(&file->views, &view->node);
+    list_push_back(&all_views, &view->all);
     view_count++;
     return view;
 }
@@ -323,10 +327,25 @@ void *mapped_view_address(const struct mapped_view *view, uint64_t offset)
     return view->address + (offset - view->offset);
 }
 
+bool is_view(uint64_t address)
+{
+    bool found = false;
+
+    lock_acquire(&views_lock);
+    list_for_each (node, &all_views) {
+        const struct mapped_view *view = list_entry(node, struct mapped_view, all);
+
+        found |= address - (uintptr_t)view->address < view->length;
+    }
+    lock_release(&views_lock);
+    return found;
+}
+
 /* The mappings are not in the child (MADV_DONTFORK); whoever has the handles must not use them any more. */
 void views_after_fork_in_child(void)
 {
     lock_init(&views_lock);
+    list_init(&all_views);
     list_init(&idle_views);
     idle_count = view_count = 0;
 }

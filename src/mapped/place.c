@@ -175,7 +175,8 @@ static void release_moved(unsigned arena, const struct extent *extent, uint64_t 
         uint64_t first = max_of(mapping.offset, start);
         uint64_t last = min_of(mapping.offset + (mapping.end - mapping.start), end);
 
-        if (!mapping_is_arena(&mapping, arena) || first >= last)
+        if (!mapping_is_arena(&mapping, arena) || first >= last ||
+            is_view(mapping.start + (first - mapping.offset)))
             continue;
         struct switch_out request = {.address = mapping.start + (first - mapping.offset),
                                      .length = last - first,
@@ -207,7 +208,8 @@ static uint64_t next_in_place(unsigned arena, const struct extent *extent, uint6
         uint64_t address = max_of((uint64_t)mapping.start, (uint64_t)next);
         uint64_t offset = extent->start + (address - home);
 
-        if (mapping_is_arena(&mapping, arena) && mapping.offset + (address - mapping.start) == offset)
+        if (mapping_is_arena(&mapping, arena) && mapping.offset + (address - mapping.start) == offset &&
+            !is_view(address))
             found = offset;
     }
     maps_close(&maps);
@@ -228,7 +230,10 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
                                      .locked_by_program = extent->locked_by_program,
                                      .alone = alone};
 
-        keeper_call(switch_out_call, &request);
+        if (is_view(request.address)) /* the program moved it, and our own view took its place */
+            request.error = -ESTALE;
+        else
+            keeper_call(switch_out_call, &request);
         at += request.done;
         if (request.error == -ESTALE) {
             uint64_t next = next_in_place(arena, extent, at);

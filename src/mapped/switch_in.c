@@ -97,6 +97,9 @@ static int switch_chunk(struct job *job, size_t length)
         if (!job->move_aside)
             error = window_protect(target, length);
     }
+    /* The kernel (6.18) loses count of locked pages that it moves away from a mapping which stays. */
+    if (job->lock_after)
+        sys_munlock((void *)target, length);
     if (!error && job->move_aside) {
         error = move_pages_over(target, length, aside);
         moved = !error;
@@ -112,6 +115,8 @@ static int switch_chunk(struct job *job, size_t length)
     if (error) {
         if (moved)
             move_over(aside, job->move_aside ? length : page_size(), target);
+        if (job->lock_after)
+            sys_mlock((void *)target, length, MLOCK_ONFAULT);
         if (!job->alone)
             window_disarm(target, length);
         punch(job->fd, job->offset + job->done, length);
@@ -122,10 +127,8 @@ static int switch_chunk(struct job *job, size_t length)
     if (job->lock_after)
         sys_mlock((void *)target, length, MLOCK_ONFAULT);
     populate(target);
-    if (moved) {
-        sys_munlock((void *)aside, length);
-        sys_madvise((void *)aside, length, MADV_DONTNEED);
-    }
+    if (moved)
+        sys_madvise((void *)aside, job->move_aside ? length : page_size(), MADV_DONTNEED);
     return 0;
 }
 
