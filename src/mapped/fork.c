@@ -74,6 +74,7 @@ static void free_all(struct extents *set)
 
 void mapped_fork_child(void)
 {
+    sys_forget_thread();
     for_each_live(arena, extent)
     {
         size_t length = extent_length(extent);

@@ -34,7 +34,7 @@
 #define LOWEST_FD 16
 
 struct keeper keeper;
-unsigned keeper_limits;
+unsigned keeper_limits, keeper_fail_in;
 
 enum state { IDLE, ASKED, ANSWERED };
 

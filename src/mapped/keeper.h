@@ -31,6 +31,8 @@ extern struct keeper keeper;
 /* For tests: as if the kernel allowed less. Before the first keeper_start(). */
 enum keeper_limits { KEEPER_NO_UFFD = 1, KEEPER_USER_MODE = 2, KEEPER_NO_SHARED_PROTECT = 4 };
 extern unsigned keeper_limits;
+/* And: the so-manieth step of a switch from now on fails; 0: none does. */
+extern unsigned keeper_fail_in;
 
 /* 0 or -errno; what failed once is not tried again. */
 int keeper_start(void);

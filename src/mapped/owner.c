@@ -60,16 +60,14 @@ static enum mapped_reason add_private(struct adding *adding, const struct mappin
                                       uint64_t end, uint64_t *ret_done)
 {
     unsigned arena = wanted_arena(adding);
-    enum mapped_reason reason = may_switch(adding);
-    bool locked;
+    bool locked = is_locked(start);
+    enum mapped_reason reason = allowed_by_budget(end - start, locked);
     uint64_t offset;
 
-    if (reason != MAPPED_YES)
-        return reason;
-    if (touches_thread(mapping, start, end))
-        return MAPPED_STACK;
-    locked = is_locked(start);
-    reason = allowed_by_budget(end - start, locked);
+    if (reason == MAPPED_YES)
+        reason = may_switch(adding);
+    if (reason == MAPPED_YES && touches_thread(mapping, start, end))
+        reason = MAPPED_STACK;
     if (reason == MAPPED_YES)
         reason = place_in(start, end, arena, locked, adding->alone, ret_done, &offset);
     /* There is room for the piece: it was made before. */

@@ -59,8 +59,10 @@ static size_t next_chunk(const struct job *job)
 static int copy_populated(const struct job *job, uintptr_t source, size_t length)
 {
     size_t at = 0, start, part;
-    int error = pages_read(source, length);
+    int error = window_step();
 
+    if (!error)
+        error = pages_read(source, length);
     if (error)
         return error;
     if (pages_guarded())
@@ -136,12 +138,13 @@ static int switch_chunk(struct job *job, size_t length)
  * origin. */
 static int grow_shadow(struct job *job)
 {
-    void *grown;
-    int error = 0;
+    void *grown = NULL;
+    int error = window_step();
 
     unmap(job->shadow + page_size(), job->length - page_size());
-    grown = sys_mremap((void *)job->shadow, page_size(), job->length, 0, NULL, NULL);
-    if (!grown) /* somebody was quicker */
+    if (!error)
+        grown = sys_mremap((void *)job->shadow, page_size(), job->length, 0, NULL, NULL);
+    if (!grown && !error) /* somebody was quicker */
         grown = sys_mremap((void *)job->shadow, page_size(), job->length, MREMAP_MAYMOVE, NULL, &error);
     if (!grown) {
         job->length = page_size();

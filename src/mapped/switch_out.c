@@ -58,6 +58,10 @@ static int copy_part(const struct job *job, size_t start, size_t length)
 {
     static char buffer[1 << 16];
     off_t from = (off_t)(job->offset + job->done + start);
+    int error = window_step();
+
+    if (error)
+        return error;
 
     if (job->private) {
         ssize_t copied = sys_pread(job->fd, (void *)(job->source + job->done + start), length, from);

@@ -29,6 +29,11 @@ size_t page_size(void)
     return size;
 }
 
+int window_step(void)
+{
+    return keeper_fail_in && --keeper_fail_in == 0 ? -ENOMEM : 0;
+}
+
 /* --- what is there ----------------------------------------------------------------------------------- */
 
 #define PAGE_PRESENT (1ull << 63)
@@ -129,17 +134,22 @@ int window_arm(uintptr_t address, size_t length, bool shared)
         request.mode |= keeper.uffd_full ? 0 : UFFDIO_REGISTER_MODE_WP;
     else
         request.mode |= keeper.can_protect ? UFFDIO_REGISTER_MODE_WP : UFFDIO_REGISTER_MODE_MINOR;
-    return sys_ioctl(keeper.uffd, UFFDIO_REGISTER, &request);
+    int error = window_step();
+
+    return error ? error : sys_ioctl(keeper.uffd, UFFDIO_REGISTER, &request);
 }
 
 int window_protect(uintptr_t address, size_t length)
 {
     struct uffdio_writeprotect request = {.range = {address, length}, .mode = UFFDIO_WRITEPROTECT_MODE_WP};
-    int error;
+    int error = window_step();
 
-    do {
+    while (!error) {
         error = sys_ioctl(keeper.uffd, UFFDIO_WRITEPROTECT, &request);
-    } while (error == -EAGAIN);
+        if (error != -EAGAIN)
+            break;
+        error = 0;
+    }
     return error;
 }
 
@@ -191,18 +201,20 @@ bool mapped_disturbed(uint32_t epoch_before)
 
 int move_over(uintptr_t from, size_t length, uintptr_t to)
 {
-    int error = 0;
+    int error = window_step();
 
-    sys_mremap((void *)from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)to, &error);
+    if (!error)
+        sys_mremap((void *)from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)to, &error);
     return error;
 }
 
 int move_pages_over(uintptr_t from, size_t length, uintptr_t to)
 {
-    int error = 0;
+    int error = window_step();
 
-    sys_mremap((void *)from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (void *)to,
-               &error);
+    if (!error)
+        sys_mremap((void *)from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, (void *)to,
+                   &error);
     return error;
 }
 

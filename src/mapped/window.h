@@ -17,6 +17,9 @@
 /* What is not populated takes no copying. */
 #define SPARSE_CHUNK ((size_t)64 << 20)
 
+/* What every step of a switch begins with: 0, or the error that a test asked for. */
+int window_step(void);
+
 /* Pages of a range that hold something, as the kernel's page table says. One range at a time. */
 int pages_read(uintptr_t address, size_t length);
 /* From *at on: false when there is no more. Both are relative to the start of the range. */

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/maps.h"
@@ -28,7 +29,7 @@ static enum way way_wanted(void)
     return WAY_USER;
 }
 
-enum way begin(uint64_t bytes)
+static enum way limit_to_way(void)
 {
     static const unsigned limits[] = {
         [WAY_FULL] = 0,
@@ -37,19 +38,66 @@ enum way begin(uint64_t bytes)
         [WAY_ALONE] = KEEPER_NO_UFFD,
     };
     enum way way = way_wanted();
-    struct mapped_means means;
 
     keeper_limits = limits[way];
+    return way;
+}
+
+/* NULL: the machine allows it. */
+static const char *why_not(enum way way, const struct mapped_means *means)
+{
+    if (means->reason != MAPPED_YES)
+        return mapped_reason_text(means->reason);
+    if (way == WAY_FULL && !means->system_calls_wait)
+        return "the full userfaultfd takes privileges or vm.unprivileged_userfaultfd=1";
+    if (way != WAY_ALONE && means->single_thread)
+        return "userfaultfd is not allowed here";
+    return NULL;
+}
+
+enum way begin(uint64_t bytes)
+{
+    enum way way = limit_to_way();
+    struct mapped_means means;
+    const char *reason;
+
     mapped_probe(&means);
-    if (means.reason != MAPPED_YES)
-        skip_because("memory cannot be switched here: %s", mapped_reason_text(means.reason));
-    if (way == WAY_FULL && !means.system_calls_wait)
-        skip_because("the full userfaultfd takes privileges or vm.unprivileged_userfaultfd=1");
-    if (way != WAY_ALONE && means.single_thread)
-        skip_because("userfaultfd is not allowed here");
+    reason = why_not(way, &means);
+    if (reason)
+        skip_because("%s", reason);
     if (means.lock_limit < bytes)
         skip_because("RLIMIT_MEMLOCK allows less than %llu KiB", (unsigned long long)bytes / 1024 * 2);
     return way;
+}
+
+/* In a child, so that each test starts with nothing. */
+static int say_why_not(void)
+{
+    enum way way = limit_to_way();
+    struct mapped_means means;
+    const char *reason;
+
+    mapped_probe(&means);
+    reason = why_not(way, &means);
+    if (reason)
+        printf("1..0 # SKIP %s\n", reason);
+    fflush(stdout);
+    return reason != NULL;
+}
+
+int run_mapped(const struct test *tests, size_t count, int argc, char **argv)
+{
+    int status = 0;
+    pid_t child;
+
+    fflush(stdout);
+    child = fork();
+    if (child == 0)
+        _exit(say_why_not());
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 1)
+        return 0;
+    return run_topic(tests, count, argc, argv);
 }
 
 char *map_with(size_t length, int protection, int flags)

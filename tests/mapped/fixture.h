@@ -26,6 +26,8 @@ enum way {
 /* The first thing in a test that switches memory. Skips the test where the machine does not allow the way, or
  * does not allow `bytes` to be locked. */
 enum way begin(uint64_t bytes);
+/* run_topic(), or one skip for all where the machine does not allow the way. */
+int run_mapped(const struct test *tests, size_t count, int argc, char **argv);
 
 char *map(size_t length); /* private, anonymous, writable */
 char *map_with(size_t length, int protection, int flags);

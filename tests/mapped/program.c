@@ -565,5 +565,5 @@ int main(int argc, char **argv)
         TEST_WITH(many_register_at_once, .fars = 0, .seconds = 600),
     };
 
-    return run_topic(tests, COUNT(tests), argc, argv);
+    return run_mapped(tests, COUNT(tests), argc, argv);
 }

@@ -389,5 +389,5 @@ int main(int argc, char **argv)
         TEST_WITH(moving_leaves_an_orphan, .fars = 0),
     };
 
-    return run_topic(tests, COUNT(tests), argc, argv);
+    return run_mapped(tests, COUNT(tests), argc, argv);
 }
