@@ -165,7 +165,7 @@ void window_number(struct transport_qp *qp, struct send_wqe *wqe)
     struct sender *sender = &qp->record->sender;
 
     if (wqe->opcode == IBV_WR_RDMA_READ) {
-        uint32_t share = most(qp) / qp->record->attributes.max_rd_atomic;
+        uint32_t share = most(qp) / (uint32_t)qp->record->attributes.max_rd_atomic;
         uint32_t ask = min_of(share, (uint32_t)sender->window);
 
         wqe->ask = (uint16_t)power_of_two_below(min_of(max_of(ask, ASK_LEAST), ASK_MOST));

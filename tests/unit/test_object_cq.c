@@ -681,9 +681,11 @@ static void one_producer_one_consumer(void **state)
     drop(cq, NULL);
 }
 
+enum consumption { POLLS, OPENS_WINDOWS, RESIZES };
+
 struct consumer {
     struct cq *cq;
-    enum { POLLS, OPENS_WINDOWS, RESIZES } how;
+    enum consumption how;
     atomic_bool stop;
 };
 
@@ -708,7 +710,7 @@ static void *consume(void *argument)
 /* Neither does the producer take a CQ for full that holds only the dead, nor does it wait for ever. */
 static void dead_completions_take_no_room_whatever_consumers_do(void **state)
 {
-    for (int how = POLLS; how <= RESIZES; how++) {
+    for (enum consumption how = POLLS; how <= RESIZES; how++) {
         struct consumer consumer = {.cq = make_cq(7, NULL), .how = how};
         pthread_t thread;
 
