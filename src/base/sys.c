@@ -7,6 +7,7 @@
 #include <linux/falloc.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -179,6 +180,22 @@ ssize_t sys_send(int fd, const void *data, size_t length, int flags)
     int saved = errno;
 
     return value_or_error(syscall(SYS_sendto, fd, data, length, flags, NULL, 0L), saved);
+}
+
+int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count)
+{
+    int saved = errno;
+
+    return (int)value_or_error(syscall(SYS_sendmmsg, fd, messages, (long)count, MSG_DONTWAIT | MSG_NOSIGNAL),
+                               saved);
+}
+
+int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count)
+{
+    int saved = errno;
+
+    return (int)value_or_error(
+        syscall(SYS_recvmmsg, fd, messages, (long)count, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL), saved);
 }
 
 int sys_poll_now(struct pollfd *watched, unsigned count)

@@ -50,6 +50,10 @@ ssize_t sys_pwrite(int fd, const void *data, size_t length, off_t offset);
 off_t sys_lseek(int fd, off_t offset, int whence);
 int sys_ioctl(int fd, unsigned long request, void *argument);
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
+struct mmsghdr;
+/* How many datagrams were taken or given. Neither waits. */
+int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count);
+int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count);
 struct pollfd;
 /* Does not wait. */
 int sys_poll_now(struct pollfd *watched, unsigned count);

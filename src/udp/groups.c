@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Multicast groups that this process listens to. A member of the port has a socket for each; for a guest the
+ * warden has it. The kernel tells the network (IGMP, MLD). */
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "udp/internal.h"
+#include "udp/letter.h"
+
+#define PATIENCE (5 * NS_PER_S)
+
+struct group {
+    struct list node;
+    uint8_t gid[16];
+    uint32_t ifindex;
+    unsigned users; /* 0: to be left */
+    struct reader reader;
+    bool is_told;    /* to the warden of now, with */
+    uint32_t serial; /* of this letter */
+    int result;      /* 0: joined; -EINPROGRESS; else why not */
+};
+
+static struct lock groups_lock = LOCK_INIT; /* guards all below; receive_lock is below it */
+static struct list groups = {&groups, &groups};
+static _Atomic uint32_t results; /* futex: counts changes of `result` */
+
+static struct group *find(const uint8_t gid[16], uint32_t ifindex)
+{
+    list_for_each (node, &groups) {
+        struct group *group = list_entry(node, struct group, node);
+
+        if (group->ifindex == ifindex && memcmp(group->gid, gid, sizeof(group->gid)) == 0)
+            return group;
+    }
+    return NULL;
+}
+
+/* --- helper thread ------------------------------------------------------------------------------- */
+
+static void settle(struct group *group, int result)
+{
+    if (group->result == result)
+        return;
+    group->result = result;
+    if (result != 0 && result != -EINPROGRESS)
+        log_error("a multicast group of interface %u cannot be joined: %s", group->ifindex,
+                  strerror(-result));
+    atomic_fetch_add_explicit(&results, 1, memory_order_release);
+    sys_futex((uint32_t *)&results, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
+}
+
+static int open_socket(struct group *group)
+{
+    int fd = socket_join(group->gid, group->ifindex), error;
+
+    if (fd < 0)
+        return fd;
+    group->reader = (struct reader){.source.fd = fd, .is_group = true, .hand_to = -1};
+    error = reader_add(&group->reader);
+    if (error) {
+        group->reader.source.fd = -1;
+        fd_close(fd);
+    }
+    return error;
+}
+
+static void tell_warden(struct group *group, int upstream, uint32_t *serial)
+{
+    struct letter letter = {
+        .magic = LETTER_MAGIC,
+        .version = LETTER_VERSION,
+        .type = LETTER_CALL,
+        .serial = ++*serial,
+        .flags = group->users ? LETTER_JOIN : LETTER_LEAVE,
+        .ifindex = group->ifindex,
+    };
+
+    memcpy(letter.group, group->gid, sizeof(letter.group));
+    group->is_told = letter_send(upstream, &letter, NULL, 0) == 0;
+    group->serial = *serial;
+}
+
+static void leave(struct group *group, enum groups_way way, int upstream, uint32_t *serial)
+{
+    reader_remove(&group->reader);
+    if (way == GROUPS_BY_WARDEN && group->is_told)
+        tell_warden(group, upstream, serial);
+    list_remove(&group->node);
+    free(group);
+}
+
+static void join(struct group *group, enum groups_way way, int upstream, uint32_t *serial,
+                 uint32_t acknowledged)
+{
+    switch (way) {
+    case GROUPS_NOT_YET:
+        break;
+    case GROUPS_BY_SOCKET:
+        if (group->reader.source.fd < 0 && (group->result == 0 || group->result == -EINPROGRESS))
+            settle(group, open_socket(group));
+        break;
+    case GROUPS_BY_WARDEN:
+        if (!group->is_told)
+            tell_warden(group, upstream, serial);
+        else if ((int32_t)(acknowledged - group->serial) >= 0)
+            settle(group, 0);
+        break;
+    }
+}
+
+void groups_step(enum groups_way way, int upstream, uint32_t *serial, uint32_t acknowledged)
+{
+    lock_acquire(&groups_lock);
+    list_for_each_safe (node, following, &groups) {
+        struct group *group = list_entry(node, struct group, node);
+
+        if (group->users)
+            join(group, way, upstream, serial, acknowledged);
+        else
+            leave(group, way, upstream, serial);
+    }
+    lock_release(&groups_lock);
+}
+
+void groups_forget_declarations(void)
+{
+    lock_acquire(&groups_lock);
+    list_for_each (node, &groups)
+        list_entry(node, struct group, node)->is_told = false;
+    lock_release(&groups_lock);
+}
+
+/* --- the door ------------------------------------------------------------------------------------ */
+
+static struct group *use(const uint8_t gid[16], uint32_t ifindex)
+{
+    struct group *group = find(gid, ifindex);
+
+    if (!group) {
+        group = calloc(1, sizeof(*group));
+        if (!group)
+            return NULL;
+        memcpy(group->gid, gid, sizeof(group->gid));
+        group->ifindex = ifindex;
+        group->reader.source.fd = -1;
+        list_push_back(&groups, &group->node);
+    }
+    if (group->users++ == 0)
+        group->result = group->reader.source.fd >= 0 ? 0 : -EINPROGRESS;
+    return group;
+}
+
+/* -ENOENT: it was left meanwhile. */
+static int result_of(const uint8_t gid[16], uint32_t ifindex)
+{
+    struct group *group;
+    int result;
+
+    lock_acquire(&groups_lock);
+    group = find(gid, ifindex);
+    result = group ? group->result : -ENOENT;
+    lock_release(&groups_lock);
+    return result;
+}
+
+int udp_join(const uint8_t gid[16], uint32_t ifindex)
+{
+    ns_t deadline = sys_now() + PATIENCE;
+    struct group *group;
+
+    lock_acquire(&groups_lock);
+    group = use(gid, ifindex);
+    lock_release(&groups_lock);
+    if (!group)
+        return -ENOMEM;
+    port_wake();
+    for (;;) {
+        uint32_t seen = atomic_load_explicit(&results, memory_order_acquire);
+        int result = result_of(gid, ifindex);
+        ns_t now = sys_now();
+
+        if (result != -EINPROGRESS)
+            return result;
+        if (udp_state() != UDP_OPEN && udp_state() != UDP_GUEST)
+            return -ENETDOWN; /* once it is open, the group is joined, too */
+        if (now >= deadline)
+            return -ETIMEDOUT;
+        sys_futex((uint32_t *)&results, FUTEX_WAIT_PRIVATE, seen, deadline - now);
+    }
+}
+
+void udp_leave(const uint8_t gid[16], uint32_t ifindex)
+{
+    struct group *group;
+
+    lock_acquire(&groups_lock);
+    group = find(gid, ifindex);
+    if (group && group->users)
+        group->users--;
+    lock_release(&groups_lock);
+    port_wake();
+}
+
+void groups_after_fork_in_child(void)
+{
+    lock_init(&groups_lock);
+    list_init(&groups); /* lost: the list may have been half linked */
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What the files of the room share.
+ *
+ * Locks: blocks_lock (port.c), then receive_lock (receive.c), under which ops->packet() and ops->batch_end()
+ * run, then the lock of a lane (lane.c). All but lane.c and the polling half of receive.c is the helper
+ * thread's alone. */
+#ifndef UDP_INTERNAL_H
+#define UDP_INTERNAL_H
+
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+#include "base/event.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "udp/udp.h"
+
+/* Of linux/in6.h and linux/udp.h, which do not go together with the headers of libc, or are newer than those.
+ */
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#endif
+#ifndef IPV6_FLOWINFO_SEND
+#define IPV6_FLOWINFO_SEND 33
+#endif
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+/* Set by udp_start(), constant until a fork. */
+struct udp_room {
+    const struct udp_ops *ops;
+    struct udp_options options;
+    bool plain; /* SOFTHCA_UDP=plain: one packet per datagram, both ways */
+};
+extern struct udp_room udp_room;
+
+/* --- socket.c ------------------------------------------------------------------------------------ */
+
+/* A socket to send from, of the family, with its port; or -errno. *ret_segments: how many packets it takes at
+ * once. */
+int socket_for_sending(int family, uint16_t *ret_port, unsigned *ret_segments);
+/* The sockets of the port, each behind its slot's number. 0 or -errno; -EADDRINUSE: somebody has the port. */
+int socket_make_group(int ret_fds[UDP_SLOTS]);
+/* What whoever reads one of them wants of it. */
+void socket_prepare_reading(int fd);
+/* A socket that gets what a group is sent through an interface, and nothing else; or -errno. */
+int socket_join(const uint8_t group[16], uint32_t ifindex);
+/* Who has the port: 0 and the user, or -errno (-ENOENT: nobody that we are told of). */
+int socket_port_owner(uid_t *ret_uid);
+
+/* --- lane.c -------------------------------------------------------------------------------------- */
+
+void lane_after_fork_in_child(void);
+
+/* --- receive.c ----------------------------------------------------------------------------------- */
+
+/* Packets of one datagram, or several of one flow that the kernel has put together (UDP_GRO). */
+struct datagram {
+    uint8_t source[16], destination[16];
+    uint32_t ifindex, flow_label;
+    uint16_t source_port;
+    uint16_t segment; /* bytes of each packet but the last */
+    uint8_t traffic_class, hop_limit;
+    uint8_t reserved[2];
+    uint32_t length;
+};
+#define DATAGRAM_MAX 65536u
+
+/* Where packets come from: a socket of the port, or the mailbox into which others put what they read for us,
+ * each datagram behind its description. */
+struct reader {
+    struct event_source source; /* fd -1: none */
+    bool is_mailbox, is_group;
+    int hand_to; /* -1; or somebody's mailbox, for whom all of it is */
+    bool polled; /* by whoever polls; the others the helper thread reads when epoll says so */
+    _Atomic bool armed;
+    struct list node;
+};
+
+void receive_after_fork_in_child(void);
+/* Begins to read source.fd. 0 or -errno; then the descriptor is still the caller's. */
+int reader_add(struct reader *reader);
+/* Stops, and closes. */
+void reader_remove(struct reader *reader);
+void reader_set_polled(struct reader *reader);
+/* Tables that warden_hand_on() uses are changed with this held. */
+void receive_lock_acquire(void);
+void receive_lock_release(void);
+
+/* --- slots.c: the sockets of the port, of which we keep all and read some ------------------------ */
+
+/* Makes them: 0 or -errno (-EADDRINUSE: somebody has the port). */
+int slots_make(void);
+/* Or takes over those that a process of the same user has made; the descriptors are its from now on. */
+void slots_adopt(int box, int ledger);
+bool slots_are_there(void);
+/* What slots_adopt() takes, to be handed out. */
+void slots_share(int ret_box_and_ledger[2]);
+/* Reads the socket of a slot, unless another process does. polled as in struct reader. */
+bool slots_hold(unsigned slot, bool polled);
+bool slots_is_held(unsigned slot);
+/* Slot 0 is the warden's. */
+bool slots_hold_wardenship(void);
+void slots_after_fork_in_child(void);
+
+#define UDP_NAME_PREFIX "softhca/1/udp/"
+#define UDP_NAME_DIGITS 16
+
+/* --- warden.c: what members do for others -------------------------------------------------------- */
+
+/* Other processes can find us from now on. 0 or -errno. */
+int warden_listen(void);
+bool warden_is_own_name(const char digits[UDP_NAME_DIGITS]);
+/* We are the one whom all others keep in touch with. */
+void warden_take_office(void);
+/* Blocks of our visitors whose slots nobody reads: tries again. true: there are some. */
+bool warden_hold_missing(void);
+/* A packet, or several, that were read here and are for a number of somebody else's block. Receive lock held.
+ * from_mailbox: somebody else has handed it on already. */
+void warden_hand_on(const struct datagram *datagram, const uint8_t *bytes, bool from_mailbox);
+/* Where packets go that are not ours, if we are not the warden; -1: nowhere. The descriptor is the warden's.
+ */
+void warden_use_mailbox(int fd);
+void warden_after_fork_in_child(void);
+
+/* --- groups.c ------------------------------------------------------------------------------------ */
+
+enum groups_way {
+    GROUPS_NOT_YET,
+    GROUPS_BY_SOCKET, /* we have the port */
+    GROUPS_BY_WARDEN, /* he has it */
+};
+/* Joins and leaves what has not been yet. upstream: the connection to the warden; *serial counts what he is
+ * told. */
+void groups_step(enum groups_way way, int upstream, uint32_t *serial, uint32_t acknowledged);
+/* The warden does not know of ours any more. */
+void groups_forget_declarations(void);
+void groups_after_fork_in_child(void);
+
+/* --- mailbox.c ----------------------------------------------------------------------------------- */
+
+/* Ours. The end that others write to is to be handed out; -errno. */
+int mailbox_open(void);
+/* Much comes through it: it is polled. */
+void mailbox_set_polled(void);
+/* Is that something that somebody may have made for us to write to? */
+bool mailbox_is_sane(int fd);
+void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes);
+void mailbox_after_fork_in_child(void);
+
+/* --- seek.c: the others -------------------------------------------------------------------------- */
+
+/* Calls everybody who listens; port_welcomed() follows for those who answer, then port_sought(). */
+void seek_begin(void);
+bool seek_goes_on(void);
+/* Calls that are under way lead nowhere any more. */
+void seek_end(void);
+void seek_expire(ns_t now);
+ns_t seek_deadline(void);
+void seek_after_fork_in_child(void);
+
+/* --- port.c -------------------------------------------------------------------------------------- */
+
+struct letter;
+/* An answer. Descriptors as in the letter: who keeps one sets it to -1. true: the connection is kept, under
+ * another source. */
+bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *fds, unsigned fd_count,
+                   struct event_source *connection);
+/* All calls have ended. */
+void port_sought(void);
+/* The helper thread shall look at everything again. Any thread. */
+void port_wake(void);
+void port_after_fork_in_child(void);
+/* Is it the user that this process runs as, for certain? */
+bool port_is_own_user(const struct ucred *peer);
+
+#endif

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Packets to the network. A lane copies each into its buffer, once, so that the ICRC is of the very bytes
+ * that are sent, whatever the program does to its memory meanwhile. Packets of one QP that follow each other
+ * leave as one datagram, which the kernel or the adapter cuts apart again (UDP_SEGMENT).
+ *
+ * The IPv4 identification is covered by the ICRC, and a UDP socket does not show it: unconnected and with DF
+ * it is 0, and counts up over the segments of one datagram. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "udp/internal.h"
+#include "wire/codec.h"
+#include "wire/icrc.h"
+#include "wire/ipudp.h"
+
+#define BUFFER_SIZE (128u * 1024)
+#define PACKET_MAX  (HEADER_LENGTH_MAX + 4096u + 4 + ICRC_LENGTH)
+#define MESSAGES    64u
+/* What is staged leaves when it is so much: the receiver begins before the sender has done, and all of it
+ * stays in the cache of one processor. */
+#define FLUSH_AT     (64u * 1024)
+#define DATAGRAM_END 65000u /* IPv6 or IPv4, whatever is in front of it */
+#define CONTROL_SIZE 128
+#define FLOW_LABEL   0xfffffu
+
+/* One datagram: a packet, or several of the same size but the last, which may be smaller. */
+struct message {
+    struct udp_path path;
+    uint32_t begin, length;
+    uint16_t segment, segments;
+};
+
+struct way {
+    struct event_source source; /* fd -1: not open yet */
+    uint16_t port;
+    unsigned segments; /* how many packets a datagram may have */
+};
+
+struct lane_buffers {
+    uint8_t bytes[BUFFER_SIZE];
+    struct message messages[MESSAGES];
+    struct mmsghdr headers[MESSAGES];
+    struct iovec vectors[MESSAGES];
+    struct sockaddr_in6 names[MESSAGES];
+    uint8_t control[MESSAGES][CONTROL_SIZE] __attribute__((aligned(16)));
+};
+
+struct udp_lane {
+    struct lock lock;
+    struct way ipv4, ipv6;
+    struct lane_buffers *buffers;
+    uint32_t filled;
+    unsigned first, count; /* messages [first, count) are to be sent */
+    _Atomic bool blocked;  /* the socket takes no more: epoll tells; written under lock */
+    int complained;        /* the last error that was told */
+} cache_aligned;
+
+static struct udp_lane lanes[UDP_LANES] = {
+    [0 ... UDP_LANES - 1] = {.ipv4.source.fd = -1, .ipv6.source.fd = -1},
+};
+
+struct udp_lane *udp_lane(uint32_t qpn)
+{
+    /* The lower bits of a block are the same in all numbers of a process. */
+    return &lanes[(qpn ^ qpn >> 3 ^ qpn >> 14) % UDP_LANES];
+}
+
+unsigned udp_lane_number(const struct udp_lane *lane)
+{
+    return (unsigned)(lane - lanes);
+}
+
+struct udp_lane *udp_lane_by_number(unsigned number)
+{
+    return &lanes[number];
+}
+
+/* --- opening ------------------------------------------------------------------------------------- */
+
+static void writable(struct event_source *source, uint32_t events);
+
+static int open_way(struct udp_lane *lane, struct way *way, int family)
+{
+    int fd, error = 0;
+
+    if (!lane->buffers)
+        lane->buffers = sys_mmap(NULL, sizeof(*lane->buffers), PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &error);
+    if (error)
+        return error;
+    fd = socket_for_sending(family, &way->port, &way->segments);
+    if (fd < 0)
+        return fd;
+    way->source.fd = fd;
+    way->source.ready = writable;
+    error = event_add(&way->source, 0);
+    if (error) {
+        way->source.fd = -1;
+        fd_close(fd);
+    }
+    return error;
+}
+
+/* NULL: there is no such socket. */
+static struct way *way_to(struct udp_lane *lane, const struct udp_path *path)
+{
+    bool is_ipv4 = ipudp_gid_is_ipv4(path->destination);
+    struct way *way = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
+    int error;
+
+    if (likely(way->source.fd >= 0))
+        return way;
+    error = open_way(lane, way, is_ipv4 ? AF_INET : AF_INET6);
+    if (!error)
+        return way;
+    if (lane->complained != error)
+        log_error("no socket to send to the network: %s", strerror(-error));
+    lane->complained = error;
+    return NULL;
+}
+
+/* --- sending what is staged ---------------------------------------------------------------------- */
+
+static void add_control(struct msghdr *header, int level, int type, const void *data, size_t length)
+{
+    struct cmsghdr *message =
+        (struct cmsghdr *)(void *)((char *)header->msg_control + header->msg_controllen);
+
+    message->cmsg_level = level;
+    message->cmsg_type = type;
+    message->cmsg_len = CMSG_LEN(length);
+    memcpy(CMSG_DATA(message), data, length);
+    header->msg_controllen += CMSG_SPACE(length);
+}
+
+static void add_control_int(struct msghdr *header, int level, int type, int value)
+{
+    add_control(header, level, type, &value, sizeof(value));
+}
+
+static void address_ipv4(struct msghdr *header, const struct udp_path *path)
+{
+    struct sockaddr_in *name = header->msg_name;
+    struct in_pktinfo info = {.ipi_ifindex = (int)path->ifindex};
+
+    *name = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)};
+    memcpy(&name->sin_addr, path->destination + 12, 4);
+    header->msg_namelen = sizeof(*name);
+    memcpy(&info.ipi_spec_dst, path->source + 12, 4);
+    add_control(header, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+    add_control_int(header, IPPROTO_IP, IP_TTL, path->hop_limit);
+    if (path->traffic_class)
+        add_control_int(header, IPPROTO_IP, IP_TOS, path->traffic_class);
+}
+
+static void address_ipv6(struct msghdr *header, const struct udp_path *path)
+{
+    struct sockaddr_in6 *name = header->msg_name;
+    struct in6_pktinfo info = {.ipi6_ifindex = path->ifindex};
+
+    *name = (struct sockaddr_in6){
+        .sin6_family = AF_INET6,
+        .sin6_port = htons(ROCE_UDP_PORT),
+        .sin6_flowinfo = htonl(path->flow_label & FLOW_LABEL),
+        .sin6_scope_id = path->ifindex,
+    };
+    memcpy(&name->sin6_addr, path->destination, 16);
+    header->msg_namelen = sizeof(*name);
+    memcpy(&info.ipi6_addr, path->source, 16);
+    add_control(header, IPPROTO_IPV6, IPV6_PKTINFO, &info, sizeof(info));
+    add_control_int(header, IPPROTO_IPV6, IPV6_HOPLIMIT, path->hop_limit);
+    if (path->traffic_class)
+        add_control_int(header, IPPROTO_IPV6, IPV6_TCLASS, path->traffic_class);
+}
+
+static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
+{
+    struct lane_buffers *buffers = lane->buffers;
+    const struct message *message = &buffers->messages[index];
+    struct msghdr *header = &buffers->headers[index].msg_hdr;
+
+    buffers->vectors[index] = (struct iovec){buffers->bytes + message->begin, message->length};
+    *header = (struct msghdr){
+        .msg_name = &buffers->names[index],
+        .msg_iov = &buffers->vectors[index],
+        .msg_iovlen = 1,
+        .msg_control = buffers->control[index],
+    };
+    if (is_ipv4)
+        address_ipv4(header, &message->path);
+    else
+        address_ipv6(header, &message->path);
+    if (message->segments > 1)
+        add_control(header, IPPROTO_UDP, UDP_SEGMENT, &message->segment, sizeof(message->segment));
+}
+
+/* Messages from `first` on that go through the same socket. */
+static unsigned prepare_run(struct udp_lane *lane, bool is_ipv4)
+{
+    unsigned run = 0;
+
+    for (unsigned i = lane->first; i < lane->count; i++, run++) {
+        if (ipudp_gid_is_ipv4(lane->buffers->messages[i].path.destination) != is_ipv4)
+            break;
+        prepare_header(lane, i, is_ipv4);
+    }
+    return run;
+}
+
+static void complain(struct udp_lane *lane, const struct message *message, int error)
+{
+    char text[INET6_ADDRSTRLEN];
+
+    if (lane->complained == error)
+        return;
+    lane->complained = error;
+    if (ipudp_gid_is_ipv4(message->path.destination))
+        inet_ntop(AF_INET, message->path.destination + 12, text, sizeof(text));
+    else
+        inet_ntop(AF_INET6, message->path.destination, text, sizeof(text));
+    log_warn("packets of %u bytes to %s cannot be sent: %s", message->segment, text, strerror(-error));
+}
+
+static void drop_first(struct udp_lane *lane, int error)
+{
+    const struct message *message = &lane->buffers->messages[lane->first++];
+
+    udp_count(&udp_counters.not_sent, message->segments);
+    complain(lane, message, error);
+}
+
+static uint32_t icrc_of(const struct way *way, const struct udp_path *path, uint16_t identification,
+                        const uint8_t *bytes, size_t headers, uint32_t length)
+{
+    struct icrc_path covered = {
+        .source_port = way->port,
+        .destination_port = ROCE_UDP_PORT,
+        .identification = identification,
+        .dont_fragment = true,
+    };
+    uint32_t crc;
+
+    memcpy(covered.source, path->source, sizeof(covered.source));
+    memcpy(covered.destination, path->destination, sizeof(covered.destination));
+    crc = icrc_add_headers(icrc_begin(&covered, length), bytes, headers);
+    return icrc_add(crc, bytes + headers, length - headers - ICRC_LENGTH);
+}
+
+/* This kernel, or the interface that the route leads to, cannot cut: one packet at a time from now on, and
+ * the packets of the first message, whose identifications are going to be others, too. */
+static void send_singly(struct udp_lane *lane, struct way *way)
+{
+    const struct message message = lane->buffers->messages[lane->first++];
+    struct mmsghdr header = lane->buffers->headers[lane->first - 1];
+    struct iovec vector;
+
+    way->segments = 1;
+    header.msg_hdr.msg_controllen -= CMSG_SPACE(sizeof(message.segment));
+    header.msg_hdr.msg_iov = &vector;
+    for (uint32_t at = 0; at < message.length; at += message.segment) {
+        uint8_t *bytes = lane->buffers->bytes + message.begin + at;
+        uint32_t length = min_of((uint32_t)message.segment, message.length - at);
+
+        icrc_store(icrc_of(way, &message.path, 0, bytes, BTH_LENGTH, length), bytes + length - ICRC_LENGTH);
+        vector = (struct iovec){bytes, length};
+        /* Whatever does not fit now is lost, as it may be anywhere. */
+        udp_count(sys_sendmmsg(way->source.fd, &header, 1) == 1 ? &udp_counters.packets_sent
+                                                                : &udp_counters.not_sent,
+                  1);
+    }
+}
+
+static void count_sent(struct udp_lane *lane, unsigned messages)
+{
+    uint64_t packets = 0, bytes = 0;
+
+    for (unsigned i = 0; i < messages; i++) {
+        const struct message *message = &lane->buffers->messages[lane->first + i];
+
+        packets += message->segments;
+        bytes += message->length;
+    }
+    lane->first += messages;
+    udp_count(&udp_counters.packets_sent, packets);
+    udp_count(&udp_counters.bytes_sent, bytes);
+}
+
+/* One system call, or what came of it. false: blocked. */
+static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
+{
+    int sent = sys_sendmmsg(way->source.fd, lane->buffers->headers + lane->first, run);
+
+    if (likely(sent > 0)) {
+        count_sent(lane, (unsigned)sent);
+        return true;
+    }
+    if (sent == -EINTR)
+        return true;
+    if (sent == -EAGAIN) {
+        atomic_store_explicit(&lane->blocked, true, memory_order_relaxed);
+        if (!event_change(&way->source, EPOLLOUT | EPOLLONESHOT))
+            return false;
+        atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
+    }
+    if ((sent == -EIO || sent == -EINVAL) && lane->buffers->messages[lane->first].segments > 1)
+        send_singly(lane, way);
+    else
+        drop_first(lane, sent);
+    return true;
+}
+
+/* Lock held. */
+static void send_staged(struct udp_lane *lane)
+{
+    while (lane->first < lane->count) {
+        bool is_ipv4 = ipudp_gid_is_ipv4(lane->buffers->messages[lane->first].path.destination);
+
+        if (!send_run(lane, is_ipv4 ? &lane->ipv4 : &lane->ipv6, prepare_run(lane, is_ipv4)))
+            return;
+    }
+    lane->first = lane->count = 0;
+    lane->filled = 0;
+}
+
+static bool is_blocked(const struct udp_lane *lane)
+{
+    return atomic_load_explicit(&lane->blocked, memory_order_relaxed);
+}
+
+bool udp_is_blocked(struct udp_lane *lane)
+{
+    bool blocked;
+
+    /* With the lock: what was done before ops->writable() is seen by whoever is told "no". */
+    lock_acquire(&lane->lock);
+    blocked = is_blocked(lane);
+    lock_release(&lane->lock);
+    return blocked;
+}
+
+void udp_flush(struct udp_lane *lane)
+{
+    lock_acquire(&lane->lock);
+    if (!is_blocked(lane))
+        send_staged(lane);
+    lock_release(&lane->lock);
+}
+
+static struct udp_lane *lane_of(const struct event_source *source)
+{
+    return &lanes[(size_t)((const char *)source - (const char *)lanes) / sizeof(*lanes)];
+}
+
+/* Helper thread. */
+static void writable(struct event_source *source, uint32_t events)
+{
+    struct udp_lane *lane = lane_of(source);
+    bool blocked;
+
+    lock_acquire(&lane->lock);
+    atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
+    send_staged(lane);
+    blocked = is_blocked(lane);
+    lock_release(&lane->lock);
+    if (!blocked)
+        udp_room.ops->writable(lane);
+}
+
+/* --- staging ------------------------------------------------------------------------------------- */
+
+static bool same_path(const struct udp_path *a, const struct udp_path *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* Only its last packet may be smaller than the others. */
+static bool has_room(const struct message *message, const struct way *way, uint32_t length)
+{
+    return message->segments < way->segments && length <= message->segment &&
+           message->length == (uint32_t)message->segment * message->segments &&
+           message->length + length <= DATAGRAM_END;
+}
+
+/* The message that a packet of this length becomes part of: the last one, or a new one. */
+static struct message *message_for(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
+                                   uint32_t length)
+{
+    struct message *message = &lane->buffers->messages[lane->count];
+
+    if (lane->count > lane->first && has_room(message - 1, way, length) && same_path(&message[-1].path, path))
+        return message - 1;
+    lane->count++;
+    message->path = *path;
+    message->begin = lane->filled;
+    message->length = message->segments = 0;
+    message->segment = (uint16_t)length;
+    return message;
+}
+
+static void copy_payload(uint8_t *to, const struct iovec *gather, unsigned gather_count)
+{
+    for (unsigned i = 0; i < gather_count; i++) {
+        memcpy(to, gather[i].iov_base, gather[i].iov_len);
+        to += gather[i].iov_len;
+    }
+}
+
+static void stage(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
+                  const struct packet *packet, uint32_t length, const struct iovec *gather,
+                  unsigned gather_count)
+{
+    struct message *message = message_for(lane, way, path, length);
+    uint8_t *bytes = lane->buffers->bytes + lane->filled;
+    size_t headers = codec_encode(packet, bytes);
+
+    copy_payload(bytes + headers, gather, gather_count);
+    memset(bytes + headers + packet->payload_length, 0, codec_pad(packet->payload_length));
+    icrc_store(icrc_of(way, path, message->segments, bytes, headers, length), bytes + length - ICRC_LENGTH);
+    message->segments++;
+    message->length += length;
+    lane->filled += length;
+}
+
+int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct packet *packet,
+             const struct iovec *gather, unsigned gather_count)
+{
+    uint32_t length = codec_udp_payload_length(packet);
+    const struct way *way;
+    int error = 0;
+
+    if (unlikely(length > PACKET_MAX))
+        return -EHOSTUNREACH;
+    lock_acquire(&lane->lock);
+    if (lane->filled >= FLUSH_AT || lane->count == MESSAGES) {
+        if (!is_blocked(lane))
+            send_staged(lane);
+    }
+    way = way_to(lane, path);
+    if (unlikely(!way))
+        error = -EHOSTUNREACH;
+    else if (unlikely(is_blocked(lane)))
+        error = -EAGAIN;
+    else
+        stage(lane, way, path, packet, length, gather, gather_count);
+    lock_release(&lane->lock);
+    return error;
+}
+
+void lane_after_fork_in_child(void)
+{
+    for (unsigned i = 0; i < UDP_LANES; i++) {
+        struct udp_lane *lane = &lanes[i];
+
+        memset(lane, 0, sizeof(*lane)); /* the buffers are lost: the lock may have been held */
+        lane->ipv4.source.fd = lane->ipv6.source.fd = -1;
+    }
+}

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* How this process comes to its packets. UDP port 4791 of a network namespace belongs to one user; who that
+ * is, binding decides. The processes of that user are members, of whom each reads the sockets of its own lot
+ * (slots.c); one of them is the warden (warden.c). A process of another user is a guest: the warden reads for
+ * it.
+ *
+ *   CLOSED ──udp_serve()──> OPENING ──box, or port bound──> OPEN
+ *                             │  ^ \──a warden answers────> GUEST
+ *     port is somebody else's │  └──the warden is gone────────┘
+ *                             v
+ *                            OFF   (tried again when somebody asks, after a while)
+ *
+ * A member whose warden is gone stays OPEN and takes office, or seeks who did. All of it runs in the helper
+ * thread and never waits; udp_serve() waits for it. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "udp/internal.h"
+#include "udp/letter.h"
+
+#define RETRY_AFTER (10 * NS_PER_MS)
+#define SLOT_RETRY  (100 * NS_PER_MS)
+/* Nobody of ours answers for a port that is bound: perhaps somebody is just binding it, or has just died. */
+#define STRANGE_PATIENCE (2 * NS_PER_S)
+/* Somebody of ours has it and does not answer: stopped, or without a processor. */
+#define MEMBER_PATIENCE (20 * NS_PER_S)
+#define OFF_FOR         (2 * NS_PER_S)
+#define OVERFLOW_UID    65534u
+
+struct own_block {
+    uint32_t block;
+    int proof;
+    uint32_t serial; /* of the letter that declared it to the warden of now; 0: none did */
+};
+
+struct udp_room udp_room;
+
+static _Atomic uint32_t state;   /* enum udp_state; written by the helper thread */
+static _Atomic uint32_t changes; /* futex: something that udp_serve() may wait for */
+static _Atomic bool wanted;      /* port_wake() was called */
+static _Atomic uint64_t served[65536 / 64];
+
+static struct lock blocks_lock = LOCK_INIT; /* guards these, and reason */
+static struct own_block *blocks;
+static unsigned block_count, block_room;
+static char reason[UDP_REASON_MAX];
+
+/* The helper thread's. */
+static struct event_source timer = {.fd = -1};
+static struct event_source upstream = {.fd = -1}; /* to the warden */
+static uint32_t serial, acknowledged;
+static bool is_warden, found_member;
+static ns_t began, off_until, retry_at = NS_NEVER;
+
+static struct lock start_lock = LOCK_INIT; /* of the timer */
+
+static void run(void);
+
+/* --- state --------------------------------------------------------------------------------------- */
+
+enum udp_state udp_state(void)
+{
+    return (enum udp_state)atomic_load_explicit(&state, memory_order_acquire);
+}
+
+void udp_reason(char ret_text[UDP_REASON_MAX])
+{
+    lock_acquire(&blocks_lock);
+    memcpy(ret_text, reason, sizeof(reason));
+    lock_release(&blocks_lock);
+}
+
+static void tell(void)
+{
+    atomic_fetch_add_explicit(&changes, 1, memory_order_release);
+    sys_futex((uint32_t *)&changes, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
+}
+
+static void set_state(enum udp_state to)
+{
+    atomic_store_explicit(&state, to, memory_order_release);
+    tell();
+}
+
+static void __attribute__((format(printf, 1, 2))) turn_off(const char *format, ...)
+{
+    va_list arguments;
+
+    lock_acquire(&blocks_lock);
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof(reason), format, arguments);
+    va_end(arguments);
+    lock_release(&blocks_lock);
+    log_error("no packets from the network: %s", reason);
+    seek_end();
+    off_until = sys_now() + OFF_FOR;
+    retry_at = NS_NEVER;
+    set_state(UDP_OFF);
+}
+
+static bool is_member(void)
+{
+    return udp_state() == UDP_OPEN;
+}
+
+bool port_is_own_user(const struct ucred *peer)
+{
+    return peer->uid == geteuid() && peer->uid != OVERFLOW_UID;
+}
+
+/* --- our blocks ---------------------------------------------------------------------------------- */
+
+bool udp_serves(uint32_t block)
+{
+    return atomic_load_explicit(&served[block / 64], memory_order_acquire) >> (block % 64) & 1;
+}
+
+static void set_served(uint32_t block, bool is_served)
+{
+    uint64_t bit = 1ull << (block % 64);
+
+    if (is_served)
+        atomic_fetch_or_explicit(&served[block / 64], bit, memory_order_release);
+    else
+        atomic_fetch_and_explicit(&served[block / 64], ~bit, memory_order_release);
+}
+
+/* 0 or -ENOMEM. */
+static int add_block(uint32_t block, int proof)
+{
+    bool known = false;
+    int error = 0;
+
+    lock_acquire(&blocks_lock);
+    for (unsigned i = 0; i < block_count && !known; i++)
+        known = blocks[i].block == block;
+    if (!known && block_count == block_room) {
+        unsigned room = block_room ? 2 * block_room : 8;
+        struct own_block *more = realloc(blocks, room * sizeof(*more));
+
+        if (more) {
+            blocks = more;
+            block_room = room;
+        } else {
+            error = -ENOMEM;
+        }
+    }
+    if (!known && !error)
+        blocks[block_count++] = (struct own_block){.block = block, .proof = proof};
+    lock_release(&blocks_lock);
+    return error;
+}
+
+/* Blocks that the warden has not been told of, in one letter. */
+static bool declare_some(bool with_proof)
+{
+    struct letter letter = {
+        .magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL, .serial = ++serial};
+    int proofs[LETTER_BLOCKS];
+    bool more = false;
+
+    lock_acquire(&blocks_lock);
+    for (unsigned i = 0; i < block_count; i++) {
+        if (blocks[i].serial)
+            continue;
+        if (letter.block_count == LETTER_BLOCKS) {
+            more = true;
+            break;
+        }
+        proofs[letter.block_count] = blocks[i].proof;
+        letter.blocks[letter.block_count++] = (uint16_t)blocks[i].block;
+        blocks[i].serial = serial;
+    }
+    lock_release(&blocks_lock);
+    if (letter.block_count == 0)
+        return false;
+    if (letter_send(upstream.fd, &letter, proofs, with_proof ? letter.block_count : 0) != 0)
+        log_warn(
+            "the process that has UDP port 4791 cannot be told of our QPs"); /* its end will be seen, too */
+    return more;
+}
+
+static void declare_all(void)
+{
+    while (upstream.fd >= 0 && declare_some(!is_member())) {
+    }
+}
+
+/* Which of our blocks have their packets come here? true: a slot is somebody else's for now. */
+static bool judge_blocks(void)
+{
+    bool missing = false;
+
+    lock_acquire(&blocks_lock);
+    for (unsigned i = 0; i < block_count; i++) {
+        struct own_block *own = &blocks[i];
+        bool held = is_member() && slots_hold(own->block % UDP_SLOTS, true);
+        bool told = is_warden || (own->serial && (int32_t)(acknowledged - own->serial) >= 0);
+
+        missing |= !held;
+        set_served(own->block, held || told);
+    }
+    lock_release(&blocks_lock);
+    return missing;
+}
+
+static void forget_declarations(void)
+{
+    lock_acquire(&blocks_lock);
+    for (unsigned i = 0; i < block_count; i++)
+        blocks[i].serial = 0;
+    lock_release(&blocks_lock);
+    groups_forget_declarations();
+}
+
+/* --- the warden, as others see him --------------------------------------------------------------- */
+
+static void lose_upstream(void)
+{
+    event_close(&upstream);
+    warden_use_mailbox(-1);
+    forget_declarations();
+}
+
+static void upstream_spoke(struct event_source *source, uint32_t events)
+{
+    int fds[LETTER_FDS], error;
+    struct letter letter;
+    unsigned fd_count;
+
+    error = letter_receive(source->fd, LETTER_WELCOME, &letter, fds, &fd_count);
+    for (unsigned i = 0; i < fd_count; i++)
+        fd_close(fds[i]);
+    if (error == -EAGAIN)
+        return;
+    if (error) {
+        log_info("whoever kept UDP port 4791 for all is gone");
+        lose_upstream();
+        if (udp_state() == UDP_GUEST) {
+            began = sys_now();
+            set_state(UDP_OPENING);
+        }
+    } else {
+        acknowledged = letter.serial;
+    }
+    run();
+}
+
+/* A guest takes packets from the port's owner and nobody else. */
+static bool owns_the_port(const struct ucred *peer)
+{
+    uid_t owner;
+
+    if (socket_port_owner(&owner) == 0 && owner == peer->uid && owner != OVERFLOW_UID)
+        return true;
+    log_warn("process %d (uid %u) claims to have UDP port 4791 and has it not", (int)peer->pid,
+             (unsigned)peer->uid);
+    return false;
+}
+
+static bool keep_upstream(const struct event_source *connection)
+{
+    upstream = (struct event_source){.fd = connection->fd, .ready = upstream_spoke};
+    if (event_change(&upstream, EPOLLIN) != 0) {
+        upstream.fd = -1;
+        return false;
+    }
+    forget_declarations();
+    return true;
+}
+
+static int take_fd(int *fds, unsigned fd_count, unsigned index)
+{
+    int fd = -1;
+
+    if (index < fd_count) {
+        fd = fds[index];
+        fds[index] = -1;
+    }
+    return fd;
+}
+
+static void become_member(void)
+{
+    seek_end(); /* before anybody hands us the ledger a second time (letter.h) */
+    set_state(UDP_OPEN);
+    (void)warden_listen(); /* without it newcomers find others */
+    port_wake();
+}
+
+bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *fds, unsigned fd_count,
+                   struct event_source *connection)
+{
+    bool is_own = port_is_own_user(peer), kept = false;
+    unsigned behind_box = letter->flags & LETTER_HAS_BOX ? 2 : 0;
+
+    found_member = true;
+    if (is_own && behind_box == 2 && fd_count >= 2 && !slots_are_there()) {
+        slots_adopt(take_fd(fds, fd_count, 0), take_fd(fds, fd_count, 1));
+        log_debug("UDP port 4791 is shared with process %d", (int)peer->pid);
+        become_member();
+    }
+    if ((letter->flags & LETTER_FROM_WARDEN) && upstream.fd < 0 && !is_warden &&
+        (is_own ? is_member() : !is_member() && owns_the_port(peer)))
+        kept = keep_upstream(connection);
+    if (!kept)
+        return false;
+    if (is_own) {
+        if (letter->flags & LETTER_HAS_MAILBOX)
+            warden_use_mailbox(take_fd(fds, fd_count, behind_box));
+    } else {
+        log_info("UDP port 4791 is of uid %u, whose process %d hands us our packets", (unsigned)peer->uid,
+                 (int)peer->pid);
+        mailbox_set_polled();
+        set_state(UDP_GUEST);
+    }
+    seek_end();
+    port_wake();
+    return true;
+}
+
+/* --- opening ------------------------------------------------------------------------------------- */
+
+static void retry_in(ns_t delay)
+{
+    retry_at = min_of(retry_at, sys_now() + delay);
+}
+
+static void explain_owner(void)
+{
+    bool kernel = access("/sys/module/rdma_rxe", F_OK) == 0;
+    uid_t uid;
+
+    if (found_member)
+        turn_off("the process that has UDP port 4791 does not answer");
+    else if (socket_port_owner(&uid) != 0)
+        turn_off("UDP port 4791 is taken, maybe on one address only");
+    else if (uid == 0 && kernel)
+        turn_off("UDP port 4791 is taken by the kernel's Soft-RoCE (rdma_rxe)");
+    else
+        turn_off("UDP port 4791 is taken by another program of uid %u", (unsigned)uid);
+}
+
+static bool kernel_has_it(void)
+{
+    uid_t uid;
+
+    return !found_member && access("/sys/module/rdma_rxe", F_OK) == 0 && socket_port_owner(&uid) == 0 &&
+           uid == 0;
+}
+
+/* Nobody let us share: is the port free? */
+static void try_to_make(void)
+{
+    int error = slots_make();
+
+    if (!error) {
+        log_debug("UDP port 4791 is ours");
+        become_member();
+    } else if (error != -EADDRINUSE) {
+        turn_off("the sockets of UDP port 4791 cannot be made: %s", strerror(-error));
+    } else if (kernel_has_it() || sys_now() - began > (found_member ? MEMBER_PATIENCE : STRANGE_PATIENCE)) {
+        explain_owner();
+    } else {
+        retry_in(RETRY_AFTER);
+    }
+}
+
+void port_sought(void)
+{
+    if (udp_state() == UDP_OPENING)
+        try_to_make();
+    else if (is_member() && !is_warden && upstream.fd < 0)
+        retry_in(RETRY_AFTER);
+}
+
+static void find_a_warden(void)
+{
+    if (slots_hold_wardenship()) {
+        is_warden = true;
+        warden_take_office();
+        log_debug("we keep UDP port 4791 for all");
+    } else if (!seek_goes_on()) {
+        seek_begin();
+    }
+}
+
+static bool somebody_asks(void)
+{
+    bool asks;
+
+    lock_acquire(&blocks_lock);
+    asks = block_count > 0;
+    lock_release(&blocks_lock);
+    return asks;
+}
+
+static void open_port(void)
+{
+    if (udp_state() != UDP_OPENING) {
+        began = sys_now();
+        found_member = false;
+        set_state(UDP_OPENING);
+    }
+    if (!seek_goes_on())
+        seek_begin();
+}
+
+/* What is to be done in this state, once. */
+static void step(bool asked)
+{
+    bool missing;
+
+    switch (udp_state()) {
+    case UDP_CLOSED:
+    case UDP_OPENING:
+        if (somebody_asks())
+            open_port();
+        groups_step(GROUPS_NOT_YET, -1, &serial, acknowledged);
+        break;
+    case UDP_OFF:
+        if (asked && sys_now() >= off_until)
+            open_port();
+        break;
+    case UDP_OPEN:
+        if (!is_warden && upstream.fd < 0)
+            find_a_warden();
+        declare_all();
+        missing = judge_blocks();
+        if (warden_hold_missing() || missing)
+            retry_in(SLOT_RETRY);
+        groups_step(GROUPS_BY_SOCKET, -1, &serial, acknowledged);
+        break;
+    case UDP_GUEST:
+        declare_all();
+        judge_blocks();
+        groups_step(GROUPS_BY_WARDEN, upstream.fd, &serial, acknowledged);
+        break;
+    }
+    tell();
+}
+
+/* --- the helper thread's turn -------------------------------------------------------------------- */
+
+static void set_timer(ns_t when, int flags)
+{
+    struct itimerspec setting = {0};
+    int saved = errno;
+
+    if (when != NS_NEVER) {
+        setting.it_value.tv_sec = (time_t)(when / NS_PER_S);
+        setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
+    }
+    if (event_is_intact(&timer) && timerfd_settime(timer.fd, flags, &setting, NULL) < 0)
+        log_error("no timer for the helper thread: %m");
+    errno = saved;
+}
+
+static void run(void)
+{
+    do {
+        bool asked = atomic_exchange_explicit(&wanted, false, memory_order_seq_cst);
+        ns_t now = sys_now();
+
+        seek_expire(now);
+        if (retry_at <= now)
+            retry_at = NS_NEVER;
+        step(asked);
+        set_timer(min_of(retry_at, seek_deadline()), TFD_TIMER_ABSTIME);
+        /* Partner: port_wake() sets the flag, then the timer; whichever of the two settings came last, it is
+         * seen. */
+    } while (atomic_load_explicit(&wanted, memory_order_seq_cst));
+}
+
+static void timer_ready(struct event_source *source, uint32_t events)
+{
+    uint64_t expirations;
+
+    if (read(source->fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
+        log_error("timerfd: errno %d", errno);
+    run();
+}
+
+void port_wake(void)
+{
+    atomic_store_explicit(&wanted, true, memory_order_seq_cst);
+    set_timer(0, 0);
+}
+
+static int start_timer(void)
+{
+    int saved = errno, error = 0;
+
+    lock_acquire(&start_lock);
+    if (timer.fd < 0) {
+        int fd = fd_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+
+        error = fd < 0 ? -errno : 0;
+        timer.ready = timer_ready;
+        if (!error) {
+            timer.fd = fd;
+            error = event_add(&timer, EPOLLIN);
+        }
+        if (error) {
+            timer.fd = -1;
+            fd_close(fd);
+            log_error("no timer for the helper thread: %s", strerror(-error));
+        }
+    }
+    lock_release(&start_lock);
+    errno = saved;
+    return error;
+}
+
+/* --- the door ------------------------------------------------------------------------------------ */
+
+int udp_serve(uint32_t block, int proof)
+{
+    ns_t deadline = sys_now() + MEMBER_PATIENCE + STRANGE_PATIENCE;
+    uint32_t first;
+    int error;
+
+    if (likely(udp_serves(block)))
+        return 0;
+    error = start_timer();
+    if (!error)
+        error = add_block(block, proof);
+    if (error)
+        return error;
+    first = atomic_load_explicit(&changes, memory_order_acquire);
+    port_wake();
+    for (;;) {
+        uint32_t seen = atomic_load_explicit(&changes, memory_order_acquire);
+        ns_t now = sys_now();
+
+        if (udp_serves(block))
+            return 0;
+        if (seen != first && udp_state() == UDP_OFF)
+            return -EADDRINUSE;
+        if (now >= deadline)
+            return -ETIMEDOUT;
+        sys_futex((uint32_t *)&changes, FUTEX_WAIT_PRIVATE, seen, deadline - now);
+    }
+}
+
+void udp_start(const struct udp_ops *ops, const struct udp_options *options)
+{
+    const char *mode = secure_getenv("SOFTHCA_UDP");
+
+    udp_room = (struct udp_room){.ops = ops, .options = *options};
+    if (!mode || strcmp(mode, "auto") == 0)
+        return;
+    if (strcmp(mode, "plain") == 0)
+        udp_room.plain = true;
+    else
+        log_warn("SOFTHCA_UDP=%s is neither auto nor plain: taken as auto", mode);
+}
+
+void udp_after_fork_in_child(void)
+{
+    lane_after_fork_in_child();
+    receive_after_fork_in_child();
+    slots_after_fork_in_child();
+    groups_after_fork_in_child();
+    mailbox_after_fork_in_child();
+    seek_after_fork_in_child();
+    warden_after_fork_in_child();
+    lock_init(&blocks_lock);
+    lock_init(&start_lock);
+    atomic_store_explicit(&state, UDP_CLOSED, memory_order_relaxed);
+    atomic_store_explicit(&wanted, false, memory_order_relaxed);
+    for (unsigned i = 0; i < block_count; i++)
+        set_served(blocks[i].block, false);
+    blocks = NULL; /* lost: somebody may have been enlarging it */
+    block_count = block_room = 0;
+    timer.fd = upstream.fd = -1;
+    is_warden = found_member = false;
+    serial = acknowledged = 0;
+    began = off_until = 0;
+    retry_at = NS_NEVER;
+}

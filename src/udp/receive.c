@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* From sockets to packets: datagrams in batches, each perhaps of several packets that the kernel has put
+ * together, their ICRCs checked, their headers decoded. One thread at a time. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "udp/internal.h"
+#include "wire/codec.h"
+#include "wire/icrc.h"
+#include "wire/ipudp.h"
+
+#define BATCH        4 /* datagrams of 64 KiB: what is read stays in the cache until it is used */
+#define CONTROL_SIZE 256
+#define OPCODE_CNP   0x81 /* congestion notification (IBA annex A17.9) */
+#define ECN_MASK     3
+#define ECN_CE       3
+#define FLOW_LABEL   0xfffffu
+/* While nothing comes, most calls of udp_poll() save the system call. */
+#define IDLE_POLLS 256u
+#define IDLE_EVERY 8u
+/* udp_drain() takes what has come, not what goes on coming. */
+#define DRAIN_BATCHES 256
+
+struct slot {
+    struct datagram description; /* where a mailbox has it */
+    uint8_t bytes[DATAGRAM_MAX];
+};
+
+struct receive_buffers {
+    struct slot slot[BATCH];
+    struct mmsghdr headers[BATCH];
+    struct iovec vectors[BATCH][2];
+    struct sockaddr_in6 names[BATCH];
+    uint8_t control[BATCH][CONTROL_SIZE] __attribute__((aligned(16)));
+};
+
+_Atomic bool udp_has_sockets;
+struct udp_counters udp_counters;
+
+static struct lock receive_lock = LOCK_INIT; /* guards all below, and the lists of readers */
+static struct receive_buffers *buffers;
+static struct list polled = {&polled, &polled}, others = {&others, &others};
+static _Atomic uint32_t idle_polls;
+
+/* --- one datagram -------------------------------------------------------------------------------- */
+
+static uint32_t dest_qpn_of(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[5] << 16 | (uint32_t)bytes[6] << 8 | bytes[7];
+}
+
+/* The kernel hides identifications. Packets that it has put together were sent as one, and then they count up
+ * from 0 (udp/lane.c); from other senders the CRC tells. *expected is that of the next packet. */
+static bool check_icrc(struct icrc_path *path, bool is_ipv4, uint16_t *expected, const uint8_t *bytes,
+                       uint32_t length)
+{
+    path->identification = *expected;
+    path->dont_fragment = true;
+    if (likely(icrc_check(path, bytes, length))) {
+        ++*expected;
+        return true;
+    }
+    if (!is_ipv4 || !icrc_check_unidentified(path, bytes, length))
+        return false;
+    *expected = (uint16_t)(path->identification + 1);
+    return true;
+}
+
+static void take_packet(const struct datagram *datagram, const uint8_t *bytes, uint32_t length)
+{
+    const struct udp_arrival arrival = {
+        .ifindex = datagram->ifindex,
+        .source_port = datagram->source_port,
+        .congested = (datagram->traffic_class & ECN_MASK) == ECN_CE,
+    };
+    struct packet packet;
+
+    if (unlikely(bytes[0] == OPCODE_CNP)) {
+        udp_count(&udp_counters.notified, 1);
+        return;
+    }
+    if (unlikely(codec_decode(bytes, length - ICRC_LENGTH, &packet) != 0)) {
+        udp_count(&udp_counters.malformed, 1);
+        return;
+    }
+    if (unlikely(arrival.congested))
+        udp_count(&udp_counters.congested, 1);
+    memcpy(packet.grh.source, datagram->source, sizeof(packet.grh.source));
+    memcpy(packet.grh.destination, datagram->destination, sizeof(packet.grh.destination));
+    packet.grh.flow_label = datagram->flow_label;
+    packet.grh.traffic_class = datagram->traffic_class;
+    packet.grh.hop_limit = datagram->hop_limit;
+    udp_room.ops->packet(&packet, &arrival);
+}
+
+/* Packets from `at` on that are for blocks of others, as many as follow each other: handed on in one piece.
+ * Returns where they end. */
+static uint32_t skip_others(const struct datagram *datagram, const uint8_t *bytes, uint32_t at,
+                            bool from_mailbox)
+{
+    uint32_t block = dest_qpn_of(bytes + at) / UDP_BLOCK_QPNS, end = at;
+    struct datagram part = *datagram;
+
+    do
+        end += min_of((uint32_t)datagram->segment, datagram->length - end);
+    while (datagram->length - end > BTH_LENGTH && dest_qpn_of(bytes + end) / UDP_BLOCK_QPNS == block);
+    part.length = end - at;
+    warden_hand_on(&part, bytes + at, from_mailbox);
+    return end;
+}
+
+static unsigned take_datagram(const struct datagram *datagram, const uint8_t *bytes, bool from_mailbox)
+{
+    bool is_ipv4 = ipudp_gid_is_ipv4(datagram->destination);
+    struct icrc_path path = {.source_port = datagram->source_port, .destination_port = ROCE_UDP_PORT};
+    uint16_t expected = 0;
+    unsigned packets = 0;
+
+    memcpy(path.source, datagram->source, sizeof(path.source));
+    memcpy(path.destination, datagram->destination, sizeof(path.destination));
+    for (uint32_t at = 0; at < datagram->length;) {
+        uint32_t length = min_of((uint32_t)datagram->segment, datagram->length - at);
+
+        if (unlikely(length < BTH_LENGTH + ICRC_LENGTH)) {
+            udp_count(&udp_counters.malformed, 1);
+        } else if (unlikely(!udp_room.ops->is_ours(dest_qpn_of(bytes + at)))) {
+            at = skip_others(datagram, bytes, at, from_mailbox);
+            continue;
+        } else if (unlikely(!check_icrc(&path, is_ipv4, &expected, bytes + at, length))) {
+            udp_count(&udp_counters.bad_icrc, 1);
+        } else {
+            take_packet(datagram, bytes + at, length);
+            packets++;
+        }
+        at += length;
+    }
+    udp_count(&udp_counters.packets_received, packets);
+    udp_count(&udp_counters.bytes_received, datagram->length);
+    return packets;
+}
+
+/* --- what the kernel says of it ------------------------------------------------------------------ */
+
+static void map_ipv4(uint8_t gid[16], const struct in_addr *address)
+{
+    memset(gid, 0, 10);
+    gid[10] = gid[11] = 0xff;
+    memcpy(gid + 12, address, 4);
+}
+
+static void describe_ip(struct datagram *ret, const struct cmsghdr *message)
+{
+    const void *data = CMSG_DATA(message);
+    struct in_pktinfo info;
+
+    switch (message->cmsg_type) {
+    case IP_PKTINFO:
+        memcpy(&info, data, sizeof(info));
+        map_ipv4(ret->destination, &info.ipi_addr);
+        ret->ifindex = (uint32_t)info.ipi_ifindex;
+        break;
+    case IP_TOS:
+        ret->traffic_class = *(const uint8_t *)data;
+        break;
+    case IP_TTL:
+        ret->hop_limit = (uint8_t) * (const int *)data;
+        break;
+    default:
+        break;
+    }
+}
+
+static void describe_ipv6(struct datagram *ret, const struct cmsghdr *message)
+{
+    const void *data = CMSG_DATA(message);
+    struct in6_pktinfo info;
+    uint32_t flow;
+
+    switch (message->cmsg_type) {
+    case IPV6_PKTINFO: /* of IPv4 packets, too: the address mapped */
+        memcpy(&info, data, sizeof(info));
+        memcpy(ret->destination, &info.ipi6_addr, sizeof(ret->destination));
+        ret->ifindex = info.ipi6_ifindex;
+        break;
+    case IPV6_TCLASS:
+        ret->traffic_class = (uint8_t) * (const int *)data;
+        break;
+    case IPV6_HOPLIMIT:
+        ret->hop_limit = (uint8_t) * (const int *)data;
+        break;
+    case IPV6_FLOWINFO:
+        memcpy(&flow, data, sizeof(flow));
+        ret->flow_label = ntohl(flow) & FLOW_LABEL;
+        break;
+    default:
+        break;
+    }
+}
+
+/* false: not all of it is there. */
+static bool describe(struct datagram *ret, struct mmsghdr *header)
+{
+    const struct sockaddr_in6 *name = header->msg_hdr.msg_name;
+    const struct sockaddr_in *name4 = header->msg_hdr.msg_name;
+
+    memset(ret, 0, sizeof(*ret));
+    ret->length = header->msg_len;
+    ret->segment = (uint16_t)min_of(header->msg_len, (uint32_t)UINT16_MAX);
+    for (struct cmsghdr *message = CMSG_FIRSTHDR(&header->msg_hdr); message;
+         message = CMSG_NXTHDR(&header->msg_hdr, message)) {
+        if (message->cmsg_level == IPPROTO_IP)
+            describe_ip(ret, message);
+        else if (message->cmsg_level == IPPROTO_IPV6)
+            describe_ipv6(ret, message);
+        else if (message->cmsg_level == IPPROTO_UDP && message->cmsg_type == UDP_GRO)
+            ret->segment = (uint16_t) * (const int *)(const void *)CMSG_DATA(message);
+    }
+    if (name->sin6_family == AF_INET6) {
+        memcpy(ret->source, &name->sin6_addr, sizeof(ret->source));
+        ret->source_port = ntohs(name->sin6_port);
+    } else {
+        map_ipv4(ret->source, &name4->sin_addr);
+        ret->source_port = ntohs(name4->sin_port);
+    }
+    return ret->segment && ret->ifindex && !(header->msg_hdr.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+}
+
+/* --- batches ------------------------------------------------------------------------------------- */
+
+static void prepare_headers(bool is_mailbox)
+{
+    for (unsigned i = 0; i < BATCH; i++) {
+        struct msghdr *header = &buffers->headers[i].msg_hdr;
+
+        buffers->vectors[i][0] = (struct iovec){&buffers->slot[i].description, sizeof(struct datagram)};
+        buffers->vectors[i][1] = (struct iovec){buffers->slot[i].bytes, DATAGRAM_MAX};
+        *header = (struct msghdr){
+            .msg_iov = buffers->vectors[i] + !is_mailbox,
+            .msg_iovlen = 1 + is_mailbox,
+        };
+        if (!is_mailbox) {
+            header->msg_name = &buffers->names[i];
+            header->msg_namelen = sizeof(buffers->names[i]);
+            header->msg_control = buffers->control[i];
+            header->msg_controllen = CONTROL_SIZE;
+        }
+    }
+}
+
+/* Old kernels give the port's sockets what is meant for groups that somebody has joined. */
+static bool is_misplaced(const struct reader *reader, const struct datagram *datagram)
+{
+    bool to_group = datagram->destination[0] == 0xff ||
+                    (ipudp_gid_is_ipv4(datagram->destination) && (datagram->destination[12] & 0xf0) == 0xe0);
+
+    return to_group != reader->is_group;
+}
+
+static unsigned take_from_socket(const struct reader *reader, struct mmsghdr *header, struct slot *slot)
+{
+    struct datagram datagram;
+
+    if (unlikely(!describe(&datagram, header))) {
+        udp_count(&udp_counters.malformed, 1);
+        return 0;
+    }
+    if (unlikely(is_misplaced(reader, &datagram)))
+        return 0;
+    if (likely(reader->hand_to < 0))
+        return take_datagram(&datagram, slot->bytes, false);
+    mailbox_put(reader->hand_to, &datagram, slot->bytes);
+    return 0;
+}
+
+/* What others put there is what they say it is; only that it agrees with itself is checked. */
+static unsigned take_from_mailbox(struct mmsghdr *header, struct slot *slot)
+{
+    const struct datagram datagram = slot->description;
+
+    if (header->msg_len < sizeof(datagram) || datagram.length != header->msg_len - sizeof(datagram) ||
+        !datagram.segment || (header->msg_hdr.msg_flags & MSG_TRUNC)) {
+        udp_count(&udp_counters.malformed, 1);
+        return 0;
+    }
+    udp_count(&udp_counters.brought, 1);
+    return take_datagram(&datagram, slot->bytes, true);
+}
+
+/* Receive lock held. Returns datagrams, or -errno. */
+static int take_batch(struct reader *reader, unsigned *packets)
+{
+    int count;
+
+    if (reader->source.fd < 0)
+        return 0;
+    prepare_headers(reader->is_mailbox);
+    count = sys_recvmmsg(reader->source.fd, buffers->headers, BATCH);
+    for (int i = 0; i < count; i++)
+        *packets += reader->is_mailbox ? take_from_mailbox(&buffers->headers[i], &buffers->slot[i])
+                                       : take_from_socket(reader, &buffers->headers[i], &buffers->slot[i]);
+    return count;
+}
+
+static unsigned take_from(struct list *readers)
+{
+    unsigned packets = 0;
+    bool any = false;
+
+    list_for_each (node, readers)
+        any |= take_batch(list_entry(node, struct reader, node), &packets) > 0;
+    if (any)
+        udp_room.ops->batch_end();
+    return packets;
+}
+
+unsigned udp_poll(void)
+{
+    uint32_t idle = atomic_load_explicit(&idle_polls, memory_order_relaxed);
+    unsigned packets;
+
+    if (idle > IDLE_POLLS && idle % IDLE_EVERY != 0) {
+        atomic_store_explicit(&idle_polls, idle + 1, memory_order_relaxed);
+        return 0;
+    }
+    if (!lock_try(&receive_lock))
+        return 0;
+    packets = take_from(&polled);
+    lock_release(&receive_lock);
+    atomic_store_explicit(&idle_polls, packets ? 0 : idle + 1, memory_order_relaxed);
+    return packets;
+}
+
+void udp_drain(void)
+{
+    unsigned batches = 0;
+
+    lock_acquire(&receive_lock);
+    while (take_from(&polled) && ++batches < DRAIN_BATCHES) {
+    }
+    lock_release(&receive_lock);
+}
+
+bool udp_has_packets(void)
+{
+    bool has = false;
+
+    lock_acquire(&receive_lock);
+    list_for_each (node, &polled) {
+        struct pollfd watched = {.fd = list_entry(node, struct reader, node)->source.fd, .events = POLLIN};
+
+        has |= sys_poll_now(&watched, 1) > 0;
+    }
+    lock_release(&receive_lock);
+    return has;
+}
+
+/* --- readers ------------------------------------------------------------------------------------- */
+
+/* The next arrival wakes the helper thread once: while somebody polls it is to sleep. */
+static void arm(struct reader *reader)
+{
+    if (!atomic_exchange_explicit(&reader->armed, true, memory_order_acq_rel))
+        event_change(&reader->source, EPOLLIN | EPOLLONESHOT);
+}
+
+void udp_prepare_sleep(void)
+{
+    lock_acquire(&receive_lock);
+    list_for_each (node, &polled)
+        arm(list_entry(node, struct reader, node));
+    lock_release(&receive_lock);
+}
+
+/* Helper thread. What is polled, it polls next. */
+static void ready(struct event_source *source, uint32_t events)
+{
+    struct reader *reader = container_of(source, struct reader, source);
+    unsigned packets = 0;
+
+    if (reader->polled) {
+        atomic_store_explicit(&reader->armed, false, memory_order_release);
+        atomic_store_explicit(&idle_polls, 0, memory_order_relaxed);
+        return;
+    }
+    rundown_enter();
+    lock_acquire(&receive_lock);
+    if (take_batch(reader, &packets) > 0)
+        udp_room.ops->batch_end();
+    lock_release(&receive_lock);
+    rundown_exit();
+}
+
+static int need_buffers(void)
+{
+    int error = 0;
+
+    if (!buffers)
+        buffers = sys_mmap(NULL, sizeof(*buffers), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0,
+                           &error);
+    if (error)
+        log_error("no memory to receive from the network: %s", strerror(-error));
+    return error;
+}
+
+int reader_add(struct reader *reader)
+{
+    int error;
+
+    lock_acquire(&receive_lock);
+    error = need_buffers();
+    if (!error) {
+        reader->source.ready = ready;
+        atomic_store_explicit(&reader->armed, true, memory_order_relaxed);
+        error = event_add(&reader->source, reader->polled ? EPOLLIN | EPOLLONESHOT : EPOLLIN);
+    }
+    if (!error) {
+        list_push_back(reader->polled ? &polled : &others, &reader->node);
+        if (reader->polled)
+            atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
+    }
+    lock_release(&receive_lock);
+    return error;
+}
+
+void reader_remove(struct reader *reader)
+{
+    lock_acquire(&receive_lock);
+    if (reader->source.fd >= 0)
+        list_remove(&reader->node);
+    event_close(&reader->source);
+    lock_release(&receive_lock);
+}
+
+void reader_set_polled(struct reader *reader)
+{
+    lock_acquire(&receive_lock);
+    if (!reader->polled && reader->source.fd >= 0) {
+        list_remove(&reader->node);
+        list_push_back(&polled, &reader->node);
+        reader->polled = true;
+        atomic_store_explicit(&reader->armed, false, memory_order_relaxed);
+        arm(reader);
+        atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
+    }
+    lock_release(&receive_lock);
+}
+
+void receive_lock_acquire(void)
+{
+    lock_acquire(&receive_lock);
+}
+
+void receive_lock_release(void)
+{
+    lock_release(&receive_lock);
+}
+
+void receive_after_fork_in_child(void)
+{
+    lock_init(&receive_lock);
+    list_init(&polled);
+    list_init(&others);
+    buffers = NULL; /* lost: somebody may have been reading into them */
+    atomic_store_explicit(&udp_has_sockets, false, memory_order_relaxed);
+    atomic_store_explicit(&idle_polls, 0, memory_order_relaxed);
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Packets through real sockets, over lo: what is sent arrives, field by field, and what is damaged does not.
+ */
+#include "test_udp_sides.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "wire/codec.h"
+#include "wire/icrc.h"
+#include "wire/ipudp.h"
+
+enum { BLOCK = 0x1234, QPN = BLOCK * 256 + 7 };
+
+static const struct {
+    const char *from, *to;
+} ways[] = {{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "127.1.2.3"}, {"::1", "::1"}};
+
+/* Every field that the opcode carries, each different. */
+static struct packet packet_of(uint8_t opcode, uint32_t payload_length)
+{
+    uint32_t properties = opcode_table[opcode].properties;
+    struct packet packet = {
+        .opcode = opcode,
+        .flags = PACKET_SOLICITED | PACKET_ACK_REQUEST,
+        .pkey = 0xffff,
+        .dest_qpn = QPN,
+        .psn = psn_make(0xabcdef),
+    };
+
+    if (properties & OPCODE_HAS_DETH) {
+        packet.qkey = 0x11223344;
+        packet.src_qpn = 0x556677;
+    }
+    if (properties & (OPCODE_HAS_RETH | OPCODE_HAS_ATOMIC_ETH)) {
+        packet.rkey = 0x01020304;
+        packet.address = 0x1112131415161718;
+    }
+    if (properties & OPCODE_HAS_RETH)
+        packet.dma_length = 0x7fffffff;
+    if (properties & OPCODE_HAS_ATOMIC_ETH) {
+        packet.swap_add = 0x2122232425262728;
+        packet.compare = 0x3132333435363738;
+    }
+    if (properties & OPCODE_HAS_AETH) {
+        packet.syndrome = 0x1f;
+        packet.msn = 0x414243;
+    }
+    if (properties & OPCODE_HAS_ATOMIC_ACK)
+        packet.original = 0x5152535455565758;
+    if (properties & OPCODE_HAS_IMM)
+        packet.imm_data = 0x61626364;
+    if (properties & OPCODE_HAS_INVALIDATE)
+        packet.invalidate_rkey = 0x71727374;
+    if (properties & OPCODE_HAS_PAYLOAD)
+        packet.payload_length = payload_length;
+    return packet;
+}
+
+static void check_same(const struct packet *a, const struct packet *b)
+{
+    CHECK(a->opcode == b->opcode && a->flags == b->flags && a->pkey == b->pkey);
+    CHECK(a->dest_qpn == b->dest_qpn && a->src_qpn == b->src_qpn && psn_equal(a->psn, b->psn));
+    CHECK(a->syndrome == b->syndrome && a->msn == b->msn && a->imm_data == b->imm_data);
+    CHECK(a->invalidate_rkey == b->invalidate_rkey && a->qkey == b->qkey && a->rkey == b->rkey);
+    CHECK(a->dma_length == b->dma_length && a->address == b->address && a->swap_add == b->swap_add);
+    CHECK(a->compare == b->compare && a->original == b->original);
+    CHECK(a->payload_length == b->payload_length);
+}
+
+/* In and out of one process: the helper thread and this one receive. */
+static void open_block(void)
+{
+    own_block(BLOCK);
+    CHECK(serve(BLOCK) == 0);
+    CHECK(udp_state() == UDP_OPEN && udp_serves(BLOCK) && !udp_serves(BLOCK + 1));
+}
+
+static void sends_every_opcode(unsigned number)
+{
+    static const uint32_t lengths[] = {0, 1, 2, 3, 4, 255, 1024, 4095, 4096};
+    struct udp_path path = path_between(ways[number].from, ways[number].to);
+    uint8_t bytes[PAYLOAD_MAX];
+    unsigned sent = 0;
+
+    open_block();
+    path.traffic_class = 0x6a; /* ECT(0) */
+    path.hop_limit = 33;
+    path.flow_label = 0x54321;
+    for (unsigned opcode = 0; opcode < 256; opcode++) {
+        for (unsigned i = 0; opcode_table[opcode].name && i < array_size(lengths); i++) {
+            struct packet packet = packet_of((uint8_t)opcode, lengths[i]);
+            const struct iovec halves[2] = {
+                {bytes, packet.payload_length / 2},
+                {bytes + packet.payload_length / 2, packet.payload_length - packet.payload_length / 2}};
+            const struct arrived *arrived = &inbox->kept[sent % KEPT];
+
+            fill_pattern(bytes, packet.payload_length, opcode);
+            CHECK(udp_send(udp_lane(opcode), &path, &packet, halves, 2) == 0);
+            udp_flush(udp_lane(opcode));
+            UNTIL(atomic_load(&inbox->count) == sent + 1);
+            check_same(&packet, &arrived->packet);
+            CHECK(is_pattern(arrived, opcode));
+            CHECK(!memcmp(arrived->packet.grh.source, path.source, 16));
+            CHECK(!memcmp(arrived->packet.grh.destination, path.destination, 16));
+            CHECK(arrived->packet.grh.hop_limit == 33 && arrived->packet.grh.traffic_class == 0x6a);
+            CHECK(ipudp_gid_is_ipv4(path.source) || arrived->packet.grh.flow_label == 0x54321);
+            CHECK(arrived->arrival.ifindex == 1 && !arrived->arrival.congested);
+            CHECK(arrived->arrival.source_port >= 1024);
+            sent++;
+        }
+    }
+    CHECK(sent > 200 && udp_counters.bad_icrc == 0 && udp_counters.malformed == 0 &&
+          udp_counters.not_sent == 0);
+}
+
+static void test_every_packet_arrives_as_it_was_sent(void **state)
+{
+    for (unsigned i = 0; i < array_size(ways); i++)
+        side_finish(side_start(sends_every_opcode, i));
+}
+
+/* Packets that follow each other leave together; each has its own identification in IPv4's header. */
+static void sends_batches(unsigned number)
+{
+    const struct udp_path path = path_between(ways[number].from, ways[number].to);
+    unsigned sent = 0;
+
+    open_block();
+    for (unsigned round = 0; round < 40; round++) {
+        uint32_t length = round % 4 == 0 ? 4096 : round % 4 == 1 ? 8 : round * 24;
+        unsigned count = 1 + round * 3, from = sent;
+
+        for (unsigned i = 0; i < count; i++, sent++) /* the last one is shorter */
+            send_pattern(&path, QPN, sent, i + 1 == count ? length / 2 : length, sent);
+        udp_flush(udp_lane(QPN));
+        UNTIL(atomic_load(&inbox->count) == sent);
+        for (unsigned i = from; i < sent; i++) {
+            CHECK(inbox->kept[i % KEPT].packet.psn.value == i);
+            CHECK(is_pattern(&inbox->kept[i % KEPT], i));
+        }
+    }
+    CHECK(udp_counters.packets_sent == sent && udp_counters.packets_received == sent);
+    CHECK(udp_counters.bad_icrc == 0);
+}
+
+static void test_batches_keep_their_order(void **state)
+{
+    for (unsigned i = 0; i < array_size(ways); i++)
+        side_finish(side_start(sends_batches, i));
+}
+
+static void test_one_by_one_works_as_well(void **state)
+{
+    setenv("SOFTHCA_UDP", "plain", 1);
+    for (unsigned i = 0; i < array_size(ways); i++)
+        side_finish(side_start(sends_batches, i));
+    unsetenv("SOFTHCA_UDP");
+}
+
+/* Another sender of the protocol: a plain socket, with what identification the kernel likes to give. */
+static void foreign_socket(int domain, bool connected, const char *to, int *ret_fd, uint16_t *ret_port)
+{
+    struct sockaddr_in6 name = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)};
+    struct sockaddr_in name4 = {.sin_family = AF_INET, .sin_port = htons(ROCE_UDP_PORT)},
+                       any = {.sin_family = AF_INET};
+    socklen_t length = sizeof(name);
+    int fd = socket(domain, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    inet_pton(AF_INET, to, &name4.sin_addr);
+    inet_pton(AF_INET6, to, &name.sin6_addr);
+    if (!connected && domain == AF_INET)
+        CHECK(bind(fd, (struct sockaddr *)&any, sizeof(any)) == 0);
+    CHECK(connect(fd, domain == AF_INET ? (struct sockaddr *)&name4 : (struct sockaddr *)&name,
+                  domain == AF_INET ? sizeof(name4) : sizeof(name)) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&name, &length) == 0);
+    *ret_fd = fd;
+    *ret_port = ntohs(name.sin6_port);
+}
+
+static uint32_t build(const struct udp_path *path, uint16_t source_port, uint16_t identification,
+                      uint8_t bytes[256])
+{
+    const struct packet packet = packet_of(OP_SEND_ONLY, 100);
+    struct icrc_path covered = {
+        .source_port = source_port,
+        .destination_port = ROCE_UDP_PORT,
+        .identification = identification,
+        .dont_fragment = true,
+    };
+    uint32_t length = codec_udp_payload_length(&packet), crc;
+    size_t headers = codec_encode(&packet, bytes);
+
+    memcpy(covered.source, path->source, 16);
+    memcpy(covered.destination, path->destination, 16);
+    fill_pattern(bytes + headers, 100, 3);
+    crc = icrc_add_headers(icrc_begin(&covered, length), bytes, length - ICRC_LENGTH);
+    icrc_store(crc, bytes + length - ICRC_LENGTH);
+    return length;
+}
+
+/* Whatever identification the ICRC was made for, some value explains it: that of the packet, for all we know.
+ */
+static void takes_any_identification(unsigned number)
+{
+    static const uint16_t identifications[] = {0, 1, 0x1234, 0x8000, 0xffff};
+    const struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
+    uint16_t port;
+    int fd;
+
+    open_block();
+    foreign_socket(AF_INET, false, "127.0.0.1", &fd, &port);
+    for (unsigned i = 0; i < array_size(identifications); i++) {
+        uint8_t bytes[256];
+        uint32_t length = build(&path, port, identifications[i], bytes);
+
+        CHECK(send(fd, bytes, length, 0) == (ssize_t)length);
+        UNTIL(atomic_load(&inbox->count) == i + 1);
+        CHECK(is_pattern(&inbox->kept[i], 3));
+    }
+    CHECK(udp_counters.bad_icrc == 0);
+}
+
+static void test_identifications_of_other_senders_are_solved_for(void **state)
+{
+    side_finish(side_start(takes_any_identification, 0));
+}
+
+static void sends_rubbish(unsigned number)
+{
+    bool ipv4 = ipudp_gid_is_ipv4(path_between(ways[number].from, ways[number].to).source);
+    const struct udp_path path = path_between(ways[number].from, ways[number].to);
+    uint8_t good[256], bytes[256];
+    unsigned damaged = 0;
+    uint32_t length;
+    uint16_t port;
+    int fd;
+
+    open_block();
+    foreign_socket(ipv4 ? AF_INET : AF_INET6, false, ways[number].to, &fd, &port);
+    length = build(&path, port, 0, good);
+    /* Every bit but those of the byte that routers may change, and of the QPN, by which it would be a
+     * stranger. */
+    for (uint32_t bit = 0; bit < length * 8; bit++) {
+        if (bit / 8 == 4 || (bit / 8 >= 5 && bit / 8 <= 7))
+            continue;
+        memcpy(bytes, good, sizeof(bytes));
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        CHECK(send(fd, bytes, length, 0) == (ssize_t)length);
+        damaged++;
+        UNTIL(udp_counters.bad_icrc + udp_counters.malformed + atomic_load(&inbox->count) == damaged);
+    }
+    /* One bit leaves no identification that explains it. */
+    CHECK(udp_counters.bad_icrc == damaged && atomic_load(&inbox->count) == 0);
+    for (uint32_t cut = 0; cut < length; cut++) {
+        uint64_t before = udp_counters.bad_icrc + udp_counters.malformed + udp_counters.strangers;
+
+        CHECK(send(fd, good, cut, 0) == (ssize_t)cut);
+        if (cut == 0)
+            continue; /* nothing at all: the kernel reports it, and there is nothing to count */
+        UNTIL(udp_counters.bad_icrc + udp_counters.malformed + udp_counters.strangers +
+                  atomic_load(&inbox->count) >
+              before);
+    }
+    CHECK(atomic_load(&inbox->count) == 0);
+    CHECK(send(fd, good, length, 0) == (ssize_t)length);
+    UNTIL(atomic_load(&inbox->count) == 1);
+}
+
+static void test_damaged_packets_are_dropped(void **state)
+{
+    side_finish(side_start(sends_rubbish, 0));
+    side_finish(side_start(sends_rubbish, 2));
+}
+
+static void marks_congestion(unsigned number)
+{
+    struct udp_path path = path_between(ways[number].from, ways[number].to);
+
+    open_block();
+    path.traffic_class = 3;
+    send_pattern(&path, QPN, 1, 64, 1);
+    udp_flush(udp_lane(QPN));
+    UNTIL(atomic_load(&inbox->count) == 1);
+    CHECK(inbox->kept[0].arrival.congested && udp_counters.congested == 1);
+}
+
+static void test_congestion_marks_are_seen(void **state)
+{
+    side_finish(side_start(marks_congestion, 0));
+    side_finish(side_start(marks_congestion, 2));
+}
+
+/* No route, an address that is not ours: as good as lost, and the lane goes on. */
+static void sends_nowhere(unsigned number)
+{
+    struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
+    struct udp_path nowhere = path_between("127.0.0.1", "203.0.113.1"),
+                    stranger = path_between("192.0.2.1", "127.0.0.1");
+
+    open_block();
+    for (unsigned i = 0; i < 100; i++) {
+        send_pattern(i % 3 == 0 ? &nowhere : i % 3 == 1 ? &stranger : &path, QPN, i, 64, i);
+        if (i % 10 == 9)
+            udp_flush(udp_lane(QPN));
+    }
+    UNTIL(atomic_load(&inbox->count) == 33);
+    CHECK(udp_counters.not_sent == 67);
+}
+
+static void test_what_cannot_be_sent_holds_up_nothing(void **state)
+{
+    side_finish(side_start(sends_nowhere, 0));
+}
+
+/* The program writes into its buffer while it is sent: whatever is sent has the right ICRC. */
+static _Atomic bool stop;
+static uint64_t changing[512];
+
+static void *change(void *argument)
+{
+    for (uint64_t i = 0; !atomic_load_explicit(&stop, memory_order_relaxed); i++)
+        __atomic_store_n(&changing[i % array_size(changing)], i, __ATOMIC_RELAXED);
+    return argument;
+}
+
+static void sends_changing_memory(unsigned number)
+{
+    const struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
+    struct packet packet = packet_of(OP_SEND_ONLY, sizeof(changing));
+    const struct iovec gather = {changing, sizeof(changing)};
+    pthread_t changer;
+
+    open_block();
+    CHECK(pthread_create(&changer, NULL, change, NULL) == 0);
+    for (unsigned i = 0; i < 200; i++) {
+        CHECK(udp_send(udp_lane(QPN), &path, &packet, &gather, 1) == 0);
+        udp_flush(udp_lane(QPN));
+        UNTIL(atomic_load(&inbox->count) + udp_counters.bad_icrc == i + 1);
+    }
+    atomic_store(&stop, true);
+    pthread_join(changer, NULL);
+    CHECK(udp_counters.bad_icrc == 0);
+}
+
+static void test_memory_that_changes_is_sent_once(void **state)
+{
+    side_finish(side_start(sends_changing_memory, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_packet_arrives_as_it_was_sent),
+        cmocka_unit_test(test_batches_keep_their_order),
+        cmocka_unit_test(test_one_by_one_works_as_well),
+        cmocka_unit_test(test_identifications_of_other_senders_are_solved_for),
+        cmocka_unit_test(test_damaged_packets_are_dropped),
+        cmocka_unit_test(test_congestion_marks_are_seen),
+        cmocka_unit_test(test_what_cannot_be_sent_holds_up_nothing),
+        cmocka_unit_test(test_memory_that_changes_is_sent_once),
+    };
+
+    if (!own_network()) {
+        printf("1..0 # SKIP a network namespace of our own is not allowed\n");
+        return 0;
+    }
+    return run_unit_tests("udp_packets", tests);
+}
