@@ -44,6 +44,7 @@ static void after_fork_in_child(void)
     interfaces_after_fork_in_child();
     device_table_after_fork_in_child(&host_devices);
     local_after_fork_in_child();
+    wire_after_fork_in_child();
     waiting_after_fork_in_child();
     multicast_after_fork_in_child();
     explainer_after_fork_in_child();
@@ -74,6 +75,7 @@ static int start_locked(void)
     error = local_start(&engine_local_ops);
     if (error)
         log_error("no way to other processes of this host: errno %d", -error);
+    wire_start();
     return error;
 }
 

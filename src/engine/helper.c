@@ -24,6 +24,7 @@
 #include "base/sys.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
+#include "udp/udp.h"
 
 #define TICK_MS 2
 /* How long the helper goes on polling after the last packet before it lets itself be rung. */
@@ -90,7 +91,8 @@ static bool packets_are_left(void)
     bool left;
 
     rundown_enter();
-    left = local_has_packets();
+    left = local_has_packets() ||
+           (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && udp_has_packets());
     rundown_exit();
     if (!left || rundown_others_are_inside())
         return false;
@@ -187,6 +189,8 @@ static bool work_until_quiet(void)
         quiet = local_prepare_sleep();
         rundown_exit();
     } while (!quiet);
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        udp_prepare_sleep(); /* what lies there by now wakes us at once */
     return true;
 }
 

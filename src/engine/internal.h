@@ -69,6 +69,25 @@ void route_flush_drops(struct lane *lane, struct lane_state *state);
 /* local_ops. */
 void route_link_down(struct link *link);
 
+/* --- wire.c: over the network
+ * -------------------------------------------------------------------------------------- */
+
+/* Over the network, wherever it goes? (SOFTHCA_PATH=wire; constant.) */
+bool wire_is_forced(void);
+void wire_start(void);
+/* transport_ports.send and qp_ports for what goes that way. QP lock held. */
+int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+              const struct path_address *to);
+void wire_leave_list(struct qp *qp);
+/* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
+void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+/* Does multicast of the QP go over the network? With wire_is_forced(), only over the network then. */
+bool wire_has_groups(const struct qp *qp);
+/* qp_ports.attached, qp_ports.detached. */
+void wire_attached(struct qp *qp, const uint8_t gid[16]);
+void wire_detached(struct qp *qp, const uint8_t gid[16]);
+void wire_after_fork_in_child(void);
+
 /* --- multicast.c
  * --------------------------------------------------------------------------------------------------- */
 
@@ -83,6 +102,13 @@ void multicast_after_fork_in_child(void);
  * --------------------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;
+/* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
+ * QP lock held. */
+bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request);
+/* A packet has come, whatever of it. */
+void progress_count_packet(void);
+/* An acknowledgement covers what comes in the same batch, but not more than this many packets. */
+#define ACKS_BEFORE_ANSWER 16u
 /* Polls, flushes, runs the ready. Returns the number of packets. Any thread. */
 unsigned progress_run(void);
 /* Called by application threads: also says that somebody polls. */

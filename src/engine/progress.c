@@ -11,12 +11,11 @@
 #include "object/device.h"
 #include "object/segment.h"
 #include "object/wq.h"
+#include "udp/udp.h"
 #include "wire/opcode.h"
 
 /* Packets of one lane per call: bounds the time that its receive lock is held. */
 #define POLL_BUDGET 64u
-/* An acknowledgement covers what comes in the same batch, but not more than this many packets. */
-#define ACKS_BEFORE_ANSWER 16u
 
 /* So many polls of one thread in vain are a tenth of a millisecond: the process that it waits for may want
  * this processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
@@ -26,9 +25,7 @@ _Atomic uint32_t progress_application_polls, progress_packets;
 static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
 static _Atomic bool cq_overrun_pending;
 
-/* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
- */
-static bool accepts(const struct qp *qp, const struct packet *packet, bool request)
+bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
 {
     static const uint8_t service_of[] = {
         [IBV_QPT_RC] = SERVICE_RC, [IBV_QPT_UC] = SERVICE_UC, [IBV_QPT_UD] = SERVICE_UD};
@@ -54,7 +51,6 @@ static bool accepts(const struct qp *qp, const struct packet *packet, bool reque
     return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
 }
 
-/* false: dropped silently. */
 /* The doorbell of the lane whose batch this is is looked at once, at the end; others at once. */
 static void note_kick(struct lane *lane, const struct qp_kick *kick)
 {
@@ -62,6 +58,8 @@ static void note_kick(struct lane *lane, const struct qp_kick *kick)
         lane_ring(kick->lane);
     if (kick->reply_lane && kick->reply_lane != lane && kick->reply_lane != kick->lane)
         lane_ring(kick->reply_lane);
+    if (unlikely(kick->wire != NULL))
+        udp_flush(kick->wire);
     if (kick->lane == lane || kick->reply_lane == lane)
         atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
 }
@@ -132,11 +130,19 @@ static void receive_multicast(struct qp *qp, void *argument)
 {
     const struct packet *packet = argument;
 
-    if (!accepts(qp, packet, true))
+    if (!progress_accepts(qp, packet, true))
         return;
     if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num)
         return;
     transport_receive(&qp->transport, packet);
+}
+
+/* Threads may count at once and lose one: that it moves is all that matters. */
+void progress_count_packet(void)
+{
+    atomic_store_explicit(&progress_packets,
+                          atomic_load_explicit(&progress_packets, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 /* local_ops.packet */
@@ -146,9 +152,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     struct qp_kick kick;
     bool request, received;
 
-    atomic_store_explicit(&progress_packets,
-                          atomic_load_explicit(&progress_packets, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
+    progress_count_packet();
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
         /* The copy is only read. */
         multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
@@ -160,7 +164,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     }
     request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
     qp = qp_lock_number(packet->dest_qpn);
-    if (unlikely(!qp || !accepts(qp, packet, request))) {
+    if (unlikely(!qp || !progress_accepts(qp, packet, request))) {
         if (qp)
             lock_release(&qp->lock);
         say_dropped(lane, packet, request);
@@ -216,6 +220,8 @@ unsigned progress_run(void)
 
     rundown_enter();
     packets = local_poll(POLL_BUDGET);
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        packets += udp_poll();
     if (unlikely(route_has_ready()))
         route_run_ready();
     rundown_exit();
@@ -257,6 +263,8 @@ void progress_expect_sleep(void)
     if (!local_prepare_sleep())
         helper_kick();
     rundown_exit();
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        udp_prepare_sleep();
 }
 
 const struct local_ops engine_local_ops = {

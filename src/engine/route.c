@@ -11,6 +11,7 @@
 #include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/device.h"
+#include "udp/udp.h"
 #include "wire/opcode.h"
 
 /* --- sending
@@ -121,8 +122,8 @@ static struct link *resolve_or_wait(struct qp *qp, uint32_t qpn)
     return link;
 }
 
-static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                   unsigned gather_count, const struct path_address *to)
+static int send_ud_local(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                         unsigned gather_count, const struct path_address *to)
 {
     struct packet out = *packet;
     struct link *link;
@@ -144,8 +145,6 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
         local_for_each_peer(send_multicast_copy, &copy);
         return 0;
     }
-    if (!to->destination_ifindex)
-        return 0; /* not on this host: a datagram into the void */
     out.dest_ifindex = to->destination_ifindex;
     link = local_resolve(packet->dest_qpn);
     if (!link) {
@@ -173,6 +172,20 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
     return error == -EHOSTUNREACH ? 0 : error;
 }
 
+static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                   unsigned gather_count, const struct path_address *to)
+{
+    bool local = to->is_multicast || to->destination_ifindex;
+    bool by_wire = to->is_multicast ? wire_has_groups(qp) : !local || wire_is_forced();
+    int error = 0;
+
+    if (by_wire)
+        error = wire_send(qp, packet, gather, gather_count, to);
+    if (local && !(by_wire && wire_is_forced()) && error != -EAGAIN)
+        error = send_ud_local(qp, packet, gather, gather_count, to);
+    return error == -EAGAIN ? -EAGAIN : 0; /* else it has left, if only into the void */
+}
+
 /* transport_ports.send */
 static int engine_send(struct transport_qp *transport, const struct packet *packet,
                        const struct iovec *gather, unsigned gather_count, const struct path_address *to)
@@ -181,6 +194,8 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
 
     if (to)
         return send_ud(qp, packet, gather, gather_count, to);
+    if (qp->route.by_wire)
+        return wire_send(qp, packet, gather, gather_count, &qp->record->attributes.path);
     if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
         if (!qp->route.reply_lane)
             return -EHOSTUNREACH;
@@ -189,8 +204,6 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     if (unlikely(!qp->route.lane)) {
         struct link *link;
 
-        if (!qp->record->attributes.path.destination_ifindex)
-            return -EHOSTUNREACH;
         link = local_resolve(packet->dest_qpn);
         if (!link) {
             if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
@@ -255,27 +268,38 @@ static uint32_t engine_random(struct transport_qp *transport)
  * would hear from its former life: those packets would be in sequence, the new ones duplicates, and neither
  * side would ever see a loss. And a QP that goes away has received what was written before, as hardware would
  * have. */
-static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn)
+static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire)
 {
-    struct link *link = local_resolve(dest_qpn);
+    struct link *link = by_lane && !wire_is_forced() ? local_resolve(dest_qpn) : NULL;
 
+    if (by_wire && atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        udp_drain();
     if (link)
         lane_drain(connection_lane(link, qpn, dest_qpn));
+}
+
+/* A datagram is one packet of the wire's size whichever way it goes (verbs-contract §3.4); connected QPs cut
+ * as the ring likes, and over the network as both ends have agreed. */
+static uint32_t link_mtu(const struct qp *qp)
+{
+    if (qp->record->type == IBV_QPT_UD)
+        return 128u << device_active_mtu(&host_devices, qp->context->device);
+    return qp->route.by_wire ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
 }
 
 /* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
 static void engine_connect(struct qp *qp)
 {
+    const struct path_address *path = &qp->record->attributes.path;
     struct link *link = NULL;
 
-    /* A datagram is one packet of the wire's size whichever way it goes (verbs-contract §3.4); connected QPs
-     * cut as the ring likes. */
-    qp->transport.link.mtu = qp->record->type == IBV_QPT_UD
-                                 ? 128u << device_active_mtu(&host_devices, qp->context->device)
-                                 : LOCAL_MTU;
-    qp->transport.link.reference_mtu = LOCAL_REFERENCE_MTU; /* what may be received, whatever may be sent */
-    qp->transport.link.reliable = true;
-    if (qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex)
+    qp->route.by_wire = qp->record->type != IBV_QPT_UD && (!path->destination_ifindex || wire_is_forced());
+    qp->route.wire = udp_lane(qp->ibv.qp_num);
+    qp->transport.link.mtu = link_mtu(qp);
+    /* What may be received, whatever may be sent. */
+    qp->transport.link.reference_mtu = qp->route.by_wire ? 0 : LOCAL_REFERENCE_MTU;
+    qp->transport.link.reliable = !qp->route.by_wire;
+    if (!qp->route.by_wire && qp->record->type != IBV_QPT_UD)
         link = local_resolve(qp->record->attributes.dest_qpn);
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
 }
@@ -284,6 +308,7 @@ static void leave_lists(struct qp *qp)
 {
     qp->route.answer_due = false;
     waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    wire_leave_list(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
 
@@ -294,6 +319,7 @@ static void engine_disconnect(struct qp *qp)
     leave_lists(qp);
     qp->route.reply_lane = NULL;
     qp->route.missing_block = 0;
+    qp->route.by_wire = false;
     set_lane(qp, NULL);
 }
 
@@ -469,11 +495,14 @@ const struct qp_ports engine_qp_ports = {
             .set_timer = engine_set_timer,
             .random = engine_random,
         },
+    .prepare = wire_prepare,
     .take_arrived = engine_take_arrived,
     .connect = engine_connect,
     .disconnect = engine_disconnect,
     .kick = engine_kick,
     .forget = engine_forget,
+    .attached = wire_attached,
+    .detached = wire_detached,
     .allocate_number = engine_allocate_number,
     .release_number = local_qpn_release,
 };

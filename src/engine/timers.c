@@ -143,10 +143,7 @@ static void fire_qp(struct qp *qp)
     }
     kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
-    if (kick.lane)
-        lane_ring(kick.lane);
-    if (kick.reply_lane)
-        lane_ring(kick.reply_lane);
+    route_ring(&kick);
     rundown_exit();
 }
 

@@ -7,6 +7,7 @@
 #include "base/rundown.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "udp/udp.h"
 
 /* QPs of this process that wait for something that is not a lane's room. */
 static struct lock waiting_lock = LOCK_INIT;
@@ -109,6 +110,8 @@ void route_ring(const struct qp_kick *kick)
         lane_ring(kick->lane);
     if (unlikely(kick->reply_lane && kick->reply_lane != kick->lane))
         lane_ring(kick->reply_lane);
+    if (kick->wire)
+        udp_flush(kick->wire);
 }
 
 void route_run(struct qp *qp)
@@ -120,7 +123,7 @@ void route_run(struct qp *qp)
     more = qp_run_sender(qp);
     /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
      * responder that was stopped by its budget still owes. */
-    if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane &&
+    if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane && !qp->route.blocked_wire &&
         qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
 }

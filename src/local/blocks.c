@@ -216,3 +216,29 @@ void local_qpn_release(uint32_t qpn)
     }
     lock_release(&lock);
 }
+
+int local_block_socket(uint32_t block)
+{
+    int fd = -1;
+
+    lock_acquire(&lock);
+    for (unsigned i = 0; i < block_count; i++) {
+        if (blocks[i]->number == block)
+            fd = blocks[i]->listener.fd;
+    }
+    lock_release(&lock);
+    return fd;
+}
+
+bool local_is_block_socket(int fd, uint32_t block)
+{
+    struct sockaddr_un expected, name = {0};
+    socklen_t expected_length = block_address(block, &expected), length = sizeof(name), size = sizeof(int);
+    int listens = 0, saved = errno;
+    bool is_it = getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens &&
+                 getsockname(fd, (struct sockaddr *)&name, &length) == 0 && length == expected_length &&
+                 memcmp(&name, &expected, length) == 0;
+
+    errno = saved;
+    return is_it;
+}

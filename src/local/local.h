@@ -73,6 +73,11 @@ bool local_dispatch(void);
  * numbers. May take a new block (binds a socket). 0 or -EAGAIN/-EMFILE... */
 int local_qpn_allocate(uint32_t *ret_qpn);
 void local_qpn_release(uint32_t qpn);
+/* The socket by which this process owns the block, which proves it to others; -1: it does not. It stays open.
+ */
+int local_block_socket(uint32_t block);
+/* Is it that socket of whatever process? */
+bool local_is_block_socket(int fd, uint32_t block);
 
 /* --- names -----------------------------------------------------------------------------------------------
  */

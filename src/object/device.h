@@ -86,8 +86,8 @@ struct host_address {
 struct device_table {
     struct lock lock; /* everything below and in the devices, but for the counters */
     struct device_options options;
-    uint64_t generation; /* counts changes */
-    uint32_t slots;      /* devices[0..slots) were ever in use */
+    _Atomic uint64_t generation; /* counts changes; written under lock */
+    uint32_t slots;              /* devices[0..slots) were ever in use */
     struct device devices[DEVICES_MAX];
     struct host_address *addresses; /* exact ones sorted by gid, then the networks */
     unsigned address_count, network_first;
@@ -119,6 +119,11 @@ void device_put(struct device_table *table, struct device *device);
 
 /* Is this GID an address of this host? ret_ifindex: of the interface that has it. */
 bool device_table_is_local(struct device_table *table, const uint8_t gid[16], uint32_t *ret_ifindex);
+/* From 1 on; what was looked up holds as long as it is the same. Any thread, no lock. */
+static inline uint64_t device_table_generation(const struct device_table *table)
+{
+    return atomic_load_explicit(&table->generation, memory_order_relaxed);
+}
 /* MAC of an interface that is a device; false if it is none. */
 bool device_table_mac(struct device_table *table, uint32_t ifindex, uint8_t ret_mac[6]);
 /* Likewise its GUID. */

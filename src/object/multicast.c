@@ -78,6 +78,8 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     lock_release(&qp->lock);
     if (error)
         free(attachment);
+    else
+        qp_ports->attached(qp, gid->raw);
     return error;
 }
 
@@ -95,8 +97,11 @@ int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     }
     lock_release(&attachments_lock);
     lock_release(&qp->lock);
+    if (!attachment)
+        return -EINVAL;
+    qp_ports->detached(qp, attachment->gid);
     free(attachment);
-    return attachment ? 0 : -EINVAL;
+    return 0;
 }
 
 void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument)

@@ -24,6 +24,7 @@
 
 struct lane;
 struct link;
+struct udp_lane;
 
 /* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of
  * their list. */
@@ -32,6 +33,9 @@ struct qp_route {
     struct lane *reply_lane;   /* where the last request came from: answers go back on it */
     struct lane *arrival_lane; /* of the packet that is being received */
     struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
+    bool by_wire;              /* connected QPs: over the network, not through lanes */
+    struct udp_lane *wire;     /* what goes over the network takes this one */
+    bool blocked_wire;         /* in its list of QPs that wait for room */
     bool answer_due;           /* in the list of a lane whose batch is under way */
     struct list blocked;
     struct list
@@ -39,6 +43,7 @@ struct qp_route {
     uint8_t waits_for;      /* enum route_wait */
     bool kick;              /* something was sent on `lane` since its doorbell was looked at */
     bool kick_reply;        /* the same of reply_lane */
+    bool kick_wire;         /* something is to be flushed from `wire` */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
     struct timer timer;     /* in the engine's heap, under its lock */
     bool timer_set;         /* armed and not fired, as transport sees it */
@@ -93,6 +98,7 @@ static inline enum ibv_qp_state qp_state(const struct qp *qp)
 /* What is left to do once the QP's lock is released. */
 struct qp_kick {
     struct lane *lane, *reply_lane; /* doorbells to look at; NULL: none */
+    struct udp_lane *wire;          /* to be flushed; NULL: none */
     bool more;                      /* the sender stopped at its bound and wants another turn */
 };
 
@@ -100,9 +106,10 @@ struct qp_kick {
 static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 {
     struct qp_kick kick = {qp->route.kick ? qp->route.lane : NULL,
-                           qp->route.kick_reply ? qp->route.reply_lane : NULL, more};
+                           qp->route.kick_reply ? qp->route.reply_lane : NULL,
+                           qp->route.kick_wire ? qp->route.wire : NULL, more};
 
-    qp->route.kick = qp->route.kick_reply = false;
+    qp->route.kick = qp->route.kick_reply = qp->route.kick_wire = false;
     return kick;
 }
 
@@ -110,10 +117,12 @@ static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
 struct qp_ports {
     struct transport_ports transport_link; /* send, pull, revoke, set_timer, random are the engine's; the rest
                                               is filled by object */
+    /* Before the QP is changed: may sleep, bounded. No lock held, outside every rundown section. */
+    void (*prepare)(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
     /* A packet arrives when it is written, whenever it is taken: what the destination has sent so far meets
-     * the QP as it is now, before it is connected or goes away. Without the QP's lock, inside a rundown
-     * section. */
-    void (*take_arrived)(uint32_t qpn, uint32_t dest_qpn);
+     * the QP as it is now, before it is connected or goes away. By whichever ways it may come. Without the
+     * QP's lock, inside a rundown section. */
+    void (*take_arrived)(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire);
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
@@ -122,6 +131,9 @@ struct qp_ports {
     void (*kick)(struct qp *qp, const struct qp_kick *kick);
     /* The QP is going away: out of every list. No lock held. */
     void (*forget)(struct qp *qp);
+    /* The QP was attached to a group, or is not any more. No lock held; may sleep, bounded. */
+    void (*attached)(struct qp *qp, const uint8_t gid[16]);
+    void (*detached)(struct qp *qp, const uint8_t gid[16]);
     int (*allocate_number)(uint32_t *ret_qpn);
     void (*release_number)(uint32_t qpn);
 };

@@ -188,9 +188,10 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 
     if (context_is_inherited(qp->context))
         return -EIO;
+    qp_ports->prepare(qp, attributes, mask);
     rundown_enter();
     if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
-        qp_ports->take_arrived(qp->ibv.qp_num, attributes->dest_qp_num & PSN_MASK);
+        qp_ports->take_arrived(qp->ibv.qp_num, attributes->dest_qp_num & PSN_MASK, true, true);
     if ((mask & IBV_QP_STATE) &&
         (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET))
         qp_take_arrived(qp);

@@ -234,16 +234,18 @@ void qp_fail_on_overrun(struct qp *qp)
 void qp_take_arrived(struct qp *qp)
 {
     uint32_t qpn, dest_qpn;
-    bool receives;
+    bool receives, by_wire;
 
     lock_acquire(&qp->lock);
     qpn = qp->ibv.qp_num;
     dest_qpn = qp->record->attributes.dest_qpn;
-    receives = qp->record->type != IBV_QPT_UD && qp->record->attributes.path.destination_ifindex &&
-               qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
+    by_wire = qp->route.by_wire;
+    receives = qp->record->type != IBV_QPT_UD &&
+               (by_wire || qp->record->attributes.path.destination_ifindex) && qp_state(qp) >= IBV_QPS_RTR &&
+               qp_state(qp) != IBV_QPS_ERR;
     lock_release(&qp->lock);
     if (receives)
-        qp_ports->take_arrived(qpn, dest_qpn);
+        qp_ports->take_arrived(qpn, dest_qpn, !by_wire, by_wire);
 }
 
 /* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.

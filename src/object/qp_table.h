@@ -6,6 +6,7 @@
 #define OBJECT_QP_TABLE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/types.h"
@@ -24,6 +25,12 @@ static inline struct qp *qp_table_find(uint32_t qpn)
 
     return likely(block) ? atomic_load_explicit(&block[qpn & (QP_TABLE_BLOCK_SIZE - 1)], memory_order_acquire)
                          : NULL;
+}
+
+/* Has this process ever had a QP with a number of this block? Then the block is its own. */
+static inline bool qp_table_has_block(uint32_t qpn)
+{
+    return atomic_load_explicit(&qp_table[(qpn >> 8) & (QP_TABLE_BLOCKS - 1)], memory_order_relaxed) != NULL;
 }
 
 int qp_table_insert(uint32_t qpn, struct qp *qp);

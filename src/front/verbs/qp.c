@@ -81,11 +81,7 @@ int front_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_w
 
 VERBS_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
-    int result = multicast_attach(qp_of(qp), gid, lid);
-
-    if (result == 0)
-        engine_announce_multicast();
-    return positive(result);
+    return positive(multicast_attach(qp_of(qp), gid, lid));
 }
 
 VERBS_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
