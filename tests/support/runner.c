@@ -164,6 +164,7 @@ int run_topic(const struct test *tests, size_t count, int argc, char **argv)
 {
     size_t number = 0, failed = 0;
 
+    sides_prepare();
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
         perror("mmap");

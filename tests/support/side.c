@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "side.h"
+#include "network.h"
 #include "runner.h"
 
 #include <errno.h>
@@ -32,9 +33,13 @@ static const struct {
     const char *path;  /* SOFTHCA_PATH */
     bool two;
 } path_table[] = {
-    [PATH_PROCESS] = {"process", NULL, NULL, false},  [PATH_RING] = {"ring", "ring", NULL, true},
-    [PATH_CMA] = {"cma", "cma", NULL, true},          [PATH_AUTO] = {"auto", "auto", NULL, true},
-    [PATH_MAPPED] = {"mapped", "mapped", NULL, true}, [PATH_WIRE] = {"wire", NULL, "wire", true},
+    [PATH_PROCESS] = {"process", NULL, NULL, false},
+    [PATH_RING] = {"ring", "ring", NULL, true},
+    [PATH_CMA] = {"cma", "cma", NULL, true},
+    [PATH_AUTO] = {"auto", "auto", NULL, true},
+    [PATH_MAPPED] = {"mapped", "mapped", NULL, true},
+    [PATH_WIRE] = {"wire", NULL, "wire", true},
+    [PATH_WIRE_PROCESS] = {"wire-process", NULL, "wire", false},
 };
 _Static_assert(sizeof path_table / sizeof *path_table == PATHS, "each path has a row");
 
@@ -59,6 +64,18 @@ enum path path_under_test(void)
 bool two_processes(void)
 {
     return path_table[path_under_test()].two;
+}
+
+bool over_wire(void)
+{
+    return path_table[path_under_test()].path != NULL;
+}
+
+/* UDP port 4791 is the network namespace's: whoever else is on this machine shall not have it. */
+void sides_prepare(void)
+{
+    if (over_wire() && !own_network())
+        fprintf(stderr, "# in the machine's own network namespace: %s\n", strerror(errno));
 }
 
 uint64_t now_ns(void)

@@ -21,7 +21,8 @@ enum path {
     PATH_CMA,     /* two processes, CMA for all that is not inline */
     PATH_AUTO,    /* two processes, the mechanism by size */
     PATH_MAPPED,
-    PATH_WIRE,
+    PATH_WIRE,         /* two processes, everything over UDP */
+    PATH_WIRE_PROCESS, /* one process, everything over UDP */
     PATHS,
 };
 
@@ -41,6 +42,9 @@ extern struct side sides[1 + FARS_MAX];
 enum path path_under_test(void);
 const char *path_name(enum path path);
 bool two_processes(void);
+bool over_wire(void);
+/* Before anything else, once: a network of our own, where the path needs one and we may have one. */
+void sides_prepare(void);
 
 /* Called by the runner around a test, in the test's process. */
 void sides_begin(unsigned int fars);
