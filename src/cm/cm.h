@@ -59,7 +59,7 @@ struct cm_path {
     uint8_t service_level, traffic_class, hop_limit, packet_rate; /* enum ibv_rate */
     uint64_t way;  /* whatever the carriage wants to have back: device, interface … */
     uint64_t peer; /* the process there, if the carriage knows it, else 0: for cm_peer_gone(). The machine
-                      takes it over from each MAD of the peer */
+                      takes it over from the MAD by which it comes to know the peer */
 };
 
 /* What a program needs to know of the other side (struct rdma_conn_param of an event, verbs-contract §11.6).
@@ -249,7 +249,7 @@ struct cm_qp_attributes {
  * resources, before it with those of the offer. */
 int cm_qp_attributes(const struct cm_id *id, struct cm_qp_attributes *ret_attributes);
 
-/* States of IBA 12.9.5 and 12.11.1 (listening is the owner's). */
+/* States of IBA 12.9 and 12.11 (listening is the owner's). */
 enum cm_state {
     CM_STATE_IDLE,
     CM_STATE_REQ_SENT,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* From REQ to ESTABLISHED (IBA 12.9.5 to 12.9.7), both sides. */
+/* From REQ to ESTABLISHED (IBA 12.9), both sides. */
 #include <errno.h>
 
 #include "cm/machine.h"
@@ -9,8 +9,8 @@ static uint8_t at_most_7(uint8_t count)
     return count < 7 ? count : 7;
 }
 
-/* Local ACK timeout (IBA 12.7.34): 2 * packet lifetime + ACK delay, as a code that is not more than one too
- * large: the larger of both, and one more if the other is about as large. */
+/* Local ACK timeout (REQ, IBA table 106): 2 * packet lifetime + ACK delay, as a code that is not more than
+ * one too large: the larger of both, and one more if the other is about as large. */
 static uint8_t ack_timeout_code(uint8_t ack_delay, uint8_t packet_lifetime)
 {
     const unsigned round_trip = packet_lifetime + 1u, delay = ack_delay;
@@ -21,7 +21,7 @@ static uint8_t ack_timeout_code(uint8_t ack_delay, uint8_t packet_lifetime)
     return (uint8_t)min_of(code, (unsigned)CM_TIME_MAX);
 }
 
-/* How long packets of a connection may still be on their way (IBA 12.9.8.4). */
+/* How long packets of a connection may still be on their way. */
 static void set_timewait(struct cm_id *id)
 {
     id->timewait = code_time(bounded(id->timing.ack_timeout, 0, LIFETIME_CODE_MAX));
@@ -173,6 +173,7 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
         return -EINVAL;
     }
 
+    id->path.peer = from->peer;
     id->remote_comm_id = mad->local_comm_id;
     id->remote_guid = rep->ca_guid;
     id->remote_qpn = rep->qpn;
@@ -525,7 +526,7 @@ int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
 
 /* --- both ------------------------------------------------------------------------------------------- */
 
-int on_mra(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
+int on_mra(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad, ns_t now)
 {
     const unsigned code = bounded(mad->mra.service_timeout, 0, MRA_CODE_MAX);
     const bool of_req = mad->mra.message == CM_MESSAGE_REQ &&
@@ -536,8 +537,10 @@ int on_mra(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     if ((!of_req && !of_rep) || mad->transaction_id != id->transaction_id || !id->mras_left)
         return -EINVAL;
     id->mras_left--;
-    if (of_req)
+    if (of_req) {
+        id->path.peer = from->peer;
         id->remote_comm_id = mad->local_comm_id; /* so that a REJ of ours finds its way */
+    }
     enter(cm, id, of_req ? CM_STATE_MRA_REQ_RCVD : CM_STATE_MRA_REP_RCVD);
     deadline_set(cm, id, now + code_time(code) + 2 * code_time(id->timing.packet_lifetime));
     return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Refusing and ending: REJ, DREQ, DREP, timewait (IBA 12.9.8). */
+/* Refusing and ending: REJ, DREQ, DREP, timewait (IBA 12.9). */
 #include <errno.h>
 
 #include "cm/machine.h"
@@ -60,7 +60,8 @@ void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void
 
     mad.rej = (struct cm_rej){.message = (uint8_t)rejected_message(id), .reason = (uint16_t)reason};
     if (reason == CM_REASON_TIMEOUT) {
-        /* By our GUID and comm id the peer finds what it had not answered yet (IBA table 109). */
+        /* By our GUID and comm id the peer finds what it had not answered yet (REJ's additional information).
+         */
         mad.rej.info_length = sizeof(id->path.local_guid);
         for (unsigned i = 0; i < sizeof(id->path.local_guid); i++)
             mad.rej.info[i] = (uint8_t)(id->path.local_guid >> (56 - 8 * i));
@@ -216,8 +217,7 @@ int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     case CM_STATES:
         return -EINVAL;
     }
-    /* DREP at once: whoever disconnected is not to wait until our program looks (IBA 12.9.8.3 leaves it to
-     * us, Linux waits). */
+    /* DREP at once: whoever disconnected is not to wait until our program looks, as it has to for Linux. */
     answer_drep(cm, &id->path, mad);
     id->left_by_peer = true;
     disconnected(cm, id, 0, now);

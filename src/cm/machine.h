@@ -94,7 +94,7 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
 int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
 /* Passive side: the RTU, or what says the same. */
 void established(struct cm *cm, struct cm_id *id);
-int on_mra(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
+int on_mra(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad, ns_t now);
 
 /* --- leave.c ---------------------------------------------------------------------------------------- */
 

@@ -104,16 +104,13 @@ static int on_lap(struct cm *cm, const struct cm_id *id, const struct cm_mad *ma
 static int on_message(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad,
                       ns_t now)
 {
-    /* Who carried it knows where the peer is now; a forger's MAD does not get here without the comm ids. */
-    if (from->peer && (!id->remote_comm_id || mad->local_comm_id == id->remote_comm_id))
-        id->path.peer = from->peer;
     switch ((enum cm_attribute)mad->attribute) {
     case CM_REP:
         return on_rep(cm, id, from, mad, now);
     case CM_RTU:
         return on_rtu(cm, id, mad, now);
     case CM_MRA:
-        return on_mra(cm, id, mad, now);
+        return on_mra(cm, id, from, mad, now);
     case CM_REJ:
         return on_rej(cm, id, mad, now);
     case CM_DREQ:

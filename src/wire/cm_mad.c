@@ -384,7 +384,7 @@ int cm_mad_decode(const void *bytes, size_t length, struct cm_mad *ret_mad)
     ret_mad->transaction_id = header.transaction_id;
     get_comm_ids(&in, ret_mad);
     if (result)
-        return result; /* comm ids stay where they are in every version (IBA 12.6.7.2, reason 31) */
+        return result; /* comm ids stay where they are: REJ has a reason for that (31) */
 
     switch ((enum cm_attribute)ret_mad->attribute) {
     case CM_REQ:
@@ -532,4 +532,34 @@ enum cm_addressee cm_mad_addressee(const void *bytes, size_t length, uint32_t *r
     }
     *ret_comm_id = mad.remote_comm_id;
     return CM_FOR_ID;
+}
+
+bool cm_mad_claim(const void *bytes, size_t length, uint32_t *ret_comm_id)
+{
+    struct mad_header header;
+    struct cm_mad mad = {0};
+    struct cursor_in in;
+
+    if (get_header(bytes, length, &header))
+        return false;
+    in = data_of(bytes);
+    mad.attribute = header.attribute_id;
+    get_comm_ids(&in, &mad);
+    switch ((enum cm_attribute)mad.attribute) {
+    case CM_REQ:
+    case CM_MRA:
+    case CM_REP:
+    case CM_RTU:
+    case CM_DREQ:
+    case CM_LAP:
+    case CM_SIDR_REQ:
+        *ret_comm_id = mad.local_comm_id;
+        return true;
+    case CM_REJ:
+    case CM_DREP:
+    case CM_APR:
+    case CM_SIDR_REP:
+        break;
+    }
+    return false;
 }

@@ -47,7 +47,7 @@ enum cm_private_length {
 /* Which message an MRA or REJ is about (IBA tables 107, 108). */
 enum cm_message { CM_MESSAGE_REQ = 0, CM_MESSAGE_REP = 1, CM_MESSAGE_OTHER = 2 };
 
-/* Why a REJ (IBA table 109); what event->status of RDMA_CM_EVENT_REJECTED says. */
+/* Why a REJ (IBA table 108); what event->status of RDMA_CM_EVENT_REJECTED says. */
 enum cm_reason {
     CM_REASON_NO_QP = 1,
     CM_REASON_NO_EEC = 2,
@@ -85,7 +85,8 @@ enum cm_reason {
     CM_REASON_VENDOR_OPTION = 35,
 };
 
-/* IBA table 121; what event->status of RDMA_CM_EVENT_UNREACHABLE says when it is not negative. */
+/* Status of a SIDR_REP (IBA table 120); what event->status of RDMA_CM_EVENT_UNREACHABLE says when it is not
+ * negative. */
 enum cm_sidr_status {
     CM_SIDR_VALID = 0,
     CM_SIDR_INVALID_SERVICE_ID = 1,
@@ -95,7 +96,7 @@ enum cm_sidr_status {
     CM_SIDR_UNSUPPORTED_VERSION = 5,
 };
 
-/* IBA table 117. */
+/* Status of an APR (IBA table 116). */
 enum cm_apr_status { CM_APR_LOADED = 0, CM_APR_INVALID_COMM_ID = 1, CM_APR_UNSUPPORTED = 2 };
 
 /* Transport service type of a REQ (IBA table 106). */
@@ -231,5 +232,10 @@ enum cm_addressee {
 };
 enum cm_addressee cm_mad_addressee(const void *bytes, size_t length, uint32_t *ret_comm_id,
                                    uint64_t *ret_service_id);
+
+/* Does whoever sends this say that local_comm_id is its own? (REJ, DREP and APR may be about an id whose
+ * process is gone, answered by another; the receiver knows them by the transaction.) Then *ret_comm_id is
+ * that. */
+bool cm_mad_claim(const void *bytes, size_t length, uint32_t *ret_comm_id);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Management datagrams (IBA 13.4.2): 256 bytes in the payload of a UD SEND between the QP1 of two ports. */
+/* Management datagrams (IBA chapter 13): 256 bytes in the payload of a UD SEND between the QP1 of two ports.
+ */
 #ifndef WIRE_MAD_H
 #define WIRE_MAD_H
 
@@ -12,7 +13,7 @@ enum mad_length {
 };
 
 #define MAD_QPN          1u
-#define MAD_QKEY         0x80010000u /* well-known key of QP1 (IBA 10.2.5) */
+#define MAD_QKEY         0x80010000u /* well-known key of QP1 */
 #define MAD_BASE_VERSION 1
 
 enum mad_class { MAD_CLASS_CM = 0x07 };

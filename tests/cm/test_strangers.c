@@ -195,6 +195,40 @@ static void a_reply_with_an_impossible_number_is_ignored(void **state)
     assert_state(active, CM_STATE_ESTABLISHED);
 }
 
+static void an_answer_with_an_impossible_number_is_ignored(void **state)
+{
+    struct net *net = *state;
+    struct end *active;
+    struct cm_mad rep = {.attribute = CM_SIDR_REP};
+
+    net_rule(net, (struct rule){CM_SIDR_REQ, 0, 0, 1, LOSE});
+    active = side_resolve(net->sides[0]);
+    rep.remote_comm_id = net->log[0].mad.local_comm_id;
+    rep.transaction_id = net->log[0].mad.transaction_id;
+    rep.sidr_rep.qpn = 1;
+    assert_int_equal(side_inject(net->sides[0], &rep), -EPROTO);
+    assert_state(active, CM_STATE_SIDR_REQ_SENT);
+    net_settle(net);
+    assert_int_equal(active->seen[0].type, CM_EVENT_RESOLVED);
+}
+
+static void a_request_id_is_used_again(void **state)
+{
+    struct net *net = *state;
+    struct side *side = net->sides[1];
+    struct cm_mad mad = {.attribute = CM_SIDR_REQ, .transaction_id = 1, .local_comm_id = 5};
+
+    mad.sidr_req = (struct cm_sidr_req){.service_id = SERVICE_ID, .pkey = 0xffff};
+    side->program = IGNORES;
+    assert_int_equal(side_inject(side, &mad), 0);
+    mad.transaction_id = 2;
+    assert_int_equal(side_inject(side, &mad), -EINVAL); /* the first one is not answered yet */
+    assert_int_equal(end_accept(side_passive(side)), 0);
+    assert_int_equal(side_inject(side, &mad), 0);
+    assert_int_equal(side->created, 2);
+    assert_int_equal(side_inject(side, &mad), -EALREADY);
+}
+
 /* --- what a process leaves behind ---------------------------------------------------------------------- */
 
 /* A new process happens to get the QP number of its predecessor. */
@@ -328,17 +362,22 @@ static void a_second_reply_to_one_request_is_refused(void **state)
     assert_state(active, CM_STATE_ESTABLISHED);
 }
 
-static void the_peers_process_is_the_one_that_spoke_last(void **state)
+static void the_peers_process_is_the_one_that_answered(void **state)
 {
     struct net *net = *state;
     struct end *active = side_connect(net->sides[0]);
+    struct cm_mad rtu = {.attribute = CM_RTU, .remote_comm_id = active->comm_id};
 
     assert_int_equal(active->id.path.peer, 0);
     net_settle(net);
+    rtu.local_comm_id = cm_id_remote_comm_id(&active->id);
     assert_int_equal(active->id.path.peer, net->sides[1]->incarnation);
     assert_int_equal(side_passive(net->sides[1])->id.path.peer, net->sides[0]->incarnation);
-    /* Its way is not the peer's to choose. */
+    /* Its way is not the peer's to choose, and who sends something later is not asked. */
     assert_int_equal(active->id.path.way, 77);
+    net->sides[1]->incarnation += 100;
+    assert_int_equal(side_inject(net->sides[0], &rtu), -EINVAL);
+    assert_int_equal(active->id.path.peer, net->sides[1]->incarnation - 100);
 }
 
 /* --- comm ids ----------------------------------------------------------------------------------------- */
@@ -482,13 +521,15 @@ int main(void)
         TEST(numbers_of_a_request_are_bounded),
         TEST(a_refused_request_is_not_remembered_for_ever),
         TEST(a_reply_with_an_impossible_number_is_ignored),
+        TEST(an_answer_with_an_impossible_number_is_ignored),
+        TEST(a_request_id_is_used_again),
         TEST(a_stale_connection_is_found_and_ended),
         TEST(a_stale_connection_is_found_on_the_active_side_too),
         TEST(an_attempt_supersedes_the_one_before),
         TEST(a_request_that_is_given_up_is_taken_back),
         TEST(a_comm_id_that_is_used_twice_is_refused),
         TEST(a_second_reply_to_one_request_is_refused),
-        TEST(the_peers_process_is_the_one_that_spoke_last),
+        TEST(the_peers_process_is_the_one_that_answered),
         TEST(comm_ids_are_of_the_blocks_that_were_granted),
         TEST(a_process_without_numbers_connects_to_nobody),
         TEST(a_comm_id_rests_before_it_is_used_again),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* MADs and the messages of communication management: IBA 13.4.2, 12.6, 12.11, annex A11. */
+/* MADs and the messages of communication management: IBA chapters 12 and 13, annex A11. */
 #include "unit.h"
 
 #include <errno.h>
@@ -391,6 +391,95 @@ static void a_rej_without_addressee_is_for_whoever_has_the_request(void **state)
     assert_int_equal(comm_id, 7);
 }
 
+static void questions_claim_the_comm_id_of_who_asks(void **state)
+{
+    uint8_t bytes[MAD_LENGTH];
+
+    for (uint16_t attribute = CM_REQ; attribute <= CM_APR; attribute++) {
+        const bool claims =
+            attribute != CM_REJ && attribute != CM_DREP && attribute != CM_APR && attribute != CM_SIDR_REP;
+        const struct cm_mad mad = {.attribute = attribute, .local_comm_id = 0x11112222};
+        uint32_t comm_id = 0;
+
+        cm_mad_encode(&mad, bytes);
+        assert_int_equal(cm_mad_claim(bytes, sizeof(bytes), &comm_id), claims);
+        assert_int_equal(comm_id, claims ? 0x11112222 : 0);
+        assert_false(cm_mad_claim(bytes, sizeof(bytes) - 1, &comm_id));
+    }
+}
+
+/* --- what Linux 6.1 sends (rping over rdma_rxe, 192.168.77.1 and .2), but for the zeros at the end --- */
+
+static const uint8_t linux_req[] = {
+    0x01, 0x07, 0x02,      0x03,         0x00, 0x00, 0x00, 0x00,         0x00, 0x00, 0x00, 0x02,         0x15,
+    0x99, 0x38, 0x47,      0x00,         0x10, 0x00, 0x00, 0x00,         0x00, 0x00, 0x00, 0x47,         0x38,
+    0x99, 0x15, 0x00,      0x00,         0x00, 0x00, 0x00, 0x00,         0x00, 0x00, 0x01, 0x06,         0x1c,
+    0x06, 0xb4, 0x42,      0x4d,         0xff, 0xfe, 0x04, 0x23,         0xab, 0x00, 0x00, 0x00,         0x00,
+    0x00, 0x00, 0x00,      0x00,         0x00, 0x00, 0x12, 0x01,         0x00, 0x00, 0x00, 0x01,         0x00,
+    0x00, 0x00, 0xa0,      0xa2,         0x23, 0x82, 0xa7, 0xff,         0xff, 0x57, 0xf0, 0xff,         0xff,
+    0xff, 0xff, 0x00,      0x00,         0x00, 0x00, 0x00, 0x00,         0x00, 0x00, 0x00, 0x00,         0xff,
+    0xff, 0xc0, 0xa8,      0x4d,         0x01, 0x00, 0x00, 0x00,         0x00, 0x00, 0x00, 0x00,         0x00,
+    0x00, 0x00, 0xff,      0xff,         0xc0, 0xa8, 0x4d, 0x02,         0x9d, 0x85, 0xf0, 0x00,         0x00,
+    0x40, 0x00, 0x98,      [164] = 0x00, 0x40, 0xd4, 0x87, [180] = 0xc0, 0xa8, 0x4d, 0x01, [196] = 0xc0, 0xa8,
+    0x4d, 0x02, [255] = 0,
+};
+static const uint8_t linux_rep[MAD_LENGTH] = {
+    0x01, 0x07, 0x02, 0x03, 0x00, 0x00, 0x00, 0x00, 0x22, 0xa2, 0xf6, 0xa3, 0x11, 0x89, 0x62,
+    0x58, 0x00, 0x13, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x45, 0x38, 0x99, 0x15, 0x42, 0x42,
+    0x5d, 0x3d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x00, 0x00, 0x14,
+    0xb5, 0x06, 0x00, 0x01, 0x01, 0x78, 0xe0, 0xb4, 0x42, 0x4d, 0xff, 0xfe, 0x04, 0x23, 0xab,
+};
+
+static void what_linux_sends_is_understood(void **state)
+{
+    static const uint8_t client[16] = {[10] = 0xff, 0xff, 192, 168, 77, 1};
+    static const uint8_t server[16] = {[10] = 0xff, 0xff, 192, 168, 77, 2};
+    uint8_t again[MAD_LENGTH];
+    struct cma_header header;
+    struct cm_mad mad;
+
+    assert_int_equal(sizeof(linux_req), MAD_LENGTH);
+    assert_int_equal(cm_mad_decode(linux_req, MAD_LENGTH, &mad), 0);
+    assert_int_equal(mad.local_comm_id, 0x47389915);
+    assert_int_equal(mad.transaction_id, 0x215993847);
+    assert_int_equal(mad.req.service_id, cma_service_id(CMA_PS_TCP, 7174));
+    assert_int_equal(mad.req.ca_guid, 0xb4424dfffe0423ab);
+    assert_int_equal(mad.req.qpn, 0x12);
+    assert_int_equal(mad.req.responder_resources, 1);
+    assert_int_equal(mad.req.initiator_depth, 1);
+    assert_int_equal(mad.req.remote_response_timeout, 20);
+    assert_int_equal(mad.req.local_response_timeout, 20);
+    assert_int_equal(mad.req.service, CM_SERVICE_RC);
+    assert_int_equal(mad.req.starting_psn, 0xa22382);
+    assert_int_equal(mad.req.retry_count, 7);
+    assert_int_equal(mad.req.rnr_retry_count, 7);
+    assert_int_equal(mad.req.max_cm_retries, 15);
+    assert_int_equal(mad.req.pkey, 0xffff);
+    assert_int_equal(mad.req.path_mtu, 5);
+    assert_memory_equal(mad.req.primary.local_gid, client, 16);
+    assert_memory_equal(mad.req.primary.remote_gid, server, 16);
+    assert_int_equal(mad.req.primary.flow_label, 0x9d85f);
+    assert_int_equal(mad.req.primary.hop_limit, 64);
+    assert_int_equal(mad.req.primary.local_ack_timeout, 19);
+    assert_int_equal(cma_header_decode(mad.private_data, mad.private_length, &header), 0);
+    assert_int_equal(header.ip_version, 4);
+    assert_int_equal(header.source_port, 54407);
+    assert_memory_equal(header.source + 12, client + 12, 4);
+    assert_memory_equal(header.destination + 12, server + 12, 4);
+    cm_mad_encode(&mad, again);
+    assert_memory_equal(again, linux_req, MAD_LENGTH);
+
+    assert_int_equal(cm_mad_decode(linux_rep, MAD_LENGTH, &mad), 0);
+    assert_int_equal(mad.remote_comm_id, 0x42425d3d);
+    assert_int_equal(mad.rep.qpn, 0x11);
+    assert_int_equal(mad.rep.starting_psn, 0x14b506);
+    assert_int_equal(mad.rep.target_ack_delay, 15);
+    assert_int_equal(mad.rep.rnr_retry_count, 7);
+    assert_int_equal(mad.rep.ca_guid, 0xb4424dfffe0423ab);
+    cm_mad_encode(&mad, again);
+    assert_memory_equal(again, linux_rep, MAD_LENGTH);
+}
+
 /* --- addresses in private data --- */
 
 static void a_service_id_is_a_port_space_and_a_port(void **state)
@@ -507,6 +596,8 @@ int main(void)
         cmocka_unit_test(other_versions_classes_and_methods_are_told_apart),
         cmocka_unit_test(a_message_tells_whom_it_is_for),
         cmocka_unit_test(a_rej_without_addressee_is_for_whoever_has_the_request),
+        cmocka_unit_test(questions_claim_the_comm_id_of_who_asks),
+        cmocka_unit_test(what_linux_sends_is_understood),
         cmocka_unit_test(a_service_id_is_a_port_space_and_a_port),
         cmocka_unit_test(addresses_are_at_the_beginning_of_private_data),
         cmocka_unit_test(a_header_that_is_none_is_refused),
