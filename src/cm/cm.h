@@ -101,8 +101,8 @@ enum cm_event_type {
     /* Nobody answers: status -ETIMEDOUT; resolution: or the enum cm_sidr_status, with 136 bytes of private
      * data. The id is idle; on the passive side (no RTU came) soon. rdma_cm: UNREACHABLE. */
     CM_EVENT_UNREACHABLE,
-    /* Once for each id that was established: status 0, -ETIMEDOUT (nobody answered our DREQ) or -ECONNRESET
-     * (the peer's process is gone). */
+    /* Once for each id that was established (or, on the active side, had its REPLY): status 0, -ETIMEDOUT
+     * (nobody answered our DREQ) or -ECONNRESET (the peer's process is gone). */
     CM_EVENT_DISCONNECTED,
     /* QP and id may be used again; the id is idle. */
     CM_EVENT_TIMEWAIT_EXIT,

@@ -119,22 +119,15 @@ int cm_connect(struct cm *cm, struct cm_id *id, const struct cm_connect *connect
 }
 
 /* The peer's QP is connected to another of ours, says our table: the peer has lost that connection (IBA
- * 12.9.8.3.1). Ends it, and asks it to be ended there, if it is established. May end that id. */
+ * 12.9.8.3.1). It learns of its end by our DREQ, whoever answers that. */
 static void end_stale(struct cm *cm, struct cm_id *stale, ns_t now)
 {
     if (stale->state == CM_STATE_ESTABLISHED)
         send_dreq(cm, stale, now);
 }
 
-static void send_mra(struct cm *cm, struct cm_id *id, enum cm_message message, uint8_t service_timeout)
-{
-    struct cm_mad mad = message_of(id, CM_MRA);
-
-    mad.mra = (struct cm_mra){.message = (uint8_t)message, .service_timeout = service_timeout};
-    send_and_keep(cm, id, &mad);
-}
-
-static int on_rep_again(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad)
+static int on_rep_again(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad,
+                        ns_t now)
 {
     if (id->remote_comm_id != mad->local_comm_id) {
         /* Of a second request that somebody made of a repeated REQ. */
@@ -142,9 +135,8 @@ static int on_rep_again(struct cm *cm, struct cm_id *id, const struct cm_path *f
         return -EINVAL;
     }
     cm->counters.duplicates++;
-    if (id->state == CM_STATE_REP_RCVD || id->state == CM_STATE_MRA_REP_SENT) {
-        send_mra(cm, id, CM_MESSAGE_REP, CM_MRA_TIMEOUT_DEFAULT);
-        enter(cm, id, CM_STATE_MRA_REP_SENT);
+    if (has_reply(id)) {
+        cm_delay(cm, id, CM_MRA_TIMEOUT_DEFAULT, now);
     } else if ((id->state == CM_STATE_ESTABLISHED && id->answer == CM_RTU) ||
                (id->state == CM_STATE_TIMEWAIT && id->answer == CM_REJ)) {
         send_again(cm, id);
@@ -161,8 +153,8 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
 
     if (id->passive || id->datagram || mad->transaction_id != id->transaction_id)
         return -EINVAL;
-    if (id->state != CM_STATE_REQ_SENT && id->state != CM_STATE_MRA_REQ_RCVD)
-        return on_rep_again(cm, id, from, mad);
+    if (!awaits_reply(id))
+        return on_rep_again(cm, id, from, mad, now);
     if (!qpn_is_valid(rep->qpn) || !mad->local_comm_id)
         return -EPROTO;
     stale = table_qpn(cm, from->remote_gid, rep->qpn);
@@ -209,7 +201,7 @@ int cm_establish(struct cm *cm, struct cm_id *id, ns_t now)
 {
     struct cm_mad mad;
 
-    if (id->closed || (id->state != CM_STATE_REP_RCVD && id->state != CM_STATE_MRA_REP_SENT))
+    if (id->closed || !has_reply(id))
         return -EINVAL;
     mad = message_of(id, CM_RTU);
     enter(cm, id, CM_STATE_ESTABLISHED);
@@ -244,44 +236,20 @@ static int on_req_again(struct cm *cm, struct cm_id *id, const struct cm_path *f
         return -EINVAL;
     }
     cm->counters.duplicates++;
-    switch ((enum cm_state)id->state) {
-    case CM_STATE_REQ_RCVD:
-    case CM_STATE_MRA_REQ_SENT:
+    if (is_asked(id)) {
         cm_delay(cm, id, CM_MRA_TIMEOUT_DEFAULT, now);
-        break;
-    case CM_STATE_REP_SENT:
+    } else if (id->answer == CM_REP &&
+               (id->state == CM_STATE_REP_SENT || id->state == CM_STATE_ESTABLISHED)) {
+        send_again(cm, id); /* ESTABLISHED by data, not by the RTU */
+    } else if (id->state == CM_STATE_TIMEWAIT && id->answer == CM_REJ) {
         send_again(cm, id);
-        break;
-    case CM_STATE_TIMEWAIT:
-        if (id->answer == CM_REJ) {
-            send_again(cm, id);
-            /* So the peer may ask again as long as before, but not for ever. */
-            if (id->mras_left) {
-                id->mras_left--;
-                deadline_set(cm, id, now + repeats_of_peer(id));
-            }
-        } else {
-            answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
+        /* So the peer may ask again as long as before, but not for ever. */
+        if (id->mras_left) {
+            id->mras_left--;
+            deadline_set(cm, id, now + repeats_of_peer(id));
         }
-        break;
-    case CM_STATE_ESTABLISHED:
-        /* Not if it was the RTU that said so. */
-        if (id->answer == CM_REP)
-            send_again(cm, id);
-        break;
-    case CM_STATE_MRA_REP_RCVD:
-    case CM_STATE_DREQ_SENT:
-        break; /* the peer has the REP */
-    case CM_STATE_IDLE:
-    case CM_STATE_REQ_SENT:
-    case CM_STATE_MRA_REQ_RCVD:
-    case CM_STATE_REP_RCVD:
-    case CM_STATE_MRA_REP_SENT:
-    case CM_STATE_SIDR_REQ_SENT:
-    case CM_STATE_SIDR_REQ_RCVD:
-    case CM_STATE_SIDR_REP_SENT:
-    case CM_STATES:
-        break; /* not of a passive connection */
+    } else if (id->state == CM_STATE_TIMEWAIT) {
+        answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
     }
     return -EALREADY;
 }
@@ -294,32 +262,14 @@ static bool is_stale(struct cm *cm, const struct cm_path *from, const struct cm_
 
     if (!other)
         return false;
-    switch ((enum cm_state)other->state) {
-    case CM_STATE_REQ_RCVD:
-    case CM_STATE_MRA_REQ_SENT:
-    case CM_STATE_REP_SENT:
-    case CM_STATE_MRA_REP_RCVD:
+    if (is_asked(other) || awaits_rtu(other)) {
         /* It gave up that request, and its REJ was lost; the QP is used for the next attempt. */
         finish(cm, other, &superseded);
         return false;
-    case CM_STATE_REP_RCVD:
-    case CM_STATE_MRA_REP_SENT:
-    case CM_STATE_ESTABLISHED:
-    case CM_STATE_DREQ_SENT:
-        answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
-        end_stale(cm, other, now);
-        return true;
-    case CM_STATE_IDLE:
-    case CM_STATE_REQ_SENT:
-    case CM_STATE_MRA_REQ_RCVD:
-    case CM_STATE_TIMEWAIT:
-    case CM_STATE_SIDR_REQ_SENT:
-    case CM_STATE_SIDR_REQ_RCVD:
-    case CM_STATE_SIDR_REP_SENT:
-    case CM_STATES:
-        break; /* not in that table */
     }
-    return false;
+    answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
+    end_stale(cm, other, now);
+    return true;
 }
 
 static struct cm_request request_of(const struct cm_path *from, const struct cm_mad *mad)
@@ -426,44 +376,33 @@ int on_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, 
     return -EAGAIN;
 }
 
+static void send_mra(struct cm *cm, struct cm_id *id, enum cm_message message, uint8_t service_timeout)
+{
+    struct cm_mad mad = message_of(id, CM_MRA);
+
+    mad.mra = (struct cm_mra){.message = (uint8_t)message, .service_timeout = service_timeout};
+    send_and_keep(cm, id, &mad);
+}
+
 int cm_delay(struct cm *cm, struct cm_id *id, uint8_t service_timeout, ns_t now)
 {
-    if (id->closed || service_timeout > CM_TIME_MAX)
+    if (id->closed || service_timeout > CM_TIME_MAX || (!is_asked(id) && !has_reply(id)))
         return -EINVAL;
-    switch ((enum cm_state)id->state) {
-    case CM_STATE_REQ_RCVD:
-    case CM_STATE_MRA_REQ_SENT:
+    if (is_asked(id)) {
         send_mra(cm, id, CM_MESSAGE_REQ, service_timeout);
         enter(cm, id, CM_STATE_MRA_REQ_SENT);
-        return 0;
-    case CM_STATE_REP_RCVD:
-    case CM_STATE_MRA_REP_SENT:
+    } else {
         send_mra(cm, id, CM_MESSAGE_REP, service_timeout);
         enter(cm, id, CM_STATE_MRA_REP_SENT);
-        return 0;
-    case CM_STATE_IDLE:
-    case CM_STATE_REQ_SENT:
-    case CM_STATE_MRA_REQ_RCVD:
-    case CM_STATE_REP_SENT:
-    case CM_STATE_MRA_REP_RCVD:
-    case CM_STATE_ESTABLISHED:
-    case CM_STATE_DREQ_SENT:
-    case CM_STATE_TIMEWAIT:
-    case CM_STATE_SIDR_REQ_SENT:
-    case CM_STATE_SIDR_REQ_RCVD:
-    case CM_STATE_SIDR_REP_SENT:
-    case CM_STATES:
-        break;
     }
-    return -EINVAL;
+    return 0;
 }
 
 int cm_accept(struct cm *cm, struct cm_id *id, const struct cm_accept *accept, ns_t now)
 {
     struct cm_mad mad;
 
-    if (id->closed || (id->state != CM_STATE_REQ_RCVD && id->state != CM_STATE_MRA_REQ_SENT) ||
-        !qpn_is_valid(accept->qpn))
+    if (id->closed || !is_asked(id) || !qpn_is_valid(accept->qpn))
         return -EINVAL;
     mad = message_of(id, CM_REP);
     if (!put_private(&mad, accept->private_data, accept->private_length))
@@ -502,7 +441,7 @@ int cm_communication_established(struct cm *cm, struct cm_id *id, ns_t now)
 {
     if (id->state == CM_STATE_ESTABLISHED)
         return 0;
-    if (id->closed || (id->state != CM_STATE_REP_SENT && id->state != CM_STATE_MRA_REP_RCVD))
+    if (id->closed || !awaits_rtu(id))
         return -EINVAL;
     established(cm, id);
     return 0;
@@ -512,7 +451,7 @@ int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
 {
     if (id->remote_comm_id != mad->local_comm_id || !id->passive || id->datagram)
         return -EINVAL;
-    if (id->state == CM_STATE_REP_SENT || id->state == CM_STATE_MRA_REP_RCVD) {
+    if (awaits_rtu(id)) {
         id->answer = 0;
         established(cm, id);
         return 0;
@@ -529,10 +468,9 @@ int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
 int on_mra(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad, ns_t now)
 {
     const unsigned code = bounded(mad->mra.service_timeout, 0, MRA_CODE_MAX);
-    const bool of_req = mad->mra.message == CM_MESSAGE_REQ &&
-                        (id->state == CM_STATE_REQ_SENT || id->state == CM_STATE_MRA_REQ_RCVD);
-    const bool of_rep = mad->mra.message == CM_MESSAGE_REP && mad->local_comm_id == id->remote_comm_id &&
-                        (id->state == CM_STATE_REP_SENT || id->state == CM_STATE_MRA_REP_RCVD);
+    const bool of_req = mad->mra.message == CM_MESSAGE_REQ && awaits_reply(id);
+    const bool of_rep =
+        mad->mra.message == CM_MESSAGE_REP && awaits_rtu(id) && mad->local_comm_id == id->remote_comm_id;
 
     if ((!of_req && !of_rep) || mad->transaction_id != id->transaction_id || !id->mras_left)
         return -EINVAL;

@@ -27,38 +27,17 @@ ns_t repeats_of_peer(const struct cm_id *id)
 
 /* --- REJ -------------------------------------------------------------------------------------------- */
 
-static enum cm_message rejected_message(const struct cm_id *id)
-{
-    switch ((enum cm_state)id->state) {
-    case CM_STATE_REQ_RCVD:
-    case CM_STATE_MRA_REQ_SENT:
-        return CM_MESSAGE_REQ;
-    case CM_STATE_REP_RCVD:
-    case CM_STATE_MRA_REP_SENT:
-        return CM_MESSAGE_REP;
-    case CM_STATE_IDLE:
-    case CM_STATE_REQ_SENT:
-    case CM_STATE_MRA_REQ_RCVD:
-    case CM_STATE_REP_SENT:
-    case CM_STATE_MRA_REP_RCVD:
-    case CM_STATE_ESTABLISHED:
-    case CM_STATE_DREQ_SENT:
-    case CM_STATE_TIMEWAIT:
-    case CM_STATE_SIDR_REQ_SENT:
-    case CM_STATE_SIDR_REQ_RCVD:
-    case CM_STATE_SIDR_REP_SENT:
-    case CM_STATES:
-        break;
-    }
-    return CM_MESSAGE_OTHER;
-}
-
 void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void *private_data,
               size_t private_length)
 {
     struct cm_mad mad = message_of(id, CM_REJ);
 
-    mad.rej = (struct cm_rej){.message = (uint8_t)rejected_message(id), .reason = (uint16_t)reason};
+    mad.rej = (struct cm_rej){
+        .message = is_asked(id)    ? CM_MESSAGE_REQ
+                   : has_reply(id) ? CM_MESSAGE_REP
+                                   : CM_MESSAGE_OTHER,
+        .reason = (uint16_t)reason,
+    };
     if (reason == CM_REASON_TIMEOUT) {
         /* By our GUID and comm id the peer finds what it had not answered yet (REJ's additional information).
          */
@@ -73,32 +52,12 @@ void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void
 int cm_reject(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void *private_data,
               size_t private_length, ns_t now)
 {
-    if (private_length > CM_REJ_PRIVATE)
+    if (private_length > CM_REJ_PRIVATE || (!is_asked(id) && !awaits_rtu(id) && !has_reply(id)))
         return -EINVAL;
-    switch ((enum cm_state)id->state) {
-    case CM_STATE_REQ_RCVD:
-    case CM_STATE_MRA_REQ_SENT:
-    case CM_STATE_REP_SENT:
-    case CM_STATE_MRA_REP_RCVD:
-    case CM_STATE_REP_RCVD:
-    case CM_STATE_MRA_REP_SENT:
-        send_rej(cm, id, reason, private_data, private_length);
-        cm->counters.rejected++;
-        linger(cm, id, CM_STATE_TIMEWAIT, repeats_of_peer(id), now);
-        return 0;
-    case CM_STATE_IDLE:
-    case CM_STATE_REQ_SENT:
-    case CM_STATE_MRA_REQ_RCVD:
-    case CM_STATE_ESTABLISHED:
-    case CM_STATE_DREQ_SENT:
-    case CM_STATE_TIMEWAIT:
-    case CM_STATE_SIDR_REQ_SENT:
-    case CM_STATE_SIDR_REQ_RCVD:
-    case CM_STATE_SIDR_REP_SENT:
-    case CM_STATES:
-        break;
-    }
-    return -EINVAL;
+    send_rej(cm, id, reason, private_data, private_length);
+    cm->counters.rejected++;
+    linger(cm, id, CM_STATE_TIMEWAIT, repeats_of_peer(id), now);
+    return 0;
 }
 
 int on_rej(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)

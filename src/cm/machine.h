@@ -49,6 +49,27 @@ static inline bool from_peer(const struct cm_id *id, const struct cm_path *from)
     return !memcmp(id->path.remote_gid, from->remote_gid, sizeof(from->remote_gid));
 }
 
+/* Pairs of states that differ only by whether time was asked for. */
+static inline bool awaits_reply(const struct cm_id *id)
+{
+    return id->state == CM_STATE_REQ_SENT || id->state == CM_STATE_MRA_REQ_RCVD;
+}
+
+static inline bool is_asked(const struct cm_id *id)
+{
+    return id->state == CM_STATE_REQ_RCVD || id->state == CM_STATE_MRA_REQ_SENT;
+}
+
+static inline bool awaits_rtu(const struct cm_id *id)
+{
+    return id->state == CM_STATE_REP_SENT || id->state == CM_STATE_MRA_REP_RCVD;
+}
+
+static inline bool has_reply(const struct cm_id *id)
+{
+    return id->state == CM_STATE_REP_RCVD || id->state == CM_STATE_MRA_REP_SENT;
+}
+
 /* --- table.c ---------------------------------------------------------------------------------------- */
 
 struct cm_id *table_local(struct cm *cm, uint32_t local_comm_id);

@@ -101,7 +101,10 @@ int on_sidr_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *
             return -EINVAL;
         finish(cm, id, NULL);
     }
-    result = cm->ports->request(cm, &request, &id);
+    if ((mad->sidr_req.pkey & 0x7fff) == (DEFAULT_PKEY & 0x7fff))
+        result = cm->ports->request(cm, &request, &id);
+    else
+        result = CM_SIDR_REJECTED;
     if (result > 0 || result == -ENOENT) {
         refuse(cm, from, mad, result > 0 ? (enum cm_sidr_status)result : CM_SIDR_INVALID_SERVICE_ID);
         return -ENOENT;

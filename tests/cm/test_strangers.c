@@ -220,6 +220,10 @@ static void a_request_id_is_used_again(void **state)
 
     mad.sidr_req = (struct cm_sidr_req){.service_id = SERVICE_ID, .pkey = 0xffff};
     side->program = IGNORES;
+    mad.sidr_req.pkey = 0x8001;
+    assert_int_equal(side_inject(side, &mad), -ENOENT);
+    assert_int_equal(net->log[0].mad.sidr_rep.status, CM_SIDR_REJECTED);
+    mad.sidr_req.pkey = 0xffff;
     assert_int_equal(side_inject(side, &mad), 0);
     mad.transaction_id = 2;
     assert_int_equal(side_inject(side, &mad), -EINVAL); /* the first one is not answered yet */
