@@ -217,14 +217,14 @@ enum sender_wait window_admits(const struct transport_qp *qp, const struct send_
     return SENDER_RUNS;
 }
 
-/* The last packet of a window has to be acknowledged, and some before it, so that the next ones can follow
- * without a pause. */
+/* Several times per window, so that the next packets can follow without a pause, and so often that a window
+ * which has just been halved is not full of packets that nobody is going to acknowledge. */
 bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     const struct sender *sender = &qp->record->sender;
     uint32_t window = window_of(sender), every = window < 8 ? 1 : power_of_two_below(window / 4);
 
-    return ahead(sender, wqe) + 1 >= window || !((position(sender, wqe).value + 1) & (every - 1));
+    return !((position(sender, wqe).value + 1) & (every - 1));
 }
 
 void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged)

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { SEEDS = 240, SEEDS_LONG = 10000, SEEDS_PER_TEST = 40 };
+enum { SEEDS = 400, SEEDS_LONG = 10000, SEEDS_PER_TEST = 40 };
 
 static bool traced;
 

@@ -70,7 +70,7 @@ static void uc_hears_no_answers(struct sim *sim)
     sim_post_send(stage.a, &stage.wr);
     answer.dest_qpn = stage.a->record.qpn;
     for (uint32_t i = 0; i < 40; i++) {
-        answer.psn = psn_add(stage.a->record.sender.next_psn, i - 20);
+        answer.psn = psn_make(stage.a->record.attributes.sq_psn + i - 20);
         sim_inject(stage.a, &answer);
     }
     sim_run(sim);
