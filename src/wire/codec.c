@@ -121,8 +121,10 @@ int codec_decode(const void *bytes, size_t length, struct packet *ret_packet)
 
     if (BTH_VERSION(byte) != 0)
         return -EPROTO;
-    if (!info->name)
+    if (!info->name) {
+        *ret_packet = packet;
         return -EPROTONOSUPPORT;
+    }
     get_extensions(&in, info->properties, &packet);
     if (in.failed)
         return -EPROTO;

@@ -38,7 +38,8 @@ static inline uint32_t codec_udp_payload_length(const struct packet *packet)
 
 /* The UDP payload of a RoCEv2 packet without its ICRC, which has been checked. Hostile: whatever the bytes
  * are, the answer is a packet whose payload lies inside them, or -EPROTO (malformed), or -EPROTONOSUPPORT (an
- * opcode that we do not know). grh stays zero: the caller knows the IP header. */
+ * opcode that we do not know: the packet is what BTH says and no more, for transport_receive() to refuse).
+ * grh stays zero: the caller knows the IP header. */
 int codec_decode(const void *bytes, size_t length, struct packet *ret_packet);
 
 /* The headers of a packet; returns how many bytes, 0 for an opcode that we do not know. Payload, codec_pad()

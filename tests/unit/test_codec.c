@@ -390,8 +390,15 @@ static void an_unknown_opcode_is_told_apart(void **state)
     for (unsigned opcode = 0; opcode < 256; opcode++) {
         if (info(opcode)->name)
             continue;
+        memset(&decoded, 0xee, sizeof(decoded));
         bytes[0] = packet.opcode = (uint8_t)opcode;
+        bytes[7] = 5;
+        bytes[11] = 9;
         assert_int_equal(codec_decode(bytes, sizeof(bytes), &decoded), -EPROTONOSUPPORT);
+        assert_int_equal(decoded.opcode, opcode);
+        assert_int_equal(decoded.dest_qpn, 5);
+        assert_int_equal(decoded.psn.value, 9);
+        assert_int_equal(decoded.payload_length, 0);
         assert_int_equal(codec_encode(&packet, bytes), 0);
     }
 }
