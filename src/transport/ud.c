@@ -91,13 +91,13 @@ void ud_send_run(struct transport_qp *qp, uint32_t limit)
         wqe->verdict = (uint8_t)verdict;
         wqe->first_psn = sender->next_psn;
         wqe->packets = 1;
-        sender->next_psn = sender->unacked_psn = psn_add(sender->next_psn, 1);
         sender->next++;
         sender->begun = sender->next;
         if (unlikely(verdict != VERDICT_OK)) {
-            sender_fail_oldest(qp, verdict);
+            sender_fail_oldest(qp, verdict); /* it has not left, and has no number */
             return;
         }
+        sender->next_psn = sender->unacked_psn = psn_add(sender->next_psn, 1);
         sender->completed++;
         qp->ports->complete_send(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
         packets++;

@@ -240,6 +240,8 @@ int sim_port_send(struct transport_qp *transport, const struct packet *packet, c
         qp->blocked = true;
         return -EAGAIN;
     }
+    if (!link->properties.reliable && !sim->unjudged)
+        judge_sent(qp, packet, gather, count);
     if (link->blackhole)
         return link->properties.reliable ? -EHOSTUNREACH : (sim->lost++, 0);
     peer = sim_find_qp(sim, packet->dest_qpn);
@@ -313,6 +315,8 @@ void sim_deliver(struct sim *sim, struct sim_event *event)
     sim->piggybacked += !!(packet->flags & PACKET_HAS_ACK);
     sim->arrives_from = event->from;
     qp = sim_find_qp(sim, packet->dest_qpn);
+    if (qp && !sim->link.properties.reliable)
+        judge_received(qp, packet);
     if (qp && !transport_receive(&qp->transport, packet))
         say_dropped(qp, event->from, packet);
     if (qp)

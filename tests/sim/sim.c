@@ -223,6 +223,7 @@ void sim_to_rtr(struct sim_qp *qp, struct sim_qp *peer, uint32_t rq_psn)
     qp->record.attributes.dest_qpn = peer ? peer->record.qpn : 0;
     qp->record.attributes.rq_psn = rq_psn;
     responder_start(&qp->transport);
+    judge_reset_responder(qp);
     sim_set_state(qp, IBV_QPS_RTR);
 }
 
@@ -230,6 +231,7 @@ void sim_to_rts(struct sim_qp *qp, uint32_t sq_psn)
 {
     qp->record.attributes.sq_psn = sq_psn;
     sender_start(&qp->transport);
+    judge_reset_sender(qp);
     qp->hits_at = qp->record.sender.unacked_psn;
     sim_set_state(qp, IBV_QPS_RTS);
 }

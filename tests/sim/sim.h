@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "judge.h"
 #include "transport/qp.h"
 #include "wire/opcode.h"
 
@@ -86,6 +87,7 @@ struct sim_qp {
     psn_t hits_at;
     ns_t congestion_at; /* not before this time the next notification */
     unsigned congestions;
+    struct judge judge;
     void *user;
 };
 
@@ -123,6 +125,7 @@ struct sim {
     uint64_t sequence;
     bool refuse_pull;    /* references are unreadable */
     bool made_up_memory; /* references lead nowhere, but can be read and written */
+    bool unjudged;       /* packets are made up: what is sent need not make sense */
     bool trace;
     void (*on_packet)(struct sim *sim, struct packet *packet);   /* looks at or changes what is delivered */
     bool (*loses)(struct sim *sim, const struct packet *packet); /* says what a lossy link loses */

@@ -144,6 +144,7 @@ static void reads_pile_up(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
 
+    sim->unjudged = true;
     stage.b->record.responder.resources = 2;
     for (unsigned i = 0; i < 2; i++) {
         struct packet packet = request_of(&stage, OP_READ_REQUEST, 0);
@@ -253,7 +254,7 @@ static void made_up_packets(struct sim *sim)
     struct sim_buffer *far = sim_buffer(&sim->node[1], SIZE, ACCESS);
     struct stage stage = {0};
 
-    sim->made_up_memory = true;
+    sim->made_up_memory = sim->unjudged = true;
     for (unsigned i = 0; i < 20000; i++) {
         struct packet_reference references[PACKET_REFERENCES + 2];
         struct packet packet = {0};

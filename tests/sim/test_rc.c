@@ -390,7 +390,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(read_into_null_region),
     SCENARIO(connected_to_itself),
     SCENARIO(psn_wraps),
-    SCENARIO_ON(two_gigabytes, ON_RING),
+    SCENARIO_ON(two_gigabytes, ON_RING | ON_WIRE),
 };
 
 int main(int argc, char **argv)

@@ -149,7 +149,7 @@ static void expect_recovery_without_timer(struct sim *sim, enum ibv_wr_opcode op
     stage.wr.compare_add = 1;
     after.wr_id = 3;
     after.opcode = IBV_WR_RDMA_WRITE;
-    after.sge[0].length = 8;
+    after.sge[0] = SGE(stage.local, 50000, 8);
     after.remote_address += 50000;
     *(uint64_t *)stage.far->bytes = 41;
     sim_queue_send(stage.a, &stage.wr);

@@ -3,6 +3,8 @@
  * back, and losses of what was repeated (IBA 9.7.5, 9.7.6, 9.7.7.2; docs/transport.md). */
 #include "stage.h"
 
+#include <sys/mman.h>
+
 #include "rules/timing.h"
 
 static unsigned count;
@@ -93,7 +95,7 @@ static void messages_are_numbered(struct sim *sim)
     struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 3000);
 
     sim->on_packet = note_message_number;
-    stage.b->record.responder.msn = PSN_MASK - 1;
+    stage.b->record.responder.msn = stage.b->judge.msn = PSN_MASK - 1;
     for (unsigned i = 0; i < 2; i++) {
         sim_post_send(stage.a, &stage.wr);
         sim_run(sim);
@@ -203,7 +205,7 @@ static void expect_no_timer(struct sim *sim, enum ibv_wr_opcode opcode, uint32_t
     sim_pattern(stage.far->bytes, SIZE, 1);
     after.wr_id = 3;
     after.opcode = IBV_WR_RDMA_WRITE;
-    after.sge[0].length = 8;
+    after.sge[0] = SGE(stage.local, 50000, 8);
     after.remote_address += 50000;
     sim_queue_send(stage.a, &stage.wr);
     sim_queue_send(stage.a, &after);
@@ -281,7 +283,7 @@ static void what_nobody_misses_is_probed_for(struct sim *sim)
         lost_psn = stage.a->record.sender.next_psn;
         lost_times = times;
         sim_post_send(stage.a, &stage.wr);
-        sim_run_for(sim, times * 4 * NS_PER_MS);
+        sim_run_for(sim, times * 8 * NS_PER_MS);
         assert_int_equal(stage.a->sent_count, 1 + times);
     }
     assert_int_equal(stage.a->record.sender.probes_sent, 3);
@@ -651,6 +653,40 @@ static void every_mtu(struct sim *sim)
     }
 }
 
+/* Of the longest message in the smallest packets every second PSN is on its way, or would be without a
+ * window. */
+static void longest_messages_in_smallest_packets(struct sim *sim)
+{
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_READ, IBV_WR_SEND, IBV_WR_RDMA_READ};
+    const uint32_t length = getenv("SOFTHCA_TEST_LONG") ? LIMIT_MESSAGE : 1 << 24;
+    struct sim_buffer *null = sim_null_region(&sim->node[0]), *far_null = sim_null_region(&sim->node[1]);
+    void *zeros = mmap(NULL, length, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint32_t slot = sim->node[1].next_slot++;
+    struct sim_qp *a, *b;
+
+    assert_true(zeros != MAP_FAILED);
+    keys_publish_region(sim->node[1].keys, slot, KEY_REGION, SIM_PD, IBV_ACCESS_REMOTE_READ, 0, length,
+                        (uintptr_t)zeros, 1);
+    sim->link.properties.mtu = 256;
+    sim_pair(sim, IBV_QPT_RC, &a, &b);
+    sim_post_recv(b, 7, &(struct wqe_sge){.length = length, .lkey = far_null->lkey}, 1);
+    for (unsigned i = 0; i < array_size(opcodes); i++) {
+        struct sim_wr wr = {
+            .wr_id = i, .opcode = opcodes[i], .num_sge = 1, .rkey = sim->node[1].keys->entry[slot].rkey};
+
+        wr.sge[0] = (struct wqe_sge){.length = length, .lkey = null->lkey};
+        sim_post_send(a, &wr);
+    }
+    sim_run(sim);
+    for (unsigned i = 0; i < array_size(opcodes); i++)
+        assert_sent(a, i, i, VERDICT_OK);
+    assert_int_equal(a->sent[0].byte_len, length);
+    assert_received(b, 0, 7, VERDICT_OK);
+    assert_int_equal(b->received[0].byte_len, length);
+    assert_int_equal(a->record.sender.retransmissions, 0);
+    munmap(zeros, length);
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO_ON(acknowledgement_of_what_was_not_sent, ON_WIRE),
     SCENARIO_ON(only_rc_asks_for_acknowledgements, ON_WIRE),
@@ -676,6 +712,7 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(no_credits_limit_nothing, ON_WIRE),
     SCENARIO_ON(credits_are_counted, ON_WIRE),
     SCENARIO_ON(every_mtu, ON_WIRE),
+    SCENARIO_ON(longest_messages_in_smallest_packets, ON_WIRE),
 };
 
 int main(int argc, char **argv)

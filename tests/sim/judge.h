@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Looks at every packet that a QP sends on a link that may lose packets, and knows the specification but not
+ * the code: what is transmitted for the first time follows what was before it, what is repeated is what it
+ * was, and an answer belongs to a request (IBA 9.7). */
+#ifndef TESTS_SIM_JUDGE_H
+#define TESTS_SIM_JUDGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "wire/packet.h"
+
+enum { JUDGE_MEMORY = 1024, JUDGE_QUESTIONS = 256 };
+
+/* A request packet that was sent. */
+struct judged_packet {
+    psn_t psn;
+    uint8_t opcode, flags;
+    uint32_t length, hash;
+};
+
+/* A READ or atomic: of the requester, sent; of the responder, received. */
+struct judged_question {
+    psn_t first;
+    uint32_t psns, length, rkey;
+    uint64_t address;
+    uint8_t opcode;
+    psn_t answered; /* responder: end of what was answered at least once */
+    /* What continues the answer: it begins with "first" or "only", anew whenever it was asked for again. */
+    psn_t next;
+    bool goes_on;
+};
+
+struct judge {
+    bool begun;
+    psn_t next;       /* PSN of the next new packet */
+    unsigned message; /* properties of the first packet of the message that is being sent; 0: none */
+    struct judged_packet sent[JUDGE_MEMORY];
+    struct judged_question asked[JUDGE_QUESTIONS], received[JUDGE_QUESTIONS];
+    uint32_t asked_count, received_count;
+    uint32_t msn;
+};
+
+struct sim_qp;
+
+void judge_sent(struct sim_qp *qp, const struct packet *packet, const struct iovec *gather, unsigned count);
+void judge_received(struct sim_qp *qp, const struct packet *packet);
+/* The QP begins anew. */
+void judge_reset_sender(struct sim_qp *qp);
+void judge_reset_responder(struct sim_qp *qp);
+
+#endif
