@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Runs a fuzz target without libFuzzer.
- * usage: drive_…                     seeds and mutations, for the test
- *        drive_… FILE…               these inputs only: what libFuzzer found
- *        drive_… --seeds DIRECTORY   writes the seeds, for libFuzzer to start from */
+ * usage: drive_… [CORPUS]                    seeds and mutations, for the test
+ *        drive_… FILE…                       these inputs only: what libFuzzer found
+ *        drive_… --seeds DIRECTORY [CORPUS]  writes the seeds, for libFuzzer to start from
+ *        drive_… --pack DIRECTORY CORPUS     makes a corpus of what libFuzzer left there
+ * A corpus, X.corpus, is a file of many inputs, which are seeds like the target's own: each is two bytes of
+ * length, high one first, and its bytes. */
+#include <dirent.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "fuzz.h"
 
-#define SEEDS_MAX 256
+#define SEEDS_MAX 4096
 #ifndef LENGTH_MAX /* a target with longer inputs, or slower ones, has its own */
 #define LENGTH_MAX 256
 #endif
@@ -83,14 +88,75 @@ static size_t mutate(uint8_t *bytes, size_t length)
     return length;
 }
 
-static void run_file(const char *name)
+/* The bytes stay until the next call. */
+static size_t read_file(const char *name, const uint8_t **ret_bytes)
 {
     static uint8_t bytes[1 << 20];
     FILE *file = fopen(name, "rb");
+    size_t length;
 
     require(file);
-    run(bytes, fread(bytes, 1, sizeof(bytes), file));
+    length = fread(bytes, 1, sizeof(bytes), file);
+    require(length < sizeof(bytes));
     fclose(file);
+    *ret_bytes = bytes;
+    return length;
+}
+
+static void run_file(const char *name)
+{
+    const uint8_t *bytes;
+    size_t length = read_file(name, &bytes);
+
+    run(bytes, length);
+}
+
+static bool is_corpus(const char *name)
+{
+    size_t length = strlen(name);
+
+    return length > 7 && !strcmp(name + length - 7, ".corpus");
+}
+
+static void add_corpus(const char *name)
+{
+    const uint8_t *bytes;
+    size_t length = read_file(name, &bytes), at = 0;
+
+    while (at < length) {
+        size_t size;
+
+        require(length - at >= 2);
+        size = (size_t)(bytes[at] << 8 | bytes[at + 1]);
+        at += 2;
+        require(size <= length - at);
+        add_seed(bytes + at, size);
+        at += size;
+    }
+}
+
+static void pack(const char *directory, const char *corpus)
+{
+    struct dirent **entries;
+    int count = scandir(directory, &entries, NULL, alphasort);
+    FILE *file = fopen(corpus, "wb");
+
+    require(count >= 0 && file);
+    for (int i = 0; i < count; i++) {
+        const uint8_t *bytes;
+        char name[4096];
+        size_t length;
+
+        snprintf(name, sizeof(name), "%s/%s", directory, entries[i]->d_name);
+        if (entries[i]->d_name[0] != '.' && (length = read_file(name, &bytes)) <= LENGTH_MAX) {
+            fputc((int)(length >> 8), file);
+            fputc((int)(length & 0xff), file);
+            require(fwrite(bytes, 1, length, file) == length);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    require(!fclose(file));
 }
 
 static void write_seeds(const char *directory)
@@ -111,6 +177,12 @@ int main(int argc, char **argv)
 {
     fuzz_seeds(add_seed);
     require(seed_count);
+    if (argc == 4 && !strcmp(argv[1], "--pack")) {
+        pack(argv[2], argv[3]);
+        return 0;
+    }
+    if (argc > 1 && is_corpus(argv[argc - 1]))
+        add_corpus(argv[--argc]);
     if (argc == 3 && !strcmp(argv[1], "--seeds")) {
         write_seeds(argv[2]);
         return 0;
