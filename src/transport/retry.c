@@ -20,7 +20,7 @@
 
 /* One timer interrupt per active QP in this time is cheap; a processor that the peer has to wait for often
  * comes later. */
-#define PROBE_LEAST  NS_PER_MS
+#define PROBE_LEAST  (2 * NS_PER_MS)
 #define PROBES_MOST  2
 #define RTT_GUESS    ((uint32_t)NS_PER_MS)
 #define BACKOFF_MOST 3u /* times T */

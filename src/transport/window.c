@@ -39,6 +39,7 @@ void window_start(struct transport_qp *qp)
     struct sender *sender = &qp->record->sender;
 
     sender->sent_psn = sender->unacked_psn;
+    sender->repeated_psn = psn_add(sender->unacked_psn, PSN_MASK); /* nothing was */
     sender->window = (uint16_t)min_of(most(qp), WINDOW_INITIAL);
     sender->window_threshold = most(qp);
     sender->window_acked = 0;
