@@ -131,6 +131,60 @@ static void destroy_qp_is_ebusy_while_attached(void **state)
     end_close(&end);
 }
 
+/* Both, or one of them, have a copy. */
+static void expect_copies(struct end *from, const union ibv_gid *gid, struct end *here, struct end *there,
+                          uint64_t seed)
+{
+    end_fill(from, 0, 64, seed);
+    end_recv(there, a_recv(there, 1, 0, 256));
+    if (here)
+        end_recv(here, a_recv(here, 2, 4096, 256));
+    send_to(from, gid, 3, 64, there->attr.qkey);
+    expect_copy(there, 1, 64, seed, from);
+    if (here) {
+        end_expect_success(here, RQ, 2, IBV_WC_RECV);
+        end_expect_data(here, 4096 + GRH, 64, seed);
+    }
+}
+
+static void a_refused_destroy_of_a_member_changes_nothing_and_its_groups_go_on(void **state)
+{
+    const union ibv_gid *groups[] = {&group_v4, &group_v6};
+    struct end member;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_UD);
+    end_share(&member, &p.a);
+    end_to_init(&member);
+    end_to_rtr(&member, &p.b);
+    end_to_rts(&member);
+    for (size_t g = 0; g < COUNT(groups); g++) {
+        assert_int_equal(attach(&member, groups[g], 0), 0);
+        assert_int_equal(attach(&p.b, groups[g], 0), 0);
+    }
+    assert_int_equal(ibv_destroy_qp(member.qp), EBUSY);
+    assert_int_equal(end_state(&member), IBV_QPS_RTS);
+    for (size_t g = 0; g < COUNT(groups); g++)
+        expect_copies(&p.a, groups[g], &member, &p.b, g);
+    /* of one group is enough */
+    assert_int_equal(detach(&member, groups[0], 0), 0);
+    assert_int_equal(ibv_destroy_qp(member.qp), EBUSY);
+    expect_copies(&p.a, groups[0], NULL, &p.b, 7);
+    expect_copies(&p.a, groups[1], &member, &p.b, 8);
+    /* and so it is in any state */
+    CHECK_ZERO(end_to_state(&member, IBV_QPS_ERR));
+    assert_int_equal(ibv_destroy_qp(member.qp), EBUSY);
+    CHECK_ZERO(end_to_state(&member, IBV_QPS_RESET));
+    assert_int_equal(ibv_destroy_qp(member.qp), EBUSY);
+    assert_int_equal(detach(&member, groups[1], 0), 0);
+    end_close_qp(&member);
+    for (size_t g = 0; g < COUNT(groups); g++) {
+        expect_copies(&p.a, groups[g], NULL, &p.b, 9 + g);
+        assert_int_equal(detach(&p.b, groups[g], 0), 0);
+    }
+    pair_close(&p);
+}
+
 static void a_group_message_reaches_every_attached_qp_once(void **state)
 {
     enum { MEMBERS = 4 };
@@ -322,6 +376,7 @@ int main(int argc, char **argv)
         TEST(attach_is_legal_in_reset_and_again_is_no_error),
         TEST(detach_of_what_is_not_attached_is_einval),
         TEST(destroy_qp_is_ebusy_while_attached),
+        TEST(a_refused_destroy_of_a_member_changes_nothing_and_its_groups_go_on),
         TEST_WITH(a_group_message_reaches_every_attached_qp_once, .fars = 2),
         TEST(a_detached_qp_gets_nothing_more),
         TEST(another_group_and_a_wrong_qkey_are_not_received),
