@@ -170,7 +170,6 @@ static struct qp *slot_take(uint32_t *ret_slot)
             return NULL;
         }
         lock_init(&qp->lock);
-        lock_init(&qp->post_lock);
         pthread_mutex_init(&qp->ibv.mutex, NULL);
         pthread_cond_init(&qp->ibv.cond, NULL);
         list_init(&qp->route.blocked);
@@ -323,6 +322,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_i
 
     memset(qp->record, 0, sizeof(*qp->record));
     memset(&qp->transport, 0, sizeof(qp->transport));
+    lock_init(&qp->post_lock); /* whoever began a batch on the QP before and did not complete it */
     atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
     qp->slot = slot;
     qp->pd = pd;

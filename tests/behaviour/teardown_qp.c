@@ -111,6 +111,26 @@ static void destroyed_in_any_state_outstanding_requests_never_complete(void **st
     }
 }
 
+/* Not legal, but a QP that comes later must not suffer from it. */
+static void destroyed_in_a_batch_that_was_never_completed_it_holds_up_no_other(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct end end;
+
+    attr.send_ops = IBV_QP_EX_WITH_SEND;
+    end_open(&end, NEAR, &attr);
+    for (unsigned int i = 0; i < 300; i++) {
+        struct end passing;
+
+        end_share(&passing, &end);
+        ibv_wr_start(passing.qpx);
+        if (i)
+            ibv_wr_abort(passing.qpx);
+        end_close_qp(&passing);
+    }
+    end_close(&end);
+}
+
 /* --- traffic -------------------------------------------------------------------------------------- */
 
 struct stream {
@@ -1051,6 +1071,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(destroyed_in_any_state_outstanding_requests_never_complete),
+        TEST(destroyed_in_a_batch_that_was_never_completed_it_holds_up_no_other),
         TEST(destroyed_while_the_peer_keeps_sending_the_rest_goes_on),
         TEST(the_peers_writes_end_before_destroy_returns),
         TEST(answers_to_its_reads_end_before_destroy_returns),
