@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEFAULT_SECONDS = 60 };
+enum { DEFAULT_SECONDS = 180 }; /* more than one PATIENCE_SECONDS: what is waited for is told */
 
 struct shared *shared;
 

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATIENCE_SECONDS = 20 };
+enum { PATIENCE_SECONDS = 60 };
 
 struct side sides[1 + FARS_MAX];
 
