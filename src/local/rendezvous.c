@@ -19,10 +19,6 @@
 #include "local/start.h"
 
 #define GREETING_TIMEOUT (2 * NS_PER_S) /* of a connection that says nothing */
-/* An owner that does not answer is stopped, or waits for a processor behind many others: what it does not
- * know of is not lost. Only after so long is it as good as missing, and the QP's own limits decide (with a
- * timeout of 0, nobody ever does). */
-#define OWNER_PATIENCE   (20 * NS_PER_S)
 #define RETRY_AFTER      (5 * NS_PER_MS)
 #define ACCEPT_PAUSE     (100 * NS_PER_MS)
 #define OUTGOING_AT_ONCE 64
@@ -32,6 +28,11 @@
 #define LINKS_PER_PROCESS 8
 /* What other users, and processes that we do not see, may take of our descriptors and memory. */
 #define LINKS_OF_OTHERS 512
+
+/* An owner that does not answer is stopped, or waits for a processor behind many others: what it does not
+ * know of is not lost. Only after so long is it as good as missing, and the QP's own limits decide (with a
+ * timeout of 0, nobody ever does). */
+ns_t rendezvous_patience = 20 * NS_PER_S;
 
 /* A greeting that is going on. Helper thread. */
 struct greeter {
@@ -519,7 +520,7 @@ static void greeter_ready(struct event_source *source, uint32_t events)
         }
         /* The owner has closed it, dead or overworked: connecting again tells. What it said wrong counts. */
         if (greeter->is_outgoing && (error == -ECONNRESET || error == -EPIPE) &&
-            sys_now() - greeter->began < OWNER_PATIENCE) {
+            sys_now() - greeter->began < rendezvous_patience) {
             try_again_later(greeter);
             return;
         }
@@ -557,7 +558,7 @@ void rendezvous_expire(void)
 
         if (greeter->deadline > now)
             continue;
-        if (greeter->awaits == GREETING_READY && now - greeter->began < OWNER_PATIENCE) {
+        if (greeter->awaits == GREETING_READY && now - greeter->began < rendezvous_patience) {
             greeter->deadline = now + GREETING_TIMEOUT;
             continue;
         }
@@ -569,7 +570,7 @@ void rendezvous_expire(void)
         struct greeter *greeter = list_entry(node, struct greeter, node);
         char buffer[24];
 
-        if (greeter->deadline <= now && now - greeter->began < OWNER_PATIENCE) {
+        if (greeter->deadline <= now && now - greeter->began < rendezvous_patience) {
             log_info("whoever has %s has not answered yet", wanted_name(greeter, buffer));
             greeter->deadline = now + GREETING_TIMEOUT;
         } else if (greeter->deadline <= now) {

@@ -19,6 +19,9 @@
 #include "local/link.h"
 #include "local/requests.h"
 
+/* How long an owner of a block may stay silent. Tests have less patience. */
+extern ns_t rendezvous_patience;
+
 /* A listener of ours has connections. */
 void rendezvous_accept(struct event_source *listener, uint32_t events);
 /* The half of it that may be done with a lock held: false, descriptors are short, and that calls for the

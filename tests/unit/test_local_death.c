@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "local/greeting.h"
+#include "local/rendezvous.h"
 #include "local/start.h"
 
 /* --- death
@@ -276,6 +277,7 @@ static void is_not_held_up(unsigned number)
     CHECK(seen.resolved == 0);
     CHECK(find_link(other)); /* while the other one is still silent */
     CHECK(seen.resolved == 1);
+    rendezvous_patience = NS_PER_S;
     meet(0, 2);
     UNTIL(seen.resolved == 2); /* after its time */
     CHECK(seen.block == silent / 256 && !seen.link);
@@ -370,6 +372,7 @@ static void is_lied_to(unsigned number)
 
     (void)mine;
     UNTIL(seen.packets == 1);
+    rendezvous_patience = NS_PER_S;
     meet(0, 2);
     /* Those that said nothing are shown the door after their time; the honest one has a socket and a pidfd.
      */
@@ -441,6 +444,7 @@ static void is_lied_to_by_owners(unsigned number)
     uint32_t liar = await_qpn(2);
     unsigned fds = count_fds();
 
+    rendezvous_patience = NS_PER_S;
     for (enum lie lie = LIE_CLOSE; lie < LIES; lie++) {
         CHECK(find_link(liar) == NULL);
         if (lie == LIE_KNOWN)
