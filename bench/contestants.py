@@ -105,6 +105,23 @@ class Perftest:
         return row[4] * 1e6
 
 
+class Explained(Perftest):
+    """Perftest over the ring with explanations off, on, or not built in."""
+
+    def __init__(self, bench, op, build, form):
+        super().__init__(bench, op, 'ring')
+        self.build, self.form = build, form
+        self.name = f'{op} {form}'
+
+    def _rows(self, argv):
+        text = self.bench.pair(argv, dict(self.bench.softhca('ring'), SOFTHCA_EXPLAIN='off' if self.form == 'none' else self.form,
+                                          LD_LIBRARY_PATH=os.path.join(self.build, 'lib')))
+        for line in text.splitlines():
+            if re.match(r'\s*\d+\s+\d+\s+[\d.]+', line):
+                return [float(w) for w in line.split()]
+        raise Trouble(f'{" ".join(argv)}: no result\n{text}')
+
+
 class Ucx:
     """ucx_perftest; tls says which of its shared-memory transports it may use."""
 

@@ -27,7 +27,7 @@ extern "C" {
 struct ibv_qp;
 
 /* What `object` points to: struct ibv_context, ibv_pd, ibv_mr, ibv_mw, ibv_cq, ibv_comp_channel, ibv_qp,
- * ibv_srq, ibv_ah. */
+ * ibv_srq, ibv_ah, ibv_wq, ibv_rwq_ind_table. */
 enum softhca_kind {
     SOFTHCA_CONTEXT = 1,
     SOFTHCA_PD,
@@ -37,7 +37,9 @@ enum softhca_kind {
     SOFTHCA_CHANNEL,
     SOFTHCA_QP,
     SOFTHCA_SRQ,
-    SOFTHCA_AH
+    SOFTHCA_AH,
+    SOFTHCA_WQ,
+    SOFTHCA_IND_TABLE
 };
 
 enum softhca_format {

@@ -109,6 +109,10 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_qp");
     tell_loss(out, &taken);
+    if (taken.ids.total)
+        out_line(out, 1,
+                 "in ERR it would have been flushed: move the QP there first, and wait for "
+                 "IBV_EVENT_QP_LAST_WQE_REACHED");
     tell_loss(out, &sends);
     tell_loss(out, &completions);
     tell_loss(out, &receives);

@@ -406,7 +406,8 @@ static void cold_path overrun(struct cq *cq, const struct cqe *lost)
     if ((cq->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) || cq->record->failed)
         return;
     cq->record->failed = 1;
-    log_warn("CQ %u overrun: %u completions wait to be polled", cq->number, cq->capacity);
+    if (!explained()) /* else it is told at length (progress_cq_overrun) */
+        log_warn("CQ %u overrun: %u completions wait to be polled", cq->number, cq->capacity);
     async_raise(&cq->context->events,
                 &(struct ibv_async_event){.element.cq = &cq->ibv, .event_type = IBV_EVENT_CQ_ERR},
                 &cq->async_events);

@@ -45,8 +45,8 @@ static void wrong_cq_acknowledged(void)
 {
     struct acknowledgement acknowledgement;
     struct ibv_comp_channel *channel;
-    struct ibv_cq *send_cq, *recv_cq, *ready;
-    struct ibv_qp *qp;
+    struct ibv_cq *cqs[2], *ready, *first = NULL;
+    struct ibv_qp *qps[2];
     struct node node;
     pthread_t thread;
     void *ignored;
@@ -54,25 +54,29 @@ static void wrong_cq_acknowledged(void)
     node_open(&node);
     channel = ibv_create_comp_channel(node.context);
     REQUIRE(channel);
-    send_cq = make_cq(&node, 16, channel);
-    recv_cq = make_cq(&node, 16, channel);
-    qp = make_qp(&node, recv_cq, NULL, 4);
-    to_init(qp);
-    REQUIRE(ibv_req_notify_cq(recv_cq, 0) == 0);
-    post_receive(&node, qp, 1, 64);
-    to_error(qp); /* the receive is flushed: an event */
-    REQUIRE(ibv_get_cq_event(channel, &ready, &ignored) == 0);
-    REQUIRE(ready == recv_cq);
-    wait_for_completion(recv_cq);
-    ibv_ack_cq_events(send_cq, 1); /* the mistake */
-    REQUIRE(ibv_destroy_qp(qp) == 0);
+    for (int i = 0; i < 2; i++) {
+        cqs[i] = make_cq(&node, 16, channel);
+        qps[i] = make_qp(&node, cqs[i], NULL, 4);
+        to_init(qps[i]);
+        REQUIRE(ibv_req_notify_cq(cqs[i], 0) == 0);
+        post_receive(&node, qps[i], 1, 64);
+        to_error(qps[i]); /* the receive is flushed: an event */
+    }
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(ibv_get_cq_event(channel, &ready, &ignored) == 0);
+        wait_for_completion(ready);
+        first = first ? first : ready;
+    }
+    ibv_ack_cq_events(ready, 2); /* the mistake: each has had one */
+    for (int i = 0; i < 2; i++)
+        REQUIRE(ibv_destroy_qp(qps[i]) == 0);
 
-    acknowledgement.cq = recv_cq;
+    acknowledgement.cq = first;
     REQUIRE(pthread_create(&thread, NULL, acknowledge_cq_later, &acknowledgement) == 0);
     say("hangs");
-    REQUIRE(ibv_destroy_cq(recv_cq) == 0);
+    REQUIRE(ibv_destroy_cq(first) == 0);
     pthread_join(thread, NULL);
-    REQUIRE(ibv_destroy_cq(send_cq) == 0);
+    REQUIRE(ibv_destroy_cq(ready) == 0);
     REQUIRE(ibv_destroy_comp_channel(channel) == 0);
     node_close(&node);
 }

@@ -130,14 +130,14 @@ def test_wrong_cq_acknowledged():  # openucx/ucx#1039
         situation.until_it_hangs()
         told = situation.next_explanation()
         tap.equal(told["explanation"], "blocked")
-        matches(r"^ibv_destroy_cq\(CQ 1\) waits: 1 completion event was read and never acknowledged .*"
-                r"while CQ 0 was acknowledged 1 too many: the wrong CQ was acknowledged$", told["cause"])
+        matches(r"^ibv_destroy_cq\(CQ 0\) waits: 1 completion event was read and never acknowledged .*"
+                r"while CQ 1 was acknowledged 1 too many: the wrong CQ was acknowledged$", told["cause"])
         assert "wrong_cq_acknowledged" in functions(told["event"]["stack"]), told
         assert "wrong_cq_acknowledged" in functions(told["destroy"]["stack"]), told
         tap.equal(told["destroy"]["thread"], situation.pid)
         after = [json.loads(line) for line in situation.end().splitlines()]
     resumed = only(after, "resumed")
-    matches(r"^ibv_destroy_cq\(CQ 1\) goes on after .*: what was read is acknowledged by thread \d+", resumed["cause"])
+    matches(r"^ibv_destroy_cq\(CQ 0\) goes on after .*: what was read is acknowledged by thread \d+", resumed["cause"])
     assert resumed["acknowledged_by"] != situation.pid, resumed
 
 

@@ -22,16 +22,21 @@ enum { EXIT_OURS = 125, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
 struct options {
     const char *devices;
+    const char *explain;
     const char *log;
     bool no_shim;
     char **program;
 };
 
-enum { OPTION_DEVICES = 256, OPTION_LOG, OPTION_NO_SHIM };
+enum { OPTION_DEVICES = 256, OPTION_EXPLAIN, OPTION_LOG, OPTION_NO_SHIM };
 
 static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
+    {"explain", OPTION_EXPLAIN, "FORM", 0,
+     "text, json or off: what is told of refused and blocked destroys, losses and leaks (SOFTHCA_EXPLAIN; "
+     "default text)",
+     0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
     {"no-shim", OPTION_NO_SHIM, NULL, 0, "Set the library path only, show no files below /sys and /dev", 0},
     {0},
@@ -44,6 +49,11 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_DEVICES:
         options->devices = argument;
+        return 0;
+    case OPTION_EXPLAIN:
+        if (strcmp(argument, "text") != 0 && strcmp(argument, "json") != 0 && strcmp(argument, "off") != 0)
+            argp_error(state, "'%s' is none of text, json, off", argument);
+        options->explain = argument;
         return 0;
     case OPTION_LOG:
         options->log = argument;
@@ -200,6 +210,9 @@ int command_run(int argc, char **argv)
     }
     /* First, because the devices are then read with these names. */
     if ((options.devices && set("SOFTHCA_DEVICE_NAMES", options.devices)) ||
+        set("SOFTHCA_EXPLAIN", options.explain             ? options.explain
+                               : getenv("SOFTHCA_EXPLAIN") ? getenv("SOFTHCA_EXPLAIN")
+                                                           : "text") ||
         set("SOFTHCA_LOG", options.log             ? options.log
                            : getenv("SOFTHCA_LOG") ? getenv("SOFTHCA_LOG")
                                                    : "warn") ||

@@ -57,9 +57,10 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
 
     if (!context_is_inherited(context) &&
         atomic_load_explicit(&context->objects, memory_order_relaxed) != 0) {
-        log_warn("%s was closed with objects alive", device->name);
         if (explained())
             object_ports->explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, context->number);
+        else
+            log_warn("%s was closed with objects alive", device->name);
         qp_for_each(silence_qp, context);
         context_close(context);
         return 0;

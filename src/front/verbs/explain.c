@@ -10,6 +10,7 @@
 #include "object/cq.h"
 #include "object/qp.h"
 #include "object/srq.h"
+#include "object/wq.h"
 
 /* The number of an object in the segment, and its life there. */
 struct named {
@@ -81,6 +82,18 @@ static bool find(enum softhca_kind kind, const void *object, struct named *ret)
         *ret =
             (struct named){OBJECT_AH, ah->item, ah->item == NO_OBJECT ? NULL : &segment_item(ah->item)->life};
         return ah->item != NO_OBJECT && !context_is_inherited(ah->pd->context);
+    }
+    case SOFTHCA_WQ: {
+        const struct wq *wq = wq_of(it);
+
+        *ret = (struct named){OBJECT_WQ, wq->number, &wq->record->life};
+        return !context_is_inherited(wq->context);
+    }
+    case SOFTHCA_IND_TABLE: {
+        const struct ind_table *table = ind_table_of(it);
+
+        *ret = (struct named){OBJECT_IND_TABLE, table->number, &table->record->life};
+        return !context_is_inherited(table->context);
     }
     }
     return false;
