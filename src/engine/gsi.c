@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/rundown.h"
+#include "base/sys.h"
 #include "engine/internal.h"
 #include "engine/services.h"
 #include "object/device.h"
@@ -18,10 +19,17 @@
 /* A MAD that has to wait for room in a ring, or for a link; whoever writes so many and reads none loses the
  * rest, and asks again. */
 #define WAITING_MAX 65536u
+/* Servers close a listener and open it again (perftest -R does between two connections), and on one host a
+ * client is quicker than that: who is not found is looked for again, after twice the time each time, before
+ * that is an answer. */
+#define LOOK_AGAIN_AFTER (1 * NS_PER_MS)
+#define LOOKS            9u /* half a second */
 
 struct outgoing {
     struct list node;
     struct cm_path to;
+    unsigned looks;   /* in vain */
+    ns_t look_at;     /* in `absent`: the next one */
     uint32_t ifindex; /* of the interface that has the destination's address; 0: another host */
     uint8_t mad[MAD_LENGTH];
 };
@@ -35,6 +43,7 @@ struct search {
 
 static struct lock gsi_lock = LOCK_INIT; /* a leaf: guards all below */
 static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches};
+static struct list absent = {&absent, &absent}; /* for services that nobody holds now */
 static bool flushing;
 static uint64_t last_cookie;
 static _Atomic uint32_t waiting_count; /* in searches and lanes */
@@ -51,6 +60,7 @@ void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
     if (!outgoing)
         return; /* as if a switch had no memory */
     outgoing->to = *to;
+    outgoing->looks = 0;
     memcpy(outgoing->mad, mad, MAD_LENGTH);
     lock_acquire(&gsi_lock);
     list_push_back(&outbox, &outgoing->node);
@@ -253,6 +263,47 @@ void gsi_found(uint64_t cookie, struct link *link)
     free(search);
 }
 
+/* gsi_lock held. */
+static ns_t next_look(void)
+{
+    ns_t earliest = NS_NEVER;
+
+    list_for_each (node, &absent)
+        earliest = min_of(earliest, outgoing_of(node)->look_at);
+    return earliest;
+}
+
+static void look_again_later(struct outgoing *outgoing)
+{
+    if (outgoing->looks == LOOKS || !may_wait()) {
+        return_to_sender(outgoing);
+        return;
+    }
+    lock_acquire(&gsi_lock);
+    outgoing->look_at = sys_now() + (LOOK_AGAIN_AFTER << outgoing->looks++);
+    list_push_back(&absent, &outgoing->node);
+    timers_set_gsi(next_look());
+    lock_release(&gsi_lock);
+}
+
+/* Back into the outbox with those whose time has come. */
+void gsi_due(void)
+{
+    ns_t now = sys_now();
+
+    lock_acquire(&gsi_lock);
+    list_for_each_safe (node, following, &absent) {
+        if (outgoing_of(node)->look_at > now)
+            continue;
+        list_remove(node);
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        list_push_back(&outbox, node);
+    }
+    timers_set_gsi(next_look());
+    lock_release(&gsi_lock);
+    gsi_flush();
+}
+
 static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
 {
     char names[SERVICE_NAMES][LOCAL_NAME_MAX + 1];
@@ -275,7 +326,7 @@ static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
             return;
         }
     }
-    return_to_sender(outgoing);
+    look_again_later(outgoing);
 }
 
 /* --- which process
@@ -380,6 +431,7 @@ void gsi_after_fork_in_child(void)
     lock_init(&gsi_lock);
     list_init(&outbox);
     list_init(&searches);
+    list_init(&absent);
     flushing = false;
     atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
 }

@@ -23,6 +23,8 @@ void gsi_flush(void);
 /* A packet for QP1; the lane's receive lock held. */
 void gsi_receive(struct lane *lane, const struct packet *packet);
 
+/* The time has come that timers_set_gsi() was told. */
+void gsi_due(void);
 /* local_ops.found */
 void gsi_found(uint64_t cookie, struct link *link);
 /* The lane has room again; and: its link is gone. */

@@ -130,8 +130,9 @@ void timers_after_fork_in_child(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
-/* communication_due() is to be called then, by the helper thread; a point of time. */
+/* communication_due(), or gsi_due(), is to be called then, by the helper thread; a point of time. */
 void timers_set_communication(ns_t at);
+void timers_set_gsi(ns_t at);
 /* The timerfd is readable: fires what is due. Helper thread. */
 void timers_run(void);
 /* Is a timer armed? Then timers_run_due() fires what is due; any thread, no lock held. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/gsi.h"
 #include "engine/internal.h"
 
 /* Leaf. Guards the heap and what the timerfd is set to. */
@@ -20,9 +21,9 @@ static ns_t timer_fd_at = NS_NEVER;
 static _Atomic uint32_t
     moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
 static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
-/* Connections have seconds: an application that polls need not look after them, only the helper thread does.
- */
-static ns_t communication_at = NS_NEVER;
+/* Connections have time: an application that polls need not look after them, only the helper thread does. */
+enum late { LATE_COMMUNICATION, LATE_GSI, LATES };
+static ns_t late_at[LATES] = {NS_NEVER, NS_NEVER};
 
 int timers_fd(void)
 {
@@ -37,7 +38,8 @@ static void program(void)
     int saved = errno;
 
     atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
-    at = min_of(at, communication_at);
+    for (int i = 0; i < LATES; i++)
+        at = min_of(at, late_at[i]);
     /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and
      * cancelled. */
     if (at >= timer_fd_at || timer_fd < 0)
@@ -80,7 +82,7 @@ void timers_after_fork_in_child(void)
     memset(&qp_timers, 0, sizeof(qp_timers));
     memset(&moderation_timers, 0, sizeof(moderation_timers));
     atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
-    communication_at = NS_NEVER;
+    late_at[LATE_COMMUNICATION] = late_at[LATE_GSI] = NS_NEVER;
     atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
 }
 
@@ -117,12 +119,31 @@ void timers_cancel_moderation(struct cq *cq)
         sched_yield();
 }
 
-void timers_set_communication(ns_t at)
+static void set_late(enum late which, ns_t at)
 {
     lock_acquire(&timers_lock);
-    communication_at = at;
+    late_at[which] = at;
     program();
     lock_release(&timers_lock);
+}
+
+void timers_set_communication(ns_t at)
+{
+    set_late(LATE_COMMUNICATION, at);
+}
+
+void timers_set_gsi(ns_t at)
+{
+    set_late(LATE_GSI, at);
+}
+
+/* timers_lock held. */
+static bool take_late(enum late which, ns_t now)
+{
+    if (now < late_at[which])
+        return false;
+    late_at[which] = NS_NEVER;
+    return true;
 }
 
 static void fire_qp(struct qp *qp)
@@ -181,18 +202,20 @@ void timers_run_due(void)
 void timers_run(void)
 {
     uint64_t expirations;
-    bool connections;
+    ns_t now = sys_now();
+    bool communication, gsi;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timerfd: errno %d", errno);
     lock_acquire(&timers_lock);
     timer_fd_at = NS_NEVER;
-    connections = sys_now() >= communication_at;
-    if (connections)
-        communication_at = NS_NEVER;
+    communication = take_late(LATE_COMMUNICATION, now);
+    gsi = take_late(LATE_GSI, now);
     program();
     lock_release(&timers_lock);
     timers_run_due();
-    if (connections)
+    if (communication)
         communication_due();
+    if (gsi)
+        gsi_due();
 }

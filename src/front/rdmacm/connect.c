@@ -304,11 +304,11 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     if (public->qp_type == IBV_QPT_UD || (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED))
         return conclude(-EINVAL);
     error = qp_to_error(id);
-    if (!error)
-        error = calls->disconnect(id->communication);
-    /* The peer was quicker, and the program has been told. */
-    if (error || id->disconnect_told)
+    if (error)
         return conclude(error);
+    /* A connection that has come to its end already needs none. */
+    if (calls->disconnect(id->communication) != 0 || id->disconnect_told)
+        return 0;
     return conclude(id_complete(id));
 }
 
