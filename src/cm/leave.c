@@ -39,8 +39,7 @@ void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void
         .reason = (uint16_t)reason,
     };
     if (reason == CM_REASON_TIMEOUT) {
-        /* By our GUID and comm id the peer finds what it had not answered yet (REJ's additional information).
-         */
+        /* By our GUID and comm id Linux finds what it has not answered yet. */
         mad.rej.info_length = sizeof(id->path.local_guid);
         for (unsigned i = 0; i < sizeof(id->path.local_guid); i++)
             mad.rej.info[i] = (uint8_t)(id->path.local_guid >> (56 - 8 * i));
@@ -75,7 +74,8 @@ int on_rej(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     switch ((enum cm_state)id->state) {
     case CM_STATE_REQ_SENT:
     case CM_STATE_MRA_REQ_RCVD:
-        if (mad->rej.message != CM_MESSAGE_REQ)
+        /* OTHER: it gave up after a REP that is lost. */
+        if (mad->rej.message != CM_MESSAGE_REQ && mad->rej.message != CM_MESSAGE_OTHER)
             return -EINVAL;
         finish(cm, id, &event);
         return 0;

@@ -373,6 +373,21 @@ static void the_active_side_refuses_the_reply(void **state)
     assert_int_equal(active->seen_count, 1);
 }
 
+static void the_passive_side_refuses_after_its_reply_is_lost(void **state)
+{
+    struct net *net = *state;
+    struct end *active;
+
+    net_rule(net, (struct rule){CM_REP, 1, 0, 1, LOSE});
+    active = side_connect(net->sides[0]);
+    net_run(net, net->now + NS_PER_MS);
+    end_close(side_passive(net->sides[1]));
+    net_settle(net);
+    assert_int_equal(must_have_seen(active, CM_EVENT_REJECTED)->status, CM_REASON_CONSUMER);
+    assert_int_equal(net_sent(net, CM_REQ, 0), 1);
+    assert_int_equal(net->sides[1]->released, 1);
+}
+
 static void an_owner_without_room_is_asked_again(void **state)
 {
     struct net *net = *state;
@@ -767,6 +782,7 @@ int main(void)
         TEST(the_program_rejects),
         TEST(the_program_gives_the_request_up),
         TEST(the_active_side_refuses_the_reply),
+        TEST(the_passive_side_refuses_after_its_reply_is_lost),
         TEST(an_owner_without_room_is_asked_again),
         TEST(a_reply_without_rtu_is_given_up),
         TEST(either_side_disconnects),
