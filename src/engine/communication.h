@@ -13,13 +13,16 @@
 #include <stdint.h>
 
 #include "cm/cm.h"
+#include "rules/published.h"
 
 struct ibv_context;
+struct ibv_pd;
+struct id_record;     /* object/segment.h */
 struct communication; /* one end of a connection, or of the resolution of a datagram service */
 struct service;       /* a service id at an address, held by this process */
 
 /* What the owner of ends and services is told. Called with the lock of communication management held, from
- * any thread: they put things aside, and call nothing of the table. */
+ * any thread: they put things aside, and call nothing of the table but what is for explanations. */
 struct communication_owner {
     /* Somebody asks the listener (service_listen()) for a connection or a datagram service. 0, with what the
      * owner calls the new end in *ret_end. Else as cm_ports.request. */
@@ -61,11 +64,26 @@ struct communication_calls {
     /* A port of the ephemeral range, of which nothing is known. */
     uint16_t (*port_propose)(void);
 
-    /* The context stays open to the end of the process: no leak of the program's. */
+    /* The context stays open to the end of the process, the PD as long as somebody has an id: no leaks of the
+     * program's. */
     void (*keep_open)(struct ibv_context *verbs);
+    void (*keep_pd)(struct ibv_pd *pd);
     /* Before datagrams are sent to a group that no QP is attached to: so that the first finds all members.
      * May sleep, bounded. */
     void (*announce_multicast)(void);
+
+    /* --- for explanations; the owner writes the record, these do the rest. NULL records are allowed -- */
+
+    struct id_record *(*id_publish)(void);
+    void (*id_withdraw)(struct id_record *record);
+    /* An event was handed out; it was acknowledged. type: enum rdma_cm_event_type. */
+    void (*id_event_read)(struct id_record *record, uint32_t type);
+    void (*id_event_acknowledged)(struct id_record *record);
+    /* The caller is going to wait for acknowledgements; has waited for a second; does not wait any more, and
+     * whether that was told. Without locks. */
+    void (*id_waits)(struct id_record *record, enum id_call call);
+    void (*id_still_waits)(struct id_record *record);
+    void (*id_waited)(struct id_record *record, bool told);
 
     /* --- ends; errors as in cm/cm.h --------------------------------------------------------------- */
 

@@ -17,6 +17,8 @@ static const struct event_record *async_events(const struct object *object)
         return &object->srq.events;
     case OBJECT_WQ:
         return &object->wq.events;
+    case OBJECT_CM_ID:
+        return &object->id.events;
     case OBJECT_CONTEXT:
     case OBJECT_PD:
     case OBJECT_MR:
@@ -79,16 +81,22 @@ static void find_overpaid(const struct view *view, struct overpaid *overpaid)
     objects_for_each(view, kinds, look_for_overpaid, overpaid);
 }
 
-static void add_events(struct words *words, const struct event_record *events, bool completion)
+static const char *type_of(const struct object *object, const struct event_record *events)
+{
+    return object->kind == OBJECT_CM_ID ? name_cm_event(events->type) : name_event(events->type);
+}
+
+static void add_events(struct words *words, const struct object *object, const struct event_record *events,
+                       bool completion)
 {
     uint32_t count = events->reported - events->acked;
 
     if (completion)
         words_add(words, "%u completion event%s", count, count == 1 ? "" : "s");
     else if (count == 1)
-        words_add(words, "%s", name_event(events->type));
+        words_add(words, "%s", type_of(object, events));
     else
-        words_add(words, "%u events, %s first,", count, name_event(events->type));
+        words_add(words, "%u events, %s first,", count, type_of(object, events));
 }
 
 /* The line that a program's author has to see. */
@@ -96,10 +104,12 @@ static void add_cause(const struct view *view, struct words *words, const struct
                       const struct event_record *events, bool completion, const struct overpaid *overpaid)
 {
     uint32_t count = events->reported - events->acked;
-    const char *of = completion ? "ibv_ack_cq_events" : "ibv_ack_async_event";
+    const char *of = completion                     ? "ibv_ack_cq_events"
+                     : object->kind == OBJECT_CM_ID ? "rdma_ack_cm_event"
+                                                    : "ibv_ack_async_event";
 
-    words_add(words, "%s(%s) waits: ", object_destroy_verb(object->kind), object_label(view, object).text);
-    add_events(words, events, completion);
+    words_add(words, "%s(%s) waits: ", object_waiting_verb(object), object_label(view, object).text);
+    add_events(words, object, events, completion);
     words_add(words, " %s read and never acknowledged (%s)", count == 1 ? "was" : "were", of);
     if (overpaid->surplus)
         words_add(words, ", while %s was acknowledged %u too many: the wrong %s was acknowledged",
@@ -121,12 +131,13 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
     events = waiting_account(&object, &overpaid.completion);
     if (!events)
         return false;
-    find_overpaid(view, &overpaid);
+    if (kind != OBJECT_CM_ID) /* a CM event knows whose it is */
+        find_overpaid(view, &overpaid);
     add_cause(view, &cause, &object, events, overpaid.completion, &overpaid);
     explanation_begin(view, out, "blocked", cause.text);
-    out_string(out, "verb", object_destroy_verb(kind));
+    out_string(out, "verb", object_waiting_verb(&object));
     out_begin(out, "event");
-    out_string(out, "type", overpaid.completion ? "completion" : name_event(events->type));
+    out_string(out, "type", overpaid.completion ? "completion" : type_of(&object, events));
     out_number(out, "unacknowledged", events->reported - events->acked);
     out_number(out, "read", events->reported);
     out_number(out, "acknowledged", events->acked);
@@ -145,7 +156,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
     out_end(out);
     if (object.life.dying_ns) {
         words = (struct words){.length = 0};
-        words_add(&words, "destroyed by ");
+        words_add(&words, "called by ");
         words_add_thread(view, &words, object.life.dying_by);
         words_add(&words, ", which has waited for ");
         words_add_duration(&words, view_age(view, object.life.dying_ns));
@@ -174,7 +185,8 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
     if (!object_read(view, kind, number, &object) || !object.life.dying_ns)
         return false;
     events = kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : async_events(&object);
-    words_add(&cause, "%s(%s) goes on after ", object_destroy_verb(kind), object_label(view, &object).text);
+    words_add(&cause, "%s(%s) goes on after ", object_waiting_verb(&object),
+              object_label(view, &object).text);
     words_add_duration(&cause, view_age(view, object.life.dying_ns));
     words_add(&cause, ": what was read is acknowledged");
     if (events->acked_by) {
@@ -182,7 +194,7 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
         words_add_thread(view, &cause, events->acked_by);
     }
     explanation_begin(view, out, "resumed", cause.text);
-    out_string(out, "verb", object_destroy_verb(kind));
+    out_string(out, "verb", object_waiting_verb(&object));
     out_number(out, "waited_ms", view_age(view, object.life.dying_ns));
     out_number(out, "acknowledged_by", events->acked_by);
     out_string(out, "label", object_label(view, &object).text);

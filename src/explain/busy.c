@@ -57,6 +57,7 @@ static const char *holding(enum object_kind kind, enum object_kind holder, bool 
     case OBJECT_MW:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_CM_ID:
         break;
     }
     return many ? "still use it" : "still uses it";
@@ -85,7 +86,8 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
     struct listed holders;
     struct object object;
 
-    if (!object_read(view, kind, number, &object))
+    /* Whether librdmacm's own PD can go is not asked by the program. */
+    if (!object_read(view, kind, number, &object) || (kind == OBJECT_PD && object.protection_domain.kept))
         return false;
     listed_holders(view, &object, &holders);
     words_add(&cause, "%s(%s) fails with EBUSY: ", object_destroy_verb(kind),

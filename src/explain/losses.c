@@ -241,6 +241,7 @@ bool explain_losses(const struct view *view, struct out *out, enum object_kind k
     case OBJECT_IND_TABLE:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_CM_ID:
         break;
     }
     return false;
@@ -302,7 +303,13 @@ static bool note_left(const struct view *view, const struct object *object, void
     struct leaks *leaks = argument;
     uint32_t context = object->context;
 
-    if (object->kind == OBJECT_ATTACHMENT || context >= sizeof(leaks->open) * 8)
+    if (object->kind == OBJECT_CM_ID) { /* of no context; it may not even have found one */
+        if (leaks->context == NO_OBJECT)
+            listed_add(&leaks->left, object);
+        return true;
+    }
+    if (object->kind == OBJECT_ATTACHMENT || (object->kind == OBJECT_PD && object->protection_domain.kept) ||
+        context >= sizeof(leaks->open) * 8)
         return true;
     if (leaks->context == NO_OBJECT ? leaks->open[context / 64] >> (context % 64) & 1
                                     : context == leaks->context)

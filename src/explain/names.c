@@ -99,6 +99,37 @@ const char *name_send_opcode(uint32_t opcode)
     return NAME_OF(names, opcode);
 }
 
+/* enum rdma_cm_event_type, whose header is another library's. */
+const char *name_cm_event(uint32_t type)
+{
+    static const char *const names[] = {
+        "RDMA_CM_EVENT_ADDR_RESOLVED",  "RDMA_CM_EVENT_ADDR_ERROR",      "RDMA_CM_EVENT_ROUTE_RESOLVED",
+        "RDMA_CM_EVENT_ROUTE_ERROR",    "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
+        "RDMA_CM_EVENT_CONNECT_ERROR",  "RDMA_CM_EVENT_UNREACHABLE",     "RDMA_CM_EVENT_REJECTED",
+        "RDMA_CM_EVENT_ESTABLISHED",    "RDMA_CM_EVENT_DISCONNECTED",    "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        "RDMA_CM_EVENT_MULTICAST_JOIN", "RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE",
+        "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    };
+
+    return NAME_OF(names, type);
+}
+
+const char *name_id_state(uint32_t state)
+{
+    static const char *const names[] = {
+        [ID_IDLE] = "idle",
+        [ID_BOUND] = "bound",
+        [ID_ADDRESS_RESOLVED] = "address resolved",
+        [ID_ROUTE_RESOLVED] = "route resolved",
+        [ID_CONNECTING] = "connecting",
+        [ID_CONNECTED] = "connected",
+        [ID_LISTENING] = "listening",
+        [ID_DISCONNECTED] = "disconnected",
+    };
+
+    return NAME_OF(names, state);
+}
+
 const char *name_path(uint32_t kind)
 {
     static const char *const names[] = {

@@ -10,6 +10,8 @@ const char *name_qp_state(uint32_t state);
 const char *name_event(uint32_t type);
 const char *name_status(uint32_t status);
 const char *name_send_opcode(uint32_t opcode);
+const char *name_cm_event(uint32_t type);
+const char *name_id_state(uint32_t state);
 const char *name_path(uint32_t kind);
 const char *name_sender_wait(uint32_t wait);
 

@@ -70,6 +70,17 @@ static bool take_ind_table(uint32_t number, struct object *object)
     return object->ind_table.state != OBJECT_FREE;
 }
 
+static bool take_id(uint32_t number, struct object *object)
+{
+    object->kind = OBJECT_CM_ID;
+    object->number = number;
+    object->dying = object->id.life.dying_ns != 0;
+    object->context = NO_OBJECT;
+    object->pd = NO_OBJECT;
+    object->life = object->id.life;
+    return object->id.state != OBJECT_FREE && object->id.given;
+}
+
 static bool take_pd(uint32_t number, struct object *object)
 {
     object->kind = OBJECT_PD;
@@ -123,6 +134,7 @@ static bool take_item(uint32_t number, struct object *object)
     case OBJECT_SRQ:
     case OBJECT_WQ:
     case OBJECT_IND_TABLE:
+    case OBJECT_CM_ID:
         break;
     }
     return false;
@@ -175,6 +187,8 @@ bool object_read(const struct view *view, enum object_kind kind, uint32_t number
         return view_record(view, &header->wqs, number, &ret->wq) && take_wq(number, ret);
     case OBJECT_IND_TABLE:
         return view_record(view, &header->ind_tables, number, &ret->ind_table) && take_ind_table(number, ret);
+    case OBJECT_CM_ID:
+        return view_record(view, &header->ids, number, &ret->id) && take_id(number, ret);
     }
     return false;
 }
@@ -252,6 +266,12 @@ void objects_for_each(const struct view *view, unsigned kinds,
                 return;
         }
     }
+    if (kinds & 1u << OBJECT_CM_ID) {
+        for (walk = view_walk(view, &header->ids); view_next(&walk, &number, &object.id);) {
+            if (take_id(number, &object) && !visit(view, &object, argument))
+                return;
+        }
+    }
     if (kinds & of_items) {
         for (walk = view_walk(view, &header->items); view_next(&walk, &number, &object.item);) {
             if (take_item(number, &object) && (kinds & 1u << object.kind) && !visit(view, &object, argument))
@@ -301,6 +321,7 @@ bool object_holds(const struct view *view, const struct object *user, const stru
     case OBJECT_MW:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_CM_ID:
         break;
     }
     return false;
@@ -356,6 +377,7 @@ static unsigned kinds_that_hold(enum object_kind kind)
     case OBJECT_MW:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_CM_ID:
         break;
     }
     return 0;
@@ -426,6 +448,7 @@ const char *object_kind_name(enum object_kind kind, uint64_t count)
         [OBJECT_IND_TABLE] = {"indirection table", "indirection tables"},
         [OBJECT_AH] = {"AH", "AHs"},
         [OBJECT_ATTACHMENT] = {"multicast group", "multicast groups"},
+        [OBJECT_CM_ID] = {"id", "ids"},
     };
 
     return (unsigned)kind < OBJECT_KINDS && names[kind][0] ? names[kind][count != 1] : "object";
@@ -440,9 +463,47 @@ const char *object_destroy_verb(enum object_kind kind)
         [OBJECT_QP] = "ibv_destroy_qp",        [OBJECT_SRQ] = "ibv_destroy_srq",
         [OBJECT_WQ] = "ibv_destroy_wq",        [OBJECT_IND_TABLE] = "ibv_destroy_rwq_ind_table",
         [OBJECT_AH] = "ibv_destroy_ah",        [OBJECT_ATTACHMENT] = "ibv_detach_mcast",
+        [OBJECT_CM_ID] = "rdma_destroy_id",
     };
 
     return (unsigned)kind < OBJECT_KINDS && verbs[kind] ? verbs[kind] : "destroy";
+}
+
+const char *object_waiting_verb(const struct object *object)
+{
+    static const char *const calls[] = {
+        [ID_CALL_DESTROY] = "rdma_destroy_id",
+        [ID_CALL_MIGRATE] = "rdma_migrate_id",
+        [ID_CALL_LEAVE_MULTICAST] = "rdma_leave_multicast",
+    };
+
+    if (object->kind == OBJECT_CM_ID && object->id.waits_in < array_size(calls))
+        return calls[object->id.waits_in];
+    return object_destroy_verb(object->kind);
+}
+
+static void add_address(struct words *words, const uint8_t gid[16], uint16_t port)
+{
+    static const uint8_t none[16];
+
+    if (memcmp(gid, none, sizeof(none)) == 0)
+        words_add(words, "*");
+    else
+        words_add_gid(words, gid);
+    words_add(words, " port %u", port);
+}
+
+static void add_id(struct words *words, const struct object *object)
+{
+    words_add(words, "id %u", object->number);
+    if (!object->id.source_port && !object->id.destination_port)
+        return;
+    words_add(words, " from ");
+    add_address(words, object->id.source, object->id.source_port);
+    if (object->id.destination_port) {
+        words_add(words, " to ");
+        add_address(words, object->id.destination, object->id.destination_port);
+    }
 }
 
 struct label object_label(const struct view *view, const struct object *object)
@@ -476,6 +537,9 @@ struct label object_label(const struct view *view, const struct object *object)
         break;
     case OBJECT_WQ:
         words_add(&words, "WQ 0x%06x", object->wq.wqn);
+        break;
+    case OBJECT_CM_ID:
+        add_id(&words, object);
         break;
     case OBJECT_PD:
     case OBJECT_CQ:

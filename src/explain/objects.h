@@ -22,6 +22,7 @@ struct object {
         struct item_record item;
         struct wq_record wq;
         struct ind_table_record ind_table;
+        struct id_record id;
     };
 };
 
@@ -43,6 +44,8 @@ struct label object_label(const struct view *view, const struct object *object);
 const char *object_kind_name(enum object_kind kind, uint64_t count);
 /* "ibv_destroy_qp"... */
 const char *object_destroy_verb(enum object_kind kind);
+/* The call that waits, where it may be another one. */
+const char *object_waiting_verb(const struct object *object);
 
 /* Visits objects of all kinds, or of those in `kinds` (bit 1 << kind); visit returns false to end it. */
 #define ALL_KINDS ((1u << OBJECT_KINDS) - 1)

@@ -95,8 +95,9 @@ void explain_process(const struct view *view, struct out *out)
     struct words cause = {.length = 0};
     struct listed all;
 
-    objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ | 1u << OBJECT_WQ,
-                     look_for_trouble, &stuck);
+    objects_for_each(
+        view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ | 1u << OBJECT_WQ | 1u << OBJECT_CM_ID,
+        look_for_trouble, &stuck);
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);

@@ -95,6 +95,18 @@ static void tell_wq(struct out *out, const struct wq_record *wq, struct words *w
     words_add(words, ": %s, %u receive%s outstanding", state, receives, receives == 1 ? "" : "s");
 }
 
+static void tell_id(struct out *out, const struct id_record *id, struct words *words)
+{
+    out_string(out, "state", name_id_state(id->phase));
+    out_number(out, "source_port", id->source_port);
+    out_number(out, "destination_port", id->destination_port);
+    words_add(words, ": %s", name_id_state(id->phase));
+    if (id->qpn) {
+        out_number(out, "qpn", id->qpn);
+        words_add(words, ", QP 0x%06x", id->qpn);
+    }
+}
+
 static void tell_key(struct out *out, const struct object *object, struct words *words)
 {
     const struct key_entry *key = &object->key;
@@ -230,6 +242,10 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
     case OBJECT_WQ:
         tell_wq(out, &object->wq, &words);
         tell_events(view, out, "events", &object->wq.events, "event", &words);
+        break;
+    case OBJECT_CM_ID:
+        tell_id(out, &object->id, &words);
+        tell_events(view, out, "events", &object->id.events, "event", &words);
         break;
     case OBJECT_IND_TABLE:
         out_number(out, "entries", object->ind_table.entries);

@@ -68,6 +68,31 @@ void life_event_read(struct event_record *record, uint32_t type, uint32_t report
     __atomic_store_n(&record->reported, reported, __ATOMIC_RELEASE);
 }
 
+struct id_record *id_publish(void)
+{
+    uint32_t number = segment_is_open() ? number_take(&pool_ids) : NO_OBJECT;
+    struct id_record *record;
+
+    if (number == NO_OBJECT)
+        return NULL;
+    record = segment_id(number);
+    memset(record, 0, sizeof(*record));
+    life_begin(&record->life);
+    atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
+    return record;
+}
+
+uint32_t id_number(const struct id_record *record)
+{
+    return (uint32_t)(record - segment_id(0));
+}
+
+void id_withdraw(struct id_record *record)
+{
+    atomic_store_explicit(&record->state, OBJECT_FREE, memory_order_release);
+    number_return(&pool_ids, id_number(record));
+}
+
 uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
                    const uint8_t *gid)
 {

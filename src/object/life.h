@@ -12,7 +12,7 @@
 #include "base/types.h"
 #include "rules/published.h"
 
-struct context;
+struct id_record;
 
 extern _Atomic bool life_is_explained;
 
@@ -48,6 +48,11 @@ static inline uint32_t life_stamp(void)
 
 /* An event was read. Under the lock of its queue. */
 void life_event_read(struct event_record *record, uint32_t type, uint32_t reported);
+
+/* A record for an id of librdmacm.so.1; NULL where there is no room, or no segment. */
+struct id_record *id_publish(void);
+void id_withdraw(struct id_record *record);
+uint32_t id_number(const struct id_record *record);
 
 /* A record for an object that has no table of its own; NO_OBJECT: none is left, which hurts nobody but those
  * who look. gid: 16 bytes, or NULL. */

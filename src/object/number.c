@@ -33,10 +33,11 @@ DEFINE_POOL(pool_keys, LIMIT_KEY_SLOTS, true);
 DEFINE_POOL(pool_contexts, 65536u, false);
 DEFINE_POOL(pool_channels, 65536u, false);
 DEFINE_POOL(pool_items, SEGMENT_ITEMS, false);
+DEFINE_POOL(pool_ids, SEGMENT_IDS, false);
 
 static struct number_pool *const all_pools[] = {
-    &pool_pds,        &pool_cqs,  &pool_srqs,     &pool_qps,      &pool_wqs,
-    &pool_ind_tables, &pool_keys, &pool_contexts, &pool_channels, &pool_items,
+    &pool_pds,  &pool_cqs,      &pool_srqs,     &pool_qps,   &pool_wqs, &pool_ind_tables,
+    &pool_keys, &pool_contexts, &pool_channels, &pool_items, &pool_ids,
 };
 
 _Static_assert(LIMIT_PD % 64 == 0 && LIMIT_CQ % 64 == 0 && LIMIT_SRQ % 64 == 0 && LIMIT_QP % 64 == 0 &&

@@ -32,7 +32,7 @@ static struct {
     ino_t inode; /* of the memfd */
     uint64_t arena_offset, arena_size;
     struct arena arena;
-    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, key_lives, stacks, modules;
+    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives, stacks, modules;
 } segment = {.fd = -1};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -54,6 +54,7 @@ static uint64_t place_tables(void)
     place(&segment.wqs, &offset, sizeof(struct wq_record), LIMIT_WQ);
     place(&segment.ind_tables, &offset, sizeof(struct ind_table_record), LIMIT_IND_TABLES);
     place(&segment.items, &offset, sizeof(struct item_record), SEGMENT_ITEMS);
+    place(&segment.ids, &offset, sizeof(struct id_record), SEGMENT_IDS);
     place(&segment.key_lives, &offset, sizeof(struct life_record), LIMIT_KEY_SLOTS);
     place(&segment.stacks, &offset, sizeof(struct stack_record), SEGMENT_STACKS);
     place(&segment.modules, &offset, sizeof(struct module_record), SEGMENT_MODULES);
@@ -125,6 +126,7 @@ static void fill_header(struct segment_header *header)
     header->wqs = segment.wqs;
     header->ind_tables = segment.ind_tables;
     header->items = segment.items;
+    header->ids = segment.ids;
     header->key_lives = segment.key_lives;
     header->stacks = segment.stacks;
     header->modules = segment.modules;
@@ -275,6 +277,11 @@ struct ind_table_record *segment_ind_table(uint32_t number)
 struct item_record *segment_item(uint32_t number)
 {
     return (struct item_record *)segment_at(segment.items.offset) + number;
+}
+
+struct id_record *segment_id(uint32_t number)
+{
+    return (struct id_record *)segment_at(segment.ids.offset) + number;
 }
 
 struct life_record *segment_key_life(uint32_t slot)

@@ -11,6 +11,7 @@
  *   WQ records       LIMIT_WQ  x struct wq_record
  *   tables of WQs    LIMIT_IND_TABLES x struct ind_table_record
  *   items            SEGMENT_ITEMS x struct item_record: objects without a queue
+ *   id records       SEGMENT_IDS x struct id_record
  *   key lives        LIMIT_KEY_SLOTS x struct life_record: who made an MR or MW, where that is recorded
  *   stacks           SEGMENT_STACKS x struct stack_record, 0 is none
  *   modules          SEGMENT_MODULES x struct module_record: what the addresses of stacks are in
@@ -55,7 +56,7 @@ struct segment_header {
     char program[64];          /* /proc/self/comm, for people */
     _Atomic uint32_t explains; /* stacks and times are recorded */
     uint32_t reserved;
-    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, key_lives, stacks, modules;
+    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives, stacks, modules;
     uint64_t arena_offset, arena_size;
 };
 
@@ -66,7 +67,7 @@ struct pd_record {
     _Atomic uint32_t state;
     uint32_t context;
     _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs, WQs */
-    uint32_t reserved;
+    uint32_t kept;          /* librdmacm's own: no leak of the program's */
     struct life_record life;
 };
 
@@ -167,6 +168,21 @@ struct item_record {
     struct life_record life;
 };
 
+/* An id of librdmacm.so.1, which writes what it knows of it. */
+struct id_record {
+    _Atomic uint32_t state; /* enum object_state */
+    uint32_t phase;         /* enum id_state */
+    uint32_t port_space;    /* enum rdma_port_space */
+    uint32_t qpn;           /* of its QP; 0: none */
+    uint16_t source_port, destination_port;
+    uint8_t given;    /* the program has it */
+    uint8_t waits_in; /* enum id_call */
+    uint16_t reserved;
+    uint8_t source[16], destination[16]; /* as GIDs; all zero: none */
+    struct event_record events;          /* type: enum rdma_cm_event_type */
+    struct life_record life;
+};
+
 #define STACK_FRAMES 30
 /* Return addresses, the innermost first; without our own. */
 struct stack_record {
@@ -188,6 +204,7 @@ struct module_record {
 _Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
 
 #define SEGMENT_ITEMS   (1u << 20)
+#define SEGMENT_IDS     65536u
 #define SEGMENT_STACKS  8192u
 #define SEGMENT_MODULES 512u
 
@@ -208,6 +225,7 @@ struct pd_record *segment_pd(uint32_t number);
 struct wq_record *segment_wq(uint32_t number);
 struct ind_table_record *segment_ind_table(uint32_t number);
 struct item_record *segment_item(uint32_t number);
+struct id_record *segment_id(uint32_t number);
 struct life_record *segment_key_life(uint32_t slot);
 struct stack_record *segment_stack(uint32_t number);
 struct module_record *segment_module(uint32_t number);
@@ -221,7 +239,7 @@ void *segment_at(uint64_t offset);
 /* Numbers of table entries: cyclic, so that a freed number is not reused soon. NO_OBJECT when full. */
 struct number_pool;
 extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_wqs, pool_ind_tables, pool_keys,
-    pool_contexts, pool_channels, pool_items;
+    pool_contexts, pool_channels, pool_items, pool_ids;
 uint32_t number_take(struct number_pool *pool);
 void number_return(struct number_pool *pool, uint32_t number);
 

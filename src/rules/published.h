@@ -20,8 +20,9 @@ enum object_kind {
     OBJECT_IND_TABLE,
     OBJECT_AH,
     OBJECT_ATTACHMENT, /* of a QP to a multicast group */
+    OBJECT_CM_ID,      /* of librdmacm.so.1 */
 };
-#define OBJECT_KINDS 13
+#define OBJECT_KINDS 14
 
 /* Time of a work request or of a packet: milliseconds of CLOCK_MONOTONIC in 32 bits, compared by distance. */
 #define STAMP_NONE 0u
@@ -53,6 +54,21 @@ struct event_record {
     uint64_t read_ns;
 };
 _Static_assert(sizeof(struct event_record) == 40, "readable by other builds");
+
+/* verbs-contract §11.2. Nothing here is waited for, so the states of queries are missing. */
+enum id_state {
+    ID_IDLE,
+    ID_BOUND,
+    ID_ADDRESS_RESOLVED,
+    ID_ROUTE_RESOLVED,
+    ID_CONNECTING, /* active: REQ is out; passive: request to be answered */
+    ID_CONNECTED,  /* rdma_accept() or rdma_connect() has come to its end */
+    ID_LISTENING,
+    ID_DISCONNECTED,
+};
+
+/* Which call of librdmacm waits for acknowledgements. */
+enum id_call { ID_CALL_DESTROY, ID_CALL_MIGRATE, ID_CALL_LEAVE_MULTICAST };
 
 /* How far the way to the other end of a QP is known. */
 enum path_kind {

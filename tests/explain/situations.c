@@ -667,9 +667,6 @@ static void all_well(void)
     node_close(&node);
 }
 
-/* The situations of linux-rdma/perftest#60 and spdk/spdk#3347 (an event of a communication manager that was
- * not acknowledged, rdma_destroy_id that does not return) need librdmacm: they come here. */
-
 static const struct {
     const char *name;
     void (*happen)(void);

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-"""What is said of programs that go wrong (situations.c), by themselves and from outside.
+"""What programs that go wrong (situations.c, situations_cm.c) say of themselves.
 
-usage: test_explain.py SITUATIONS SOFTHCA
+usage: test_explain.py SITUATIONS SOFTHCA SITUATIONS_CM
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
 
-SITUATIONS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
+SITUATIONS, SOFTHCA, SITUATIONS_CM = (os.path.abspath(path) for path in sys.argv[1:4])
 LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
 PATIENCE = 120
 
@@ -30,11 +30,11 @@ def environment(**more):
 class Situation:
     """A situation that runs. Those that hang go on at end()."""
 
-    def __init__(self, name, form="json", command=(), **more):
+    def __init__(self, name, form="json", command=(), program=SITUATIONS, **more):
         env = environment(**more)
         if form:
             env["SOFTHCA_EXPLAIN"] = form
-        self.process = subprocess.Popen([*command, SITUATIONS, name], env=env, stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([*command, program, name], env=env, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.pid = self.process.pid
         self.told = []
@@ -161,6 +161,27 @@ def test_thread_that_waits_for_itself():
         situation.end()
 
 
+def test_error_event_of_a_connection_not_acknowledged():  # linux-rdma/perftest#60
+    with Situation("error-event", program=SITUATIONS_CM) as situation:
+        situation.until_it_hangs()
+        told = situation.next_explanation()
+        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) waits: RDMA_CM_EVENT_REJECTED was "
+                r"read and never acknowledged \(rdma_ack_cm_event\)", told["cause"])
+        assert "next_event" in functions(told["event"]["stack"]), told
+        assert "destroy_with_event" in functions(told["destroy"]["stack"]), told
+        after = [json.loads(line) for line in situation.end().splitlines()]
+    matches(r"^rdma_destroy_id\(id .*\) goes on after .* is acknowledged by thread", only(after, "resumed")["cause"])
+
+
+def test_event_of_a_connection_that_its_destroyer_keeps():  # spdk/spdk#3347
+    with Situation("kept-event", program=SITUATIONS_CM) as situation:
+        situation.until_it_hangs()
+        told = situation.next_explanation()
+        matches(r"^rdma_destroy_id\(id .*\) waits: RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged "
+                r"\(rdma_ack_cm_event\), and the thread that read it is the one that waits$", told["cause"])
+        situation.end()
+
+
 # --- what is lost
 
 
@@ -211,6 +232,13 @@ def test_leaks_at_close_device():
 def test_leaks_at_exit():
     check_leaks(only(run("leak-at-exit"), "leaks"),
                 r"^the process ends with 1 PD, 1 MR, 1 CQ and 1 QP not destroyed, 1 device not closed$")
+
+
+def test_forgotten_id():
+    told = only(run("forgotten-id", program=SITUATIONS_CM), "leaks")
+    matches(r"^the process ends with 1 id not destroyed$", told["cause"])
+    matches(r"listening", told["objects"][0]["state"])
+    assert "listen_somewhere" in functions(told["objects"][0]["created"]["stack"]), told
 
 
 # --- where it is said

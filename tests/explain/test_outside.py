@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """softhca ps and softhca why on processes that are stuck, stopped, hidden or hostile.
 
-usage: test_outside.py SITUATIONS SOFTHCA
+usage: test_outside.py SITUATIONS SOFTHCA SITUATIONS_CM
 """
 
 import array
@@ -21,7 +21,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
-from test_explain import PATIENCE, SOFTHCA, Situation, functions, matches, run  # noqa: E402
+from test_explain import PATIENCE, SITUATIONS_CM, SOFTHCA, Situation, functions, matches  # noqa: E402
 
 LOOK = struct.Struct("=IHHI52x")
 LOOK_MAGIC, LOOK_SHOWN = 0x41434853, 1
@@ -85,6 +85,18 @@ def test_one_that_is_stopped():
         os.kill(situation.pid, signal.SIGSTOP)
         matches(r"the thread that read it is the one that waits$", why(situation.pid))
         os.kill(situation.pid, signal.SIGCONT)
+        situation.end()
+
+
+def test_one_that_hangs_in_rdma_destroy_id():
+    with Situation("kept-event", program=SITUATIONS_CM) as situation:
+        situation.until_it_hangs()
+        situation.next_explanation()
+        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) waits: "
+                r"RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged", why(situation.pid))
+        text = softhca("ps", situation.pid)
+        matches(r"id \d+ from 127.0.0.1 port \d+: listening", text)
+        matches(r"id \d+ from .*: disconnected, 1 event read and not acknowledged, its destroy waits", text)
         situation.end()
 
 

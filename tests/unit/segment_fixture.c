@@ -116,6 +116,14 @@ static void make_others(void)
                                          .length = 4096,
                                          .address = 0x10000};
     fixture.key_lives[0] = life();
+    fixture.ids[0] = (struct id_record){.state = OBJECT_ALIVE,
+                                        .phase = ID_CONNECTED,
+                                        .given = 1,
+                                        .qpn = FIXTURE_QPN,
+                                        .source_port = 1234,
+                                        .destination_port = 80,
+                                        .destination = {[10] = 0xff, 0xff, 192, 0, 2, 7},
+                                        .life = life()};
     fixture.stacks[1] = (struct stack_record){.depth = 2, .frame = {0x1001, 0x2001}};
     fixture.modules[0] =
         (struct module_record){.state = 1, .start = 0x1000, .end = 0x3000, .path = "/nonexistent/program"};
@@ -139,6 +147,7 @@ struct fixture *fixture_make(void)
     fixture.wqs = place(&header->wqs, sizeof(struct wq_record), 4);
     fixture.ind_tables = place(&header->ind_tables, sizeof(struct ind_table_record), 4);
     fixture.items = place(&header->items, sizeof(struct item_record), 8);
+    fixture.ids = place(&header->ids, sizeof(struct id_record), 4);
     fixture.key_lives = place(&header->key_lives, sizeof(struct life_record), 8);
     fixture.stacks = place(&header->stacks, sizeof(struct stack_record), 4);
     fixture.modules = place(&header->modules, sizeof(struct module_record), 4);

@@ -299,6 +299,15 @@ static void accounts_of_each_kind(void **state)
     assert_contains(out.text, "read 1.5 s ago by thread 77");
     assert_contains(blocked(OBJECT_SRQ, 0), "ibv_destroy_srq(");
     assert_contains(blocked(OBJECT_WQ, 0), "ibv_destroy_wq(");
+    f->ids[0].events = unpaid;
+    f->ids[0].events.type = 9;
+    assert_contains(blocked(OBJECT_CM_ID, 0),
+                    "rdma_destroy_id(id 0 from * port 1234 to 192.0.2.7 port 80 \"fixture\") waits: "
+                    "RDMA_CM_EVENT_ESTABLISHED was read and never acknowledged (rdma_ack_cm_event)");
+    f->ids[0].waits_in = ID_CALL_LEAVE_MULTICAST;
+    assert_contains(blocked(OBJECT_CM_ID, 0), "rdma_leave_multicast(id 0");
+    f->ids[0].waits_in = 200;
+    assert_contains(blocked(OBJECT_CM_ID, 0), "rdma_destroy_id(id 0");
     assert_contains(blocked(OBJECT_CQ, 0),
                     "ibv_destroy_cq(CQ 0 \"fixture\") waits: IBV_EVENT_SRQ_LIMIT_REACHED");
     f->cqs[0].events = unpaid;
@@ -384,8 +393,9 @@ static void leaks(void **state)
     assert_true(explain_leaks(&view, &out, NO_OBJECT));
     assert_contains(
         cause(),
-        "the process ends with 1 PD, 1 MR, 2 CQs, 1 channel, 2 QPs, 1 SRQ, 1 WQ, 1 indirection table and "
-        "1 AH not destroyed, 1 device not closed");
+        "the process ends with 1 PD, 1 MR, 2 CQs, 1 channel, 2 QPs, 1 SRQ, 1 WQ, 1 indirection table, "
+        "1 AH and 1 id not destroyed, 1 device not closed");
+    f->ids[0].state = OBJECT_FREE;
     /* What a closed context left was told when it was closed. */
     f->items[0].state = OBJECT_DYING;
     view = fixture_view();

@@ -30,7 +30,7 @@ static const struct {
 } kinds[] = {
     {"context", OBJECT_CONTEXT}, {"pd", OBJECT_PD}, {"mr", OBJECT_MR},           {"mw", OBJECT_MW},
     {"cq", OBJECT_CQ},           {"qp", OBJECT_QP}, {"channel", OBJECT_CHANNEL}, {"srq", OBJECT_SRQ},
-    {"wq", OBJECT_WQ},           {"ah", OBJECT_AH}, {"table", OBJECT_IND_TABLE},
+    {"wq", OBJECT_WQ},           {"ah", OBJECT_AH}, {"table", OBJECT_IND_TABLE}, {"id", OBJECT_CM_ID},
 };
 
 static bool parse_number(const char *text, uint64_t *ret)
@@ -106,6 +106,7 @@ static bool is_it(const struct view *view, const struct object *object, void *ar
     case OBJECT_IND_TABLE:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_CM_ID:
     default:
         it = object->number == search->number;
         break;
@@ -149,7 +150,7 @@ static int explain(const struct options *options, const struct view *view, struc
         fprintf(stderr,
                 "softhca: '%s' is neither a wr_id nor an object (KIND:NUMBER; KIND is one of context, pd, "
                 "mr, mw, "
-                "cq, qp, channel, srq, wq, ah, table)\n",
+                "cq, qp, channel, srq, wq, ah, table, id)\n",
                 options->what);
         return 2;
     }

@@ -145,8 +145,11 @@ struct ibv_pd *adapter_get_pd(struct adapter *adapter)
     struct ibv_pd *pd;
 
     lock_acquire(&adapters_lock);
-    if (!adapter->pd)
+    if (!adapter->pd) {
         adapter->pd = ibv_alloc_pd(adapter->verbs);
+        if (adapter->pd)
+            calls->keep_pd(adapter->pd);
+    }
     pd = adapter->pd;
     if (pd)
         adapter->pd_users++;

@@ -125,6 +125,13 @@ struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status)
     return event;
 }
 
+/* For explanations; events_lock held. */
+static void count_raised(const struct event *event, uint32_t more)
+{
+    if (event->account->record)
+        event->account->record->events.raised += more;
+}
+
 void event_push(struct event *event)
 {
     struct channel *channel;
@@ -137,6 +144,7 @@ void event_push(struct event *event)
     }
     list_push_back(&channel->events, &event->node);
     put_token(channel);
+    count_raised(event, 1);
     lock_release(&events_lock);
 }
 
@@ -164,6 +172,7 @@ static uint32_t extract(struct channel *channel, const struct id *id, struct lis
         if (!concerns(list_entry(node, struct event, node), id))
             continue;
         list_remove(node);
+        count_raised(list_entry(node, struct event, node), (uint32_t)-1);
         list_push_back(ret_events, node);
         count++;
     }
@@ -193,6 +202,7 @@ void events_drop_multicast(struct id *id, const struct multicast *multicast)
         if (event->multicast != multicast)
             continue;
         list_remove(node);
+        count_raised(event, (uint32_t)-1);
         free(event);
         take_tokens_back(channel, 1);
     }
@@ -215,6 +225,7 @@ void events_move(struct id *id, struct rdma_event_channel *to)
         if (event->child)
             event->child->public.channel = to;
         list_push_back(&channel_of(to)->events, node);
+        count_raised(event, 1);
         put_token(channel_of(to));
     }
     lock_release(&events_lock);
@@ -226,9 +237,12 @@ static void report(struct event *event)
     uint32_t *reported = event->multicast ? &event->multicast->reported : &event->account->reported;
 
     __atomic_store_n(reported, *reported + 1, __ATOMIC_RELAXED);
-    list_push_back(&event->account->unacknowledged, &event->node);
-    if (event->child)
-        event->child->listener = NULL;
+    calls->id_event_read(event->account->record, event->public.event);
+    if (!event->child)
+        return;
+    event->child->listener = NULL;
+    if (event->child->record)
+        event->child->record->given = true;
 }
 
 int events_next(struct rdma_event_channel *public, struct event **ret_event)
@@ -262,10 +276,11 @@ void event_transfer(struct event *event, struct id *to)
 {
     lock_acquire(&events_lock);
     event->account->reported--;
-    list_remove(&event->node);
+    calls->id_event_acknowledged(event->account->record); /* there, it is */
     event->account = to;
     to->reported++;
-    list_push_back(&to->unacknowledged, &event->node);
+    count_raised(event, 1);
+    calls->id_event_read(to->record, event->public.event);
     lock_release(&events_lock);
 }
 
@@ -276,35 +291,14 @@ static void acknowledge(struct event *event)
 {
     struct id *id = event->account;
 
-    lock_acquire(&events_lock);
-    list_remove(&event->node);
-    lock_release(&events_lock);
     pthread_mutex_lock(&id->mutex);
+    calls->id_event_acknowledged(id->record);
     if (event->multicast)
         event->multicast->acknowledged++;
     else
         id->acknowledged++;
     pthread_cond_broadcast(&id->cond);
     pthread_mutex_unlock(&id->mutex);
-}
-
-/* For people: what the call waits for. */
-static void explain_waiting(struct id *id, const char *call)
-{
-    enum rdma_cm_event_type type = RDMA_CM_EVENT_TIMEWAIT_EXIT;
-    unsigned count = 0;
-
-    lock_acquire(&events_lock);
-    list_for_each (node, &id->unacknowledged) {
-        if (count++ == 0)
-            type = list_entry(node, struct event, node)->public.event;
-    }
-    lock_release(&events_lock);
-    if (count)
-        log_warn(
-            "%s of the id with port %u waits for rdma_ack_cm_event(): %s was read and not acknowledged%s",
-            call, address_port(id_source(id)), rdma_event_str(type),
-            count > 1 ? ", and others after it" : "");
 }
 
 static void unlock(void *mutex)
@@ -327,26 +321,42 @@ static bool wait_until_equal(struct id *id, const uint32_t *reported, const uint
     return error != ETIMEDOUT;
 }
 
-static void settle(struct id *id, const uint32_t *reported, const uint32_t *acknowledged, const char *call)
+static bool is_settled(struct id *id, const uint32_t *reported, const uint32_t *acknowledged)
 {
-    struct timespec deadline;
+    bool settled;
 
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec++;
-    if (wait_until_equal(id, reported, acknowledged, &deadline))
-        return;
-    explain_waiting(id, call);
-    wait_until_equal(id, reported, acknowledged, NULL);
+    pthread_mutex_lock(&id->mutex);
+    settled = (int32_t)(*acknowledged - __atomic_load_n(reported, __ATOMIC_RELAXED)) >= 0;
+    pthread_mutex_unlock(&id->mutex);
+    return settled;
 }
 
-void events_settle(struct id *id, const char *call)
+static void settle(struct id *id, const uint32_t *reported, const uint32_t *acknowledged, enum id_call call)
+{
+    struct timespec deadline;
+    bool told = false;
+
+    if (is_settled(id, reported, acknowledged))
+        return;
+    calls->id_waits(id->record, call);
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec++;
+    if (!wait_until_equal(id, reported, acknowledged, &deadline)) {
+        calls->id_still_waits(id->record);
+        told = true;
+        wait_until_equal(id, reported, acknowledged, NULL);
+    }
+    calls->id_waited(id->record, told);
+}
+
+void events_settle(struct id *id, enum id_call call)
 {
     settle(id, &id->reported, &id->acknowledged, call);
 }
 
 void multicast_settle(struct id *id, struct multicast *multicast)
 {
-    settle(id, &multicast->reported, &multicast->acknowledged, "rdma_leave_multicast()");
+    settle(id, &multicast->reported, &multicast->acknowledged, ID_CALL_LEAVE_MULTICAST);
 }
 
 RDMACM_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *public)

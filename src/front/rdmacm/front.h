@@ -20,6 +20,7 @@
 #include "base/list.h"
 #include "base/types.h"
 #include "engine/communication.h"
+#include "object/segment.h"
 
 #define RDMACM_EXPORT __attribute__((visibility("default")))
 
@@ -135,8 +136,8 @@ int event_raise(struct id *id, enum rdma_cm_event_type type, int status);
 void events_take(struct id *id, struct list *ret_events);
 /* Takes the unread event of a group out, and forgets it. */
 void events_drop_multicast(struct id *id, const struct multicast *multicast);
-/* Waits until all events that were handed out are acknowledged. call: who waits, for messages. */
-void events_settle(struct id *id, const char *call);
+/* Waits until all events that were handed out are acknowledged. call: who waits, for explanations. */
+void events_settle(struct id *id, enum id_call call);
 void multicast_settle(struct id *id, struct multicast *multicast);
 /* Moves an id and its unread events. */
 void events_move(struct id *id, struct rdma_event_channel *to);
@@ -149,20 +150,9 @@ void channels_after_fork_in_child(void);
 /* --- id.c
  * -------------------------------------------------------------------------------------------------------- */
 
-/* verbs-contract §11.2. Nothing here is waited for, so the states of queries are missing. */
-enum id_state {
-    ID_IDLE,
-    ID_BOUND,
-    ID_ADDRESS_RESOLVED,
-    ID_ROUTE_RESOLVED,
-    ID_CONNECTING, /* active: REQ is out; passive: request to be answered */
-    ID_CONNECTED,  /* rdma_accept() or rdma_connect() has come to its end */
-    ID_LISTENING,
-    ID_DISCONNECTED,
-};
-
 struct id {
     struct rdma_cm_id public;
+    struct id_record *record; /* what explanations know of it; NULL: nothing */
     uint32_t generation;
     _Atomic uint32_t state; /* enum id_state */
     bool synchronous;       /* has a channel of its own */
@@ -189,7 +179,6 @@ struct id {
     struct list orphan;  /* such a child, when its listener goes */
     /* Events that were handed out, and of those the acknowledged ones (mutex). */
     uint32_t reported, acknowledged;
-    struct list unacknowledged; /* struct event.node; events_lock */
     pthread_mutex_t mutex;
     pthread_cond_t cond;
 };
@@ -204,10 +193,7 @@ static inline enum id_state id_state(const struct id *id)
     return (enum id_state)atomic_load_explicit(&id->state, memory_order_relaxed);
 }
 
-static inline void id_enter(struct id *id, enum id_state state)
-{
-    atomic_store_explicit(&id->state, state, memory_order_relaxed);
-}
+void id_enter(struct id *id, enum id_state state);
 
 /* An id that was made before a fork is of no use in the child. */
 static inline bool id_is_inherited(const struct id *id)

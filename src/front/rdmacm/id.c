@@ -18,16 +18,36 @@ struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_p
     id->public.qp_type = qp_type;
     id->generation = generation();
     id->qkey = RDMA_UDP_QKEY;
+    id->record = calls->id_publish();
     id_enter(id, ID_IDLE);
     list_init(&id->multicasts);
-    list_init(&id->unacknowledged);
     pthread_mutex_init(&id->mutex, NULL);
     pthread_cond_init(&id->cond, NULL);
     return id;
 }
 
+/* Also what else explanations tell of an id: they want to know what it is now. */
+void id_enter(struct id *id, enum id_state state)
+{
+    struct id_record *record = id->record;
+    union ibv_gid gid;
+
+    atomic_store_explicit(&id->state, state, memory_order_relaxed);
+    if (!record)
+        return;
+    record->phase = state;
+    record->port_space = id->public.ps;
+    gid = address_gid(id_source(id));
+    memcpy(record->source, gid.raw, sizeof(record->source));
+    record->source_port = address_port(id_source(id));
+    gid = address_gid(id_destination(id));
+    memcpy(record->destination, gid.raw, sizeof(record->destination));
+    record->destination_port = address_port(id_destination(id));
+}
+
 void id_free(struct id *id)
 {
+    calls->id_withdraw(id->record);
     if (id->adapter)
         adapter_put_pd(id->adapter);
     if (id->own_port)
@@ -68,6 +88,8 @@ int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, vo
             return error;
         }
     }
+    if (id->record)
+        id->record->given = true;
     *ret_id = &id->public;
     return 0;
 }
@@ -183,7 +205,7 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
         public->event = NULL;
     }
     multicast_leave_all(id);
-    events_settle(id, "rdma_destroy_id()");
+    events_settle(id, ID_CALL_DESTROY);
     id_free(id);
     return 0;
 }
@@ -212,7 +234,7 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
     if (id->synchronous)
         channel_free(old);
     id->synchronous = own != NULL;
-    events_settle(id, "rdma_migrate_id()");
+    events_settle(id, ID_CALL_MIGRATE);
     return 0;
 }
 

@@ -256,6 +256,8 @@ static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
     }
     public->pd = qp->pd;
     public->qp = qp;
+    if (id->record)
+        id->record->qpn = qp->qp_num;
     return 0;
 }
 
@@ -285,6 +287,8 @@ RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
     ibv_destroy_qp(public->qp);
     destroy_cqs(public);
     public->qp = NULL;
+    if (id_of(public)->record)
+        id_of(public)->record->qpn = 0;
 }
 
 /* --- SRQs
