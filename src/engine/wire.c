@@ -313,7 +313,7 @@ static bool is_ours(uint32_t qpn)
 /* Over lo packets can be sent, but not to groups: IPv6 has no way for that. */
 bool wire_has_groups(const struct qp *qp)
 {
-    return !qp->context->device->loopback;
+    return !device_is_loopback(qp->context->device);
 }
 
 /* Packets of the network can come for a datagram QP without our doing, and for a connected one if its peer is
@@ -325,7 +325,7 @@ static bool needs_port(const struct qp *qp, const struct ibv_qp_attr *attributes
     if (!(mask & IBV_QP_STATE) || attributes->qp_state != IBV_QPS_RTR)
         return false;
     if (forced || qp->record->type == IBV_QPT_UD)
-        return forced || !qp->context->device->loopback;
+        return forced || !device_is_loopback(qp->context->device);
     return (mask & IBV_QP_AV) && attributes->ah_attr.is_global &&
            !device_table_is_local(&host_devices, attributes->ah_attr.grh.dgid.raw, &ifindex);
 }

@@ -269,7 +269,7 @@ static void take_over(struct device *device, const struct netdev *netdev)
 {
     __atomic_store_n(&device->ifindex, netdev->ifindex, __ATOMIC_RELAXED);
     device->mtu = netdev->mtu;
-    device->loopback = netdev->loopback;
+    __atomic_store_n(&device->loopback, netdev->loopback, __ATOMIC_RELAXED);
     device->running = netdev->running;
     memcpy(device->mac, netdev->mac, sizeof(device->mac));
     memcpy(device->netdev_name, netdev->name, sizeof(device->netdev_name));

@@ -171,6 +171,12 @@ static inline bool gid_is_multicast(const uint8_t gid[16])
 }
 
 /* Any thread, no lock. */
+static inline bool device_is_loopback(const struct device *device)
+{
+    return __atomic_load_n(&device->loopback, __ATOMIC_RELAXED);
+}
+
+/* Any thread, no lock. */
 static inline uint32_t device_ifindex(const struct device *device)
 {
     return __atomic_load_n(&device->ifindex, __ATOMIC_RELAXED);

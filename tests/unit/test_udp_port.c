@@ -27,10 +27,23 @@ static uint32_t qpn_of(unsigned number)
     return block_of(number) * UDP_BLOCK_QPNS + number;
 }
 
+static unsigned self;
+
 static void open_own(unsigned number)
 {
+    self = number;
     own_block(block_of(number));
     CHECK(serve(block_of(number)) == 0);
+}
+
+/* In the test itself, and not for ever: a side may have ended. */
+static void wait_for(unsigned word, unsigned value)
+{
+    for (unsigned i = 0; atomic_load(&board->word[word]) < value; i++) {
+        usleep(1000);
+        if (i > 60 * 1000)
+            fail_msg("%u of %u have come to step %u", atomic_load(&board->word[word]), value, word);
+    }
 }
 
 /* Packets from a side to a side say so in their PSN. */
@@ -42,28 +55,23 @@ static void send_to(unsigned from, unsigned to)
     udp_flush(udp_lane(qpn_of(to)));
 }
 
-/* Bits of the sides that we have heard of since packet number `since`. */
-static uint32_t heard(unsigned number, unsigned since)
+/* Bits of the sides that we have heard of. */
+static _Atomic uint32_t heard;
+
+static void listen_to(const struct packet *packet)
 {
-    uint32_t senders = 0;
+    unsigned from = packet->psn.value;
 
-    for (unsigned i = since; i < atomic_load(&inbox->count); i++) {
-        const struct arrived *arrived = &inbox->kept[i % KEPT];
-        unsigned from = arrived->packet.psn.value;
-
-        CHECK(arrived->packet.dest_qpn == qpn_of(number));
-        CHECK(is_pattern(arrived, from * 16 + number));
-        senders |= 1u << from;
-    }
-    return senders;
+    CHECK(packet->dest_qpn == qpn_of(self) && has_pattern(packet, from * 16 + self));
+    atomic_fetch_or(&heard, 1u << from);
 }
 
 /* All to all, until everybody has heard of everybody: packets may get lost, connections may not. */
 static void talk(unsigned number, uint32_t sides, unsigned word)
 {
-    unsigned since = atomic_load(&inbox->count);
     bool told = false;
 
+    atomic_store(&heard, 0);
     while (atomic_load(&board->word[word]) < (unsigned)__builtin_popcount(sides)) {
         for (unsigned to = 0; to < SIDES; to++) {
             if (sides >> to & 1)
@@ -71,7 +79,7 @@ static void talk(unsigned number, uint32_t sides, unsigned word)
         }
         for (unsigned i = 0; i < 200; i++)
             take_turn();
-        if (!told && heard(number, since) == sides) {
+        if (!told && (atomic_load(&heard) & sides) == sides) {
             atomic_fetch_add(&board->word[word], 1);
             told = true;
         }
@@ -80,6 +88,7 @@ static void talk(unsigned number, uint32_t sides, unsigned word)
 
 static void joins_and_talks(unsigned number)
 {
+    on_arrival = listen_to;
     open_own(number);
     reach(READY, SIDES);
     talk(number, (1u << SIDES) - 1, DONE);
@@ -100,6 +109,7 @@ static void test_processes_get_their_own_packets(void **state)
 /* The first, which is the warden, and others die at once; those who stay, and those who come, go on. */
 static void survives(unsigned number)
 {
+    on_arrival = listen_to;
     open_own(number);
     reach(READY, SIDES);
     talk(number, (1u << SIDES) - 1, DONE);
@@ -112,6 +122,7 @@ static void survives(unsigned number)
 
 static void comes_later(unsigned number)
 {
+    on_arrival = listen_to;
     open_own(number);
     atomic_fetch_add(&board->word[AGAIN], 1);
     UNTIL(atomic_load(&board->word[AGAIN]) == 2);
@@ -125,13 +136,10 @@ static void test_the_death_of_some_is_nothing_to_the_others(void **state)
     board_clear();
     for (unsigned i = 0; i < SIDES; i++) {
         pids[i] = side_start(survives, i);
-        if (i == 0) { /* it shall be the warden */
-            while (atomic_load(&board->word[READY]) == 0)
-                usleep(1000);
-        }
+        if (i == 0) /* it shall be the warden */
+            wait_for(READY, 1);
     }
-    while (atomic_load(&board->word[STEP]) < SIDES)
-        usleep(1000);
+    wait_for(STEP, SIDES);
     for (unsigned i = 0; i < SIDES; i += 2)
         side_kill(pids[i]);
     /* In place of two of them: with their numbers, which is worse than what ever happens. */
@@ -195,6 +203,7 @@ static uid_t user_of(unsigned number)
 
 static void talks_across_users(unsigned number)
 {
+    on_arrival = listen_to;
     open_own(number);
     reach(READY, 6);
     talk(number, 0x3f, DONE);
@@ -211,12 +220,6 @@ static void talks_across_users(unsigned number)
     talk(number, 0x38, STEP + 3);
     /* One of them has bound it now, and the others share it. */
     UNTIL(udp_state() == UDP_OPEN);
-}
-
-static void wait_for(unsigned word, unsigned value)
-{
-    while (atomic_load(&board->word[word]) < value)
-        usleep(1000);
 }
 
 static void test_users_share_the_port_whoever_dies(void **state)

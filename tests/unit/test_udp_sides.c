@@ -26,6 +26,7 @@
 
 struct board *board;
 struct inbox *inbox;
+void (*on_arrival)(const struct packet *packet);
 
 static _Atomic bool ours[65536];
 static int proofs[65536];
@@ -79,14 +80,19 @@ bool own_network(void)
 static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 {
     unsigned number = atomic_load(&inbox->count);
-    struct arrived *kept = &inbox->kept[number % KEPT];
 
-    kept->packet = *packet;
-    kept->arrival = *arrival;
-    kept->packet.payload = kept->bytes;
     CHECK(packet->payload_length <= PAYLOAD_MAX);
-    if (packet->payload_length)
-        memcpy(kept->bytes, packet->payload, packet->payload_length);
+    if (on_arrival)
+        on_arrival(packet);
+    if (number < KEPT) {
+        struct arrived *kept = &inbox->kept[number];
+
+        kept->packet = *packet;
+        kept->arrival = *arrival;
+        kept->packet.payload = kept->bytes;
+        if (packet->payload_length)
+            memcpy(kept->bytes, packet->payload, packet->payload_length);
+    }
     atomic_store(&inbox->count, number + 1);
 }
 
@@ -246,12 +252,17 @@ void fill_pattern(uint8_t *bytes, uint32_t length, unsigned seed)
         bytes[i] = (uint8_t)((i + seed) * 2654435761u >> 13);
 }
 
-bool is_pattern(const struct arrived *arrived, unsigned seed)
+bool has_pattern(const struct packet *packet, unsigned seed)
 {
     uint8_t expected[PAYLOAD_MAX];
 
-    fill_pattern(expected, arrived->packet.payload_length, seed);
-    return !memcmp(arrived->bytes, expected, arrived->packet.payload_length);
+    fill_pattern(expected, packet->payload_length, seed);
+    return !packet->payload_length || !memcmp(packet->payload, expected, packet->payload_length);
+}
+
+bool is_pattern(const struct arrived *arrived, unsigned seed)
+{
+    return has_pattern(&arrived->packet, seed);
 }
 
 void send_pattern(const struct udp_path *path, uint32_t dest_qpn, uint32_t psn, uint32_t length,

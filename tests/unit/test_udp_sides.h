@@ -23,7 +23,7 @@ struct board {
 };
 extern struct board *board;
 
-/* What has arrived here, in order; written by whoever receives. */
+/* What has arrived here, in order, and is kept until there is no room; written by whoever receives. */
 struct arrived {
     struct packet packet; /* payload points into bytes */
     struct udp_arrival arrival;
@@ -31,9 +31,11 @@ struct arrived {
 };
 struct inbox {
     _Atomic unsigned count, batches, writable;
-    struct arrived kept[KEPT]; /* of number n: n % KEPT */
+    struct arrived kept[KEPT];
 };
 extern struct inbox *inbox;
+/* Sees everything, also what is not kept. */
+extern void (*on_arrival)(const struct packet *packet);
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
@@ -71,6 +73,7 @@ void reach(unsigned word,
 struct udp_path path_between(const char *from, const char *to);
 void send_pattern(const struct udp_path *path, uint32_t dest_qpn, uint32_t psn, uint32_t length,
                   unsigned seed);
+bool has_pattern(const struct packet *packet, unsigned seed);
 bool is_pattern(const struct arrived *arrived, unsigned seed);
 void fill_pattern(uint8_t *bytes, uint32_t length, unsigned seed);
 
