@@ -25,7 +25,9 @@ static void publish_path(struct qp *qp, enum path_kind kind, const struct link *
     if (path->kind == kind && !link)
         return;
     *path = (struct path_record){.kind = kind,
-                                 .peer_pid = link ? link_peer_pid(link) : path->peer_pid,
+                                 .peer_pid = link                ? link_peer_pid(link)
+                                             : kind != PATH_WIRE ? path->peer_pid
+                                                                 : 0,
                                  .peer_uid = link ? link_peer_uid(link) : path->peer_uid,
                                  .since = life_stamp_now()};
 }
@@ -302,6 +304,8 @@ static void engine_connect(struct qp *qp)
     if (!qp->route.by_wire && qp->record->type != IBV_QPT_UD)
         link = local_resolve(qp->record->attributes.dest_qpn);
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
+    if (qp->route.by_wire)
+        publish_path(qp, PATH_WIRE, NULL);
 }
 
 static void leave_lists(struct qp *qp)

@@ -233,6 +233,7 @@ static void receive_locked(struct qp *qp, const struct packet *packet, bool requ
     } else if (!request && sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
         route_run(qp); /* an answer may have opened a window, a fence or a read slot */
     }
+    qp_note(qp, true);
 }
 
 static bool is_own_address(const uint8_t gid[16])

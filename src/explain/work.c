@@ -15,6 +15,10 @@
 static void add_peer(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     words_add(words, "QP 0x%06x", qp->attributes.dest_qpn);
+    if (qp->path.kind == PATH_WIRE) {
+        words_add(words, " at ");
+        words_add_gid(words, qp->attributes.path.destination_gid);
+    }
     if (qp->path.peer_pid > 0 && qp->path.kind != PATH_SELF)
         words_add(words, " of process %d", (int)qp->path.peer_pid);
     if (qp->path.kind != PATH_SELF && process_is_stopped(view, qp->path.peer_pid))
@@ -311,6 +315,9 @@ static void tell_in_flight(const struct view *view, struct search *search, const
     } else {
         words_add(&words, "waits for the %s of ", question ? "response" : "acknowledgement");
         add_peer(view, &words, qp);
+        if (qp->path.kind == PATH_WIRE &&
+            (!qp->attributes.timeout || qp->sender.retries_left < qp->attributes.retry_count))
+            add_retries(&words, qp);
         add_peer_state(view, &words, qp);
     }
     if (before && before < LIMIT_QP_WR)
