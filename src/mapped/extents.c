@@ -4,8 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Both belong to one mapping in the kernel's eyes, and so do their shadows. */
-static bool continues(const struct extent *before, const struct extent *after)
+bool extent_continues(const struct extent *before, const struct extent *after)
 {
     return before->end == after->start && before->shadow + extent_length(before) == after->shadow;
 }
@@ -103,11 +102,11 @@ static uint32_t runs_around(const struct extents *set, const struct extent *exte
     const struct extent *before = extent_before(set, extent->start), *after = extents_from(set, extent->end);
     uint32_t runs = 0;
 
-    if (with && !(before && continues(before, extent)))
+    if (with && !(before && extent_continues(before, extent)))
         runs++;
     if (with)
         before = extent;
-    if (after && !(before && continues(before, after)))
+    if (after && !(before && extent_continues(before, after)))
         runs++;
     return runs;
 }

@@ -38,6 +38,9 @@ void extents_remove(struct extents *set, struct extent *extent);
 /* After this no extent has `offset` inside. -ENOMEM: nothing has changed. */
 int extents_split(struct extents *set, uint64_t offset);
 
+/* Both belong to one mapping in the kernel's eyes, and so do their shadows. */
+bool extent_continues(const struct extent *before, const struct extent *after);
+
 static inline uint64_t extent_length(const struct extent *extent)
 {
     return extent->end - extent->start;

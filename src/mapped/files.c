@@ -230,9 +230,10 @@ int mapped_file_describe(uint32_t file, struct mapped_file_description *ret_desc
 {
     int fd, error;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return -ENOENT;
     error = describe_locked(file, ret_description, &fd);
-    lock_release(&mapped_lock);
+    owner_leave();
     return error;
 }
 
@@ -241,7 +242,8 @@ int mapped_file_open(uint32_t file, bool writable)
     struct mapped_file_description description;
     int fd, error;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return -ENOENT;
     error = describe_locked(file, &description, &fd);
     if (!error && description.kind == MAPPED_KIND_SYSV)
         error = -EOPNOTSUPP;
@@ -249,6 +251,6 @@ int mapped_file_open(uint32_t file, bool writable)
         error = -EACCES;
     if (!error)
         error = keeper_open(fd, writable ? O_RDWR : O_RDONLY);
-    lock_release(&mapped_lock);
+    owner_leave();
     return error;
 }

@@ -7,11 +7,40 @@
  * The kernel does likewise with pages that a NIC has pinned: they are copied at fork(). */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include "base/log.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
 #include "mapped/window.h"
+
+static __thread bool forking __attribute__((tls_model("initial-exec")));
+static pid_t parent; /* while forking */
+
+static pid_t own_pid(void)
+{
+    return (pid_t)syscall(SYS_getpid); /* by no cache */
+}
+
+bool owner_enter(void)
+{
+    if (!forking) {
+        lock_acquire(&mapped_lock);
+        return true;
+    }
+    return own_pid() == parent;
+}
+
+void owner_leave(void)
+{
+    if (!forking)
+        lock_release(&mapped_lock);
+}
+
+bool owner_is_forking(void)
+{
+    return forking;
+}
 
 static void switch_copy_call(void *argument)
 {
@@ -23,28 +52,61 @@ static void *address_of(const struct extent *extent)
     return (void *)(uintptr_t)(extent->start & ADDRESS_MASK);
 }
 
-/* For each extent of both arenas, in ascending order. */
 #define for_each_live(arena, extent)                                                                         \
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++)                                                 \
         for (struct extent *extent = extents_from(&owner.arena[arena].live, 0); extent;                      \
              extent = extents_from(&owner.arena[arena].live, extent->end))
 
+/* The end of the run of extents that follow each other in every respect: to the kernel they are one. */
+static uint64_t end_of_run(unsigned arena, const struct extent *extent)
+{
+    const struct extent *next;
+
+    while ((next = extents_from(&owner.arena[arena].live, extent->end)) != NULL &&
+           extent_continues(extent, next))
+        extent = next;
+    return extent->end;
+}
+
+static void mark_run(unsigned arena, struct extent *extent, uint64_t end, bool in_fork)
+{
+    for (; extent && extent->start < end; extent = extents_from(&owner.arena[arena].live, extent->end))
+        extent->in_fork = in_fork;
+}
+
+static void prepare_run(unsigned arena, struct extent *extent, uint64_t end)
+{
+    struct switch_copy request = {.address = (uintptr_t)address_of(extent),
+                                  .length = end - extent->start,
+                                  .arena = arena,
+                                  .offset = extent->start,
+                                  .shadow = extent->shadow};
+
+    keeper_call(switch_copy_call, &request);
+    if (!request.error)
+        request.error = sys_madvise(address_of(extent), request.length, MADV_DOFORK);
+    mark_run(arena, extent, end, request.error == 0);
+}
+
 void mapped_fork_prepare(void)
 {
     lock_acquire(&mapped_lock); /* until one of the other two */
-    for_each_live(arena, extent)
-    {
-        struct switch_copy request = {.address = (uintptr_t)address_of(extent),
-                                      .length = extent_length(extent),
-                                      .arena = arena,
-                                      .offset = extent->start,
-                                      .shadow = extent->shadow};
+    parent = own_pid();
+    forking = true;
+    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
+        struct extent *extent = extents_from(&owner.arena[arena].live, 0);
 
-        keeper_call(switch_copy_call, &request);
-        extent->in_fork =
-            request.error == 0 && sys_madvise(address_of(extent), extent_length(extent), MADV_DOFORK) == 0;
-        if (!extent->in_fork)
-            log_warn("memory at %p will not be in the child", address_of(extent));
+        while (extent) {
+            uint64_t end = end_of_run(arena, extent);
+
+            prepare_run(arena, extent, end);
+            /* A part of it is gone or elsewhere: each for itself. */
+            for (struct extent *one = extent; !extent->in_fork && one && one->start < end;
+                 one = extents_from(&owner.arena[arena].live, one->end))
+                if (one != extent || one->end != end)
+                    prepare_run(arena, one, one->end);
+            extent = extents_from(&owner.arena[arena].live, end);
+        }
     }
 }
 
@@ -59,6 +121,7 @@ void mapped_fork_parent(void)
         sys_madvise((void *)extent->shadow, extent_length(extent), MADV_DONTNEED);
         sys_mprotect((void *)extent->shadow, extent_length(extent), PROT_NONE);
     }
+    forking = false;
     lock_release(&mapped_lock);
 }
 
@@ -92,5 +155,6 @@ void mapped_fork_child(void)
     files_after_fork_in_child();
     views_after_fork_in_child();
     keeper_after_fork_in_child();
+    forking = false;
     lock_init(&mapped_lock);
 }

@@ -47,6 +47,12 @@ struct owner {
 };
 extern struct lock mapped_lock;
 extern struct owner owner;
+/* The thread that forks holds the lock from handler to handler, and handlers of the program may call us
+ * meanwhile: these take it once. false: we are in the child and our handler has not run yet; there is nothing
+ * to be done. */
+bool owner_enter(void);
+void owner_leave(void);
+bool owner_is_forking(void); /* the calling thread, in one of its handlers */
 
 /* --- allowed.c: may it be switched? --- */
 /* Independent of the range; starts the keeper. */

@@ -31,7 +31,8 @@
 #define CLOSE_RANGE_UNSHARE (1u << 1)
 #endif
 /* Whoever writes to a standard stream in this thread must not meet a file of ours. */
-#define LOWEST_FD 16
+#define LOWEST_FD  16
+#define STACK_SIZE (256u * 1024)
 
 struct keeper keeper;
 unsigned keeper_limits, keeper_fail_in;
@@ -205,14 +206,21 @@ static int create_thread(int *ret_error)
     sigset_t all, before;
     pthread_attr_t attributes;
     pthread_t thread;
+    size_t size;
     int error;
 
     /* pthread_sigmask(): glibc's own signals, which setuid() needs, stay open. */
     sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_getstacksize(&attributes, &size);
+    pthread_attr_setstacksize(&attributes, STACK_SIZE);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&thread, &attributes, keeper_main, ret_error);
+    if (error == EINVAL) { /* a program with much thread-local memory: it is part of the stack */
+        pthread_attr_setstacksize(&attributes, size);
+        error = pthread_create(&thread, &attributes, keeper_main, ret_error);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return -error;

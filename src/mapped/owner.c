@@ -181,7 +181,8 @@ static void add_range(struct adding *adding)
         refuse(adding, region->address, end, MAPPED_PARTIAL_PAGE);
         return;
     }
-    reason = allowed_at_all();
+    /* Between the handlers of a fork, the shadows are taken. */
+    reason = owner_is_forking() ? MAPPED_CHANGED : allowed_at_all();
     if (reason == MAPPED_YES && maps_open(&adding->maps) != 0)
         reason = MAPPED_KERNEL;
     if (reason != MAPPED_YES) {
@@ -207,14 +208,15 @@ struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned acc
     struct adding adding = {0};
     int saved = errno;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return NULL;
     ready_regions();
     adding.region = region_new(address, length, access);
     if (adding.region) {
         add_range(&adding);
         list_push_back(&owner.regions, &adding.region->node);
     }
-    lock_release(&mapped_lock);
+    owner_leave();
     errno = saved;
     return adding.region;
 }
@@ -225,7 +227,10 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
 
     if (!region)
         return;
-    lock_acquire(&mapped_lock);
+    if (!owner_enter()) {
+        region_free(region);
+        return;
+    }
     if (region->process == owner.process) {
         list_remove(&region->node);
         for (unsigned i = 0; i < region->piece_count; i++) {
@@ -238,7 +243,7 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
         }
         place_sweep();
     }
-    lock_release(&mapped_lock);
+    owner_leave();
     region_free(region);
     errno = saved;
 }
@@ -279,11 +284,12 @@ int mapped_move(uint64_t address, uint64_t length)
     uint64_t page = page_size();
     int saved = errno, error = 0;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return 0;
     ready_regions();
     if (keeper.thread)
         error = move_range(address & ~(page - 1), (address + length + page - 1) & ~(page - 1));
-    lock_release(&mapped_lock);
+    owner_leave();
     errno = saved;
     return error;
 }
@@ -292,10 +298,11 @@ void mapped_forget_orphans(void)
 {
     int saved = errno;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return;
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++)
         place_forget_orphans(arena);
-    lock_release(&mapped_lock);
+    owner_leave();
     errno = saved;
 }
 
@@ -312,8 +319,9 @@ void mapped_probe(struct mapped_means *ret_means)
 {
     int saved = errno;
 
-    memset(ret_means, 0, sizeof(*ret_means));
-    lock_acquire(&mapped_lock);
+    *ret_means = (struct mapped_means){.reason = MAPPED_CHANGED};
+    if (!owner_enter())
+        return;
     ret_means->reason = allowed_at_all();
     if (ret_means->reason == MAPPED_YES) {
         ret_means->single_thread = keeper.uffd < 0;
@@ -325,19 +333,20 @@ void mapped_probe(struct mapped_means *ret_means)
         else if (pages_are_pinned())
             ret_means->reason = MAPPED_PINNED;
     }
-    lock_release(&mapped_lock);
+    owner_leave();
     errno = saved;
 }
 
 void mapped_count(struct mapped_counts *ret_counts)
 {
     memset(ret_counts, 0, sizeof(*ret_counts));
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return;
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
         ret_counts->bytes += owner.arena[arena].live.bytes;
         ret_counts->orphaned += owner.arena[arena].orphans.bytes;
         ret_counts->lingering += place_lingering_bytes(arena);
     }
     ret_counts->maps = maps_used();
-    lock_release(&mapped_lock);
+    owner_leave();
 }

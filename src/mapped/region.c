@@ -131,13 +131,14 @@ unsigned mapped_pieces(const struct mapped_region *region, struct mapped_piece *
 {
     unsigned count = 0;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return 0;
     if (region && region->process == owner.process) {
         count = region->piece_count;
         for (unsigned i = 0; i < min_of(count, max); i++)
             ret_pieces[i] = region->pieces[i];
     }
-    lock_release(&mapped_lock);
+    owner_leave();
     return count;
 }
 
@@ -146,12 +147,13 @@ unsigned mapped_refusals(const struct mapped_region *region, struct mapped_refus
 {
     unsigned count = 0;
 
-    lock_acquire(&mapped_lock);
+    if (!owner_enter())
+        return 0;
     if (region) {
         count = region->refusal_count;
         for (unsigned i = 0; i < min_of(count, max); i++)
             ret_refusals[i] = region->refusals[i];
     }
-    lock_release(&mapped_lock);
+    owner_leave();
     return count;
 }

@@ -9,6 +9,7 @@
 #include "mapped/window.h"
 
 struct job {
+    struct maps maps;
     uintptr_t address;
     size_t length, done;
     int fd;
@@ -112,10 +113,13 @@ static int switch_chunk(struct job *job, size_t length)
         error = move_pages_over(target, page_size(), aside);
         moved = !error;
     }
+    /* As late as can be: the program may have freed it, and put something else there. */
+    if (!error && !is_private(&job->maps, target, length, true))
+        error = -EFAULT;
     if (!error)
         error = move_over(job->scratch + job->done, length, target);
     if (error) {
-        if (moved)
+        if (moved && is_private(&job->maps, target, length, false))
             move_over(aside, job->move_aside ? length : page_size(), target);
         if (job->lock_after)
             sys_mlock((void *)target, length, MLOCK_ONFAULT);
@@ -156,6 +160,8 @@ static int grow_shadow(struct job *job)
 
 static int switch_chunks(struct job *job)
 {
+    if (!job->shadow)
+        return -ENOMEM;
     while (job->done < job->length) {
         size_t chunk = next_chunk(job);
         int error = switch_chunk(job, chunk);
@@ -201,9 +207,13 @@ void switch_in(struct switch_in *request)
         return;
     }
     job.shadow = reserve(length, copy.wish);
-    epoch_begin();
-    error = job.shadow ? switch_chunks(&job) : -ENOMEM;
-    epoch_end();
+    error = maps_open(&job.maps);
+    if (!error) {
+        epoch_begin();
+        error = switch_chunks(&job);
+        epoch_end();
+        maps_close(&job.maps);
+    }
     unmap(job.scratch + job.done, length - job.done);
     if (job.shadow) {
         unmap(job.shadow + job.done, job.length - job.done);

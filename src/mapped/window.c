@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/sys.h"
+#include "base/types.h"
 #include "mapped/keeper.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -22,10 +23,13 @@ static _Atomic uint32_t epoch;
 
 size_t page_size(void)
 {
-    static size_t size;
+    static _Atomic size_t known;
+    size_t size = atomic_load_explicit(&known, memory_order_relaxed);
 
-    if (!size)
+    if (unlikely(!size)) {
         size = (size_t)sysconf(_SC_PAGESIZE);
+        atomic_store_explicit(&known, size, memory_order_relaxed);
+    }
     return size;
 }
 
@@ -120,6 +124,20 @@ bool is_ours(struct maps *maps, uintptr_t address, unsigned arena, uint64_t offs
     *ret_end = mapping.end;
     *ret_protection = (mapping.readable ? PROT_READ : 0) | (mapping.writable ? PROT_WRITE : 0) |
                       (mapping.executable ? PROT_EXEC : 0);
+    return true;
+}
+
+bool is_private(struct maps *maps, uintptr_t address, size_t length, bool writable)
+{
+    uintptr_t next = address;
+    struct mapping mapping;
+
+    while (next < address + length) {
+        if (maps_find_now(maps, next, &mapping) != 0 || mapping.start > next || mapping.shared ||
+            mapping.inode || (writable && !mapping.writable))
+            return false;
+        next = mapping.end;
+    }
     return true;
 }
 

@@ -49,6 +49,8 @@ bool mapping_is_arena(const struct mapping *mapping, unsigned arena);
 /* Is the arena mapped at the address as it should be? Sets the end and protection of that mapping. */
 bool is_ours(struct maps *maps, uintptr_t address, unsigned arena, uint64_t offset, uintptr_t *ret_end,
              int *ret_protection);
+/* Is the range private and anonymous all over? */
+bool is_private(struct maps *maps, uintptr_t address, size_t length, bool writable);
 void unmap(uintptr_t address, size_t length);
 void punch(int fd, uint64_t offset, size_t length);
 

@@ -209,6 +209,57 @@ static void handlers_of_the_program_find_their_memory(void **state)
     expect_success(child);
 }
 
+static char *of_handlers;
+static struct mapped_region *removed_by[3];
+
+static void remove_in_prepare(void)
+{
+    mapped_remove(removed_by[0], false);
+}
+
+static void remove_in_parent(void)
+{
+    mapped_remove(removed_by[1], false);
+}
+
+static void remove_in_child(void)
+{
+    mapped_remove(removed_by[2], false);
+    mapped_remove(mapped_add((uintptr_t)of_handlers, PAGE, MAPPED_PEERS_WRITE), false);
+}
+
+static void handlers_of_the_program_deregister(void **state)
+{
+    char *memory = map(12 * PAGE);
+    struct mapped_counts counts;
+    struct mapped_region *region;
+    pid_t child;
+
+    begin(12 * PAGE);
+    CHECK_ZERO(pthread_atfork(remove_in_prepare, remove_in_parent, remove_in_child)); /* inside of ours */
+    install_handlers();
+    fill(memory, 12 * PAGE, 1);
+    of_handlers = memory;
+    for (unsigned i = 0; i < 3; i++)
+        removed_by[i] = add(memory + 4 * i * PAGE, 4 * PAGE);
+    child = fork();
+    if (child == 0) {
+        EXPECT(filled(memory, 12 * PAGE, 1) && !is_shared(memory) && !is_shared(memory + 4 * PAGE) &&
+               !is_shared(memory + 8 * PAGE));
+        _exit(0);
+    }
+    expect_success(child);
+    CHECK(!is_shared(memory) && !is_shared(memory + 4 * PAGE) && is_shared(memory + 8 * PAGE),
+          "one of three is left");
+    CHECK(filled(memory, 12 * PAGE, 1), "contents");
+    mapped_remove(removed_by[2], false);
+    mapped_count(&counts);
+    CHECK(counts.bytes == 0, "%llu bytes left", (unsigned long long)counts.bytes);
+    region = add(memory, 12 * PAGE);
+    mapped_remove(region, false);
+    CHECK(filled(memory, 12 * PAGE, 1) && count_maps_in(memory, 12 * PAGE) == 1, "contents");
+}
+
 static void forks_while_others_write_and_register(void **state)
 {
     enum way way = begin(4 << 20);
@@ -323,6 +374,7 @@ int main(int argc, char **argv)
         TEST_WITH(children_begin_anew, .fars = 0),
         TEST_WITH(protections_and_gaps_are_inherited, .fars = 0),
         TEST_WITH(handlers_of_the_program_find_their_memory, .fars = 0),
+        TEST_WITH(handlers_of_the_program_deregister, .fars = 0),
         TEST_WITH(forks_while_others_write_and_register, .fars = 0, .seconds = 1200),
         TEST_WITH(raw_clones_do_not_share, .fars = 0),
         TEST_WITH(spawned_programs, .fars = 0),
