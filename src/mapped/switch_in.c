@@ -40,7 +40,7 @@ static enum mapped_reason reason_of(int error)
 static size_t next_chunk(const struct job *job)
 {
     uintptr_t address = job->address + job->done;
-    size_t left = job->length - job->done, chunk = min_of(left, CHUNK), at = 0, start, length;
+    size_t left = job->length - job->done, chunk = min_of(left, dense_chunk()), at = 0, start, length;
 
     /* The first page goes alone where it is the one that leaves a gap for an instant. */
     if (!job->done && !job->move_aside)
@@ -51,7 +51,7 @@ static size_t next_chunk(const struct job *job)
     chunk = min_of(chunk, SPARSE_CHUNK);
     at = 0;
     if (pages_read(address, chunk) != 0)
-        return min_of(left, CHUNK);
+        return min_of(left, dense_chunk());
     return pages_next(&at, &start, &length) ? start : chunk;
 }
 

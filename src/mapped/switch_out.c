@@ -28,7 +28,8 @@ struct job {
 static size_t next_chunk(const struct job *job, size_t left)
 {
     /* Looking is expensive where the list of mappings has to be read. */
-    size_t at = 0, start, length, chunk = min_of(left, job->maps.by_query ? CHUNK : 4 * CHUNK);
+    size_t at = 0, start, length,
+           chunk = min_of(left, job->maps.by_query ? dense_chunk() : 4 * dense_chunk());
     uint64_t offset = job->offset + job->done;
 
     if (data_next(job->fd, offset, chunk, &at, &start, &length))
@@ -56,7 +57,7 @@ static int hold_up(const struct job *job, uintptr_t target, size_t length)
 
 static int copy_part(const struct job *job, size_t start, size_t length)
 {
-    static char buffer[1 << 16];
+    static char buffer[1 << 16]; /* of the keeper */
     off_t from = (off_t)(job->offset + job->done + start);
     int error = window_step();
 

@@ -33,6 +33,11 @@ size_t page_size(void)
     return size;
 }
 
+size_t dense_chunk(void)
+{
+    return (size_t)(keeper.uffd_full || keeper.uffd < 0 ? 256 : 64) << 10;
+}
+
 int window_step(void)
 {
     return keeper_fail_in && --keeper_fail_in == 0 ? -ENOMEM : 0;

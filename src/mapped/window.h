@@ -11,9 +11,10 @@
 #include "base/maps.h"
 #include "mapped/switch.h"
 
-/* Dense memory is switched in pieces of this size: writers wait for as long as one takes (tens of
- * microseconds). */
-#define CHUNK ((size_t)64 << 10)
+/* Dense memory is switched in pieces, and whoever touches one waits for as long as it takes: a hundred
+ * microseconds. Larger ones are hardly faster. Where system calls fail instead of waiting, pieces are
+ * smaller. */
+size_t dense_chunk(void);
 /* What is not populated takes no copying. */
 #define SPARSE_CHUNK ((size_t)64 << 20)
 
