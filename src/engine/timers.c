@@ -98,12 +98,24 @@ static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
 }
 
 /* QP lock held. */
+static void queue_qp(struct qp *qp)
+{
+    lock_acquire(&timers_lock);
+    if (timer_arm(&qp_timers, &qp->route.timer, qp->route.timer_at) == 0)
+        qp->route.timer_queued_at = qp->route.timer_at;
+    else
+        log_error("no memory for a timer: a retry will not happen");
+    program();
+    lock_release(&timers_lock);
+}
+
+/* QP lock held. With each acknowledgement the timer begins anew: its entry in the heap stays where it is, and
+ * is moved when its old time has come. */
 void timers_set_qp(struct qp *qp, ns_t delay)
 {
-    if (delay == NS_NEVER && !qp->route.timer_set)
-        return;
-    qp->route.timer_set = delay != NS_NEVER;
-    set(&qp_timers, &qp->route.timer, delay);
+    qp->route.timer_at = delay == NS_NEVER ? NS_NEVER : sys_now() + delay;
+    if (qp->route.timer_at < qp->route.timer_queued_at)
+        queue_qp(qp);
 }
 
 void timers_set_moderation(struct cq *cq, ns_t delay)
@@ -146,21 +158,28 @@ static bool take_late(enum late which, ns_t now)
     return true;
 }
 
-static void fire_qp(struct qp *qp)
+static void fire_qp(struct qp *qp, ns_t now)
 {
     struct qp_kick kick;
-    bool armed_again;
+    bool queued_again;
 
     rundown_enter();
     lock_acquire(&qp->lock);
-    /* Between the heap and the lock the QP may have armed it anew, been reset or destroyed. */
+    /* Between the heap and the lock the QP may have been queued anew, been reset or destroyed. */
     lock_acquire(&timers_lock);
-    armed_again = qp->route.timer.index != 0;
+    queued_again = qp->route.timer.index != 0;
     lock_release(&timers_lock);
-    if (qp->route.timer_set && !armed_again && atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
-        qp->route.timer_set = false;
-        sender_timer(&qp->transport);
-        route_run(qp);
+    if (!queued_again)
+        qp->route.timer_queued_at = NS_NEVER;
+    if (qp->route.timer_at > now) {
+        if (qp->route.timer_at < qp->route.timer_queued_at)
+            queue_qp(qp);
+    } else {
+        qp->route.timer_at = NS_NEVER;
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+            sender_timer(&qp->transport);
+            route_run(qp);
+        }
     }
     kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
@@ -183,7 +202,7 @@ void timers_run_due(void)
     lock_acquire(&timers_lock);
     while ((timer = timer_take_due(&qp_timers, now))) {
         lock_release(&timers_lock);
-        fire_qp(container_of(timer, struct qp, route.timer));
+        fire_qp(container_of(timer, struct qp, route.timer), now);
         lock_acquire(&timers_lock);
     }
     while ((timer = timer_take_due(&moderation_timers, now))) {

@@ -174,6 +174,7 @@ static struct qp *slot_take(uint32_t *ret_slot)
         pthread_cond_init(&qp->ibv.cond, NULL);
         list_init(&qp->route.blocked);
         list_init(&qp->route.waiting);
+        qp->route.timer_at = qp->route.timer_queued_at = NS_NEVER;
         list_init(&qp->lending);
         qp->record = segment_qp(slot);
         atomic_store_explicit(&slots[slot], qp, memory_order_release);

@@ -46,7 +46,8 @@ struct qp_route {
     bool kick_wire;         /* something is to be flushed from `wire` */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
     struct timer timer;     /* in the engine's heap, under its lock */
-    bool timer_set;         /* armed and not fired, as transport sees it */
+    ns_t timer_at;          /* when transport's timer runs out; NS_NEVER: it does not */
+    ns_t timer_queued_at;   /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
 };
 
 struct qp {
