@@ -32,11 +32,11 @@ class Skip(Exception):
 class Host:
     """Where the programs find the library, and who runs them."""
 
-    def __init__(self, lib=None, softhca=None, system=False):
+    def __init__(self, lib=None, softhca=None, system=False, users=True):
         self.lib = lib and os.path.abspath(lib)
         self.softhca = softhca and os.path.abspath(softhca)
         self.system = system  # the machine's own libibverbs and devices, to check the table against a real adapter
-        self.root = os.geteuid() == 0
+        self.root = os.geteuid() == 0 and users  # may become other users
         self.staged = None
         if self.root and not system:
             self._stage()
@@ -85,15 +85,18 @@ def _open_to_all(path):
 
 
 class Side:
-    """One process of ours, with its output in a file and its end by its own process id."""
+    """One process of ours, with its output in a file and its end by its own process id. `prefix` needs root."""
 
-    def __init__(self, host, argv, *, user='a', env=None, launch='lib', signals=None, stdout=None):
+    def __init__(self, host, argv, *, user='a', env=None, launch='lib', signals=None, stdout=None, prefix=()):
         self.name = os.path.basename(argv[0])
         self.out = tempfile.TemporaryFile()
         kw = {}
         if host.root and not host.system:
-            kw = dict(user=USERS[user], group=USERS[user], extra_groups=[])
-        self.p = subprocess.Popen(host.argv(argv, launch), stdin=subprocess.DEVNULL, stdout=stdout or self.out,
+            if prefix:
+                prefix = (*prefix, 'setpriv', f'--reuid={USERS[user]}', f'--regid={USERS[user]}', '--clear-groups', '--')
+            else:
+                kw = dict(user=USERS[user], group=USERS[user], extra_groups=[])
+        self.p = subprocess.Popen([*prefix, *host.argv(argv, launch)], stdin=subprocess.DEVNULL, stdout=stdout or self.out,
                                   stderr=subprocess.STDOUT, env=host.env(env, launch), cwd='/',
                                   start_new_session=True, restore_signals=True,
                                   preexec_fn=lambda: _before_exec(signals), **kw)
@@ -160,8 +163,8 @@ def listening(port):
 
 
 def run_pair(host, server, client, *, port, limit, users=('a', 'a'), env=None, launch='lib', signals=(None, None),
-             during=None):
-    """Both ends to their exit; returns their outputs, or raises Failure with both."""
+             during=None, far=()):
+    """Both ends to their exit; returns their outputs, or raises Failure with both. far: in front of the client."""
     deadline = time.monotonic() + limit
     sides = []
     try:
@@ -173,7 +176,7 @@ def run_pair(host, server, client, *, port, limit, users=('a', 'a'), env=None, l
             if time.monotonic() > deadline:
                 raise Failure(f'server did not listen within {limit} s')
             time.sleep(POLL_S)
-        c = Side(host, client, user=users[1], env=env, launch=launch, signals=signals[1])
+        c = Side(host, client, user=users[1], env=env, launch=launch, signals=signals[1], prefix=far)
         sides.append(c)
         if during:
             during(s, c, deadline)
