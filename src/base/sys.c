@@ -198,12 +198,19 @@ int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count)
         syscall(SYS_recvmmsg, fd, messages, (long)count, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL), saved);
 }
 
-int sys_poll_now(struct pollfd *watched, unsigned count)
+int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns)
 {
-    const struct timespec none = {0};
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S),
+                               .tv_nsec = (long)(timeout_ns % NS_PER_S)};
     int saved = errno;
 
-    return (int)value_or_error(syscall(SYS_ppoll, watched, (long)count, &none, NULL, 0L), saved);
+    return (int)value_or_error(
+        syscall(SYS_ppoll, watched, count, timeout_ns == NS_NEVER ? NULL : &timeout, NULL, 0L), saved);
+}
+
+int sys_poll_now(struct pollfd *watched, unsigned count)
+{
+    return sys_poll(watched, count, 0);
 }
 
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,

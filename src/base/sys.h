@@ -55,6 +55,7 @@ struct mmsghdr;
 int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count);
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count);
 struct pollfd;
+int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);
 /* Does not wait. */
 int sys_poll_now(struct pollfd *watched, unsigned count);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,

@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -22,6 +21,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
 #include "udp/udp.h"
@@ -283,41 +283,6 @@ static void close_descriptors(void)
     timers_close();
 }
 
-static size_t default_stack_size(void)
-{
-    pthread_attr_t attributes;
-    size_t size = 8u << 20;
-
-    if (pthread_attr_init(&attributes) == 0) {
-        pthread_attr_getstacksize(&attributes, &size);
-        pthread_attr_destroy(&attributes);
-    }
-    return size;
-}
-
-static int create_thread(void)
-{
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int error;
-
-    /* Signals are the application's: none may land on our thread. */
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, 256 * 1024);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, &attributes, helper_main, NULL);
-    if (error == EINVAL) { /* a program with much thread-local memory: it is part of the stack */
-        pthread_attr_setstacksize(&attributes, default_stack_size());
-        error = pthread_create(&thread, &attributes, helper_main, NULL);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return -error;
-}
-
 int helper_start(void)
 {
     int saved = errno;
@@ -329,7 +294,7 @@ int helper_start(void)
     if (!atomic_load_explicit(&running, memory_order_relaxed)) {
         error = open_descriptors();
         if (!error)
-            error = create_thread();
+            error = thread_start(helper_main, NULL);
         if (error) {
             /* All or nothing: the next try begins anew. */
             close_descriptors();
