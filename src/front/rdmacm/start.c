@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/lock.h"
-#include "front/rdmacm/front.h"
+#include "front/rdmacm/rsocket.h"
 #include "front/verbs/private.h"
 
 const struct communication_calls *calls;
@@ -19,6 +19,7 @@ static void after_fork_in_child(void)
     atomic_store_explicit(&started, false, memory_order_relaxed);
     adapters_forget();
     channels_after_fork_in_child();
+    rsockets_after_fork_in_child();
 }
 
 static int start_locked(void)
