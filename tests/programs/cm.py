@@ -304,10 +304,13 @@ def devices_by_address(host):
 
 def enter_namespace(arguments):
     """Starts this script again in a network namespace with lo and one more interface."""
+    if os.geteuid() != 0:
+        print('1..0 # SKIP as root only: in a user namespace there is no second user to run programs as')
+        return 0
     script = ('ip link set lo up && ip link add test0 type veth peer name test1 && '
               f'ip addr add {NAMESPACE_ADDRESS[0]}/24 dev test0 && ip link set test1 up && '
               f'ip addr add {NAMESPACE_ADDRESS[1]}/64 nodad dev test0 2>/dev/null; ip link set test0 up && exec "$@"')
-    unshare = ['unshare', '--net'] if os.geteuid() == 0 else ['unshare', '--net', '--user', '--map-root-user']
+    unshare = ['unshare', '--net']
     probe = subprocess.run(unshare + ['sh', '-c', 'ip link set lo up && ip link add test0 type veth peer name test1'],
                            capture_output=True, text=True)
     if probe.returncode:
