@@ -135,6 +135,17 @@ int adapter_find(const union ibv_gid *gid, uint32_t ifindex, struct adapter **re
     return error ? error : -ENODEV;
 }
 
+const struct adapter *adapter_known(const union ibv_gid *gid)
+{
+    const struct adapter *found;
+    uint8_t sgid_index;
+
+    lock_acquire(&adapters_lock);
+    found = search(gid, 0, &sgid_index);
+    lock_release(&adapters_lock);
+    return found;
+}
+
 int adapter_gid(const struct adapter *adapter, uint8_t sgid_index, union ibv_gid *ret_gid)
 {
     return ibv_query_gid(adapter->verbs, 1, sgid_index, ret_gid) == 0 ? 0 : -errno;

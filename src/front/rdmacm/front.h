@@ -71,6 +71,9 @@ int adapters_list(struct ibv_context *ret_verbs[ADAPTERS_MAX], unsigned *ret_cou
  * -ENODEV: there is none. */
 int adapter_find(const union ibv_gid *gid, uint32_t ifindex, struct adapter **ret_adapter,
                  uint8_t *ret_sgid_index);
+/* The device that has the address, as far as it is known without looking at the interfaces again; NULL: none.
+ */
+const struct adapter *adapter_known(const union ibv_gid *gid);
 /* A GID of that index; of the device's port. */
 int adapter_gid(const struct adapter *adapter, uint8_t sgid_index, union ibv_gid *ret_gid);
 /* The default PD, for one id; NULL with errno. */

@@ -108,11 +108,27 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
 
 enum { SELECT_EXACTLY = 2, LIFETIME = 14 };
 
+/* What both ends can take, as far as the other one is known: it may be another interface of this host. */
+static int find_mtu(struct id *id, enum ibv_mtu *ret_mtu)
+{
+    const struct rdma_ib_addr *addresses = &id->public.route.addr.addr.ibaddr;
+    const struct adapter *other = adapter_known(&addresses->dgid);
+    struct ibv_port_attr ours, theirs;
+    int error = -ibv_query_port(id->public.verbs, 1, &ours);
+
+    if (error)
+        return error;
+    *ret_mtu = ours.active_mtu;
+    if (other && ibv_query_port(other->verbs, 1, &theirs) == 0)
+        *ret_mtu = min_of(ours.active_mtu, theirs.active_mtu);
+    return 0;
+}
+
 static int find_path(struct id *id, struct ibv_sa_path_rec *ret_path)
 {
     const struct rdma_ib_addr *addresses = &id->public.route.addr.addr.ibaddr;
-    struct ibv_port_attr port;
-    int error = -ibv_query_port(id->public.verbs, 1, &port);
+    enum ibv_mtu mtu;
+    int error = find_mtu(id, &mtu);
 
     if (error)
         return error;
@@ -125,7 +141,7 @@ static int find_path(struct id *id, struct ibv_sa_path_rec *ret_path)
         .numb_path = 1,
         .pkey = addresses->pkey,
         .mtu_selector = SELECT_EXACTLY,
-        .mtu = (uint8_t)port.active_mtu,
+        .mtu = (uint8_t)mtu,
         .rate_selector = SELECT_EXACTLY,
         .rate = IBV_RATE_100_GBPS,
         .packet_life_time_selector = SELECT_EXACTLY,

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QP1 of a process: what another process of the host writes into the ring for it. One side is the engine with
+ * a listener, the other one is anybody: it has a link, and says what it likes. */
+#include "test_local_sides.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "engine/communication.h"
+#include "wire/opcode.h"
+
+enum { LISTENING, ASKED, ANSWERED, DONE }; /* words of the board */
+
+#define SERVICE 0x0000000001060000ull
+
+static const uint8_t loopback[16] = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1};
+static const uint8_t foreign[16] = {[10] = 0xff, [11] = 0xff, [12] = 198, [13] = 51, [14] = 100, [15] = 7};
+
+/* --- the engine's side --- */
+
+static int refuse(void *listener, struct communication *communication, const struct cm_request *request,
+                  void **ret_end)
+{
+    CHECK(listener == &board);
+    atomic_fetch_add(&board->word[ASKED], 1);
+    return CM_REASON_CONSUMER;
+}
+
+static void ignore(void *end, const struct cm_event *event)
+{
+}
+
+static void listens(unsigned number)
+{
+    static const struct communication_owner owner = {.request = refuse, .event = ignore};
+    const struct communication_calls *calls = &communication_calls;
+    struct service_address address = {.service_id = SERVICE | (getpid() & 0x7fff)};
+    struct service *service;
+    uint32_t qpn;
+
+    CHECK(calls->start(&owner) == 0);
+    memcpy(address.gid, loopback, 16);
+    CHECK(calls->service_hold(&address, false, &service) == 0);
+    CHECK(calls->service_listen(service, &board, 16) == 0);
+    CHECK(local_qpn_allocate(&qpn) == 0);
+    atomic_store(&board->value[0], address.service_id);
+    atomic_store(&board->qpn[number], qpn);
+    while (!atomic_load(&board->word[DONE]))
+        usleep(1000);
+    calls->service_release(service);
+}
+
+/* --- the other side --- */
+
+static struct cm_mad request(void)
+{
+    struct cm_mad mad = {
+        .attribute = CM_REQ,
+        .transaction_id = 0x1122334455667788,
+        .local_comm_id = atomic_load(&board->qpn[1]) >> 8 << 16 | 7,
+        .req = {.service_id = atomic_load(&board->value[0]),
+                .ca_guid = 1,
+                .qpn = 0x1234,
+                .starting_psn = 5,
+                .remote_response_timeout = 20,
+                .local_response_timeout = 20,
+                .retry_count = 7,
+                .max_cm_retries = 15,
+                .pkey = 0xffff,
+                .path_mtu = 3,
+                .primary = {.local_lid = 0xffff, .remote_lid = 0xffff, .hop_limit = 64, .packet_rate = 3}},
+    };
+
+    memcpy(mad.req.primary.local_gid, loopback, 16);
+    memcpy(mad.req.primary.remote_gid, loopback, 16);
+    return mad;
+}
+
+struct letter {
+    struct packet packet;
+    uint8_t payload[LOCAL_MTU];
+};
+
+static void write_letter(struct letter *letter)
+{
+    const struct cm_mad mad = request();
+
+    memset(letter, 0, sizeof(*letter));
+    letter->packet = (struct packet){.opcode = SERVICE_UD | OP_SEND_ONLY,
+                                     .pkey = 0xffff,
+                                     .dest_qpn = MAD_QPN,
+                                     .src_qpn = MAD_QPN,
+                                     .qkey = MAD_QKEY,
+                                     .dest_ifindex = 1,
+                                     .payload_length = MAD_LENGTH,
+                                     .grh = {.hop_limit = 64}};
+    memcpy(letter->packet.grh.source, loopback, 16);
+    memcpy(letter->packet.grh.destination, loopback, 16);
+    cm_mad_encode(&mad, letter->payload);
+}
+
+static void post_letter(struct link *link, struct letter *letter)
+{
+    struct lane *lane = link_lane(link, MAD_QPN);
+    struct iovec gather = {letter->payload, letter->packet.payload_length};
+    int result;
+
+    do {
+        rundown_enter();
+        result = lane_send(lane, &letter->packet, &gather, 1);
+        lane_ring(lane);
+        rundown_exit();
+        turn(1);
+    } while (result == -EAGAIN);
+    CHECK(result == 0);
+}
+
+static void note_answer(struct lane *lane, const struct packet *packet)
+{
+    struct cm_mad mad;
+
+    CHECK(packet->dest_qpn == MAD_QPN && packet->qkey == MAD_QKEY && packet->payload_length == MAD_LENGTH);
+    CHECK(cm_mad_decode(packet->payload, MAD_LENGTH, &mad) == 0);
+    if (mad.attribute == CM_REJ && mad.rej.reason == CM_REASON_CONSUMER &&
+        mad.remote_comm_id == request().local_comm_id)
+        atomic_fetch_add(&board->word[ANSWERED], 1);
+}
+
+static void writes_nonsense(unsigned number)
+{
+    struct letter letter;
+    struct link *link;
+    uint32_t seed = 12345;
+
+    publish_qpn(number);
+    link = find_link(await_qpn(0));
+    CHECK(link);
+    on_packet = note_answer;
+
+    write_letter(&letter); /* another key: an ordinary program's datagram */
+    letter.packet.qkey = 0x11111111;
+    post_letter(link, &letter);
+    write_letter(&letter); /* too short, too long, nothing */
+    letter.packet.payload_length = MAD_LENGTH - 1;
+    post_letter(link, &letter);
+    letter.packet.payload_length = MAD_LENGTH + 1;
+    post_letter(link, &letter);
+    letter.packet.payload_length = 0;
+    post_letter(link, &letter);
+    write_letter(&letter); /* no datagram */
+    letter.packet.opcode = SERVICE_RC | OP_SEND_ONLY;
+    post_letter(link, &letter);
+    write_letter(&letter); /* from, and to, another host */
+    memcpy(letter.packet.grh.source, foreign, 16);
+    post_letter(link, &letter);
+    write_letter(&letter);
+    memcpy(letter.packet.grh.destination, foreign, 16);
+    post_letter(link, &letter);
+    write_letter(&letter); /* in the name of another GID than it comes from */
+    letter.packet.grh.source[15] = 2;
+    post_letter(link, &letter);
+    for (unsigned i = 0; i < 2000; i++) { /* and what no CM says */
+        write_letter(&letter);
+        for (unsigned j = 0; j <= i % 8; j++) {
+            seed = seed * 1664525 + 1013904223;
+            letter.payload[seed >> 8 & 0xff] = (uint8_t)(seed >> 24);
+        }
+        letter.payload[2] = 99; /* another class version, so that none of them is a request by chance */
+        post_letter(link, &letter);
+    }
+    CHECK(atomic_load(&board->word[ASKED]) == 0);
+
+    write_letter(&letter);
+    post_letter(link, &letter);
+    UNTIL(atomic_load(&board->word[ANSWERED]) > 0);
+    CHECK(atomic_load(&board->word[ASKED]) == 1);
+    atomic_store(&board->word[DONE], 1);
+}
+
+static void test_nonsense_leads_nowhere(void **state)
+{
+    pid_t engine, other;
+
+    board_clear();
+    engine = side_start_bare(listens, 0);
+    other = side_start(writes_nonsense, 1);
+    side_finish(other);
+    side_finish(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nonsense_leads_nowhere),
+    };
+
+    /* In the network that is there: addresses are looked at. */
+    return run_unit_tests("gsi", tests);
+}
