@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Two ends of a stream in one process, with a network of the test's own between them: requests are executed in
- * order of posting, at moments that the test picks. */
+/* Two ends of a stream in one process, with a network of the test's own between them: requests are executed
+ * in order of posting, at moments that the test picks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,8 @@ static struct end *ends_new(uint32_t send_bytes, uint32_t receive_bytes, uint16_
 
     assert_non_null(ends);
     for (unsigned i = 0; i < ENDS; i++)
-        end_init(&ends[i], &ends[!i], send_bytes, receive_bytes, send_requests, receive_requests, inline_bytes);
+        end_init(&ends[i], &ends[!i], send_bytes, receive_bytes, send_requests, receive_requests,
+                 inline_bytes);
     for (unsigned i = 0; i < ENDS; i++) {
         stream_offer(&ends[i].stream, &offer);
         rsocket_offer_encode(&offer, bytes);
@@ -372,7 +373,8 @@ static void reserved_messages_break_a_stream(void **state)
         bool known = type == RSOCKET_DATA || type == RSOCKET_CREDITS || type == RSOCKET_IOMAP ||
                      type == RSOCKET_CONTROL;
 
-        assert_int_equal(stream_arrive(&ends[0].stream, type << RSOCKET_MESSAGE_SHIFT | 3), known ? 0 : -EPROTO);
+        assert_int_equal(stream_arrive(&ends[0].stream, type << RSOCKET_MESSAGE_SHIFT | 3),
+                         known ? 0 : -EPROTO);
     }
     assert_int_equal(stream_arrive(&ends[0].stream, rsocket_immediate(RSOCKET_IOMAP, MAPPINGS)), -EPROTO);
     ends_free(ends);
@@ -421,8 +423,9 @@ static void private_data_as_on_the_wire(void **state)
 {
     /* Version 1, little endian with mappings, 384 credits, 1 mapping. */
     static const uint8_t wire[RSOCKET_OFFER_BYTES] = {
-        1, 2, 0x01, 0x80, 0, 0, 0, 1, 0x00, 0x00, 0x7f, 0x12, 0x34, 0x56, 0x78, 0x90, 0xde, 0xad, 0xbe, 0xef,
-        0, 0, 0, 2, 0x00, 0x00, 0x7f, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xca, 0xfe, 0xba, 0xbe, 0, 1, 0, 0};
+        1,    2,    0x01, 0x80, 0,    0,    0,    1,    0x00, 0x00, 0x7f, 0x12, 0x34, 0x56,
+        0x78, 0x90, 0xde, 0xad, 0xbe, 0xef, 0,    0,    0,    2,    0x00, 0x00, 0x7f, 0xff,
+        0xee, 0xdd, 0xcc, 0xbb, 0xca, 0xfe, 0xba, 0xbe, 0,    1,    0,    0};
     uint8_t bytes[RSOCKET_OFFER_BYTES];
     struct rsocket_offer offer;
 

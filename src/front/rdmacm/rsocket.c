@@ -16,9 +16,9 @@
 /* --- rsocket()
  * ---------------------------------------------------------------------------------------------- */
 
-/* A library that stands in front of socket() and not of accept4() cannot carry a program that asks for flags here
- * (Debian's librspreload): the program would call what nobody translates. Refused, such a library takes a socket
- * of the kernel. */
+/* A library that stands in front of socket() and not of accept4() cannot carry a program that asks for flags
+ * here (Debian's librspreload): the program would call what nobody translates. Refused, such a library takes
+ * a socket of the kernel. */
 static bool flags_can_be_kept(void)
 {
     Dl_info of_socket, of_accept4;
@@ -89,7 +89,7 @@ RDMACM_EXPORT int rsocket(int domain, int type, int protocol)
 
 /* A copy that is as long as its family says. */
 int rsocket_copy_address(const struct rsocket *rsocket, const struct sockaddr *address, socklen_t length,
-                        struct sockaddr_storage *ret_address)
+                         struct sockaddr_storage *ret_address)
 {
     int needed;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files of rsockets share (docs/rsockets.md). They are a program of rdma_* and ibv_* like any other: a
- * stream is an RC QP and what rsocket_stream.h says of it, a datagram socket a UDP socket with UD QPs. Everything
- * of connection management comes through one event channel, and a service thread that reads it.
+/* What the files of rsockets share (docs/rsockets.md). They are a program of rdma_* and ibv_* like any other:
+ * a stream is an RC QP and what rsocket_stream.h says of it, a datagram socket a UDP socket with UD QPs.
+ * Everything of connection management comes through one event channel, and a service thread that reads it.
  *
  * Functions return 0 or -errno, those that move bytes how many. Locks: docs/locking.md.
  */
@@ -99,7 +99,7 @@ struct rsocket {
     bool armed;           /* the CQ will tell it */
 
     /* Streams. */
-    bool sending, receiving;   /* a call has the turn */
+    bool sending, receiving;    /* a call has the turn */
     bool shut_read, shut_write; /* rshutdown() */
     bool told_connected;        /* rconnect() */
     bool was_bound;             /* before it */
@@ -111,7 +111,7 @@ struct rsocket {
     struct stream stream;
     struct timer keepalive_timer; /* service lock, both */
     ns_t keepalive_period;
-    struct list mappings;         /* struct mapping, rsocket_iomap.c */
+    struct list mappings; /* struct mapping, rsocket_iomap.c */
     struct mapping_slot *mapping_slots;
     bool mappings_unsaid;
 
@@ -216,8 +216,8 @@ void rsocket_drain(struct rsocket *rsocket);
 int endpoint_open(struct rsocket *rsocket);
 /* With nobody else in the rsocket; the id loses its QP. */
 void endpoint_close(struct rsocket *rsocket);
-/* Takes what has completed and what follows from it. No lock held. Returns how many. wait: also if another thread
- * is at it. */
+/* Takes what has completed and what follows from it. No lock held. Returns how many. wait: also if another
+ * thread is at it. */
 unsigned endpoint_progress(struct rsocket *rsocket, bool wait);
 /* Lock held. */
 void endpoint_fail(struct rsocket *rsocket, int error);

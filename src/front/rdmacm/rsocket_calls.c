@@ -20,8 +20,8 @@ static int check_parts(const struct iovec *parts, size_t count)
 /* --- sending
  * ----------------------------------------------------------------------------------------------- */
 
-static ssize_t send_parts(int fd, const struct iovec *parts, size_t count, int flags, const struct sockaddr *to,
-                          socklen_t length)
+static ssize_t send_parts(int fd, const struct iovec *parts, size_t count, int flags,
+                          const struct sockaddr *to, socklen_t length)
 {
     struct rsocket *rsocket;
     ssize_t result;
@@ -71,7 +71,8 @@ RDMACM_EXPORT ssize_t rsendmsg(int fd, const struct msghdr *message, int flags)
     if (error)
         return conclude(error);
     return rsocket_conclude(send_parts(fd, message->msg_iov, message->msg_iovlen, flags,
-                                       message->msg_namelen ? message->msg_name : NULL, message->msg_namelen));
+                                       message->msg_namelen ? message->msg_name : NULL,
+                                       message->msg_namelen));
 }
 
 RDMACM_EXPORT ssize_t rwritev(int fd, const struct iovec *parts, int count)
@@ -87,8 +88,8 @@ RDMACM_EXPORT ssize_t rwritev(int fd, const struct iovec *parts, int count)
  * --------------------------------------------------------------------------------------------- */
 
 /* Unlike TCP, a stream says whom its bytes are from, to who asks. */
-static ssize_t receive_parts(int fd, const struct iovec *parts, size_t count, int flags, struct sockaddr *from,
-                             socklen_t *from_bytes, int *ret_flags)
+static ssize_t receive_parts(int fd, const struct iovec *parts, size_t count, int flags,
+                             struct sockaddr *from, socklen_t *from_bytes, int *ret_flags)
 {
     struct rsocket *rsocket;
     ssize_t result;

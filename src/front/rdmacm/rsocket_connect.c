@@ -5,8 +5,8 @@
  *   REQ arrives  a child of the listener; held, while its backlog is full → endpoint, REP → RTU: ready →
  * raccept()
  *
- * A child is the service thread's alone until raccept() takes it. A listener that closes leaves its children as
- * orphans, and the service thread drops them. */
+ * A child is the service thread's alone until raccept() takes it. A listener that closes leaves its children
+ * as orphans, and the service thread drops them. */
 #include <infiniband/ib.h>
 #include <stdlib.h>
 
@@ -71,8 +71,8 @@ static int timeout_of(struct rsocket *rsocket)
 
 int connect_begin(struct rsocket *rsocket)
 {
-    return result_of(rdma_resolve_addr(rsocket->id, NULL, (struct sockaddr *)&rsocket->remote,
-                                       timeout_of(rsocket)));
+    return result_of(
+        rdma_resolve_addr(rsocket->id, NULL, (struct sockaddr *)&rsocket->remote, timeout_of(rsocket)));
 }
 
 static int resolve_route(struct rsocket *rsocket)
@@ -148,7 +148,7 @@ static int error_of(const struct rdma_cm_event *event)
 static int retry(struct rsocket *rsocket, const struct rdma_cm_event *event, int (*again)(struct rsocket *))
 {
     return event->status == -ETIMEDOUT && rsocket->connect_tries <= CONNECT_TRIES ? again(rsocket)
-                                                                                   : error_of(event);
+                                                                                  : error_of(event);
 }
 
 static int advance(struct rsocket *rsocket, const struct rdma_cm_event *event)

@@ -211,7 +211,8 @@ int datagram_connect(struct rsocket *rsocket, const struct sockaddr *address, so
 
 int datagram_name(struct rsocket *rsocket, struct sockaddr *address, socklen_t *length, bool peer)
 {
-    return result_of(syscall(peer ? SYS_getpeername : SYS_getsockname, rsocket->datagram->udp, address, length));
+    return result_of(
+        syscall(peer ? SYS_getpeername : SYS_getsockname, rsocket->datagram->udp, address, length));
 }
 
 int datagram_set_option(struct rsocket *rsocket, int level, int option, const void *value, socklen_t length)
@@ -231,9 +232,8 @@ static bool is_wanted(const struct datagram *datagram, const struct sockaddr_sto
 {
     const struct sockaddr *peer = (const struct sockaddr *)&datagram->peer;
 
-    return !datagram->connected ||
-           (addresses_equal(peer, (const struct sockaddr *)from) &&
-            address_port(peer) == address_port((const struct sockaddr *)from));
+    return !datagram->connected || (addresses_equal(peer, (const struct sockaddr *)from) &&
+                                    address_port(peer) == address_port((const struct sockaddr *)from));
 }
 
 static void take_receive(struct rsocket *rsocket, const struct ibv_wc *completion)
@@ -372,7 +372,8 @@ static size_t compose(const struct path *path, const struct iovec *parts, size_t
     return length;
 }
 
-static int send_by_qp(struct rsocket *rsocket, const struct destination *to, const struct iovec *parts, size_t count)
+static int send_by_qp(struct rsocket *rsocket, const struct destination *to, const struct iovec *parts,
+                      size_t count)
 {
     struct datagram *datagram = rsocket->datagram;
     struct path *path = to->path;
@@ -380,14 +381,15 @@ static int send_by_qp(struct rsocket *rsocket, const struct destination *to, con
     uint8_t *message = datagram->send_memory + (size_t)slot * DATAGRAM_BYTES;
     struct ibv_sge piece = {(uintptr_t)message, (uint32_t)compose(path, parts, count, message),
                             path->send_mr->lkey};
-    struct ibv_send_wr *bad, request = {
-        .wr_id = WR_SEND | slot,
-        .sg_list = &piece,
-        .num_sge = 1,
-        .opcode = IBV_WR_SEND,
-        .send_flags = piece.length <= rsocket->options.inline_bytes ? IBV_SEND_INLINE : 0,
-        .wr.ud = {.ah = to->ah, .remote_qpn = to->qpn, .remote_qkey = RDMA_UDP_QKEY},
-    };
+    struct ibv_send_wr *bad,
+        request = {
+            .wr_id = WR_SEND | slot,
+            .sg_list = &piece,
+            .num_sge = 1,
+            .opcode = IBV_WR_SEND,
+            .send_flags = piece.length <= rsocket->options.inline_bytes ? IBV_SEND_INLINE : 0,
+            .wr.ud = {.ah = to->ah, .remote_qpn = to->qpn, .remote_qkey = RDMA_UDP_QKEY},
+        };
     int error = ibv_post_send(path->id->qp, &request, &bad);
 
     if (error)
@@ -398,7 +400,8 @@ static int send_by_qp(struct rsocket *rsocket, const struct destination *to, con
 static int check_length(const struct destination *to, size_t total)
 {
     bool ipv4 = rsocket_address_is_ipv4((const struct sockaddr *)&to->path->local);
-    size_t by_qp = to->path->message_bytes - (ipv4 ? RSOCKET_DATAGRAM_HEADER_IPV4 : RSOCKET_DATAGRAM_HEADER_IPV6);
+    size_t by_qp =
+        to->path->message_bytes - (ipv4 ? RSOCKET_DATAGRAM_HEADER_IPV4 : RSOCKET_DATAGRAM_HEADER_IPV6);
     size_t by_udp = DATAGRAM_BYTES - (ipv4 ? RSOCKET_UDP_HEADER_IPV4 : RSOCKET_UDP_HEADER_IPV6);
 
     return total > min_of(by_qp, by_udp) ? -EMSGSIZE : 0;
@@ -503,7 +506,8 @@ static void poke(const struct datagram *datagram)
     sys_write(datagram->poke_fd, &one, sizeof(one));
 }
 
-static void keep(struct rsocket *rsocket, const uint8_t *data, size_t length, const struct sockaddr_storage *from)
+static void keep(struct rsocket *rsocket, const uint8_t *data, size_t length,
+                 const struct sockaddr_storage *from)
 {
     struct datagram *datagram = rsocket->datagram;
     struct arrival *arrival;
@@ -547,7 +551,8 @@ void datagram_udp_ready(struct rsocket *rsocket)
     uint8_t packet[DATAGRAM_BYTES];
     struct sockaddr_storage from = {0};
     socklen_t length = sizeof(from);
-    long received = syscall(SYS_recvfrom, rsocket->datagram->udp, packet, sizeof(packet), MSG_DONTWAIT, &from, &length);
+    long received =
+        syscall(SYS_recvfrom, rsocket->datagram->udp, packet, sizeof(packet), MSG_DONTWAIT, &from, &length);
 
     if (received < 0)
         return; /* also errors of an ICMP message, which are not for us */

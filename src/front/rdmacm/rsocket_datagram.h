@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A datagram rsocket: a UDP socket, which gives it its addresses, and a UD QP at each local address that it uses.
- * To a peer whose QP is not known yet, datagrams go by UDP; it answers with its QP, and from then on they go from QP
- * to QP. The rsocket's lock guards all of this.
+/* A datagram rsocket: a UDP socket, which gives it its addresses, and a UD QP at each local address that it
+ * uses. To a peer whose QP is not known yet, datagrams go by UDP; it answers with its QP, and from then on
+ * they go from QP to QP. The rsocket's lock guards all of this.
  */
 #ifndef FRONT_RDMACM_RSOCKET_DATAGRAM_H
 #define FRONT_RDMACM_RSOCKET_DATAGRAM_H
@@ -73,7 +73,8 @@ void path_close(struct rsocket *rsocket, struct path *path);
 /* The receive of this arrival can be used again. */
 int path_repost(struct path *path, struct arrival *arrival);
 /* NULL with *ret_error: there is no way. */
-struct destination *destination_find(struct rsocket *rsocket, const struct sockaddr_storage *address, int *ret_error);
+struct destination *destination_find(struct rsocket *rsocket, const struct sockaddr_storage *address,
+                                     int *ret_error);
 void destinations_close(struct rsocket *rsocket);
 /* Learns the QP of a destination. Service thread; drops the lock meanwhile. */
 void destination_learn(struct rsocket *rsocket, const struct sockaddr_storage *address, uint32_t qpn);

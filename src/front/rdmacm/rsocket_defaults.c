@@ -53,8 +53,7 @@ static void read_all(void)
     defaults.receive_requests =
         bounded(FOLDER "rqsize_default", DEFAULT_REQUESTS, RSOCKET_REQUESTS_MIN, RSOCKET_REQUESTS_MAX);
     defaults.inline_bytes = bounded(FOLDER "inline_default", DEFAULT_INLINE, 0, endpoint_inline_limit());
-    defaults.mappings =
-        rsocket_round_mappings(bounded(FOLDER "iomap_size", 0, 0, RSOCKET_MAPPINGS_MAX));
+    defaults.mappings = rsocket_round_mappings(bounded(FOLDER "iomap_size", 0, 0, RSOCKET_MAPPINGS_MAX));
     defaults.polling = bounded(FOLDER "polling_time", DEFAULT_POLLING_US, 0, 1000000) * NS_PER_US;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a stream is made of: an RC QP with one CQ and its channel, the rings and the table in one piece of memory;
- * and what completions mean. */
+/* What a stream is made of: an RC QP with one CQ and its channel, the rings and the table in one piece of
+ * memory; and what completions mean. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -81,8 +81,8 @@ static int open_queues(struct rsocket *rsocket)
     endpoint->channel = ibv_create_comp_channel(id->verbs);
     if (!endpoint->channel)
         return -errno;
-    endpoint->cq = ibv_create_cq(id->verbs, (int)(options->send_requests + options->receive_requests), rsocket,
-                                 endpoint->channel, 0);
+    endpoint->cq = ibv_create_cq(id->verbs, (int)(options->send_requests + options->receive_requests),
+                                 rsocket, endpoint->channel, 0);
     if (!endpoint->cq)
         return -errno;
     return rdma_create_qp(id, NULL,
@@ -187,15 +187,16 @@ void endpoint_close(struct rsocket *rsocket)
 static int post_write(struct rsocket *rsocket, const struct stream_write *write, struct ibv_sge *pieces,
                       int count)
 {
-    struct ibv_send_wr *bad, request = {
-        .wr_id = write->wr_id,
-        .sg_list = pieces,
-        .num_sge = count,
-        .opcode = write->has_immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
-        .send_flags = (write->signaled ? IBV_SEND_SIGNALED : 0) | (write->inlined ? IBV_SEND_INLINE : 0),
-        .imm_data = htobe32(write->immediate),
-        .wr.rdma = {.remote_addr = write->address, .rkey = write->key},
-    };
+    struct ibv_send_wr *bad,
+        request = {
+            .wr_id = write->wr_id,
+            .sg_list = pieces,
+            .num_sge = count,
+            .opcode = write->has_immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
+            .send_flags = (write->signaled ? IBV_SEND_SIGNALED : 0) | (write->inlined ? IBV_SEND_INLINE : 0),
+            .imm_data = htobe32(write->immediate),
+            .wr.rdma = {.remote_addr = write->address, .rkey = write->key},
+        };
 
     return -ibv_post_send(rsocket->id->qp, &request, &bad);
 }

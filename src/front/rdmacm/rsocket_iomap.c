@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory of one end that the other writes directly: riomap(), riounmap(), riowrite(). Each end has a table that the
- * other fills: who maps memory writes an entry into the peer's, in front of what it sends next. */
+/* Memory of one end that the other writes directly: riomap(), riounmap(), riowrite(). Each end has a table
+ * that the other fills: who maps memory writes an entry into the peer's, in front of what it sends next. */
 #include <stdlib.h>
 
 #include "front/rdmacm/rsocket.h"
@@ -46,7 +46,8 @@ static int free_slot(const struct rsocket *rsocket)
 
 static int map(struct rsocket *rsocket, void *buffer, size_t length, int protection, int64_t *offset)
 {
-    unsigned access = protection & PROT_WRITE ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_LOCAL_WRITE;
+    unsigned access =
+        protection & PROT_WRITE ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_LOCAL_WRITE;
     struct mapping *mapping;
     int slot = -1, error;
 

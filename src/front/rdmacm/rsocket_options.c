@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Options of rsockets (verbs-contract §11.12, rsocket(7)). Those that mean nothing here are kept, so that a program
- * finds what it has set. */
+/* Options of rsockets (verbs-contract §11.12, rsocket(7)). Those that mean nothing here are kept, so that a
+ * program finds what it has set. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -131,8 +131,9 @@ static int set_reuse_address(struct rsocket *rsocket, const void *value, socklen
     if (error)
         return error;
     /* Later it has no effect, which programs do not want to hear. */
-    return rsocket->phase == PHASE_NEW ? tell_id(rsocket, RDMA_OPTION_ID_REUSEADDR, rsocket->options.reuse_address)
-                                       : 0;
+    return rsocket->phase == PHASE_NEW
+               ? tell_id(rsocket, RDMA_OPTION_ID_REUSEADDR, rsocket->options.reuse_address)
+               : 0;
 }
 
 static int set_one_family(struct rsocket *rsocket, const void *value, socklen_t length)
@@ -341,9 +342,9 @@ static int maxseg(const struct rsocket *rsocket)
 static int get_info(const struct rsocket *rsocket, void *value, socklen_t *length)
 {
     struct tcp_info info = {
-        .tcpi_state = rsocket->phase == PHASE_LISTENING                                     ? TCP_LISTEN
+        .tcpi_state = rsocket->phase == PHASE_LISTENING                                ? TCP_LISTEN
                       : rsocket->phase == PHASE_CONNECTED && rsocket->stream.connected ? TCP_ESTABLISHED
-                                                                                            : TCP_CLOSE,
+                                                                                       : TCP_CLOSE,
         .tcpi_snd_mss = (uint32_t)maxseg(rsocket),
         .tcpi_rcv_mss = (uint32_t)maxseg(rsocket),
         .tcpi_snd_cwnd = rsocket->options.send_requests,

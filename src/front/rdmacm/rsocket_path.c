@@ -43,8 +43,7 @@ static int open_memory(struct path *path, const struct datagram *datagram)
     path->arrivals = calloc(datagram->receive_requests, sizeof(*path->arrivals));
     if (!path->arrivals)
         return -ENOMEM;
-    path->memory =
-        sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &error);
+    path->memory = sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &error);
     if (!path->memory)
         return error;
     path->memory_bytes = bytes;
@@ -215,7 +214,8 @@ void destinations_close(struct rsocket *rsocket)
         forget(datagram, list_entry(datagram->recent.next, struct destination, recent));
 }
 
-/* Where datagrams to an address come from: what the UDP socket is bound to, or what the kernel's routes say. */
+/* Where datagrams to an address come from: what the UDP socket is bound to, or what the kernel's routes say.
+ */
 static int local_of(const struct datagram *datagram, const struct sockaddr_storage *to,
                     struct sockaddr_storage *ret_local)
 {
@@ -235,7 +235,8 @@ static int local_of(const struct datagram *datagram, const struct sockaddr_stora
     return error;
 }
 
-struct destination *destination_find(struct rsocket *rsocket, const struct sockaddr_storage *address, int *ret_error)
+struct destination *destination_find(struct rsocket *rsocket, const struct sockaddr_storage *address,
+                                     int *ret_error)
 {
     struct datagram *datagram = rsocket->datagram;
     struct destination *destination = look_up(datagram, address);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* rpoll() and rselect(), over rsockets and other descriptors. First everything is looked at, for as long as the
- * configured polling time; then the thread sleeps in poll(2): on completion channels, on the other descriptors, and
- * on one of its own, through which other threads tell what they have changed (rsocket_wait.c). */
+/* rpoll() and rselect(), over rsockets and other descriptors. First everything is looked at, for as long as
+ * the configured polling time; then the thread sleeps in poll(2): on completion channels, on the other
+ * descriptors, and on one of its own, through which other threads tell what they have changed
+ * (rsocket_wait.c). */
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>

@@ -140,8 +140,8 @@ void rsocket_window_encode(const struct rsocket_window *window, bool swap,
     memcpy(ret_bytes, &entry, sizeof(entry));
 }
 
-/* The last eight bytes arrive last and together (design: "Copy order"; transport/place.h is the partner), and the
- * length is among them. */
+/* The last eight bytes arrive last and together (design: "Copy order"; transport/place.h is the partner), and
+ * the length is among them. */
 void rsocket_window_load(const void *entry, struct rsocket_window *ret_window)
 {
     const uint64_t *words = entry;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What rsockets say to each other, as bytes (docs/rsockets.md). A stream: private data of the connection, the
- * immediate of each message, and the entries of the two tables that peers write for one another. A datagram: the
- * header in front of it. No I/O here.
+ * immediate of each message, and the entries of the two tables that peers write for one another. A datagram:
+ * the header in front of it. No I/O here.
  */
 #ifndef FRONT_RDMACM_RSOCKET_PROTOCOL_H
 #define FRONT_RDMACM_RSOCKET_PROTOCOL_H
@@ -71,7 +71,7 @@ struct rsocket_mapping {
 struct rsocket_offer {
     bool big_endian; /* how entries of tables are written in its memory */
     uint16_t credits;
-    uint32_t mappings;           /* entries of its table of mappings, which follows that of windows; 0: none */
+    uint32_t mappings; /* entries of its table of mappings, which follows that of windows; 0: none */
     struct rsocket_window table; /* of windows; length counts entries */
     struct rsocket_window first; /* the first window */
 };
@@ -83,11 +83,12 @@ int rsocket_offer_decode(const void *bytes, size_t length, struct rsocket_offer 
 /* How many mappings can be said; rounded down to that. */
 uint32_t rsocket_round_mappings(uint32_t count);
 
-/* Table entries are in the byte order of the machine whose memory they are in. swap: it is not that of this one. */
+/* Table entries are in the byte order of the machine whose memory they are in. swap: it is not that of this
+ * one. */
 void rsocket_window_encode(const struct rsocket_window *window, bool swap,
                            uint8_t ret_bytes[RSOCKET_WINDOW_BYTES]);
-/* An entry in our own memory, which the peer may be writing: it has been written to its end if the length is not
- * 0. */
+/* An entry in our own memory, which the peer may be writing: it has been written to its end if the length is
+ * not 0. */
 void rsocket_window_load(const void *entry, struct rsocket_window *ret_window);
 void rsocket_mapping_encode(const struct rsocket_mapping *mapping, bool swap,
                             uint8_t ret_bytes[RSOCKET_MAPPING_BYTES]);
@@ -103,12 +104,13 @@ void rsocket_mapping_load(const void *entry, struct rsocket_mapping *ret_mapping
 #define RSOCKET_UDP_HEADER_IPV6      28u
 #define RSOCKET_UDP_HEADER_MAX       28u
 
-/* A mapped address of IPv6 is one of IPv4: that is what the other end sees of it. Back again for a socket of IPv6. */
+/* A mapped address of IPv6 is one of IPv4: that is what the other end sees of it. Back again for a socket of
+ * IPv6. */
 bool rsocket_address_is_ipv4(const struct sockaddr *address);
 void rsocket_address_map(struct sockaddr_storage *address, int domain);
 
-/* In front of a datagram between UD QPs: the sender's address. Encoding returns the length, 0 for a family that
- * has none; decoding returns the length, or -EPROTO. */
+/* In front of a datagram between UD QPs: the sender's address. Encoding returns the length, 0 for a family
+ * that has none; decoding returns the length, or -EPROTO. */
 size_t rsocket_datagram_encode(const struct sockaddr *from, uint8_t ret_bytes[RSOCKET_DATAGRAM_HEADER_MAX]);
 int rsocket_datagram_decode(const void *bytes, size_t length, struct sockaddr_storage *ret_from);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The service thread of rsockets. It reads the event channel that all their ids share, so that connections are
- * made, accepted and lost whatever the program is doing; sends keepalives; and answers datagrams that arrive by UDP.
- * It starts with the first rconnect(), rlisten(), keepalive or datagram, has every signal blocked, and sleeps. */
+/* The service thread of rsockets. It reads the event channel that all their ids share, so that connections
+ * are made, accepted and lost whatever the program is doing; sends keepalives; and answers datagrams that
+ * arrive by UDP. It starts with the first rconnect(), rlisten(), keepalive or datagram, has every signal
+ * blocked, and sleeps. */
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

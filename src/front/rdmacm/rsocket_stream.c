@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* A quarter of what there is, of requests or of the ring, may be on its way without anybody being told of its end:
- * who waits for room can rely on a completion to come. */
+/* A quarter of what there is, of requests or of the ring, may be on its way without anybody being told of its
+ * end: who waits for room can rely on a completion to come. */
 #define SIGNAL_EVERY 4u
 
 /* Ids of our own requests: what their completion gives back. */
@@ -215,7 +215,8 @@ void stream_send_credits(struct stream *stream, struct stream_control *ret_contr
 }
 
 /* Keepalive: a write of nothing to nowhere, which the peer's QP answers without anybody's help. */
-void stream_send_control(struct stream *stream, enum rsocket_control control, struct stream_control *ret_control)
+void stream_send_control(struct stream *stream, enum rsocket_control control,
+                         struct stream_control *ret_control)
 {
     begin_control(stream, ret_control);
     ret_control->write.has_immediate = control != RSOCKET_KEEPALIVE;
@@ -301,8 +302,8 @@ void stream_complete(struct stream *stream, uint64_t wr_id)
 
 bool stream_is_idle(const struct stream *stream)
 {
-    return stream->controls_free == STREAM_CONTROLS &&
-           stream->requests_free + stream->unsignaled_requests == stream->options.send_requests - STREAM_CONTROLS;
+    return stream->controls_free == STREAM_CONTROLS && stream->requests_free + stream->unsignaled_requests ==
+                                                           stream->options.send_requests - STREAM_CONTROLS;
 }
 
 void stream_break(struct stream *stream)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One end of a stream between rsockets: what may be sent and where it goes, what has arrived and may be read, what
- * has to be told to the peer (docs/rsockets.md). No I/O, no clock, no memory of its own, no lock: the caller holds
- * that of the rsocket, posts what it is told to post, and says what has completed.
+/* One end of a stream between rsockets: what may be sent and where it goes, what has arrived and may be read,
+ * what has to be told to the peer (docs/rsockets.md). No I/O, no clock, no memory of its own, no lock: the
+ * caller holds that of the rsocket, posts what it is told to post, and says what has completed.
  *
- * Sending. The peer lends windows of its memory, and credits: numbers of messages that it has receives for. Data
- * is written into the window with the length as immediate. Small pieces travel inside the work request, others
- * wait in the send ring until they have been written.
+ * Sending. The peer lends windows of its memory, and credits: numbers of messages that it has receives for.
+ * Data is written into the window with the length as immediate. Small pieces travel inside the work request,
+ * others wait in the send ring until they have been written.
  *
- * Receiving. The receive ring is lent half by half; what has been written into it is in the order of the stream,
- * so all that is known of it is how many bytes there are.
+ * Receiving. The receive ring is lent half by half; what has been written into it is in the order of the
+ * stream, so all that is known of it is how many bytes there are.
  */
 #ifndef FRONT_RDMACM_RSOCKET_STREAM_H
 #define FRONT_RDMACM_RSOCKET_STREAM_H
@@ -54,8 +54,8 @@ struct stream {
 
     /* receiving */
     uint32_t readable_bytes, read_at;
-    uint32_t lent;               /* bytes the peer may still write */
-    uint32_t unlent, unlent_at;  /* bytes that can be lent again */
+    uint32_t lent;                      /* bytes the peer may still write */
+    uint32_t unlent, unlent_at;         /* bytes that can be lent again */
     uint16_t arrived, arrived_reported; /* messages whose receives are posted again; what the peer knows of */
     uint16_t arrived_unposted;
     struct rsocket_window peer_table; /* of windows; length in entries */
@@ -80,7 +80,7 @@ struct stream_write {
     uint32_t key;
     bool has_immediate;
     uint32_t immediate;
-    bool inlined;  /* the bytes are taken from the caller; else from the send ring: */
+    bool inlined; /* the bytes are taken from the caller; else from the send ring: */
     struct {
         uint32_t at, length;
     } pieces[2];
@@ -110,7 +110,8 @@ void stream_send_mapping(struct stream *stream, uint32_t index, struct stream_wr
 bool stream_credits_due(const struct stream *stream);
 void stream_send_credits(struct stream *stream, struct stream_control *ret_control);
 bool stream_can_control(const struct stream *stream);
-void stream_send_control(struct stream *stream, enum rsocket_control control, struct stream_control *ret_control);
+void stream_send_control(struct stream *stream, enum rsocket_control control,
+                         struct stream_control *ret_control);
 
 /* --- completions
  * ------------------------------------------------------------------------------------------- */

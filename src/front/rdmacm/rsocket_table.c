@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* From a descriptor to its rsocket: a table in two levels, read without a lock. Whoever found one there locks it
- * and looks whether it still has that number; it stays memory of an rsocket for ever. */
+/* From a descriptor to its rsocket: a table in two levels, read without a lock. Whoever found one there locks
+ * it and looks whether it still has that number; it stays memory of an rsocket for ever. */
 #include <stdlib.h>
 
 #include "base/sys.h"
@@ -151,9 +151,11 @@ static void clear(struct rsocket *rsocket)
 {
     _Static_assert(offsetof(struct rsocket, lock) == 0, "what is cleared comes behind the lock");
 
-    memset((char *)rsocket + sizeof(rsocket->lock), 0, offsetof(struct rsocket, generation) - sizeof(rsocket->lock));
+    memset((char *)rsocket + sizeof(rsocket->lock), 0,
+           offsetof(struct rsocket, generation) - sizeof(rsocket->lock));
     __atomic_store_n(&rsocket->generation, own_generation, __ATOMIC_RELAXED);
-    memset((char *)rsocket + offsetof(struct rsocket, node), 0, sizeof(*rsocket) - offsetof(struct rsocket, node));
+    memset((char *)rsocket + offsetof(struct rsocket, node), 0,
+           sizeof(*rsocket) - offsetof(struct rsocket, node));
     rsocket->fd = -1;
     list_init(&rsocket->node);
     list_init(&rsocket->sleepers);

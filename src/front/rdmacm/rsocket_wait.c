@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How calls wait. Whoever waits for the peer polls the CQ for a while and then sleeps. One thread of an rsocket at
- * a time sleeps in its completion channel, leading; the others sleep on `changes` and are told what the leader, or
- * anybody else, has found. A thread in rpoll() sleeps in poll(2) on many descriptors: it watches the completion
- * channel itself, and is woken through a descriptor of its own if somebody else has read the event.
+/* How calls wait. Whoever waits for the peer polls the CQ for a while and then sleeps. One thread of an
+ * rsocket at a time sleeps in its completion channel, leading; the others sleep on `changes` and are told
+ * what the leader, or anybody else, has found. A thread in rpoll() sleeps in poll(2) on many descriptors: it
+ * watches the completion channel itself, and is woken through a descriptor of its own if somebody else has
+ * read the event.
  *
  * The channel is read with read(2), so that SA_RESTART decides about signals, as with sockets. */
-#include <linux/futex.h>
 #include <limits.h>
+#include <linux/futex.h>
 
 #include "base/sys.h"
 #include "front/rdmacm/rsocket.h"
@@ -66,8 +67,8 @@ int rsocket_take_turn(struct rsocket *rsocket, bool *turn, const struct rsocket_
     int error = 0;
 
     while (*turn && !error)
-        error = patience->nonblocking ? -EAGAIN
-                                      : rsocket_sleep(rsocket, rsocket->changes, patience->deadline);
+        error =
+            patience->nonblocking ? -EAGAIN : rsocket_sleep(rsocket, rsocket->changes, patience->deadline);
     if (!error)
         *turn = true;
     return error;
