@@ -11,12 +11,12 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/user.h"
 #include "local/start.h"
 
 /* Where process_vm_readv() (a system call, page table walks, one copy) and the ring (two copies, on two
  * processors) take equally long between two cores: the ring is 10 % faster at 8 KiB, 6 % slower at 32 KiB. */
 #define REFERENCE_FROM_DEFAULT 16384u
-#define OVERFLOW_UID           65534u
 /* Pieces per system call; the kernel takes up to 1024. */
 #define PIECES 64
 
@@ -48,19 +48,9 @@ static bool read_file(const char *path, char *text, size_t size)
     return length > 0;
 }
 
-/* Whether every user has a number here: then 65534 is a user like others. */
-static bool all_users_mapped(void)
-{
-    char map[128];
-    unsigned long inside, outside, count;
-
-    return read_file("/proc/self/uid_map", map, sizeof(map)) &&
-           sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 && count == UINT32_MAX;
-}
-
 bool reference_same_user(uid_t uid)
 {
-    return uid == geteuid() && (uid != OVERFLOW_UID || all_users_mapped());
+    return uid == geteuid() && user_is_known(uid);
 }
 
 void reference_permit(void)

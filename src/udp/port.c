@@ -24,6 +24,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/user.h"
 #include "udp/internal.h"
 #include "udp/letter.h"
 
@@ -34,7 +35,6 @@
 /* Somebody of ours has it and does not answer: stopped, or without a processor. */
 #define MEMBER_PATIENCE (20 * NS_PER_S)
 #define OFF_FOR         (2 * NS_PER_S)
-#define OVERFLOW_UID    65534u
 
 struct own_block {
     uint32_t block;
@@ -114,7 +114,7 @@ static bool is_member(void)
 
 bool port_is_own_user(const struct ucred *peer)
 {
-    return peer->uid == geteuid() && peer->uid != OVERFLOW_UID;
+    return peer->uid == geteuid() && user_is_known(peer->uid);
 }
 
 /* --- our blocks ---------------------------------------------------------------------------------- */
@@ -260,7 +260,7 @@ static bool owns_the_port(const struct ucred *peer)
 {
     uid_t owner;
 
-    if (socket_port_owner(&owner) == 0 && owner == peer->uid && owner != OVERFLOW_UID)
+    if (socket_port_owner(&owner) == 0 && owner == peer->uid && user_is_known(owner))
         return true;
     log_warn("process %d (uid %u) claims to have UDP port 4791 and has it not", (int)peer->pid,
              (unsigned)peer->uid);
