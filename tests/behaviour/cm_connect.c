@@ -314,7 +314,7 @@ static void options_of_the_id_reach_the_qp(void **state)
 
 static void a_rejection_carries_its_data(void **state)
 {
-    uint8_t why[REJECT_ROOM];
+    uint8_t why[REJECT_ROOM + 1];
     struct cm_end near, far;
     struct cm_seen seen;
 
