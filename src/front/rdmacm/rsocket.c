@@ -374,7 +374,7 @@ static int flush(struct rsocket *rsocket, struct rsocket_patience *patience)
 {
     int error = 0;
 
-    while (!stream_is_idle(&rsocket->stream) && !rsocket->error && !error) {
+    while (!stream_is_idle(&rsocket->stream) && !rsocket->stream.broken && !error) {
         error = rsocket_wait(rsocket, patience);
         if (error == -EINTR)
             error = 0;
@@ -389,6 +389,7 @@ static int say_goodbye(struct rsocket *rsocket, int how, ns_t linger)
     enum rsocket_control control;
     int error;
 
+    rsocket_progress(rsocket, true); /* the peer may have said it first */
     if (!stream_shutdown(&rsocket->stream, how, &control))
         return 0;
     rsocket_changed(rsocket); /* whoever is sending leaves */

@@ -122,6 +122,14 @@ static int send_request(struct rsocket *rsocket)
     return result_of(rdma_connect(rsocket->id, &param));
 }
 
+/* The whole receive ring is lent at once: the program may be busy with something else for long. */
+static void be_connected(struct rsocket *rsocket)
+{
+    rsocket->phase = PHASE_CONNECTED;
+    endpoint_send_credits(rsocket);
+    rsocket_changed(rsocket);
+}
+
 static int take_reply(struct rsocket *rsocket, const struct rdma_conn_param *param)
 {
     struct rsocket_offer offer;
@@ -133,8 +141,7 @@ static int take_reply(struct rsocket *rsocket, const struct rdma_conn_param *par
     }
     learn_addresses(rsocket);
     stream_connect(&rsocket->stream, &offer);
-    rsocket->phase = PHASE_CONNECTED;
-    rsocket_changed(rsocket);
+    be_connected(rsocket);
     return 0;
 }
 
@@ -352,8 +359,10 @@ static void make_ready(struct rsocket *child)
 {
     struct rsocket *listener;
 
-    child->phase = PHASE_CONNECTED;
+    lock_acquire(&child->lock);
     child->told_connected = true;
+    be_connected(child);
+    lock_release(&child->lock);
     lock_acquire(&children_lock);
     child->child_state = CHILD_READY;
     listener = child->listener;

@@ -309,6 +309,7 @@ bool stream_is_idle(const struct stream *stream)
 void stream_break(struct stream *stream)
 {
     stream->connected = stream->readable = stream->writable = false;
+    stream->broken = true;
 }
 
 /* --- reading

@@ -43,6 +43,7 @@ struct stream {
     bool connected; /* control messages can be sent */
     bool readable;  /* the peer may still send; nobody has shut that */
     bool writable;
+    bool broken; /* the peer has said goodbye, or is gone: nothing that is sent arrives */
 
     /* sending */
     uint16_t sent, granted;
