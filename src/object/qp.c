@@ -429,9 +429,13 @@ int qp_destroy(struct qp *qp)
     qp_ports->kick(qp, &kick);
     rundown_exit();
 
-    log_debug("QP 0x%06x: %u sent, %u received, went back %u times, %u RNR NAKs, %u requests dropped", qpn,
-              qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
-              qp->record->sender.rnr_naks, qp->record->responder.drops);
+    log_debug(
+        "QP 0x%06x: %u sent, %u received, went back %u times (%u sequence NAKs, %u RNR NAKs, %u probes, "
+        "%u timeouts), window %u, round trip %u us, %u requests dropped, %u repeated",
+        qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
+        qp->record->sender.sequence_naks, qp->record->sender.rnr_naks, qp->record->sender.probes_sent,
+        qp->record->sender.expirations, qp->record->sender.window, qp->record->sender.rtt / 1000,
+        qp->record->responder.drops, qp->record->responder.duplicates);
     qp_ports->forget(qp);
     lending_forget(qp);
     cq_purge_qp(qp->send_cq, qpn);

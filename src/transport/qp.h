@@ -63,10 +63,12 @@ struct sender {
     uint8_t recovering;                              /* unacked_psn has not reached recovery_psn yet */
     uint8_t probing; /* so many packets ask how things stand, others wait for the answer; 0: as many as may */
     uint8_t limited; /* lsn is known */
-    uint8_t rtt_runs; /* a round trip is being measured: rtt_psn was sent at rtt_at and not repeated */
+    uint8_t rtt_runs;   /* a round trip is being measured: rtt_psn was sent at rtt_at and not repeated */
+    uint8_t probe_runs; /* the last that was transmitted is a probe */
     psn_t rtt_psn;
     uint32_t rtt, rtt_deviation; /* ns, smoothed; rtt 0: none was measured */
     psn_t repeated_psn;          /* where it went back to, at repeated_at */
+    psn_t probe_psn;             /* of the packet that a probe repeated */
     ns_t rtt_at, repeated_at;
     ns_t timer_delay,
         timeout_left; /* of the ACK timer: when it fires next, and what is left of the timeout */

@@ -10,8 +10,9 @@
  *
  * T is made for long paths and counts in tens of milliseconds, and what is lost at the end of a burst is
  * missed by nobody. So a QP whose peer has answered before probes: after a few round trips without a word it
- * repeats one packet, which does not count as a retry, and goes on according to the answer. To the responder
- * that is a duplicate as any other.
+ * repeats one packet, which does not count as a retry. To the responder that is a duplicate as any other. If
+ * more than that packet comes to be acknowledged, nothing was lost, and the peer was only late: nothing else
+ * is repeated.
  *
  * On a link that loses nothing the timer runs only after somebody said that packets went nowhere: a peer that
  * is merely slow is never suspected. */
@@ -70,6 +71,11 @@ static void measured(struct transport_qp *qp)
     sender->rtt = sender->rtt - sender->rtt / 8 + rtt / 8;
 }
 
+static ns_t longest_round_trip(const struct sender *sender)
+{
+    return sender->rtt + 4ull * sender->rtt_deviation;
+}
+
 /* --- timer ---------------------------------------------------------------------------------------- */
 
 /* Those that failed together shall not try again together: up to a quarter more. */
@@ -92,7 +98,7 @@ static ns_t probe_delay(const struct sender *sender)
 {
     if (!sender->rtt || sender->timeouts || sender->probes == PROBES_MOST)
         return NS_NEVER;
-    return max_of(sender->rtt + 4ull * sender->rtt_deviation, PROBE_LEAST) << sender->probes;
+    return max_of(longest_round_trip(sender), PROBE_LEAST) << sender->probes;
 }
 
 /* Code 0: no timer, for ever (the timer is "armed" all the same: nothing else is to arm one). */
@@ -131,6 +137,74 @@ static bool has_outstanding(const struct sender *sender)
     return sender->completed != sender->begun;
 }
 
+/* Transmission goes on where it had been before it went back. */
+static void go_forward(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    for (; sender->next != sender->begun; sender->next++, sender->next_offset = 0) {
+        const struct send_wqe *wqe = send_wqe_at(qp, sender->next);
+        uint32_t sent = psn_distance(wqe->first_psn, sender->sent_psn);
+
+        if (wqe->verdict != VERDICT_OK)
+            return;
+        if (wqe->packets && sent < wqe->packets) {
+            sender->next_offset = sent;
+            return;
+        }
+    }
+}
+
+static void probe_answered(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    bool other = psn_diff(sender->unacked_psn, psn_add(sender->probe_psn, 1)) > 0;
+    /* Then it is the answer to what was sent before. One packet's acknowledgement, or a READ's answer, says
+     * nothing of what is behind it, but that of the probe comes soon. */
+    bool late = qp->ports->now(qp) - sender->repeated_at > longest_round_trip(sender);
+
+    sender->probe_runs = false;
+    /* Who is late now and then is probed for too soon if nobody learns of it; but where packets got lost, the
+     * time until the probe is no round trip. */
+    if (!late)
+        sender->rtt_runs = false;
+    if (other || late)
+        go_forward(qp);
+    else if (!psn_equal(sender->unacked_psn, sender->sent_psn))
+        window_lost(qp);
+}
+
+/* The ACK timer begins anew, or nothing is left for it. */
+static void restart_ack_timer(struct transport_qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (has_outstanding(sender)) {
+        start_ack_timer(qp);
+        return;
+    }
+    set_timer(qp, SENDER_TIMER_NONE, NS_NEVER);
+    if (sender->waiting == SENDER_WAITS_FOR_RETRY)
+        sender->waiting = SENDER_RUNS;
+}
+
+static void progressed_on_lossy_link(struct transport_qp *qp, uint32_t psns)
+{
+    struct sender *sender = &qp->record->sender;
+    bool was_silent = sender->timeouts || sender->probes || !sender->rtt;
+
+    window_acknowledged(qp, psns);
+    if (unlikely(sender->probe_runs))
+        probe_answered(qp);
+    measured(qp);
+    sender->timeouts = sender->probes = 0;
+    sender->timer_moved = true;
+    /* If it was set to more than a few round trips; or not at all, since the link was too full for what would
+     * have set it. */
+    if ((was_silent || sender->waiting == SENDER_WAITS_FOR_RETRY) && sender->timer_armed != SENDER_TIMER_RNR)
+        restart_ack_timer(qp);
+}
+
 void sender_progressed(struct transport_qp *qp, uint32_t psns)
 {
     struct sender *sender = &qp->record->sender;
@@ -139,22 +213,11 @@ void sender_progressed(struct transport_qp *qp, uint32_t psns)
     sender->rnr_retries_left = qp->record->attributes.rnr_retry;
     sender->read_gap_seen = false;
     if (unlikely(!qp->link.reliable)) {
-        window_acknowledged(qp, psns);
-        measured(qp);
-        sender->timeouts = sender->probes = 0;
-        sender->timer_moved = true;
-        if (sender->waiting != SENDER_WAITS_FOR_RETRY)
-            return;
+        if (qp->record->type == IBV_QPT_RC)
+            progressed_on_lossy_link(qp, psns);
+    } else if (unlikely(sender->timer_armed == SENDER_TIMER_ACK)) {
+        restart_ack_timer(qp);
     }
-    if (likely(sender->timer_armed != SENDER_TIMER_ACK))
-        return;
-    if (has_outstanding(sender)) {
-        start_ack_timer(qp);
-        return;
-    }
-    set_timer(qp, SENDER_TIMER_NONE, NS_NEVER);
-    if (sender->waiting == SENDER_WAITS_FOR_RETRY)
-        sender->waiting = SENDER_RUNS;
 }
 
 void sender_go_back(struct transport_qp *qp)
@@ -166,7 +229,7 @@ void sender_go_back(struct transport_qp *qp)
     if (has_outstanding(sender))
         sender->next_offset = psn_distance(send_wqe_at(qp, sender->next)->first_psn, sender->unacked_psn);
     sender->retransmissions++;
-    sender->rtt_runs = false;
+    sender->rtt_runs = sender->probe_runs = false;
     sender->waiting = SENDER_RUNS;
     if (unlikely(!qp->link.reliable)) {
         sender->repeated_psn = sender->unacked_psn;
@@ -227,11 +290,14 @@ void sender_retry(struct transport_qp *qp)
 static void probe(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
+    bool rtt_runs = sender->rtt_runs;
 
     sender->probes++;
     sender->probes_sent++;
-    window_lost(qp);
     sender_go_back(qp);
+    sender->rtt_runs = rtt_runs;
+    sender->probe_runs = true;
+    sender->probe_psn = sender->unacked_psn;
     sender->probing = 1;
     sender_run(qp);
 }

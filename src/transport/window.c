@@ -44,7 +44,7 @@ void window_start(struct transport_qp *qp)
     sender->window_threshold = most(qp);
     sender->window_acked = 0;
     sender->questions = 0;
-    sender->recovering = sender->limited = false;
+    sender->recovering = sender->limited = sender->probe_runs = false;
     sender->probing = 0;
     sender->ssn = psn_make(0);
 }
@@ -53,9 +53,12 @@ void window_acknowledged(struct transport_qp *qp, uint32_t psns)
 {
     struct sender *sender = &qp->record->sender;
 
-    sender->probing = 0;
     if (sender->recovering && psn_diff(sender->unacked_psn, sender->recovery_psn) >= 0)
         sender->recovering = false;
+    if (sender->probing) {
+        sender->probing = 0;
+        return;
+    }
     /* A window that was not used up says nothing about what the path can take. */
     if (sender->waiting != SENDER_WAITS_FOR_WINDOW && sender->waiting != SENDER_WAITS_FOR_READ_DEPTH)
         return;

@@ -152,7 +152,7 @@ static void losses_by_chance(void **state)
 
     link.loss_percent = 1;
     expect_of_all(&link, IBV_WR_RDMA_WRITE, 50, 30);
-    expect_of_all(&link, IBV_WR_RDMA_READ, 30, 30);
+    expect_of_all(&link, IBV_WR_RDMA_READ, 20, 30);
     link.loss_percent = 5;
     expect_of_all(&link, IBV_WR_RDMA_WRITE, 5, 0);
     expect_of_all(&link, IBV_WR_RDMA_READ, 1, 0);

@@ -241,7 +241,7 @@ static void timer_is_not_set_back_by_acknowledgements(struct sim *sim)
         sim_run_for(sim, 3 * sim->link.delay);
     }
     assert_int_equal(stage.a->sent_count, 1000);
-    assert_in_range(stage.a->timer_changes, 1, 1 + sim->now / timing_ack_timeout(14));
+    assert_in_range(stage.a->timer_changes, 1, 2 + 2 * sim->now / (2 * NS_PER_MS));
     sim_run(sim);
     assert_false(stage.a->timer_runs);
 }
@@ -299,6 +299,56 @@ static void what_nobody_misses_is_probed_for(struct sim *sim)
     assert_sent(stage.a, 3, 2, VERDICT_RETRY_EXCEEDED);
     assert_int_equal(stage.a->record.sender.probes_sent, 5);
     assert_in_range(stage.a->failed_at - begun, 2 * timing_ack_timeout(14), 13 * timing_ack_timeout(14) / 4);
+}
+
+/* However long T is, and whatever the timer was set to before. */
+static void probes_come_soon(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 8);
+    const struct sender *sender = &stage.a->record.sender;
+    const ns_t soon = 20 * NS_PER_MS;
+
+    stage.a->record.attributes.timeout = 20; /* 4 s */
+    sim->loses = lose;
+    for (unsigned i = 0; i < 50; i++) {
+        unsigned expirations = sender->expirations;
+
+        lost_psn = sender->next_psn;
+        /* Not the first one, for nobody knows yet whether there is a peer; now and then all probes, too. */
+        lost_times = i == 0 ? 0 : i % 10 == 9 ? 3 : 1;
+        sim_post_send(stage.a, &stage.wr);
+        sim_run_for(sim, i % 10 == 9 ? 20 * NS_PER_S : soon);
+        assert_int_equal(stage.a->sent_count, i + 1);
+        assert_int_equal(sender->expirations - expirations, i % 10 == 9);
+        /* The time until the probe is no round trip. */
+        assert_in_range(sender->rtt, 0, 4 * sim->link.delay);
+    }
+}
+
+/* A peer that is late now and then, because it waits for a processor: it is probed for, but nothing else is
+ * repeated, nothing is sent more slowly, and it is learned. */
+static void late_peer_gets_no_repetitions(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 12000);
+    unsigned probes;
+
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    sim->link.delay = 4 * NS_PER_MS;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    probes = stage.a->record.sender.probes_sent;
+    assert_in_range(probes, 1, 2);
+    assert_int_equal(stage.b->record.responder.duplicates, probes);
+    assert_int_equal(stage.a->record.sender.window, 16);
+    assert_false(stage.a->record.sender.recovering);
+    for (unsigned i = 0; i < 20; i++) {
+        sim_post_send(stage.a, &stage.wr);
+        sim_run(sim);
+    }
+    assert_in_range(stage.a->record.sender.probes_sent, probes, probes + 4);
+    assert_int_equal(stage.b->record.responder.duplicates, stage.a->record.sender.probes_sent);
+    assert_int_equal(stage.a->sent_count, 22);
 }
 
 /* --- window --------------------------------------------------------------------------------------- */
@@ -699,6 +749,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(timer_is_not_set_back_by_acknowledgements, ON_WIRE),
     SCENARIO_ON(timer_expires_between_one_and_two_timeouts, ON_WIRE),
     SCENARIO_ON(what_nobody_misses_is_probed_for, ON_WIRE),
+    SCENARIO_ON(probes_come_soon, ON_WIRE),
+    SCENARIO_ON(late_peer_gets_no_repetitions, ON_WIRE),
     SCENARIO_ON(window_opens_while_nothing_is_lost, ON_WIRE),
     SCENARIO_ON(window_is_halved_once_per_loss, ON_WIRE),
     SCENARIO_ON(silence_closes_the_window, ON_WIRE),
