@@ -41,9 +41,12 @@ bool progress_accepts(const struct qp *qp, const struct packet *packet, bool req
         if (!request)
             return false;
         break;
+    case IBV_QPS_ERR:
+        if (!request || !responder_has_last_words(&qp->transport))
+            return false;
+        break;
     case IBV_QPS_RESET:
     case IBV_QPS_INIT:
-    case IBV_QPS_ERR:
     case IBV_QPS_UNKNOWN:
         return false;
     }

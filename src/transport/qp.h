@@ -126,7 +126,8 @@ struct responder {
     uint32_t resource_head, resource_tail, resource_next; /* oldest kept, end, next to answer; free-running */
     uint8_t owed_syndrome; /* NAK or RNR that is due instead of an acknowledgement, 0 if none */
     uint8_t fails;         /* after that NAK the QP is in error */
-    uint8_t reserved[2];
+    uint8_t last_words;    /* that NAK, when it was sent */
+    uint8_t reserved;
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
 };
@@ -350,6 +351,14 @@ static inline bool responder_owes(const struct transport_qp *qp)
 
     return responder->ack_owed || responder->owed_syndrome ||
            responder->resource_next != responder->resource_tail;
+}
+
+/* The QP is in error because of a request, and the link may have lost the NAK that said so: it is said again
+ * when a request comes, because nobody else can tell the requester what became of it. Everything else that
+ * comes is dropped (verbs-contract §2.1). */
+static inline bool responder_has_last_words(const struct transport_qp *qp)
+{
+    return !qp->link.reliable && qp->record->responder.last_words;
 }
 
 static inline bool responder_owes_only_ack(const struct transport_qp *qp)

@@ -538,6 +538,14 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
     return service == SERVICE_RC || qp_state(qp) != IBV_QPS_ERR;
 }
 
+static bool repeat_last_words(struct transport_qp *qp, uint32_t properties)
+{
+    if (!responder_has_last_words(qp) || !(properties & OPCODE_REQUEST))
+        return false;
+    qp->record->responder.owed_syndrome = qp->record->responder.last_words;
+    return true;
+}
+
 static bool receive(struct transport_qp *qp, const struct packet *packet)
 {
     uint32_t properties = opcode_table[packet->opcode].properties;
@@ -548,9 +556,10 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
     case IBV_QPS_SQD:
     case IBV_QPS_SQE:
         break;
+    case IBV_QPS_ERR:
+        return repeat_last_words(qp, properties);
     case IBV_QPS_RESET:
     case IBV_QPS_INIT:
-    case IBV_QPS_ERR:
     case IBV_QPS_UNKNOWN:
         return false;
     }

@@ -386,6 +386,8 @@ static int send_nak(struct transport_qp *qp)
     error = send_answer(qp, &packet, NULL);
     if (error)
         return error;
+    if (responder->fails)
+        responder->last_words = responder->owed_syndrome;
     responder->owed_syndrome = 0;
     responder->ack_owed = false; /* it acknowledges all before */
     responder->acks_owed = 0;

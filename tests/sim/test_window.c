@@ -558,6 +558,58 @@ static void parts_are_repeated_in_pieces(struct sim *sim)
     }
 }
 
+/* The NAK that ended the peer gets lost, twice: the work request ends with what it says all the same. */
+static bool lose_nak(struct sim *sim, const struct packet *packet)
+{
+    if (packet->opcode != OP_ACKNOWLEDGE || packet->syndrome != (SYNDROME_NAK << 5 | NAK_REMOTE_ACCESS) ||
+        !lost_times)
+        return false;
+    lost_times--;
+    return true;
+}
+
+static void last_words_are_repeated(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_SEND, 5000);
+    struct sim_wr bad = stage.wr;
+
+    sim->loses = lose_nak;
+    lost_times = 2;
+    bad.opcode = IBV_WR_RDMA_WRITE;
+    bad.rkey ^= 1;
+    sim_post_recv(stage.b, 7, &SGE(stage.far, 0, SIZE), 1);
+    sim_post_send(stage.a, &stage.wr);
+    sim_queue_send(stage.a, &bad);
+    sim_kick(stage.a);
+    sim_run(sim);
+    assert_int_equal(lost_times, 0);
+    assert_sent(stage.a, 0, 2, VERDICT_OK);
+    assert_sent(stage.a, 1, 2, VERDICT_REMOTE_ACCESS);
+    assert_int_equal(stage.b->access_errors, 1);
+    assert_int_equal(stage.b->responder_failures, 1);
+}
+
+/* Only of a QP that failed so: others are silent (peer_in_error in test_retry.c). */
+static void no_last_words_after_reset(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 5000);
+    struct sim_qp *c = sim_qp(&sim->node[0], IBV_QPT_RC);
+
+    stage.wr.rkey ^= 1;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_REMOTE_ACCESS);
+    responder_reset(&stage.b->transport);
+    sim_to_error(stage.b);
+    sim_to_rtr(c, stage.b, 0);
+    sim_to_rts(c, stage.b->record.responder.expected_psn.value);
+    c->record.attributes.dest_qpn = stage.b->record.qpn;
+    stage.wr.rkey ^= 1;
+    sim_post_send(c, &stage.wr);
+    sim_run(sim);
+    assert_sent(c, 0, 2, VERDICT_RETRY_EXCEEDED);
+}
+
 /* --- receivers ------------------------------------------------------------------------------------ */
 
 static void count_sends(struct sim *sim, struct packet *packet)
@@ -758,6 +810,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(small_windows_do_not_stall, ON_WIRE),
     SCENARIO_ON(reads_are_asked_for_in_parts, ON_WIRE),
     SCENARIO_ON(parts_are_repeated_in_pieces, ON_WIRE),
+    SCENARIO_ON(last_words_are_repeated, ON_WIRE),
+    SCENARIO_ON(no_last_words_after_reset, ON_WIRE),
     SCENARIO_ON(one_packet_asks_whether_the_receiver_is_ready, ON_WIRE),
     SCENARIO_ON(credits_limit_messages, ON_WIRE),
     SCENARIO_ON(some_credits_are_used_up, ON_WIRE),
