@@ -39,7 +39,8 @@
 struct udp_room {
     const struct udp_ops *ops;
     struct udp_options options;
-    bool plain; /* SOFTHCA_UDP=plain: one packet per datagram, both ways */
+    bool plain;    /* SOFTHCA_UDP=plain: one packet per datagram, both ways */
+    unsigned loss; /* SOFTHCA_UDP_LOSS: so many of a hundred packets are thrown away when they have come */
 };
 extern struct udp_room udp_room;
 

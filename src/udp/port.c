@@ -552,11 +552,27 @@ int udp_serve(uint32_t block, int proof)
     }
 }
 
+/* For tests: how the transport gets on without them. */
+static unsigned percent_to_lose(void)
+{
+    const char *text = secure_getenv("SOFTHCA_UDP_LOSS");
+    char *end;
+    unsigned long percent;
+
+    if (!text)
+        return 0;
+    percent = strtoul(text, &end, 10);
+    if (end != text && !*end && percent <= 100)
+        return (unsigned)percent;
+    log_warn("SOFTHCA_UDP_LOSS=%s is no percentage: nothing is lost", text);
+    return 0;
+}
+
 void udp_start(const struct udp_ops *ops, const struct udp_options *options)
 {
     const char *mode = secure_getenv("SOFTHCA_UDP");
 
-    udp_room = (struct udp_room){.ops = ops, .options = *options};
+    udp_room = (struct udp_room){.ops = ops, .options = *options, .loss = percent_to_lose()};
     if (!mode || strcmp(mode, "auto") == 0)
         return;
     if (strcmp(mode, "plain") == 0)

@@ -73,6 +73,17 @@ static bool check_icrc(struct icrc_path *path, bool is_ipv4, uint16_t *expected,
     return true;
 }
 
+/* Under the receive lock. */
+static bool is_to_be_lost(void)
+{
+    static uint64_t state = 0x9e3779b97f4a7c15;
+
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (state >> 32) % 100 < udp_room.loss;
+}
+
 static void take_packet(const struct datagram *datagram, const uint8_t *bytes, uint32_t length)
 {
     const struct udp_arrival arrival = {
@@ -82,6 +93,8 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     };
     struct packet packet;
 
+    if (unlikely(udp_room.loss) && is_to_be_lost())
+        return;
     if (unlikely(bytes[0] == OPCODE_CNP)) {
         udp_count(&udp_counters.notified, 1);
         return;
