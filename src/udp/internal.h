@@ -172,6 +172,8 @@ void seek_after_fork_in_child(void);
 /* --- port.c -------------------------------------------------------------------------------------- */
 
 struct letter;
+/* Somebody listens whom we have called. */
+void port_called(const struct ucred *peer);
 /* An answer. Descriptors as in the letter: who keeps one sets it to -1. true: the connection is kept, under
  * another source. */
 bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *fds, unsigned fd_count,

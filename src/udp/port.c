@@ -297,6 +297,15 @@ static void become_member(void)
     port_wake();
 }
 
+/* Whoever can have the port and listens has it, however long the answer takes. */
+void port_called(const struct ucred *peer)
+{
+    uid_t owner;
+
+    if (!found_member)
+        found_member = port_is_own_user(peer) || (socket_port_owner(&owner) == 0 && owner == peer->uid);
+}
+
 bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *fds, unsigned fd_count,
                    struct event_source *connection)
 {

@@ -91,6 +91,7 @@ static bool say_hello(struct call *call)
 
     if (mailbox < 0 || getsockopt(call->source.fd, SOL_SOCKET, SO_PEERCRED, &call->peer, &length) < 0)
         return false;
+    port_called(&call->peer);
     /* It is going to put there what it reads for us. */
     return letter_send(call->source.fd, &letter, &mailbox, 1) == 0 && event_add(&call->source, EPOLLIN) == 0;
 }

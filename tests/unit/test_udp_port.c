@@ -41,7 +41,7 @@ static void wait_for(unsigned word, unsigned value)
 {
     for (unsigned i = 0; atomic_load(&board->word[word]) < value; i++) {
         usleep(1000);
-        if (i > 60 * 1000)
+        if (i > 200 * 1000)
             fail_msg("%u of %u have come to step %u", atomic_load(&board->word[word]), value, word);
     }
 }
@@ -77,7 +77,7 @@ static void talk(unsigned number, uint32_t sides, unsigned word)
             if (sides >> to & 1)
                 send_to(number, to);
         }
-        for (unsigned i = 0; i < 200; i++)
+        for (unsigned i = 0; i < 10; i++)
             take_turn();
         if (!told && (atomic_load(&heard) & sides) == sides) {
             atomic_fetch_add(&board->word[word], 1);
@@ -170,7 +170,7 @@ static void shares_a_lot(unsigned number)
             send_pattern(&path, crowded_block(to) * UDP_BLOCK_QPNS + 9, number, 1000, to);
             udp_flush(udp_lane(crowded_block(to) * UDP_BLOCK_QPNS + 9));
         }
-        for (unsigned i = 0; i < 100; i++)
+        for (unsigned i = 0; i < 10; i++)
             take_turn();
         if (arrived < 100 && atomic_load(&inbox->count) >= 100) {
             arrived = 100;
@@ -245,6 +245,38 @@ static void test_users_share_the_port_whoever_dies(void **state)
     atomic_store(&board->word[AGAIN], 2);
     for (unsigned i = 3; i < 6; i++)
         side_finish(pids[i]);
+}
+
+/* --- somebody slow ---------------------------------------------------------------------------------- */
+
+static void is_stopped(unsigned number)
+{
+    open_own(number);
+    reach(READY, 1);
+    UNTIL(atomic_load(&board->word[DONE]) == 1);
+}
+
+static void is_patient(unsigned number)
+{
+    open_own(number);
+    CHECK(udp_state() == UDP_OPEN);
+    reach(DONE, 1);
+}
+
+/* Longer than a port may be somebody's who does not answer to its name: this one does, only not yet. */
+static void test_a_member_may_be_slow_to_answer(void **state)
+{
+    pid_t stopped, patient;
+
+    board_clear();
+    stopped = side_start(is_stopped, 0);
+    wait_for(READY, 1);
+    kill(stopped, SIGSTOP);
+    patient = side_start(is_patient, 1);
+    usleep(2500 * 1000);
+    kill(stopped, SIGCONT);
+    side_finish(patient);
+    side_finish(stopped);
 }
 
 /* --- somebody else's port -------------------------------------------------------------------------- */
@@ -329,7 +361,7 @@ static void send_group(unsigned word, uint32_t value)
     while (atomic_load(&board->word[word]) < value) {
         send_pattern(&path, 0xffffff, 1, 100, 5);
         udp_flush(udp_lane(0xffffff));
-        for (unsigned i = 0; i < 100; i++)
+        for (unsigned i = 0; i < 10; i++)
             take_turn();
     }
 }
@@ -383,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_the_death_of_some_is_nothing_to_the_others),
         cmocka_unit_test(test_processes_of_one_lot_hand_on_each_others_packets),
         cmocka_unit_test(test_users_share_the_port_whoever_dies),
+        cmocka_unit_test(test_a_member_may_be_slow_to_answer),
         cmocka_unit_test(test_a_taken_port_is_said_to_be_taken),
         cmocka_unit_test(test_groups_are_heard_by_those_who_joined),
         cmocka_unit_test(test_groups_are_heard_by_guests_too),
