@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 enum { PATIENCE_SECONDS = 60 };
+/* Then who waits sleeps between two looks: among many that only yield nobody gets on who has something to do.
+ */
+enum { TURNS_AWAKE = 1000 };
 
 struct side sides[1 + FARS_MAX];
 
@@ -111,7 +114,10 @@ void patience_wait(struct patience *patience, const char *file, int line)
     if (now_ns() > patience->until)
         complain(file, line, "waited %u s in vain for %s", PATIENCE_SECONDS * slowness(),
                  shared->side[self].waits_for);
-    sched_yield();
+    if (++patience->turns < TURNS_AWAKE)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
 int patience_left_ms(const struct patience *patience)

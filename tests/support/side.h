@@ -96,6 +96,7 @@ void complain(const char *file, int line, const char *format, ...)
  * for. */
 struct patience {
     uint64_t until;
+    unsigned int turns;
 };
 
 struct patience patience_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -12,8 +12,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-/* Nothing takes that long; a side that hangs is ended. */
-#define SIDE_SECONDS 60
+/* Nothing takes that long, wherever others want the processors; a side that hangs is ended. */
+#define SIDE_SECONDS 240
 
 struct board *board;
 struct seen seen;
