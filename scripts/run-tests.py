@@ -307,6 +307,7 @@ def rerun_from_copy(arguments):
                         ignore=lambda folder, names: [n for n in names if folder == TOP and n.startswith("build")
                                                       and n != "build-deps"])
         say(f"== the checkout cannot be read by an ordinary user: running from {tree}")
+        os.environ.setdefault("SOFTHCA_TEST_TOP", TOP)
         return subprocess.run([os.path.join(tree, "scripts", "run-tests.py")] + arguments, cwd=tree,
                               stdin=subprocess.DEVNULL).returncode
     finally:

@@ -147,36 +147,37 @@ def free_port():
             continue
 
 
-def listening(port):
-    """A probe by connect() would be taken for the client."""
+def listening(port, pid='self'):
+    """On the host of that process. A probe by connect() would be taken for the client."""
     want = f':{port:04X}'
-    for name in ('/proc/net/tcp', '/proc/net/tcp6'):
+    for name in (f'/proc/{pid}/net/tcp', f'/proc/{pid}/net/tcp6'):
         try:
             with open(name) as f:
                 for line in f:
                     field = line.split()
                     if field[3] == LISTEN and field[1].endswith(want):
                         return True
-        except FileNotFoundError:
+        except OSError:  # no IPv6 here; or the process has ended
             pass
     return False
 
 
 def run_pair(host, server, client, *, port, limit, users=('a', 'a'), env=None, launch='lib', signals=(None, None),
-             during=None, far=()):
-    """Both ends to their exit; returns their outputs, or raises Failure with both. far: in front of the client."""
+             during=None, near=(), far=(), other=None):
+    """Both ends to their exit; returns their outputs, or raises Failure with both. near, far: in front of server and client.
+    other: the client's host, if it is not the server's."""
     deadline = time.monotonic() + limit
     sides = []
     try:
-        s = Side(host, server, user=users[0], env=env, launch=launch, signals=signals[0])
+        s = Side(host, server, user=users[0], env=env, launch=launch, signals=signals[0], prefix=near)
         sides.append(s)
-        while not listening(port):
+        while not listening(port, s.pid):
             if s.p.poll() is not None:
                 raise Failure(f'server ended before it listened, status {s.p.returncode}')
             if time.monotonic() > deadline:
                 raise Failure(f'server did not listen within {limit} s')
             time.sleep(POLL_S)
-        c = Side(host, client, user=users[1], env=env, launch=launch, signals=signals[1], prefix=far)
+        c = Side(other or host, client, user=users[1], env=env, launch=launch, signals=signals[1], prefix=far)
         sides.append(c)
         if during:
             during(s, c, deadline)

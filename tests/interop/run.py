@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""RDMA programs between this adapter and the kernel's Soft-RoCE, in a guest of QEMU (lab.py). Prints TAP."""
+
+import argparse
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, '..', 'programs')]
+sys.dont_write_bytecode = True
+
+import guest  # noqa: E402
+import judge  # noqa: E402
+import lab  # noqa: E402
+import matrix  # noqa: E402
+import pairs  # noqa: E402
+from matrix import perftest, pingpong  # noqa: E402
+
+SMOKE_LIMIT, LONG_LIMIT = 900, 7200
+
+
+@dataclass(frozen=True)
+class Way:
+    we_serve: bool = False
+    mtu: int = 1024
+    ipv6: bool = False
+    netem: tuple = ()
+
+    @property
+    def name(self):
+        words = ['rxe to us' if self.we_serve else 'us to rxe', f'MTU {self.mtu}', 'IPv6' if self.ipv6 else 'IPv4']
+        return ' '.join([*words, *self.netem])
+
+
+def smoke():
+    """One of each kind; the emulated processor is slow."""
+    def both(mtu, ipv6, cases):
+        return [(Way(we_serve, mtu, ipv6), c) for we_serve in (False, True) for c in cases]
+
+    out = both(1024, False, [pingpong(p, 1024, iters=50, args=('-c',)) for p in matrix.PINGPONGS])
+    out += both(4096, False, [perftest('ib_send_bw', size=65536, iters=20, args=('-e',)),
+                             perftest('ib_write_bw', size=65536, iters=20, qps=2),
+                             perftest('ib_read_bw', size=65536, iters=20), perftest('ib_atomic_bw', iters=20)])
+    return out
+
+
+def plan(suite):
+    return smoke() if suite == 'interop' else []
+
+
+# --- in the guest
+
+def run(hosts, way, case):
+    port = pairs.free_port()
+
+    def one_end(ours):
+        mtu = [] if 'ibv_ud' in case.program else ['-m', str(way.mtu)]
+        gid = ['-g' if case.kind == 'pingpong' else '-x', str(hosts.index(ours, way.ipv6))]
+        return [case.program, '-p', str(port), *case.args, *mtu, *gid, *([] if ours else ['-d', 'rxe0']),
+                *(['-F'] if case.kind == 'perftest' else [])]
+
+    server, client = one_end(way.we_serve), [*one_end(not way.we_serve), hosts.server_address(way.we_serve)]
+    s, c = hosts.run_pair(server, client, we_serve=way.we_serve, port=port, limit=case.limit, env=dict(case.env))
+    try:
+        for text in (s, c):
+            if bad := judge.trouble(text):
+                raise pairs.Failure(bad)
+        if case.kind == 'pingpong':
+            for text in (s, c):
+                judge.pingpong(text, case.sizes[0], case.iters)
+        else:
+            judge.perftest(c, case.sizes, case.iters or None)
+    except pairs.Failure as e:
+        e.add_note('server: ' + ' '.join(server) + '\n' + s)
+        e.add_note('client: ' + ' '.join(client) + '\n' + c)
+        raise
+
+
+def tap(out, number, name, began, failure=None):
+    print(f'{"not ok" if failure else "ok"} {number} - {name.replace("#", " ")}', file=out)
+    print(f'# {time.monotonic() - began:.1f} s', file=out)
+    if failure:
+        for line in [str(failure), *getattr(failure, '__notes__', [])]:
+            for part in line.rstrip().splitlines():
+                print(f'#   {part}', file=out)
+    out.flush()
+
+
+def inside(lib, todo, out):
+    print(f'1..{len(todo)}', file=out, flush=True)
+    failed, netem = 0, ()
+    hosts = guest.Hosts(lib)
+    try:
+        for number, (name, way, case) in enumerate(todo, 1):
+            began = time.monotonic()
+            try:
+                if way.netem != netem:
+                    hosts.disturb(*way.netem)
+                    netem = way.netem
+                run(hosts, way, case)
+                tap(out, number, name, began)
+            except pairs.Failure as e:
+                failed += 1
+                tap(out, number, name, began, failure=e)
+    finally:
+        hosts.close()
+    return 1 if failed else 0
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--lib', required=True, help='directory of libibverbs.so.1')
+    ap.add_argument('--suite', choices=('interop', 'long'), default='interop')
+    ap.add_argument('--filter', default='', help='only cases whose name matches this expression')
+    ap.add_argument('--part', default='1/1', metavar='I/N', help='the I-th of N shares of the cases')
+    ap.add_argument('--list', action='store_true', help='print names, run nothing')
+    ap.add_argument('--in-guest', metavar='TAP', help='used by this program itself: where the results go')
+    opt = ap.parse_args()
+    opt.lib = os.path.abspath(opt.lib)
+
+    todo = [(f'{way.name}: {case.name}', way, case) for way, case in plan(opt.suite)]
+    todo = [t for t in todo if re.search(opt.filter, t[0])]
+    share, shares = map(int, opt.part.split('/'))
+    todo = todo[share - 1::shares]
+    if opt.list:
+        print('\n'.join(name for name, _, _ in todo))
+        return 0
+    if opt.in_guest:
+        with open(opt.in_guest, 'w', encoding='utf-8') as out:
+            return inside(opt.lib, todo, out)
+    try:
+        return lab.run(['python3', os.path.abspath(__file__), '--lib', opt.lib, '--suite', opt.suite, '--filter', opt.filter,
+                        '--part', opt.part, '--in-guest'], LONG_LIMIT if opt.suite == 'long' else SMOKE_LIMIT)
+    except lab.Unable as e:
+        print(f'1..0 # SKIP {e}')
+        return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
