@@ -108,6 +108,13 @@ int socket_for_sending(int family, uint16_t *ret_port, unsigned *ret_segments)
 
 /* --- receiving ----------------------------------------------------------------------------------- */
 
+static void take_without_checksum(int fd, int family)
+{
+    /* Adapters send no UDP checksum, over IPv6 either, where a socket wants one: the ICRC does its work. */
+    if (family == AF_INET6)
+        (void)set(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
+}
+
 static void want_descriptions(int fd, int family)
 {
     static const int of_ipv4[] = {IP_PKTINFO, IP_RECVTOS, IP_RECVTTL};
@@ -137,6 +144,7 @@ static int open_receiver(int *family)
         return error;
     }
     want_descriptions(fd, *family);
+    take_without_checksum(fd, *family);
     /* Groups have sockets of their own. */
     (void)set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
     if (*family == AF_INET6)
@@ -256,6 +264,7 @@ int socket_join(const uint8_t group[16], uint32_t ifindex)
         error = -errno;
     } else {
         want_descriptions(fd, family);
+        take_without_checksum(fd, family);
         socket_prepare_reading(fd);
         error = set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
         if (!error)

@@ -7,13 +7,14 @@ The guest sees this machine's files, read-only. Its root namespace has the kerne
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-NEEDS = ('qemu-system-x86_64', 'busybox', 'cpio', 'depmod', 'ip')
+NEEDS = ('qemu-system-x86_64', 'busybox', 'cpio', 'depmod', 'ip', 'ps')
 SETUP_LIMIT = 600
 
 
@@ -53,6 +54,17 @@ def prepare():
     return path
 
 
+def end(pid):
+    """A process and what it has started."""
+    below = subprocess.run(['ps', '-o', 'pid=', '--ppid', str(pid)], capture_output=True, text=True).stdout.split()
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for child in below:
+        end(int(child))
+
+
 def last_line(text):
     return ([line.strip() for line in text.splitlines() if line.strip()] or ['no word about it'])[-1]
 
@@ -82,9 +94,15 @@ def run(argv, limit):
             guest = subprocess.Popen(['bash', path, '-t', str(limit), '-w', share, '--', words], cwd='/',
                                      stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
             shown = 0
-            while guest.poll() is None:
-                shown = copy_new(tap, shown)
-                time.sleep(0.2)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+            try:
+                while guest.poll() is None:
+                    shown = copy_new(tap, shown)
+                    time.sleep(0.2)
+            finally:
+                if guest.poll() is None:
+                    end(guest.pid)
+                    guest.wait()
         shown = copy_new(tap, shown)
         with open(console, encoding='utf-8', errors='replace') as f:
             text = f.read()
