@@ -38,14 +38,15 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
         out_number(out, "dest_qpn", qp->attributes.dest_qpn);
         out_string(out, "path", name_path(qp->path.kind));
         words_add(words, ", to QP 0x%06x", qp->attributes.dest_qpn);
-        if (qp->path.kind == PATH_WIRE) {
-            words_add(words, " at ");
-            words_add_gid(words, qp->attributes.path.destination_gid);
-        }
         if (qp->path.peer_pid > 0) {
             out_signed(out, "peer_pid", qp->path.peer_pid);
             words_add(words, " of process %d", (int)qp->path.peer_pid);
         }
+        if (qp->path.kind == PATH_WIRE) {
+            words_add(words, " at ");
+            words_add_gid(words, qp->attributes.path.destination_gid);
+        }
+        words_add(words, " (%s)", name_path(qp->path.kind));
     }
     out_number(out, "multicast_groups", qp->multicast_groups);
 }

@@ -58,6 +58,25 @@ static void add_retries(struct words *words, const struct qp_record *qp)
                   attributes->retry_count);
 }
 
+static void add_heard(const struct view *view, struct words *words, const struct sender *sender)
+{
+    if (!sender->heard)
+        return;
+    words_add(words, "; last heard of it ");
+    words_add_age(words, view_stamp_age(view, sender->heard));
+}
+
+/* Who has to acknowledge. On the network silence means little until retries tell; on this host one hears of a
+ * death. */
+static void add_awaited(const struct view *view, struct words *words, const struct qp_record *qp)
+{
+    add_peer(view, words, qp);
+    if (qp->path.kind == PATH_WIRE &&
+        (!qp->attributes.timeout || qp->sender.retries_left < qp->attributes.retry_count))
+        add_retries(words, qp);
+    add_peer_state(view, words, qp);
+}
+
 static void add_rnr(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     const struct qp_attributes *attributes = &qp->attributes;
@@ -153,7 +172,8 @@ static void add_wait(const struct view *view, struct words *words, const struct 
         words_add(words, "the QP is in SQD: nothing is begun there");
         return;
     case SENDER_WAITS_FOR_WINDOW:
-        words_add(words, "as many packets as the window takes are not acknowledged yet");
+        words_add(words, "as many packets as the window takes are not acknowledged yet by ");
+        add_awaited(view, words, qp);
         return;
     case SENDER_WAITS_TO_FAIL:
         words_add(words, "it has failed on this side (%s), and waits for those before it to end",
@@ -193,13 +213,9 @@ bool words_add_sender(const struct view *view, struct words *words, const struct
         add_wait(view, words, qp);
     } else {
         words_add(words, "sent, and not acknowledged by ");
-        add_peer(view, words, qp);
-        add_peer_state(view, words, qp);
+        add_awaited(view, words, qp);
     }
-    if (qp->sender.heard) {
-        words_add(words, "; last heard of it ");
-        words_add_age(words, view_stamp_age(view, qp->sender.heard));
-    }
+    add_heard(view, words, &qp->sender);
     return true;
 }
 
@@ -314,11 +330,9 @@ static void tell_in_flight(const struct view *view, struct search *search, const
         add_wait(view, &words, qp);
     } else {
         words_add(&words, "waits for the %s of ", question ? "response" : "acknowledgement");
-        add_peer(view, &words, qp);
-        if (qp->path.kind == PATH_WIRE &&
-            (!qp->attributes.timeout || qp->sender.retries_left < qp->attributes.retry_count))
-            add_retries(&words, qp);
-        add_peer_state(view, &words, qp);
+        add_awaited(view, &words, qp);
+        if (qp->path.kind == PATH_WIRE)
+            add_heard(view, &words, &qp->sender);
     }
     if (before && before < LIMIT_QP_WR)
         words_add(&words, ", and %u before it %s not ended either", before, before == 1 ? "has" : "have");

@@ -486,8 +486,8 @@ struct with_peer {
     struct card card;
 };
 
-/* Connected, and one message has been there and acknowledged. */
-static void begin_with_peer(struct with_peer *with, uint8_t timeout)
+/* Connected, and one message has been there and acknowledged. With a timeout of 0, nobody ever gives up. */
+static void begin_with_peer(struct with_peer *with)
 {
     struct card mine;
 
@@ -497,7 +497,7 @@ static void begin_with_peer(struct with_peer *with, uint8_t timeout)
     with->qp = make_qp(&with->node, with->cq, NULL, 8);
     mine = card_of(&with->node, with->qp);
     exchange(with->peer.to, with->peer.from, &mine, &with->card);
-    connect_to_card(&with->node, with->qp, &with->card, timeout);
+    connect_to_card(&with->node, with->qp, &with->card, 0);
     exchange(with->peer.to, with->peer.from, &mine, &with->card);
     post_send(&with->node, with->qp, 1, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
     REQUIRE(wait_for_completion(with->cq).status == IBV_WC_SUCCESS);
@@ -539,7 +539,7 @@ static void stopped_peer(void)
 {
     struct with_peer with;
 
-    begin_with_peer(&with, 14);
+    begin_with_peer(&with);
     stop_peer(&with);
     post_to_peer(&with, FIRST, IBV_WR_SEND, IBV_SEND_SIGNALED);
     say("hangs 0x%06x", with.qp->qp_num);
@@ -551,7 +551,7 @@ static void fence(void)
 {
     struct with_peer with;
 
-    begin_with_peer(&with, 14);
+    begin_with_peer(&with);
     stop_peer(&with);
     post_to_peer(&with, READS, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED);
     post_to_peer(&with, READS + 1, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
@@ -565,7 +565,7 @@ static void read_depth(void)
 {
     struct with_peer with;
 
-    begin_with_peer(&with, 14);
+    begin_with_peer(&with);
     stop_peer(&with);
     for (uint64_t i = 0; i < 5; i++)
         post_to_peer(&with, READS + i, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED);
@@ -574,13 +574,12 @@ static void read_depth(void)
     end_with_peer(&with);
 }
 
-/* With a timeout of 0, nobody ever gives up. */
 static void dead_peer(void)
 {
     struct with_peer with;
     struct ibv_wc wc;
 
-    begin_with_peer(&with, 0);
+    begin_with_peer(&with);
     stop_peer(&with);
     post_to_peer(&with, FIRST, IBV_WR_SEND, IBV_SEND_SIGNALED);
     end_peer(&with.peer);

@@ -151,6 +151,14 @@ def test_acknowledgement_of_a_stopped_peer():
         situation.until_it_hangs()
         matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
                 r"is stopped; it is in RTS with \d+ receives?$", why(situation.pid, "0x100"))
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring\)", softhca("ps", situation.pid))
+        situation.end()
+
+
+def test_a_peer_whose_memory_is_read():
+    with Situation("stopped-peer", SOFTHCA_LOCAL="cma") as situation:
+        situation.until_it_hangs()
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \((cma|ring)\)", softhca("ps", situation.pid))  # ring: not allowed here
         situation.end()
 
 
@@ -209,6 +217,76 @@ def test_receive_taken_from_an_srq():
         situation.end()
 
 
+# --- the same over the network, where nothing is known of the other end but what it answers
+
+
+def over_the_network(name, **more):
+    command = ["unshare", "--net", "sh", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "sh"]
+    if os.geteuid() != 0:
+        command[1:1] = ["--user", "--map-current-user"]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
+        raise tap.Skip("no network namespace of our own is to be had")
+    return Situation(name, command=command, SOFTHCA_PATH="wire", **more)
+
+
+def test_over_the_network_receiver_not_ready():
+    with over_the_network("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        cause = r"QP 0x[0-9a-f]+ at \S+ has no receive posted \(RNR\); RNR retries without limit, \d+ so far"
+        while not re.search(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged: {cause}$",
+                            why(situation.pid, "0x100")):
+            pass  # its first answer is on the way
+        matches(fr"^QP 0x{qpn:06x}: 2 sends have not ended, the oldest for .*: {cause}; last heard of it .* ago$",
+                why(situation.pid))
+        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .* outstanding, to QP 0x[0-9a-f]+ at \S+ \(wire\)",
+                softhca("ps", situation.pid))
+        listed, = json.loads(softhca("ps", "--json", situation.pid))["processes"]
+        qp = next(thing for thing in listed["objects"] if thing.get("qpn") == qpn)
+        tap.equal(qp["path"], "wire")
+        assert qp["rnr_naks"] > 0, qp
+        situation.end()
+
+
+def test_over_the_network_nobody_acknowledges():
+    for name in ("stopped-peer", "dead-peer"):  # which of them, only the other host could tell
+        with over_the_network(name) as situation:
+            situation.until_it_hangs()
+            matches(r"^wr_id 256 \(0x100\), SEND of QP .* was sent .* ago and waits for the acknowledgement of QP 0x[0-9a-f]+ "
+                    r"at \S+; its timeout is 0: it waits for ever; last heard of it .* ago$", why(situation.pid, "0x100"))
+            matches(r"^QP .*: 1 send has not ended for .*: sent, and not acknowledged by QP 0x[0-9a-f]+ at ", why(situation.pid))
+            situation.end()
+
+
+def test_over_the_network_behind_reads():
+    with over_the_network("fence") as situation:
+        situation.until_it_hangs()
+        matches(r"^wr_id 513 \(0x201\), RDMA WRITE .* has not been sent: it waits behind a fence for 1 RDMA READ or atomic "
+                r"before it$", why(situation.pid, "0x201"))
+        matches(r"^wr_id 512 \(0x200\), RDMA READ .* waits for the response of QP 0x[0-9a-f]+ at ",
+                why(situation.pid, "0x200"))
+        situation.end()
+    with over_the_network("read-depth") as situation:
+        situation.until_it_hangs()
+        matches(r"has not been sent: .*(4 RDMA READs and atomics are in flight, and max_rd_atomic is 4|"
+                r"as many packets as the window takes are not acknowledged yet by QP .* it waits for ever)",
+                why(situation.pid, "0x204"))
+        situation.end()
+
+
+def test_over_the_network_what_ended():
+    with over_the_network("unsignaled") as situation:
+        situation.until_it_hangs()
+        while "has ended with IBV_WC_SUCCESS, and its completion lies in CQ 0 unpolled" not in why(situation.pid, "0x302"):
+            pass  # on its way
+        matches(r"has ended well, but was posted unsignaled", why(situation.pid, "0x300"))
+        matches(r"its completion was polled from CQ 0$", why(situation.pid, "0x301"))
+        situation.end()
+    with over_the_network("lost-srq-receive") as situation:
+        situation.until_it_hangs()
+        matches(r"was taken from SRQ 0 for a message whose rest has not come$", why(situation.pid, "0x51"))
+        situation.end()
+
+
 # --- objects
 
 
@@ -235,6 +313,7 @@ def test_ps_lists_everything():
         qp = next(thing for thing in mine[0]["objects"] if thing.get("qpn") == qpn)
         tap.equal((qp["outstanding_sends"], qp["state"], qp["path"]), (2, "RTS", "self"))
         text = softhca("ps", situation.pid)
+        matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .*, to QP 0x[0-9a-f]+ of process {situation.pid} \(self\)", text)
         matches(fr"^{situation.pid} situations, uid \d+, up .*: 1 PD, 1 MR, 1 CQ and 2 QPs", text)
         matches(r"held by QP 0x[0-9a-f]+, QP 0x", text)
         situation.end()

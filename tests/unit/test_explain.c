@@ -175,6 +175,8 @@ static void where_the_peer_is(void **state)
     f->qps[0].path = (struct path_record){.kind = PATH_WIRE};
     memcpy(f->qps[0].attributes.path.destination_gid, f->items[2].gid, 16);
     assert_contains(why(100), "waits for the acknowledgement of QP 0x000013 at 192.0.2.1; retry 2 of 7");
+    post(2, 1)->waiting = SENDER_WAITS_FOR_WINDOW;
+    assert_contains(why(101), "takes are not acknowledged yet by QP 0x000013 at 192.0.2.1; retry 2 of 7");
     post(1, 0)->waiting = SENDER_WAITS_FOR_LINK;
     f->qps[0].path.kind = PATH_SEARCHED;
     assert_contains(why(100), "the process that has QP 0x000013 is being looked for");
