@@ -143,7 +143,7 @@ void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint
 
     if (!wqe)
         return;
-    if (!ah || ah->pd != qp->pd) {
+    if (!ah || ah->pd->number != qp->pd->number) {
         qp_build_fail(qp, -EINVAL);
         return;
     }

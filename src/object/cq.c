@@ -42,25 +42,20 @@ static int check_attributes(const struct cq_attributes *attributes)
     return 0;
 }
 
-static int allocate_ring(uint32_t slots, uint64_t *ret_offset)
+static int allocate_ring(struct pd *parent, uint32_t slots, struct queue_memory *ret_memory)
 {
-    *ret_offset = segment_allocate((size_t)slots * sizeof(struct cqe));
-    return *ret_offset ? 0 : -ENOMEM;
-}
-
-static void release_ring(uint64_t offset, uint32_t slots)
-{
-    segment_release(offset, (size_t)slots * sizeof(struct cqe));
+    return queue_memory_take(parent, QUEUE_COMPLETION, (size_t)slots * sizeof(struct cqe), ret_memory);
 }
 
 /* Both locks held, or nobody knows the CQ yet. */
-static void install_ring(struct cq *cq, uint64_t offset, uint32_t slots)
+static void install_ring(struct cq *cq, const struct queue_memory *memory, uint32_t slots)
 {
-    cq->ring = segment_at(offset);
+    cq->memory = *memory;
+    cq->ring = (struct cqe *)memory->at;
     cq->mask = slots - 1;
     cq->capacity = slots - 1;
     cq->ibv.cqe = (int)cq->capacity;
-    cq->record->ring_offset = offset;
+    cq->record->ring_offset = memory->offset;
     cq->record->capacity = cq->capacity;
 }
 
@@ -78,8 +73,8 @@ static void publish(struct cq *cq, const struct context *context)
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)
 {
     int error = context_is_inherited(context) ? -EIO : check_attributes(attributes);
+    struct queue_memory memory;
     uint32_t slots;
-    uint64_t offset;
     struct cq *cq;
 
     if (error)
@@ -94,9 +89,14 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
         goto free_cq;
     }
     slots = slots_for(attributes->cqe);
-    error = allocate_ring(slots, &offset);
+    if (attributes->parent) {
+        error = pd_use(attributes->parent);
+        if (error)
+            goto return_number;
+    }
+    error = allocate_ring(attributes->parent, slots, &memory);
     if (error)
-        goto return_number;
+        goto unuse_parent;
     if (attributes->channel) {
         error = channel_use(attributes->channel, context);
         if (error)
@@ -106,6 +106,7 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     memset(cq->record, 0, sizeof(*cq->record));
     cq->context = context;
     cq->channel = attributes->channel;
+    cq->parent = attributes->parent;
     cq->flags = attributes->flags;
     cq->wc_flags = attributes->wc_flags;
     cq->is_extended = attributes->extended;
@@ -117,14 +118,17 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     cq->ibv.handle = cq->number;
     pthread_mutex_init(&cq->ibv.mutex, NULL);
     pthread_cond_init(&cq->ibv.cond, NULL);
-    install_ring(cq, offset, slots);
+    install_ring(cq, &memory, slots);
     publish(cq, context);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_cq = cq;
     return 0;
 
 release_ring:
-    release_ring(offset, slots);
+    queue_memory_give(attributes->parent, QUEUE_COMPLETION, &memory);
+unuse_parent:
+    if (attributes->parent)
+        pd_unuse(attributes->parent);
 return_number:
     number_return(&pool_cqs, cq->number);
 free_cq:
@@ -174,7 +178,9 @@ int cq_destroy(struct cq *cq)
     if (cq->channel)
         channel_unuse(cq->channel);
     atomic_store_explicit(&cq->record->state, OBJECT_FREE, memory_order_release);
-    release_ring(cq->record->ring_offset, cq->mask + 1);
+    queue_memory_give(cq->parent, QUEUE_COMPLETION, &cq->memory);
+    if (cq->parent)
+        pd_unuse(cq->parent);
     number_return(&pool_cqs, cq->number);
     atomic_fetch_sub_explicit(&context->objects, 1, memory_order_release);
     pthread_cond_destroy(&cq->ibv.cond);
@@ -263,8 +269,8 @@ void cq_stay_away(struct cq *cq, bool away)
 
 int cq_resize(struct cq *cq, uint32_t cqe)
 {
-    uint32_t slots, old_slots, produced, unpolled;
-    uint64_t offset, old_offset;
+    struct queue_memory memory, old;
+    uint32_t slots, produced, unpolled;
     int error;
 
     if (context_is_inherited(cq->context))
@@ -272,7 +278,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     if (cqe < 1 || cqe > LIMIT_CQE)
         return -EINVAL;
     slots = slots_for(cqe);
-    error = allocate_ring(slots, &offset);
+    error = allocate_ring(cq->parent, slots, &memory);
     if (error)
         return error;
 
@@ -280,27 +286,23 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     cq_stay_away(cq, true); /* a producer that needs room does not wait for us as we wait for its lock */
     lock_acquire(&cq->lock);
     compact(cq);
-    old_offset = cq->record->ring_offset;
-    old_slots = cq->mask + 1;
+    old = cq->memory;
     produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
     unpolled = produced - atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
     if (unpolled > cqe) {
         error = -EINVAL;
     } else {
-        struct cqe *ring = segment_at(offset);
+        struct cqe *ring = (struct cqe *)memory.at;
 
         for (uint32_t i = produced - unpolled; i != produced; i++)
             ring[i & (slots - 1)] = cq->ring[i & cq->mask];
-        install_ring(cq, offset, slots);
+        install_ring(cq, &memory, slots);
     }
     lock_release(&cq->lock);
     cq_stay_away(cq, false);
     lock_release(&cq->poll_lock);
 
-    if (error)
-        release_ring(offset, slots);
-    else
-        release_ring(old_offset, old_slots);
+    queue_memory_give(cq->parent, QUEUE_COMPLETION, error ? &memory : &old);
     return error;
 }
 

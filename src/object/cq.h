@@ -12,6 +12,7 @@
 #include "base/timer.h"
 #include "object/context.h"
 #include "object/event.h"
+#include "object/pd.h"
 #include "object/segment.h"
 
 struct channel {
@@ -30,8 +31,10 @@ struct cq {
     struct context *context;
     struct channel *channel;
     struct cq_record *record;
-    struct cqe *ring; /* changes under both locks */
-    uint32_t mask;    /* slots - 1; likewise */
+    struct pd *parent;          /* parent domain that it was made in, or NULL */
+    struct queue_memory memory; /* of the ring; changes under both locks, like ring */
+    struct cqe *ring;
+    uint32_t mask; /* slots - 1; likewise */
     uint32_t number;
     uint32_t flags;    /* enum ibv_create_cq_attr_flags */
     uint64_t wc_flags; /* cq_ex: what completions must carry */
@@ -79,6 +82,7 @@ struct cq_attributes {
     uint64_t wc_flags; /* extended only */
     uint32_t flags;
     bool extended;
+    struct pd *parent; /* or NULL */
 };
 
 int channel_create(struct context *context, struct channel **ret_channel);

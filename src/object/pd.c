@@ -42,19 +42,20 @@ int pd_allocate(struct context *context, struct pd **ret_pd)
     pd = calloc(1, sizeof(*pd));
     if (!pd)
         return -ENOMEM;
-    pd->number = number_take(&pool_pds);
-    if (pd->number == NO_OBJECT) {
+    pd->record_number = number_take(&pool_pds);
+    if (pd->record_number == NO_OBJECT) {
         free(pd);
         return -ENOMEM;
     }
     pd->context = context;
-    pd->record = segment_pd(pd->number);
+    pd->number = pd->record_number;
+    pd->record = segment_pd(pd->record_number);
     memset(pd->record, 0, sizeof(*pd->record));
     pd->record->context = context->number;
     life_begin(&pd->record->life);
     atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
     pd->ibv.context = &context->verbs.context;
-    pd->ibv.handle = pd->number;
+    pd->ibv.handle = pd->record_number;
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_pd = pd;
     return 0;
@@ -95,8 +96,12 @@ int pd_deallocate(struct pd *pd)
         atomic_store_explicit(&pd->record->state, OBJECT_FREE, memory_order_release);
     lock_release(&pd->lock);
     if (busy)
-        return busy_because(OBJECT_PD, pd->number);
-    number_return(&pool_pds, pd->number);
+        return busy_because(OBJECT_PD, pd->record_number);
+    number_return(&pool_pds, pd->record_number);
+    if (pd->td)
+        atomic_fetch_sub_explicit(&pd->td->users, 1, memory_order_relaxed);
+    if (pd->protects)
+        pd_unuse(pd->protects);
     atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
     free(pd);
     return 0;

@@ -14,8 +14,23 @@ struct pd {
     struct ibv_pd ibv;
     struct context *context;
     struct pd_record *record;
-    uint32_t number;
-    struct lock lock; /* state and users of the record change under it; a leaf */
+    uint32_t number;        /* of the protection domain: what access checks compare */
+    uint32_t record_number; /* its own; differs from number in a parent domain */
+    struct lock lock;       /* state and users of the record change under it; a leaf */
+    /* A parent domain (ibv_alloc_parent_domain): */
+    struct pd *protects; /* the PD that it stands for; NULL: this is a PD itself */
+    struct td *td;       /* or NULL */
+    void *(*allocate)(struct ibv_pd *pd, void *pd_context, size_t size, size_t alignment, uint64_t type);
+    void (*release)(struct ibv_pd *pd, void *pd_context, void *memory, uint64_t type);
+    void *pd_context;
+};
+
+/* A promise of the program's to use what is made in it by one thread at a time. Our locks cost next to
+ * nothing where they are free, so nothing follows from it. */
+struct td {
+    struct ibv_td ibv;
+    struct context *context;
+    _Atomic uint32_t users; /* parent domains */
 };
 
 struct mr {
@@ -44,6 +59,10 @@ static inline struct pd *pd_of(struct ibv_pd *pd)
 {
     return container_of(pd, struct pd, ibv);
 }
+static inline struct td *td_of(struct ibv_td *td)
+{
+    return container_of(td, struct td, ibv);
+}
 static inline struct mr *mr_of(struct ibv_mr *mr)
 {
     return container_of(mr, struct mr, ibv);
@@ -69,6 +88,32 @@ int pd_allocate(struct context *context, struct pd **ret_pd);
 int pd_deallocate(struct pd *pd); /* -EBUSY */
 int pd_use(struct pd *pd);
 void pd_unuse(struct pd *pd);
+
+/* object/domain.c. Unknown comp_mask: -EINVAL. */
+int td_allocate(struct context *context, const struct ibv_td_init_attr *attributes, struct td **ret_td);
+int td_deallocate(struct td *td); /* -EBUSY */
+int parent_domain_allocate(struct context *context, const struct ibv_parent_domain_init_attr *attributes,
+                           struct pd **ret_pd);
+
+/* What a program's allocator is asked for: the resource_type that it gets (docs/conformance.md). */
+enum queue_kind {
+    QUEUE_SEND = 1,
+    QUEUE_RECEIVE,
+    QUEUE_SHARED_RECEIVE,
+    QUEUE_WORK, /* of an ibv_wq */
+    QUEUE_COMPLETION,
+};
+
+/* Memory of a queue: in the published segment, or from a parent domain's allocator, where nobody outside the
+ * process can look into it. */
+struct queue_memory {
+    char *at;
+    uint64_t offset; /* in the segment; 0: the program's */
+    size_t size;
+};
+/* Zeroed. pd may be NULL. No lock held: allocators are the program's code. 0 or -ENOMEM; size 0: nothing. */
+int queue_memory_take(struct pd *pd, enum queue_kind kind, size_t size, struct queue_memory *ret_memory);
+void queue_memory_give(struct pd *pd, enum queue_kind kind, struct queue_memory *memory);
 
 /* addr, length, iova, access as ibv_reg_mr_iova2; checks the rules of §4.1 (ranges mapped: -EFAULT; write
  * rights on read-only memory: -EFAULT). */

@@ -114,7 +114,7 @@ static int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_
 {
     const struct ah *ah = wr->wr.ud.ah ? ah_of(wr->wr.ud.ah) : NULL;
 
-    if (!ah || ah->pd != qp->pd)
+    if (!ah || ah->pd->number != qp->pd->number)
         return -EINVAL;
     *send_wqe_address(wqe) = ah->path;
     wqe->ud.remote_qpn = wr->wr.ud.remote_qpn & PSN_MASK;

@@ -195,7 +195,31 @@ static size_t send_stride(const struct ibv_qp_init_attr_ex *attributes)
     return (sizeof(struct send_wqe) + body + CACHE_LINE - 1) & ~(size_t)(CACHE_LINE - 1);
 }
 
-static int allocate_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attributes)
+static int take_queues(struct pd *pd, const struct ibv_qp_init_attr_ex *attributes,
+                       struct qp_queues *ret_queues)
+{
+    uint32_t receives = attributes->srq ? 0 : power_of_two_at_least(attributes->cap.max_recv_wr);
+    int error = queue_memory_take(
+        pd, QUEUE_SEND, power_of_two_at_least(attributes->cap.max_send_wr) * send_stride(attributes),
+        &ret_queues->send);
+
+    if (error)
+        return error;
+    error = queue_memory_take(pd, QUEUE_RECEIVE, receives * RECV_WQE_SIZE(attributes->cap.max_recv_sge),
+                              &ret_queues->receive);
+    if (error)
+        queue_memory_give(pd, QUEUE_SEND, &ret_queues->send);
+    return error;
+}
+
+static void give_queues(struct pd *pd, struct qp_queues *queues)
+{
+    queue_memory_give(pd, QUEUE_SEND, &queues->send);
+    queue_memory_give(pd, QUEUE_RECEIVE, &queues->receive);
+}
+
+static int install_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attributes,
+                          const struct qp_queues *queues)
 {
     struct qp_record *record = qp->record;
     uint32_t send_slots = power_of_two_at_least(attributes->cap.max_send_wr);
@@ -206,10 +230,8 @@ static int allocate_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attr
     record->max_inline = attributes->cap.max_inline_data;
     record->send_stride = (uint32_t)send_stride(attributes);
     if (send_slots) {
-        record->send_offset = segment_allocate((size_t)send_slots * record->send_stride);
-        if (!record->send_offset)
-            return -ENOMEM;
-        qp->transport.send_queue = segment_at(record->send_offset);
+        record->send_offset = queues->send.offset;
+        qp->transport.send_queue = queues->send.at;
         qp->transport.send_mask = send_slots - 1;
     }
     if (attributes->srq) {
@@ -221,24 +243,19 @@ static int allocate_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attr
     record->receive.max_sge = attributes->srq ? 0 : attributes->cap.max_recv_sge;
     record->receive.stride = (uint32_t)RECV_WQE_SIZE(record->receive.max_sge);
     if (receive_slots) {
-        record->receive.offset = segment_allocate((size_t)receive_slots * record->receive.stride);
-        if (!record->receive.offset)
-            return -ENOMEM;
-        qp->receive_ring = segment_at(record->receive.offset);
+        record->receive.offset = queues->receive.offset;
+        qp->receive_ring = queues->receive.at;
         qp->receive_mask = receive_slots - 1;
     }
+    qp->queues = *queues;
     return 0;
 }
 
-static void release_queues(struct qp *qp)
+static void remove_queues(struct qp *qp)
 {
     struct qp_record *record = qp->record;
 
     qp_release_resources(qp);
-    if (record->send_offset)
-        segment_release(record->send_offset, ((size_t)qp->transport.send_mask + 1) * record->send_stride);
-    if (record->receive.offset)
-        segment_release(record->receive.offset, ((size_t)qp->receive_mask + 1) * record->receive.stride);
     record->send_offset = record->receive.offset = 0;
     free(qp->srq_receive);
     qp->srq_receive = NULL;
@@ -316,7 +333,8 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
 
 /* Lock held: the slot is not new to those who visit all QPs, nor to a timer that ran out as its last QP went.
  */
-static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_init_attr_ex *attributes)
+static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
+                    const struct qp_queues *queues)
 {
     uint32_t qpn;
     int error;
@@ -343,7 +361,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_i
     qp->transport.keys = segment_keys();
     qp->transport.counters = &qp->context->device->counters;
     qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd->number;
-    error = allocate_queues(qp, attributes);
+    error = install_queues(qp, attributes, queues);
     if (error)
         goto free_queues;
     error = use_parts(qp);
@@ -369,28 +387,35 @@ release_number:
 drop_parts:
     unuse_parts(qp);
 free_queues:
-    release_queues(qp);
+    remove_queues(qp);
     return error;
 }
 
 int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp)
 {
     int error = context_is_inherited(pd->context) ? -EIO : check_create(pd, attributes);
+    struct qp_queues queues;
     uint32_t slot;
     struct qp *qp;
 
+    if (!error)
+        error = take_queues(pd, attributes, &queues);
     if (error)
         return error;
     qp = slot_take(&slot);
-    if (!qp)
+    if (!qp) {
+        give_queues(pd, &queues);
         return -ENOMEM;
+    }
     lock_acquire(&qp->lock);
-    error = assemble(qp, slot, pd, attributes);
+    error = assemble(qp, slot, pd, attributes, &queues);
     lock_release(&qp->lock);
-    if (error)
+    if (error) {
         number_return(&pool_qps, slot);
-    else
+        give_queues(pd, &queues);
+    } else {
         *ret_qp = qp;
+    }
     return error;
 }
 
@@ -443,8 +468,9 @@ int qp_destroy(struct qp *qp)
         cq_purge_qp(qp->recv_cq, qpn);
     async_purge(&qp->context->events, &qp->async_events);
     ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, &destroyed);
+    remove_queues(qp);
+    give_queues(qp->pd, &qp->queues);
     unuse_parts(qp);
-    release_queues(qp);
     atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     number_return(&pool_qps, qp->slot);

@@ -50,6 +50,11 @@ struct qp_route {
     ns_t timer_queued_at;   /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
 };
 
+/* Where its queues lie. */
+struct qp_queues {
+    struct queue_memory send, receive;
+};
+
 struct qp {
     union {
         struct ibv_qp ibv;
@@ -64,6 +69,7 @@ struct qp {
     struct pd *pd;
     struct cq *send_cq, *recv_cq;
     struct srq *srq;
+    struct qp_queues queues;
     char *receive_ring;
     uint32_t receive_mask;
     struct recv_wqe *srq_receive; /* copy of the WQE taken from the SRQ, for the message under way */

@@ -44,11 +44,12 @@ static void check_limit(struct srq *srq)
 /* --- life
  * --------------------------------------------------------------------------------------------------- */
 
-static void install_ring(struct srq *srq, uint64_t offset, uint32_t slots)
+static void install_ring(struct srq *srq, const struct queue_memory *memory, uint32_t slots)
 {
-    srq->ring = segment_at(offset);
+    srq->memory = *memory;
+    srq->ring = memory->at;
     srq->mask = slots - 1;
-    srq->record->ring_offset = offset;
+    srq->record->ring_offset = memory->offset;
     srq->record->max_wr = slots;
 }
 
@@ -57,7 +58,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
 {
     uint32_t slots, max_sge = max_of(attributes->max_sge, 1u);
     uint32_t limit = arm_limit ? attributes->srq_limit : 0;
-    uint64_t offset;
+    struct queue_memory memory;
     struct srq *srq;
     int error;
 
@@ -75,8 +76,8 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->number = number_take(&pool_srqs);
     if (srq->number == NO_OBJECT)
         goto free_srq;
-    offset = segment_allocate(slots * RECV_WQE_SIZE(max_sge));
-    if (!offset)
+    error = queue_memory_take(pd, QUEUE_SHARED_RECEIVE, slots * RECV_WQE_SIZE(max_sge), &memory);
+    if (error)
         goto return_number;
     srq->pd = pd;
     srq->record = segment_srq(srq->number);
@@ -86,7 +87,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->record->max_sge = max_sge;
     srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
     life_begin(&srq->record->life);
-    install_ring(srq, offset, slots);
+    install_ring(srq, &memory, slots);
     ack_account_init(&srq->async_events, &srq->record->events);
     srq->ibv.context = pd->ibv.context;
     srq->ibv.srq_context = user_context;
@@ -135,7 +136,7 @@ int srq_destroy(struct srq *srq)
                      &destroyed);
 
     atomic_store_explicit(&srq->record->state, OBJECT_FREE, memory_order_release);
-    segment_release(srq->record->ring_offset, (size_t)srq->record->max_wr * srq->record->stride);
+    queue_memory_give(srq->pd, QUEUE_SHARED_RECEIVE, &srq->memory);
     number_return(&pool_srqs, srq->number);
     pd_unuse(srq->pd);
     pthread_cond_destroy(&srq->ibv.cond);
@@ -168,25 +169,24 @@ void srq_unuse(struct srq *srq)
 /* --- attributes
  * --------------------------------------------------------------------------------------------- */
 
-/* Lock held. Moves what waits to a ring at `offset`; both counters go on. Returns the old ring's offset. */
-static uint64_t move_ring(struct srq *srq, uint64_t offset, uint32_t slots)
+/* Lock held. Moves what waits to another ring; both counters go on. *memory becomes the old one's. */
+static void move_ring(struct srq *srq, struct queue_memory *memory, uint32_t slots)
 {
     uint32_t posted = atomic_load_explicit(&srq->record->posted, memory_order_relaxed);
-    uint64_t old_offset = srq->record->ring_offset;
-    char *ring = segment_at(offset);
+    struct queue_memory old = srq->memory;
+    char *ring = memory->at;
 
     for (uint32_t i = posted - waiting(srq); i != posted; i++)
         memcpy(ring + (size_t)(i & (slots - 1)) * srq->record->stride, wqe_at(srq, i), srq->record->stride);
-    install_ring(srq, offset, slots);
-    return old_offset;
+    install_ring(srq, memory, slots);
+    *memory = old;
 }
 
 int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
 {
     bool resize = mask & IBV_SRQ_MAX_WR, arm = mask & IBV_SRQ_LIMIT;
+    struct queue_memory memory;
     uint32_t slots = 0, max_wr;
-    uint64_t offset = 0;
-    size_t size = 0;
     int error = 0;
 
     if (context_is_inherited(srq->pd->context))
@@ -197,26 +197,24 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
         if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
             return -EINVAL;
         slots = slots_for(attributes->max_wr);
-        size = (size_t)slots * srq->record->stride;
-        offset = segment_allocate(size);
-        if (!offset)
-            return -ENOMEM;
+        error =
+            queue_memory_take(srq->pd, QUEUE_SHARED_RECEIVE, (size_t)slots * srq->record->stride, &memory);
+        if (error)
+            return error;
     }
     lock_acquire(&srq->lock);
     max_wr = resize ? slots : srq->record->max_wr;
     if ((resize && attributes->max_wr < waiting(srq)) || (arm && attributes->srq_limit > max_wr))
         error = -EINVAL;
-    if (!error && resize) {
-        size = (size_t)srq->record->max_wr * srq->record->stride;
-        offset = move_ring(srq, offset, slots);
-    }
+    if (!error && resize)
+        move_ring(srq, &memory, slots);
     if (!error && arm) {
         srq->record->limit = attributes->srq_limit;
         check_limit(srq);
     }
     lock_release(&srq->lock);
     if (resize) /* the old ring, or after an error the new one */
-        segment_release(offset, size);
+        queue_memory_give(srq->pd, QUEUE_SHARED_RECEIVE, &memory);
     return error;
 }
 

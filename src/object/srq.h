@@ -15,6 +15,7 @@ struct srq {
     struct pd *pd;
     struct srq_record *record;
     uint32_t number;
+    struct queue_memory memory; /* of the ring */
     char *ring;
     uint32_t mask;
     struct ack_account async_events;

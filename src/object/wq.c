@@ -119,7 +119,6 @@ int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, stru
 {
     int error = context_is_inherited(context) ? -EIO : check_create(context, attributes);
     uint32_t slots, max_sge;
-    uint64_t offset;
     struct wq *wq;
 
     if (error)
@@ -139,19 +138,19 @@ int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, stru
     wq->number = number_take(&pool_wqs);
     if (wq->number == NO_OBJECT)
         goto drop_parts;
-    offset = segment_allocate(slots * RECV_WQE_SIZE(max_sge));
-    if (!offset)
+    error = queue_memory_take(wq->pd, QUEUE_WORK, slots * RECV_WQE_SIZE(max_sge), &wq->memory);
+    if (error)
         goto return_number;
     error = qp_ports->allocate_number(&wq->ibv.wq_num);
     if (error)
         goto release_ring;
     attributes->max_wr = slots;
     attributes->max_sge = max_sge;
-    wq->ring = segment_at(offset);
+    wq->ring = wq->memory.at;
     wq->mask = slots - 1;
     wq->record = segment_wq(wq->number);
     fill_public(wq, attributes);
-    fill_record(wq, attributes, offset);
+    fill_record(wq, attributes, wq->memory.offset);
     ack_account_init(&wq->async_events, &wq->record->events);
     lock_acquire(&wqs_lock);
     list_push_back(&wqs, &wq->all);
@@ -160,7 +159,7 @@ int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, stru
     return 0;
 
 release_ring:
-    segment_release(offset, slots * RECV_WQE_SIZE(max_sge));
+    queue_memory_give(wq->pd, QUEUE_WORK, &wq->memory);
 return_number:
     number_return(&pool_wqs, wq->number);
 drop_parts:
@@ -205,7 +204,7 @@ int wq_destroy(struct wq *wq)
     ack_account_wait(&wq->async_events, &wq->ibv.mutex, &wq->ibv.cond, &wq->ibv.events_completed, &destroyed);
 
     atomic_store_explicit(&wq->record->state, OBJECT_FREE, memory_order_release);
-    segment_release(wq->record->receive.offset, ((size_t)wq->mask + 1) * wq->record->receive.stride);
+    queue_memory_give(wq->pd, QUEUE_WORK, &wq->memory);
     unuse_parts(wq);
     qp_ports->release_number(wq->ibv.wq_num);
     number_return(&pool_wqs, wq->number);

@@ -19,6 +19,7 @@ struct wq {
     struct cq *cq;
     struct wq_record *record;
     uint32_t number;
+    struct queue_memory memory; /* of the ring */
     char *ring;
     uint32_t mask;
     struct ack_account async_events;

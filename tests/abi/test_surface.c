@@ -123,18 +123,14 @@ static void test_descriptors_are_real(void **state)
 
 static void test_unsupported_is_eopnotsupp(void **state)
 {
-    struct ibv_alloc_dm_attr dm = {.length = 64};
-    struct ibv_td_init_attr td = {0};
+    struct ibv_flow_action_esp_attr esp = {0};
+    struct ibv_flow_action *action;
 
     errno = 0;
-    assert_null(ibv_alloc_dm(context, &dm));
+    action = ibv_create_flow_action_esp(context, &esp);
+    assert_null(action);
     assert_int_equal(errno, EOPNOTSUPP);
-    errno = 0;
-    assert_null(ibv_alloc_td(context, &td));
-    assert_int_equal(errno, EOPNOTSUPP);
-    errno = 0;
-    assert_null(ibv_import_device(context->cmd_fd));
-    assert_int_equal(errno, EOPNOTSUPP);
+    assert_int_equal(ibv_modify_flow_action_esp(&(struct ibv_flow_action){context}, &esp), EOPNOTSUPP);
 }
 
 static void test_query_device(void **state)

@@ -237,14 +237,19 @@ static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes)
 {
     uint32_t flags = attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attributes->flags : 0;
+    struct pd *parent = NULL;
     struct cq *cq;
 
-    /* There are no parent domains to name. */
-    if ((attributes->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
+    if ((attributes->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)) ||
         (attributes->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS) || (flags & ~(uint32_t)SUPPORTED_FLAGS))
         return null_with(EOPNOTSUPP);
     if (attributes->cqe < 1 || (attributes->channel && attributes->channel->context != context))
         return null_with(EINVAL);
+    if (attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
+        parent = attributes->parent_domain ? pd_of(attributes->parent_domain) : NULL;
+        if (!parent || !parent->protects || parent->context != context_of(context))
+            return null_with(EINVAL);
+    }
     cq = create(context, &(struct cq_attributes){
                              .cqe = attributes->cqe,
                              .user_context = attributes->cq_context,
@@ -252,6 +257,7 @@ struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_
                              .comp_vector = attributes->comp_vector,
                              .wc_flags = attributes->wc_flags,
                              .flags = flags,
+                             .parent = parent,
                              .extended = true,
                          });
     if (!cq)

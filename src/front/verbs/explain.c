@@ -36,7 +36,7 @@ static bool find(enum softhca_kind kind, const void *object, struct named *ret)
     case SOFTHCA_PD: {
         const struct pd *pd = pd_of(it);
 
-        *ret = (struct named){OBJECT_PD, pd->number, &pd->record->life};
+        *ret = (struct named){OBJECT_PD, pd->record_number, &pd->record->life};
         return !context_is_inherited(pd->context);
     }
     case SOFTHCA_MR: {

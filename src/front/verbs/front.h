@@ -69,6 +69,10 @@ int front_query_device_ex(struct ibv_context *context, const struct ibv_query_de
 int front_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values);
 
 /* pd_mr.c */
+struct ibv_td *front_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attributes);
+int front_dealloc_td(struct ibv_td *td);
+struct ibv_pd *front_alloc_parent_domain(struct ibv_context *context,
+                                         struct ibv_parent_domain_init_attr *attributes);
 struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int front_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int front_dealloc_mw(struct ibv_mw *mw);

@@ -87,6 +87,9 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->create_srq_ex = front_create_srq_ex;
     verbs->modify_qp_rate_limit = modify_qp_rate_limit;
     verbs->post_srq_ops = post_srq_ops;
+    verbs->alloc_td = front_alloc_td;
+    verbs->dealloc_td = front_dealloc_td;
+    verbs->alloc_parent_domain = front_alloc_parent_domain;
     verbs->create_wq = front_create_wq;
     verbs->modify_wq = front_modify_wq;
     verbs->destroy_wq = front_destroy_wq;
@@ -105,9 +108,6 @@ void front_fill_ops(struct verbs_context *verbs)
     UNSUPPORTED(verbs->modify_flow_action_esp);
     UNSUPPORTED(verbs->destroy_flow_action);
     UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);
-    UNSUPPORTED_OBJECT(verbs->alloc_parent_domain);
-    UNSUPPORTED(verbs->dealloc_td);
-    UNSUPPORTED_OBJECT(verbs->alloc_td);
     UNSUPPORTED(verbs->ibv_destroy_flow);
     UNSUPPORTED_OBJECT(verbs->ibv_create_flow);
     UNSUPPORTED_OBJECT(verbs->open_qp);

@@ -19,6 +19,28 @@ VERBS_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
     return positive(pd_deallocate(pd_of(pd)));
 }
 
+struct ibv_td *front_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attributes)
+{
+    struct td *td;
+    int result = td_allocate(context_of(context), attributes, &td);
+
+    return result < 0 ? null_with(result) : &td->ibv;
+}
+
+int front_dealloc_td(struct ibv_td *td)
+{
+    return positive(td_deallocate(td_of(td)));
+}
+
+struct ibv_pd *front_alloc_parent_domain(struct ibv_context *context,
+                                         struct ibv_parent_domain_init_attr *attributes)
+{
+    struct pd *pd;
+    int result = parent_domain_allocate(context_of(context), attributes, &pd);
+
+    return result < 0 ? null_with(result) : &pd->ibv;
+}
+
 static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                       unsigned access)
 {
