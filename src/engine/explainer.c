@@ -26,9 +26,8 @@ static void *handler_argument;
 /* Programs ask again and again whether an object is still busy: the same answer is told once. */
 static uint64_t told[REMEMBERED];
 static unsigned told_next;
-static unsigned told_of_kind[EXPLAIN_LEAKS + 3]; /* each enum explanation, losses, overruns */
-#define KIND_LOSSES   (EXPLAIN_LEAKS + 1)
-#define KIND_OVERRUNS (EXPLAIN_LEAKS + 2)
+#define KIND_LOSSES (EXPLAIN_OVERRUN + 1)
+static unsigned told_of_kind[KIND_LOSSES + 1]; /* each enum explanation, and losses */
 
 /* --- settings
  * ------------------------------------------------------------------------------------------------------- */
@@ -92,7 +91,7 @@ static bool open_view(struct view *ret_view)
 static bool is_to_be_told(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
-    if (kind == EXPLAIN_BUSY || kind == EXPLAIN_IN_USE || kind == KIND_OVERRUNS) {
+    if (kind == EXPLAIN_BUSY || kind == EXPLAIN_IN_USE || kind == EXPLAIN_OVERRUN) {
         for (unsigned i = 0; i < REMEMBERED; i++) {
             if (told[i] == topic)
                 return false;
@@ -191,6 +190,9 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
     case EXPLAIN_LEAKS:
         explain_leaks(&view, &out, number);
         break;
+    case EXPLAIN_OVERRUN:
+        explain_overrun(&view, &out, number);
+        break;
     }
     tell(what, &out);
     out_fini(&out);
@@ -233,14 +235,8 @@ void explainer_tell_losses(struct losses *losses)
 
 static bool tell_overrun(const struct view *view, const struct object *object, void *argument)
 {
-    struct out out;
-
-    if (object->cq.failed) {
-        begin(&out);
-        explain_overrun(view, &out, object->number);
-        tell(KIND_OVERRUNS, &out);
-        out_fini(&out);
-    }
+    if (object->cq.failed)
+        explainer_explain(EXPLAIN_OVERRUN, OBJECT_CQ, object->number);
     return true;
 }
 
@@ -256,8 +252,10 @@ void explainer_tell_overruns(void)
 
 void explainer_tell_leaks(void)
 {
-    if (explained() && segment_is_open())
-        explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
+    if (!explained() || !segment_is_open())
+        return;
+    explainer_tell_overruns();
+    explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
 }
 
 /* --- asked by the program

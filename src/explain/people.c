@@ -192,6 +192,16 @@ static void frame_tell(struct out *out, unsigned level, const struct where *wher
         out_line(out, level, "at 0x%llx", (unsigned long long)where->address);
 }
 
+/* Verbs that librdmacm calls are told from where the program called librdmacm. */
+static unsigned first_of_interest(const struct where *frames, unsigned depth)
+{
+    unsigned first = 0;
+
+    while (first < depth && strcmp(file_of(&frames[first]), "librdmacm.so.1") == 0)
+        first++;
+    return first < depth ? first : 0;
+}
+
 /* What lies below main(), or below the function of a thread, is the same in every program. */
 static unsigned frames_of_interest(const struct where *frames, unsigned depth)
 {
@@ -210,20 +220,21 @@ void stack_tell(const struct view *view, struct out *out, const char *key, unsig
 {
     struct where frames[STACK_FRAMES];
     struct stack_record record;
-    unsigned depth, shown;
+    unsigned depth, first, last;
 
     if (stack == 0 || lines == 0 || !view_record(view, &view->header.stacks, stack, &record))
         return;
     depth = min_of((uint32_t)record.depth, (uint32_t)STACK_FRAMES);
     for (unsigned i = 0; i < depth; i++)
         find_frame(view, record.frame[i], &frames[i]);
-    shown = frames_of_interest(frames, depth);
-    if (shown <= lines + 1) /* "and 1 more" is no shorter */
-        lines = shown;
+    last = frames_of_interest(frames, depth);
+    first = min_of(first_of_interest(frames, depth), last);
+    if (last - first <= lines + 1) /* "and 1 more" is no shorter */
+        lines = last - first;
     out_begin_array(out, key);
     for (unsigned i = 0; i < depth; i++)
-        frame_tell(out, level, &frames[i], i < lines);
-    if (shown > lines)
-        out_line(out, level, "and %u more", shown - lines);
+        frame_tell(out, level, &frames[i], i >= first && i < first + lines);
+    if (last - first > lines)
+        out_line(out, level, "and %u more", last - first - lines);
     out_end_array(out);
 }

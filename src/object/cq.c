@@ -167,6 +167,9 @@ int cq_destroy(struct cq *cq)
      */
     if (cq->moderation_timer_used || cq->record->failed)
         object_ports->moderation_cancel(cq);
+    /* The engine tells, too, but later: this program may not have waited for it. */
+    if (explained() && cq->record->failed)
+        object_ports->explain(EXPLAIN_OVERRUN, OBJECT_CQ, cq->number);
     if (cq->channel)
         channel_purge(cq->channel, cq);
     async_purge(&context->events, &cq->async_events);

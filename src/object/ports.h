@@ -19,6 +19,7 @@ enum explanation {
     EXPLAIN_RESUMED, /* and now they have come */
     EXPLAIN_IN_USE,  /* an MR goes away: work requests may name it */
     EXPLAIN_LEAKS,   /* a context is closed, maybe with objects alive */
+    EXPLAIN_OVERRUN, /* a CQ had no room for a completion */
 };
 
 struct object_ports {

@@ -11,6 +11,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 import tap  # noqa: E402
@@ -30,12 +32,12 @@ def environment(**more):
 class Situation:
     """A situation that runs. Those that hang go on at end()."""
 
-    def __init__(self, name, form="json", command=(), program=SITUATIONS, **more):
+    def __init__(self, name, form="json", command=(), program=SITUATIONS, stderr=subprocess.PIPE, **more):
         env = environment(**more)
         if form:
             env["SOFTHCA_EXPLAIN"] = form
         self.process = subprocess.Popen([*command, program, name], env=env, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                        stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.pid = self.process.pid
         self.told = []
 
@@ -249,6 +251,65 @@ def test_text_is_a_line_and_indented_detail():
     matches(r"^softhca\[\d+\]: ibv_destroy_cq\(CQ \d+\) fails with EBUSY: QP", lines[0])
     assert all(line.startswith("    ") for line in lines[1:]), lines
     assert any(re.match(r" +at make_qp\+0x[0-9a-f]+ \(situations\+0x[0-9a-f]+\)$", line) for line in lines), lines
+
+
+def plain(lines):
+    """Without what differs from run to run: numbers, times, addresses; and without our own functions in stacks."""
+    joined = []
+    for line in lines:
+        if joined and re.match(r" {15}\S", line):
+            joined[-1] += " " + line.strip()  # the page breaks long lines
+        elif not re.match(r" +at .*\(lib", line):
+            joined.append(line.rstrip())
+    for number, line in enumerate(joined):
+        line = re.sub(r"0x[0-9a-f]+", "0x", line)
+        line = re.sub(r"\d+(\.\d+)? (ms|s|min)\b", "TIME", line)
+        joined[number] = re.sub(r", which has ended$", "", re.sub(r"\d+", "N", line))
+    return joined
+
+
+def differs(wanted, got):
+    """The first line of the page that is not there in its place; `...` stands for any lines."""
+    at, skip = 0, True
+    for line in wanted:
+        if line.strip() == "...":
+            skip = True
+        elif skip and line in got[at:]:
+            at, skip = got.index(line, at) + 1, False
+        elif not skip and at < len(got) and got[at] == line:
+            at += 1
+        else:
+            return line
+        skip = skip or line.startswith("softhca[") and not line.startswith(" ")
+    return None
+
+
+def written(file):
+    return os.pread(file.fileno(), 1 << 20, 0).decode()  # the position is the writer's
+
+
+def test_the_guide_shows_what_is_said():
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "teardown.md")) as file:
+        sections = re.split(r"^### ", file.read(), flags=re.M)[1:]
+    compared = 0
+    for section in sections:
+        name = re.match(r".*\(`(situations_cm )?([a-z-]+)`", section)
+        block = re.search(r"^```\n(softhca\[.*?)^```", section, re.M | re.S)
+        if not name or not block:
+            continue
+        with tempfile.TemporaryFile(mode="w+") as stderr:
+            with Situation(name.group(2), "text", program=SITUATIONS_CM if name.group(1) else SITUATIONS,
+                           stderr=stderr) as situation:
+                if "waits:" in block.group(1):
+                    situation.until_it_hangs()
+                    while "waits:" not in written(stderr):
+                        time.sleep(0.01)  # it says so after a second
+                situation.end()
+            said = written(stderr)
+        wrong = differs(plain(block.group(1).splitlines()), plain(said.splitlines()))
+        assert wrong is None, f"{name.group(2)} says nothing like {wrong!r} there:\n{said}"
+        compared += 1
+    assert compared >= 10, compared
 
 
 def test_silent_unless_asked():
