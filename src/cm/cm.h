@@ -141,13 +141,14 @@ struct cm_ports {
 
 /* *cm is the owner's storage, some 130 KiB. */
 void cm_init(struct cm *cm, const struct cm_ports *ports);
-/* The process owns this QPN block: its number makes comm ids. 0, -EEXIST, or -ENOSPC (CM_BLOCKS). */
+/* The process owns this QPN block: its number makes comm ids. 0, -EEXIST, or -ENOSPC (CM_BLOCKS). A machine
+ * without a block only answers, as one that has no services. */
 int cm_grant_block(struct cm *cm, uint16_t block);
 /* A MAD that arrived at our QP1, from a process of this host or from the wire. Whoever carries MADs hands
  * over what cm_mad_addressee() says is for this process, and one that is for nobody who lives: then the
  * machine answers what is to be answered (REJ, DREP). 0, or -errno why nothing came of it: -EPROTO
  * (malformed), -ENOENT (no such id; answered, if there is an answer), -EALREADY (a duplicate; answered
- * likewise), -EINVAL (does not fit the state). */
+ * likewise), -EINVAL (does not fit the state), -ENOSPC (a REQ: as if it had not come; cm_grant_block()). */
 int cm_receive(struct cm *cm, const struct cm_path *from, const void *bytes, size_t length, ns_t now);
 /* When cm_run() is due; NS_NEVER if it is not. Changes with every other call. */
 ns_t cm_next(const struct cm *cm);

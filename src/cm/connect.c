@@ -356,17 +356,19 @@ int on_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, 
     if (is_stale(cm, from, mad, now))
         return -EINVAL;
 
-    result = take_comm_id(cm, &comm_id);
-    if (!result)
+    if (cm->block_count) {
+        result = take_comm_id(cm, &comm_id);
+        if (result)
+            return result;
         result = cm->ports->request(cm, &request, &id);
-    else
-        comm_id = 0;
-    if (!result) {
-        begin_passive(cm, id, from, mad, comm_id);
-        return 0;
-    }
-    if (comm_id)
+        if (!result) {
+            begin_passive(cm, id, from, mad, comm_id);
+            return 0;
+        }
         put_back_comm_id(cm, comm_id);
+    } else {
+        result = -ENOENT; /* who has no ids serves nobody */
+    }
     if (result > 0 || result == -ENOENT) {
         cm->counters.rejected++;
         answer_rej(cm, from, mad, result > 0 ? (enum cm_reason)result : CM_REASON_INVALID_SERVICE_ID);

@@ -419,9 +419,24 @@ static void a_process_without_numbers_connects_to_nobody(void **state)
     side->cm.block_count = 0;
     assert_int_equal(cm_connect(&side->cm, &end->id, &connect, net->now), -ENOSPC);
     assert_int_equal(cm_resolve(&side->cm, &end->id, &resolve, net->now), -ENOSPC);
-    /* It may be granted one until the peer asks again. */
-    assert_int_equal(side_inject(side, &mad), -EAGAIN);
+    /* It serves nobody, and says so. */
+    assert_int_equal(side_inject(side, &mad), -ENOENT);
+    assert_int_equal(net->logged, 1);
+    assert_int_equal(net->log[0].mad.rej.reason, CM_REASON_INVALID_SERVICE_ID);
+}
+
+static void a_request_that_finds_no_number_free_is_as_if_it_had_not_come(void **state)
+{
+    struct net *net = *state;
+    struct side *side = net->sides[0];
+    const struct cm_mad mad = req_from(side, 1);
+
+    side->cm.blocks[0].used = UINT16_MAX; /* more than are to be had */
+    assert_int_equal(side_inject(side, &mad), -ENOSPC);
     assert_int_equal(net->logged, 0);
+    assert_int_equal(cm_grant_block(&side->cm, 0x4321), 0);
+    assert_int_equal(side_inject(side, &mad), 0);
+    side->cm.blocks[0].used = 0;
 }
 
 static void a_comm_id_rests_before_it_is_used_again(void **state)
@@ -536,6 +551,7 @@ int main(void)
         TEST(the_peers_process_is_the_one_that_answered),
         TEST(comm_ids_are_of_the_blocks_that_were_granted),
         TEST(a_process_without_numbers_connects_to_nobody),
+        TEST(a_request_that_finds_no_number_free_is_as_if_it_had_not_come),
         TEST(a_comm_id_rests_before_it_is_used_again),
         TEST(two_thousand_connect_at_once),
         TEST(ten_thousand_come_and_go),
