@@ -41,7 +41,9 @@ struct communication {
  * those of timers, names and gsi.c. */
 static struct lock cm_lock = LOCK_INIT;
 static struct cm cm;
-static bool started;
+static bool ready;   /* `cm` is: it answers, even if nobody of this process uses it */
+static bool started; /* it has an owner, and a block */
+static uint16_t first_block;
 static const struct communication_owner *owner;
 static struct service *too_early_for; /* set by port_request(), looked at when cm_receive() has returned */
 
@@ -148,11 +150,27 @@ static void leave(void)
 {
     int before = cancellation_before;
 
-    if (started)
+    if (ready)
         timers_set_communication(cm_next(&cm));
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);
+}
+
+static void make_ready(void)
+{
+    if (!ready)
+        cm_init(&cm, &machine_ports);
+    ready = true;
+}
+
+/* After -ENOSPC: one more. */
+static int grant_block(void)
+{
+    uint32_t block;
+    int error = local_block_take(&block);
+
+    return error ? error : cm_grant_block(&cm, (uint16_t)block);
 }
 
 /* The machine's counters tell what became of it. */
@@ -161,7 +179,8 @@ static void receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
     struct premature *premature;
 
     too_early_for = NULL;
-    cm_receive(&cm, from, mad, MAD_LENGTH, sys_now());
+    if (cm_receive(&cm, from, mad, MAD_LENGTH, sys_now()) == -ENOSPC && !grant_block())
+        cm_receive(&cm, from, mad, MAD_LENGTH, sys_now());
     if (!too_early_for || too_early_for->premature_count == PREMATURE_MAX)
         return;
     premature = malloc(sizeof(*premature));
@@ -209,15 +228,15 @@ void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LEN
         number = number << 8 | guid[i];
     path.local_guid = number;
     enter();
-    if (started)
-        receive(&path, mad);
+    make_ready();
+    receive(&path, mad);
     leave();
 }
 
 void communication_due(void)
 {
     enter();
-    if (started)
+    if (ready)
         cm_run(&cm, sys_now());
     leave();
 }
@@ -225,7 +244,7 @@ void communication_due(void)
 void communication_peer_gone(uint64_t serial)
 {
     enter();
-    if (started)
+    if (ready)
         cm_peer_gone(&cm, serial, sys_now());
     leave();
 }
@@ -233,7 +252,7 @@ void communication_peer_gone(uint64_t serial)
 void communication_after_fork_in_child(void)
 {
     lock_init(&cm_lock);
-    started = false; /* start() makes everything anew */
+    ready = started = false; /* start() makes everything anew */
     services_after_fork_in_child();
 }
 
@@ -248,8 +267,30 @@ static int start_locked(void)
 
     if (error)
         return error;
-    cm_init(&cm, &machine_ports);
-    return cm_grant_block(&cm, (uint16_t)(qpn / LOCAL_BLOCK_QPNS));
+    make_ready();
+    first_block = (uint16_t)(qpn / LOCAL_BLOCK_QPNS);
+    return cm_grant_block(&cm, first_block);
+}
+
+static bool is_loopback(const uint8_t gid[16])
+{
+    static const uint8_t loopback[16] = {[15] = 1};
+
+    return gid_is_ipv4_mapped(gid) ? gid[12] == 127 : memcmp(gid, loopback, sizeof(loopback)) == 0;
+}
+
+/* Can a request for it come over the network? */
+static bool is_for_network(const struct service_address *address)
+{
+    return wire_is_forced() || address->any || !is_loopback(address->gid);
+}
+
+static void open_way_to(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    if (wire_is_forced() || !device_table_is_local(&host_devices, gid, &ifindex))
+        wire_open_for_mads(first_block);
 }
 
 static int call_start(const struct communication_owner *new_owner)
@@ -305,15 +346,19 @@ static void call_service_release(struct service *service)
 static int call_service_listen(struct service *service, void *listener, unsigned backlog)
 {
     struct list premature;
+    bool for_network;
     int error;
 
     enter();
+    for_network = is_for_network(&service->address);
     error = services_listen(service, listener, backlog);
     if (!error) {
         take_premature(service, &premature);
         receive_premature(&premature);
     }
     leave();
+    if (!error && for_network)
+        wire_open_for_mads(first_block);
     return error;
 }
 
@@ -388,8 +433,11 @@ static int call_connect(struct communication *communication, const struct cm_con
 {
     int error;
 
+    open_way_to(connect->path.remote_gid);
     enter();
     error = cm_connect(&cm, &communication->id, connect, sys_now());
+    if (error == -ENOSPC && !grant_block())
+        error = cm_connect(&cm, &communication->id, connect, sys_now());
     leave();
     return error;
 }
@@ -400,6 +448,8 @@ static int call_accept(struct communication *communication, const struct cm_acce
 
     enter();
     error = cm_accept(&cm, &communication->id, accept, sys_now());
+    if (error == -ENOSPC && !grant_block())
+        error = cm_accept(&cm, &communication->id, accept, sys_now());
     leave();
     return error;
 }
@@ -449,8 +499,11 @@ static int call_resolve(struct communication *communication, const struct cm_res
 {
     int error;
 
+    open_way_to(resolve->path.remote_gid);
     enter();
     error = cm_resolve(&cm, &communication->id, resolve, sys_now());
+    if (error == -ENOSPC && !grant_block())
+        error = cm_resolve(&cm, &communication->id, resolve, sys_now());
     leave();
     return error;
 }

@@ -12,9 +12,9 @@
 #include "engine/internal.h"
 #include "engine/services.h"
 #include "object/device.h"
+#include "udp/udp.h"
 #include "wire/opcode.h"
 
-#define PKEY       0xffffu
 #define MAD_OPCODE (SERVICE_UD | OP_SEND_ONLY)
 /* A MAD that has to wait for room in a ring, or for a link; whoever writes so many and reads none loses the
  * rest, and asks again. */
@@ -24,6 +24,11 @@
  * that is an answer. */
 #define LOOK_AGAIN_AFTER (1 * NS_PER_MS)
 #define LOOKS            9u /* half a second */
+/* What the network may have us keep at a time, and of that, for services that nobody holds. */
+#define FROM_NETWORK_MAX        1024u
+#define FROM_NETWORK_ABSENT_MAX 64u
+#define HOP_LIMIT               64u
+#define ECN_MASK                3u
 
 struct outgoing {
     struct list node;
@@ -31,6 +36,7 @@ struct outgoing {
     unsigned looks;   /* in vain */
     ns_t look_at;     /* in `absent`: the next one */
     uint32_t ifindex; /* of the interface that has the destination's address; 0: another host */
+    bool from_network;
     uint8_t mad[MAD_LENGTH];
 };
 
@@ -47,24 +53,47 @@ static struct list absent = {&absent, &absent}; /* for services that nobody hold
 static bool flushing;
 static uint64_t last_cookie;
 static _Atomic uint32_t waiting_count; /* in searches and lanes */
+static _Atomic uint32_t from_network_count;
+static unsigned from_network_absent; /* in `absent` */
 
 static struct outgoing *outgoing_of(struct list *node)
 {
     return list_entry(node, struct outgoing, node);
 }
 
-void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+static void outgoing_free(struct outgoing *outgoing)
 {
-    struct outgoing *outgoing = malloc(sizeof(*outgoing));
+    if (outgoing->from_network)
+        atomic_fetch_sub_explicit(&from_network_count, 1, memory_order_relaxed);
+    free(outgoing);
+}
 
-    if (!outgoing)
-        return; /* as if a switch had no memory */
-    outgoing->to = *to;
-    outgoing->looks = 0;
+/* Gets lost where there is no memory, as in a switch. */
+static void post(const struct cm_path *to, const void *mad, bool from_network)
+{
+    struct outgoing *outgoing;
+
+    if (from_network &&
+        atomic_fetch_add_explicit(&from_network_count, 1, memory_order_relaxed) >= FROM_NETWORK_MAX) {
+        atomic_fetch_sub_explicit(&from_network_count, 1, memory_order_relaxed);
+        return;
+    }
+    outgoing = malloc(sizeof(*outgoing));
+    if (!outgoing) {
+        if (from_network)
+            atomic_fetch_sub_explicit(&from_network_count, 1, memory_order_relaxed);
+        return;
+    }
+    *outgoing = (struct outgoing){.to = *to, .from_network = from_network};
     memcpy(outgoing->mad, mad, MAD_LENGTH);
     lock_acquire(&gsi_lock);
     list_push_back(&outbox, &outgoing->node);
     lock_release(&gsi_lock);
+}
+
+void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+{
+    post(to, mad, false);
 }
 
 /* --- into a ring
@@ -75,7 +104,8 @@ static int write_mad(struct lane *lane, const struct outgoing *outgoing)
     const struct iovec payload = {(void *)(uintptr_t)outgoing->mad, MAD_LENGTH};
     struct packet packet = {
         .opcode = MAD_OPCODE,
-        .pkey = PKEY,
+        .flags = outgoing->from_network ? PACKET_FROM_NETWORK : 0,
+        .pkey = MAD_PKEY,
         .dest_qpn = MAD_QPN,
         .src_qpn = MAD_QPN,
         .qkey = MAD_QKEY,
@@ -103,7 +133,7 @@ static bool may_wait(void)
 static void wait_is_over(struct outgoing *outgoing)
 {
     atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
-    free(outgoing);
+    outgoing_free(outgoing);
 }
 
 /* Writes what waits for the lane until that is full. Returns whether something was written. */
@@ -150,7 +180,7 @@ static void send_on_link(struct link *link, struct outgoing *outgoing)
     bool kept = may_wait();
 
     if (!kept) {
-        free(outgoing);
+        outgoing_free(outgoing);
         return;
     }
     lock_acquire(&state->lock);
@@ -169,9 +199,9 @@ static void return_to_sender(struct outgoing *outgoing)
 
     memcpy(back.local_gid, outgoing->to.remote_gid, 16);
     memcpy(back.remote_gid, outgoing->to.local_gid, 16);
-    back.peer = local_self_serial();
+    back.peer = outgoing->from_network ? 0 : local_self_serial();
     communication_receive(&back, outgoing->mad);
-    free(outgoing);
+    outgoing_free(outgoing);
 }
 
 /* Behind those that wait for the same name. NULL: there is none yet. gsi_lock held. */
@@ -207,7 +237,7 @@ static void wait_for_name(const char *name, struct outgoing *outgoing)
     uint64_t begin = 0;
 
     if (!may_wait()) {
-        free(outgoing);
+        outgoing_free(outgoing);
         return;
     }
     lock_acquire(&gsi_lock);
@@ -257,7 +287,7 @@ void gsi_found(uint64_t cookie, struct link *link)
         if (link)
             send_on_link(link, outgoing_of(node));
         else
-            free(outgoing_of(node));
+            outgoing_free(outgoing_of(node));
     }
     rundown_exit();
     free(search);
@@ -273,17 +303,31 @@ static ns_t next_look(void)
     return earliest;
 }
 
+/* gsi_lock held. */
+static bool may_be_absent(const struct outgoing *outgoing)
+{
+    return !outgoing->from_network || from_network_absent < FROM_NETWORK_ABSENT_MAX;
+}
+
 static void look_again_later(struct outgoing *outgoing)
 {
-    if (outgoing->looks == LOOKS || !may_wait()) {
-        return_to_sender(outgoing);
-        return;
+    bool waits = false;
+
+    if (outgoing->looks < LOOKS && may_wait()) {
+        lock_acquire(&gsi_lock);
+        waits = may_be_absent(outgoing);
+        if (waits) {
+            from_network_absent += outgoing->from_network;
+            outgoing->look_at = sys_now() + (LOOK_AGAIN_AFTER << outgoing->looks++);
+            list_push_back(&absent, &outgoing->node);
+            timers_set_gsi(next_look());
+        }
+        lock_release(&gsi_lock);
+        if (!waits)
+            atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
     }
-    lock_acquire(&gsi_lock);
-    outgoing->look_at = sys_now() + (LOOK_AGAIN_AFTER << outgoing->looks++);
-    list_push_back(&absent, &outgoing->node);
-    timers_set_gsi(next_look());
-    lock_release(&gsi_lock);
+    if (!waits)
+        return_to_sender(outgoing);
 }
 
 /* Back into the outbox with those whose time has come. */
@@ -296,6 +340,7 @@ void gsi_due(void)
         if (outgoing_of(node)->look_at > now)
             continue;
         list_remove(node);
+        from_network_absent -= outgoing_of(node)->from_network;
         atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
         list_push_back(&outbox, node);
     }
@@ -304,29 +349,46 @@ void gsi_due(void)
     gsi_flush();
 }
 
+/* false: nobody holds the name. */
+static bool send_to_holder(const char *name, struct outgoing *outgoing)
+{
+    struct link *link;
+
+    switch (local_name_find(name, &link)) {
+    case 0:
+        send_on_link(link, outgoing);
+        return true;
+    case -ECONNREFUSED:
+        return false;
+    case -EAGAIN:
+        wait_for_name(name, outgoing);
+        return true;
+    default:
+        outgoing_free(outgoing); /* descriptors or memory are short: it will be sent again */
+        return true;
+    }
+}
+
 static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
 {
     char names[SERVICE_NAMES][LOCAL_NAME_MAX + 1];
 
     services_names(service_id, outgoing->to.remote_gid, names);
     for (unsigned i = 0; i < SERVICE_NAMES; i++) {
-        struct link *link;
-
-        switch (local_name_find(names[i], &link)) {
-        case 0:
-            send_on_link(link, outgoing);
+        if (send_to_holder(names[i], outgoing))
             return;
-        case -ECONNREFUSED:
-            break;
-        case -EAGAIN:
-            wait_for_name(names[i], outgoing);
-            return;
-        default:
-            free(outgoing); /* descriptors or memory are short: it will be sent again */
-            return;
-        }
     }
     look_again_later(outgoing);
+}
+
+/* A comm id's upper 16 bits are a block of whose it is. If he is gone, we answer for him. */
+static void send_to_block(uint32_t block, struct outgoing *outgoing)
+{
+    char name[LOCAL_BLOCK_NAME_MAX + 1];
+
+    local_block_name(block, name);
+    if (!send_to_holder(name, outgoing))
+        return_to_sender(outgoing);
 }
 
 /* --- which process
@@ -340,6 +402,8 @@ static void offer_copy(struct link *link, void *argument)
     if (!copy)
         return;
     *copy = *outgoing;
+    if (copy->from_network)
+        atomic_fetch_add_explicit(&from_network_count, 1, memory_order_relaxed);
     send_on_link(link, copy);
 }
 
@@ -355,28 +419,34 @@ static void send_here(struct outgoing *outgoing)
         send_to_service(service_id, outgoing);
     } else if (link) {
         send_on_link(link, outgoing);
+    } else if (addressee == CM_FOR_ID && outgoing->from_network) {
+        send_to_block(comm_id >> 16, outgoing);
     } else {
         /* A process that has gone needs no answer; one that nobody has heard of cannot be named. */
         if (addressee == CM_FOR_REQUEST && !outgoing->to.peer)
             local_for_each_peer(offer_copy, outgoing);
-        free(outgoing);
+        outgoing_free(outgoing);
     }
 }
 
-static void send_mad(struct outgoing *outgoing)
+/* Returns whether it went to the network. */
+static bool send_mad(struct outgoing *outgoing)
 {
-    if (device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex)) {
+    bool is_here = device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex);
+
+    if (outgoing->from_network || (is_here && !wire_is_forced())) {
         send_here(outgoing);
-        return;
+        return false;
     }
-    /* To another host: as if the cable were out. */
-    log_info("no way to another host: a message of connection management is lost");
-    free(outgoing);
+    wire_send_mad(&outgoing->to, outgoing->mad);
+    outgoing_free(outgoing);
+    return true;
 }
 
 void gsi_flush(void)
 {
     struct list *node;
+    bool to_network = false;
     int cancellation;
 
     /* The thread may be the program's, and must not be cancelled while others leave their MADs to it. */
@@ -387,12 +457,14 @@ void gsi_flush(void)
         flushing = true;
         while ((node = list_pop_front(&outbox))) {
             lock_release(&gsi_lock);
-            send_mad(outgoing_of(node));
+            to_network |= send_mad(outgoing_of(node));
             lock_acquire(&gsi_lock);
         }
         flushing = false;
     }
     lock_release(&gsi_lock);
+    if (to_network)
+        wire_flush_mads();
     rundown_exit();
     pthread_setcancelstate(cancellation, NULL);
 }
@@ -400,29 +472,80 @@ void gsi_flush(void)
 /* --- arrival
  * --------------------------------------------------------------------------------------------------- */
 
-/* What a process of this host may say in the name of this host only. */
+static bool is_mad(const struct packet *packet)
+{
+    uint32_t ifindex;
+
+    return packet->opcode == MAD_OPCODE && packet->qkey == MAD_QKEY && packet->payload_length == MAD_LENGTH &&
+           packet->payload && device_table_is_local(&host_devices, packet->grh.destination, &ifindex);
+}
+
+static bool is_local(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    return device_table_is_local(&host_devices, gid, &ifindex);
+}
+
+/* A process of this host speaks in the name of this host, and of no other process's ids. */
+static bool may_say(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
+{
+    uint32_t comm_id;
+
+    return is_local(packet->grh.source) &&
+           (!cm_mad_claim(mad, MAD_LENGTH, &comm_id) || local_is_owner(link, comm_id >> 16));
+}
+
+/* Somebody who reads the port hands on what other hosts say. What comes from this host does not come that
+ * way, unless everything does: any program could send it. */
+static bool may_hand_on(struct link *link, const struct packet *packet)
+{
+    return (link_is_self(link) || udp_believes(link_peer_uid(link))) &&
+           (wire_is_forced() || !is_local(packet->grh.source));
+}
+
 void gsi_receive(struct lane *lane, const struct packet *packet)
 {
+    struct link *link = lane_link(lane);
+    bool from_network = packet->flags & PACKET_FROM_NETWORK;
     struct cm_path from = {
         .flow_label = packet->grh.flow_label,
         .traffic_class = packet->grh.traffic_class,
         .hop_limit = packet->grh.hop_limit,
         .service_level = packet->grh.service_level,
-        .peer = link_serial(lane_link(lane)),
+        .peer = from_network ? 0 : link_serial(link),
     };
     uint8_t mad[MAD_LENGTH];
-    uint32_t ifindex;
 
-    if (packet->opcode != MAD_OPCODE || packet->qkey != MAD_QKEY || packet->payload_length != MAD_LENGTH ||
-        !packet->payload || !device_table_is_local(&host_devices, packet->grh.source, &ifindex) ||
-        !device_table_is_local(&host_devices, packet->grh.destination, &ifindex)) {
-        log_info("process %d sent no MAD to QP1", (int)link_peer_pid(lane_link(lane)));
+    if (!is_mad(packet)) {
+        log_info("process %d sent no MAD to QP1", (int)link_peer_pid(link));
         return;
     }
     memcpy(mad, packet->payload, sizeof(mad)); /* once: the sender could change it while it is looked at */
+    if (from_network ? !may_hand_on(link, packet) : !may_say(link, packet, mad)) {
+        log_info("process %d sent a MAD that is not its own", (int)link_peer_pid(link));
+        return;
+    }
     memcpy(from.local_gid, packet->grh.destination, 16);
     memcpy(from.remote_gid, packet->grh.source, 16);
     communication_receive(&from, mad);
+}
+
+void gsi_receive_from_network(const struct packet *packet)
+{
+    /* As the sender sees it; but for what the way here has made of it. */
+    struct cm_path to = {
+        .traffic_class = packet->grh.traffic_class & (uint8_t)~ECN_MASK,
+        .hop_limit = HOP_LIMIT,
+    };
+
+    if (!is_mad(packet) || packet->src_qpn != MAD_QPN) {
+        log_debug("no MAD came to QP1 from the network");
+        return;
+    }
+    memcpy(to.local_gid, packet->grh.source, 16);
+    memcpy(to.remote_gid, packet->grh.destination, 16);
+    post(&to, packet->payload, true);
 }
 
 /* What waited is lost: the lists may have been half linked. */
@@ -434,4 +557,6 @@ void gsi_after_fork_in_child(void)
     list_init(&absent);
     flushing = false;
     atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&from_network_count, 0, memory_order_relaxed);
+    from_network_absent = 0;
 }

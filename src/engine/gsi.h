@@ -5,6 +5,11 @@
  * On this host MADs are packets for QPN 1 on the links between processes. A REQ or SIDR_REQ goes to whoever
  * holds the service (engine/services.h): the name of the service leads to its process. All others go to the
  * process that the peer's last MAD came from.
+ *
+ * To another host MADs go over the network at once. What comes from there comes to the process that reads
+ * for QPN 1 (udp/port.c), which hands it on over its links: the names of services and of QPN blocks, of
+ * which comm ids are made, lead to whoever it is for. A process believes that only of its own user, and of
+ * the user who has the port.
  */
 #ifndef ENGINE_GSI_H
 #define ENGINE_GSI_H
@@ -22,6 +27,10 @@ void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
 void gsi_flush(void);
 /* A packet for QP1; the lane's receive lock held. */
 void gsi_receive(struct lane *lane, const struct packet *packet);
+
+/* One from the network, in the process that reads it; gsi_flush() passes it on. The udp room's receive lock
+ * held. */
+void gsi_receive_from_network(const struct packet *packet);
 
 /* The time has come that timers_set_gsi() was told. */
 void gsi_due(void);

@@ -79,6 +79,12 @@ void wire_start(void);
 int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
               const struct path_address *to);
 void wire_leave_list(struct qp *qp);
+/* MADs, to QP1 of another host. */
+void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
+void wire_flush_mads(void);
+/* Opens the port, for which it takes a block of ours. Waits a moment, without locks, outside every rundown
+ * section, not in the helper thread. */
+void wire_open_for_mads(uint32_t block);
 /* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
 void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 /* Does multicast of the QP go over the network? With wire_is_forced(), only over the network then. */

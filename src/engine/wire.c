@@ -9,15 +9,18 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "engine/engine.h"
+#include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/device.h"
 #include "object/qp_table.h"
 #include "udp/udp.h"
+#include "wire/mad.h"
 #include "wire/opcode.h"
 
 _Static_assert(UDP_SLOTS == LOCAL_LOTS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS, "a lot is a slot");
 
-#define QP1 1u
+/* A port that is not open by then opens later: what is lost meanwhile is sent again. */
+#define MADS_PATIENCE (250 * NS_PER_MS)
 
 static bool forced;
 
@@ -32,6 +35,7 @@ static struct waiting {
 static struct qp *due[DUE_MAX];
 static unsigned due_count;
 static uint32_t to_flush;
+static bool mads_came;
 
 /* Where the last destination address was found, and in which state of the table. Receive lock. */
 static struct {
@@ -170,6 +174,40 @@ static void on_writable(struct udp_lane *lane)
     rundown_exit();
 }
 
+/* What cannot be sent now is lost: who asks asks again. */
+void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+{
+    static _Atomic uint32_t psn;
+    const struct iovec payload = {(void *)(uintptr_t)mad, MAD_LENGTH};
+    struct packet packet = {
+        .opcode = SERVICE_UD | OP_SEND_ONLY,
+        .pkey = MAD_PKEY,
+        .dest_qpn = MAD_QPN,
+        .src_qpn = MAD_QPN,
+        .qkey = MAD_QKEY,
+        .payload_length = MAD_LENGTH,
+    };
+    struct udp_path path = {
+        .flow_label = to->flow_label,
+        .traffic_class = to->traffic_class,
+        .hop_limit = to->hop_limit,
+    };
+    uint32_t ifindex;
+
+    packet.psn = psn_make(atomic_fetch_add_explicit(&psn, 1, memory_order_relaxed));
+    if (gid_is_link_local(to->remote_gid) && device_table_is_local(&host_devices, to->local_gid, &ifindex))
+        path.ifindex = ifindex;
+    memcpy(path.source, to->local_gid, sizeof(path.source));
+    memcpy(path.destination, to->remote_gid, sizeof(path.destination));
+    if (udp_send(udp_lane(MAD_QPN), &path, &packet, &payload, 1) != 0)
+        log_info("a message of connection management was not sent");
+}
+
+void wire_flush_mads(void)
+{
+    udp_flush(udp_lane(MAD_QPN));
+}
+
 /* --- receiving ----------------------------------------------------------------------------------- */
 
 /* The interface that has the address to which a packet came; 0: none has. */
@@ -269,6 +307,11 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
             multicast_deliver(packet->grh.destination, receive_multicast, packet);
         return;
     }
+    if (unlikely(packet->dest_qpn == MAD_QPN)) {
+        gsi_receive_from_network(packet);
+        mads_came = true;
+        return;
+    }
     packet->dest_ifindex = interface_of(packet->grh.destination);
     request = opcode_table[packet->opcode].properties & OPCODE_REQUEST;
     qp = qp_lock_number(packet->dest_qpn);
@@ -300,13 +343,17 @@ static void on_batch_end(void)
     }
     for (; to_flush; to_flush &= to_flush - 1)
         udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(to_flush)));
+    if (unlikely(mads_came)) {
+        mads_came = false;
+        gsi_flush();
+    }
 }
 
 /* udp_ops.is_ours */
 static bool is_ours(uint32_t qpn)
 {
     /* QP1 has no owner of its own: what comes for it comes to the warden. */
-    return qpn == QP1 || qp_table_has_block(qpn) || qpn == PSN_MASK;
+    return qpn == MAD_QPN || qp_table_has_block(qpn) || qpn == PSN_MASK;
 }
 
 /* --- the port ------------------------------------------------------------------------------------ */
@@ -342,6 +389,12 @@ static void open_port(const struct qp *qp)
     error = udp_serve(block, local_block_socket(block));
     if (error)
         log_warn("QP 0x%06x gets no packets from the network: %s", qp->ibv.qp_num, strerror(-error));
+}
+
+void wire_open_for_mads(uint32_t block)
+{
+    if (!udp_serves(block))
+        (void)udp_serve_within(block, local_block_socket(block), MADS_PATIENCE); /* the log says why not */
 }
 
 void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
@@ -382,6 +435,7 @@ static void clear(void)
     }
     due_count = 0;
     to_flush = 0;
+    mads_came = false;
     last_address.generation = 0;
 }
 

@@ -199,6 +199,19 @@ int local_qpn_allocate(uint32_t *ret_qpn)
     return error;
 }
 
+int local_block_take(uint32_t *ret_block)
+{
+    int saved = errno, error;
+
+    lock_acquire(&lock);
+    error = take_block();
+    if (!error)
+        *ret_block = blocks[block_count - 1]->number;
+    lock_release(&lock);
+    errno = saved;
+    return error;
+}
+
 void local_qpn_release(uint32_t qpn)
 {
     uint32_t number = qpn % LOCAL_BLOCK_QPNS;

@@ -73,11 +73,19 @@ bool local_dispatch(void);
  * numbers. May take a new block (binds a socket). 0 or -EAGAIN/-EMFILE... */
 int local_qpn_allocate(uint32_t *ret_qpn);
 void local_qpn_release(uint32_t qpn);
+/* A further block, of all whose numbers the caller is going to make something else as well. 0 or as above. */
+int local_block_take(uint32_t *ret_block);
 /* The socket by which this process owns the block, which proves it to others; -1: it does not. It stays open.
  */
 int local_block_socket(uint32_t block);
 /* Is it that socket of whatever process? */
 bool local_is_block_socket(int fd, uint32_t block);
+/* What leads to the block's owner as the name of what somebody holds does: local_name_find() and so on. */
+#define LOCAL_BLOCK_NAME_MAX 8
+void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);
+/* Does the process behind the link own the block? It is asked of the kernel unless it is known; false, too,
+ * if the kernel does not say. In a rundown section. */
+bool local_is_owner(const struct link *link, uint32_t block);
 
 /* --- names -----------------------------------------------------------------------------------------------
  */

@@ -197,6 +197,33 @@ bool local_name_is_held(const char *text)
     return fd >= 0 || fd == -EAGAIN;
 }
 
+void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1])
+{
+    _Static_assert(sizeof(BLOCK_NAME_PREFIX) == sizeof(NAME_PREFIX "qpn/"), "the rest of that name");
+
+    snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x", block & 0xffff);
+}
+
+bool local_is_owner(const struct link *link, uint32_t block)
+{
+    const struct link *owner = link_table_get(block);
+    char text[LOCAL_BLOCK_NAME_MAX + 1];
+    struct ucred holder;
+    int saved = errno, fd;
+    bool is_owner;
+
+    if (owner)
+        return owner->peer_pid == link->peer_pid && owner->peer_uid == link->peer_uid;
+    local_block_name(block, text);
+    fd = names_connect(text);
+    /* Processes that we do not see all have the number 0: then it is one of that user. */
+    is_owner = fd >= 0 && greeting_credentials(fd, &holder) && holder.pid == link->peer_pid &&
+               holder.uid == link->peer_uid;
+    fd_close(fd);
+    errno = saved;
+    return is_owner;
+}
+
 int local_name_find(const char *text, struct link **ret_link)
 {
     int saved = errno, fd = names_connect(text);

@@ -45,6 +45,7 @@ struct own_block {
 struct udp_room udp_room;
 
 static _Atomic uint32_t state;   /* enum udp_state; written by the helper thread */
+static _Atomic uint32_t host;    /* UDP_GUEST: the user who has the port; written before the state */
 static _Atomic uint32_t changes; /* futex: something that udp_serve() may wait for */
 static _Atomic bool wanted;      /* port_wake() was called */
 static _Atomic uint64_t served[65536 / 64];
@@ -112,9 +113,20 @@ static bool is_member(void)
     return udp_state() == UDP_OPEN;
 }
 
+static bool is_own_user(uid_t uid)
+{
+    return uid == geteuid() && user_is_known(uid);
+}
+
 bool port_is_own_user(const struct ucred *peer)
 {
-    return peer->uid == geteuid() && user_is_known(peer->uid);
+    return is_own_user(peer->uid);
+}
+
+bool udp_believes(uid_t uid)
+{
+    return is_own_user(uid) ||
+           (udp_state() == UDP_GUEST && atomic_load_explicit(&host, memory_order_relaxed) == uid);
 }
 
 /* --- our blocks ---------------------------------------------------------------------------------- */
@@ -330,6 +342,7 @@ bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *f
         log_info("UDP port 4791 is of uid %u, whose process %d hands us our packets", (unsigned)peer->uid,
                  (int)peer->pid);
         mailbox_set_polled();
+        atomic_store_explicit(&host, peer->uid, memory_order_relaxed);
         set_state(UDP_GUEST);
     }
     seek_end();
@@ -534,7 +547,12 @@ static int start_timer(void)
 
 int udp_serve(uint32_t block, int proof)
 {
-    ns_t deadline = sys_now() + MEMBER_PATIENCE + STRANGE_PATIENCE;
+    return udp_serve_within(block, proof, MEMBER_PATIENCE + STRANGE_PATIENCE);
+}
+
+int udp_serve_within(uint32_t block, int proof, ns_t patience)
+{
+    ns_t deadline = sys_now() + patience;
     uint32_t first;
     int error;
 

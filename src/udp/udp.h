@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include "base/types.h"
@@ -81,6 +82,8 @@ void udp_reason(char ret_text[UDP_REASON_MAX]);
  * the block is owned; it stays the caller's. Any thread, without locks, outside every rundown section; may
  * sleep, bounded. */
 int udp_serve(uint32_t block, int proof);
+/* Likewise, but who calls has only so much patience (-ETIMEDOUT): what has begun goes on. */
+int udp_serve_within(uint32_t block, int proof, ns_t patience);
 /* Is that done? Any thread, at any time. */
 bool udp_serves(uint32_t block);
 
@@ -89,6 +92,9 @@ bool udp_serves(uint32_t block);
 int udp_join(const uint8_t group[16], uint32_t ifindex);
 /* Does not wait. */
 void udp_leave(const uint8_t group[16], uint32_t ifindex);
+
+/* May a process of this user hand us what it has read from the port? Any thread. */
+bool udp_believes(uid_t uid);
 
 /* --- sending ------------------------------------------------------------------------------------- */
 

@@ -14,6 +14,7 @@ enum mad_length {
 
 #define MAD_QPN          1u
 #define MAD_QKEY         0x80010000u /* well-known key of QP1 */
+#define MAD_PKEY         0xffffu     /* the default partition, which RoCE has alone */
 #define MAD_BASE_VERSION 1
 
 enum mad_class { MAD_CLASS_CM = 0x07 };

@@ -19,6 +19,7 @@ enum packet_flags {
                                 READ request: the answer may come so */
     PACKET_DROPPED =
         16, /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
+    PACKET_FROM_NETWORK = 32, /* local links, to QP1: handed on by whoever reads the port; grh as it came */
 };
 
 /* Global routing information of UD packets; GIDs as on the wire. */

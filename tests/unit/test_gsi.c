@@ -85,10 +85,8 @@ struct letter {
     uint8_t payload[LOCAL_MTU];
 };
 
-static void write_letter(struct letter *letter)
+static void write_request(struct letter *letter, const struct cm_mad *mad)
 {
-    const struct cm_mad mad = request();
-
     memset(letter, 0, sizeof(*letter));
     letter->packet = (struct packet){.opcode = SERVICE_UD | OP_SEND_ONLY,
                                      .pkey = 0xffff,
@@ -100,7 +98,35 @@ static void write_letter(struct letter *letter)
                                      .grh = {.hop_limit = 64}};
     memcpy(letter->packet.grh.source, loopback, 16);
     memcpy(letter->packet.grh.destination, loopback, 16);
-    cm_mad_encode(&mad, letter->payload);
+    cm_mad_encode(mad, letter->payload);
+}
+
+static void write_letter(struct letter *letter)
+{
+    const struct cm_mad mad = request();
+
+    write_request(letter, &mad);
+}
+
+/* What somebody of another host asks for, as the process that reads the port hands it on. */
+static void write_letter_from(struct letter *letter, const uint8_t gid[16], uint32_t comm_id)
+{
+    struct cm_mad mad = request();
+
+    mad.local_comm_id = comm_id;
+    memcpy(mad.req.primary.local_gid, gid, 16);
+    write_request(letter, &mad);
+    letter->packet.flags = PACKET_FROM_NETWORK;
+    memcpy(letter->packet.grh.source, gid, 16);
+}
+
+/* In the name of the process that it is sent to, or of one that nobody has. */
+static void write_forgery(struct letter *letter, uint32_t block)
+{
+    struct cm_mad mad = request();
+
+    mad.local_comm_id = block << 16 | 9;
+    write_request(letter, &mad);
 }
 
 static void post_letter(struct link *link, struct letter *letter)
@@ -172,12 +198,22 @@ static void writes_nonsense(unsigned number)
         letter.payload[2] = 99; /* another class version, so that none of them is a request by chance */
         post_letter(link, &letter);
     }
+    write_forgery(&letter, atomic_load(&board->qpn[0]) >> 8);
+    post_letter(link, &letter);
+    write_forgery(&letter, 0);
+    post_letter(link, &letter);
+    write_letter_from(&letter, loopback, 0x12340001); /* it did not come over the network */
+    post_letter(link, &letter);
     CHECK(atomic_load(&board->word[ASKED]) == 0);
 
     write_letter(&letter);
     post_letter(link, &letter);
     UNTIL(atomic_load(&board->word[ANSWERED]) > 0);
     CHECK(atomic_load(&board->word[ASKED]) == 1);
+
+    write_letter_from(&letter, foreign, 0x12340002); /* its answer has no way: from 127.0.0.1 */
+    post_letter(link, &letter);
+    UNTIL(atomic_load(&board->word[ASKED]) == 2);
     atomic_store(&board->word[DONE], 1);
 }
 
