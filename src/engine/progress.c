@@ -222,6 +222,7 @@ unsigned progress_run(void)
     unsigned packets;
 
     rundown_enter();
+    life_batch_begin();
     packets = local_poll(POLL_BUDGET);
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
         packets += udp_poll();

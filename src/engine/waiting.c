@@ -120,7 +120,7 @@ void route_run(struct qp *qp)
 
     if (responder_owes(&qp->transport))
         responder_run(&qp->transport);
-    more = qp_run_sender(qp);
+    more = qp_run_sender(qp, STAMP_NONE);
     /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
      * responder that was stopped by its budget still owes. */
     if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane && !qp->route.blocked_wire &&

@@ -169,7 +169,7 @@ int qp_build_complete(struct qp *qp)
         error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error) {
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
-        more = qp_run_sender(qp);
+        more = qp_run_sender(qp, STAMP_NONE);
     }
     kick = qp_take_kick(qp, more);
     lock_release(&qp->lock);

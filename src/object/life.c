@@ -55,6 +55,19 @@ cold_path uint32_t life_stamp_now(void)
     return stamp != STAMP_NONE ? stamp : 1;
 }
 
+struct life_batch life_batch;
+
+cold_path uint32_t life_batch_stamp(void)
+{
+    uint32_t stamp = atomic_load_explicit(&life_batch.stamp, memory_order_relaxed);
+
+    if (stamp == STAMP_NONE) {
+        stamp = life_stamp_now();
+        atomic_store_explicit(&life_batch.stamp, stamp, memory_order_relaxed);
+    }
+    return stamp;
+}
+
 void life_event_read(struct event_record *record, uint32_t type, uint32_t reported)
 {
     uint32_t acked = __atomic_load_n(&record->acked, __ATOMIC_RELAXED);

@@ -46,6 +46,19 @@ static inline uint32_t life_stamp(void)
     return explained() ? life_stamp_now() : STAMP_NONE;
 }
 
+/* The same for packets that are taken together: the clock is asked for the first of them. A thread that
+ * begins a batch meanwhile has it asked once more, which hurts nobody. */
+extern struct life_batch {
+    /* Written by every thread that polls: away from what every thread reads. */
+    _Alignas(128) _Atomic uint32_t stamp;
+} life_batch;
+static inline void life_batch_begin(void)
+{
+    if (explained())
+        atomic_store_explicit(&life_batch.stamp, STAMP_NONE, memory_order_relaxed);
+}
+uint32_t life_batch_stamp(void);
+
 /* An event was read. Under the lock of its queue. */
 void life_event_read(struct event_record *record, uint32_t type, uint32_t reported);
 

@@ -192,7 +192,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
     if (unlikely(error))
         *bad_wr = wr;
     atomic_store_explicit(&sender->posted, posted, memory_order_release);
-    *ret_more = qp_run_sender(qp);
+    *ret_more = qp_run_sender(qp, qp->stamp);
     return error;
 }
 
@@ -253,7 +253,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
         post_write_bind(qp, wqe, mw, new_rkey, random, &bind->bind_info);
         atomic_store_explicit(&sender->posted, posted + 1, memory_order_release);
         mw->ibv.rkey = new_rkey;
-        more = qp_run_sender(qp);
+        more = qp_run_sender(qp, qp->stamp);
     }
     kick = qp_take_kick(qp, more);
     lock_release(&qp->lock);

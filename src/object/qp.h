@@ -162,16 +162,17 @@ void qp_enter_error(struct qp *qp);
 /* QP_FATAL and ERR if an overrun took one of its CQs away. No lock held. */
 void qp_fail_on_overrun(struct qp *qp);
 /* Runs the sender or flushes, whichever the state says; lock held, inside a rundown section. True if there is
- * more to do at once (transport bounds what it does per call). */
-bool qp_run_sender(struct qp *qp);
+ * more to do at once (transport bounds what it does per call). stamp: now, where the caller has asked the
+ * clock already, else STAMP_NONE. */
+bool qp_run_sender(struct qp *qp, uint32_t stamp);
 
 /* Writes down when work requests were begun and since when the sender waits; lock held, after everything that
  * may have changed that. heard: by a packet of the peer. */
-void qp_note_times(struct qp *qp, bool heard);
+void qp_note_times(struct qp *qp, bool heard, uint32_t now);
 static inline void qp_note(struct qp *qp, bool heard)
 {
     if (explained())
-        qp_note_times(qp, heard);
+        qp_note_times(qp, heard, heard ? life_batch_stamp() : life_stamp_now());
 }
 
 /* In the child of a fork: no QP is found by number any more, and none is attached to a group. */

@@ -198,7 +198,7 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
     lock_acquire(&qp->lock);
     error = modify_locked(qp, attributes, mask);
     if (!error) {
-        more = qp_run_sender(qp);
+        more = qp_run_sender(qp, STAMP_NONE);
         if (mask & IBV_QP_STATE)
             qp->ibv.state = attributes->qp_state;
     }

@@ -256,10 +256,9 @@ void qp_answer(struct qp *qp)
         responder_leave(&qp->transport);
 }
 
-cold_path void qp_note_times(struct qp *qp, bool heard)
+cold_path void qp_note_times(struct qp *qp, bool heard, uint32_t now)
 {
     struct sender *sender = &qp->record->sender;
-    uint32_t now = life_stamp_now();
 
     if (heard)
         sender->heard = now;
@@ -274,7 +273,7 @@ cold_path void qp_note_times(struct qp *qp, bool heard)
         send_wqe_at(&qp->transport, qp->noted_begun)->stamp = now;
 }
 
-bool qp_run_sender(struct qp *qp)
+bool qp_run_sender(struct qp *qp, uint32_t stamp)
 {
     const struct sender *sender = &qp->record->sender;
 
@@ -282,7 +281,8 @@ bool qp_run_sender(struct qp *qp)
     case IBV_QPS_RTS:
     case IBV_QPS_SQD:
         sender_run(&qp->transport);
-        qp_note(qp, false);
+        if (explained())
+            qp_note_times(qp, false, stamp ? stamp : life_stamp_now());
         return sender->waiting == SENDER_RUNS &&
                sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
     case IBV_QPS_SQE:
