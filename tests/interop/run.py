@@ -48,8 +48,47 @@ def smoke():
     return out
 
 
+def full(mtu):
+    """Fewer rounds than on a real processor, and no streams of datagrams: what they overrun is lost, and perftest waits."""
+    out = [pingpong(p, mtu, iters=100, args=a) for p in matrix.PINGPONGS for a in (('-c',), ('-e', '-c'))]
+    out += [pingpong(p, mtu, size=s, iters=20, args=('-c',)) for p in matrix.PINGPONGS for s in (1, 1023, 4097, 1 << 18)
+            if s <= mtu or 'ud' not in p]
+    out += [perftest(p, iters=50) for p in matrix.BW + matrix.LAT]
+    out += [perftest(p, iters=20, args=('-A', 'CMP_AND_SWAP')) for p in ('ib_atomic_bw', 'ib_atomic_lat')]
+    out += [perftest(p, args=('-a',), sizes=matrix.ALL_SIZES, iters=5)
+            for p in ('ib_send_bw', 'ib_write_bw', 'ib_read_bw', 'ib_send_lat', 'ib_write_lat', 'ib_read_lat')]
+    out += [perftest(p, args=('-c', 'UC'), sizes=(2,), iters=50) for p in ('ib_send_lat', 'ib_write_lat')]
+    out += [perftest(p, size=s, args=('-c', 'UC'), iters=10) for p in ('ib_send_lat', 'ib_write_lat')
+            for s in (1, mtu, mtu + 1, 65536)]
+    out += [perftest('ib_send_lat', args=('-c', 'UD'), iters=50),
+            perftest('ib_send_lat', args=('-a', '-c', 'UD'), sizes=matrix.ud_sizes(mtu), iters=10)]
+    out += [perftest(p, iters=50, args=('-e',)) for p in matrix.BW + matrix.LAT if 'write' not in p]
+    out += [perftest(p, qps=16, iters=10) for p in matrix.BW]
+    out += [perftest(p, iters=20, args=('-b',)) for p in ('ib_send_bw', 'ib_write_bw', 'ib_read_bw')]
+    out += [perftest(p, iters=50, args=('--use-srq',)) for p in ('ib_send_bw', 'ib_send_lat')]
+    return out
+
+
+def disturbed(mtu):
+    """RC has to make good what the cable does; UC and UD may lose."""
+    out = [pingpong('ibv_rc_pingpong', mtu, iters=200, args=('-c',)),
+           pingpong('ibv_rc_pingpong', mtu, size=1 << 18, iters=20, args=('-c',)),
+           pingpong('ibv_srq_pingpong', mtu, iters=200, args=('-c',))]
+    out += [perftest(p, iters=100) for p in matrix.BW + matrix.LAT]
+    out += [perftest('ib_write_bw', iters=10, qps=16), perftest('ib_send_bw', size=1 << 20, iters=10)]
+    return out
+
+
+LOSSES = (('loss', '1%'), ('loss', '5%'), ('delay', '1ms', '1ms', 'reorder', '10%'))
+
+
 def plan(suite):
-    return smoke() if suite == 'interop' else []
+    if suite == 'interop':
+        return smoke()
+    ways = [Way(we_serve, mtu, ipv6) for mtu in (1024, 4096) for ipv6 in (False, True) for we_serve in (False, True)]
+    out = [(way, case) for way in ways for case in full(way.mtu)]
+    ways = [Way(we_serve, 4096, ipv6, netem) for netem in LOSSES for ipv6 in (False, True) for we_serve in (False, True)]
+    return out + [(way, case) for way in ways for case in disturbed(4096)]
 
 
 # --- in the guest

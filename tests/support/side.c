@@ -74,10 +74,11 @@ bool over_wire(void)
     return path_table[path_under_test()].path != NULL;
 }
 
-/* UDP port 4791 is the network namespace's: whoever else is on this machine shall not have it. */
+/* UDP port 4791 is the network namespace's: whoever else is on this machine shall not have it. Whoever
+ * watches the network has made one for us. */
 void sides_prepare(void)
 {
-    if (over_wire() && !own_network())
+    if (over_wire() && !getenv("SOFTHCA_TEST_WATCHED") && !own_network())
         fprintf(stderr, "# in the machine's own network namespace: %s\n", strerror(errno));
 }
 
