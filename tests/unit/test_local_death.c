@@ -46,15 +46,14 @@ static void talks_until_killed(unsigned number)
     }
 }
 
-#define DEATHS 300
-
 static void survives(unsigned number)
 {
+    const unsigned deaths = getenv("SOFTHCA_TEST_LONG") ? 2000 : 100;
     uint32_t mine = publish_qpn(number);
     unsigned random = 1, fds = 0, maps = 0;
 
     (void)mine;
-    for (unsigned i = 0; i < DEATHS; i++) {
+    for (unsigned i = 0; i < deaths; i++) {
         pid_t pid;
         unsigned before = seen.downs, packets = seen.packets, wait = (unsigned)rand_r(&random) % 60;
         struct timespec pause = {0, rand_r(&random) % 300000};
