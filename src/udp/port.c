@@ -175,11 +175,11 @@ static int add_block(uint32_t block, int proof)
 /* Blocks that the warden has not been told of, in one letter. */
 static bool declare_some(bool with_proof)
 {
-    struct letter letter = {
-        .magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL, .serial = ++serial};
+    struct letter letter = {.magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL};
     int proofs[LETTER_BLOCKS];
     bool more = false;
 
+    letter.serial = ++serial;
     lock_acquire(&blocks_lock);
     for (unsigned i = 0; i < block_count; i++) {
         if (blocks[i].serial)
