@@ -52,12 +52,14 @@ def perftest(text, sizes, iters):
     rows = perftest_rows(text)
     if [r[0] for r in rows] != list(sizes):
         raise Failure(f'sizes reported {[int(r[0]) for r in rows]}, expected {list(sizes)}')
+    # On a busy machine perftest may not find out how fast the processor's clock is, and says 0 then.
+    knows_time = 'Correlation coefficient' not in text
     for r in rows:
         if len(r) < 4 or any(v is None for v in r):
             raise Failure(f'unreadable row {r}')
         if iters is not None and r[1] != iters:
             raise Failure(f'{int(r[1])} iterations of {int(r[0])} bytes reported, {iters} expected')
-        if r[1] <= 0 or r[3] < 0 or not any(v > 0 for v in r[2:]):
+        if r[1] <= 0 or r[3] < 0 or (knows_time and not any(v > 0 for v in r[2:])):
             raise Failure(f'nothing moved: {r}')
 
 
