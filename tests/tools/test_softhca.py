@@ -226,6 +226,26 @@ def test_doctor_tells_each_thing_with_its_state():
         assert re.search(rf"^(ok|limited|note) +{re.escape(thing)} +\S", result.stdout, re.M), thing
 
 
+def udp_port(*wrapper):
+    """What doctor says of the port in a network namespace of its own."""
+    done = subprocess.run(["unshare", "-r", "-n", *wrapper, SOFTHCA, "doctor"], env=environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=120)
+    found = re.search(r"^(\w+) +UDP port 4791 +(.*)", done.stdout, re.M)
+    assert found, done.stdout + done.stderr
+    return found[1], found[2]
+
+
+def test_doctor_tells_who_has_the_port():
+    if subprocess.run(["unshare", "-r", "-n", "true"], capture_output=True).returncode:
+        raise tap.Skip("network namespaces are not allowed here")
+    tap.equal(udp_port(), ("ok", "free: the first program whose packets leave the host takes it"))
+    hold = ("import socket, subprocess, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 4791)); "
+            "sys.exit(subprocess.run(sys.argv[1:]).returncode)")
+    state, text = udp_port(sys.executable, "-c", hold)
+    tap.equal(state, "limited")
+    assert re.match(r"taken by (another program of user|the kernel's Soft-RoCE)", text), text
+
+
 def test_doctor_sees_the_machine_through_the_shim():
     outside, inside = softhca("doctor"), softhca("run", "--", SOFTHCA, "doctor")
     tap.equal(inside.stdout, outside.stdout)

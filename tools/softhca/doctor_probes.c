@@ -6,6 +6,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@
 
 #include "commands.h"
 #include "doctor.h"
+
+#define ROCE_PORT 4791
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
@@ -312,21 +315,84 @@ static void probe_user_namespace(struct finding *ret)
 
 /* --- network and files --- */
 
+/* Somebody has it: SoftHCA itself, whose processes listen for each other by a name, or else a stranger. */
+static bool softhca_has_port(void)
+{
+    char line[512];
+    FILE *names = fopen("/proc/net/unix", "re");
+    bool found = false;
+
+    while (names && !found && fgets(line, sizeof(line), names))
+        found = strstr(line, " @softhca/1/udp/") != NULL;
+    if (names)
+        fclose(names);
+    return found;
+}
+
+/* The user of the socket at the port; -1: not told. */
+static long port_owner(void)
+{
+    static const char *const tables[] = {"/proc/net/udp6", "/proc/net/udp"};
+    char line[512];
+    long owner = -1;
+
+    for (unsigned i = 0; i < 2 && owner < 0; i++) {
+        FILE *sockets = fopen(tables[i], "re");
+        unsigned port, uid;
+
+        while (sockets && owner < 0 && fgets(line, sizeof(line), sockets))
+            if (sscanf(line, " %*d: %*[0-9A-F]:%4X %*s %*s %*s %*s %*s %u", &port, &uid) == 2 &&
+                port == ROCE_PORT)
+                owner = (long)uid;
+        if (sockets)
+            fclose(sockets);
+    }
+    return owner;
+}
+
+static void tell_port_owner(struct finding *ret)
+{
+    static const char then[] =
+        "packets from other hosts do not come here; traffic on this host is not affected";
+    long owner = port_owner();
+
+    if (softhca_has_port()) {
+        finding_set(ret, FINDING_OK, "in use by SoftHCA, user %ld, whose processes share it with all others",
+                    owner);
+    } else if (owner <= 0 && access("/sys/module/rdma_rxe", F_OK) == 0) {
+        finding_set(ret, FINDING_LIMITED, "taken by the kernel's Soft-RoCE (rdma_rxe): %s", then);
+        finding_remedy(ret,
+                       "remove its devices (rdma link delete), or run in a network namespace of its own");
+    } else if (owner < 0) {
+        finding_set(ret, FINDING_LIMITED, "taken, maybe on one address only: %s", then);
+    } else {
+        finding_set(ret, FINDING_LIMITED, "taken by another program of user %ld: %s", owner, then);
+        finding_remedy(ret, "end that program (ss -ulpn 'sport = %d' names it)", ROCE_PORT);
+    }
+}
+
 static void probe_udp_port(struct finding *ret)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(4791)};
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_PORT)};
+    struct sockaddr_in address4 = {.sin_family = AF_INET, .sin_port = htons(ROCE_PORT)};
+    int no = 0, fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), fd4 = -1;
+    bool has_ipv6 = fd >= 0 || errno != EAFNOSUPPORT;
 
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
-        finding_set(ret, FINDING_OK, "free (for RoCEv2 between hosts, which is not there yet)");
-    } else {
-        finding_set(ret, FINDING_NOTE,
-                    "%s: somebody has it (rdma_rxe, or an RDMA NIC); only matters for RoCEv2 between "
-                    "hosts, which is not there yet",
-                    strerror(errno));
-    }
+    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)) == 0 &&
+        bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+        finding_set(ret, FINDING_OK, "free: the first program whose packets leave the host takes it");
+    else if (!has_ipv6 && (fd4 = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0 &&
+             bind(fd4, (struct sockaddr *)&address4, sizeof(address4)) == 0)
+        finding_set(ret, FINDING_LIMITED,
+                    "free; this kernel has no IPv6, so only IPv4 GIDs reach other hosts");
+    else if (errno == EADDRINUSE)
+        tell_port_owner(ret);
+    else
+        finding_set(ret, FINDING_LIMITED, "%s: packets from other hosts do not come here", strerror(errno));
     if (fd >= 0)
         close(fd);
+    if (fd4 >= 0)
+        close(fd4);
 }
 
 static void probe_real_devices(struct finding *ret)
