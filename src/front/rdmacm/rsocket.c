@@ -382,17 +382,27 @@ static int flush(struct rsocket *rsocket, struct rsocket_patience *patience)
     return error;
 }
 
+/* A thread that sleeps in the completion channel hears of completions only: here is one. */
+static void wake_leader(struct rsocket *rsocket)
+{
+    rsocket_changed(rsocket);
+    if (rsocket->leading && stream_can_control(&rsocket->stream))
+        endpoint_send_control(rsocket, RSOCKET_KEEPALIVE);
+}
+
 /* Says goodbye behind all that was sent. */
 static int say_goodbye(struct rsocket *rsocket, int how, ns_t linger)
 {
     struct rsocket_patience patience = {.deadline = sys_now() + linger};
     enum rsocket_control control;
+    bool unsaid;
     int error;
 
     rsocket_progress(rsocket, true); /* the peer may have said it first */
-    if (!stream_shutdown(&rsocket->stream, how, &control))
+    unsaid = stream_shutdown(&rsocket->stream, how, &control);
+    wake_leader(rsocket); /* whoever is sending or receiving leaves */
+    if (!unsaid)
         return 0;
-    rsocket_changed(rsocket); /* whoever is sending leaves */
     error = rsocket_take_turn(rsocket, &rsocket->sending, &patience);
     if (error)
         return error;
@@ -415,10 +425,6 @@ static int shut_stream(struct rsocket *rsocket, int how)
     if (how != SHUT_RD)
         rsocket->shut_write = true;
     say_goodbye(rsocket, how, LINGER_NS);
-    rsocket_changed(rsocket);
-    /* A thread that sleeps in the completion channel hears of completions only. */
-    if (rsocket->leading && stream_can_control(&rsocket->stream))
-        endpoint_send_control(rsocket, RSOCKET_KEEPALIVE);
     return 0;
 }
 
@@ -463,6 +469,7 @@ static void close_stream(struct rsocket *rsocket)
     if (rsocket->phase == PHASE_CONNECTED)
         rdma_disconnect(rsocket->id); /* flushes the QP: a call that sleeps in its channel wakes up */
     be_alone(rsocket);
+    rsocket->phase = PHASE_FAILED; /* the service thread leaves the id alone from now on */
     lock_release(&rsocket->lock);
     service_keepalive(rsocket, 0);
     mappings_close(rsocket);

@@ -391,8 +391,8 @@ static bool handle_own(struct rsocket *rsocket, const struct rdma_cm_event *even
     int error;
 
     lock_acquire(&rsocket->lock);
-    if (rsocket->id != event->id || rsocket->closing) {
-        /* Of an attempt that is over. */
+    if (rsocket->id != event->id || (rsocket->closing && rsocket->phase != PHASE_CONNECTED)) {
+        /* Of an attempt that is over. Who closes a connection waits for the peer, and hears of its end. */
     } else if (rsocket->phase == PHASE_CONNECTED) {
         handle_end(rsocket, event->event);
     } else if (rsocket->phase == PHASE_CONNECTING && rsocket->passive) {

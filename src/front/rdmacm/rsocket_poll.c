@@ -104,12 +104,13 @@ static short events_of(struct rsocket *rsocket, short events)
     return POLLNVAL;
 }
 
-/* Polls the CQ first, if there is nothing yet. */
+/* Polls the CQ first, unless there is already all that is asked for: who can write for ever may wait to read.
+ */
 static short look(struct rsocket *rsocket, short events)
 {
     short ready = events_of(rsocket, events);
 
-    if (ready || !rsocket_can_progress(rsocket))
+    if ((ready && (ready & events) == events) || !rsocket_can_progress(rsocket))
         return ready;
     rsocket_progress(rsocket, false);
     return events_of(rsocket, events);

@@ -184,10 +184,14 @@ static size_t read_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t 
     return length;
 }
 
+/* Who peeks until there is enough finds what has come meanwhile. */
 static size_t peek_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t wanted)
 {
-    uint32_t there = (uint32_t)min_of(wanted, (size_t)rsocket->stream.readable_bytes), done = 0;
+    uint32_t there, done = 0;
 
+    if (rsocket->stream.readable_bytes < wanted)
+        rsocket_progress(rsocket, false);
+    there = (uint32_t)min_of(wanted, (size_t)rsocket->stream.readable_bytes);
     while (done < there) {
         uint32_t at, length = stream_peek(&rsocket->stream, done, &at);
 

@@ -182,8 +182,8 @@ static int lead(struct rsocket *rsocket, uint32_t seen, ns_t deadline)
             rsocket_changed(rsocket);
     }
     rsocket->leading = false;
-    if (rsocket->waiters)
-        rsocket_changed(rsocket); /* one of them leads now */
+    if (rsocket->waiters || !list_empty(&rsocket->sleepers))
+        rsocket_changed(rsocket); /* one of them leads now, or watches the channel itself */
     return error;
 }
 
