@@ -7,11 +7,13 @@
 
 #include "base/log.h"
 #include "base/rundown.h"
+#include "engine/direct.h"
 #include "engine/explainer.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/context.h"
 #include "object/device.h"
+#include "object/mapping.h"
 #include "object/ports.h"
 #include "object/segment.h"
 
@@ -25,6 +27,8 @@ static const struct object_ports ports = {
     .start_timers = helper_start,
     .moderation_timer = timers_set_moderation,
     .moderation_cancel = timers_cancel_moderation,
+    .settle = direct_settle,
+    .evict_soon = direct_evict_soon,
     .explain = explainer_explain,
     .note_losses = explainer_note_losses,
     .tell_losses = explainer_tell_losses,
@@ -36,6 +40,7 @@ static const struct object_ports ports = {
  * generation (context_is_inherited). */
 static void after_fork_in_child(void)
 {
+    mapped_fork_child(); /* first: what is registered has the contents that it had */
     /* Also where it was not started yet: another thread may have been about to. */
     rundown_after_fork_in_child();
     lock_init(&start_lock);
@@ -50,6 +55,7 @@ static void after_fork_in_child(void)
     explainer_after_fork_in_child();
     gsi_after_fork_in_child();
     communication_after_fork_in_child();
+    direct_after_fork_in_child();
     qp_after_fork_in_child();
     object_after_fork_in_child();
 }
@@ -59,7 +65,7 @@ static int start_locked(void)
     int error;
 
     if (!fork_handler_installed) {
-        error = -pthread_atfork(NULL, NULL, after_fork_in_child);
+        error = -pthread_atfork(mapped_fork_prepare, mapped_fork_parent, after_fork_in_child);
         if (error)
             return error;
         fork_handler_installed = true;
@@ -75,6 +81,8 @@ static int start_locked(void)
     error = local_start(&engine_local_ops);
     if (error)
         log_error("no way to other processes of this host: errno %d", -error);
+    if (local_wants_mapped())
+        mapping_enable();
     wire_start();
     return error;
 }

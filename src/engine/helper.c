@@ -22,6 +22,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "engine/direct.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
 #include "udp/udp.h"
@@ -143,6 +144,7 @@ static void work(void)
     while (!trusted(now) || application_polls() == polls) {
         bool busy = progress_run() || route_has_ready();
 
+        direct_run();
         now = sys_now();
         if (!trusted(now) && polls_are_steady(&steadiness, now)) {
             distrust.until = now;
@@ -201,6 +203,7 @@ static void *helper_main(void *argument)
     bool watching = false;
 
     pthread_setname_np(pthread_self(), "softhca");
+    segment_tie_to_thread();
     /* What changed between the last listing and the opening of the monitor. */
     if (engine_refresh_devices() != 0)
         log_warn("the interfaces cannot be read");
@@ -220,6 +223,7 @@ static void *helper_main(void *argument)
          * stopped. */
         if (count > 0)
             progress_run();
+        direct_run();
         now = sys_now();
         if (application_polls() != polls_seen) {
             polls_seen = application_polls();

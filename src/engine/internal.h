@@ -64,6 +64,8 @@ void waiting_after_fork_in_child(void);
 extern const struct qp_ports engine_qp_ports;
 
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
+/* The QP's requests may be executed in memory of the peer's (direct.h). QP lock held. */
+void route_is_direct(struct qp *qp);
 void route_send_drop(struct lane *lane, const struct packet *dropped);
 void route_flush_drops(struct lane *lane, struct lane_state *state);
 /* local_ops. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "engine/direct.h"
 #include "engine/explainer.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
@@ -277,6 +278,8 @@ const struct local_ops engine_local_ops = {
     .resolved = route_resolved,
     .found = gsi_found,
     .link_down = route_link_down,
+    .link_leaving = direct_link_leaving,
     .lane_writable = route_lane_writable,
     .published = segment_open_for_reading,
+    .segment = segment_fd_intact,
 };

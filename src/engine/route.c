@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/direct.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
 #include "object/device.h"
@@ -43,6 +44,9 @@ static enum path_kind path_of(const struct link *link)
 static void set_lane(struct qp *qp, struct lane *lane)
 {
     qp->route.lane = lane;
+    qp->route.direct.peer = NULL;
+    qp->route.direct.misses = 0;
+    qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
      * ring. */
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
@@ -56,6 +60,11 @@ static void set_lane(struct qp *qp, struct lane *lane)
         publish_path(qp, path_of(lane_link(lane)), lane_link(lane));
     else
         publish_path(qp, PATH_UNKNOWN, NULL);
+}
+
+void route_is_direct(struct qp *qp)
+{
+    publish_path(qp, PATH_MAPPED, lane_link(qp->route.lane));
 }
 
 /* Both ends of a connection take the same lane, so that what one end writes arrives in the order in which it
@@ -229,8 +238,14 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
                        unsigned to_count)
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
+    uint32_t epoch;
+    int error;
 
-    return lane_pull(qp->route.arrival_lane, packet, to, to_count);
+    do {
+        epoch = mapped_epoch();
+        error = lane_pull(qp->route.arrival_lane, packet, to, to_count);
+    } while (unlikely(error == -EFAULT) && mapped_disturbed(epoch));
+    return error;
 }
 
 /* transport_ports.revoke: requests went out on the one, answers on the other. */
@@ -478,6 +493,7 @@ void route_link_down(struct link *link)
         }
         free(state);
     }
+    direct_link_down(link);
     communication_peer_gone(link_serial(link));
 }
 
@@ -495,6 +511,8 @@ const struct qp_ports engine_qp_ports = {
             .send = engine_send,
             .pull = engine_pull,
             .revoke = engine_revoke,
+            .reach = direct_reach,
+            .reach_ends = direct_reach_ends,
             .now = engine_now,
             .set_timer = engine_set_timer,
             .random = engine_random,

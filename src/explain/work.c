@@ -108,6 +108,7 @@ static void add_silence(const struct view *view, struct words *words, const stru
     case PATH_UNKNOWN:
     case PATH_RING:
     case PATH_CMA:
+    case PATH_MAPPED:
     case PATH_SELF:
     case PATH_WIRE:
         words_add(words, "nobody answers: ");
@@ -132,6 +133,7 @@ static void add_full_link(const struct view *view, struct words *words, const st
     case PATH_UNKNOWN:
     case PATH_RING:
     case PATH_CMA:
+    case PATH_MAPPED:
     case PATH_SELF:
     case PATH_WIRE:
         break;

@@ -33,6 +33,7 @@ void greeting_fill(struct greeting *greeting, enum greeting_type type, enum gree
         .flags = (uint16_t)((local.mechanism != MECHANISM_RING ? GREETING_MAY_PROBE : 0) |
                             (can_read ? GREETING_CAN_READ : 0)),
         .nonce_address = (uintptr_t)local.nonce,
+        .segment = local.ops->segment ? (uint32_t)(local.ops->segment() + 1) : 0,
     };
     memcpy(greeting->instance, local.instance, sizeof(greeting->instance));
     memcpy(greeting->nonce, local.nonce, sizeof(greeting->nonce));

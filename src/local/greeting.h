@@ -30,7 +30,8 @@ struct greeting {
     uint16_t result, flags;
     uint64_t nonce_address; /* in the sender's memory lie the bytes of */
     uint8_t nonce[INSTANCE_BYTES];
-    uint64_t reserved;
+    uint32_t segment; /* descriptor of the sender's published segment, plus 1; 0: not said */
+    uint32_t reserved;
 };
 static_assert(sizeof(struct greeting) == 64, "greetings are a format between versions");
 

@@ -142,6 +142,8 @@ struct link *link_new(void *memory, bool connector)
         return NULL;
     memset(link, 0, sizeof(*link));
     link->memory = memory;
+    link->is_connector = connector;
+    link->peer_segment = -1;
     link->socket.fd = link->pidfd.fd = -1;
     for (unsigned i = 0; i < LOCAL_LANES; i++) {
         struct lane *lane = &link->lanes[i];
@@ -278,6 +280,8 @@ void link_remove(struct link *link, bool drain, const char *why)
         rundown_exit();
     }
     log_info("link to process %d is down: %s", (int)link->peer_pid, why);
+    if (local.ops->link_leaving)
+        local.ops->link_leaving(link);
     atomic_store_explicit(&link->state, LINK_DOWN, memory_order_release);
     for (unsigned block = 0; block < BLOCKS; block++) {
         if (atomic_load_explicit(&block_table[block], memory_order_relaxed) == link)
@@ -425,6 +429,23 @@ struct link *local_link_of_serial(uint64_t serial)
     return link && link->serial == serial && link_is_up(link) ? link : NULL;
 }
 
+int link_peer_segment(const struct link *link)
+{
+    return link->peer_segment;
+}
+
+void **link_owner_data(struct link *link)
+{
+    return &link->owner_data;
+}
+
+_Atomic uint64_t *link_mark(struct link *link, bool ours, uint32_t number)
+{
+    size_t line = (ours == link->is_connector ? 0 : LOCAL_MARKS + 1) + number;
+
+    return (_Atomic uint64_t *)(void *)((char *)link->memory + LAYOUT_MARKS + line * CACHE_LINE);
+}
+
 pid_t link_peer_pid(const struct link *link)
 {
     return link->peer_pid;
@@ -442,6 +463,18 @@ void local_for_each_peer(void (*visit)(struct link *link, void *argument), void 
         struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
 
         if (link && link_is_up(link) && atomic_load_explicit(&link->primary, memory_order_relaxed))
+            visit(link, argument);
+    }
+    rundown_exit();
+}
+
+void local_for_each_link(void (*visit)(struct link *link, void *argument), void *argument)
+{
+    rundown_enter();
+    for (unsigned i = SELF_INDEX + 1; i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
+        struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
+
+        if (link)
             visit(link, argument);
     }
     rundown_exit();

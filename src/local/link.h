@@ -52,7 +52,9 @@ struct link {
     struct lane lanes[LOCAL_LANES];
     _Atomic uint32_t state; /* enum link_state */
     _Atomic bool broken;    /* the peer wrote nonsense: the helper thread will take the link down */
-    bool is_self;
+    bool is_self, is_connector;
+    int peer_segment; /* -1: not said */
+    void *owner_data;
     bool may_pull;        /* we can read the peer's memory: its references are accepted */
     bool may_refer;       /* it can read ours: it said so */
     _Atomic bool primary; /* the first of our links to that process; written by the helper thread */

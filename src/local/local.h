@@ -47,11 +47,16 @@ struct local_ops {
     /* The peer died or left. Called once, by the helper thread, no lane lock held; after it returns and a
      * rundown, the link is freed. */
     void (*link_down)(struct link *link);
+    /* The same is about to happen, and local_for_each_link() still comes to the link. NULL: nobody cares. */
+    void (*link_leaving)(struct link *link);
     /* The ring to the peer has room again after -EAGAIN. Any thread, no lock held. */
     void (*lane_writable)(struct lane *lane);
     /* A new descriptor, good for reading only, of what this process shows of itself; -errno. Helper thread.
      */
     int (*published)(void);
+    /* The number of the descriptor of the same, which peers may open by way of /proc where the kernel lets
+     * them; -1: none. NULL: likewise. Helper thread. */
+    int (*segment)(void);
 };
 
 /* --- this process ----------------------------------------------------------------------------------------
@@ -129,9 +134,21 @@ uint64_t link_serial(const struct link *link);
 struct link *local_link_of_serial(uint64_t serial);
 /* Of the link to ourselves, which exists once this process owns a block. */
 uint64_t local_self_serial(void);
+/* The other end of a mapped segment (object/segment.h): number of its descriptor in the peer; -1: not said.
+ */
+int link_peer_segment(const struct link *link);
+/* One pointer of the owner's per link, NULL at first; the helper thread's. */
+void **link_owner_data(struct link *link);
+/* Words that both ends can write, zero at first, for requests that a process executes in the memory of the
+ * other: marks of us, or of the peer; a line each. Number LOCAL_MARKS is a gate before them
+ * (engine/direct.h). */
+#define LOCAL_MARKS 16u
+_Atomic uint64_t *link_mark(struct link *link, bool ours, uint32_t number);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 
+/* Was SOFTHCA_LOCAL=mapped asked for: are peers to execute one-sided requests by themselves? */
+bool local_wants_mapped(void);
 /* From which message length on by reference pays: 1 with SOFTHCA_LOCAL=cma, UINT32_MAX with
  * SOFTHCA_LOCAL=ring. */
 uint32_t local_reference_from(void);
@@ -179,6 +196,12 @@ bool local_has_packets(void);
  * (all hot again) if something had come meanwhile. */
 bool local_prepare_sleep(void);
 
+/* Is the process at the other end alive, and on the link? */
+bool link_peer_is_there(const struct link *link);
+/* Has the process at the other end ended, for certain? */
+bool link_peer_is_dead(const struct link *link);
+/* Calls visit for each link to another process. */
+void local_for_each_link(void (*visit)(struct link *link, void *argument), void *argument);
 /* Calls visit for one link to each process that we are linked to, this process included if it owns a block.
  */
 void local_for_each_peer(void (*visit)(struct link *link, void *argument), void *argument);

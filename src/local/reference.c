@@ -28,6 +28,7 @@ uint32_t local_reference_from(void)
     case MECHANISM_CMA:
         return 1;
     case MECHANISM_AUTO:
+    case MECHANISM_MAPPED:
         break;
     }
     return REFERENCE_FROM_DEFAULT;
@@ -157,7 +158,7 @@ static uint64_t total_of(const struct pieces *pieces)
 
 /* The pid may be somebody else's, or run another program, once the process is dead or has let go of our
  * socket. */
-static bool peer_is_there(const struct link *link)
+bool link_peer_is_there(const struct link *link)
 {
     struct pollfd watched[2] = {{.fd = link->socket.fd, .events = POLLRDHUP},
                                 {.fd = link->pidfd.fd, .events = POLLIN}};
@@ -165,6 +166,13 @@ static bool peer_is_there(const struct link *link)
 
     return ready >= 0 && !(watched[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) &&
            !(watched[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL));
+}
+
+bool link_peer_is_dead(const struct link *link)
+{
+    struct pollfd watched = {.fd = link->pidfd.fd, .events = POLLIN};
+
+    return link->pidfd.fd >= 0 && sys_poll_now(&watched, 1) > 0 && (watched.revents & POLLIN);
 }
 
 static void copy_here(struct pieces *to, struct pieces *from)
@@ -210,7 +218,7 @@ int link_pull(struct link *link, const struct packet_reference *from, unsigned f
         consume(&there, (size_t)length);
         left -= (uint64_t)length;
     }
-    return peer_is_there(link) ? 0 : -ESRCH;
+    return link_peer_is_there(link) ? 0 : -ESRCH;
 }
 
 /* Either we see the revocation, or lane_revoke() sees us at work and waits. */

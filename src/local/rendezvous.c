@@ -170,6 +170,7 @@ static void name_peer(struct link *link, const struct greeter *greeter, const st
     link->peer_pid = greeter->peer.pid;
     link->peer_uid = greeter->peer.uid;
     memcpy(link->instance, greeting->instance, sizeof(link->instance));
+    link->peer_segment = (int)(min_of(greeting->segment, (uint32_t)INT32_MAX)) - 1;
     link->pidfd.fd = greeting_pidfd(greeter->socket.fd, greeter->peer.pid);
 }
 

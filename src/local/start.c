@@ -34,8 +34,15 @@ static enum mechanism wanted_mechanism(void)
         return MECHANISM_RING;
     if (strcmp(wanted, "cma") == 0)
         return MECHANISM_CMA;
-    log_warn("SOFTHCA_LOCAL=%s is none of auto, ring, cma: taken as auto", wanted);
+    if (strcmp(wanted, "mapped") == 0)
+        return MECHANISM_MAPPED;
+    log_warn("SOFTHCA_LOCAL=%s is none of auto, ring, cma, mapped: taken as auto", wanted);
     return MECHANISM_AUTO;
+}
+
+bool local_wants_mapped(void)
+{
+    return local.mechanism == MECHANISM_MAPPED;
 }
 
 static void drain_counter(struct event_source *source)

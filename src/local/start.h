@@ -8,7 +8,7 @@
 #include "local/link.h"
 
 /* SOFTHCA_LOCAL: how payload may travel. */
-enum mechanism { MECHANISM_AUTO, MECHANISM_RING, MECHANISM_CMA };
+enum mechanism { MECHANISM_AUTO, MECHANISM_RING, MECHANISM_CMA, MECHANISM_MAPPED };
 
 struct local_state {
     const struct local_ops *ops;

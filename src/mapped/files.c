@@ -237,6 +237,21 @@ int mapped_file_describe(uint32_t file, struct mapped_file_description *ret_desc
     return error;
 }
 
+int mapped_file_place(uint32_t file, pid_t *ret_thread, int *ret_fd)
+{
+    int error = -ENOENT;
+
+    if (!owner_enter())
+        return error;
+    if (keeper.thread && file < KEEPER_ARENAS) {
+        *ret_thread = keeper.thread;
+        *ret_fd = keeper.arena[file];
+        error = 0;
+    }
+    owner_leave();
+    return error;
+}
+
 int mapped_file_open(uint32_t file, bool writable)
 {
     struct mapped_file_description description;

@@ -107,6 +107,9 @@ struct mapped_file_description {
 };
 /* -ENOENT: there is no such file (any more). */
 int mapped_file_describe(uint32_t file, struct mapped_file_description *ret_description);
+/* Where the descriptor is, for peers who may look into this process (/proc/PID/task/THREAD/fd/FD): the kernel
+ * asks whether they may. For arenas; neither changes until a fork. -ENOENT. */
+int mapped_file_place(uint32_t file, pid_t *ret_thread, int *ret_fd);
 /* A descriptor of the caller's to pass on, to be closed afterwards; -errno. Not for MAPPED_KIND_SYSV. */
 int mapped_file_open(uint32_t file, bool writable);
 

@@ -108,6 +108,7 @@ void object_after_fork_in_child(void)
     lock_init(&contexts_lock);
     lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */
     keys_after_fork_in_child();
+    mapping_after_fork_in_child();
     list_for_each_safe (node, following, &contexts)
         list_init(node);
     list_init(&contexts);

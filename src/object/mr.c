@@ -70,6 +70,7 @@ int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsi
         error = -ENOMEM;
         goto free_mr;
     }
+    mapping_begin(&mr->mapping, (uintptr_t)address, length, access);
     mr->pd = pd;
     mr->access = access;
     mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
@@ -86,6 +87,7 @@ int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsi
     mr->ibv.addr = address;
     mr->ibv.length = length;
     mr->ibv.handle = mr->slot;
+    mapping_publish(mr);
     *ret_mr = mr;
     return 0;
 
@@ -116,6 +118,7 @@ int mr_deregister(struct mr *mr)
      * as soon as we return. */
     rundown_wait();
     lending_take_back(mr->slot, false);
+    mapping_end(mr);
     number_return(&pool_keys, mr->slot);
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
     pd_unuse(mr->pd);
@@ -170,6 +173,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
 {
     struct change change = {mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access};
     struct pd *old_pd = mr->pd;
+    struct mapping mapping;
     int error = context_is_inherited(mr->pd->context)
                     ? -EIO
                     : check_change(mr, flags, pd, address, length, access, &change);
@@ -180,6 +184,8 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         *ret_error = error;
         return IBV_REREG_MR_ERR_INPUT; /* the region is as it was */
     }
+    /* Before the old one goes: what is in both stays where it is. */
+    mapping_begin(&mapping, (uintptr_t)change.address, change.length, change.access);
     lock_acquire(&keys_lock);
     if (segment_keys()->entry[mr->slot].windows) /* their rights rest on what would change (IBA 10.6.7.2.1) */
         error = -EBUSY;
@@ -188,6 +194,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
                            change.length, (uintptr_t)change.address);
     lock_release(&keys_lock);
     if (error) {
+        mapping_drop(&mapping);
         pd_unuse(change.pd);
         *ret_error = error;
         return IBV_REREG_MR_ERR_INPUT;
@@ -195,12 +202,15 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     /* The old memory is the program's again. */
     rundown_wait();
     lending_take_back(mr->slot, false);
+    mapping_end(mr);
+    mr->mapping = mapping;
     mr->pd = change.pd;
     mr->access = change.access;
     mr->iova = change.iova;
     mr->ibv.pd = &change.pd->ibv;
     mr->ibv.addr = change.address;
     mr->ibv.length = change.length;
+    mapping_publish(mr);
     pd_unuse(old_pd);
     return 0;
 }

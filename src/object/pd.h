@@ -6,8 +6,10 @@
 #include <infiniband/verbs.h>
 #include <stdint.h>
 
+#include "base/list.h"
 #include "base/lock.h"
 #include "object/context.h"
+#include "object/mapping.h"
 #include "object/segment.h"
 
 struct pd {
@@ -39,6 +41,8 @@ struct mr {
     uint32_t slot;
     uint32_t access;
     uint64_t iova;
+    struct mapping mapping;
+    struct list mapping_node; /* in the list of mapped regions */
 };
 
 struct mw {

@@ -349,7 +349,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_i
     qp->send_cq = cq_of(attributes->send_cq);
     qp->recv_cq = attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
-    qp->receive_taken = false;
+    qp->receive_taken = qp->settle_due = false;
     qp->stamp = qp->noted_begun = 0;
     qp->noted_waiting = SENDER_RUNS;
     qp->is_extended = (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
@@ -448,11 +448,14 @@ int qp_destroy(struct qp *qp)
     atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
+    mapping_settle_qp(qp);
     qp->receive_taken = false;
     kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
     qp_ports->kick(qp, &kick);
     rundown_exit();
+    if (mapping_must_evict())
+        mapping_evict();
 
     log_debug(
         "QP 0x%06x: %u sent, %u received, went back %u times (%u sequence NAKs, %u RNR NAKs, %u probes, "

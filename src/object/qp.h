@@ -26,6 +26,20 @@ struct lane;
 struct link;
 struct udp_lane;
 
+/* What the requests of a QP need to know of memory that they reach without packets (engine/direct.c). */
+struct direct_route {
+    struct direct_peer *peer;           /* NULL: nothing is known */
+    const struct direct_record *record; /* of the QP at the other end, whose slot that is; of it: */
+    uint32_t slot, record_generation, pd, access;
+    /* What the key that was used last names, as far as it is mapped: */
+    uint32_t rkey, key_slot, key_generation, place_generation, key_access;
+    uint32_t misses, asked_slot, asked_generation;
+    uint64_t start, length; /* in the peer's addresses */
+    char *base;             /* in ours */
+    _Atomic uint64_t *mark; /* taken; and what was written there */
+    uint64_t mark_word;
+};
+
 /* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of
  * their list. */
 struct qp_route {
@@ -45,9 +59,10 @@ struct qp_route {
     bool kick_reply;        /* the same of reply_lane */
     bool kick_wire;         /* something is to be flushed from `wire` */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
-    struct timer timer;     /* in the engine's heap, under its lock */
-    ns_t timer_at;          /* when transport's timer runs out; NS_NEVER: it does not */
-    ns_t timer_queued_at;   /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
+    struct direct_route direct;
+    struct timer timer;   /* in the engine's heap, under its lock */
+    ns_t timer_at;        /* when transport's timer runs out; NS_NEVER: it does not */
+    ns_t timer_queued_at; /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
 };
 
 /* Where its queues lie. */
@@ -83,6 +98,7 @@ struct qp {
     uint8_t noted_waiting;
     _Atomic uint32_t reset_at; /* sender.posted at the last RESET: what was posted before occupies nothing */
     struct qp_route route;
+    bool settle_due;     /* peers may be at work by what the direct record said before (mapping.c) */
     struct list lending; /* in the list of QPs whose memory peers are reading (lending.c) */
     /* extended posting, under post_lock */
     uint32_t build_posted; /* counter after the WRs built so far */

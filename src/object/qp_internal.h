@@ -11,6 +11,8 @@
 static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
 {
     atomic_store_explicit(&qp->record->state, (uint32_t)state, memory_order_release);
+    if (unlikely(mapping_is_enabled))
+        mapping_update_qp(qp);
 }
 
 /* Send slots that are free; under the QP's lock or that of posting. Acquire: partner of qp_retire_sends(). */

@@ -177,6 +177,10 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
     }
     if (mask & IBV_QP_STATE)
         enter_state(qp, from, to);
+    if (unlikely(mapping_is_enabled)) {
+        mapping_update_qp(qp);
+        mapping_settle_qp(qp);
+    }
     return 0;
 }
 
@@ -206,6 +210,8 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
     lock_release(&qp->lock);
     qp_ports->kick(qp, &kick);
     rundown_exit();
+    if (mapping_must_evict())
+        mapping_evict();
     return error;
 }
 

@@ -149,6 +149,7 @@ void qp_enter_error(struct qp *qp)
     if (qp_state(qp) == IBV_QPS_ERR)
         return;
     qp_set_state(qp, IBV_QPS_ERR);
+    mapping_settle_qp(qp); /* what is flushed tells the program that its memory is its own again */
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
     sender_flush(&qp->transport);
     if (qp->receive_taken && qp->srq)

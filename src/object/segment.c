@@ -32,7 +32,8 @@ static struct {
     ino_t inode; /* of the memfd */
     uint64_t arena_offset, arena_size;
     struct arena arena;
-    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives, stacks, modules;
+    struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives,
+        stacks, modules;
 } segment = {.fd = -1};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -47,6 +48,9 @@ static uint64_t place_tables(void)
 
     _Static_assert(sizeof(struct segment_header) <= ARENA_UNIT, "the header has the first page");
     place(&segment.keys, &offset, sizeof(struct key_entry), LIMIT_KEY_SLOTS);
+    /* Next to each other, for peers. */
+    place(&segment.mapped, &offset, sizeof(struct mapped_record), LIMIT_KEY_SLOTS);
+    place(&segment.directs, &offset, sizeof(struct direct_record), LIMIT_QP);
     place(&segment.qps, &offset, sizeof(struct qp_record), LIMIT_QP);
     place(&segment.cqs, &offset, sizeof(struct cq_record), LIMIT_CQ);
     place(&segment.srqs, &offset, sizeof(struct srq_record), LIMIT_SRQ);
@@ -119,6 +123,8 @@ static void fill_header(struct segment_header *header)
     header->start_ns = sys_now();
     read_program_name(header->program, sizeof(header->program));
     header->keys = segment.keys;
+    header->mapped = segment.mapped;
+    header->directs = segment.directs;
     header->qps = segment.qps;
     header->cqs = segment.cqs;
     header->srqs = segment.srqs;
@@ -242,6 +248,35 @@ int segment_open_for_reading(void)
 struct key_table *segment_keys(void)
 {
     return segment_at(segment.keys.offset);
+}
+
+struct mapped_record *segment_mapped(uint32_t slot)
+{
+    return (struct mapped_record *)segment_at(segment.mapped.offset) + slot;
+}
+
+struct direct_record *segment_direct(uint32_t slot)
+{
+    return (struct direct_record *)segment_at(segment.directs.offset) + slot;
+}
+
+uint64_t segment_direct_end(const struct segment_header *header)
+{
+    return header->directs.offset + (uint64_t)header->directs.count * header->directs.stride;
+}
+
+/* The kernel walks the list of a thread that ends: struct robust_list_head, with one entry behind it. */
+void segment_tie_to_thread(void)
+{
+    struct segment_header *header = segment_header();
+    uint64_t *head = header->robust, *entry = &header->robust[3];
+
+    head[0] = (uintptr_t)entry;
+    head[1] = (uint64_t)((char *)&header->alive - (char *)entry);
+    head[2] = 0;
+    *entry = (uintptr_t)head;
+    if (syscall(SYS_set_robust_list, head, 3 * sizeof(*head)) == 0)
+        atomic_store_explicit(&header->alive, (uint32_t)sys_gettid(), memory_order_release);
 }
 
 struct qp_record *segment_qp(uint32_t slot)

@@ -4,6 +4,8 @@
  *
  *   struct segment_header
  *   key table        LIMIT_KEY_SLOTS x struct key_entry
+ *   mapped records   LIMIT_KEY_SLOTS x struct mapped_record: where peers can map a region
+ *   direct records   LIMIT_QP  x struct direct_record: which peers may execute requests by themselves
  *   QP records       LIMIT_QP  x struct qp_record
  *   CQ records       LIMIT_CQ  x struct cq_record
  *   SRQ records      LIMIT_SRQ x struct srq_record
@@ -37,13 +39,21 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 2u
+#define SEGMENT_VERSION 3u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
     uint64_t offset;
     uint32_t stride, count;
 };
+
+/* A file of the process that holds memory which peers may map: how to open it by way of /proc. */
+struct file_record {
+    int32_t fd; /* in the table of header.files_thread */
+    uint32_t reserved;
+    uint64_t inode, device;
+};
+#define SEGMENT_FILES 2
 
 struct segment_header {
     uint64_t magic;
@@ -58,7 +68,38 @@ struct segment_header {
     uint32_t reserved;
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives, stacks, modules;
     uint64_t arena_offset, arena_size;
+    /* For peers that execute requests by themselves (docs/mapped.md): */
+    struct segment_table mapped, directs;
+    _Atomic uint32_t directs_used; /* records from here on were never used */
+    _Atomic int32_t files_thread;  /* 0: there are no files yet */
+    struct file_record files[SEGMENT_FILES];
+    /* Thread number of the helper thread; when that ends, and with it the process, the kernel makes it
+     * another number (set_robust_list(2)), before anybody can learn of the death. */
+    _Atomic uint32_t alive cache_aligned;
+    uint64_t robust[4]; /* what the kernel goes by: pointers of the owner, of use to nobody else */
 };
+
+/* Both kinds of record: odd while there is nothing, or it is being changed. One line each, which is written
+ * seldom, so that whoever looks at it again and again has it in his cache. */
+struct mapped_record {
+    _Atomic uint32_t generation;
+    uint32_t file;
+    uint64_t address, length, offset; /* the largest part that is mapped, and where that is in the file */
+    uint32_t reason;                  /* enum mapped_reason of the rest; of 0 bytes if there is none */
+    uint32_t reserved;
+    uint64_t mapped; /* bytes */
+    uint64_t reserved2[2];
+};
+_Static_assert(sizeof(struct mapped_record) == 64, "one cache line");
+/* A QP that takes requests: what a requester has to know of it, apart from what changes with every packet. */
+struct direct_record {
+    _Atomic uint32_t generation;
+    uint32_t qpn, dest_qpn;
+    uint32_t pd, access; /* enum ibv_access_flags */
+    uint32_t ifindex;    /* of its device */
+    uint32_t reserved[10];
+};
+_Static_assert(sizeof(struct direct_record) == 64, "one cache line");
 
 /* state words: 0 free, 1 alive, 2 being destroyed (its destroy waits for acknowledgements). */
 enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DYING };
@@ -218,6 +259,12 @@ int segment_fd_intact(void);
 /* A new descriptor of it that is good for reading only; -errno. */
 int segment_open_for_reading(void);
 struct key_table *segment_keys(void);
+struct mapped_record *segment_mapped(uint32_t slot);
+struct direct_record *segment_direct(uint32_t slot);
+/* Where the tables end that peers map to execute requests. */
+uint64_t segment_direct_end(const struct segment_header *header);
+/* By the calling thread, which lives as long as the process: header.alive. */
+void segment_tie_to_thread(void);
 struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);
 struct srq_record *segment_srq(uint32_t number);

@@ -80,6 +80,7 @@ enum path_kind {
     PATH_NOBODY,   /* nobody on this host owns the number */
     PATH_GONE,     /* the other process has ended */
     PATH_WIRE,
+    PATH_MAPPED, /* as PATH_CMA, and one-sided requests are executed here, in memory of that process */
 };
 
 struct path_record {

@@ -5,6 +5,7 @@
  *   life.c       a sender's start, flush and reset
  *   complete.c   answers -> send completions
  *   retry.c      timers, NAKs, going back
+ *   direct.c     one-sided requests in memory of the peer's that is mapped here
  *   window.c     how much may be on its way where packets get lost
  *   responder.c  request -> checks -> memory, receive completion
  *   response.c   what is owed -> packets
@@ -128,6 +129,13 @@ static inline bool awaits_answer(const struct send_wqe *wqe)
 {
     return wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
+
+/* --- direct.c ------------------------------------------------------------------------------------- */
+
+/* The WQE that is next and was never begun: executed here, and begun, if that is possible. Its verdict is
+ * VERDICT_OK then, unless nobody knows what became of it. */
+enum direct { DIRECT_NOT, DIRECT_DONE, DIRECT_LATER };
+enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind);
 
 /* --- window.c, on links that may lose packets ------------------------------------------------------- */
 

@@ -202,6 +202,14 @@ struct transport_ports {
      * its own process knows. */
     int (*pull)(struct transport_qp *qp, const struct packet *packet, const struct iovec *to,
                 unsigned to_count);
+    /* A one-sided request that this side may execute itself (link.direct_up_to): where the peer's memory
+     * [address, address + length) is mapped, after all checks of the rights to it; NULL: not to be had like
+     * that, for whatever reason, and the request goes as packets, so that the peer judges it. Until
+     * reach_ends() the peer waits for us before it takes the memory away. That returns false if it has given
+     * us up: then what was done is void, as if nothing had been done. */
+    void *(*reach)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+                   enum remote_operation operation);
+    bool (*reach_ends)(struct transport_qp *qp);
     /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
      * to be repeated: whoever fetches after this has returned comes to know it. */
     void (*revoke)(struct transport_qp *qp);
@@ -246,7 +254,8 @@ struct link_properties {
     uint16_t window; /* may lose packets: so many of a QP may be on their way at most (answers to its READs
                         among them); 0: WINDOW_DEFAULT */
     bool reliable;   /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
-    bool piggyback_acks; /* carries PACKET_HAS_ACK */
+    bool piggyback_acks;   /* carries PACKET_HAS_ACK */
+    uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->reach() may be asked */
 };
 
 #define WINDOW_DEFAULT 128
@@ -269,6 +278,7 @@ struct transport_qp {
                                                it was given up; RC: to be repeated) of the next one */
     uint32_t receive_pd;                    /* of receive buffers: the SRQ's, or the QP's own */
     bool lends;                             /* ports->lends() was told */
+    bool reach_later; /* ports->reach() is being seen to: the owner takes this back and calls sender_run() */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)

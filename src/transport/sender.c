@@ -414,8 +414,19 @@ static void run(struct transport_qp *qp, uint32_t limit)
         const struct request_form *form = form_of(wqe);
         int error;
 
-        if (sender->next == sender->begun && !begin(qp, wqe, form))
-            return;
+        if (sender->next == sender->begun) {
+            enum direct direct =
+                unlikely(qp->link.direct_up_to) ? direct_execute(qp, wqe, form->kind) : DIRECT_NOT;
+
+            if (unlikely(direct == DIRECT_LATER)) {
+                sender->waiting = SENDER_WAITS_FOR_LINK;
+                return;
+            }
+            if (direct == DIRECT_DONE)
+                bytes += wqe->length;
+            else if (!begin(qp, wqe, form))
+                return;
+        }
         if (unlikely(wqe->verdict != VERDICT_OK)) {
             sender->waiting = SENDER_WAITS_TO_FAIL;
             sender_advance(qp, sender->unacked_psn);

@@ -204,8 +204,13 @@ static void a_read_of_a_stopped_peer_is_over_with_its_qp(void **state)
         for (unsigned int k = 0; k < 3; k++)
             end_send(&p->a, a_read(&p->a, k, 0, lengths[i], &p->b, 0));
         CHECK_ZERO(end_to_state(&p->a, i % 2 ? IBV_QPS_RESET : IBV_QPS_ERR));
-        for (unsigned int k = 0; k < 3 && i % 2 == 0; k++)
-            end_expect_status(&p->a, SQ, k, IBV_WC_WR_FLUSH_ERR);
+        for (unsigned int k = 0; k < 3 && i % 2 == 0; k++) {
+            struct ibv_wc wc = end_wc(&p->a, SQ);
+
+            /* In mapped memory it takes nothing of the peer. */
+            if (path_under_test() != PATH_MAPPED || wc.status != IBV_WC_SUCCESS)
+                check_status(&wc, k, IBV_WC_WR_FLUSH_ERR);
+        }
         end_fill(&p->a, 0, LENGTH, 2);
         side_continue(FAR);
         exchange_markers(&c);

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* One-sided requests executed in mapped memory of a peer (docs/mapped.md, "The initiator's side").
+ *
+ *   direct.c        a QP's requests: marks, checks, addresses
+ *   direct_peer.c   what is known of a peer, and how it comes to be known: the helper thread's
+ *   direct_owner.c  the other end: waiting for peers that are at work in memory of ours
+ *
+ * A mark says that its process is at work, for which QP of the other and by which key. It is taken before the
+ * checks and given back after the last store, so whoever changes what is checked and then finds no mark knows
+ * that nobody is at work by what was before. */
+#ifndef ENGINE_DIRECT_H
+#define ENGINE_DIRECT_H
+
+#include "engine/internal.h"
+#include "mapped/mapped.h"
+#include "object/segment.h"
+
+/* Bits of a mark (local.h): what the peer waits for, and how often the mark was taken, so that one and the
+ * same word does not come again soon. */
+#define MARK_BUSY      1u
+#define MARK_GIVEN_UP  2u /* by the peer: what is done under it is void */
+#define MARK_KEY_SHIFT 2
+#define MARK_QP_SHIFT  21
+#define MARK_COUNT     ((uint64_t)1 << 37)
+_Static_assert(LIMIT_KEY_SLOTS <= 1u << (MARK_QP_SHIFT - MARK_KEY_SHIFT) && LIMIT_QP <= 65536, "they fit");
+
+static inline uint32_t mark_key(uint64_t mark)
+{
+    return (uint32_t)(mark >> MARK_KEY_SHIFT) & (LIMIT_KEY_SLOTS - 1);
+}
+
+static inline uint32_t mark_qp(uint64_t mark)
+{
+    return (uint32_t)(mark >> MARK_QP_SHIFT) & (LIMIT_QP - 1);
+}
+
+/* The gate: 0 at first, opened by who wants to take marks, closed by the owner of the memory when the link
+ * goes. It is looked at under a mark. */
+enum { GATE_NEW, GATE_OPEN, GATE_CLOSED };
+
+/* A region of a peer's that is mapped here. Never changed. */
+struct direct_view {
+    uint32_t slot, generation; /* of its mapped record */
+    uint64_t address, length;  /* of the owner */
+    char *base;
+    bool writable;
+    struct mapped_view *view;
+};
+
+/* Views of one peer: one place for each slot number modulo this. */
+#define DIRECT_VIEWS 1024u
+
+struct direct_peer {
+    struct link *link;
+    _Atomic uint64_t *marks, *gate; /* ours, one line each */
+    uint32_t alive;                 /* the peer's thread that header->alive names as long as it lives */
+    /* Of its segment, mapped for reading: */
+    const struct segment_header *header;
+    const struct key_entry *keys;
+    const struct mapped_record *mapped;
+    const struct direct_record *directs;
+    _Atomic(struct direct_view *) views[DIRECT_VIEWS];
+    /* The helper thread's: */
+    bool useless; /* something about it is not as it has to be; it is not asked again */
+    struct mapped_file *segment;
+    struct mapped_view *segment_view;
+    struct mapped_file *files[SEGMENT_FILES];
+    bool file_tried[SEGMENT_FILES];
+};
+
+/* --- direct.c --------------------------------------------------------------------------------------- */
+
+/* transport_ports. */
+void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
+                   enum remote_operation operation);
+bool direct_reach_ends(struct transport_qp *transport);
+/* link_properties.direct_up_to of a connected QP whose requests go to that link. */
+uint32_t direct_limit(const struct qp *qp, const struct link *link);
+
+/* --- direct_peer.c ---------------------------------------------------------------------------------- */
+
+/* The helper thread shall see to it that this QP reaches memory by that key, and then runs the QP
+ * (reach_later). False: it has too much to do. QP lock held. */
+bool direct_ask(const struct qp *qp, uint32_t rkey);
+/* Does what was asked. Helper thread, without locks. */
+void direct_run(void);
+/* No QP uses the link any more. Helper thread. */
+void direct_link_down(struct link *link);
+void direct_after_fork_in_child(void);
+
+/* --- direct_owner.c --------------------------------------------------------------------------------- */
+
+/* object_ports.settle, evict_soon */
+unsigned direct_settle(enum object_kind kind, uint32_t slot, uint32_t *ret_keys);
+void direct_evict_soon(void);
+/* local_ops.link_leaving: the peer may be alive, and go on for a while. */
+void direct_link_leaving(struct link *link);
+/* A link has gone: nobody who was given up may be left. Helper thread. */
+void direct_forget_orphans(void);
+
+#endif

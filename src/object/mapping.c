@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "object/mapping.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/list.h"
+#include "mapped/mapped.h"
+#include "object/device.h"
+#include "object/pd.h"
+#include "object/ports.h"
+#include "object/qp.h"
+
+/* Of any machine. */
+#define PAGE_MAX      65536u
+#define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
+
+bool mapping_is_enabled; /* set before there is anything to map */
+
+/* Guards the list and all mapped records. Above mapped_lock: what moves may take its time. */
+static struct lock mapping_lock = LOCK_INIT;
+static struct list regions = {&regions, &regions}; /* mr.mapping_node */
+
+/* What peers find in a record that changes counts for nothing: they look at the generation before and after.
+ * Partner of both: the reading side in engine/direct.c. */
+static void close_record(_Atomic uint32_t *generation)
+{
+    atomic_store_explicit(generation, atomic_load_explicit(generation, memory_order_relaxed) | 1,
+                          memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+}
+
+static void open_record(_Atomic uint32_t *generation)
+{
+    uint32_t next = (atomic_load_explicit(generation, memory_order_relaxed) | 1) + 1;
+
+    /* 0 is a record that was never used. */
+    atomic_store_explicit(generation, next ? next : 2, memory_order_release);
+}
+
+#define set(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
+
+/* --- regions ----------------------------------------------------------------------------------------- */
+
+/* Where peers find the files: once there are any, they stay. */
+static void publish_files(void)
+{
+    struct segment_header *header = segment_header();
+    pid_t thread = 0;
+    int fd;
+
+    if (atomic_load_explicit(&header->files_thread, memory_order_relaxed))
+        return;
+    for (uint32_t i = 0; i < SEGMENT_FILES; i++) {
+        struct mapped_file_description description;
+
+        if (mapped_file_place(i, &thread, &fd) != 0 || mapped_file_describe(i, &description) != 0)
+            return;
+        header->files[i] =
+            (struct file_record){.fd = fd, .inode = description.inode, .device = description.device};
+    }
+    atomic_store_explicit(&header->files_thread, thread, memory_order_release);
+}
+
+/* mapping_lock held. Only memory of our own arenas: what the program shares with others cannot be taken away
+ * from a peer that was stopped in the middle of a store. */
+static void write_record(struct mr *mr)
+{
+    struct mapped_record *record = segment_mapped(mr->slot);
+    struct mapped_piece pieces[16], best = {0};
+    struct mapped_refusal refusal = {0};
+    unsigned count =
+        min_of(mapped_pieces(mr->mapping.region, pieces, array_size(pieces)), (unsigned)array_size(pieces));
+
+    for (unsigned i = 0; i < count; i++) {
+        if (pieces[i].file < SEGMENT_FILES && pieces[i].length > best.length)
+            best = pieces[i];
+    }
+    close_record(&record->generation);
+    set(record->file, best.file);
+    set(record->address, best.address);
+    set(record->length, best.length);
+    set(record->offset, best.offset);
+    set(record->mapped, best.length);
+    set(record->reason, mapped_refusals(mr->mapping.region, &refusal, 1) ? (uint32_t)refusal.reason : 0u);
+    if (!best.length)
+        return;
+    publish_files();
+    open_record(&record->generation);
+}
+
+void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access)
+{
+    mapping->region = NULL;
+    if (likely(!mapping_is_enabled) || !(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) || !length)
+        return;
+    mapping->region =
+        mapped_add(address, length, MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0));
+}
+
+void mapping_publish(struct mr *mr)
+{
+    if (likely(!mr->mapping.region))
+        return;
+    lock_acquire(&mapping_lock);
+    write_record(mr);
+    list_push_back(&regions, &mr->mapping_node);
+    lock_release(&mapping_lock);
+}
+
+/* Until peers have left what they do by this key, or are given up. Returns whether one may still write. */
+static bool key_settles(uint32_t slot)
+{
+    return object_ports->settle(OBJECT_MR, slot, NULL) != 0;
+}
+
+static bool overlap(const struct mr *one, const struct mr *other)
+{
+    uint64_t a = (uintptr_t)one->ibv.addr, b = (uintptr_t)other->ibv.addr;
+
+    return a < b + other->ibv.length + PAGE_MAX && b < a + one->ibv.length + PAGE_MAX;
+}
+
+/* mapping_lock held: whatever else lies on pages of this region moves with them. Its records are closed, and
+ * nobody is at work by them, before; they tell of the new place afterwards. */
+static void move_away(const struct mr *mr)
+{
+    list_for_each (node, &regions) {
+        struct mr *other = list_entry(node, struct mr, mapping_node);
+
+        if (!overlap(mr, other))
+            continue;
+        close_record(&segment_mapped(other->slot)->generation);
+        if (other != mr)
+            key_settles(other->slot);
+    }
+    if (mapped_move((uintptr_t)mr->ibv.addr, mr->ibv.length) != 0)
+        return; /* what could not be moved stays closed to peers */
+    list_for_each (node, &regions) {
+        struct mr *other = list_entry(node, struct mr, mapping_node);
+
+        if (overlap(mr, other))
+            write_record(other);
+    }
+}
+
+void mapping_end(struct mr *mr)
+{
+    bool stores_may_come;
+
+    if (likely(!mr->mapping.region))
+        return;
+    lock_acquire(&mapping_lock);
+    close_record(&segment_mapped(mr->slot)->generation);
+    stores_may_come = key_settles(mr->slot);
+    if (stores_may_come)
+        move_away(mr);
+    close_record(&segment_mapped(mr->slot)->generation);
+    list_remove(&mr->mapping_node);
+    lock_release(&mapping_lock);
+    mapping_drop(&mr->mapping);
+}
+
+void mapping_drop(struct mapping *mapping)
+{
+    mapped_remove(mapping->region, false);
+    mapping->region = NULL;
+}
+
+/* --- memory that has to move ------------------------------------------------------------------------- */
+
+#define EVICTIONS 256u
+
+static struct lock evictions_lock = LOCK_INIT; /* a leaf */
+static uint32_t evictions[EVICTIONS];          /* key slots */
+static _Atomic uint32_t eviction_count;        /* changes under evictions_lock */
+
+void mapping_evict_later(uint32_t slot)
+{
+    uint32_t count;
+
+    lock_acquire(&evictions_lock);
+    count = atomic_load_explicit(&eviction_count, memory_order_relaxed);
+    if (count < EVICTIONS) {
+        evictions[count] = slot;
+        atomic_store_explicit(&eviction_count, count + 1, memory_order_relaxed);
+    }
+    lock_release(&evictions_lock);
+}
+
+static bool next_eviction(uint32_t *ret_slot)
+{
+    uint32_t count;
+
+    lock_acquire(&evictions_lock);
+    count = atomic_load_explicit(&eviction_count, memory_order_relaxed);
+    if (count) {
+        *ret_slot = evictions[count - 1];
+        atomic_store_explicit(&eviction_count, count - 1, memory_order_relaxed);
+    }
+    lock_release(&evictions_lock);
+    return count != 0;
+}
+
+bool mapping_must_evict(void)
+{
+    return unlikely(atomic_load_explicit(&eviction_count, memory_order_relaxed) != 0);
+}
+
+void mapping_evict(void)
+{
+    uint32_t slot;
+
+    /* Taken out of the list with the lock held: whoever finds it empty knows that all of it is done. */
+    lock_acquire(&mapping_lock);
+    while (next_eviction(&slot)) {
+        list_for_each (node, &regions) {
+            struct mr *mr = list_entry(node, struct mr, mapping_node);
+
+            if (mr->slot != slot)
+                continue;
+            close_record(&segment_mapped(slot)->generation);
+            key_settles(slot);
+            move_away(mr);
+            break;
+        }
+    }
+    lock_release(&mapping_lock);
+}
+
+/* --- QPs --------------------------------------------------------------------------------------------- */
+
+static uint32_t open_access(const struct qp *qp)
+{
+    const struct qp_attributes *attributes = &qp->record->attributes;
+    enum ibv_qp_state state = qp_state(qp);
+
+    /* Not in RTR: the first packet there raises an event. */
+    if (qp->record->type != IBV_QPT_RC || (state != IBV_QPS_RTS && state != IBV_QPS_SQD) ||
+        !attributes->path.destination_ifindex || qp->route.by_wire)
+        return 0;
+    return attributes->access_flags &
+           (IBV_ACCESS_REMOTE_WRITE |
+            (attributes->max_dest_rd_atomic ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0u));
+}
+
+static void raise_used(uint32_t used)
+{
+    _Atomic uint32_t *place = &segment_header()->directs_used;
+    uint32_t seen = atomic_load_explicit(place, memory_order_relaxed);
+
+    while (seen < used && !atomic_compare_exchange_weak_explicit(place, &seen, used, memory_order_release,
+                                                                 memory_order_relaxed)) {
+    }
+}
+
+void mapping_update_qp(struct qp *qp)
+{
+    struct direct_record *record = segment_direct(qp->slot);
+    uint32_t access = mapping_is_enabled ? open_access(qp) : 0;
+    uint32_t qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
+    uint32_t generation = atomic_load_explicit(&record->generation, memory_order_relaxed);
+    bool open = generation && !(generation & 1);
+
+    if (open && record->access == access && record->dest_qpn == qp->record->attributes.dest_qpn)
+        return;
+    if (open) {
+        close_record(&record->generation);
+        qp->settle_due = true;
+    }
+    if (!access)
+        return;
+    set(record->qpn, qpn);
+    set(record->dest_qpn, qp->record->attributes.dest_qpn);
+    set(record->pd, qp->pd->number);
+    set(record->access, access);
+    set(record->ifindex, device_ifindex(qp->context->device));
+    raise_used(qp->slot + 1);
+    open_record(&record->generation);
+}
+
+void mapping_settle_qp(struct qp *qp)
+{
+    uint32_t keys[SETTLE_KEYS];
+    unsigned count;
+
+    if (likely(!qp->settle_due))
+        return;
+    qp->settle_due = false;
+    count = object_ports->settle(OBJECT_QP, qp->slot, keys);
+    for (unsigned i = 0; i < count; i++)
+        mapping_evict_later(keys[i]);
+    if (count)
+        object_ports->evict_soon();
+}
+
+/* --- process ----------------------------------------------------------------------------------------- */
+
+void mapping_enable(void)
+{
+    struct mapped_means means;
+
+    mapped_probe(&means);
+    /* Where memory is switched only while there is one thread, it could not be given back with ours about. */
+    mapping_is_enabled =
+        (means.reason == MAPPED_YES || means.reason == MAPPED_PINNED) && !means.single_thread;
+}
+
+void mapping_after_fork_in_child(void)
+{
+    lock_init(&mapping_lock);
+    lock_init(&evictions_lock);
+    atomic_store_explicit(&eviction_count, 0, memory_order_relaxed);
+    list_init(&regions);
+    mapping_is_enabled = false;
+}

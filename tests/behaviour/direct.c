@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* One-sided requests that their initiator executes itself in mapped memory (docs/mapped.md): that it does,
+ * what the target may rely on when it takes the memory back, and what death and standstill at any moment do.
+ */
+#include "work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { CHUNK = 1 << 20 };
+
+/* Peers see memory of this process at that address as their own. */
+static bool is_mapped(pid_t pid, const void *address)
+{
+    unsigned long long start, end, wanted = (uintptr_t)address;
+    char path[64], line[512];
+    bool mapped = false;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+    file = fopen(path, "re");
+    CHECK(file, "%s: %s", path, strerror(errno));
+    while (fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "%llx-%llx", &start, &end) == 2 && wanted >= start && wanted < end)
+            mapped = strstr(line, "memfd:softhca-mapped") != NULL;
+    }
+    fclose(file);
+    return mapped;
+}
+
+static void connect_mapped(struct pair *p, size_t size)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+
+    attr.size = size;
+    attr.timeout = 14; /* 67 ms: some requests below are never answered */
+    attr.retry_cnt = 2;
+    pair_connect_as(p, &attr);
+    if (!is_mapped(p->a.side->pid, p->a.buf) || !is_mapped(p->b.side->pid, p->b.buf))
+        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    pair_marker(&p->a, &p->b);
+}
+
+/* --- what is executed -------------------------------------------------------------------------------- */
+
+static void requests_need_nothing_of_a_target_that_is_stopped(void **state)
+{
+    uint64_t value;
+    struct pair p;
+
+    connect_mapped(&p, 4 * CHUNK);
+    end_fill(&p.a, 0, CHUNK, 1);
+    end_poke64(&p.b, 2 * CHUNK, 40);
+    /* The first request may be the one by which they come to know each other. */
+    end_send(&p.a, a_write(&p.a, 0, 0, 8, &p.b, 0));
+    end_expect_success(&p.a, SQ, 0, IBV_WC_RDMA_WRITE);
+    side_stop(FAR);
+    end_send(&p.a, a_write(&p.a, 1, 0, CHUNK, &p.b, 0));
+    end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
+    end_send(&p.a, a_read(&p.a, 2, CHUNK, CHUNK, &p.b, 0));
+    end_expect_success(&p.a, SQ, 2, IBV_WC_RDMA_READ);
+    end_expect_data(&p.a, CHUNK, CHUNK, 1);
+    end_send(&p.a, a_fetch_add(&p.a, 3, 2 * CHUNK, &p.b, 2 * CHUNK, 2));
+    end_expect_success(&p.a, SQ, 3, IBV_WC_FETCH_ADD);
+    assert_int_equal(end_peek64(&p.a, 2 * CHUNK), 40);
+    end_send(&p.a, a_cas(&p.a, 4, 2 * CHUNK, &p.b, 2 * CHUNK, 41, 7));
+    end_expect_success(&p.a, SQ, 4, IBV_WC_COMP_SWAP);
+    end_send(&p.a, a_cas(&p.a, 5, 2 * CHUNK, &p.b, 2 * CHUNK, 42, 43));
+    end_expect_success(&p.a, SQ, 5, IBV_WC_COMP_SWAP);
+    assert_int_equal(end_peek64(&p.a, 2 * CHUNK), 42);
+    side_continue(FAR);
+    end_peek(&p.b, 2 * CHUNK, &value, sizeof(value));
+    assert_int_equal(value, 43);
+    end_expect_data(&p.b, 0, CHUNK, 1);
+    pair_close(&p);
+}
+
+static void what_the_target_forbids_is_judged_by_it(void **state)
+{
+    struct pair p;
+
+    connect_mapped(&p, CHUNK);
+    end_send(&p.a, a_write(&p.a, 1, 0, 64, &p.b, 0));
+    end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
+    end_send(&p.a, a_write(&p.a, 2, 0, 64, &p.b, CHUNK - 63));
+    end_expect_status(&p.a, SQ, 2, IBV_WC_REM_ACCESS_ERR);
+    end_expect_event(&p.b, IBV_EVENT_QP_ACCESS_ERR);
+    end_wait_state(&p.b, IBV_QPS_ERR);
+    pair_close(&p);
+}
+
+static void a_dead_target_takes_nothing_more(void **state)
+{
+    struct pair p;
+
+    connect_mapped(&p, CHUNK);
+    end_send(&p.a, a_write(&p.a, 1, 0, 8, &p.b, 0));
+    end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
+    side_kill(FAR);
+    end_send(&p.a, a_write(&p.a, 2, 0, 8, &p.b, 0));
+    end_expect_status(&p.a, SQ, 2, IBV_WC_RETRY_EXC_ERR);
+    end_close(&p.a);
+}
+
+static void a_region_that_comes_and_goes_disturbs_no_other_on_its_pages(void **state)
+{
+    enum { CYCLES = 300 };
+    struct pair p;
+
+    connect_mapped(&p, CHUNK);
+    for (unsigned int i = 0; i < CYCLES; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(p.a.pd, p.a.buf, CHUNK / 2, p.a.attr.mr_access);
+
+        CHECK(mr, "reg_mr: %s", strerror(errno));
+        end_poke64(&p.b, 4096, i);
+        end_send(&p.b, a_write(&p.b, i, 4096, 8, &p.a, 4096));
+        end_expect_success(&p.b, SQ, i, IBV_WC_RDMA_WRITE);
+        assert_int_equal(end_peek64(&p.a, 4096), i);
+        CHECK_ZERO(ibv_dereg_mr(mr));
+        assert_int_equal(end_peek64(&p.a, 4096), i);
+    }
+    pair_close(&p);
+}
+
+/* --- what is taken back ------------------------------------------------------------------------------ */
+
+struct stream {
+    struct end to;
+    bool atomics;
+};
+
+/* Until one fails. The first may go as packets, or is the one by which the two come to know each other. */
+static void stream(struct end *end, void *arg)
+{
+    const struct stream *what = arg;
+    struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
+
+    for (unsigned int i = 0; i < 3; i++) {
+        end_send(end, a_write(end, i, 0, 8, &what->to, CHUNK));
+        end_expect_success(end, SQ, i, IBV_WC_RDMA_WRITE);
+    }
+    for (unsigned int i = 0; wc.status == IBV_WC_SUCCESS; i++) {
+        end_send(end, what->atomics ? a_fetch_add(end, i, 0, &what->to, 0, 1)
+                                    : a_write(end, i, 0, CHUNK, &what->to, 0));
+        /* What waits with patience gives the processor away, and would be stopped there. */
+        while (ibv_poll_cq(end->send_cq, 1, &wc) == 0) {
+        }
+    }
+}
+
+enum taking { DEREGISTERS, REREGISTERS, ENTERS_ERR, ENTERS_RESET, DESTROYS_QP, TAKINGS };
+
+static void take_back(struct end *end, enum taking how)
+{
+    static uint8_t elsewhere[8192] __attribute__((aligned(4096)));
+
+    switch (how) {
+    case DEREGISTERS:
+        CHECK_ZERO(ibv_dereg_mr(end->mr));
+        end->mr = NULL;
+        return;
+    case REREGISTERS:
+        CHECK_ZERO(
+            ibv_rereg_mr(end->mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, elsewhere, sizeof(elsewhere), 0));
+        return;
+    case ENTERS_ERR:
+        CHECK_ZERO(end_to_state(end, IBV_QPS_ERR));
+        return;
+    case ENTERS_RESET:
+        CHECK_ZERO(end_to_state(end, IBV_QPS_RESET));
+        return;
+    case DESTROYS_QP:
+        CHECK_ZERO(ibv_destroy_qp(end->qp));
+        end->qp = NULL;
+        return;
+    case TAKINGS:
+        break;
+    }
+}
+
+/* Most of the time the initiator is in the middle of a copy, so that is mostly where it is stopped. */
+static void a_stopped_initiator_changes_nothing(enum taking how, bool atomics)
+{
+    for (unsigned int round = 1; round <= 4; round++) {
+        struct stream traffic = {.atomics = atomics};
+        struct end_attr attr = attr_of(IBV_QPT_RC);
+        struct end_call call;
+        struct pair p;
+
+        attr.size = 2 * CHUNK;
+        attr.timeout = 10;
+        attr.retry_cnt = 1;
+        end_open(&p.a, NEAR, &attr);
+        end_open(&p.b, FAR, &attr);
+        end_connect(&p.a, &p.b);
+        if (!is_mapped(p.a.side->pid, p.a.buf))
+            skip_because("memory is not mapped on this machine (softhca doctor says why)");
+        end_fill(&p.b, 0, CHUNK, round);
+        traffic.to = p.a;
+        end_start(&call, &p.b, stream, &traffic, sizeof(traffic));
+        EVENTUALLY(end_peek64(&p.a, 0) > 100 * atomics, "the first bytes");
+        side_stop(FAR);
+        take_back(&p.a, how);
+        end_fill(&p.a, 0, 2 * CHUNK, 1000 + round);
+        side_continue(FAR);
+        end_finish(&call);
+        end_expect_data(&p.a, 0, 2 * CHUNK, 1000 + round);
+        end_close(&p.a);
+        end_close(&p.b);
+    }
+}
+
+#define STOPPED(name, how, atomics)                                                                          \
+    static void name(void **state)                                                                           \
+    {                                                                                                        \
+        a_stopped_initiator_changes_nothing(how, atomics);                                                   \
+    }
+STOPPED(a_stopped_initiator_changes_nothing_after_dereg, DEREGISTERS, false)
+STOPPED(a_stopped_initiator_changes_nothing_after_rereg, REREGISTERS, false)
+STOPPED(a_stopped_initiator_changes_nothing_after_err, ENTERS_ERR, false)
+STOPPED(a_stopped_initiator_changes_nothing_after_reset, ENTERS_RESET, false)
+STOPPED(a_stopped_initiator_changes_nothing_after_destroy, DESTROYS_QP, false)
+STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_dereg, DEREGISTERS, true)
+STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_err, ENTERS_ERR, true)
+
+static void a_killed_initiator_holds_nothing_up(void **state)
+{
+    for (unsigned int i = 1; i <= 6; i++) {
+        struct end_attr attr = attr_of(IBV_QPT_RC);
+        struct stream traffic = {0};
+        struct end_call call;
+        struct pair p;
+
+        attr.size = 2 * CHUNK;
+        end_open(&p.a, NEAR, &attr);
+        end_open(&p.b, &sides[i], &attr);
+        end_connect(&p.a, &p.b);
+        end_fill(&p.b, 0, CHUNK, i);
+        traffic.to = p.a;
+        end_start(&call, &p.b, stream, &traffic, sizeof(traffic));
+        EVENTUALLY(end_peek64(&p.a, 0) != 0, "the first bytes");
+        side_kill(&sides[i]);
+        take_back(&p.a, (enum taking)(i % TAKINGS));
+        end_fill(&p.a, 0, 2 * CHUNK, 1000 + i);
+        end_expect_data(&p.a, 0, 2 * CHUNK, 1000 + i);
+        free(call.box);
+        end_close(&p.a);
+    }
+}
+
+int main(int argc, char **argv)
+{
+#define DIRECT(fn, count) TEST_WITH(fn, .fars = count, .needs = NEEDS_TWO_PROCESSES)
+    static const struct test tests[] = {
+        DIRECT(requests_need_nothing_of_a_target_that_is_stopped, 1),
+        DIRECT(what_the_target_forbids_is_judged_by_it, 1),
+        DIRECT(a_dead_target_takes_nothing_more, 1),
+        DIRECT(a_region_that_comes_and_goes_disturbs_no_other_on_its_pages, 1),
+        DIRECT(a_stopped_initiator_changes_nothing_after_dereg, 1),
+        DIRECT(a_stopped_initiator_changes_nothing_after_rereg, 1),
+        DIRECT(a_stopped_initiator_changes_nothing_after_err, 1),
+        DIRECT(a_stopped_initiator_changes_nothing_after_reset, 1),
+        DIRECT(a_stopped_initiator_changes_nothing_after_destroy, 1),
+        DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_dereg, 1),
+        DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_err, 1),
+        DIRECT(a_killed_initiator_holds_nothing_up, 6),
+    };
+
+    return run_topic(tests, COUNT(tests), argc, argv);
+}
