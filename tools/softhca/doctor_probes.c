@@ -25,6 +25,7 @@
 
 #include "commands.h"
 #include "doctor.h"
+#include "mapped/mapped.h"
 
 #define ROCE_PORT 4791
 
@@ -229,13 +230,32 @@ static void probe_userfaultfd(struct finding *ret)
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
 
     if (fd >= 0) {
-        finding_set(ret, FINDING_OK,
-                    "memory could be switched to a shared mapping while in use (not used yet)");
+        finding_set(ret, FINDING_OK, "memory can be switched to a shared mapping while it is in use");
         close(fd);
         return;
     }
-    finding_set(ret, FINDING_NOTE, "%s: only matters for a mapped mechanism that is not there yet",
+    finding_set(ret, FINDING_NOTE, "%s: only matters to SOFTHCA_LOCAL=mapped, which falls back to auto",
                 strerror(errno));
+}
+
+static void probe_mapped(struct finding *ret)
+{
+    struct mapped_means means;
+
+    mapped_probe(&means);
+    if (means.reason != MAPPED_YES || means.single_thread) {
+        finding_set(ret, FINDING_NOTE, "SOFTHCA_LOCAL=mapped is as auto here: %s",
+                    means.reason != MAPPED_YES ? mapped_reason_text(means.reason)
+                                               : "there is no userfaultfd");
+        return;
+    }
+    if (means.lock_limit == UINT64_MAX)
+        finding_set(ret, FINDING_OK, "SOFTHCA_LOCAL=mapped maps registered memory");
+    else
+        finding_set(
+            ret, FINDING_OK,
+            "SOFTHCA_LOCAL=mapped maps up to %llu KiB of registered memory, half of the locked memory",
+            (unsigned long long)means.lock_limit / 1024);
 }
 
 static void probe_membarrier(struct finding *ret)
@@ -274,10 +294,12 @@ static void probe_memlock(struct finding *ret)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        finding_set(ret, FINDING_OK, "%llu KiB, and it does not matter: registered memory is not locked",
+        finding_set(ret, FINDING_OK,
+                    "%llu KiB; it only matters to SOFTHCA_LOCAL=mapped, which locks what it maps",
                     (unsigned long long)limit.rlim_cur / 1024);
     else
-        finding_set(ret, FINDING_OK, "unlimited, and it does not matter: registered memory is not locked");
+        finding_set(ret, FINDING_OK,
+                    "unlimited; it only matters to SOFTHCA_LOCAL=mapped, which locks what it maps");
 }
 
 static void probe_processors(struct finding *ret)
@@ -466,6 +488,7 @@ const struct probe probes[] = {
     {"Yama", probe_yama},
     {"membarrier", probe_membarrier},
     {"userfaultfd", probe_userfaultfd},
+    {"mapped memory", probe_mapped},
     {"seccomp", probe_seccomp},
     {"user", probe_user_namespace},
     {"open files", probe_nofile},
