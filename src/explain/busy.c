@@ -21,12 +21,16 @@ void explanation_begin(const struct view *view, struct out *out, const char *wha
     out_string(out, "program", program);
     out_string(out, "cause", cause);
     out_line(out, 0, "%s", cause);
+    out_mark(out);
 }
 
 void explanation_end(struct out *out)
 {
+    out_fit(out);
     out_end(out);
     out_newline(out);
+    if (out->cut && out->json) /* no memory even for that */
+        out_fini(out);
 }
 
 /* --- busy

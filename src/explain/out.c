@@ -17,6 +17,7 @@ void out_fini(struct out *out)
 {
     free(out->text);
     out->text = NULL;
+    out->length = out->room = 0;
 }
 
 static void add_bytes(struct out *out, const char *bytes, size_t length)
@@ -194,6 +195,23 @@ void out_bool(struct out *out, const char *key, bool value)
 {
     if (key_of(out, key))
         add(out, value ? "true" : "false");
+}
+
+void out_mark(struct out *out)
+{
+    out->head = out->cut ? 0 : out->length;
+}
+
+void out_fit(struct out *out)
+{
+    const size_t end = 64; /* room for the end */
+
+    if (!out->cut || !out->json)
+        return;
+    out->length = out->head;
+    out->limit = max_of(out->limit, out->head + end);
+    out->cut = false;
+    out_bool(out, "cut", true);
 }
 
 void out_newline(struct out *out)

@@ -19,6 +19,7 @@ struct out {
     unsigned depth;
     uint64_t topic; /* tells explanations with different first lines apart */
     bool comma[OUT_DEPTH];
+    size_t head; /* where the first line ends, for out_fit() */
 };
 
 void out_init(struct out *out, bool json, size_t limit);
@@ -36,6 +37,10 @@ void out_string(struct out *out, const char *key, const char *value);
 void out_number(struct out *out, const char *key, uint64_t value);
 void out_signed(struct out *out, const char *key, int64_t value);
 void out_bool(struct out *out, const char *key, bool value);
+/* Within the outermost object: what does not fit is left out from the mark on, and "cut" says so; half a line
+ * of JSON is none. */
+void out_mark(struct out *out);
+void out_fit(struct out *out);
 /* Ends a document of its own: one line. */
 void out_newline(struct out *out);
 

@@ -3,9 +3,10 @@
  * end, and writes lines of printable characters.
  *
  * Input: one byte that chooses the question, then changes to a segment that has one of everything: three
- * bytes of place, one that says how, and four of value. */
+ * bytes of place, one that says how, and four of value. The length chooses how much may be said. */
 #include <string.h>
 
+#include "../unit/json.h"
 #include "../unit/segment_fixture.h"
 #include "fuzz.h"
 
@@ -42,6 +43,7 @@ static void check(const struct out *out)
     for (size_t i = 0; i < out->length; i++)
         require(out->text[i] == '\n' || (out->text[i] >= ' ' && out->text[i] <= '~'));
     require(out->depth == 0);
+    require(!out->json || !out->text || json_lines(out->text));
 }
 
 static void ask(const struct view *view, struct out *out, unsigned question)
@@ -51,6 +53,7 @@ static void ask(const struct view *view, struct out *out, unsigned question)
     switch (question % 10) {
     case 0:
         explain_list(view, out, true);
+        out_newline(out);
         break;
     case 1:
         explain_process(view, out);
@@ -102,7 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         change(fixture, data + at);
     if (view_open(&view, fixture->base, fixture->size, -1, 0) != 0)
         return 0;
-    out_init(&out, data[0] & 128, 1u << 20);
+    /* A list is not cut: nobody limits it. */
+    out_init(&out, data[0] & 128, data[0] % 10 && size % 3 == 0 ? 1000 : 1u << 20);
     ask(&view, &out, data[0]);
     check(&out);
     out_fini(&out);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "json.h"
 #include "segment_fixture.h"
 
 static struct fixture *f;
@@ -464,6 +465,23 @@ static void what_is_too_long_is_cut(void **state)
     assert_in_range(strlen(out.text), 1, 300);
 }
 
+static void json_stays_json_where_it_is_cut(void **state)
+{
+    struct view view = fixture_view();
+    bool whole = false;
+
+    for (size_t limit = 300; !whole; limit += 7) {
+        out_fini(&out);
+        out_init(&out, true, limit);
+        assert_true(explain_busy(&view, &out, OBJECT_PD, 0));
+        assert_true(json_lines(out.text));
+        assert_contains(out.text, "\"cause\":\"ibv_dealloc_pd(PD 0 ");
+        whole = !strstr(out.text, "\"cut\":true");
+        assert_true(out.length <= limit || !whole);
+    }
+    assert_contains(out.text, "\"holders\":[{");
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end_test)
 
 int main(void)
@@ -484,6 +502,7 @@ int main(void)
         TEST(a_view_refuses_what_it_cannot_trust),
         TEST(foreign_text_is_made_printable),
         TEST(what_is_too_long_is_cut),
+        TEST(json_stays_json_where_it_is_cut),
     };
 
     return run_unit_tests("explain", tests);
