@@ -113,13 +113,22 @@ class Explained(Perftest):
         self.build, self.form = build, form
         self.name = f'{op} {form}'
 
+    def _env(self):
+        return dict(self.bench.softhca('ring'), SOFTHCA_EXPLAIN='off' if self.form == 'none' else self.form,
+                    LD_LIBRARY_PATH=os.path.join(self.build, 'lib'))
+
     def _rows(self, argv):
-        text = self.bench.pair(argv, dict(self.bench.softhca('ring'), SOFTHCA_EXPLAIN='off' if self.form == 'none' else self.form,
-                                          LD_LIBRARY_PATH=os.path.join(self.build, 'lib')))
+        text = self.bench.pair(argv, self._env())
         for line in text.splitlines():
             if re.match(r'\s*\d+\s+\d+\s+[\d.]+', line):
                 return [float(w) for w in line.split()]
         raise Trouble(f'{" ".join(argv)}: no result\n{text}')
+
+    def cost(self, size):
+        """Processor time of a message, in nanoseconds: the least that it took, for what comes on top is not ours."""
+        argv = ['taskset', '-c', str(self.bench.cpus[0]), self.bench.tool('message_cost'), self.op]
+        text = self.bench.single(argv, self._env())
+        return float(re.search(r' ns ([\d.]+)', text).group(1))
 
 
 class Ucx:

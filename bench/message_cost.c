@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Processor time of a message of 8 bytes: one thread has both ends, posts one work request per call, and
+ * polls. Whatever else the machine does takes time from the clock on the wall, not from this figure: so it
+ * compares variants of the library where a rate would compare moods of the machine.
+ *
+ * usage: message_cost send|write [MESSAGES] */
+#include "common.h"
+#include "endpoint.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { BYTES = 8, WINDOW = 64, POLL_BATCH = 16 };
+
+static uint64_t thread_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void collect(struct ibv_cq *cq, int count)
+{
+    struct ibv_wc wc[POLL_BATCH];
+
+    while (count) {
+        int n = ibv_poll_cq(cq, POLL_BATCH, wc);
+
+        if (n < 0)
+            give_up("ibv_poll_cq");
+        for (int i = 0; i < n; i++)
+            if (wc[i].status != IBV_WC_SUCCESS) {
+                fprintf(stderr, "completion: %s\n", ibv_wc_status_str(wc[i].status));
+                exit(1);
+            }
+        count -= n;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const bool sends = argc > 1 && !strcmp(argv[1], "send");
+    const long messages = argc > 2 ? atol(argv[2]) : 300000;
+    const struct qp_shape shape = {.send_wr = WINDOW, .recv_wr = WINDOW};
+    struct ibv_recv_wr receive = {.num_sge = 1}, *bad_receive;
+    struct ibv_send_wr send = {.num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad_send;
+    struct contact contacts[2];
+    struct endpoint ep;
+    struct ibv_qp *qps[2];
+    struct ibv_sge sge;
+    struct ibv_cq *cq;
+    uint64_t began;
+    long done;
+
+    if (argc < 2 || (!sends && strcmp(argv[1], "write")) || messages < 1) {
+        fprintf(stderr, "usage: %s send|write [MESSAGES]\n", argv[0]);
+        return 2;
+    }
+    endpoint_open(&ep, NULL, 0, BYTES);
+    cq = ibv_create_cq(ep.context, 2 * WINDOW, NULL, NULL, 0);
+    if (!cq)
+        give_up("ibv_create_cq");
+    for (int i = 0; i < 2; i++) {
+        qps[i] = endpoint_qp(&ep, cq, cq, shape);
+        contacts[i] = endpoint_contact(&ep, qps[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        endpoint_connect(&ep, qps[i], &contacts[1 - i]);
+    sge = (struct ibv_sge){.addr = (uintptr_t)ep.buffer, .length = BYTES, .lkey = ep.mr->lkey};
+    receive.sg_list = send.sg_list = &sge;
+    send.opcode = sends ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+    send.wr.rdma.remote_addr = contacts[1].address;
+    send.wr.rdma.rkey = contacts[1].rkey;
+    began = thread_ns();
+    for (done = 0; done < messages; done += WINDOW) {
+        for (int i = 0; i < WINDOW; i++) {
+            if (sends && (errno = ibv_post_recv(qps[1], &receive, &bad_receive)))
+                give_up("ibv_post_recv");
+            if ((errno = ibv_post_send(qps[0], &send, &bad_send)))
+                give_up("ibv_post_send");
+        }
+        collect(cq, sends ? 2 * WINDOW : WINDOW);
+    }
+    printf("op %s ns %.1f\n", argv[1], (double)(thread_ns() - began) / (double)done);
+    for (int i = 0; i < 2; i++)
+        if ((errno = ibv_destroy_qp(qps[i])))
+            give_up("ibv_destroy_qp");
+    if ((errno = ibv_destroy_cq(cq)))
+        give_up("ibv_destroy_cq");
+    endpoint_close(&ep);
+    return 0;
+}
