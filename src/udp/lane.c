@@ -234,8 +234,9 @@ static void drop_first(struct udp_lane *lane, int error)
     complain(lane, message, error);
 }
 
-static uint32_t icrc_of(const struct way *way, const struct udp_path *path, uint16_t identification,
-                        const uint8_t *bytes, size_t headers, uint32_t length)
+/* Stores it. */
+static void add_icrc(const struct way *way, const struct udp_path *path, uint16_t identification,
+                     uint8_t *bytes, uint32_t length)
 {
     struct icrc_path covered = {
         .source_port = way->port,
@@ -243,12 +244,10 @@ static uint32_t icrc_of(const struct way *way, const struct udp_path *path, uint
         .identification = identification,
         .dont_fragment = true,
     };
-    uint32_t crc;
 
     memcpy(covered.source, path->source, sizeof(covered.source));
     memcpy(covered.destination, path->destination, sizeof(covered.destination));
-    crc = icrc_add_headers(icrc_begin(&covered, length), bytes, headers);
-    return icrc_add(crc, bytes + headers, length - headers - ICRC_LENGTH);
+    icrc_store(icrc_of(&covered, bytes, length), bytes + length - ICRC_LENGTH);
 }
 
 /* This kernel, or the interface that the route leads to, cannot cut: one packet at a time from now on, and
@@ -266,7 +265,7 @@ static void send_singly(struct udp_lane *lane, struct way *way)
         uint8_t *bytes = lane->buffers->bytes + message.begin + at;
         uint32_t length = min_of((uint32_t)message.segment, message.length - at);
 
-        icrc_store(icrc_of(way, &message.path, 0, bytes, BTH_LENGTH, length), bytes + length - ICRC_LENGTH);
+        add_icrc(way, &message.path, 0, bytes, length);
         vector = (struct iovec){bytes, length};
         /* Whatever does not fit now is lost, as it may be anywhere. */
         udp_count(sys_sendmmsg(way->source.fd, &header, 1) == 1 ? &udp_counters.packets_sent
@@ -420,7 +419,7 @@ static void stage(struct udp_lane *lane, const struct way *way, const struct udp
 
     copy_payload(bytes + headers, gather, gather_count);
     memset(bytes + headers + packet->payload_length, 0, codec_pad(packet->payload_length));
-    icrc_store(icrc_of(way, path, message->segments, bytes, headers, length), bytes + length - ICRC_LENGTH);
+    add_icrc(way, path, message->segments, bytes, length);
     message->segments++;
     message->length += length;
     lane->filled += length;

@@ -23,6 +23,8 @@ uint32_t icrc_begin(const struct icrc_path *path, size_t udp_payload_length);
 uint32_t icrc_add_headers(uint32_t crc, const uint8_t *headers,
                           size_t length); /* at least BTH_LENGTH bytes */
 uint32_t icrc_add(uint32_t crc, const void *bytes, size_t length);
+/* The same of a whole packet, whose length includes the ICRC; at least BTH_LENGTH + ICRC_LENGTH bytes. */
+uint32_t icrc_of(const struct icrc_path *path, const uint8_t *udp_payload, size_t length);
 void icrc_store(uint32_t crc, uint8_t ret_bytes[4]);
 
 /* Does the ICRC at the end of this UDP payload fit? */
