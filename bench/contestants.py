@@ -105,6 +105,31 @@ class Perftest:
         return row[4] * 1e6
 
 
+def loopback_device(bench):
+    """Its packets are as large as RoCEv2 has them, whatever the machine's interfaces carry."""
+    text = bench.single([os.path.join(bench.build, 'softhca'), 'devices'], bench.softhca('auto'))
+    found = re.search(r'^(\S+)\s+on lo\s', text, re.M)
+    if not found:
+        raise Trouble(f'softhca devices: none on lo\n{text}')
+    return found.group(1)
+
+
+class Wire(Perftest):
+    """Perftest over the network path, which for two processes of one host is loopback."""
+
+    def __init__(self, bench, op):
+        super().__init__(bench, op, 'auto')
+        self.name = f'{op} wire'
+        self.device = loopback_device(bench)
+
+    def _rows(self, argv):
+        text = self.bench.pair([*argv, '-d', self.device], dict(self.bench.softhca('auto'), SOFTHCA_PATH='wire'))
+        for line in text.splitlines():
+            if re.match(r'\s*\d+\s+\d+\s+[\d.]+', line):
+                return [float(w) for w in line.split()]
+        raise Trouble(f'{" ".join(argv)}: no result\n{text}')
+
+
 class Explained(Perftest):
     """Perftest over the ring with explanations off, on, or not built in."""
 
@@ -196,6 +221,16 @@ class CacheLine:
         return None
 
 
+def udp(bench, sizes):
+    return Table(bench, 'UDP', 'bench_udp', sizes, 'latency_us', None, 'gbps')
+
+
+def icrc(bench):
+    """GB/s of one processor: computed, checked."""
+    words = bench.single([bench.tool('bench_icrc'), str(bench.cpus[0])]).split()
+    return float(words[1]), float(words[3])
+
+
 def field_of(sizes, bench, locals_):
     """Everybody, in the order of the table's columns."""
     out = [CacheLine(bench),
@@ -205,6 +240,8 @@ def field_of(sizes, bench, locals_):
            Ucx(bench, 'UCX tag posix', 'tag_lat', 'tag_bw', 'posix,self'),
            Ucx(bench, 'UCX tag posix+cma', 'tag_lat', 'tag_bw', 'posix,cma,self')]
     out += [Perftest(bench, op, local) for local in locals_ for op in ('send', 'write', 'read')]
+    out += [Wire(bench, op) for op in ('send', 'write', 'read')]
+    out.append(udp(bench, sizes))
     out.append(Table(bench, 'TCP', 'bench_tcp', sizes, 'latency_us', 'msgs', None))
     return out
 
