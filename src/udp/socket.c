@@ -117,11 +117,11 @@ static void take_without_checksum(int fd, int family)
 
 static void want_descriptions(int fd, int family)
 {
-    static const int of_ipv4[] = {IP_PKTINFO, IP_RECVTOS, IP_RECVTTL};
+    static const int of_ipv4[] = {IP_RECVTOS, IP_RECVTTL, IP_PKTINFO};
     static const int of_ipv6[] = {IPV6_RECVPKTINFO, IPV6_RECVTCLASS, IPV6_RECVHOPLIMIT, IPV6_FLOWINFO};
 
-    /* A socket of IPv6 describes packets of IPv4 with both. */
-    for (unsigned i = 0; i < array_size(of_ipv4); i++)
+    /* A socket of IPv6 describes packets of IPv4 with both; where they went to only once, please. */
+    for (unsigned i = 0; i < array_size(of_ipv4) - (family == AF_INET6); i++)
         (void)set(fd, IPPROTO_IP, of_ipv4[i], 1);
     for (unsigned i = 0; i < array_size(of_ipv6) && family == AF_INET6; i++)
         (void)set(fd, IPPROTO_IPV6, of_ipv6[i], 1);
