@@ -102,6 +102,11 @@ int engine_start(void)
     return error;
 }
 
+void engine_before_exit(void)
+{
+    wire_before_exit();
+}
+
 int engine_expect_events(void)
 {
     return helper_start();

@@ -223,6 +223,8 @@ static void *helper_main(void *argument)
          * stopped. */
         if (count > 0)
             progress_run();
+        else
+            wire_settle();
         direct_run();
         now = sys_now();
         if (application_polls() != polls_seen) {

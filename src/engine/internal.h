@@ -87,6 +87,14 @@ void wire_flush_mads(void);
 /* Opens the port, for which it takes a block of ours. Waits a moment, without locks, outside every rundown
  * section, not in the helper thread. */
 void wire_open_for_mads(uint32_t block);
+/* The program has posted on the QP, without its lock, inside a rundown section. Returns a lane to be flushed,
+ * or NULL. */
+struct udp_lane *wire_posted(struct qp *qp);
+/* Its way ends. QP lock held. */
+void wire_forget_turn(struct qp *qp);
+/* An acknowledgement that gives way to an answer of the program, if there is one, waits no longer. Outside
+ * every rundown section. */
+void wire_settle(void);
 /* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
 void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 /* Does multicast of the QP go over the network? With wire_is_forced(), only over the network then. */
@@ -94,6 +102,8 @@ bool wire_has_groups(const struct qp *qp);
 /* qp_ports.attached, qp_ports.detached. */
 void wire_attached(struct qp *qp, const uint8_t gid[16]);
 void wire_detached(struct qp *qp, const uint8_t gid[16]);
+/* The program ends. */
+void wire_before_exit(void);
 void wire_after_fork_in_child(void);
 
 /* --- multicast.c
@@ -121,6 +131,8 @@ void progress_count_packet(void);
 unsigned progress_run(void);
 /* Called by application threads: also says that somebody polls. */
 void progress_from_application(void);
+/* Is it in that function that this thread takes packets? */
+bool progress_is_application(void);
 void progress_expect_sleep(void);
 void progress_cq_overrun(struct cq *cq);
 /* Counts application polls; the helper compares. */

@@ -24,6 +24,7 @@
 
 _Atomic uint32_t progress_application_polls, progress_packets;
 static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
+static __thread bool is_application __attribute__((tls_model("initial-exec")));
 static _Atomic bool cq_overrun_pending;
 
 bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
@@ -240,21 +241,31 @@ unsigned progress_run(void)
 
 /* Doorbells of cold lanes and timers are the helper's work; but where applications spin on all processors,
  * the helper may not run for milliseconds, and so an application thread that polls looks after them, too:
- * after timers whenever one is armed, after doorbells once in this many polls. */
-#define RUNG_EVERY 64u
+ * after either once in so many polls. */
+#define RUNG_EVERY   64u
+#define TIMERS_EVERY 8u /* reading the clock is a tenth of a poll of the network */
+
+bool progress_is_application(void)
+{
+    return is_application;
+}
 
 /* object_ports.progress. The counter may lose increments of concurrent pollers: that it moves is all that
  * matters. */
 void progress_from_application(void)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
+    unsigned packets;
 
     atomic_store_explicit(&progress_application_polls, polls, memory_order_relaxed);
     if (unlikely(polls % RUNG_EVERY == 0))
         local_poll_rung();
-    if (unlikely(timers_armed()))
+    if (unlikely(timers_armed()) && polls % TIMERS_EVERY == 0)
         timers_run_due();
-    if (progress_run())
+    is_application = true;
+    packets = progress_run();
+    is_application = false;
+    if (packets)
         polls_in_vain = 0;
     else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))
         sched_yield();
@@ -268,6 +279,7 @@ void progress_expect_sleep(void)
     if (!local_prepare_sleep())
         helper_kick();
     rundown_exit();
+    wire_settle();
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
         udp_prepare_sleep();
 }

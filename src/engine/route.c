@@ -326,6 +326,7 @@ static void engine_connect(struct qp *qp)
 static void leave_lists(struct qp *qp)
 {
     qp->route.answer_due = false;
+    wire_forget_turn(qp);
     waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
     wire_leave_list(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
@@ -356,7 +357,11 @@ static void engine_forget(struct qp *qp)
 /* qp_ports.kick: after a post. */
 static void engine_kick(struct qp *qp, const struct qp_kick *kick)
 {
+    struct udp_lane *wire = wire_posted(qp);
+
     route_ring(kick);
+    if (unlikely(wire && wire != kick->wire))
+        udp_flush(wire);
     if (unlikely(kick->more)) {
         lock_acquire(&qp->lock);
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);

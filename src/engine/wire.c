@@ -37,6 +37,22 @@ static unsigned due_count;
 static uint32_t to_flush;
 static bool mads_came;
 
+/* An acknowledgement leaves with the batch that it is for, because a program may take its last receive and be
+ * gone. But it takes a system call, and where two programs answer each other the answer waits for it, and the
+ * peer's processor has another datagram to take. So where a program has time and again answered a single
+ * packet before it polled again, the acknowledgement gives way to the next answer, and leaves in the same
+ * datagram. If there is none it leaves with the next poll, by whomever (if the program does not poll, the
+ * helper thread's comes with its next tick) or when the program exits, and for this QP that was the last time
+ * for a while. */
+#define ANSWERS_TO_TRUST 8u
+enum wire_turn {
+    TURN_NONE,
+    TURN_TAKEN, /* the acknowledgement has just left */
+    TURN_GIVEN, /* it waits */
+};
+/* The QP of whose acknowledgement that holds. Written under the receive lock. */
+static _Atomic(struct qp *) single;
+
 /* Where the last destination address was found, and in which state of the table. Receive lock. */
 static struct {
     uint64_t generation;
@@ -325,9 +341,79 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     note_kick(&kick);
 }
 
-/* udp_ops.batch_end. With every batch, as on lanes: a program may take its last receive and be gone. */
+static enum wire_turn turn_of(const struct qp *qp)
+{
+    return (enum wire_turn)atomic_load_explicit(&qp->route.turn, memory_order_relaxed);
+}
+
+/* QP lock held. */
+static void set_turn(struct qp *qp, enum wire_turn turn)
+{
+    atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
+}
+
+void wire_forget_turn(struct qp *qp)
+{
+    set_turn(qp, TURN_NONE);
+    qp->route.answers = 0;
+}
+
+struct udp_lane *wire_posted(struct qp *qp)
+{
+    struct qp_kick kick;
+
+    if (likely(turn_of(qp) == TURN_NONE))
+        return NULL;
+    lock_acquire(&qp->lock);
+    if (turn_of(qp) != TURN_NONE && qp->route.answers < ANSWERS_TO_TRUST)
+        qp->route.answers++;
+    if (turn_of(qp) == TURN_GIVEN && responder_owes(&qp->transport))
+        responder_run(&qp->transport);
+    set_turn(qp, TURN_NONE);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    return kick.wire;
+}
+
+/* The program polls before it has answered. Receive lock held. */
+static void end_turn(void)
+{
+    struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
+    struct qp_kick kick;
+
+    if (likely(!qp))
+        return;
+    atomic_store_explicit(&single, NULL, memory_order_relaxed);
+    if (likely(turn_of(qp) == TURN_NONE))
+        return;
+    lock_acquire(&qp->lock);
+    if (turn_of(qp) != TURN_NONE) { /* else it was answered, reset or destroyed meanwhile */
+        wire_forget_turn(qp);
+        if (responder_owes(&qp->transport))
+            route_run(qp);
+    }
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    note_kick(&kick);
+}
+
+/* Of the only QP that owes something after a batch that an application thread has taken. Does its
+ * acknowledgement give way? QP lock held. */
+static bool gives_way(struct qp *qp)
+{
+    if (!responder_owes_only_ack(&qp->transport) || qp->record->responder.acks_owed != 1)
+        return false;
+    atomic_store_explicit(&single, qp, memory_order_relaxed);
+    set_turn(qp, qp->route.answers < ANSWERS_TO_TRUST ? TURN_TAKEN : TURN_GIVEN);
+    return turn_of(qp) == TURN_GIVEN;
+}
+
+/* udp_ops.batch_end */
 static void on_batch_end(void)
 {
+    bool alone = due_count == 1 && progress_is_application();
+
+    end_turn();
     while (due_count) {
         struct qp *qp = due[--due_count];
         struct qp_kick kick;
@@ -335,7 +421,8 @@ static void on_batch_end(void)
         lock_acquire(&qp->lock);
         if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
             qp->route.answer_due = false;
-            route_run(qp);
+            if (!alone || !gives_way(qp))
+                route_run(qp);
         }
         kick = qp_take_kick(qp, false);
         lock_release(&qp->lock);
@@ -347,6 +434,34 @@ static void on_batch_end(void)
         mads_came = false;
         gsi_flush();
     }
+}
+
+void wire_settle(void)
+{
+    if (likely(!atomic_load_explicit(&single, memory_order_relaxed)))
+        return;
+    rundown_enter();
+    udp_end_batch();
+    rundown_exit();
+}
+
+void wire_before_exit(void)
+{
+    struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
+    struct qp_kick kick;
+
+    /* Whoever has the lock may be the thread that exits, in a signal handler. */
+    if (!qp || turn_of(qp) != TURN_GIVEN || !lock_try(&qp->lock))
+        return;
+    rundown_enter();
+    if (turn_of(qp) == TURN_GIVEN && responder_owes_only_ack(&qp->transport))
+        responder_run(&qp->transport);
+    wire_forget_turn(qp);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    if (kick.wire)
+        udp_flush(kick.wire);
+    rundown_exit();
 }
 
 /* udp_ops.is_ours */
@@ -436,6 +551,7 @@ static void clear(void)
     due_count = 0;
     to_flush = 0;
     mads_came = false;
+    atomic_store_explicit(&single, NULL, memory_order_relaxed);
     last_address.generation = 0;
 }
 

@@ -51,6 +51,8 @@ struct qp_route {
     struct udp_lane *wire;     /* what goes over the network takes this one */
     bool blocked_wire;         /* in its list of QPs that wait for room */
     bool answer_due;           /* in the list of a lane whose batch is under way */
+    _Atomic uint8_t turn;      /* enum wire_turn (engine/wire.c), written under the QP's lock */
+    uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
     struct list blocked;
     struct list
         waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */

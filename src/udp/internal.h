@@ -81,9 +81,9 @@ struct datagram {
 struct reader {
     struct event_source source; /* fd -1: none */
     bool is_mailbox, is_group;
-    int hand_to; /* -1; or somebody's mailbox, for whom all of it is */
+    int hand_to;   /* -1; or somebody's mailbox, for whom all of it is */
     bool was_full; /* the last batch was as many as it could be: the next may be larger */
-    bool polled; /* by whoever polls; the others the helper thread reads when epoll says so */
+    bool polled;   /* by whoever polls; the others the helper thread reads when epoll says so */
     _Atomic bool armed;
     struct list node;
 };

@@ -247,9 +247,9 @@ static bool describe(struct datagram *ret, struct mmsghdr *header)
 
 /* --- batches ------------------------------------------------------------------------------------- */
 
-static void prepare_headers(bool is_mailbox)
+static void prepare_headers(bool is_mailbox, unsigned count)
 {
-    for (unsigned i = 0; i < BATCH; i++) {
+    for (unsigned i = 0; i < count; i++) {
         struct msghdr *header = &buffers->headers[i].msg_hdr;
 
         buffers->vectors[i][0] = (struct iovec){&buffers->slot[i].description, sizeof(struct datagram)};
@@ -309,12 +309,15 @@ static unsigned take_from_mailbox(struct mmsghdr *header, struct slot *slot)
 /* Receive lock held. Returns datagrams, or -errno. */
 static int take_batch(struct reader *reader, unsigned *packets)
 {
+    unsigned room = reader->was_full ? BATCH : 1;
     int count;
 
     if (reader->source.fd < 0)
         return 0;
-    prepare_headers(reader->is_mailbox);
-    count = sys_recvmmsg(reader->source.fd, buffers->headers, BATCH);
+    prepare_headers(reader->is_mailbox, room);
+    count = sys_recvmmsg(reader->source.fd, buffers->headers, room);
+    /* To look for another one costs a third of taking one, and mostly there is none. */
+    reader->was_full = count == (int)room;
     for (int i = 0; i < count; i++)
         *packets += reader->is_mailbox ? take_from_mailbox(&buffers->headers[i], &buffers->slot[i])
                                        : take_from_socket(reader, &buffers->headers[i], &buffers->slot[i]);
@@ -324,12 +327,10 @@ static int take_batch(struct reader *reader, unsigned *packets)
 static unsigned take_from(struct list *readers)
 {
     unsigned packets = 0;
-    bool any = false;
 
     list_for_each (node, readers)
-        any |= take_batch(list_entry(node, struct reader, node), &packets) > 0;
-    if (any)
-        udp_room.ops->batch_end();
+        (void)take_batch(list_entry(node, struct reader, node), &packets);
+    udp_room.ops->batch_end();
     return packets;
 }
 
@@ -357,6 +358,13 @@ void udp_drain(void)
     lock_acquire(&receive_lock);
     while (take_from(&polled) && ++batches < DRAIN_BATCHES) {
     }
+    lock_release(&receive_lock);
+}
+
+void udp_end_batch(void)
+{
+    lock_acquire(&receive_lock);
+    udp_room.ops->batch_end();
     lock_release(&receive_lock);
 }
 

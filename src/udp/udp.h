@@ -45,7 +45,7 @@ struct udp_ops {
     /* A packet with the right ICRC for a QP of this process, or a multicast. Valid during the call, and the
      * callee's to change. In a rundown section, with the receive lock held. */
     void (*packet)(struct packet *packet, const struct udp_arrival *arrival);
-    /* All that had come by now was handed over. As above. */
+    /* All that had come by now was handed over, with every udp_poll() even if that is nothing. As above. */
     void (*batch_end)(void);
     /* The lane takes packets again after -EAGAIN. Helper thread, no lock held. */
     void (*writable)(struct udp_lane *lane);
@@ -123,6 +123,8 @@ extern _Atomic bool udp_has_sockets;
 unsigned udp_poll(void);
 /* Takes all that has come, waiting for other threads. */
 void udp_drain(void);
+/* Calls ops->batch_end() and takes nothing, waiting for other threads. Inside a rundown section. */
+void udp_end_batch(void);
 /* Is there something to take? A system call. */
 bool udp_has_packets(void);
 /* Nobody is going to poll: the next arrival shall wake the helper thread, at once if something is there. */

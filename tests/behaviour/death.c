@@ -3,6 +3,7 @@
  */
 #include "work.h"
 
+#include <stdio_ext.h>
 #include <stdlib.h>
 
 static struct end_attr mortal(void)
@@ -305,6 +306,71 @@ static void a_qp_that_gives_up_leaves_others_alone(void **state)
     pair_close(&p);
 }
 
+enum { ANSWERS = 40 };
+
+static void take_and_answer(struct end *end, unsigned int count)
+{
+    for (unsigned int i = 0; i < count; i++) {
+        end_expect_success(end, RQ, i, IBV_WC_RECV);
+        end_recv(end, a_recv(end, i + 1, 0, 64));
+        end_send(end, unsignaled(a_send(end, i, 64, 8)));
+    }
+    end_expect_success(end, RQ, count, IBV_WC_RECV);
+}
+
+static void answer_and_exit(struct end *end, void *arg)
+{
+    take_and_answer(end, ANSWERS);
+    __fpurge(stdout); /* what is in the buffer is the other process's */
+    exit(0);
+}
+
+static void answer_and_rest(struct end *end, void *arg)
+{
+    take_and_answer(end, ANSWERS);
+}
+
+static void be_answered(struct end *end)
+{
+    end_recv(end, a_recv(end, 0, 0, 64));
+    for (unsigned int i = 0; i < ANSWERS; i++) {
+        end_send(end, a_send(end, i, 64, 8));
+        end_expect_success(end, SQ, i, IBV_WC_SEND);
+        end_expect_success(end, RQ, i, IBV_WC_RECV);
+        end_recv(end, a_recv(end, i + 1, 0, 64));
+    }
+    /* This one is taken, and not answered. */
+    end_send(end, a_send(end, ANSWERS, 64, 8));
+    end_expect_success(end, SQ, ANSWERS, IBV_WC_SEND);
+}
+
+/* What it has taken it has taken. */
+static void a_program_that_takes_its_last_message_and_exits_is_no_error(void **state)
+{
+    struct end_call call;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    end_recv(&p.b, a_recv(&p.b, 0, 0, 64));
+    end_start(&call, &p.b, answer_and_exit, NULL, 0);
+    be_answered(&p.a);
+    side_kill(FAR);
+    end_close(&p.a);
+}
+
+static void a_program_that_takes_its_last_message_and_rests_is_no_error(void **state)
+{
+    struct end_call call;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    end_recv(&p.b, a_recv(&p.b, 0, 0, 64));
+    end_start(&call, &p.b, answer_and_rest, NULL, 0);
+    be_answered(&p.a);
+    end_finish(&call);
+    pair_close(&p);
+}
+
 /* What a far side does until it is killed */
 struct traffic {
     struct end to;
@@ -485,6 +551,8 @@ int main(int argc, char **argv)
         MORTAL(timeout_0_waits_for_ever_also_for_a_dead_peer, 1),
         MORTAL(an_idle_qp_does_not_notice_a_death, 1),
         MORTAL(the_death_of_one_peer_does_not_disturb_another, 2),
+        MORTAL(a_program_that_takes_its_last_message_and_exits_is_no_error, 1),
+        MORTAL(a_program_that_takes_its_last_message_and_rests_is_no_error, 1),
         MORTAL(a_peer_killed_at_a_random_moment_leaves_us_whole, 24),
         MORTAL(a_stopped_peer_loses_nothing, 1),
         MORTAL(a_read_of_a_stopped_peer_is_over_with_its_qp, 1),

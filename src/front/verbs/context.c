@@ -36,6 +36,13 @@ VERBS_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
     return &context->verbs.context;
 }
 
+/* Runs after the handlers of the program, which may have used verbs. A program that ends otherwise is as one
+ * that was killed. */
+__attribute__((destructor)) static void end_of_program(void)
+{
+    engine_before_exit();
+}
+
 /* --- closing
  * --------------------------------------------------------------------------------------------------- */
 
