@@ -204,9 +204,9 @@ void out_mark(struct out *out)
 
 void out_fit(struct out *out)
 {
-    const size_t end = 64; /* room for the end */
+    const size_t end = 64; /* room for the end: the word, a bracket, a newline */
 
-    if (!out->cut || !out->json)
+    if (!out->json || (!out->cut && out->length + end <= out->limit))
         return;
     out->length = out->head;
     out->limit = max_of(out->limit, out->head + end);

@@ -470,7 +470,7 @@ static void json_stays_json_where_it_is_cut(void **state)
     struct view view = fixture_view();
     bool whole = false;
 
-    for (size_t limit = 300; !whole; limit += 7) {
+    for (size_t limit = 200; !whole; limit++) {
         out_fini(&out);
         out_init(&out, true, limit);
         assert_true(explain_busy(&view, &out, OBJECT_PD, 0));
