@@ -20,7 +20,7 @@
 _Static_assert(UDP_SLOTS == LOCAL_LOTS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS, "a lot is a slot");
 
 /* A port that is not open by then opens later: what is lost meanwhile is sent again. */
-#define MADS_PATIENCE (250 * NS_PER_MS)
+#define MADS_PATIENCE (1 * NS_PER_S)
 
 static bool forced;
 

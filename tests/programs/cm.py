@@ -57,7 +57,8 @@ def is_ready(case, server):
     return holds(kind, port)
 
 
-def run_case(host, case):
+def run_case(host, case, far=()):
+    """far: in front of the client."""
     deadline = time.monotonic() + case.limit
     sides = []
     try:
@@ -69,7 +70,7 @@ def run_case(host, case):
             if time.monotonic() > deadline:
                 raise pairs.Failure(f'server was not ready within {case.limit} s')
             time.sleep(pairs.POLL_S)
-        client = pairs.Side(host, case.client, env=case.env, launch=case.launch)
+        client = pairs.Side(host, case.client, env=case.env, launch=case.launch, prefix=far)
         sides.append(client)
         status = client.wait(deadline)
         if status != 0:
