@@ -27,7 +27,7 @@ STAGES = [
     ("clang", "build-clang", "clang", [], ["unit", "sim", "abi"], 4),
     ("asan", "build-asan", "gcc", ["-Db_sanitize=address,undefined"], ["unit", "sim", "process", "ring", "stress"], 8),
     ("tsan", "build-tsan", "clang", ["-Db_sanitize=thread", "-Db_lundef=false"],
-     ["unit", "behaviour", "stress"], 10),
+     ["unit", "behaviour", "room", "stress"], 10),
 ]
 
 SANITIZER_ENV = {

@@ -44,6 +44,8 @@ uint64_t mapped_bytes(const struct mapped_region *region);
 char *peer_view(const struct mapped_region *region, const void *address);
 
 bool is_shared(const void *address);
+/* Under a sanitizer: mlock() does nothing, and its own memory lies where shadows would like to. */
+bool sanitized(void);
 unsigned count_maps(void);
 unsigned count_maps_in(const void *address, size_t length);
 unsigned count_fds(void);
