@@ -243,6 +243,19 @@ static void receives(void **state)
     assert_string_equal(why(7), "wr_id 7 is in 2 places");
 }
 
+/* Programs that do not care give all of them one wr_id. */
+static void many_places_are_counted_and_some_told(void **state)
+{
+    struct qp_record *qp = &f->qps[0];
+
+    post(FIXTURE_SLOTS, 1);
+    for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
+        fixture_send(qp, i)->wr_id = fixture_receive(qp, i)->wr_id = fixture_srq_receive(i)->wr_id = 7;
+    qp->receive.posted = f->srqs[0].posted = FIXTURE_SLOTS;
+    assert_string_equal(why(7), "wr_id 7 is in 24 places");
+    assert_contains(out.text, "    and 8 more\n");
+}
+
 /* --- busy, blocked, lost
  * ------------------------------------------------------------------------------------------ */
 
@@ -494,6 +507,7 @@ int main(void)
         TEST(where_the_peer_is),
         TEST(ended_sends),
         TEST(receives),
+        TEST(many_places_are_counted_and_some_told),
         TEST(holders_of_each_kind),
         TEST(accounts_of_each_kind),
         TEST(losses_of_each_kind),
