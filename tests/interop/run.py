@@ -13,6 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, '..', 'programs')]
 sys.dont_write_bytecode = True
 
+import connect  # noqa: E402
 import guest  # noqa: E402
 import judge  # noqa: E402
 import lab  # noqa: E402
@@ -45,7 +46,7 @@ def smoke():
     out += both(4096, True, [perftest('ib_send_bw', size=65536, iters=20, args=('-e',)),
                              perftest('ib_write_bw', size=65536, iters=20, qps=2),
                              perftest('ib_read_bw', size=65536, iters=20), perftest('ib_atomic_bw', iters=20)])
-    return out
+    return out + [(Way(we_serve), c) for we_serve in (False, True) for c in connect.few(we_serve)]
 
 
 LOSSY = ('ibv_uc_pingpong', 'ibv_ud_pingpong')
@@ -85,9 +86,16 @@ def disturbed(mtu):
 LOSSES = (('loss', '1%'), ('loss', '5%'), ('delay', '1ms', '1ms', 'reorder', '10%'))
 
 
+def connections():
+    return [(Way(we_serve), c) for we_serve in (False, True) for c in connect.full(we_serve)] + [
+        (Way(we_serve, netem=('loss', '2%')), c) for we_serve in (False, True) for c in connect.disturbed(we_serve)]
+
+
 def plan(suite):
     if suite == 'interop':
         return smoke()
+    if suite == 'cm':
+        return connections()
     ways = [Way(we_serve, mtu, ipv6) for mtu in (1024, 4096) for ipv6 in (False, True) for we_serve in (False, True)]
     out = [(way, case) for way in ways for case in full(way.mtu)]
     ways = [Way(we_serve, 4096, ipv6, netem) for netem in LOSSES for ipv6 in (False, True) for we_serve in (False, True)]
@@ -97,6 +105,9 @@ def plan(suite):
 # --- in the guest
 
 def run(hosts, way, case):
+    if isinstance(case, connect.cm.Case):
+        connect.run(hosts, case, way.we_serve)
+        return
     port = pairs.free_port()
 
     def one_end(ours):
@@ -156,7 +167,7 @@ def inside(lib, todo, out):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--lib', required=True, help='directory of libibverbs.so.1')
-    ap.add_argument('--suite', choices=('interop', 'long'), default='interop')
+    ap.add_argument('--suite', choices=('interop', 'long', 'cm'), default='interop')
     ap.add_argument('--filter', default='', help='only cases whose name matches this expression')
     ap.add_argument('--part', default='1/1', metavar='I/N', help='the I-th of N shares of the cases')
     ap.add_argument('--list', action='store_true', help='print names, run nothing')
@@ -177,7 +188,7 @@ def main():
             return inside(opt.lib, todo, out)
     try:
         return lab.run(['python3', os.path.abspath(__file__), '--lib', opt.lib, '--suite', opt.suite, '--filter', opt.filter,
-                        '--part', opt.part, '--in-guest'], LONG_LIMIT if opt.suite == 'long' else SMOKE_LIMIT)
+                        '--part', opt.part, '--in-guest'], SMOKE_LIMIT if opt.suite == 'interop' else LONG_LIMIT)
     except lab.Unable as e:
         print(f'1..0 # SKIP {e}')
         return 0
