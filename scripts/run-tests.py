@@ -258,6 +258,11 @@ def run_stage(tally, stage, directory, compiler, options, suites, multiplier, lo
     if status and 0 < len(bad) <= ACCIDENTS:
         # Among many others a test may have got too little of the machine. It has one more try, alone, and is told of.
         os.unlink(log)
+        first = Tally()
+        for name in bad:
+            count_record(first, stage, records[name])
+        for name, reason in first.failed:
+            say(f"first try: {name}: {reason}")
         say(f"== {stage}: once more, alone: {', '.join(test_name(name) for name in bad)}")
         run_until(command + ["--num-processes", "1"] + [test_name(name) for name in bad], deadline, env)
         for name, record in read_records(log).items():
