@@ -88,6 +88,15 @@ void device_query(struct device_table *table, const struct device *device,
     ret_attributes->max_wq_type_rq = LIMIT_WQ;
     ret_attributes->raw_packet_caps =
         IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | IBV_RAW_PACKET_CAP_SCATTER_FCS | IBV_RAW_PACKET_CAP_DELAY_DROP;
+    ret_attributes->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    ret_attributes->odp_caps.per_transport_caps.rc_odp_caps =
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+        IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+    ret_attributes->odp_caps.per_transport_caps.uc_odp_caps =
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_SRQ_RECV;
+    ret_attributes->odp_caps.per_transport_caps.ud_odp_caps =
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    ret_attributes->max_dm_size = LIMIT_DM_SIZE;
     ret_attributes->cq_mod_caps.max_cq_count = LIMIT_CQ_MODERATION_COUNT;
     ret_attributes->cq_mod_caps.max_cq_period = LIMIT_CQ_MODERATION_PERIOD;
     ret_attributes->phys_port_cnt_ex = 1;

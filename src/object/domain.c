@@ -50,7 +50,8 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
         return -EINVAL;
     if (attributes->td && attributes->td->context != &context->verbs.context)
         return -EINVAL;
-    if (pd_of(attributes->pd)->protects) /* what it would allocate from and stand for is not defined */
+    if (pd_is_parent_domain(
+            pd_of(attributes->pd))) /* what it would allocate from and stand for is not defined */
         return -EINVAL;
     if ((attributes->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
         (!attributes->alloc || !attributes->free))

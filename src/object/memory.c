@@ -11,6 +11,13 @@
 #include <unistd.h>
 
 #include "base/maps.h"
+#include "base/sys.h"
+
+/* linux/mman.h has them since 5.14 */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* Each mapping must continue where the one before ended. 0, -EFAULT, or another error when the kernel cannot
  * be asked like this. */
@@ -60,4 +67,19 @@ int memory_check(uintptr_t address, size_t length, bool write)
 int memory_check_by_text(uintptr_t address, size_t length, bool write)
 {
     return check(address, length, write, maps_open_text);
+}
+
+bool memory_reach(uint64_t address, uint64_t length, bool write)
+{
+    uintptr_t page_size = (uintptr_t)sysconf(_SC_PAGESIZE), page = address & ~(page_size - 1);
+    size_t size = (size_t)(address - page + length + page_size - 1) & ~(page_size - 1);
+    int error;
+
+    do {
+        error = sys_madvise((void *)page, size, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    } while (error == -EINTR || error == -EAGAIN);
+    if (error != -EINVAL)
+        return error == 0;
+    /* A kernel before 5.14, or a mapping of a device: there is nothing to bring in. */
+    return memory_check(address, length, write) == 0;
 }

@@ -12,4 +12,8 @@ int memory_check(uintptr_t address, size_t length, bool write);
 /* The way without PROCMAP_QUERY; for tests. */
 int memory_check_by_text(uintptr_t address, size_t length, bool write);
 
+/* Memory of an on-demand region, which may be gone: brings missing pages in. false: it is not there, or not
+ * writable. Who unmaps it in another thread just then can still make the access that follows fault. */
+bool memory_reach(uint64_t address, uint64_t length, bool write);
+
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/rundown.h"
+#include "object/dm.h"
 #include "object/life.h"
 #include "object/memory.h"
 #include "object/pd.h"
@@ -12,7 +13,7 @@
 
 #define ACCESS_KNOWN                                                                                         \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
-     IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB)
+     IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND)
 
 static _Atomic uint32_t regions;
 
@@ -20,8 +21,6 @@ static _Atomic uint32_t regions;
 static int check_access(unsigned *access)
 {
     *access &= ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;
-    if (*access & IBV_ACCESS_ON_DEMAND)
-        return -EOPNOTSUPP;
     if (*access & ~(unsigned)ACCESS_KNOWN)
         return -EINVAL;
     if ((*access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
@@ -38,25 +37,22 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
     if (__builtin_add_overflow((uintptr_t)address, length, &end) ||
         __builtin_add_overflow(iova, length, &end))
         return -EINVAL;
+    if (access & IBV_ACCESS_ON_DEMAND) /* what is there shows when it is used */
+        return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB) ? -EINVAL : 0;
     return memory_check((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE);
 }
 
-int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
-                struct mr **ret_mr)
+/* mappable: not memory that need not be there, nor what other processes share already. */
+static int publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, size_t length,
+                   uint64_t iova, unsigned access, struct mr **ret_mr)
 {
     const struct key_entry *entry;
     struct mr *mr;
-    int error = check_access(&access);
+    int error = pd_use(pd);
 
     if (error)
         return error;
-    error = check_range(address, length, iova, access);
-    if (error)
-        return error;
-    error = pd_use(pd);
-    if (error)
-        return error;
-    mr = malloc(sizeof(*mr));
+    mr = calloc(1, sizeof(*mr));
     if (!mr) {
         error = -ENOMEM;
         goto unuse_pd;
@@ -70,13 +66,13 @@ int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsi
         error = -ENOMEM;
         goto free_mr;
     }
-    mapping_begin(&mr->mapping, (uintptr_t)address, length, access);
+    mapping_begin(&mr->mapping, (uintptr_t)address, length, mappable ? access : 0);
     mr->pd = pd;
     mr->access = access;
     mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
     entry = &segment_keys()->entry[mr->slot];
     lock_acquire(&keys_lock);
-    keys_publish_region(segment_keys(), mr->slot, KEY_REGION, pd->number, access, mr->iova, length,
+    keys_publish_region(segment_keys(), mr->slot, kind, pd->number, access, mr->iova, length,
                         (uintptr_t)address, key_random());
     mr->ibv.lkey = entry->lkey;
     mr->ibv.rkey = entry->rkey;
@@ -99,12 +95,102 @@ unuse_pd:
     return error;
 }
 
+int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
+                struct mr **ret_mr)
+{
+    int error = check_access(&access);
+
+    if (!error)
+        error = check_range(address, length, iova, access);
+    if (error)
+        return error;
+    if (access & IBV_ACCESS_ON_DEMAND)
+        return publish(pd, KEY_REGION_ON_DEMAND, false, address, length, iova, access, ret_mr);
+    return publish(pd, KEY_REGION, true, address, length, iova, access, ret_mr);
+}
+
+int mr_register_null(struct pd *pd, struct mr **ret_mr)
+{
+    int error = publish(pd, KEY_REGION_NULL, false, NULL, 0, 0, IBV_ACCESS_LOCAL_WRITE, ret_mr);
+
+    if (!error)
+        (*ret_mr)->fixed = true;
+    return error;
+}
+
+int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length, unsigned access,
+                   struct mr **ret_mr)
+{
+    int error = check_access(&access);
+
+    if (error)
+        return error;
+    if (!(access & IBV_ACCESS_ZERO_BASED) || (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)) ||
+        offset > dm->length || length > dm->length - offset || pd->context != dm->context)
+        return -EINVAL;
+    dm_use(dm);
+    error = publish(pd, KEY_REGION, false, dm->at + offset, length, 0, access, ret_mr);
+    if (error) {
+        dm_unuse(dm);
+        return error;
+    }
+    (*ret_mr)->dm = dm;
+    (*ret_mr)->fixed = true;
+    (*ret_mr)->ibv.addr = NULL;
+    return 0;
+}
+
+int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
+{
+    const struct key_entry *entry = &segment_keys()->entry[handle & (LIMIT_KEY_SLOTS - 1)];
+    struct mr *mr;
+    bool named;
+    int error;
+
+    if (!pd->imported || handle >= LIMIT_KEY_SLOTS)
+        return -EINVAL;
+    error = pd_use(pd);
+    if (error)
+        return error;
+    mr = calloc(1, sizeof(*mr));
+    if (!mr) {
+        pd_unuse(pd);
+        return -ENOMEM;
+    }
+    lock_acquire(&keys_lock);
+    named = entry->kind >= KEY_REGION && entry->kind <= KEY_REGION_NULL && entry->pd == pd->number;
+    mr->ibv.lkey = entry->lkey;
+    mr->ibv.rkey = entry->rkey;
+    lock_release(&keys_lock);
+    if (!named) {
+        pd_unuse(pd);
+        free(mr);
+        return -EINVAL;
+    }
+    mr->pd = pd;
+    mr->slot = handle;
+    mr->imported = true;
+    mr->ibv.context = pd->ibv.context;
+    mr->ibv.pd = &pd->ibv;
+    mr->ibv.handle = handle;
+    *ret_mr = mr;
+    return 0;
+}
+
+void mr_unimport(struct mr *mr)
+{
+    pd_unuse(mr->pd);
+    free(mr);
+}
+
 int mr_deregister(struct mr *mr)
 {
     bool busy;
 
     if (context_is_inherited(mr->pd->context))
         return 0;
+    if (mr->imported) /* it is the exporter's, who has a structure of his own */
+        return -EOPNOTSUPP;
     if (explained())
         object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, mr->slot);
     lock_acquire(&keys_lock);
@@ -121,6 +207,8 @@ int mr_deregister(struct mr *mr)
     mapping_end(mr);
     number_return(&pool_keys, mr->slot);
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
+    if (mr->dm)
+        dm_unuse(mr->dm);
     pd_unuse(mr->pd);
     free(mr);
     return 0;
@@ -145,7 +233,8 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
 {
     int error = 0;
 
-    if ((flags & ~REREG_KNOWN) || (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
+    if (mr->fixed || mr->imported || (flags & ~REREG_KNOWN) ||
+        (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
         return -EINVAL;
     if (flags & IBV_REREG_MR_CHANGE_PD) {
         if (!pd || pd->context != mr->pd->context)
@@ -155,6 +244,9 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
     if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
         ret_change->access = (unsigned)access;
         error = check_access(&ret_change->access);
+        /* Whether pages may be missing is for life. */
+        if (!error && ((ret_change->access ^ mr->access) & IBV_ACCESS_ON_DEMAND))
+            return -EINVAL;
     }
     if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
         if (!address || !length)
@@ -185,7 +277,8 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         return IBV_REREG_MR_ERR_INPUT; /* the region is as it was */
     }
     /* Before the old one goes: what is in both stays where it is. */
-    mapping_begin(&mapping, (uintptr_t)change.address, change.length, change.access);
+    mapping_begin(&mapping, (uintptr_t)change.address, change.length,
+                  change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.access);
     lock_acquire(&keys_lock);
     if (segment_keys()->entry[mr->slot].windows) /* their rights rest on what would change (IBA 10.6.7.2.1) */
         error = -EBUSY;
@@ -213,4 +306,47 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     mapping_publish(mr);
     pd_unuse(old_pd);
     return 0;
+}
+
+/* --- advice
+ * ------------------------------------------------------------------------------------------------- */
+
+static int advise(struct pd *pd, const struct ibv_sge *sge, enum ibv_advise_mr_advice advice, uint32_t flags)
+{
+    bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    struct key_view view;
+
+    if (!keys_read(segment_keys(), key_slot(sge->lkey), &view) || view.kind < KEY_REGION ||
+        view.kind > KEY_REGION_NULL || view.lkey != sge->lkey)
+        return -EFAULT;
+    if (view.pd != pd->number || (write && !(view.access & IBV_ACCESS_LOCAL_WRITE)))
+        return -EPERM;
+    if (!sge->length)
+        return 0;
+    if (!key_view_covers(&view, sge->addr, sge->length))
+        return -EFAULT;
+    if (view.kind == KEY_REGION_NULL || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+        return 0; /* there is no table of pages to bring up to date */
+    /* Asynchronous advice is a wish; what is not there shows when it is used. */
+    if (!memory_reach(key_view_translate(&view, sge->addr), sge->length, write) &&
+        (flags & IBV_ADVISE_MR_FLAG_FLUSH))
+        return -EFAULT;
+    return 0;
+}
+
+int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,
+              uint32_t count)
+{
+    int error = 0;
+
+    if (context_is_inherited(pd->context))
+        return -EIO;
+    if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
+        advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+        return -EOPNOTSUPP;
+    if ((flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH) || !count)
+        return -EINVAL;
+    for (uint32_t i = 0; i < count && !error; i++)
+        error = advise(pd, &list[i], advice, flags);
+    return error;
 }

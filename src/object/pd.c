@@ -7,8 +7,27 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "object/dm.h"
 #include "object/life.h"
 #include "object/ports.h"
+
+/* PDs of this process by their handles, so that another context finds them. */
+static struct lock handles_lock = LOCK_INIT;
+static struct pd *by_handle[LIMIT_PD];
+
+static void note_handle(struct pd *pd)
+{
+    lock_acquire(&handles_lock);
+    by_handle[pd->record_number] = pd;
+    lock_release(&handles_lock);
+}
+
+static void forget_handle(const struct pd *pd)
+{
+    lock_acquire(&handles_lock);
+    by_handle[pd->record_number] = NULL;
+    lock_release(&handles_lock);
+}
 
 struct lock keys_lock = LOCK_INIT;
 
@@ -30,6 +49,7 @@ uint32_t key_random(void)
 void keys_after_fork_in_child(void)
 {
     lock_init(&keys_lock);
+    lock_init(&handles_lock);
     randomness.left = 0;
 }
 
@@ -57,8 +77,51 @@ int pd_allocate(struct context *context, struct pd **ret_pd)
     pd->ibv.context = &context->verbs.context;
     pd->ibv.handle = pd->record_number;
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
+    note_handle(pd);
     *ret_pd = pd;
     return 0;
+}
+
+/* --- imported
+ * ------------------------------------------------------------------------------------------------ */
+
+int pd_import(struct context *context, uint32_t handle, struct pd **ret_pd)
+{
+    struct pd *original, *pd;
+    int error = -EINVAL;
+
+    lock_acquire(&handles_lock);
+    original = handle < LIMIT_PD ? by_handle[handle] : NULL;
+    if (original && !original->protects && share_is_same(original->context->share, context->share))
+        error = pd_use(original);
+    lock_release(&handles_lock);
+    if (error)
+        return error;
+    error = pd_allocate(context, &pd);
+    if (error) {
+        pd_unuse(original);
+        return error;
+    }
+    pd->protects = original;
+    pd->number = original->number;
+    pd->ibv.handle = original->ibv.handle;
+    pd->imported = true;
+    *ret_pd = pd;
+    return 0;
+}
+
+void pd_unimport(struct pd *pd)
+{
+    bool idle;
+
+    if (!pd->imported || context_is_inherited(pd->context))
+        return;
+    lock_acquire(&pd->lock);
+    idle = atomic_load_explicit(&pd->record->users, memory_order_relaxed) == 0;
+    pd->abandoned = true;
+    lock_release(&pd->lock);
+    if (idle)
+        pd_deallocate(pd);
 }
 
 int pd_use(struct pd *pd)
@@ -79,9 +142,13 @@ int pd_use(struct pd *pd)
 
 void pd_unuse(struct pd *pd)
 {
+    bool last;
+
     lock_acquire(&pd->lock);
-    atomic_fetch_sub_explicit(&pd->record->users, 1, memory_order_relaxed);
+    last = atomic_fetch_sub_explicit(&pd->record->users, 1, memory_order_relaxed) == 1 && pd->abandoned;
     lock_release(&pd->lock);
+    if (last)
+        pd_deallocate(pd);
 }
 
 int pd_deallocate(struct pd *pd)
@@ -97,6 +164,7 @@ int pd_deallocate(struct pd *pd)
     lock_release(&pd->lock);
     if (busy)
         return busy_because(OBJECT_PD, pd->record_number);
+    forget_handle(pd);
     number_return(&pool_pds, pd->record_number);
     if (pd->td)
         atomic_fetch_sub_explicit(&pd->td->users, 1, memory_order_relaxed);

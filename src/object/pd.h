@@ -21,6 +21,8 @@ struct pd {
     struct lock lock;       /* state and users of the record change under it; a leaf */
     /* A parent domain (ibv_alloc_parent_domain): */
     struct pd *protects; /* the PD that it stands for; NULL: this is a PD itself */
+    bool imported;       /* it stands for it in another context (ibv_import_pd) */
+    bool abandoned;      /* unimported, and goes with its last user */
     struct td *td;       /* or NULL */
     void *(*allocate)(struct ibv_pd *pd, void *pd_context, size_t size, size_t alignment, uint64_t type);
     void (*release)(struct ibv_pd *pd, void *pd_context, void *memory, uint64_t type);
@@ -38,11 +40,14 @@ struct td {
 struct mr {
     struct ibv_mr ibv;
     struct pd *pd;
+    struct dm *dm; /* the device memory that it is of, or NULL */
     uint32_t slot;
     uint32_t access;
     uint64_t iova;
     struct mapping mapping;
     struct list mapping_node; /* in the list of mapped regions */
+    bool fixed;               /* cannot be registered anew */
+    bool imported;            /* another structure's region (ibv_import_mr) */
 };
 
 struct mw {
@@ -90,8 +95,18 @@ void keys_after_fork_in_child(void);
 
 int pd_allocate(struct context *context, struct pd **ret_pd);
 int pd_deallocate(struct pd *pd); /* -EBUSY */
+/* The PD with this handle, of a context of the same share (dm.h), for this context. */
+int pd_import(struct context *context, uint32_t handle, struct pd **ret_pd);
+/* Its structure goes when nothing uses it any more. */
+void pd_unimport(struct pd *pd);
 int pd_use(struct pd *pd);
 void pd_unuse(struct pd *pd);
+
+/* Not so of an imported PD, which has no allocators. */
+static inline bool pd_is_parent_domain(const struct pd *pd)
+{
+    return pd->protects && !pd->imported;
+}
 
 /* object/domain.c. Unknown comp_mask: -EINVAL. */
 int td_allocate(struct context *context, const struct ibv_td_init_attr *attributes, struct td **ret_td);
@@ -123,6 +138,18 @@ void queue_memory_give(struct pd *pd, enum queue_kind kind, struct queue_memory 
  * rights on read-only memory: -EFAULT). */
 int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
                 struct mr **ret_mr);
+struct dm;
+/* Reads give zeros, writes vanish; of no use to peers. */
+int mr_register_null(struct pd *pd, struct mr **ret_mr);
+/* A part of device memory, zero based: -EINVAL if it is not inside. */
+int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length, unsigned access,
+                   struct mr **ret_mr);
+/* A region of an imported PD, by its handle. -EINVAL: there is none of that PD. */
+int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
+void mr_unimport(struct mr *mr);
+/* ibv_advise_mr(); -errno as verbs-contract §4.7. */
+int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,
+              uint32_t count);
 /* enum ibv_rereg_mr_err_code on failure (negative), 0 on success; errno of the reason in *ret_error. */
 int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
                   int *ret_error);

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "base/rundown.h"
+#include "object/memory.h"
 #include "object/qp_internal.h"
 
 const struct qp_ports *qp_ports;
@@ -192,6 +193,11 @@ static void drained(struct transport_qp *transport)
     }
 }
 
+static bool probe(uint64_t address, uint32_t length, bool write)
+{
+    return memory_reach(address, length, write);
+}
+
 static void lock_keys(struct transport_qp *transport)
 {
     lock_acquire(&keys_lock);
@@ -213,6 +219,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.sender_failed = sender_failed;
     qp_transport_ports.responder_failed = responder_failed;
     qp_transport_ports.drained = drained;
+    qp_transport_ports.probe = probe;
     qp_transport_ports.lock_keys = lock_keys;
     qp_transport_ports.unlock_keys = unlock_keys;
     qp_ports = ports;

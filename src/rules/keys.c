@@ -33,9 +33,10 @@ static void end_change(struct key_entry *entry)
 }
 
 /* One word, as keys_try_read() reads it. */
-static void set_traits(struct key_entry *entry, enum key_kind kind, bool bound, bool zero_based)
+static void set_traits(struct key_entry *entry, enum key_kind kind, bool bound, bool zero_based,
+                       bool on_demand)
 {
-    const uint8_t bytes[4] = {(uint8_t)kind, bound, zero_based, 0};
+    const uint8_t bytes[4] = {(uint8_t)kind, bound, zero_based, on_demand};
     uint32_t word;
 
     memcpy(&word, bytes, sizeof(word));
@@ -70,7 +71,7 @@ void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind k
     bool null = kind == KEY_REGION_NULL;
 
     begin_change(entry);
-    set_traits(entry, kind, false, access & IBV_ACCESS_ZERO_BASED);
+    set_traits(entry, kind, false, access & IBV_ACCESS_ZERO_BASED, kind == KEY_REGION_ON_DEMAND);
     set(entry->lkey, make_key(slot, false, random, (uint8_t)random, entry->lkey));
     set(entry->rkey, null ? 0 : make_key(slot, true, random, (uint8_t)(random >> 8), entry->rkey));
     set(entry->pd, pd);
@@ -90,7 +91,7 @@ void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind k
     struct key_entry *entry = entry_at(table, slot);
 
     begin_change(entry);
-    set_traits(entry, kind, false, false);
+    set_traits(entry, kind, false, false, false);
     set(entry->lkey, 0);
     set(entry->rkey, make_key(slot, true, random, (uint8_t)(random >> 8), entry->rkey));
     set(entry->pd, pd);
@@ -107,7 +108,7 @@ void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uin
     struct key_entry *entry = entry_at(table, slot);
 
     begin_change(entry);
-    set_traits(entry, (enum key_kind)entry->kind, false, access & IBV_ACCESS_ZERO_BASED);
+    set_traits(entry, (enum key_kind)entry->kind, false, access & IBV_ACCESS_ZERO_BASED, entry->on_demand);
     set(entry->pd, pd);
     set_memory(entry, access, iova, length, address);
     end_change(entry);
@@ -130,7 +131,7 @@ static void unbind(struct key_table *table, struct key_entry *window)
     if (!window->bound)
         return;
     count_window(table, window->region, false);
-    set_traits(window, (enum key_kind)window->kind, false, false);
+    set_traits(window, (enum key_kind)window->kind, false, false, false);
     set(window->region, 0);
     set_memory(window, 0, 0, 0, 0);
 }
@@ -151,7 +152,7 @@ void keys_withdraw(struct key_table *table, uint32_t slot)
     begin_change(entry);
     unbind(table, entry);
     /* The keys stay behind: make_key() must not give them out again at once. */
-    set_traits(entry, KEY_FREE, false, false);
+    set_traits(entry, KEY_FREE, false, false, false);
     set_memory(entry, 0, 0, 0, 0);
     end_change(entry);
 }
@@ -205,7 +206,8 @@ enum verdict keys_bind_window(struct key_table *table, const struct window_bind 
     if (bind->length) {
         uint32_t access = bind->access & (WINDOW_RIGHTS | IBV_ACCESS_ZERO_BASED);
 
-        set_traits(window, (enum key_kind)window->kind, true, access & IBV_ACCESS_ZERO_BASED);
+        set_traits(window, (enum key_kind)window->kind, true, access & IBV_ACCESS_ZERO_BASED,
+                   region->on_demand);
         set(window->region, key_slot(bind->region_lkey));
         set_memory(window, access, bind->address, bind->length,
                    region->address + (bind->address - region->iova));

@@ -24,7 +24,7 @@
 enum key_kind {
     KEY_FREE,
     KEY_REGION,           /* plain MR */
-    KEY_REGION_ON_DEMAND, /* reserved: pages may be missing */
+    KEY_REGION_ON_DEMAND, /* pages may be missing, or not be there at all */
     KEY_REGION_NULL,
     KEY_WINDOW_TYPE_1,
     KEY_WINDOW_TYPE_2,
@@ -38,8 +38,8 @@ struct key_entry {
     uint8_t kind;       /* enum key_kind */
     uint8_t bound;      /* window: it names memory */
     uint8_t zero_based; /* addresses are offsets from the start */
-    uint8_t reserved;
-    uint32_t lkey; /* 0: none (windows) */
+    uint8_t on_demand;  /* the memory has to be probed before it is touched; of a window: its region's */
+    uint32_t lkey;      /* 0: none (windows) */
     uint32_t rkey;
     uint32_t pd;      /* number of the protection domain */
     uint32_t access;  /* enum ibv_access_flags; of a window: those it was bound with */
@@ -122,17 +122,18 @@ struct memory_range {
     uint64_t address;          /* in the owner's address space */
     uint32_t slot, generation; /* to check again after the access: keys_is_current() */
     enum key_kind kind;        /* KEY_FREE: nothing is to be accessed (length 0) */
+    bool on_demand;            /* whoever touches the memory asks first whether it is there */
 };
 
 /* What a check needs of an entry, copied while its generation stood still. */
 struct key_view {
     uint32_t generation;
-    uint8_t kind, bound, zero_based, reserved; /* as in key_entry, read as one word */
+    uint8_t kind, bound, zero_based, on_demand; /* as in key_entry, read as one word */
     uint32_t lkey, rkey, pd, access;
     uint64_t iova, length, address;
 };
 _Static_assert(offsetof(struct key_entry, kind) % 4 == 0 &&
-                   offsetof(struct key_entry, reserved) - offsetof(struct key_entry, kind) == 3,
+                   offsetof(struct key_entry, on_demand) - offsetof(struct key_entry, kind) == 3,
                "one word");
 
 /* A consistent copy of an entry. Waits a bounded time for an owner who is changing it; false: still changing,
@@ -223,6 +224,7 @@ static inline void memory_range_set(struct memory_range *range, const struct key
     range->slot = key_slot(key);
     range->generation = view->generation;
     range->kind = (enum key_kind)view->kind;
+    range->on_demand = view->on_demand;
 }
 
 #define MEMORY_RANGE_NONE ((struct memory_range){.kind = KEY_FREE})

@@ -20,6 +20,8 @@
 #define LIMIT_MR                   (1u << 18)
 #define LIMIT_MW                   (1u << 18)
 #define LIMIT_KEY_SLOTS            (1u << 19) /* MRs and MWs share one key table */
+#define LIMIT_DM_SIZE              (1u << 20) /* device memory of one opened device */
+#define LIMIT_DM_LOG_ALIGNMENT     12u
 #define LIMIT_AH                   1048576u
 #define LIMIT_RD_ATOMIC            128u /* initiator depth and responder resources of one QP */
 #define LIMIT_MULTICAST_GROUPS     8192u

@@ -46,6 +46,8 @@ enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *s
         } else {
             if (unlikely(ret_gather->count == GATHER_MAX))
                 return VERDICT_LOCAL_LENGTH;
+            if (unlikely(!is_there(qp, &range, offset, part, write)))
+                return VERDICT_LOCAL_PROTECTION;
             ret_gather->vector[ret_gather->count++] =
                 (struct iovec){.iov_base = (void *)(uintptr_t)(range.address + offset), .iov_len = part};
         }

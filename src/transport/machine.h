@@ -75,6 +75,13 @@ static inline void note_lent(struct transport_qp *qp)
     qp->ports->lends(qp);
 }
 
+/* Memory that may be gone is looked at before it is touched: a packet must not crash its process. */
+static inline bool is_there(const struct transport_qp *qp, const struct memory_range *range, uint32_t offset,
+                            uint32_t length, bool write)
+{
+    return likely(!range->on_demand) || qp->ports->probe(range->address + offset, length, write);
+}
+
 /* --- gather.c ------------------------------------------------------------------------------------- */
 
 /* Memory of a null region is an iovec into these: reads of it give zeros, writes to it vanish. */

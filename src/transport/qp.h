@@ -238,6 +238,8 @@ struct transport_ports {
     void (*set_timer)(struct transport_qp *qp, ns_t delay);
     /* Unguessable bits for the key of a type 1 window. */
     uint32_t (*random)(struct transport_qp *qp);
+    /* Is this memory of an on-demand region there, and writable if need be? Fetches missing pages. */
+    bool (*probe)(uint64_t address, uint32_t length, bool write);
     /* keys_bind_window() and keys_invalidate() change the table: the owner's lock of it. */
     void (*lock_keys)(struct transport_qp *qp);
     void (*unlock_keys)(struct transport_qp *qp);

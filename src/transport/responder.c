@@ -315,6 +315,8 @@ static bool execute_send(struct request *request)
             keys_check_local(qp->keys, qp->receive_pd, sge->lkey, sge->address, sge->length, true, &range);
         if (unlikely(verdict != VERDICT_OK))
             return fail_receive(request, verdict);
+        if (unlikely(!is_there(qp, &range, responder->offset, request->length, true)))
+            return fail_receive(request, VERDICT_LOCAL_PROTECTION);
         if (likely(range.kind != KEY_REGION_NULL))
             place((char *)(uintptr_t)range.address + responder->offset, request->packet->payload,
                   request->length);
@@ -356,6 +358,8 @@ static bool execute_write(struct request *request)
         return write_violation(request, verdict);
     if (!request->length)
         return true;
+    if (unlikely(!is_there(qp, &range, 0, request->length, true)))
+        return write_violation(request, VERDICT_REMOTE_ACCESS);
     if (likely(!(request->packet->flags & PACKET_BY_REFERENCE))) {
         place((void *)(uintptr_t)range.address, request->packet->payload, request->length);
         return true;

@@ -297,6 +297,8 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
     int error;
 
     verdict = check_read(qp, resource, length, &range);
+    if (verdict == VERDICT_OK && length && unlikely(!is_there(qp, &range, 0, length, false)))
+        verdict = VERDICT_REMOTE_ACCESS;
     if (unlikely(verdict != VERDICT_OK))
         return withdraw(qp, resource, verdict);
     fill_answer(qp,
@@ -352,6 +354,8 @@ static int answer_atomic(struct transport_qp *qp, struct responder_resource *res
             keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, resource->rkey,
                               resource->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
 
+        if (verdict == VERDICT_OK && unlikely(!is_there(qp, &range, 0, sizeof(uint64_t), true)))
+            verdict = VERDICT_REMOTE_ACCESS;
         if (unlikely(verdict != VERDICT_OK))
             return withdraw(qp, resource, verdict);
         resource->original = execute_atomic(resource, (uint64_t *)(uintptr_t)range.address);

@@ -298,7 +298,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 
         verdict =
             keys_check_local(qp->keys, qp->record->pd, sge->lkey, sge->address, sge->length, false, &range);
-        if (likely(verdict == VERDICT_OK && range.kind != KEY_REGION_NULL)) {
+        if (likely(verdict == VERDICT_OK && range.kind != KEY_REGION_NULL && !range.on_demand)) {
             struct iovec vector = {.iov_base = (void *)(uintptr_t)(range.address + offset),
                                    .iov_len = length};
 

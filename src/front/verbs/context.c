@@ -1,38 +1,52 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Opening and closing devices, asynchronous events (verbs-contract §1.4, §9.1). */
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include "base/log.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
+#include "object/device.h"
+#include "object/dm.h"
+#include "object/pd.h"
 #include "object/ports.h"
 #include "object/qp.h"
 
-VERBS_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
+/* Takes the share and a reference on the device over, on success. */
+static int open_with(struct ibv_device *device, struct share *share, struct context **ret_context)
 {
     struct context *context;
-    int result, command_fd;
+    int result = engine_start();
 
-    if (!device)
-        return null_with(EINVAL);
-    /* There is no kernel driver to command. Programs duplicate this descriptor and watch it, no more. */
-    command_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (command_fd < 0)
-        return NULL;
-    result = engine_start();
     if (result == 0)
         result = context_open(front_device(device), &context);
-    if (result < 0) {
-        close(command_fd);
-        return null_with(result);
-    }
-    front_device_get(device);
-    context->verbs.context.cmd_fd = command_fd;
+    if (result < 0)
+        return result;
+    context->share = share;
+    context->verbs.context.cmd_fd = share->fd;
     context->verbs.context.device = device;
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->verbs.sz = sizeof(context->verbs);
     front_fill_ops(&context->verbs);
+    *ret_context = context;
+    return 0;
+}
+
+VERBS_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+    struct context *context;
+    struct share *share;
+    int result;
+
+    if (!device)
+        return null_with(EINVAL);
+    result = share_open(front_device(device)->node_guid, &share);
+    if (result < 0)
+        return null_with(result);
+    front_device_get(device);
+    result = open_with(device, share, &context);
+    if (result < 0) {
+        front_device_put(device);
+        share_close(share);
+        return null_with(result);
+    }
     return &context->verbs.context;
 }
 
@@ -60,7 +74,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
 {
     struct context *context = context_of(ibv);
     struct ibv_device *device = ibv->device;
-    int command_fd = ibv->cmd_fd;
+    struct share *share = context->share;
 
     if (!context_is_inherited(context) &&
         atomic_load_explicit(&context->objects, memory_order_relaxed) != 0) {
@@ -73,7 +87,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
         return 0;
     }
     context_close(context);
-    close(command_fd);
+    share_close(share);
     front_device_put(device);
     return 0;
 }
@@ -94,37 +108,65 @@ VERBS_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
     async_ack(event);
 }
 
-/* --- sharing of contexts between processes: there is no kernel object to share
- * ------------------------------------- */
+/* --- sharing of contexts (verbs-contract §10.8)
+ * ----------------------------------------------------------------------- */
 
 VERBS_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 {
-    return null_with(EOPNOTSUPP);
+    struct ibv_device *device;
+    struct context *context;
+    uint8_t node_guid[8];
+    struct share *share;
+    int result = share_adopt(cmd_fd, node_guid, &share);
+
+    if (result < 0)
+        return null_with(result);
+    device = front_device_by_guid(node_guid);
+    result = device ? open_with(device, share, &context) : -ENODEV;
+    if (result < 0) {
+        if (device)
+            front_device_put(device);
+        share_abandon(share); /* the descriptor is the caller's still */
+        return null_with(result);
+    }
+    return &context->verbs.context;
 }
 
 VERBS_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
 {
-    return null_with(EOPNOTSUPP);
+    struct pd *pd;
+    int result = pd_import(context_of(context), handle, &pd);
+
+    return result < 0 ? null_with(result) : &pd->ibv;
 }
 
 VERBS_EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
 {
+    pd_unimport(pd_of(pd));
 }
 
 VERBS_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
 {
-    return null_with(EOPNOTSUPP);
+    struct mr *mr;
+    int result = mr_import(pd_of(pd), handle, &mr);
+
+    return result < 0 ? null_with(result) : &mr->ibv;
 }
 
 VERBS_EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
 {
+    mr_unimport(mr_of(mr));
 }
 
 VERBS_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
 {
-    return null_with(EOPNOTSUPP);
+    struct dm *dm;
+    int result = dm_import(context_of(context), handle, &dm);
+
+    return result < 0 ? null_with(result) : &dm->ibv;
 }
 
 VERBS_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
 {
+    dm_unimport(dm_of(dm));
 }

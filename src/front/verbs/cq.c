@@ -247,7 +247,7 @@ struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_
         return null_with(EINVAL);
     if (attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
         parent = attributes->parent_domain ? pd_of(attributes->parent_domain) : NULL;
-        if (!parent || !parent->protects || parent->context != context_of(context))
+        if (!parent || !pd_is_parent_domain(parent) || parent->context != context_of(context))
             return null_with(EINVAL);
     }
     cq = create(context, &(struct cq_attributes){

@@ -158,6 +158,21 @@ VERBS_EXPORT struct ibv_device **ibv_get_device_list(int *ret_count)
     return list;
 }
 
+struct ibv_device *front_device_by_guid(const uint8_t node_guid[8])
+{
+    struct ibv_device **list = ibv_get_device_list(NULL), *found = NULL;
+
+    for (unsigned i = 0; list && list[i] && !found; i++) {
+        if (!memcmp(front_device(list[i])->node_guid, node_guid, 8))
+            found = list[i];
+    }
+    if (found)
+        front_device_get(found);
+    if (list)
+        ibv_free_device_list(list);
+    return found;
+}
+
 VERBS_EXPORT void ibv_free_device_list(struct ibv_device **list)
 {
     for (unsigned i = 0; list[i]; i++)

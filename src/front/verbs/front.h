@@ -53,6 +53,8 @@ static inline void copy_sized(void *to, size_t to_size, const void *from, size_t
 
 /* device_list.c: the device behind the public structure; its reference counts open contexts and lists. */
 struct device *front_device(struct ibv_device *device);
+/* The device with this GUID, with a reference taken; NULL: there is none. */
+struct ibv_device *front_device_by_guid(const uint8_t node_guid[8]);
 void front_device_get(struct ibv_device *device);
 void front_device_put(struct ibv_device *device);
 
@@ -73,6 +75,13 @@ struct ibv_td *front_alloc_td(struct ibv_context *context, struct ibv_td_init_at
 int front_dealloc_td(struct ibv_td *td);
 struct ibv_pd *front_alloc_parent_domain(struct ibv_context *context,
                                          struct ibv_parent_domain_init_attr *attributes);
+struct ibv_mr *front_alloc_null_mr(struct ibv_pd *pd);
+int front_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list,
+                    uint32_t count);
+struct ibv_dm *front_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attributes);
+int front_free_dm(struct ibv_dm *dm);
+struct ibv_mr *front_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+                               unsigned int access);
 struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int front_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int front_dealloc_mw(struct ibv_mw *mw);

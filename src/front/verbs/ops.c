@@ -87,6 +87,11 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->create_srq_ex = front_create_srq_ex;
     verbs->modify_qp_rate_limit = modify_qp_rate_limit;
     verbs->post_srq_ops = post_srq_ops;
+    verbs->advise_mr = front_advise_mr;
+    verbs->alloc_null_mr = front_alloc_null_mr;
+    verbs->alloc_dm = front_alloc_dm;
+    verbs->free_dm = front_free_dm;
+    verbs->reg_dm_mr = front_reg_dm_mr;
     verbs->alloc_td = front_alloc_td;
     verbs->dealloc_td = front_dealloc_td;
     verbs->alloc_parent_domain = front_alloc_parent_domain;
@@ -96,15 +101,10 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->create_rwq_ind_table = front_create_rwq_ind_table;
     verbs->destroy_rwq_ind_table = front_destroy_rwq_ind_table;
 
-    UNSUPPORTED(verbs->advise_mr);
-    UNSUPPORTED_OBJECT(verbs->alloc_null_mr);
     UNSUPPORTED(verbs->read_counters);
     UNSUPPORTED(verbs->attach_counters_point_flow);
     UNSUPPORTED_OBJECT(verbs->create_counters);
     UNSUPPORTED(verbs->destroy_counters);
-    UNSUPPORTED_OBJECT(verbs->reg_dm_mr);
-    UNSUPPORTED_OBJECT(verbs->alloc_dm);
-    UNSUPPORTED(verbs->free_dm);
     UNSUPPORTED(verbs->modify_flow_action_esp);
     UNSUPPORTED(verbs->destroy_flow_action);
     UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Protection domains, memory regions and windows (verbs-contract §1.4, §4). */
 #include "front/verbs/front.h"
+#include "object/dm.h"
 #include "object/pd.h"
 #include "object/qp.h"
 
@@ -16,7 +17,8 @@ VERBS_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 
 VERBS_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
-    return positive(pd_deallocate(pd_of(pd)));
+    /* An imported one is ended by ibv_unimport_pd(), the PD itself by who made it. */
+    return positive(pd_of(pd)->imported ? -EOPNOTSUPP : pd_deallocate(pd_of(pd)));
 }
 
 struct ibv_td *front_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attributes)
@@ -67,6 +69,20 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, s
     return register_region(pd, address, length, iova, access);
 }
 
+struct ibv_mr *front_alloc_null_mr(struct ibv_pd *pd)
+{
+    struct mr *mr;
+    int result = mr_register_null(pd_of(pd), &mr);
+
+    return result < 0 ? null_with(result) : &mr->ibv;
+}
+
+int front_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list,
+                    uint32_t count)
+{
+    return positive(mr_advise(pd_of(pd), advice, flags, list, count));
+}
+
 VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
                                               uint64_t iova, int fd, int access)
 {
@@ -89,6 +105,34 @@ VERBS_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
     return positive(mr_deregister(mr_of(mr)));
 }
+
+/* --- device memory
+ * ----------------------------------------------------------------------------------------------- */
+
+struct ibv_dm *front_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attributes)
+{
+    struct dm *dm;
+    int result = dm_allocate(context_of(context), attributes, &dm);
+
+    return result < 0 ? null_with(result) : &dm->ibv;
+}
+
+int front_free_dm(struct ibv_dm *dm)
+{
+    return positive(dm_free(dm_of(dm)));
+}
+
+struct ibv_mr *front_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+                               unsigned int access)
+{
+    struct mr *mr;
+    int result = mr_register_dm(pd_of(pd), dm_of(dm), offset, length, access, &mr);
+
+    return result < 0 ? null_with(result) : &mr->ibv;
+}
+
+/* --- memory windows
+ * ---------------------------------------------------------------------------------------------- */
 
 struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
