@@ -6,6 +6,7 @@
 #include "explain/explain.h"
 
 #define STACK_LINES 6u
+#define HEAD_ROOM   2048u /* quoting makes the cause twice as long at most */
 
 void explanation_begin(const struct view *view, struct out *out, const char *what, const char *cause)
 {
@@ -15,6 +16,7 @@ void explanation_begin(const struct view *view, struct out *out, const char *wha
     for (const char *c = cause; *c; c++)
         out->topic = (out->topic ^ (uint8_t)*c) * 1099511628211ull;
     printable(program, view->header.program, sizeof(view->header.program));
+    out_keep_room(out, HEAD_ROOM);
     out_begin(out, NULL);
     out_string(out, "explanation", what);
     out_signed(out, "pid", view->pid ? view->pid : view->header.pid);

@@ -197,6 +197,11 @@ void out_bool(struct out *out, const char *key, bool value)
         add(out, value ? "true" : "false");
 }
 
+void out_keep_room(struct out *out, size_t bytes)
+{
+    out->limit = max_of(out->limit, out->length + bytes);
+}
+
 void out_mark(struct out *out)
 {
     out->head = out->cut ? 0 : out->length;
@@ -208,8 +213,10 @@ void out_fit(struct out *out)
 
     if (!out->json || (!out->cut && out->length + end <= out->limit))
         return;
+    if (!out->head)
+        return;
     out->length = out->head;
-    out->limit = max_of(out->limit, out->head + end);
+    out_keep_room(out, end);
     out->cut = false;
     out_bool(out, "cut", true);
 }

@@ -38,7 +38,8 @@ void out_number(struct out *out, const char *key, uint64_t value);
 void out_signed(struct out *out, const char *key, int64_t value);
 void out_bool(struct out *out, const char *key, bool value);
 /* Within the outermost object: what does not fit is left out from the mark on, and "cut" says so; half a line
- * of JSON is none. */
+ * of JSON is none. What has to be said before the mark finds room whatever the limit is. */
+void out_keep_room(struct out *out, size_t bytes);
 void out_mark(struct out *out);
 void out_fit(struct out *out);
 /* Ends a document of its own: one line. */
