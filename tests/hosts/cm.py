@@ -60,12 +60,58 @@ def build_lossy():
     return cases
 
 
+def listener(host, port, user):
+    side = pairs.Side(host, ['rping', '-s', '-P', '-a', '0.0.0.0', '-p', str(port)], user=user)
+    deadline = time.monotonic() + 60
+    while not programs.holds('tcp', port):
+        if side.p.poll() is not None or time.monotonic() > deadline:
+            text = side.text()
+            side.kill()
+            raise pairs.Failure('a listener does not listen: ' + text)
+        time.sleep(pairs.POLL_S)
+    return side
+
+
+def call(host, port, far):
+    side = pairs.Side(host, ['rping', '-c', '-a', hosts.NEAR[0], '-p', str(port), '-v', '-C', '2'], prefix=far)
+    try:
+        if (status := side.wait(time.monotonic() + 60)) != 0 or 'rdma-ping-1:' not in side.text():
+            raise pairs.Failure(f'port {port}: status {status}: {side.text()}')
+    finally:
+        side.kill()
+        side.out.close()
+
+
+NEIGHBOURS = 'listeners of two users, and without the one that reads for all'
+
+
+def neighbours(host, far):
+    """The first of them has the network's port and reads QP1's messages for the others."""
+    ports = [pairs.free_port() for _ in range(3)]
+    listeners = []
+    try:
+        for port, user in zip(ports, ('a', 'b', 'a')):
+            listeners.append(listener(host, port, user))
+        for port in ports:
+            call(host, port, far)
+        listeners[0].kill()
+        for port in ports[1:]:
+            call(host, port, far)
+        listeners[2].kill()  # now the other user is alone
+        call(host, ports[1], far)
+    finally:
+        for side in listeners:
+            side.kill()
+            side.out.close()
+
+
 def run_all(host, opt):
     failed = 0
     with tempfile.TemporaryDirectory(prefix='softhca-cm-') as work:
         os.chmod(work, 0o755)
         todo = [c for c in build(work) + build_lossy() if re.search(opt.filter, c.name)]
-        print(f'1..{len(todo)}', flush=True)
+        last = re.search(opt.filter, NEIGHBOURS)
+        print(f'1..{len(todo) + bool(last)}', flush=True)
         two = hosts.Hosts(1500)
         try:
             for number, case in enumerate(todo, 1):
@@ -79,6 +125,14 @@ def run_all(host, opt):
                 except pairs.Failure as e:
                     failed += 1
                     run.tap(number, case.name, began, e)
+            if last:
+                began = time.monotonic()
+                try:
+                    neighbours(host, two.there())
+                    run.tap(len(todo) + 1, NEIGHBOURS, began)
+                except pairs.Failure as e:
+                    failed += 1
+                    run.tap(len(todo) + 1, NEIGHBOURS, began, e)
         finally:
             two.close()
     return failed
