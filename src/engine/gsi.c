@@ -384,8 +384,13 @@ static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
 /* A comm id's upper 16 bits are a block of whose it is. If he is gone, we answer for him. */
 static void send_to_block(uint32_t block, struct outgoing *outgoing)
 {
+    struct link *link = local_known_owner(block);
     char name[LOCAL_BLOCK_NAME_MAX + 1];
 
+    if (link) {
+        send_on_link(link, outgoing);
+        return;
+    }
     local_block_name(block, name);
     if (!send_to_holder(name, outgoing))
         return_to_sender(outgoing);

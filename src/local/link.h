@@ -48,6 +48,8 @@ struct lane {
 
 enum link_state { LINK_NEW, LINK_UP, LINK_DOWN };
 
+#define LINK_OWNED 8u
+
 struct link {
     struct lane lanes[LOCAL_LANES];
     _Atomic uint32_t state; /* enum link_state */
@@ -63,6 +65,9 @@ struct link {
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];
+    /* Blocks that the kernel says the peer owns, 0: none; the next one takes the place of the oldest. */
+    _Atomic uint32_t owned[LINK_OWNED];
+    _Atomic uint32_t owned_turn;
     void *memory;               /* LAYOUT_SIZE bytes, shared; private in the link to ourselves */
     struct event_source socket; /* doorbell */
     struct event_source pidfd;  /* readable: the peer is dead; fd -1 where there are no pidfds */

@@ -88,9 +88,11 @@ bool local_is_block_socket(int fd, uint32_t block);
 /* What leads to the block's owner as the name of what somebody holds does: local_name_find() and so on. */
 #define LOCAL_BLOCK_NAME_MAX 8
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);
+/* The link to the block's owner, if that is known already. In a rundown section. */
+struct link *local_known_owner(uint32_t block);
 /* Does the process behind the link own the block? It is asked of the kernel unless it is known; false, too,
  * if the kernel does not say. In a rundown section. */
-bool local_is_owner(const struct link *link, uint32_t block);
+bool local_is_owner(struct link *link, uint32_t block);
 
 /* --- names -----------------------------------------------------------------------------------------------
  */

@@ -204,7 +204,29 @@ void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1])
     snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x", block & 0xffff);
 }
 
-bool local_is_owner(const struct link *link, uint32_t block)
+struct link *local_known_owner(uint32_t block)
+{
+    return link_table_get(block);
+}
+
+/* A block is its process's until that ends, and the link with it. */
+static bool is_known_to_own(struct link *link, uint32_t block)
+{
+    for (unsigned i = 0; i < LINK_OWNED; i++) {
+        if (atomic_load_explicit(&link->owned[i], memory_order_relaxed) == block)
+            return true;
+    }
+    return false;
+}
+
+static void note_owned(struct link *link, uint32_t block)
+{
+    uint32_t turn = atomic_fetch_add_explicit(&link->owned_turn, 1, memory_order_relaxed);
+
+    atomic_store_explicit(&link->owned[turn % LINK_OWNED], block, memory_order_relaxed);
+}
+
+bool local_is_owner(struct link *link, uint32_t block)
 {
     const struct link *owner = link_table_get(block);
     char text[LOCAL_BLOCK_NAME_MAX + 1];
@@ -212,8 +234,12 @@ bool local_is_owner(const struct link *link, uint32_t block)
     int saved = errno, fd;
     bool is_owner;
 
+    if (!block)
+        return false; /* nobody can */
     if (owner)
         return owner->peer_pid == link->peer_pid && owner->peer_uid == link->peer_uid;
+    if (is_known_to_own(link, block))
+        return true;
     local_block_name(block, text);
     fd = names_connect(text);
     /* Processes that we do not see all have the number 0: then it is one of that user. */
@@ -221,6 +247,8 @@ bool local_is_owner(const struct link *link, uint32_t block)
                holder.uid == link->peer_uid;
     fd_close(fd);
     errno = saved;
+    if (is_owner)
+        note_owned(link, block);
     return is_owner;
 }
 
