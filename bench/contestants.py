@@ -13,6 +13,7 @@ import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(TOP, 'tests', 'programs'))
+from cm import holds  # noqa: E402
 from pairs import free_port, listening  # noqa: E402
 
 LIMIT_S = 60
@@ -228,6 +229,34 @@ def udp(bench, sizes):
 def icrc(bench):
     """GB/s of one processor: computed, checked."""
     words = bench.single([bench.tool('bench_icrc'), str(bench.cpus[0])]).split()
+    return float(words[1]), float(words[3])
+
+
+CONNECTIONS = 1000
+
+
+def cmtime(bench, env):
+    """Microseconds per connection of each step of cmtime, as it calls them, all connections at once."""
+    port = str(free_port())
+    near, far = (['taskset', '-c', str(c)] for c in bench.cpus)
+    server = subprocess.Popen(far + ['cmtime', '-p', port], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while not holds('tcp', int(port)):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise Trouble('cmtime: server does not listen')
+            time.sleep(0.002)
+        text = bench.single(near + ['cmtime', '-s', '127.0.0.1', '-c', str(CONNECTIONS), '-p', port], env)
+    finally:
+        server.kill()
+        server.wait()
+    return {name: float(each) for name, each in re.findall(r'^(\w[\w ]*?) *: .* ([\d.]+)$', text, re.M)}
+
+
+def tcp_connect(bench):
+    """Microseconds per connection: to open, to close."""
+    words = bench.single([bench.tool('bench_tcp_connect'), *map(str, bench.cpus), str(CONNECTIONS)]).split()
     return float(words[1]), float(words[3])
 
 
