@@ -408,6 +408,18 @@ static bool gives_way(struct qp *qp)
     return turn_of(qp) == TURN_GIVEN;
 }
 
+/* udp_ops.congestion */
+static void on_congestion(const struct packet *packet)
+{
+    struct qp *qp = qp_lock_number(packet->dest_qpn);
+
+    if (!qp)
+        return;
+    if (qp->record->type != IBV_QPT_UD && is_from_peer(qp, packet))
+        transport_congested(&qp->transport);
+    lock_release(&qp->lock);
+}
+
 /* udp_ops.batch_end */
 static void on_batch_end(void)
 {
@@ -536,6 +548,7 @@ void wire_detached(struct qp *qp, const uint8_t gid[16])
 
 static const struct udp_ops ops = {
     .packet = on_packet,
+    .congestion = on_congestion,
     .batch_end = on_batch_end,
     .writable = on_writable,
     .is_ours = is_ours,

@@ -84,6 +84,24 @@ static bool is_to_be_lost(void)
     return (state >> 32) % 100 < udp_room.loss;
 }
 
+static void describe_grh(const struct datagram *datagram, struct packet_grh *ret_grh)
+{
+    memcpy(ret_grh->source, datagram->source, sizeof(ret_grh->source));
+    memcpy(ret_grh->destination, datagram->destination, sizeof(ret_grh->destination));
+    ret_grh->flow_label = datagram->flow_label;
+    ret_grh->traffic_class = datagram->traffic_class;
+    ret_grh->hop_limit = datagram->hop_limit;
+}
+
+static void take_notification(const struct datagram *datagram, const uint8_t *bytes)
+{
+    struct packet packet = {.opcode = OPCODE_CNP, .dest_qpn = dest_qpn_of(bytes)};
+
+    udp_count(&udp_counters.notified, 1);
+    describe_grh(datagram, &packet.grh);
+    udp_room.ops->congestion(&packet);
+}
+
 static void take_packet(const struct datagram *datagram, const uint8_t *bytes, uint32_t length)
 {
     const struct udp_arrival arrival = {
@@ -96,7 +114,7 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     if (unlikely(udp_room.loss) && is_to_be_lost())
         return;
     if (unlikely(bytes[0] == OPCODE_CNP)) {
-        udp_count(&udp_counters.notified, 1);
+        take_notification(datagram, bytes);
         return;
     }
     if (unlikely(codec_decode(bytes, length - ICRC_LENGTH, &packet) != 0)) {
@@ -105,11 +123,7 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     }
     if (unlikely(arrival.congested))
         udp_count(&udp_counters.congested, 1);
-    memcpy(packet.grh.source, datagram->source, sizeof(packet.grh.source));
-    memcpy(packet.grh.destination, datagram->destination, sizeof(packet.grh.destination));
-    packet.grh.flow_label = datagram->flow_label;
-    packet.grh.traffic_class = datagram->traffic_class;
-    packet.grh.hop_limit = datagram->hop_limit;
+    describe_grh(datagram, &packet.grh);
     udp_room.ops->packet(&packet, &arrival);
 }
 

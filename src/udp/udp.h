@@ -45,6 +45,9 @@ struct udp_ops {
     /* A packet with the right ICRC for a QP of this process, or a multicast. Valid during the call, and the
      * callee's to change. In a rundown section, with the receive lock held. */
     void (*packet)(struct packet *packet, const struct udp_arrival *arrival);
+    /* A congestion notification packet (IBA annex A17.9.3), of which only dest_qpn and grh are set. As above.
+     */
+    void (*congestion)(const struct packet *packet);
     /* All that had come by now was handed over, with every udp_poll() even if that is nothing. As above. */
     void (*batch_end)(void);
     /* The lane takes packets again after -EAGAIN. Helper thread, no lock held. */

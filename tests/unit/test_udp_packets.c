@@ -182,24 +182,31 @@ static void foreign_socket(int domain, bool connected, const char *to, int *ret_
     *ret_port = ntohs(name.sin6_port);
 }
 
-static uint32_t build(const struct udp_path *path, uint16_t source_port, uint16_t identification,
-                      uint8_t bytes[256])
+static void seal(const struct udp_path *path, uint16_t source_port, uint16_t identification, uint8_t *bytes,
+                 uint32_t length)
 {
-    const struct packet packet = packet_of(OP_SEND_ONLY, 100);
     struct icrc_path covered = {
         .source_port = source_port,
         .destination_port = ROCE_UDP_PORT,
         .identification = identification,
         .dont_fragment = true,
     };
-    uint32_t length = codec_udp_payload_length(&packet), crc;
-    size_t headers = codec_encode(&packet, bytes);
+    uint32_t crc;
 
     memcpy(covered.source, path->source, 16);
     memcpy(covered.destination, path->destination, 16);
-    fill_pattern(bytes + headers, 100, 3);
     crc = icrc_add_headers(icrc_begin(&covered, length), bytes, length - ICRC_LENGTH);
     icrc_store(crc, bytes + length - ICRC_LENGTH);
+}
+
+static uint32_t build(const struct udp_path *path, uint16_t source_port, uint16_t identification,
+                      uint8_t bytes[256])
+{
+    const struct packet packet = packet_of(OP_SEND_ONLY, 100);
+    uint32_t length = codec_udp_payload_length(&packet);
+
+    fill_pattern(bytes + codec_encode(&packet, bytes), 100, 3);
+    seal(path, source_port, identification, bytes, length);
     return length;
 }
 
@@ -320,6 +327,30 @@ static void test_congestion_marks_are_seen(void **state)
     side_finish(side_start(marks_congestion, 2));
 }
 
+/* As an adapter says that packets of this number met congestion on their way to it (IBA annex A17.9.3). */
+static void is_notified(unsigned number)
+{
+    bool ipv4 = ipudp_gid_is_ipv4(path_between(ways[number].from, ways[number].to).source);
+    const struct udp_path path = path_between(ways[number].from, ways[number].to);
+    enum { RESERVED = 16, LENGTH = BTH_LENGTH + RESERVED + ICRC_LENGTH };
+    uint8_t bytes[LENGTH] = {0x81, 0, 0xff, 0xff, 0x40, QPN >> 16, QPN >> 8 & 0xff, QPN & 0xff};
+    uint16_t port;
+    int fd;
+
+    open_block();
+    foreign_socket(ipv4 ? AF_INET : AF_INET6, false, ways[number].to, &fd, &port);
+    seal(&path, port, 0, bytes, LENGTH);
+    CHECK(send(fd, bytes, LENGTH, 0) == LENGTH);
+    UNTIL(atomic_load(&inbox->congested_qpn) == QPN);
+    CHECK(udp_counters.notified == 1 && atomic_load(&inbox->count) == 0);
+}
+
+static void test_congestion_notifications_are_told(void **state)
+{
+    side_finish(side_start(is_notified, 0));
+    side_finish(side_start(is_notified, 2));
+}
+
 /* No route, an address that is not ours: as good as lost, and the lane goes on. */
 static void sends_nowhere(unsigned number)
 {
@@ -396,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_packets_without_checksum_are_taken),
         cmocka_unit_test(test_damaged_packets_are_dropped),
         cmocka_unit_test(test_congestion_marks_are_seen),
+        cmocka_unit_test(test_congestion_notifications_are_told),
         cmocka_unit_test(test_what_cannot_be_sent_holds_up_nothing),
 #ifndef RACES_ARE_REPORTED
         cmocka_unit_test(test_memory_that_changes_is_sent_once),

@@ -96,6 +96,11 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     atomic_store(&inbox->count, number + 1);
 }
 
+static void on_congestion(const struct packet *packet)
+{
+    atomic_store(&inbox->congested_qpn, packet->dest_qpn);
+}
+
 static void on_batch_end(void)
 {
     atomic_fetch_add(&inbox->batches, 1);
@@ -122,7 +127,7 @@ static bool is_proof(int fd, uint32_t block)
            strcmp(name.sun_path + 1, expected) == 0;
 }
 
-static const struct udp_ops ops = {on_packet, on_batch_end, on_writable, is_ours, is_proof};
+static const struct udp_ops ops = {on_packet, on_congestion, on_batch_end, on_writable, is_ours, is_proof};
 
 /* --- sides ----------------------------------------------------------------------------------------- */
 

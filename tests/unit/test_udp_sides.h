@@ -31,6 +31,7 @@ struct arrived {
 };
 struct inbox {
     _Atomic unsigned count, batches, writable;
+    _Atomic uint32_t congested_qpn; /* of the last notification */
     struct arrived kept[KEPT];
 };
 extern struct inbox *inbox;
