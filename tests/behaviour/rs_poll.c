@@ -239,6 +239,19 @@ static void sleeping_ends_with_the_peer(void **state)
     }
 }
 
+static void a_hangup_is_told_when_all_is_read(void **state)
+{
+    struct rs_pair pair;
+
+    rs_pair_open(&pair);
+    far_sends_one(&pair);
+    rs_close(&pair.far);
+    assert_int_equal(rs_await(pair.near.fd, POLLIN | POLLRDHUP | POLLOUT) & (POLLHUP | POLLERR), 0);
+    receive_one(pair.near.fd);
+    rs_await(pair.near.fd, POLLIN | POLLHUP);
+    rs_pair_close(&pair);
+}
+
 static void closing_wakes_who_polls(void **state)
 {
     struct polling polling = {.count = 1};
@@ -408,6 +421,7 @@ int main(int argc, char **argv)
         TEST(many_descriptors),
         TEST(sleeping_ends_with_the_first_byte),
         TEST(sleeping_ends_with_the_peer),
+        TEST(a_hangup_is_told_when_all_is_read),
         TEST(closing_wakes_who_polls),
         TEST(all_who_sleep_in_one_hear_of_it),
         TEST(a_reader_and_a_poller_do_not_lose_each_other),

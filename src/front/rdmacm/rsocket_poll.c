@@ -75,7 +75,9 @@ static short stream_events(const struct rsocket *rsocket, short events)
     if (!stream->readable)
         ready |= POLLRDHUP;
     ready &= events;
-    if (!stream->readable && !stream->writable)
+    /* Programs that hear of a hangup do not read any more: what has come comes first, as with TCP (rstream -T
+     * a). */
+    if (!stream->readable && !stream->writable && !stream->readable_bytes)
         ready |= POLLHUP;
     if (rsocket->error)
         ready |= POLLERR;
