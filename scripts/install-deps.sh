@@ -10,7 +10,7 @@ build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev li
 demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
-       libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
+       iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
 long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux)
 

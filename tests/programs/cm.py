@@ -29,7 +29,7 @@ class Case:
     name: str
     server: list
     client: list
-    ready: tuple = ('tcp', 0)  # port space and port, or 'tcp socket' and port; None: the server joins a group
+    ready: tuple = ('tcp', 0)  # port space and port, or 'socket' or 'udp' and a port of the kernel's
     persistent: bool = False   # the server goes on: it is ended when the client is done
     says: tuple = ()           # expressions that the client's output must hold
     server_says: tuple = ()
@@ -48,10 +48,21 @@ def holds(port_space, port, sockets='/proc/net/unix'):
         return any(name in line for line in lines)
 
 
+def has_udp_port(port):
+    for name in '/proc/net/udp', '/proc/net/udp6':
+        if os.path.exists(name):
+            with open(name, encoding='ascii') as sockets:
+                if any(line.split()[1].endswith(f':{port:04X}') for line in sockets):
+                    return True
+    return False
+
+
 def is_ready(case, server):
     kind, port = case.ready
     if kind == 'socket':
         return pairs.listening(port)
+    if kind == 'udp':
+        return has_udp_port(port)
     if kind == 'group':
         return 'joined' in server.text()
     return holds(kind, port)
