@@ -148,6 +148,13 @@ def options(mtu):
     return out
 
 
+def one_sided():
+    """What an initiator executes itself in mapped memory, in all sizes and side by side."""
+    out = [perftest(p, args=('-a',), sizes=ALL_SIZES, iters=20, limit=120)
+           for p in ('ib_write_bw', 'ib_read_lat')]
+    return out + [perftest(p, qps=16, iters=200) for p in ('ib_write_bw', 'ib_read_bw', 'ib_atomic_bw')]
+
+
 def durations(programs, seconds):
     """-D counts on SIGALRM; the end that gets no other signal must neither need one nor lose that one."""
     out = []
@@ -201,6 +208,7 @@ def build(devices, suite):
         cases = over(pingpongs(mtu, some), *paths)
         cases += over(transports(mtu), *paths, 'auto')
         cases += over(options(mtu), *paths)
+        cases += over(transports(mtu) + one_sided(), 'mapped')
         cases += over(durations([('ib_send_bw', ('blocked', None)), ('ib_write_bw', (None, 'blocked')),
                                  ('ib_read_lat', ('ignored', None)), ('ib_write_lat', (None, None))], 3), 'auto')
         cases += [pingpong(p, mtu, iters=100000, limit=120) for p in PINGPONGS]
