@@ -50,6 +50,8 @@ static const char *holding(enum object_kind kind, enum object_kind holder, bool 
     case OBJECT_PD:
         if (holder == OBJECT_MR)
             return many ? "are still registered in it" : "is still registered in it";
+        if (holder == OBJECT_PD)
+            return many ? "still stand for it" : "still stands for it";
         return many ? "still belong to it" : "still belongs to it";
     case OBJECT_MR:
         return many ? "are still bound to it" : "is still bound to it";
@@ -82,6 +84,9 @@ static void add_holders(const struct view *view, struct words *words, const stru
             words_add(words, ", and its own destroy waits");
         return;
     }
+    if (object->kind == OBJECT_PD && object->pd != NO_OBJECT &&
+        holders->total != object->protection_domain.users)
+        words_add(words, "%u of ", (uint32_t)object->protection_domain.users);
     words_add_counts(words, holders);
     words_add(words, " %s", holding(object->kind, kind, holders->total != 1));
 }

@@ -87,7 +87,7 @@ static bool take_pd(uint32_t number, struct object *object)
     object->number = number;
     object->dying = false;
     object->context = object->protection_domain.context;
-    object->pd = NO_OBJECT;
+    object->pd = object->protection_domain.protects;
     object->life = object->protection_domain.life;
     return object->protection_domain.state != OBJECT_FREE;
 }
@@ -300,6 +300,9 @@ bool object_holds(const struct view *view, const struct object *user, const stru
 {
     switch (object->kind) {
     case OBJECT_PD:
+        /* What was made with a parent domain is of the PD that it stands for. */
+        if (object->pd != NO_OBJECT)
+            return user->kind != OBJECT_PD && user->pd == object->pd;
         return user->pd == object->number;
     case OBJECT_MR:
         return user->kind == OBJECT_MW && user->key.bound && user->key.region == object->number;
@@ -357,7 +360,7 @@ static unsigned kinds_that_hold(enum object_kind kind)
     switch (kind) {
     case OBJECT_PD:
         return 1u << OBJECT_MR | 1u << OBJECT_MW | 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ |
-               1u << OBJECT_AH;
+               1u << OBJECT_AH | 1u << OBJECT_PD;
     case OBJECT_MR:
         return 1u << OBJECT_MW;
     case OBJECT_CQ:
@@ -542,6 +545,12 @@ struct label object_label(const struct view *view, const struct object *object)
         add_id(&words, object);
         break;
     case OBJECT_PD:
+        words_add(&words, "%s %u",
+                  object->pd == NO_OBJECT              ? "PD"
+                  : object->protection_domain.imported ? "imported PD"
+                                                       : "parent domain",
+                  object->number);
+        break;
     case OBJECT_CQ:
     case OBJECT_CHANNEL:
     case OBJECT_SRQ:

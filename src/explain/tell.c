@@ -233,6 +233,8 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         out_number(out, "users", object->protection_domain.users);
         words_add(&words, ": %u user%s", (uint32_t)object->protection_domain.users,
                   object->protection_domain.users == 1 ? "" : "s");
+        if (object->pd != NO_OBJECT)
+            words_add(&words, ", stands for PD %u", object->pd);
         break;
     case OBJECT_MR:
     case OBJECT_MW:

@@ -77,7 +77,7 @@ int parent_domain_allocate(struct context *context, const struct ibv_parent_doma
         return error;
     }
     pd->protects = protects;
-    pd->number = protects->number;
+    pd->number = pd->record->protects = protects->number;
     if (attributes->td) {
         pd->td = td_of(attributes->td);
         atomic_fetch_add_explicit(&pd->td->users, 1, memory_order_relaxed);

@@ -72,6 +72,7 @@ int pd_allocate(struct context *context, struct pd **ret_pd)
     pd->record = segment_pd(pd->record_number);
     memset(pd->record, 0, sizeof(*pd->record));
     pd->record->context = context->number;
+    pd->record->protects = NO_OBJECT;
     life_begin(&pd->record->life);
     atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
     pd->ibv.context = &context->verbs.context;
@@ -103,7 +104,8 @@ int pd_import(struct context *context, uint32_t handle, struct pd **ret_pd)
         return error;
     }
     pd->protects = original;
-    pd->number = original->number;
+    pd->number = pd->record->protects = original->number;
+    pd->record->imported = 1;
     pd->ibv.handle = original->ibv.handle;
     pd->imported = true;
     *ret_pd = pd;

@@ -39,7 +39,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 3u
+#define SEGMENT_VERSION 4u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -107,8 +107,10 @@ enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DYING };
 struct pd_record {
     _Atomic uint32_t state;
     uint32_t context;
-    _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs, WQs */
+    _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs, WQs, parent domains */
     uint32_t kept;          /* librdmacm's own: no leak of the program's */
+    uint32_t protects;      /* the PD that a parent domain or an imported PD stands for, or NO_OBJECT */
+    uint32_t imported;
     struct life_record life;
 };
 

@@ -90,7 +90,8 @@ static void make_others(void)
 {
     uint64_t entries;
 
-    fixture.pds[0] = (struct pd_record){.state = OBJECT_ALIVE, .users = 5, .life = life()};
+    fixture.pds[0] =
+        (struct pd_record){.state = OBJECT_ALIVE, .users = 5, .protects = NO_OBJECT, .life = life()};
     fixture.srqs[0] = (struct srq_record){.state = OBJECT_ALIVE,
                                           .max_wr = FIXTURE_SLOTS,
                                           .max_sge = 1,

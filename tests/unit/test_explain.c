@@ -288,6 +288,14 @@ static void holders_of_each_kind(void **state)
     assert_contains(busy(OBJECT_MR, 0),
                     "ibv_dereg_mr(MR of 4096 bytes with lkey 0x4711 \"fixture\") fails with EBUSY: MW "
                     "with rkey 0x99 is still bound to it");
+    f->pds[1] = (struct pd_record){.state = OBJECT_ALIVE, .users = 3, .protects = 0};
+    assert_contains(busy(OBJECT_PD, 0), "1 PD, 1 MR, 1 MW, 2 QPs, 1 SRQ, 1 WQ and 1 AH still belong to it");
+    /* What is made with a parent domain is of its PD. */
+    assert_contains(busy(OBJECT_PD, 1),
+                    "ibv_dealloc_pd(parent domain 1) fails with EBUSY: 3 of 1 MR, 1 MW, 2 QPs, ");
+    f->pds[2] = (struct pd_record){.state = OBJECT_ALIVE, .users = 1, .protects = NO_OBJECT};
+    f->pds[1].protects = 2;
+    assert_contains(busy(OBJECT_PD, 2), "fails with EBUSY: parent domain 1 still stands for it");
     /* Asked after the last user has gone. */
     f->srqs[1] = f->srqs[0];
     assert_contains(busy(OBJECT_SRQ, 1), "it was in use, and is not any more");
