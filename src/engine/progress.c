@@ -29,8 +29,12 @@ static _Atomic bool cq_overrun_pending;
 
 bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
 {
-    static const uint8_t service_of[] = {
-        [IBV_QPT_RC] = SERVICE_RC, [IBV_QPT_UC] = SERVICE_UC, [IBV_QPT_UD] = SERVICE_UD};
+    enum { NO_SERVICE = 0xff };
+    static const uint8_t service_of[] = {[IBV_QPT_RC] = SERVICE_RC,
+                                         [IBV_QPT_UC] = SERVICE_UC,
+                                         [IBV_QPT_UD] = SERVICE_UD,
+                                         [IBV_QPT_XRC_SEND] = NO_SERVICE,
+                                         [IBV_QPT_XRC_RECV] = SERVICE_XRC};
 
     if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
         return false;
@@ -126,7 +130,7 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
 /* The requester's ACK timer runs only if it hears of it; one of UC that lends memory waits for it, too. */
 static void say_dropped(struct lane *lane, const struct packet *packet, bool request)
 {
-    if (request && (BTH_SERVICE(packet->opcode) == SERVICE_RC ||
+    if (request && (BTH_SERVICE(packet->opcode) == SERVICE_RC || BTH_SERVICE(packet->opcode) == SERVICE_XRC ||
                     (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
         route_send_drop(lane, packet);
 }

@@ -25,6 +25,7 @@
  *                 bits 56..63  flags (enum packet_flags)
  *      8        the rest of struct record_header
  *      40       extension by opcode: record_reth | record_atomic | record_atomic_ack | record_deth
+ *      ...      record_xrc, in requests of XRC
  *      ...      references, if the flags say so
  *      ...      payload, from the next granule on if it is RECORD_ALIGN_FROM bytes or more
  *
@@ -94,6 +95,9 @@ struct record_atomic {
 };
 struct record_atomic_ack {
     uint64_t original;
+};
+struct record_xrc {
+    uint32_t srqn, reserved;
 };
 struct record_deth {
     uint32_t qkey, flow_label;

@@ -37,7 +37,7 @@ void ring_reader_init(struct ring_reader *reader, void *memory, unsigned ring)
 }
 
 /* What follows the header for an opcode. A drop notice is no packet and has no extension. */
-static inline uint32_t extension_size(uint32_t properties)
+static inline uint32_t base_extension_size(uint32_t properties)
 {
     if (!(properties & (OPCODE_HAS_RETH | OPCODE_HAS_ATOMIC_ETH | OPCODE_HAS_ATOMIC_ACK | OPCODE_HAS_DETH)))
         return 0;
@@ -48,6 +48,12 @@ static inline uint32_t extension_size(uint32_t properties)
     if (properties & OPCODE_HAS_ATOMIC_ACK)
         return sizeof(struct record_atomic_ack);
     return sizeof(struct record_deth);
+}
+
+static inline uint32_t extension_size(uint32_t properties)
+{
+    return base_extension_size(properties) +
+           (unlikely(properties & OPCODE_HAS_XRCETH) ? (uint32_t)sizeof(struct record_xrc) : 0);
 }
 
 static inline uint32_t payload_offset(uint32_t header, uint32_t carried)
@@ -87,6 +93,9 @@ int ring_has_room(struct ring_writer *writer)
 
 static void write_extension(char *to, const struct packet *packet, uint32_t properties)
 {
+    if (properties & OPCODE_HAS_XRCETH)
+        *(struct record_xrc *)(to + base_extension_size(properties)) =
+            (struct record_xrc){.srqn = packet->srqn};
     if (properties & OPCODE_HAS_RETH) {
         *(struct record_reth *)to = (struct record_reth){
             .address = packet->address, .rkey = packet->rkey, .dma_length = packet->dma_length};
@@ -279,6 +288,12 @@ bool ring_publish(struct ring_reader *reader, bool all)
  */
 static void read_extension(const char *from, struct packet *packet, uint32_t properties)
 {
+    if (properties & OPCODE_HAS_XRCETH) {
+        struct record_xrc xrc;
+
+        memcpy(&xrc, from + base_extension_size(properties), sizeof(xrc));
+        packet->srqn = xrc.srqn & QPN_MASK;
+    }
     if (properties & OPCODE_HAS_RETH) {
         struct record_reth reth;
 

@@ -53,7 +53,9 @@ struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
         .stamp = qp->build_stamp,
     };
     qp->build_wqe = wqe;
-    qp->build_needs_address = qp->record->type == IBV_QPT_UD;
+    qp->build_needs_address =
+        qp->record->type == IBV_QPT_UD ||
+        (qp->record->type == IBV_QPT_XRC_SEND && opcode != IBV_WR_LOCAL_INV && opcode != IBV_WR_BIND_MW);
     return wqe;
 }
 
@@ -150,6 +152,19 @@ void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint
     *send_wqe_address(wqe) = ah->path;
     wqe->ud.remote_qpn = remote_qpn & PSN_MASK;
     wqe->ud.remote_qkey = remote_qkey;
+    qp->build_needs_address = false;
+}
+
+void qp_build_srq_number(struct qp *qp, uint32_t srqn)
+{
+    /* Also after the data setter, or of an atomic write, which has none. */
+    if (qp->build_error || !qp->build_needs_address)
+        return;
+    if (qp->record->type != IBV_QPT_XRC_SEND) {
+        qp_build_fail(qp, -EINVAL);
+        return;
+    }
+    wqe_set_srqn(send_wqe_at(&qp->transport, qp->build_posted - 1), srqn);
     qp->build_needs_address = false;
 }
 

@@ -16,7 +16,7 @@
     (IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_UD_AV_PORT_ENFORCE |                   \
      IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |               \
      IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |                             \
-     IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B)
+     IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC)
 
 /* What RoCEv2 adds to a packet's payload at most: IPv6 40, UDP 8, BTH 12, XRCETH 4, AtomicETH 28, ICRC 4. */
 #define PACKET_OVERHEAD 96u
@@ -96,6 +96,7 @@ void device_query(struct device_table *table, const struct device *device,
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_SRQ_RECV;
     ret_attributes->odp_caps.per_transport_caps.ud_odp_caps =
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    ret_attributes->xrc_odp_caps = ret_attributes->odp_caps.per_transport_caps.rc_odp_caps;
     ret_attributes->max_dm_size = LIMIT_DM_SIZE;
     ret_attributes->cq_mod_caps.max_cq_count = LIMIT_CQ_MODERATION_COUNT;
     ret_attributes->cq_mod_caps.max_cq_period = LIMIT_CQ_MODERATION_PERIOD;

@@ -14,25 +14,27 @@
 #define RC_BIT         TYPE_BIT(IBV_QPT_RC)
 #define UC_BIT         TYPE_BIT(IBV_QPT_UC)
 #define UD_BIT         TYPE_BIT(IBV_QPT_UD)
+#define XRC_BIT        TYPE_BIT(IBV_QPT_XRC_SEND)
+#define RELIABLE_BITS  (RC_BIT | XRC_BIT)
 
 enum operation_properties { INLINE_ALLOWED = 1, CARRIES_DATA = 2, IS_ATOMIC = 4 };
 
 /* verbs-contract §3.1 */
 static const struct {
-    uint8_t types;
+    uint16_t types;
     uint8_t properties;
 } operations[] = {
-    [IBV_WR_RDMA_WRITE] = {RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
-    [IBV_WR_RDMA_WRITE_WITH_IMM] = {RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
-    [IBV_WR_SEND] = {RC_BIT | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
-    [IBV_WR_SEND_WITH_IMM] = {RC_BIT | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
-    [IBV_WR_RDMA_READ] = {RC_BIT, CARRIES_DATA},
-    [IBV_WR_ATOMIC_CMP_AND_SWP] = {RC_BIT, CARRIES_DATA | IS_ATOMIC},
-    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {RC_BIT, CARRIES_DATA | IS_ATOMIC},
-    [IBV_WR_LOCAL_INV] = {RC_BIT | UC_BIT, 0},
-    [IBV_WR_BIND_MW] = {RC_BIT | UC_BIT, 0},
-    [IBV_WR_SEND_WITH_INV] = {RC_BIT | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
-    [IBV_WR_ATOMIC_WRITE] = {RC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_WRITE] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_SEND] = {RELIABLE_BITS | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_SEND_WITH_IMM] = {RELIABLE_BITS | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_READ] = {RELIABLE_BITS, CARRIES_DATA},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {RELIABLE_BITS, CARRIES_DATA | IS_ATOMIC},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {RELIABLE_BITS, CARRIES_DATA | IS_ATOMIC},
+    [IBV_WR_LOCAL_INV] = {RELIABLE_BITS | UC_BIT, 0},
+    [IBV_WR_BIND_MW] = {RELIABLE_BITS | UC_BIT, 0},
+    [IBV_WR_SEND_WITH_INV] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_ATOMIC_WRITE] = {RELIABLE_BITS, INLINE_ALLOWED | CARRIES_DATA},
 };
 
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
@@ -154,6 +156,8 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
         return error;
     if (qp->record->type == IBV_QPT_UD)
         return write_ud(qp, wqe, wr);
+    if (unlikely(qp->record->type == IBV_QPT_XRC_SEND))
+        wqe_set_srqn(wqe, wr->qp_type.xrc.remote_srqn);
     if (operations[wr->opcode].properties & IS_ATOMIC) {
         if (wqe->length != sizeof(uint64_t) || wr->wr.atomic.remote_addr % sizeof(uint64_t) != 0)
             return -EINVAL;

@@ -13,6 +13,7 @@
 #include "object/ports.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
+#include "object/xrc.h"
 #include "rules/limits.h"
 
 /* All slots that were ever used; a slot's struct qp is allocated once and reused (type-stable, see qp.h). */
@@ -74,9 +75,10 @@ static int check_type(const struct ibv_qp_init_attr_ex *attributes)
     case IBV_QPT_UC:
     case IBV_QPT_UD:
         return 0;
-    case IBV_QPT_RAW_PACKET:
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
+        return attributes->srq ? -EINVAL : 0;
+    case IBV_QPT_RAW_PACKET:
         return -EOPNOTSUPP;
     case IBV_QPT_DRIVER:
         break;
@@ -101,7 +103,16 @@ static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
     return attributes->send_ops_flags & ~allowed ? -EOPNOTSUPP : 0;
 }
 
-static int check_create(const struct pd *pd, const struct ibv_qp_init_attr_ex *attributes)
+/* The responder half of XRC: no queue of its own. */
+static int check_xrc_receive(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
+{
+    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd ||
+        attributes->xrcd->context != &context->verbs.context)
+        return -EINVAL;
+    return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
+}
+
+static int check_create(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     const uint32_t known_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
                                 IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE |
@@ -119,6 +130,8 @@ static int check_create(const struct pd *pd, const struct ibv_qp_init_attr_ex *a
         error = check_send_ops(attributes);
     if (error)
         return error;
+    if (attributes->qp_type == IBV_QPT_XRC_RECV)
+        return check_xrc_receive(context, attributes);
     if ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags) {
         if (attributes->create_flags & ~(uint32_t)IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
             return -EOPNOTSUPP;
@@ -128,17 +141,32 @@ static int check_create(const struct pd *pd, const struct ibv_qp_init_attr_ex *a
     if (cap->max_send_wr > LIMIT_QP_WR || cap->max_send_sge > LIMIT_SGE ||
         cap->max_inline_data > LIMIT_INLINE)
         return -EINVAL;
-    if (!attributes->srq && (cap->max_recv_wr > LIMIT_QP_WR || cap->max_recv_sge > LIMIT_SGE))
+    if (!attributes->srq && attributes->qp_type != IBV_QPT_XRC_SEND &&
+        (cap->max_recv_wr > LIMIT_QP_WR || cap->max_recv_sge > LIMIT_SGE))
         return -EINVAL;
-    if (!attributes->send_cq || cq_of(attributes->send_cq)->ibv.context != pd->ibv.context)
+    if (!attributes->send_cq || attributes->send_cq->context != &context->verbs.context)
         return -EINVAL;
     /* rdma_create_qp passes no receive CQ when there is nothing to receive (verbs-contract §1.5). */
-    if (attributes->recv_cq ? attributes->recv_cq->context != pd->ibv.context
+    if (attributes->qp_type == IBV_QPT_XRC_SEND)
+        return 0; /* it ignores the receive side */
+    if (attributes->recv_cq ? attributes->recv_cq->context != &context->verbs.context
                             : attributes->srq != NULL || cap->max_recv_wr != 0)
         return -EINVAL;
-    if (attributes->srq && attributes->srq->context != pd->ibv.context)
+    if (attributes->srq &&
+        (attributes->srq->context != &context->verbs.context || srq_of(attributes->srq)->xrcd))
         return -EINVAL;
     return 0;
+}
+
+/* What is of no use to the type is as if it was not asked for. */
+static void drop_halves(struct ibv_qp_init_attr_ex *attributes)
+{
+    if (attributes->qp_type == IBV_QPT_XRC_RECV)
+        attributes->cap = (struct ibv_qp_cap){0};
+    if (attributes->qp_type == IBV_QPT_XRC_SEND) {
+        attributes->cap.max_recv_wr = attributes->cap.max_recv_sge = 0;
+        attributes->recv_cq = NULL;
+    }
 }
 
 static uint32_t power_of_two_at_least(uint32_t value)
@@ -234,7 +262,7 @@ static int install_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attri
         qp->transport.send_queue = queues->send.at;
         qp->transport.send_mask = send_slots - 1;
     }
-    if (attributes->srq) {
+    if (attributes->srq || attributes->qp_type == IBV_QPT_XRC_RECV) {
         qp->srq_receive = malloc(RECV_WQE_SIZE(LIMIT_SRQ_SGE));
         if (!qp->srq_receive)
             return -ENOMEM;
@@ -265,7 +293,13 @@ static void remove_queues(struct qp *qp)
 /* Counts the QP as a user of what it is made of; undoes what it did when one refuses (being destroyed). */
 static int use_parts(struct qp *qp)
 {
-    int error = pd_use(qp->pd);
+    int error;
+
+    if (qp->xrcd) {
+        xrcd_use(qp->xrcd);
+        return 0;
+    }
+    error = pd_use(qp->pd);
 
     if (error)
         return error;
@@ -293,6 +327,10 @@ unuse_pd:
 
 static void unuse_parts(struct qp *qp)
 {
+    if (qp->xrcd) {
+        xrcd_unuse(qp->xrcd);
+        return;
+    }
     if (qp->srq)
         srq_unuse(qp->srq);
     cq_unuse(qp->recv_cq);
@@ -302,11 +340,11 @@ static void unuse_parts(struct qp *qp)
 
 static void fill_public(struct qp *qp, const struct ibv_qp_init_attr_ex *attributes, uint32_t qpn)
 {
-    qp->ibv.context = qp->pd->ibv.context;
+    qp->ibv.context = &qp->context->verbs.context;
     qp->ibv.qp_context = attributes->qp_context;
-    qp->ibv.pd = &qp->pd->ibv;
-    qp->ibv.send_cq = attributes->send_cq;
-    qp->ibv.recv_cq = attributes->recv_cq;
+    qp->ibv.pd = qp->pd ? &qp->pd->ibv : NULL;
+    qp->ibv.send_cq = qp->xrcd ? NULL : attributes->send_cq;
+    qp->ibv.recv_cq = qp->xrcd ? NULL : attributes->recv_cq;
     qp->ibv.srq = attributes->srq;
     qp->ibv.handle = qp->slot + 1;
     qp->ibv.qp_num = qpn;
@@ -321,9 +359,9 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     struct qp_record *record = qp->record;
 
     record->type = attributes->qp_type;
-    record->pd = qp->pd->number;
-    record->send_cq = qp->send_cq->number;
-    record->recv_cq = qp->recv_cq->number;
+    record->pd = qp->pd ? qp->pd->number : NO_OBJECT;
+    record->send_cq = qp->send_cq ? qp->send_cq->number : NO_OBJECT;
+    record->recv_cq = qp->recv_cq ? qp->recv_cq->number : NO_OBJECT;
     record->srq = qp->srq ? qp->srq->number : NO_OBJECT;
     record->context = qp->context->number;
     life_begin(&record->life);
@@ -333,8 +371,8 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
 
 /* Lock held: the slot is not new to those who visit all QPs, nor to a timer that ran out as its last QP went.
  */
-static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
-                    const struct qp_queues *queues)
+static int assemble(struct qp *qp, uint32_t slot, struct context *context, struct pd *pd,
+                    struct ibv_qp_init_attr_ex *attributes, const struct qp_queues *queues)
 {
     uint32_t qpn;
     int error;
@@ -345,9 +383,10 @@ static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_i
     atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
     qp->slot = slot;
     qp->pd = pd;
-    qp->context = pd->context;
-    qp->send_cq = cq_of(attributes->send_cq);
-    qp->recv_cq = attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
+    qp->context = context;
+    qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);
+    qp->send_cq = pd ? cq_of(attributes->send_cq) : NULL;
+    qp->recv_cq = pd && attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
     qp->receive_taken = qp->settle_due = false;
     qp->stamp = qp->noted_begun = 0;
@@ -360,7 +399,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct pd *pd, struct ibv_qp_i
     qp->transport.ports = &qp_transport_ports;
     qp->transport.keys = segment_keys();
     qp->transport.counters = &qp->context->device->counters;
-    qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd->number;
+    qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd ? pd->number : NO_OBJECT;
     error = install_queues(qp, attributes, queues);
     if (error)
         goto free_queues;
@@ -391,15 +430,18 @@ free_queues:
     return error;
 }
 
-int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp)
+int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
+              struct qp **ret_qp)
 {
-    int error = context_is_inherited(pd->context) ? -EIO : check_create(pd, attributes);
+    int error = context_is_inherited(context) ? -EIO : check_create(context, attributes);
     struct qp_queues queues;
     uint32_t slot;
     struct qp *qp;
 
-    if (!error)
-        error = take_queues(pd, attributes, &queues);
+    if (error)
+        return error;
+    drop_halves(attributes);
+    error = take_queues(pd, attributes, &queues);
     if (error)
         return error;
     qp = slot_take(&slot);
@@ -408,7 +450,7 @@ int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp *
         return -ENOMEM;
     }
     lock_acquire(&qp->lock);
-    error = assemble(qp, slot, pd, attributes, &queues);
+    error = assemble(qp, slot, context, pd, attributes, &queues);
     lock_release(&qp->lock);
     if (error) {
         number_return(&pool_qps, slot);
@@ -466,7 +508,8 @@ int qp_destroy(struct qp *qp)
         qp->record->responder.drops, qp->record->responder.duplicates);
     qp_ports->forget(qp);
     lending_forget(qp);
-    cq_purge_qp(qp->send_cq, qpn);
+    if (qp->send_cq)
+        cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
     async_purge(&qp->context->events, &qp->async_events);
@@ -485,6 +528,7 @@ int qp_destroy(struct qp *qp)
 void qp_after_fork_in_child(void)
 {
     qp_table_after_fork_in_child();
+    xrc_after_fork_in_child();
     multicast_forget_attachments();
     lending_after_fork_in_child();
     for (uint32_t slot = 0; slot < atomic_load_explicit(&slots_used, memory_order_relaxed); slot++) {

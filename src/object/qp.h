@@ -85,7 +85,8 @@ struct qp {
     struct context *context;
     struct pd *pd;
     struct cq *send_cq, *recv_cq;
-    struct srq *srq;
+    struct srq *srq;   /* XRC_RECV: the one that the last request was for, or NULL */
+    struct xrcd *xrcd; /* XRC_RECV, which has neither PD nor CQs of its own */
     struct qp_queues queues;
     char *receive_ring;
     uint32_t receive_mask;
@@ -165,7 +166,9 @@ struct qp_ports {
 extern const struct qp_ports *qp_ports;
 void qp_ports_install(const struct qp_ports *ports);
 
-int qp_create(struct pd *pd, struct ibv_qp_init_attr_ex *attributes, struct qp **ret_qp);
+/* pd: NULL for XRC_RECV, which is of attributes->xrcd. */
+int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
+              struct qp **ret_qp);
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 int qp_query(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask, struct ibv_qp_init_attr *ret_init);
 int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged events */
@@ -216,6 +219,7 @@ void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address
 void qp_build_fail(struct qp *qp, int error);
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);
 void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list);
+void qp_build_srq_number(struct qp *qp, uint32_t srqn);
 void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
 
 /* The memory that a key named is going to be the program's again, and nobody finds the key any more: what

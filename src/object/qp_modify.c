@@ -83,7 +83,8 @@ static void enter_reset(struct qp *qp)
     qp_set_state(qp, IBV_QPS_RESET);
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
     qp_ports->disconnect(qp);
-    cq_purge_qp(qp->send_cq, qpn);
+    if (qp->send_cq)
+        cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
     sender_reset(&qp->transport);
@@ -163,7 +164,8 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
         if (path.is_multicast)
             return -EINVAL;
     }
-    if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && qp->record->type == IBV_QPT_RC) {
+    if (from == IBV_QPS_INIT && to == IBV_QPS_RTR &&
+        (qp->record->type == IBV_QPT_RC || qp->record->type == IBV_QPT_XRC_RECV)) {
         error = qp_allocate_resources(qp, attributes->max_dest_rd_atomic);
         if (error)
             return error;

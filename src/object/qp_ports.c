@@ -6,6 +6,7 @@
 #include "base/rundown.h"
 #include "object/memory.h"
 #include "object/qp_internal.h"
+#include "object/xrc.h"
 
 const struct qp_ports *qp_ports;
 struct transport_ports qp_transport_ports;
@@ -106,7 +107,8 @@ static void push_receive(struct qp *qp, const struct recv_wqe *wqe,
         .vendor_err = (uint32_t)completion->verdict,
     };
 
-    cq_push(qp->recv_cq, &cqe, completion->solicited || completion->verdict != VERDICT_OK);
+    cq_push(unlikely(qp->xrcd) ? qp->srq->cq : qp->recv_cq, &cqe,
+            completion->solicited || completion->verdict != VERDICT_OK);
 }
 
 static void complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
@@ -162,7 +164,7 @@ void qp_enter_error(struct qp *qp)
         complete_receive(&qp->transport, &flushed);
     /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more (verbs-contract
      * §2.7). */
-    if (qp->srq)
+    if (qp->srq && !qp->xrcd)
         qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
@@ -170,7 +172,7 @@ static void sender_failed(struct transport_qp *transport)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
-    if (qp->record->type == IBV_QPT_RC) {
+    if (is_reliable(qp->record)) {
         qp_enter_error(qp);
         return;
     }
@@ -191,6 +193,13 @@ static void drained(struct transport_qp *transport)
         qp->record->attributes.sq_drained_event = 0;
         qp_raise(qp, IBV_EVENT_SQ_DRAINED);
     }
+}
+
+static bool select_srq(struct transport_qp *transport, uint32_t srqn)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    return qp->xrcd->select(qp, srqn);
 }
 
 static bool probe(uint64_t address, uint32_t length, bool write)
@@ -219,6 +228,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.sender_failed = sender_failed;
     qp_transport_ports.responder_failed = responder_failed;
     qp_transport_ports.drained = drained;
+    qp_transport_ports.select_srq = select_srq;
     qp_transport_ports.probe = probe;
     qp_transport_ports.lock_keys = lock_keys;
     qp_transport_ports.unlock_keys = unlock_keys;
@@ -231,7 +241,7 @@ void qp_fail_on_overrun(struct qp *qp)
     lock_acquire(&qp->lock);
     /* A live QP keeps its CQs alive. */
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp_state(qp) != IBV_QPS_ERR &&
-        (qp->send_cq->record->failed || qp->recv_cq->record->failed)) {
+        qp->send_cq && (qp->send_cq->record->failed || qp->recv_cq->record->failed)) {
         qp_raise(qp, IBV_EVENT_QP_FATAL);
         qp_enter_error(qp);
     }

@@ -131,6 +131,8 @@ int srq_destroy(struct srq *srq)
     lock_release(&srq->lock);
     if (busy)
         return busy_because(OBJECT_SRQ, srq->number);
+    if (srq->leave)
+        srq->leave(srq);
     async_purge(&srq->pd->context->events, &srq->async_events);
     ack_account_wait(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed,
                      &destroyed);

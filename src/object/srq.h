@@ -6,8 +6,12 @@
 #include <infiniband/verbs.h>
 #include <stdint.h>
 
+#include "base/list.h"
 #include "base/lock.h"
 #include "object/pd.h"
+
+struct cq;
+struct xrcd;
 
 struct srq {
     struct ibv_srq ibv;
@@ -19,6 +23,13 @@ struct srq {
     char *ring;
     uint32_t mask;
     struct ack_account async_events;
+    /* XRC (object/xrc.c): */
+    struct xrcd *xrcd; /* NULL: a basic SRQ */
+    struct cq *cq;     /* where its completions go */
+    uint32_t srqn;
+    struct list by_number; /* link in the list of XRC SRQs */
+    void (*leave)(
+        struct srq *srq); /* it is being destroyed: no QP finds it, or uses it, after this. No lock held */
 };
 
 static inline struct srq *srq_of(struct ibv_srq *srq)
@@ -30,6 +41,9 @@ static inline struct srq *srq_of(struct ibv_srq *srq)
  * srq_limit. */
 int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
                struct srq **ret_srq);
+/* An XRC SRQ. */
+int srq_create_xrc(struct pd *pd, struct xrcd *xrcd, struct cq *cq, void *user_context,
+                   struct ibv_srq_attr *attributes, bool arm_limit, struct srq **ret_srq);
 int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask);
 int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes);
 int srq_destroy(struct srq *srq); /* -EBUSY; blocks on unacknowledged events */

@@ -98,6 +98,8 @@ static int service_of(enum ibv_qp_type type, enum service *ret_service)
 {
     switch (type) {
     case IBV_QPT_RC:
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
         *ret_service = RC;
         return 0;
     case IBV_QPT_UC:
@@ -107,12 +109,18 @@ static int service_of(enum ibv_qp_type type, enum service *ret_service)
         *ret_service = UD;
         return 0;
     case IBV_QPT_RAW_PACKET:
-    case IBV_QPT_XRC_SEND:
-    case IBV_QPT_XRC_RECV:
     case IBV_QPT_DRIVER:
         return -EOPNOTSUPP;
     }
     return -EINVAL;
+}
+
+/* Half a QP needs but half of the attributes; the others are let pass (verbs-contract §2.4). */
+static int not_needed(enum ibv_qp_type type)
+{
+    if (type == IBV_QPT_XRC_SEND)
+        return RESPONDER | RNR_TIMER;
+    return type == IBV_QPT_XRC_RECV ? RETRIES | INITIATOR : 0;
 }
 
 static bool gid_is_multicast(const uint8_t gid[16])
@@ -191,7 +199,7 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
 
     const struct transition *row = &transitions[current][next][service];
 
-    if (!row->legal || (mask & row->required) != row->required ||
+    if (!row->legal || (mask & row->required & ~not_needed(type)) != (row->required & ~not_needed(type)) ||
         (mask & ~(row->required | row->optional | STATE)))
         return -EINVAL;
     /* Begun messages still use the attributes (verbs-contract §2.5). */
@@ -204,7 +212,7 @@ int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state)
 {
     enum service service;
 
-    if (service_of(type, &service))
+    if (service_of(type, &service) || type == IBV_QPT_XRC_RECV)
         return -EINVAL;
     switch (state) {
     case IBV_QPS_RTS:
@@ -225,7 +233,7 @@ int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state)
 {
     enum service service;
 
-    if (service_of(type, &service))
+    if (service_of(type, &service) || type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV)
         return -EINVAL;
     switch (state) {
     case IBV_QPS_INIT:

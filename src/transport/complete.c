@@ -160,7 +160,7 @@ void sender_returned(struct transport_qp *qp, psn_t psn)
 
 void sender_piggybacked(struct transport_qp *qp, psn_t psn)
 {
-    if (likely(qp->record->type == IBV_QPT_RC))
+    if (likely(is_reliable(qp->record)))
         acknowledged(qp, psn);
     else
         sender_returned(qp, psn);

@@ -45,6 +45,19 @@ static inline enum ibv_qp_state qp_state(const struct transport_qp *qp)
     return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
 }
 
+static inline uint8_t service_of(const struct qp_record *record)
+{
+    if (likely(record->type == IBV_QPT_RC))
+        return SERVICE_RC;
+    return record->type == IBV_QPT_UC ? SERVICE_UC : SERVICE_XRC;
+}
+
+/* Whose memory peers may name: that of the QP's PD, or (XRC) of the PD of the SRQ that was selected. */
+static inline uint32_t remote_pd(const struct transport_qp *qp)
+{
+    return unlikely(qp->record->type == IBV_QPT_XRC_RECV) ? qp->receive_pd : qp->record->pd;
+}
+
 /* All zero. An initializer of this size is compiled to "rep stos", which takes longer than all the rest of
  * sending a small message. */
 static inline void clear_packet(struct packet *packet)

@@ -96,8 +96,8 @@ struct responder_resource {
     uint8_t operation;    /* enum bth_operation of the request */
     uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
     uint8_t answered;
-    uint8_t lent; /* an answer by reference went out; when it was fetched, nobody says */
-    uint32_t rkey;
+    uint8_t lent;      /* an answer by reference went out; when it was fetched, nobody says */
+    uint32_t rkey, pd; /* of the memory */
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
     uint32_t end;          /* a duplicate may ask for less: where this answer ends */
@@ -174,6 +174,12 @@ struct qp_record {
     struct life_record life;
 } cache_aligned;
 
+/* RC, and the two halves of XRC. */
+static inline bool is_reliable(const struct qp_record *record)
+{
+    return record->type != IBV_QPT_UC && record->type != IBV_QPT_UD;
+}
+
 struct receive_completion {
     enum verdict verdict;
     enum ibv_wc_opcode opcode;
@@ -223,6 +229,9 @@ struct transport_ports {
     /* Takes the next receive (own queue or SRQ): 0, or -ENOENT when there is none. Valid until
      * complete_receive(). */
     int (*take_receive)(struct transport_qp *qp, const struct recv_wqe **ret_wqe);
+    /* XRC: the SRQ that the packet names becomes the QP's (take_receive(), receive_pd). false: there is none
+     * in its domain, or a message for another one is under way. */
+    bool (*select_srq)(struct transport_qp *qp, uint32_t srqn);
     /* Completes the receive that was taken. */
     void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
     void (*raise_event)(struct transport_qp *qp, enum ibv_event_type event);

@@ -55,7 +55,7 @@ static bool fail_receive(struct request *request, enum verdict verdict)
 
     qp->current_receive = NULL;
     qp->ports->complete_receive(qp, &completion);
-    if (qp->record->type == IBV_QPT_RC) {
+    if (is_reliable(qp->record)) {
         responder_fail(qp, request->packet->psn, (uint8_t)verdict_nak_code(verdict));
     } else {
         qp->record->responder.message = MESSAGE_DISCARD;
@@ -152,6 +152,17 @@ static inline bool check_sequence(struct request *request)
     return false;
 }
 
+/* --- SRQ of XRC ----------------------------------------------------------------------------------- */
+
+/* Where its memory and its receives are (IBA A14). */
+static inline bool check_srq(struct request *request)
+{
+    if (likely(request->qp->record->type != IBV_QPT_XRC_RECV) ||
+        request->qp->ports->select_srq(request->qp, request->packet->srqn))
+        return true;
+    return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+}
+
 /* --- receive -------------------------------------------------------------------------------------- */
 
 static cold_path bool not_ready(struct request *request)
@@ -219,7 +230,7 @@ static bool begin_write(struct request *request)
 
 static bool length_error(struct request *request)
 {
-    if (request->qp->current_receive && request->qp->record->type == IBV_QPT_RC &&
+    if (request->qp->current_receive && is_reliable(request->qp->record) &&
         (request->properties & OPCODE_NEEDS_RECEIVE))
         return fail_receive(request, VERDICT_LOCAL_LENGTH);
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
@@ -336,7 +347,7 @@ static cold_path bool write_violation(struct request *request, enum verdict verd
     struct transport_qp *qp = request->qp;
 
     /* With an immediate there is a receive to tell of it: "local access" (verbs-contract §3.10). */
-    if (qp->record->type == IBV_QPT_RC && qp->current_receive && verdict == VERDICT_REMOTE_ACCESS)
+    if (is_reliable(qp->record) && qp->current_receive && verdict == VERDICT_REMOTE_ACCESS)
         return fail_receive(request, VERDICT_LOCAL_ACCESS);
     return reject(request, verdict, IBV_EVENT_QP_ACCESS_ERR);
 }
@@ -351,7 +362,7 @@ static bool execute_write(struct request *request)
 
     /* The whole message before its first byte; again what is left of it with every packet, for the key may be
      * gone by now. */
-    verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags,
+    verdict = keys_check_remote(qp->keys, remote_pd(qp), qp->record->attributes.access_flags,
                                 responder->write_rkey, responder->write_address + responder->offset,
                                 responder->write_length - responder->offset, REMOTE_WRITE, &range);
     if (unlikely(verdict != VERDICT_OK))
@@ -376,7 +387,7 @@ static cold_path bool invalidate(struct request *request)
     enum verdict verdict;
 
     qp->ports->lock_keys(qp);
-    verdict = keys_invalidate(qp->keys, request->packet->invalidate_rkey, qp->record->pd, true);
+    verdict = keys_invalidate(qp->keys, request->packet->invalidate_rkey, remote_pd(qp), true);
     qp->ports->unlock_keys(qp);
     return verdict == VERDICT_OK || fail_receive(request, verdict);
 }
@@ -412,7 +423,7 @@ static void advance(struct request *request)
 {
     struct responder *responder = &request->qp->record->responder;
 
-    if (likely(request->qp->record->type == IBV_QPT_RC)) {
+    if (likely(is_reliable(request->qp->record))) {
         responder_accepted(responder, 1);
         if (request->packet->flags & PACKET_ACK_REQUEST)
             responder->ack_owed = true;
@@ -479,7 +490,7 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
     if (unlikely(qp->record->responder.fails) || !check_psn(&request))
         return;
     communication_established(qp);
-    if (!check_sequence(&request))
+    if (!check_sequence(&request) || !check_srq(&request))
         return;
     if (likely(properties & (OPCODE_SEND | OPCODE_WRITE)))
         receive_message(&request);
@@ -495,8 +506,7 @@ static cold_path void receive_unknown(struct transport_qp *qp, const struct pack
 {
     struct responder *responder = &qp->record->responder;
 
-    if (qp->record->type == IBV_QPT_RC && !responder->fails &&
-        psn_equal(packet->psn, responder->expected_psn))
+    if (is_reliable(qp->record) && !responder->fails && psn_equal(packet->psn, responder->expected_psn))
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
@@ -511,7 +521,7 @@ static bool receive_answer(struct transport_qp *qp, const struct packet *packet,
             sender_returned(qp, packet->psn);
         else
             sender_silence(qp);
-    } else if (qp->record->type == IBV_QPT_RC || (qp->link.reliable && packet->opcode == OP_ACKNOWLEDGE)) {
+    } else if (is_reliable(qp->record) || (qp->link.reliable && packet->opcode == OP_ACKNOWLEDGE)) {
         sender_receive(qp, packet, properties);
     }
     return true;
@@ -520,7 +530,7 @@ static bool receive_answer(struct transport_qp *qp, const struct packet *packet,
 static bool receive_connected(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     const struct qp_record *record = qp->record;
-    uint8_t service = record->type == IBV_QPT_RC ? SERVICE_RC : SERVICE_UC;
+    uint8_t service = service_of(record);
 
     if (qp->link.reliable && unlikely(packet->src_qpn != record->attributes.dest_qpn))
         return false; /* of another connection, or nobody's */
@@ -539,7 +549,7 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
     }
     responder_receive(qp, packet, properties);
     /* In error the responder owes nothing any more, but UC has to give back what it was lent. */
-    return service == SERVICE_RC || qp_state(qp) != IBV_QPS_ERR;
+    return service != SERVICE_UC || qp_state(qp) != IBV_QPS_ERR;
 }
 
 static bool repeat_last_words(struct transport_qp *qp, uint32_t properties)

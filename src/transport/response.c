@@ -67,6 +67,7 @@ static struct responder_resource *new_resource(struct transport_qp *qp, const st
         .fresh = true,
         .operation = BTH_OPERATION(packet->opcode),
         .rkey = packet->rkey,
+        .pd = remote_pd(qp),
         .address = packet->address,
     };
     return resource;
@@ -104,7 +105,7 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
     resource->by_reference =
         (packet->flags & PACKET_BY_REFERENCE) && qp->link.reference_mtu && packet->dma_length;
     resource->packets = packets_of(packet->dma_length, answer_mtu(qp, resource));
-    verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, packet->rkey,
+    verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, packet->dma_length, REMOTE_READ, &range);
     if (verdict != VERDICT_OK) {
         responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
@@ -124,7 +125,7 @@ void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *pack
     resource->length = resource->end = sizeof(uint64_t);
     resource->atomic.compare = packet->compare;
     resource->atomic.swap_add = packet->swap_add;
-    verdict = keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, packet->rkey,
+    verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
     if (verdict != VERDICT_OK) {
         responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
@@ -242,7 +243,7 @@ static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t 
     const struct qp_record *record = qp->record;
 
     clear_packet(packet);
-    packet->opcode = SERVICE_RC | operation;
+    packet->opcode = service_of(record) | operation;
     packet->pkey = DEFAULT_PKEY;
     packet->dest_qpn = record->attributes.dest_qpn;
     packet->src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
@@ -263,7 +264,7 @@ static int send_answer(struct transport_qp *qp, const struct packet *packet, con
 static enum verdict check_read(const struct transport_qp *qp, const struct responder_resource *resource,
                                uint32_t length, struct memory_range *ret_range)
 {
-    return keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, resource->rkey,
+    return keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
                              resource->address + resource->sent, length, REMOTE_READ, ret_range);
 }
 
@@ -351,7 +352,7 @@ static int answer_atomic(struct transport_qp *qp, struct responder_resource *res
     if (!resource->executed) {
         struct memory_range range;
         enum verdict verdict =
-            keys_check_remote(qp->keys, qp->record->pd, qp->record->attributes.access_flags, resource->rkey,
+            keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
                               resource->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
 
         if (verdict == VERDICT_OK && unlikely(!is_there(qp, &range, 0, sizeof(uint64_t), true)))

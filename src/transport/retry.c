@@ -213,7 +213,7 @@ void sender_progressed(struct transport_qp *qp, uint32_t psns)
     sender->rnr_retries_left = qp->record->attributes.rnr_retry;
     sender->read_gap_seen = false;
     if (unlikely(!qp->link.reliable)) {
-        if (qp->record->type == IBV_QPT_RC)
+        if (is_reliable(qp->record))
             progressed_on_lossy_link(qp, psns);
     } else if (unlikely(sender->timer_armed == SENDER_TIMER_ACK)) {
         restart_ack_timer(qp);
@@ -395,13 +395,13 @@ void sender_silence(struct transport_qp *qp)
 
     switch ((enum ibv_qp_type)qp->record->type) {
     case IBV_QPT_RC:
+    case IBV_QPT_XRC_SEND:
         break;
     case IBV_QPT_UC:
         give_up_lent(qp);
         return;
     case IBV_QPT_UD:
     case IBV_QPT_RAW_PACKET:
-    case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
     case IBV_QPT_DRIVER:
         return;

@@ -97,7 +97,7 @@ static enum verdict check_kind(const struct transport_qp *qp, const struct send_
         return wqe->length > LIMIT_MESSAGE ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
     case REQUEST_READ:
     case REQUEST_ATOMIC:
-        if (qp->record->type != IBV_QPT_RC || !attributes->max_rd_atomic)
+        if (!is_reliable(qp->record) || !attributes->max_rd_atomic)
             return VERDICT_LOCAL_QP_OPERATION;
         if (kind == REQUEST_ATOMIC)
             return wqe->length == sizeof(uint64_t) ? VERDICT_OK : VERDICT_LOCAL_LENGTH;
@@ -244,7 +244,7 @@ static enum verdict fill_atomic(struct transport_qp *qp, struct send_wqe *wqe, s
 
 static bool wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe, bool last)
 {
-    return qp->record->type == IBV_QPT_RC && (last || window_wants_ack(qp, wqe));
+    return is_reliable(qp->record) && (last || window_wants_ack(qp, wqe));
 }
 
 /* Opcode, and what only the ends of a message carry. */
@@ -357,7 +357,9 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     int error;
 
     clear_packet(&packet);
-    packet.opcode = record->type == IBV_QPT_UC ? SERVICE_UC : SERVICE_RC;
+    packet.opcode = service_of(record);
+    if (unlikely(record->type == IBV_QPT_XRC_SEND))
+        packet.srqn = wqe_srqn(wqe);
     packet.pkey = DEFAULT_PKEY;
     packet.dest_qpn = record->attributes.dest_qpn;
     packet.src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);

@@ -94,7 +94,7 @@ void transport_congested(struct transport_qp *qp)
     struct sender *sender = &qp->record->sender;
 
     sender->congestions++;
-    if (!qp->link.reliable && qp->record->type == IBV_QPT_RC)
+    if (!qp->link.reliable && is_reliable(qp->record))
         halve(sender);
 }
 

@@ -5,6 +5,7 @@
 #define TRANSPORT_WQE_H
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/psn.h"
@@ -48,6 +49,9 @@ struct send_wqe {
         struct {
             uint32_t remote_qpn, remote_qkey;
         } ud;
+        struct {
+            uint32_t remote_srqn; /* but of an atomic (wqe_srqn()) */
+        } xrc;
     };
     psn_t first_psn;  /* set when transmission begins; kept for retransmission */
     uint32_t packets; /* PSNs that the message takes; 0: not begun */
@@ -62,6 +66,20 @@ struct send_wqe {
      *   otherwise            num_sge struct wqe_sge */
 };
 _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
+
+/* XRC: the SRQ that the request is for. Atomics need the room, and have no immediate. */
+static inline bool wqe_is_atomic(const struct send_wqe *wqe)
+{
+    return wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+static inline uint32_t wqe_srqn(const struct send_wqe *wqe)
+{
+    return wqe_is_atomic(wqe) ? wqe->imm_or_rkey : wqe->xrc.remote_srqn;
+}
+static inline void wqe_set_srqn(struct send_wqe *wqe, uint32_t srqn)
+{
+    *(wqe_is_atomic(wqe) ? &wqe->imm_or_rkey : &wqe->xrc.remote_srqn) = srqn & PSN_MASK;
+}
 
 struct recv_wqe {
     uint64_t wr_id;

@@ -49,6 +49,10 @@ static void put_bth(struct cursor_out *out, const struct packet *packet)
 
 static void get_extensions(struct cursor_in *in, uint32_t properties, struct packet *packet)
 {
+    if (properties & OPCODE_HAS_XRCETH) {
+        cursor_get8(in);
+        packet->srqn = cursor_get24(in);
+    }
     if (properties & OPCODE_HAS_DETH) {
         packet->qkey = cursor_get32(in);
         cursor_get8(in);
@@ -79,6 +83,10 @@ static void get_extensions(struct cursor_in *in, uint32_t properties, struct pac
 
 static void put_extensions(struct cursor_out *out, uint32_t properties, const struct packet *packet)
 {
+    if (properties & OPCODE_HAS_XRCETH) {
+        cursor_put8(out, 0);
+        cursor_put24(out, packet->srqn);
+    }
     if (properties & OPCODE_HAS_DETH) {
         cursor_put32(out, packet->qkey);
         cursor_put8(out, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Headers between bytes and struct packet (IBA 9.2-9.3): BTH and the extension headers that its opcode
- * announces, in the order DETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
+ * announces, in the order XRCETH, DETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
 #ifndef WIRE_CODEC_H
 #define WIRE_CODEC_H
 
@@ -12,6 +12,7 @@
 
 enum header_length {
     BTH_LENGTH = 12,
+    XRCETH_LENGTH = 4,
     DETH_LENGTH = 8,
     RETH_LENGTH = 16,
     ATOMIC_ETH_LENGTH = 28,
@@ -20,7 +21,7 @@ enum header_length {
     IMM_LENGTH = 4,
     IETH_LENGTH = 4,
     ICRC_LENGTH = 4,
-    HEADER_LENGTH_MAX = BTH_LENGTH + ATOMIC_ETH_LENGTH,
+    HEADER_LENGTH_MAX = BTH_LENGTH + XRCETH_LENGTH + ATOMIC_ETH_LENGTH,
 };
 
 /* Payload goes in words of four bytes; BTH says how many of the last are padding (IBA 9.2.4). */

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum bth_service { SERVICE_RC = 0x00, SERVICE_UC = 0x20, SERVICE_UD = 0x60 };
+enum bth_service { SERVICE_RC = 0x00, SERVICE_UC = 0x20, SERVICE_UD = 0x60, SERVICE_XRC = 0xa0 };
 #define BTH_SERVICE(opcode)   ((opcode)&0xe0)
 #define BTH_OPERATION(opcode) ((opcode)&0x1f)
 
@@ -58,6 +58,7 @@ enum opcode_properties {
     OPCODE_HAS_PAYLOAD = 1 << 17,
     /* This packet takes a receive WQE: the first of a SEND, the last of a WRITE with immediate. */
     OPCODE_NEEDS_RECEIVE = 1 << 18,
+    OPCODE_HAS_XRCETH = 1 << 19,
 };
 
 struct opcode_info {

@@ -51,7 +51,10 @@ struct packet {
     uint32_t msn;             /* AETH */
     uint32_t imm_data;        /* ImmDt, network byte order */
     uint32_t invalidate_rkey; /* IETH */
-    uint32_t qkey;            /* DETH */
+    union {
+        uint32_t qkey; /* DETH */
+        uint32_t srqn; /* XRCETH */
+    };
 
     uint32_t rkey;              /* RETH, AtomicETH */
     uint32_t dma_length;        /* RETH */

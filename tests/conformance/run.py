@@ -25,7 +25,7 @@ LIST = os.path.join(TOP, "docs", "conformance.md")
 # Every test of these passes, but for those that need one of NOT_OFFERED.
 COMPLETE = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_pd",
             "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering", "test_fork"]
-NOT_OFFERED = ["XRC", "dma-buf", "raw packet"]
+NOT_OFFERED = ["dma-buf", "raw packet"]
 
 RUN_SECONDS = 15 * 60  # in all
 
@@ -42,7 +42,7 @@ def excluded(module):
 def needs(reason, test):
     """What a skipped test lacks: from its name, or where that says nothing, from the suite's words."""
     for pattern, name in [(r"huge pages", "huge pages"), (r"test_flow", "flows"), (r"test_rss", "RSS"), (r"test_tag", "tag matching"),
-                          (r"xrc", "XRC"), (r"dma-?buf", "dma-buf"), (r"raw", "raw packet"),
+                          (r"dma-?buf", "dma-buf"), (r"raw", "raw packet"),
                           (r"test_odp", "ODP")]:
         if re.search(pattern, test + " " + reason, re.I):
             return name

@@ -27,7 +27,7 @@ static void for_all(void (*visit)(unsigned opcode, uint32_t properties))
 
 /* --- table --- */
 
-static void exactly_the_opcodes_of_rc_uc_and_ud_exist(void **state)
+static void exactly_the_opcodes_of_rc_uc_ud_and_xrc_exist(void **state)
 {
     for (unsigned opcode = 0; opcode < 256; opcode++) {
         const unsigned operation = BTH_OPERATION(opcode);
@@ -36,6 +36,7 @@ static void exactly_the_opcodes_of_rc_uc_and_ud_exist(void **state)
 
         switch (BTH_SERVICE(opcode)) {
         case SERVICE_RC:
+        case SERVICE_XRC:
             exists = operation <= OP_FETCH_ADD || invalidate;
             break;
         case SERVICE_UC:
@@ -128,6 +129,11 @@ static void header_lengths_are_those_of_the_specification(void **state)
         assert_int_equal(info(SERVICE_RC | rows[i].opcode)->header_length, rows[i].length);
         if (info(SERVICE_UC | rows[i].opcode)->name)
             assert_int_equal(info(SERVICE_UC | rows[i].opcode)->header_length, rows[i].length);
+    }
+    for (size_t i = 0; i < array_size(rows); i++) { /* XRCETH in requests only */
+        const struct opcode_info *xrc = info(SERVICE_XRC | rows[i].opcode);
+
+        assert_int_equal(xrc->header_length, rows[i].length + (xrc->properties & OPCODE_REQUEST ? 4 : 0));
     }
     assert_int_equal(info(SERVICE_UD | OP_SEND_ONLY)->header_length, 20);
     assert_int_equal(info(SERVICE_UD | OP_SEND_ONLY_IMM)->header_length, 24);
@@ -459,7 +465,7 @@ static void a_cursor_writes_nothing_past_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exactly_the_opcodes_of_rc_uc_and_ud_exist),
+        cmocka_unit_test(exactly_the_opcodes_of_rc_uc_ud_and_xrc_exist),
         cmocka_unit_test(an_opcode_has_one_position_in_its_message),
         cmocka_unit_test(an_opcode_is_of_one_kind),
         cmocka_unit_test(a_send_takes_its_receive_at_the_start_and_a_write_with_immediate_at_the_end),

@@ -230,8 +230,6 @@ static void states_that_do_not_exist_are_refused(void **state)
 
 static void types_that_are_not_there_are_not_supported(void **state)
 {
-    assert_int_equal(check(IBV_QPT_XRC_SEND, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QP_STATE), -EOPNOTSUPP);
-    assert_int_equal(check(IBV_QPT_XRC_RECV, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QP_STATE), -EOPNOTSUPP);
     assert_int_equal(check(IBV_QPT_RAW_PACKET, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QP_STATE), -EOPNOTSUPP);
     assert_int_equal(check((enum ibv_qp_type)0, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QP_STATE), -EINVAL);
     assert_int_equal(check((enum ibv_qp_type)77, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QP_STATE), -EINVAL);
@@ -455,6 +453,24 @@ static void receives_are_accepted_from_init_on(void **state)
             assert_int_equal(transition_check_post_recv(types[i], at), expected[at]);
 }
 
+static void halves_of_xrc_need_half_of_the_attributes(void **state)
+{
+    const int common = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    const int answers = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    const int asks = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    const int begins = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN;
+
+    assert_int_equal(check(IBV_QPT_XRC_SEND, IBV_QPS_INIT, IBV_QPS_RTR, common), 0);
+    assert_int_equal(check(IBV_QPT_XRC_RECV, IBV_QPS_INIT, IBV_QPS_RTR, common), -EINVAL);
+    assert_int_equal(check(IBV_QPT_XRC_RECV, IBV_QPS_INIT, IBV_QPS_RTR, common | answers), 0);
+    assert_int_equal(check(IBV_QPT_XRC_SEND, IBV_QPS_RTR, IBV_QPS_RTS, begins), -EINVAL);
+    assert_int_equal(check(IBV_QPT_XRC_SEND, IBV_QPS_RTR, IBV_QPS_RTS, begins | asks), 0);
+    assert_int_equal(check(IBV_QPT_XRC_RECV, IBV_QPS_RTR, IBV_QPS_RTS, begins), 0);
+    /* What the half has no use for is let pass. */
+    assert_int_equal(check(IBV_QPT_XRC_SEND, IBV_QPS_INIT, IBV_QPS_RTR, common | answers), 0);
+    assert_int_equal(check(IBV_QPT_XRC_RECV, IBV_QPS_RTR, IBV_QPS_RTS, begins | asks), 0);
+}
+
 static void other_types_accept_no_work(void **state)
 {
     assert_int_equal(transition_check_post_send(IBV_QPT_XRC_RECV, IBV_QPS_RTS), -EINVAL);
@@ -495,6 +511,7 @@ int main(void)
         cmocka_unit_test(a_draining_queue_can_only_be_given_up),
         cmocka_unit_test(sends_are_accepted_from_rts_on),
         cmocka_unit_test(receives_are_accepted_from_init_on),
+        cmocka_unit_test(halves_of_xrc_need_half_of_the_attributes),
         cmocka_unit_test(other_types_accept_no_work),
         cmocka_unit_test(a_current_state_that_does_not_exist_is_refused),
         cmocka_unit_test(gid_indices_end_with_the_table),

@@ -101,6 +101,10 @@ struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 int front_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes);
 
+int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num);
+struct ibv_xrcd *front_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attributes);
+int front_close_xrcd(struct ibv_xrcd *xrcd);
+
 /* wq.c */
 struct ibv_wq *front_create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attributes);
 int front_modify_wq(struct ibv_wq *wq, struct ibv_wq_attr *attributes);

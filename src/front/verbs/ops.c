@@ -92,6 +92,9 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->alloc_dm = front_alloc_dm;
     verbs->free_dm = front_free_dm;
     verbs->reg_dm_mr = front_reg_dm_mr;
+    verbs->get_srq_num = front_get_srq_num;
+    verbs->open_xrcd = front_open_xrcd;
+    verbs->close_xrcd = front_close_xrcd;
     verbs->alloc_td = front_alloc_td;
     verbs->dealloc_td = front_dealloc_td;
     verbs->alloc_parent_domain = front_alloc_parent_domain;
@@ -111,9 +114,6 @@ void front_fill_ops(struct verbs_context *verbs)
     UNSUPPORTED(verbs->ibv_destroy_flow);
     UNSUPPORTED_OBJECT(verbs->ibv_create_flow);
     UNSUPPORTED_OBJECT(verbs->open_qp);
-    UNSUPPORTED(verbs->get_srq_num);
-    UNSUPPORTED_OBJECT(verbs->open_xrcd);
-    UNSUPPORTED(verbs->close_xrcd);
     verbs->ABI_placeholder1 = unsupported_placeholder;
     verbs->ABI_placeholder2 = unsupported_placeholder;
 }

@@ -19,10 +19,12 @@ VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
 
     if (!pd)
         return null_with(EINVAL);
+    if (attributes->qp_type == IBV_QPT_XRC_RECV)
+        return null_with(EINVAL); /* it is of no PD */
     memcpy(&extended, attributes, COMMON_INIT_ATTRIBUTES);
     extended.comp_mask = IBV_QP_INIT_ATTR_PD;
     extended.pd = pd;
-    result = qp_create(pd_of(pd), &extended, &qp);
+    result = qp_create(context_of(pd->context), pd_of(pd), &extended, &qp);
     if (result < 0)
         return null_with(result);
     attributes->cap = extended.cap;
@@ -31,14 +33,17 @@ VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
 
 struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attributes)
 {
+    struct pd *pd = NULL;
     struct qp *qp;
     int result;
 
-    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD))
-        return null_with(attributes->qp_type == IBV_QPT_XRC_RECV ? EOPNOTSUPP : EINVAL);
-    if (!attributes->pd || attributes->pd->context != context)
-        return null_with(EINVAL);
-    result = qp_create(pd_of(attributes->pd), attributes, &qp);
+    if (attributes->qp_type != IBV_QPT_XRC_RECV) {
+        if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd ||
+            attributes->pd->context != context)
+            return null_with(EINVAL);
+        pd = pd_of(attributes->pd);
+    }
+    result = qp_create(context_of(context), pd, attributes, &qp);
     if (result < 0)
         return null_with(result);
     if (qp->is_extended)

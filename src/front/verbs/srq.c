@@ -2,6 +2,8 @@
 /* Shared receive queues (verbs-contract §1.4, §6). */
 #include "object/srq.h"
 #include "front/verbs/front.h"
+#include "object/cq.h"
+#include "object/xrc.h"
 
 VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attributes)
 {
@@ -15,6 +17,7 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
 {
     const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
                            IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+    const uint32_t needed = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     struct srq *srq;
     int result;
 
@@ -23,10 +26,41 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd ||
         attributes->pd->context != context)
         return null_with(EINVAL);
-    if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type != IBV_SRQT_BASIC)
+    if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_TM)
         return null_with(EOPNOTSUPP);
-    result = srq_create(pd_of(attributes->pd), attributes->srq_context, &attributes->attr, true, &srq);
+    if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_XRC) {
+        if ((attributes->comp_mask & needed) != needed || !attributes->xrcd || !attributes->cq ||
+            attributes->xrcd->context != context || attributes->cq->context != context)
+            return null_with(EINVAL);
+        result = srq_create_xrc(pd_of(attributes->pd), xrcd_of(attributes->xrcd), cq_of(attributes->cq),
+                                attributes->srq_context, &attributes->attr, true, &srq);
+    } else if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type != IBV_SRQT_BASIC) {
+        return null_with(EINVAL);
+    } else {
+        result = srq_create(pd_of(attributes->pd), attributes->srq_context, &attributes->attr, true, &srq);
+    }
     return result < 0 ? null_with(result) : &srq->ibv;
+}
+
+int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
+{
+    if (!srq_of(srq)->xrcd)
+        return positive(-EINVAL);
+    *srq_num = srq_of(srq)->srqn;
+    return 0;
+}
+
+struct ibv_xrcd *front_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attributes)
+{
+    struct xrcd *xrcd;
+    int result = xrcd_open(context_of(context), attributes, &xrcd);
+
+    return result < 0 ? null_with(result) : &xrcd->ibv;
+}
+
+int front_close_xrcd(struct ibv_xrcd *xrcd)
+{
+    return positive(xrcd_close(xrcd_of(xrcd)));
 }
 
 VERBS_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attributes, int mask)

@@ -124,7 +124,7 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 
 static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 {
-    qp_build_fail(qp_of_extended(qp), -EINVAL); /* there are no XRC QPs */
+    qp_build_srq_number(qp_of_extended(qp), remote_srqn);
 }
 
 static void wr_set_inline_data(struct ibv_qp_ex *qp, void *address, size_t length)

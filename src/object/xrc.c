@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* An XRC_RECV QP keeps the SRQ that its last request was for, without a reference: whoever destroys an SRQ
+ * goes through all QPs first. So the data path looks for an SRQ only where requests for several alternate. */
+#include "object/xrc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "object/cq.h"
+
+struct xrc_domain {
+    struct list all;
+    uint64_t device, inode; /* of the file; private ones have none */
+    bool is_private;
+    uint32_t references; /* XRCDs */
+};
+
+/* Domains, and SRQs by number; a leaf. */
+static struct lock xrc_lock = LOCK_INIT;
+static struct list domains = {&domains, &domains};
+static struct list srqs = {&srqs, &srqs};
+
+void xrc_after_fork_in_child(void)
+{
+    lock_init(&xrc_lock);
+    list_init(&domains);
+    list_init(&srqs);
+}
+
+/* --- domains
+ * --------------------------------------------------------------------------------------------------- */
+
+/* xrc_lock held. */
+static struct xrc_domain *find_domain(const struct stat *status)
+{
+    list_for_each (node, &domains) {
+        struct xrc_domain *domain = list_entry(node, struct xrc_domain, all);
+
+        if (!domain->is_private && domain->device == status->st_dev && domain->inode == status->st_ino)
+            return domain;
+    }
+    return NULL;
+}
+
+static int take_domain(int fd, int flags, struct xrc_domain **ret_domain)
+{
+    struct xrc_domain *domain = NULL, *fresh = calloc(1, sizeof(*fresh));
+    struct stat status = {0};
+    int error = 0;
+
+    if (!fresh)
+        return -ENOMEM;
+    if (fd != -1 && fstat(fd, &status) != 0) {
+        free(fresh);
+        return -EBADF;
+    }
+    lock_acquire(&xrc_lock);
+    if (fd != -1)
+        domain = find_domain(&status);
+    if (domain && (flags & O_CREAT) && (flags & O_EXCL))
+        error = -EINVAL;
+    else if (!domain && fd != -1 && !(flags & O_CREAT))
+        error = -EAGAIN;
+    if (!error && !domain) {
+        domain = fresh;
+        fresh = NULL;
+        domain->is_private = fd == -1;
+        domain->device = status.st_dev;
+        domain->inode = status.st_ino;
+        list_push_back(&domains, &domain->all);
+    }
+    if (!error)
+        domain->references++;
+    lock_release(&xrc_lock);
+    free(fresh);
+    *ret_domain = domain;
+    return error;
+}
+
+static void drop_domain(struct xrc_domain *domain)
+{
+    bool last;
+
+    lock_acquire(&xrc_lock);
+    last = --domain->references == 0;
+    if (last)
+        list_remove(&domain->all);
+    lock_release(&xrc_lock);
+    if (last)
+        free(domain);
+}
+
+static bool select_srq(struct qp *qp, uint32_t srqn)
+{
+    const struct responder *responder = &qp->record->responder;
+    struct srq *found = NULL;
+
+    if (likely(qp->srq && qp->srq->srqn == srqn))
+        return true;
+    if (responder->message == MESSAGE_SEND || responder->message == MESSAGE_WRITE)
+        return false;
+    lock_acquire(&xrc_lock);
+    list_for_each (node, &srqs) {
+        struct srq *srq = list_entry(node, struct srq, by_number);
+
+        if (srq->srqn == srqn && srq->xrcd->domain == qp->xrcd->domain) {
+            found = srq;
+            break;
+        }
+    }
+    lock_release(&xrc_lock);
+    if (!found)
+        return false;
+    qp->srq = found;
+    qp->transport.receive_pd = found->pd->number;
+    return true;
+}
+
+int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attributes, struct xrcd **ret_xrcd)
+{
+    const uint32_t needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    struct xrcd *xrcd;
+    int error;
+
+    if (attributes->comp_mask & ~needed)
+        return -EOPNOTSUPP;
+    if (attributes->comp_mask != needed)
+        return -EINVAL;
+    if (context_is_inherited(context))
+        return -EIO;
+    xrcd = calloc(1, sizeof(*xrcd));
+    if (!xrcd)
+        return -ENOMEM;
+    error = take_domain(attributes->fd, attributes->oflags, &xrcd->domain);
+    if (error) {
+        free(xrcd);
+        return error;
+    }
+    xrcd->context = context;
+    xrcd->ibv.context = &context->verbs.context;
+    xrcd->select = select_srq;
+    atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
+    *ret_xrcd = xrcd;
+    return 0;
+}
+
+int xrcd_close(struct xrcd *xrcd)
+{
+    if (context_is_inherited(xrcd->context))
+        return 0;
+    if (atomic_load_explicit(&xrcd->users, memory_order_relaxed))
+        return -EBUSY;
+    drop_domain(xrcd->domain);
+    atomic_fetch_sub_explicit(&xrcd->context->objects, 1, memory_order_release);
+    free(xrcd);
+    return 0;
+}
+
+void xrcd_use(struct xrcd *xrcd)
+{
+    atomic_fetch_add_explicit(&xrcd->users, 1, memory_order_relaxed);
+}
+
+void xrcd_unuse(struct xrcd *xrcd)
+{
+    atomic_fetch_sub_explicit(&xrcd->users, 1, memory_order_relaxed);
+}
+
+/* --- SRQs
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void forget_srq(struct qp *qp, void *argument)
+{
+    lock_acquire(&qp->lock);
+    if (qp->xrcd && qp->srq == argument) {
+        qp->srq = NULL;
+        qp->receive_taken = false; /* and goes without a completion */
+        qp->transport.current_receive = NULL;
+        qp->record->receive.from_srq = false;
+    }
+    lock_release(&qp->lock);
+}
+
+static void leave(struct srq *srq)
+{
+    lock_acquire(&xrc_lock);
+    list_remove(&srq->by_number);
+    lock_release(&xrc_lock);
+    /* Who found it before holds its QP's lock. */
+    qp_for_each(forget_srq, srq);
+    qp_ports->release_number(srq->srqn);
+    cq_unuse(srq->cq);
+    xrcd_unuse(srq->xrcd);
+}
+
+int srq_create_xrc(struct pd *pd, struct xrcd *xrcd, struct cq *cq, void *user_context,
+                   struct ibv_srq_attr *attributes, bool arm_limit, struct srq **ret_srq)
+{
+    struct srq *srq;
+    uint32_t srqn;
+    int error = cq_use(cq);
+
+    if (error)
+        return error;
+    error = qp_ports->allocate_number(&srqn);
+    if (error)
+        goto unuse_cq;
+    error = srq_create(pd, user_context, attributes, arm_limit, &srq);
+    if (error)
+        goto release_number;
+    xrcd_use(xrcd);
+    srq->xrcd = xrcd;
+    srq->cq = cq;
+    srq->srqn = srqn;
+    srq->leave = leave;
+    lock_acquire(&xrc_lock);
+    list_push_back(&srqs, &srq->by_number);
+    lock_release(&xrc_lock);
+    *ret_srq = srq;
+    return 0;
+
+release_number:
+    qp_ports->release_number(srqn);
+unuse_cq:
+    cq_unuse(cq);
+    return error;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* XRC domains, and the SRQs that requests name by number (verbs-contract §6.4, IBA A14). */
+#ifndef OBJECT_XRC_H
+#define OBJECT_XRC_H
+
+#include <infiniband/verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "object/context.h"
+#include "object/qp.h"
+#include "object/srq.h"
+
+struct xrc_domain;
+struct xrcd {
+    struct ibv_xrcd ibv;
+    struct context *context;
+    struct xrc_domain *domain; /* the same for all that were opened with one file */
+    _Atomic uint32_t users;    /* SRQs, XRC_RECV QPs */
+    /* QP lock held: a request for this SRQ. false: there is none in the domain, or a message for another one
+     * is under way. */
+    bool (*select)(struct qp *qp, uint32_t srqn);
+};
+
+static inline struct xrcd *xrcd_of(struct ibv_xrcd *xrcd)
+{
+    return container_of(xrcd, struct xrcd, ibv);
+}
+
+/* -EINVAL: a bit of comp_mask is missing, or O_EXCL and there is one; -EOPNOTSUPP: one is unknown; -EAGAIN:
+ * there is none, and no O_CREAT; -EBADF. */
+int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attributes, struct xrcd **ret_xrcd);
+int xrcd_close(struct xrcd *xrcd); /* -EBUSY */
+void xrcd_use(struct xrcd *xrcd);
+void xrcd_unuse(struct xrcd *xrcd);
+
+/* In the child of a fork. */
+void xrc_after_fork_in_child(void);
+
+#endif
