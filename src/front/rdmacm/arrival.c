@@ -272,7 +272,7 @@ bool connect_handle(struct event *event)
         return !id->connect_failed;
     case RDMA_CM_EVENT_DISCONNECTED:
         id_enter(id, ID_DISCONNECTED);
-        id->disconnect_told = true;
+        atomic_store_explicit(&id->disconnect_told, true, memory_order_relaxed);
         return !id->connect_failed;
     case RDMA_CM_EVENT_ADDR_RESOLVED:
     case RDMA_CM_EVENT_ADDR_ERROR:

@@ -307,7 +307,8 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     if (error)
         return conclude(error);
     /* A connection that has come to its end already needs none. */
-    if (calls->disconnect(id->communication) != 0 || id->disconnect_told)
+    if (calls->disconnect(id->communication) != 0 ||
+        atomic_load_explicit(&id->disconnect_told, memory_order_relaxed))
         return 0;
     return conclude(id_complete(id));
 }

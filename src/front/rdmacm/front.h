@@ -162,9 +162,9 @@ struct id {
     bool passive;
     bool reuse_address, one_family, one_family_set;
     bool tos_set;
-    bool connect_failed; /* CONNECT_ERROR was told: what follows is not told */
-    bool disconnect_told;
-    uint8_t tos, ack_timeout; /* 0: not set */
+    bool connect_failed;          /* CONNECT_ERROR was told: what follows is not told */
+    _Atomic bool disconnect_told; /* one thread may read events while another disconnects */
+    uint8_t tos, ack_timeout;     /* 0: not set */
     uint8_t responder_resources, initiator_depth;
     uint8_t sgid_index;
     uint16_t own_port; /* granted by port_take(); 0: none */
