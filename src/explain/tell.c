@@ -4,6 +4,7 @@
 
 #include "explain/names.h"
 #include "explain/objects.h"
+#include "mapped/mapped.h"
 
 static void tell_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
                     struct words *words)
@@ -112,7 +113,36 @@ static void tell_id(struct out *out, const struct id_record *id, struct words *w
     }
 }
 
-static void tell_key(struct out *out, const struct object *object, struct words *words)
+/* Whether peers can reach the region's memory by themselves, where that was asked for. Else the table is not
+ * looked at: that would make the owner's kernel fill its pages. */
+static void tell_mapped(const struct view *view, struct out *out, const struct object *object,
+                        struct words *words)
+{
+    struct mapped_record record;
+    uint32_t generation;
+    bool whole;
+
+    if (!atomic_load_explicit(&view->header.files_thread, memory_order_relaxed) ||
+        !view_record(view, &view->header.mapped, object->number, &record))
+        return;
+    generation = atomic_load_explicit(&record.generation, memory_order_relaxed);
+    if (!generation)
+        return;
+    if (generation & 1)
+        record.length = 0;
+    whole = record.length == object->key.length;
+    out_number(out, "mapped", record.length);
+    if (record.length)
+        words_add(words, ", %s mapped", whole ? "all" : "part of it");
+    if (whole || record.reason >= MAPPED_REASONS || !record.reason)
+        return;
+    out_string(out, "not_mapped_because", mapped_reason_text((enum mapped_reason)record.reason));
+    words_add(words, record.length ? ", the rest not: %s" : ", not mapped: %s",
+              mapped_reason_text((enum mapped_reason)record.reason));
+}
+
+static void tell_key(const struct view *view, struct out *out, const struct object *object,
+                     struct words *words)
 {
     const struct key_entry *key = &object->key;
 
@@ -126,6 +156,7 @@ static void tell_key(struct out *out, const struct object *object, struct words 
             words_add(words, ", rkey 0x%x", key->rkey);
         if (key->windows)
             words_add(words, ", %u windows bound", key->windows);
+        tell_mapped(view, out, object, words);
     } else if (key->bound) {
         out_number(out, "region", key->region);
         words_add(words, ": bound");
@@ -238,7 +269,7 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         break;
     case OBJECT_MR:
     case OBJECT_MW:
-        tell_key(out, object, &words);
+        tell_key(view, out, object, &words);
         break;
     case OBJECT_CONTEXT:
     case OBJECT_CHANNEL:

@@ -55,6 +55,8 @@ int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pi
         return -EPROTONOSUPPORT;
     if (header->total_size > size ||
         !table_fits(&view, &header->keys, sizeof(struct key_entry), LIMIT_KEY_SLOTS) ||
+        !table_fits(&view, &header->mapped, sizeof(struct mapped_record), LIMIT_KEY_SLOTS) ||
+        !table_fits(&view, &header->directs, sizeof(struct direct_record), LIMIT_QP) ||
         !table_fits(&view, &header->qps, sizeof(struct qp_record), LIMIT_QP) ||
         !table_fits(&view, &header->cqs, sizeof(struct cq_record), LIMIT_CQ) ||
         !table_fits(&view, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ) ||

@@ -151,6 +151,8 @@ struct fixture *fixture_make(void)
     fixture.ids = place(&header->ids, sizeof(struct id_record), 4);
     fixture.key_lives = place(&header->key_lives, sizeof(struct life_record), 8);
     fixture.stacks = place(&header->stacks, sizeof(struct stack_record), 4);
+    fixture.mapped = place(&header->mapped, sizeof(struct mapped_record), 8);
+    place(&header->directs, sizeof(struct direct_record), 8);
     fixture.modules = place(&header->modules, sizeof(struct module_record), 4);
     header->magic = SEGMENT_MAGIC;
     header->version = SEGMENT_VERSION;

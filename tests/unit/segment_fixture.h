@@ -34,7 +34,8 @@ struct fixture {
     struct id_record *ids;     /* 0: connected */
     struct key_entry *keys;    /* 0: an MR */
     struct life_record *key_lives;
-    struct stack_record *stacks; /* 1: in this program */
+    struct stack_record *stacks;  /* 1: in this program */
+    struct mapped_record *mapped; /* as the keys */
     struct module_record *modules;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/sys.h"
 #include "json.h"
+#include "mapped/mapped.h"
 #include "segment_fixture.h"
 
 static struct fixture *f;
@@ -244,6 +245,33 @@ static void receives(void **state)
 }
 
 /* Programs that do not care give all of them one wr_id. */
+static const char *region(void)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    explain_object(&view, &out, OBJECT_MR, 0);
+    return out.text;
+}
+
+static void a_region_says_how_much_of_it_is_mapped(void **state)
+{
+    f->mapped[0] = (struct mapped_record){.generation = 2, .length = 4096};
+    assert_null(strstr(region(), "mapped"));
+    f->header->files_thread = 1;
+    assert_contains(region(), ", all mapped");
+    f->mapped[0].length = 1024;
+    f->mapped[0].reason = MAPPED_PARTIAL_PAGE;
+    assert_contains(region(), ", part of it mapped, the rest not: ");
+    f->mapped[0].generation = 3;
+    assert_contains(region(), ", not mapped: ");
+    f->mapped[0].reason = 4711;
+    assert_non_null(region());
+    f->mapped[0].generation = 0;
+    assert_null(strstr(region(), "mapped"));
+}
+
 static void many_places_are_counted_and_some_told(void **state)
 {
     struct qp_record *qp = &f->qps[0];
@@ -515,6 +543,7 @@ int main(void)
         TEST(where_the_peer_is),
         TEST(ended_sends),
         TEST(receives),
+        TEST(a_region_says_how_much_of_it_is_mapped),
         TEST(many_places_are_counted_and_some_told),
         TEST(holders_of_each_kind),
         TEST(accounts_of_each_kind),
