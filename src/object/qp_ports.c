@@ -73,13 +73,11 @@ static int take_receive(struct transport_qp *transport, const struct recv_wqe **
     struct receive_queue *queue = &qp->record->receive;
 
     if (qp->srq) {
-        int error = srq_take(qp->srq, qp->srq_receive);
+        int error = srq_take(qp->srq, qp->srq_receive, queue);
 
         if (error)
             return error;
         *ret_wqe = qp->srq_receive;
-        queue->srq_wr_id = qp->srq_receive->wr_id;
-        queue->from_srq = true;
     } else {
         uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
 

@@ -272,7 +272,7 @@ int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_w
     return error;
 }
 
-int srq_take(struct srq *srq, struct recv_wqe *copy)
+int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker)
 {
     const struct recv_wqe *wqe;
     uint32_t taken;
@@ -285,6 +285,8 @@ int srq_take(struct srq *srq, struct recv_wqe *copy)
     taken = atomic_load_explicit(&srq->record->taken, memory_order_relaxed);
     wqe = wqe_at(srq, taken);
     memcpy(copy, wqe, RECV_WQE_SIZE(wqe->num_sge));
+    taker->srq_wr_id = wqe->wr_id;
+    taker->from_srq = true;
     atomic_store_explicit(&srq->record->taken, taken + 1, memory_order_release);
     if (unlikely(srq->record->limit))
         check_limit(srq);

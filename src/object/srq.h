@@ -50,8 +50,9 @@ int srq_destroy(struct srq *srq); /* -EBUSY; blocks on unacknowledged events */
 /* Posts a list: 0 or -errno with *bad_wr set. */
 int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 /* Takes the oldest WQE into `copy` (room for RECV_WQE_SIZE(LIMIT_SRQ_SGE)): 0 or -ENOENT. Raises
- * SRQ_LIMIT_REACHED. Called with a QP's lock held. */
-int srq_take(struct srq *srq, struct recv_wqe *copy);
+ * SRQ_LIMIT_REACHED; before, it is written down who took it, for those who look for it from outside. Called
+ * with a QP's lock held. */
+int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker);
 int srq_use(struct srq *srq);
 void srq_unuse(struct srq *srq);
 

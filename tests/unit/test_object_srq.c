@@ -44,7 +44,7 @@ static struct recv_wqe *take(struct srq *srq)
 {
     static _Alignas(8) char copy[RECV_WQE_SIZE(LIMIT_SRQ_SGE)];
 
-    assert_int_equal(srq_take(srq, (struct recv_wqe *)copy), 0);
+    assert_int_equal(srq_take(srq, (struct recv_wqe *)copy, &(struct receive_queue){.depth = 0}), 0);
     return (struct recv_wqe *)copy;
 }
 
@@ -100,7 +100,7 @@ static void receives_are_taken_in_order(void **state)
     struct recv_wqe copy;
 
     assert_int_equal(srq_query(srq, &attributes), 0);
-    assert_int_equal(srq_take(srq, &copy), -ENOENT);
+    assert_int_equal(srq_take(srq, &copy, &(struct receive_queue){.depth = 0}), -ENOENT);
     for (unsigned round = 0; round < 5; round++) {
         post(srq, 100 * round, attributes.max_wr);
         for (unsigned i = 0; i < attributes.max_wr; i++) {
