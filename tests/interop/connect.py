@@ -32,8 +32,8 @@ def cmtime(address):
 
 def rstream(address):
     port = pairs.free_port()
-    common = ['rstream', '-p', str(port), '-S', '4096', '-I', '50', '-T', 'v', '-T', 'r']
-    return cm.Case(f'rstream {address}', common, common + ['-s', address], ('tcp', port), says=(r'^\S+ +\S+ +50 ',))
+    common = ['rstream', '-p', str(port), '-S', '4096', '-C', '10', '-I', '20', '-T', 'v', '-T', 'r']
+    return cm.Case(f'rstream {address}', common, common + ['-s', address], ('tcp', port), says=(r'^custom +4k +10 +20 ',))
 
 
 def disturbed(we_serve):
