@@ -92,7 +92,8 @@ def run(argv, limit):
     try:
         with open(console, 'wb') as out:
             guest = subprocess.Popen(['bash', path, '-t', str(limit), '-w', share, '--', words], cwd='/',
-                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                     start_new_session=True)  # whoever ends our group leaves it to us
             shown = 0
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
             try:
