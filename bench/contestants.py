@@ -222,8 +222,12 @@ class CacheLine:
         return None
 
 
-def udp(bench, sizes):
-    return Table(bench, 'UDP', 'bench_udp', sizes, 'latency_us', None, 'gbps')
+class Udp(Table):
+    def __init__(self, bench, sizes):
+        super().__init__(bench, 'UDP', 'bench_udp', sizes, 'latency_us', None, 'gbps')
+
+    def latency(self, size):
+        return super().latency(size) if size <= 4096 else None  # of one packet
 
 
 def memcpy(bench, sizes):
@@ -275,7 +279,7 @@ def field_of(sizes, bench, locals_):
            Ucx(bench, 'UCX tag posix+cma', 'tag_lat', 'tag_bw', 'posix,cma,self')]
     out += [Perftest(bench, op, local) for local in locals_ for op in ('send', 'write', 'read')]
     out += [Wire(bench, op) for op in ('send', 'write', 'read')]
-    out.append(udp(bench, sizes))
+    out.append(Udp(bench, sizes))
     out.append(Table(bench, 'TCP', 'bench_tcp', sizes, 'latency_us', 'msgs', None))
     return out
 
