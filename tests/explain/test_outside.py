@@ -330,6 +330,23 @@ def test_no_such_process():
     matches(r"there is no such process", softhca("ps", 2**22 + 1, status=1))
 
 
+def test_a_process_that_is_killed_while_it_is_looked_at():
+    for number in range(12):
+        with Situation("no-receive") as situation:
+            if number % 3:  # else it is killed on its way there
+                situation.until_it_hangs()
+            looks = [subprocess.Popen([SOFTHCA, *what], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
+                     for what in (["why", "--json", str(situation.pid)], ["why", "--json", str(situation.pid), "0x100"],
+                                  ["ps", "--json", str(situation.pid)], ["ps", "--json"])]
+            situation.process.kill()
+            for look in looks:
+                told, complaint = look.communicate(timeout=PATIENCE)
+                assert look.returncode in (0, 1), (look.args, look.returncode, complaint)
+                for line in told.splitlines():
+                    json.loads(line)
+
+
 # --- where /proc does not help
 
 
