@@ -455,6 +455,8 @@ static void be_alone(struct rsocket *rsocket)
 {
     while (rsocket->users > 1) {
         rsocket_changed(rsocket);
+        if (!rsocket_is_stream(rsocket))
+            datagram_wake(rsocket);
         rsocket_sleep(rsocket, rsocket->changes, sys_now() + 10 * NS_PER_MS);
     }
 }

@@ -315,5 +315,7 @@ void datagram_arm(struct rsocket *rsocket);
 /* Forgets what has been told. True: there was something. */
 bool datagram_drain(struct rsocket *rsocket);
 int datagram_event_fd(const struct rsocket *rsocket);
+/* Whoever sleeps on that descriptor wakes up. */
+void datagram_wake(const struct rsocket *rsocket);
 
 #endif

@@ -320,6 +320,13 @@ int datagram_event_fd(const struct rsocket *rsocket)
     return rsocket->datagram->epoll_fd;
 }
 
+void datagram_wake(const struct rsocket *rsocket)
+{
+    const uint64_t one = 1;
+
+    sys_write(rsocket->datagram->poke_fd, &one, sizeof(one));
+}
+
 short datagram_events(struct rsocket *rsocket, short events)
 {
     const struct datagram *datagram = rsocket->datagram;
@@ -444,7 +451,7 @@ ssize_t datagram_send(struct rsocket *rsocket, const struct iovec *parts, size_t
             return send_by_udp(rsocket->datagram, destination, parts, count, true);
         if (rsocket->datagram->free_count)
             break;
-        error = rsocket_wait(rsocket, &patience);
+        error = rsocket->closing ? -EBADF : rsocket_wait(rsocket, &patience);
         if (error)
             return error;
     }
@@ -499,13 +506,6 @@ ssize_t datagram_receive(struct rsocket *rsocket, const struct iovec *parts, siz
 /* --- what comes by UDP
  * ------------------------------------------------------------------------------------- */
 
-static void poke(const struct datagram *datagram)
-{
-    const uint64_t one = 1;
-
-    sys_write(datagram->poke_fd, &one, sizeof(one));
-}
-
 static void keep(struct rsocket *rsocket, const uint8_t *data, size_t length,
                  const struct sockaddr_storage *from)
 {
@@ -521,7 +521,7 @@ static void keep(struct rsocket *rsocket, const uint8_t *data, size_t length,
     *arrival = (struct arrival){.data = (uint8_t *)(arrival + 1), .length = (uint32_t)length, .from = *from};
     list_push_back(&datagram->arrivals, &arrival->node);
     datagram->udp_arrivals++;
-    poke(datagram);
+    datagram_wake(rsocket);
     rsocket_changed(rsocket);
 }
 

@@ -159,10 +159,22 @@ int endpoint_open(struct rsocket *rsocket)
     return 0;
 }
 
+/* What nobody is going to hear of is taken all the same: a QP that goes with completions unpolled is a loss
+ * that is explained to the program, which has no QP. */
+static void discard_completions(struct ibv_cq *cq)
+{
+    struct ibv_wc completions[BATCH];
+
+    while (ibv_poll_cq(cq, BATCH, completions) > 0)
+        ;
+}
+
 void endpoint_close(struct rsocket *rsocket)
 {
     struct rsocket_endpoint *endpoint = &rsocket->endpoint;
 
+    if (endpoint->cq)
+        discard_completions(endpoint->cq);
     if (rsocket->id)
         rdma_destroy_qp(rsocket->id);
     if (endpoint->cq) {
