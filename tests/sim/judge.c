@@ -16,7 +16,7 @@ static uint32_t psns_of(const struct sim_qp *qp, const struct packet *packet)
 {
     uint32_t mtu = qp->transport.link.mtu;
 
-    if (packet->opcode != OP_READ_REQUEST || packet->dma_length <= mtu)
+    if (BTH_OPERATION(packet->opcode) != OP_READ_REQUEST || packet->dma_length <= mtu)
         return 1;
     return (uint32_t)(((uint64_t)packet->dma_length + mtu - 1) / mtu);
 }
@@ -117,7 +117,7 @@ static void repeated_request(struct sim_qp *qp, const struct packet *packet, uin
     assert_int_equal(asked->opcode, packet->opcode);
     assert_int_equal(asked->rkey, packet->rkey);
     assert_true(asked->address + offset == packet->address);
-    if (packet->opcode == OP_READ_REQUEST)
+    if (BTH_OPERATION(packet->opcode) == OP_READ_REQUEST)
         assert_true((uint64_t)offset + packet->dma_length <= asked->length);
 }
 
@@ -133,12 +133,12 @@ static void judge_request(struct sim_qp *qp, const struct packet *packet, uint32
     distance = psn_diff(packet->psn, judge->next);
     assert_true(distance <= 0); /* nothing is left out */
     check_size(qp, packet, properties);
-    if (qp->record.type == IBV_QPT_RC && (properties & (OPCODE_LAST | OPCODE_ONLY)))
+    if (is_reliable(&qp->record) && (properties & (OPCODE_LAST | OPCODE_ONLY)))
         assert_true(packet->flags & PACKET_ACK_REQUEST);
     if (!distance) {
         new_request(qp, packet, hash, properties);
     } else {
-        assert_int_equal(qp->record.type, IBV_QPT_RC);
+        assert_true(is_reliable(&qp->record));
         repeated_request(qp, packet, hash);
     }
 }
@@ -183,7 +183,7 @@ static void judge_read_answer(struct sim_qp *qp, const struct packet *packet, ui
     struct judged_question *question = find(qp->judge.received, qp->judge.received_count, packet->psn);
 
     assert_non_null(question);
-    assert_int_equal(question->opcode, OP_READ_REQUEST);
+    assert_int_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
     check_size(qp, packet, properties);
     if (properties & (OPCODE_MIDDLE | OPCODE_LAST)) {
         assert_true(question->goes_on);
@@ -200,7 +200,7 @@ static void judge_answer(struct sim_qp *qp, const struct packet *packet)
     uint32_t properties = opcode_table[packet->opcode].properties;
     struct judge *judge = &qp->judge;
 
-    assert_int_equal(qp->record.type, IBV_QPT_RC);
+    assert_true(is_reliable(&qp->record));
     if (properties & OPCODE_HAS_AETH) {
         assert_true(psn_diff(psn_make(packet->msn), psn_make(judge->msn)) >= 0);
         judge->msn = packet->msn;
@@ -211,11 +211,16 @@ static void judge_answer(struct sim_qp *qp, const struct packet *packet)
         struct judged_question *question = find(judge->received, judge->received_count, packet->psn);
 
         assert_non_null(question);
-        assert_int_not_equal(question->opcode, OP_READ_REQUEST);
+        assert_int_not_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
         question->answered = psn_add(packet->psn, 1);
     } else {
         judge_acknowledgement(qp, packet);
     }
+}
+
+static unsigned service_of(uint32_t type)
+{
+    return type == IBV_QPT_RC ? SERVICE_RC : type == IBV_QPT_UC ? SERVICE_UC : SERVICE_XRC;
 }
 
 /* --- both ----------------------------------------------------------------------------------------- */
@@ -227,7 +232,9 @@ void judge_sent(struct sim_qp *qp, const struct packet *packet, const struct iov
     if (qp->record.type == IBV_QPT_UD)
         assert_int_equal(packet->opcode & 0xe0, SERVICE_UD);
     else
-        assert_int_equal(packet->opcode & 0xe0, qp->record.type == IBV_QPT_RC ? SERVICE_RC : SERVICE_UC);
+        assert_int_equal(packet->opcode & 0xe0, service_of(qp->record.type));
+    if (opcode_table[packet->opcode].properties & OPCODE_HAS_XRCETH)
+        assert_int_equal(packet->srqn, SIM_SRQN);
     if (opcode_table[packet->opcode].properties & OPCODE_REQUEST)
         judge_request(qp, packet, hash_of(gather, count));
     else
@@ -239,7 +246,7 @@ void judge_received(struct sim_qp *qp, const struct packet *packet)
 {
     struct judge *judge = &qp->judge;
 
-    if (qp->record.type != IBV_QPT_RC || !is_question(packet) ||
+    if (!is_reliable(&qp->record) || !is_question(packet) ||
         !(opcode_table[packet->opcode].properties & OPCODE_REQUEST))
         return;
     if (!psn_equal(packet->psn, qp->record.responder.expected_psn))

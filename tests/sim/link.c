@@ -171,7 +171,7 @@ static bool may_hit(struct sim *sim, struct sim_qp *from, const struct packet *p
     struct sim_qp *sender =
         opcode_table[packet->opcode].properties & OPCODE_REQUEST ? from : sim_find_qp(sim, packet->dest_qpn);
 
-    if (!sim->link.patience || !sender || sender->record.type != IBV_QPT_RC)
+    if (!sim->link.patience || !sender || !is_reliable(&sender->record))
         return true;
     if (!psn_equal(sender->hits_at, sender->record.sender.unacked_psn)) {
         sender->hits_at = sender->record.sender.unacked_psn;
@@ -268,7 +268,7 @@ static void say_dropped(struct sim_qp *by, struct sim_node *to, const struct pac
     };
 
     if (!sim->link.properties.reliable || !(opcode_table[packet->opcode].properties & OPCODE_REQUEST) ||
-        (by->record.type != IBV_QPT_RC && !(packet->flags & PACKET_BY_REFERENCE)))
+        (!is_reliable(&by->record) && !(packet->flags & PACKET_BY_REFERENCE)))
         return;
     sim->silenced++;
     put_on_link(sim, event_of(by, to, &word, NULL, 0), sim->link.delay);

@@ -82,7 +82,7 @@ static int port_pull(struct transport_qp *transport, const struct packet *packet
     }
     sim->pulled += copy_vectors(near, near_length, to_count, far, far_length, packet->reference_count);
     if (packet->reference_epoch == sim->arrives_from->reference_epoch &&
-        !(qp->record.type == IBV_QPT_RC && sim_chance(sim, sim->link.void_percent)))
+        !(is_reliable(&qp->record) && sim_chance(sim, sim->link.void_percent)))
         return 0;
     sim->voided++;
     for (unsigned i = 0; i < to_count; i++)
@@ -147,6 +147,11 @@ static int port_take_receive(struct transport_qp *transport, const struct recv_w
     return 0;
 }
 
+static bool port_select_srq(struct transport_qp *transport, uint32_t srqn)
+{
+    return srqn == SIM_SRQN;
+}
+
 static void port_complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
 {
     struct sim_qp *qp = owner(transport);
@@ -204,7 +209,7 @@ static void port_sender_failed(struct transport_qp *transport)
 
     qp->sender_failures++;
     qp->failed_at = qp->node->sim->now;
-    if (qp->record.type == IBV_QPT_RC) {
+    if (is_reliable(&qp->record)) {
         sim_to_error(qp);
     } else {
         sim_set_state(qp, IBV_QPS_SQE);
@@ -258,6 +263,7 @@ const struct transport_ports sim_ports = {
     .lends = port_lends,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
+    .select_srq = port_select_srq,
     .complete_receive = port_complete_receive,
     .raise_event = port_raise_event,
     .sender_failed = port_sender_failed,

@@ -295,6 +295,8 @@ void sim_queue_send(struct sim_qp *qp, const struct sim_wr *wr)
         wqe->ud.remote_qkey = wr->remote_qkey;
         *send_wqe_address(wqe) = wr->to;
     }
+    if (qp->record.type == IBV_QPT_XRC_SEND)
+        wqe_set_srqn(wqe, SIM_SRQN);
     if (wr->flags & WQE_INLINE) {
         assert_true(wr->inline_length <= SIM_INLINE);
         memcpy(body, wr->inline_data, wr->inline_length);

@@ -24,7 +24,8 @@ enum {
     SIM_INLINE = 256,
     SIM_LOG = 8192,
     SIM_RESOURCES = 16,
-    SIM_PD = 7
+    SIM_PD = 7,
+    SIM_SRQN = 0xabcdef /* the one SRQ of XRC: the receives of the QP */
 };
 
 struct sim_link {

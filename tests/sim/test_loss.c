@@ -35,6 +35,21 @@ static void any_burst_lost(void **state)
         run_masked(4, 0x1full << i);
 }
 
+static void any_packet_of_xrc_lost(void **state)
+{
+    const struct work_shape xrc = {.requests = 20, .longest = 3000, .one_direction = true, .xrc = true};
+
+    for (unsigned i = 0; i < 64; i++) {
+        struct sim_link link = sim_wire;
+        struct sim *sim;
+
+        link.loss_mask = 1ull << i;
+        sim = sim_new(&link, 7 + i % 3);
+        work_run(sim, &xrc);
+        sim_free(sim);
+    }
+}
+
 static void any_two_packets_lost(void **state)
 {
     for (unsigned i = 0; i < 40; i++) {
@@ -46,9 +61,8 @@ static void any_two_packets_lost(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_packet_lost),
-        cmocka_unit_test(any_packet_lost),
-        cmocka_unit_test(any_burst_lost),
+        cmocka_unit_test(no_packet_lost),       cmocka_unit_test(any_packet_lost),
+        cmocka_unit_test(any_burst_lost),       cmocka_unit_test(any_packet_of_xrc_lost),
         cmocka_unit_test(any_two_packets_lost),
     };
 

@@ -69,6 +69,7 @@ static void run_connections(struct sim *sim)
             .one_direction = !sim_below(sim, 4),
             .lazy = sim_below(sim, 2),
         };
+        pairs[i].shape.xrc = pairs[i].shape.one_direction && sim_below(sim, 2);
         pairs[i].node[0] = i % nodes;
         pairs[i].node[1] = count == 1 ? 1 : sim_below(sim, nodes);
     }

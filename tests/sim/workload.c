@@ -361,7 +361,8 @@ static struct work *work_begin(struct sim *sim, const struct work_shape *shape, 
                                unsigned node_b)
 {
     struct work *work = calloc(1, sizeof(*work));
-    struct sim_qp *a = sim_qp(&sim->node[node_a], IBV_QPT_RC), *b = sim_qp(&sim->node[node_b], IBV_QPT_RC);
+    struct sim_qp *a = sim_qp(&sim->node[node_a], shape->xrc ? IBV_QPT_XRC_SEND : IBV_QPT_RC);
+    struct sim_qp *b = sim_qp(&sim->node[node_b], shape->xrc ? IBV_QPT_XRC_RECV : IBV_QPT_RC);
 
     assert_true(shape->requests <= WORK_MAX && shape->longest <= WORK_LENGTH_MAX - 1);
     work->sim = sim;

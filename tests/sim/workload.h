@@ -13,6 +13,7 @@ struct work_shape {
     uint32_t longest;   /* message; at most WORK_LENGTH_MAX */
     bool late_receives; /* receivers are not ready now and then */
     bool one_direction;
+    bool xrc;  /* in one direction only, which is what its halves are */
     bool lazy; /* acknowledgements wait for requests to ride on */
 };
 
