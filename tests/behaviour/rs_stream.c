@@ -442,15 +442,16 @@ static void a_reader_that_sleeps_is_woken_by_the_end(void **state)
 
 static void closing_ends_the_calls_that_sleep_in_it(void **state)
 {
-    struct waiting reader, writer = {.length = 1 << 20, .buffer = calloc(1, 1 << 20)};
+    struct waiting readers[2], writer = {.length = 1 << 20, .buffer = calloc(1, 1 << 20)};
     struct caller callers[3];
     struct rs_pair pair;
 
     rs_pair_open(&pair);
-    reader = (struct waiting){.fd = pair.near.fd};
+    for (int i = 0; i < 2; i++) {
+        readers[i] = (struct waiting){.fd = pair.near.fd};
+        caller_start(&callers[i], receive_one, &readers[i]);
+    }
     writer.fd = pair.near.fd;
-    caller_start(&callers[0], receive_one, &reader);
-    caller_start(&callers[1], receive_one, &reader);
     caller_start(&callers[2], send_much, &writer);
     for (int i = 0; i < 3; i++)
         assert_true(caller_is_blocked(&callers[i]));
