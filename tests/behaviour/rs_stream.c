@@ -498,6 +498,17 @@ static void a_signal_interrupts_if_the_program_wants_so(void **state)
 
 /* --- peers that die --- */
 
+/* Over the network nobody tells of a process that is gone; who wants to know asks. */
+static void ask_whether_it_lives(const struct rs_end *end)
+{
+    const int yes = 1, seconds = 1;
+
+    if (!over_wire())
+        return;
+    RS_IS(rsetsockopt(end->fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds), 0);
+    RS_IS(rsetsockopt(end->fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes), 0);
+}
+
 static void a_peer_that_dies_ends_the_stream(void **state)
 {
     struct waiting waiting;
@@ -508,6 +519,7 @@ static void a_peer_that_dies_ends_the_stream(void **state)
 
     rs_pair_open(&pair);
     rs_talk(&pair);
+    ask_whether_it_lives(&pair.near);
     waiting = (struct waiting){.fd = pair.near.fd};
     caller_start(&caller, receive_one, &waiting);
     assert_true(caller_is_blocked(&caller));
@@ -526,6 +538,7 @@ static void a_peer_that_dies_ends_a_writer(void **state)
     struct rs_pair pair;
 
     rs_pair_open(&pair);
+    ask_whether_it_lives(&pair.near);
     waiting.fd = pair.near.fd;
     caller_start(&caller, send_much, &waiting);
     assert_true(caller_is_blocked(&caller));
