@@ -3,8 +3,9 @@
 
 /* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */
 #define DIRECT_LIMIT (1u << 20)
-/* What was not to be had is asked for again once in so many requests. */
-#define ASK_EVERY 64u
+/* What was not to be had is asked for again after so many requests, and then more and more seldom. */
+#define ASK_FIRST 64u
+#define ASK_LAST  65536u
 
 uint32_t direct_limit(const struct qp *qp, const struct link *link)
 {
@@ -140,8 +141,10 @@ static bool should_ask(struct direct_route *direct, uint32_t slot)
     const struct direct_view *view;
     uint32_t generation;
 
-    if (direct->misses++ % ASK_EVERY == 0)
+    if (direct->misses++ == direct->next_ask) {
+        direct->next_ask += max_of(min_of(direct->misses, ASK_LAST), ASK_FIRST);
         return true;
+    }
     if (!direct->peer)
         return false;
     generation = atomic_load_explicit(&direct->peer->mapped[slot].generation, memory_order_acquire);
@@ -152,6 +155,18 @@ static bool should_ask(struct direct_route *direct, uint32_t slot)
     direct->asked_slot = slot;
     direct->asked_generation = generation;
     return true;
+}
+
+bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_route *direct = &qp->route.direct;
+
+    if (direct->peer && is_open(direct) && (key_is_current(direct, rkey) || find_key(direct, rkey)))
+        return true;
+    if (should_ask(direct, key_slot(rkey)))
+        direct_ask(qp, rkey);
+    return false;
 }
 
 void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,

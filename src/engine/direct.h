@@ -74,6 +74,7 @@ struct direct_peer {
 void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                    enum remote_operation operation);
 bool direct_reach_ends(struct transport_qp *transport);
+bool direct_reaches(struct transport_qp *transport, uint32_t rkey);
 /* link_properties.direct_up_to of a connected QP whose requests go to that link. */
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
 

@@ -45,7 +45,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
 {
     qp->route.lane = lane;
     qp->route.direct.peer = NULL;
-    qp->route.direct.misses = 0;
+    qp->route.direct.misses = qp->route.direct.next_ask = 0;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
      * ring. */
@@ -518,6 +518,7 @@ const struct qp_ports engine_qp_ports = {
             .revoke = engine_revoke,
             .reach = direct_reach,
             .reach_ends = direct_reach_ends,
+            .reaches = direct_reaches,
             .now = engine_now,
             .set_timer = engine_set_timer,
             .random = engine_random,

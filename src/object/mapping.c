@@ -235,8 +235,10 @@ static uint32_t open_access(const struct qp *qp)
     const struct qp_attributes *attributes = &qp->record->attributes;
     enum ibv_qp_state state = qp_state(qp);
 
-    /* Not in RTR: the first packet there raises an event. */
-    if (qp->record->type != IBV_QPT_RC || (state != IBV_QPS_RTS && state != IBV_QPS_SQD) ||
+    /* In RTR, the first packet raises an event. */
+    if (qp->record->type != IBV_QPT_RC ||
+        (state != IBV_QPS_RTS && state != IBV_QPS_SQD &&
+         (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
         !attributes->path.destination_ifindex || qp->route.by_wire)
         return 0;
     return attributes->access_flags &

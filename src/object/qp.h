@@ -33,7 +33,7 @@ struct direct_route {
     uint32_t slot, record_generation, pd, access;
     /* What the key that was used last names, as far as it is mapped: */
     uint32_t rkey, key_slot, key_generation, place_generation, key_access;
-    uint32_t misses, asked_slot, asked_generation;
+    uint32_t misses, next_ask, asked_slot, asked_generation;
     uint64_t start, length; /* in the peer's addresses */
     char *base;             /* in ours */
     _Atomic uint64_t *mark; /* taken; and what was written there */

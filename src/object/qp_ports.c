@@ -138,7 +138,11 @@ void qp_raise(struct qp *qp, enum ibv_event_type type)
 
 static void raise_event(struct transport_qp *transport, enum ibv_event_type type)
 {
-    qp_raise(container_of(transport, struct qp, transport), type);
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    qp_raise(qp, type);
+    if (type == IBV_EVENT_COMM_EST && mapping_is_enabled)
+        mapping_update_qp(qp);
 }
 
 /* ERR, entered by modify or by a fatal error (verbs-contract §2.6). */

@@ -55,9 +55,14 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     uint64_t original = 0;
     void *there;
 
-    if (sender->completed != sender->begun || !wqe->length || wqe->length > qp->link.direct_up_to ||
-        !is_one_sided(qp, wqe, kind))
+    if (!wqe->length || wqe->length > qp->link.direct_up_to || !is_one_sided(qp, wqe, kind))
         return DIRECT_NOT;
+    /* A program that always has some under way would never come to it. But who sends messages between them is
+     * better off without a pause at each. */
+    if (sender->completed != sender->begun)
+        return (int32_t)(qp->two_sided_end - sender->completed) <= 0 && qp->ports->reaches(qp, wqe->rkey)
+                   ? DIRECT_BEHIND
+                   : DIRECT_NOT;
     if (wqe->flags & WQE_INLINE)
         gather.vector[0] = (struct iovec){.iov_base = sge, .iov_len = wqe->length};
     else if (gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, kind != REQUEST_WRITE,

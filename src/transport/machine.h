@@ -153,8 +153,9 @@ static inline bool awaits_answer(const struct send_wqe *wqe)
 /* --- direct.c ------------------------------------------------------------------------------------- */
 
 /* The WQE that is next and was never begun: executed here, and begun, if that is possible. Its verdict is
- * VERDICT_OK then, unless nobody knows what became of it. */
-enum direct { DIRECT_NOT, DIRECT_DONE, DIRECT_LATER };
+ * VERDICT_OK then, unless nobody knows what became of it. DIRECT_LATER: the owner sees to it. DIRECT_BEHIND:
+ * it will be when those before it are done. */
+enum direct { DIRECT_NOT, DIRECT_DONE, DIRECT_LATER, DIRECT_BEHIND };
 enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind);
 
 /* --- window.c, on links that may lose packets ------------------------------------------------------- */

@@ -216,6 +216,9 @@ struct transport_ports {
     void *(*reach)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                    enum remote_operation operation);
     bool (*reach_ends)(struct transport_qp *qp);
+    /* Is reach() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
+     * seen to that it will be later, where that is possible. */
+    bool (*reaches)(struct transport_qp *qp, uint32_t rkey);
     /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
      * to be repeated: whoever fetches after this has returned comes to know it. */
     void (*revoke)(struct transport_qp *qp);
@@ -289,6 +292,7 @@ struct transport_qp {
                                                it was given up; RC: to be repeated) of the next one */
     uint32_t receive_pd;                    /* of receive buffers: the SRQ's, or the QP's own */
     bool lends;                             /* ports->lends() was told */
+    uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
     bool reach_later; /* ports->reach() is being seen to: the owner takes this back and calls sender_run() */
 };
 

@@ -182,6 +182,8 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     wqe->first_psn = sender->next_psn;
     wqe->packets = packets;
     sender->next_psn = psn_add(sender->next_psn, packets);
+    if (kind == REQUEST_SEND || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+        qp->two_sided_end = sender->begun;
     if (awaits_answer(wqe)) {
         sender->reads_in_flight++;
         sender->references_asked += wqe->by_reference;
@@ -422,6 +424,10 @@ static void run(struct transport_qp *qp, uint32_t limit)
 
             if (unlikely(direct == DIRECT_LATER)) {
                 sender->waiting = SENDER_WAITS_FOR_LINK;
+                return;
+            }
+            if (unlikely(direct == DIRECT_BEHIND)) {
+                sender->waiting = SENDER_WAITS_FOR_FENCE;
                 return;
             }
             if (direct == DIRECT_DONE)
