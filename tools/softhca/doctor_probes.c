@@ -417,6 +417,30 @@ static void probe_udp_port(struct finding *ret)
         close(fd4);
 }
 
+/* What a burst from the network may take (udp/socket.c asks for so much). */
+static void probe_receive_buffer(struct finding *ret)
+{
+    const int wanted = 4 << 20;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), got = 0;
+    socklen_t length = sizeof(got);
+
+    if (fd >= 0) {
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &wanted, sizeof(wanted));
+        (void)getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &got, &length);
+        close(fd);
+    }
+    got /= 2; /* the kernel doubles what it is asked for, to count its own share in */
+    if (got >= wanted) {
+        finding_set(ret, FINDING_OK, "%d KiB for what arrives faster than a process takes it", got / 1024);
+        return;
+    }
+    finding_set(ret, FINDING_NOTE,
+                "%d KiB for what arrives faster than a process takes it; peers on other hosts that do not "
+                "slow down (Soft-RoCE) overrun it, and packets are lost",
+                got / 1024);
+    finding_remedy(ret, "sysctl -w net.core.rmem_max=%d", wanted);
+}
+
 static void probe_real_devices(struct finding *ret)
 {
     char names[160];
@@ -495,6 +519,7 @@ const struct probe probes[] = {
     {"locked memory", probe_memlock},
     {"processors", probe_processors},
     {"UDP port 4791", probe_udp_port},
+    {"receive buffer", probe_receive_buffer},
     {"/dev/infiniband", probe_dev_infiniband},
     {"real RDMA devices", probe_real_devices},
     {"debugger", probe_tracer},
