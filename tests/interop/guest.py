@@ -12,6 +12,7 @@ KERNEL = ('192.168.77.1', 'fd77::1')
 OURS = ('192.168.77.2', 'fd77::2')
 THERE = ('ip', 'netns', 'exec', 'peer')  # in front of what runs beside our adapter
 GIDS = '/sys/class/infiniband/rxe0/ports/1/gids'
+RECEIVE_BUFFER = 4 << 20
 CABLE = (((), 'veth-rxe'), (THERE, 'veth-peer'))
 
 
@@ -33,6 +34,9 @@ class Hosts:
     def __init__(self, lib):
         for (prefix, name), address in zip(CABLE, (KERNEL[1], OURS[1])):
             command(*prefix, 'ip', 'address', 'add', address + '/64', 'dev', name, 'nodad')
+        # rxe does not slow down for a receiver that cannot keep up: softhca doctor's advice (docs/wire.md).
+        with open('/proc/sys/net/core/rmem_max', 'w', encoding='ascii') as f:
+            f.write(str(RECEIVE_BUFFER))
         self.kernel = pairs.Host(system=True)
         self.ours = pairs.Host(lib)
         self.kernel_gids = [self._kernel_index(a) for a in KERNEL]
