@@ -36,7 +36,7 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 /* work.c: where is the work request, and what does it wait for? qpn: only those of that QP, 0: of all. The
  * number of places that knew it; if 0, that is told. */
 unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, uint32_t qpn);
-/* work.c: what does the send queue of a QP wait for? False: it is empty. */
+/* wait.c: what does the send queue of a QP wait for? False: it is empty. */
 bool words_add_sender(const struct view *view, struct words *words, const struct object *qp);
 
 /* process.c: everything about one object; what is stuck in the process; all objects. */
@@ -61,6 +61,12 @@ struct wr_ids {
 };
 void wr_ids_add(struct wr_ids *ids, uint64_t wr_id);
 void wr_ids_finish(struct wr_ids *ids);
+
+/* wait.c: why the WQE that is next does not go on; who has to acknowledge what was sent, and when he was last
+ * heard of. */
+void words_add_wait(const struct view *view, struct words *words, const struct qp_record *qp);
+void words_add_awaited(const struct view *view, struct words *words, const struct qp_record *qp);
+void words_add_heard(const struct view *view, struct words *words, const struct sender *sender);
 
 /* queues.c: copies of queue entries; false if the queue does not lie in the segment. */
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,

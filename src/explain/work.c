@@ -9,183 +9,9 @@
 #define ENTRIES_LOOKED_AT (64u << 20)
 #define PLACES_TOLD       16u
 
-/* --- what a sender waits for
- * ---------------------------------------------------------------------------------------- */
-
-static void add_peer(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    words_add(words, "QP 0x%06x", qp->attributes.dest_qpn);
-    if (qp->path.kind == PATH_WIRE) {
-        words_add(words, " at ");
-        words_add_gid(words, qp->attributes.path.destination_gid);
-    }
-    if (qp->path.peer_pid > 0 && qp->path.kind != PATH_SELF)
-        words_add(words, " of process %d", (int)qp->path.peer_pid);
-    if (qp->path.kind != PATH_SELF && process_is_stopped(view, qp->path.peer_pid))
-        words_add(words, ", which is stopped");
-}
-
-/* What the other end says of itself, where we can see it. */
-static void add_peer_state(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    const struct view *there = qp->path.kind == PATH_SELF                 ? view
-                               : view->find_peer && qp->path.peer_pid > 0 ? view->find_peer(qp->path.peer_pid)
-                                                                          : NULL;
-    struct object peer;
-    uint32_t receives;
-
-    if (!there)
-        return;
-    if (!object_read_qpn(there, qp->attributes.dest_qpn, &peer)) {
-        words_add(words, "; there is no QP 0x%06x there", qp->attributes.dest_qpn);
-        return;
-    }
-    receives = peer.qp.receive.posted - peer.qp.receive.taken;
-    words_add(words, "; it is in %s", peer.qp.qpn ? name_qp_state(peer.qp.state) : "destruction");
-    if (peer.qp.srq == NO_OBJECT)
-        words_add(words, " with %u receive%s", receives, receives == 1 ? "" : "s");
-}
-
-static void add_retries(struct words *words, const struct qp_record *qp)
-{
-    const struct qp_attributes *attributes = &qp->attributes;
-
-    if (!attributes->timeout)
-        words_add(words, "; its timeout is 0: it waits for ever");
-    else
-        words_add(words, "; retry %u of %u",
-                  attributes->retry_count - min_of(qp->sender.retries_left, attributes->retry_count),
-                  attributes->retry_count);
-}
-
-static void add_heard(const struct view *view, struct words *words, const struct sender *sender)
-{
-    if (!sender->heard)
-        return;
-    words_add(words, "; last heard of it ");
-    words_add_age(words, view_stamp_age(view, sender->heard));
-}
-
-/* Who has to acknowledge. On the network silence means little until retries tell; on this host one hears of a
- * death. */
-static void add_awaited(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    add_peer(view, words, qp);
-    if (qp->path.kind == PATH_WIRE &&
-        (!qp->attributes.timeout || qp->sender.retries_left < qp->attributes.retry_count))
-        add_retries(words, qp);
-    add_peer_state(view, words, qp);
-}
-
-static void add_rnr(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    const struct qp_attributes *attributes = &qp->attributes;
-
-    add_peer(view, words, qp);
-    words_add(words, " has no receive posted (RNR); ");
-    if (attributes->rnr_retry == 7)
-        words_add(words, "RNR retries without limit, %u so far", qp->sender.rnr_naks);
-    else
-        words_add(words, "RNR retry %u of %u",
-                  attributes->rnr_retry - min_of(qp->sender.rnr_retries_left, attributes->rnr_retry),
-                  attributes->rnr_retry);
-    add_peer_state(view, words, qp);
-}
-
-static void add_silence(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    switch ((enum path_kind)qp->path.kind) {
-    case PATH_GONE:
-        words_add(words, "process %d, to which it was sent, is gone", (int)qp->path.peer_pid);
-        break;
-    case PATH_NOBODY:
-    case PATH_SEARCHED:
-        if (qp->path.peer_pid > 0)
-            words_add(words, "process %d, to which it was sent, is gone", (int)qp->path.peer_pid);
-        else
-            words_add(words, "no process of this host has QP 0x%06x", qp->attributes.dest_qpn);
-        break;
-    case PATH_UNKNOWN:
-    case PATH_RING:
-    case PATH_CMA:
-    case PATH_MAPPED:
-    case PATH_SELF:
-    case PATH_WIRE:
-        words_add(words, "nobody answers: ");
-        add_peer(view, words, qp);
-        words_add(words, " drops requests, or does not exist");
-        add_peer_state(view, words, qp);
-        break;
-    }
-    add_retries(words, qp);
-}
-
-static void add_full_link(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    switch ((enum path_kind)qp->path.kind) {
-    case PATH_SEARCHED:
-        words_add(words, "the process that has QP 0x%06x is being looked for", qp->attributes.dest_qpn);
-        return;
-    case PATH_NOBODY:
-    case PATH_GONE:
-        words_add(words, "no process of this host has QP 0x%06x", qp->attributes.dest_qpn);
-        return;
-    case PATH_UNKNOWN:
-    case PATH_RING:
-    case PATH_CMA:
-    case PATH_MAPPED:
-    case PATH_SELF:
-    case PATH_WIRE:
-        break;
-    }
-    words_add(words, "the way to ");
-    add_peer(view, words, qp);
-    words_add(words, " is full: it takes no packets");
-}
-
-/* Why the WQE that is next does not go on. */
-static void add_wait(const struct view *view, struct words *words, const struct qp_record *qp)
-{
-    const struct sender *sender = &qp->sender;
-    struct send_wqe wqe;
-
-    switch ((enum sender_wait)sender->waiting) {
-    case SENDER_RUNS:
-        words_add(words, "it is about to be sent");
-        return;
-    case SENDER_WAITS_FOR_LINK:
-        add_full_link(view, words, qp);
-        return;
-    case SENDER_WAITS_FOR_FENCE:
-        words_add(words, "it waits behind a fence for %u RDMA READ%s before it", sender->reads_in_flight,
-                  sender->reads_in_flight == 1 ? " or atomic" : "s and atomics");
-        return;
-    case SENDER_WAITS_FOR_READ_DEPTH:
-        words_add(words, "%u RDMA READs and atomics are in flight, and max_rd_atomic is %u",
-                  sender->reads_in_flight, qp->attributes.max_rd_atomic);
-        return;
-    case SENDER_WAITS_FOR_RNR_TIMER:
-        add_rnr(view, words, qp);
-        return;
-    case SENDER_WAITS_FOR_RETRY:
-        add_silence(view, words, qp);
-        return;
-    case SENDER_WAITS_IN_SQD:
-        words_add(words, "the QP is in SQD: nothing is begun there");
-        return;
-    case SENDER_WAITS_FOR_WINDOW:
-        words_add(words, "as many packets as the window takes are not acknowledged yet by ");
-        add_awaited(view, words, qp);
-        return;
-    case SENDER_WAITS_TO_FAIL:
-        words_add(words, "it has failed on this side (%s), and waits for those before it to end",
-                  send_wqe_read(view, qp, sender->next, &wqe)
-                      ? name_status((uint32_t)verdict_wc_status((enum verdict)wqe.verdict))
-                      : "?");
-        return;
-    }
-    words_add(words, "it waits for something unknown");
-}
+/* --- places
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 /* "was sent 3.2 s ago and "; nothing where times were not recorded. */
 static void add_stamp(const struct view *view, struct words *words, const char *what, uint32_t stamp)
@@ -196,34 +22,6 @@ static void add_stamp(const struct view *view, struct words *words, const char *
     words_add_age(words, view_stamp_age(view, stamp));
     words_add(words, " and ");
 }
-
-bool words_add_sender(const struct view *view, struct words *words, const struct object *object)
-{
-    const struct qp_record *qp = &object->qp;
-    uint32_t outstanding = qp->sender.posted - qp->sender.completed;
-    struct send_wqe oldest;
-
-    if (!outstanding)
-        return false;
-    words_add(words, "%u send%s not ended", outstanding, outstanding == 1 ? " has" : "s have");
-    if (send_wqe_read(view, qp, qp->sender.completed, &oldest) && oldest.stamp) {
-        words_add(words, "%s ", outstanding == 1 ? " for" : ", the oldest for");
-        words_add_duration(words, view_stamp_age(view, oldest.stamp));
-    }
-    words_add(words, ": ");
-    if (qp->sender.waiting != SENDER_RUNS || qp->sender.next != qp->sender.posted) {
-        add_wait(view, words, qp);
-    } else {
-        words_add(words, "sent, and not acknowledged by ");
-        add_awaited(view, words, qp);
-    }
-    add_heard(view, words, &qp->sender);
-    return true;
-}
-
-/* --- places
- * ---------------------------------------------------------------------------------------------------------
- */
 
 struct search {
     uint64_t wr_id;
@@ -315,7 +113,7 @@ static void tell_queued(const struct view *view, struct search *search, const st
         words_add_one_wr_id(&words, next.wr_id);
         words_add(&words, ": ");
     }
-    add_wait(view, &words, qp);
+    words_add_wait(view, &words, qp);
     if (place_begin(search, "send_queue", &words))
         tell_send_numbers(view, search->out, object, counter, wqe, "queued");
 }
@@ -338,12 +136,12 @@ static void tell_in_flight(const struct view *view, struct search *search, const
     add_stamp(view, &words, "was sent", wqe->stamp);
     if (waits) {
         words_add(&words, "is not acknowledged: ");
-        add_wait(view, &words, qp);
+        words_add_wait(view, &words, qp);
     } else {
         words_add(&words, "waits for the %s of ", question ? "response" : "acknowledgement");
-        add_awaited(view, &words, qp);
+        words_add_awaited(view, &words, qp);
         if (qp->path.kind == PATH_WIRE)
-            add_heard(view, &words, &qp->sender);
+            words_add_heard(view, &words, &qp->sender);
     }
     if (before && before < LIMIT_QP_WR)
         words_add(&words, ", and %u before it %s not ended either", before, before == 1 ? "has" : "have");
