@@ -263,6 +263,28 @@ def cmtime(bench, env):
     return {name: float(each) for name, each in re.findall(r'^(\w[\w ]*?) *: .* ([\d.]+)$', text, re.M)}
 
 
+def rstream(bench, env, size, iterations, transfers):
+    """Microseconds of a transfer and Gb/s, by rsockets; by TCP if env is None."""
+    port = str(free_port())
+    near, far = (['taskset', '-c', str(c)] for c in bench.cpus)
+    argv = ['rstream', '-p', port, '-S', str(size), '-I', str(iterations), '-C', str(transfers)]
+    argv += ['-T', 's'] if env is None else []
+    env = bench.env({}) if env is None else env
+    server = subprocess.Popen(far + argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while not (holds('tcp', int(port)) or listening(int(port))):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise Trouble('rstream: server does not listen')
+            time.sleep(0.002)
+        words = bench.single(near + argv + ['-s', '127.0.0.1'], env).split()
+    finally:
+        server.kill()
+        server.wait()
+    return float(words[-1]), float(words[-2])
+
+
 def tcp_connect(bench):
     """Microseconds per connection: to open, to close."""
     words = bench.single([bench.tool('bench_tcp_connect'), *map(str, bench.cpus), str(CONNECTIONS)]).split()
