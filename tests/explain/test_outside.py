@@ -430,18 +430,29 @@ class Impostor:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            with connection:
-                if not connection.recv(64):
-                    continue
-                fd = self.make()
+            try:
+                self.answer(connection)
+            except OSError:
+                pass  # somebody else on this host, who expects a process here
+
+    def answer(self, connection):
+        with connection:
+            connection.settimeout(10)
+            if not connection.recv(64):
+                return
+            fd = self.make()
+            try:
                 connection.sendmsg([LOOK.pack(LOOK_MAGIC, 1, 4, LOOK_SHOWN)],
                                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            finally:
                 os.close(fd)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
+        self.listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() does not
+        self.thread.join(PATIENCE)
         self.listener.close()
 
 
