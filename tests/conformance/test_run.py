@@ -55,7 +55,7 @@ class T(unittest.TestCase):
     def test_c_crashes(self): os.abort()
     def test_d_hangs(self): time.sleep(1000)
     def test_e_passes(self): pass
-    def test_f_skips(self): self.skipTest("no XRC here")
+    def test_f_skips(self): self.skipTest("no raw packet here")
     def test_g_skips(self): self.skipTest("no time")
     def test_h_skips(self): self.skipTest("unlisted")
 """,
@@ -68,7 +68,7 @@ class T(unittest.TestCase):
 """,
 }
 LIST = """
-| `tests.test_pd.T.test_f_skips` | both | XRC | no XRC |
+| `tests.test_pd.T.test_f_skips` | both | raw packet | no raw packet |
 | `tests.test_pd.T.test_g_skips` | both | flows | no time |
 | `tests.test_odp.T.test_listed_but_passes` | both | ODP | no ODP |
 | `tests.test_odp.T.test_other_reason` | both | ODP | no ODP |
