@@ -44,7 +44,6 @@ def rstreams(addresses):
               rstream(address, '-S', 'all', '-I', '2', '-C', '5', '-T', 'v')]
     gid = '::ffff:' + address
     cases.append(rstream(gid, '-f', 'gid', '-T', 'v'))
-    cases.append(rstream(address, '-T', 'v', env={'SOFTHCA_PATH': 'wire'}))
     cases += [rstream(address, '-T', o, '-S', '5000', '-I', '3', '-C', '10', program='riostream') for o in 'abnv']
     return cases
 
@@ -119,10 +118,13 @@ def build(addresses, work):
     address = addresses[0]
     cases = rstreams(addresses) + [rcopy(address, work)]
     cases += [udpong(a) for a in addresses] + [udpong(address, '-T', o) for o in 'abne']
-    cases.append(udpong(address, env={'SOFTHCA_PATH': 'wire'}))
     if os.path.exists(PRELOAD):
         cases += [iperf3(address), iperf3(address, '-R'), iperf3(address, '-P', '3'), curl(address, work), forking(address)]
     return cases
+
+
+def build_on_wire(address):
+    return [rstream(address, '-T', 'v', env={'SOFTHCA_PATH': 'wire'}), udpong(address, env={'SOFTHCA_PATH': 'wire'})]
 
 
 def main():
@@ -138,7 +140,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix='softhca-rsockets-') as work:
         os.chmod(work, 0o777)
         try:
-            cases = [c for _ in range(options.times) for c in build(cm.addresses_to_test(), work)
+            addresses = cm.addresses_to_test()
+            cases = [c for _ in range(options.times) for c in build(addresses, work) + build_on_wire(addresses[0])
                      if re.search(options.filter, c.name)]
             print(f'1..{len(cases)}', flush=True)
             for number, case in enumerate(cases, 1):
