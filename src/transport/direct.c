@@ -80,7 +80,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     wqe->verdict = VERDICT_OK;
     if (unlikely(!qp->ports->reach_ends(qp))) {
         if (kind != REQUEST_ATOMIC)
-            return false;                      /* to do it twice is harmless */
+            return DIRECT_NOT;                 /* to do it twice is harmless */
         wqe->verdict = VERDICT_RETRY_EXCEEDED; /* as if its answer had got lost */
     } else if (kind == REQUEST_ATOMIC) {
         gather_place(&gather, &original);
