@@ -129,7 +129,7 @@ static void close_here(struct end *end, void *arg)
     struct half *half = arg;
 
     CHECK(ibv_close_xrcd(half->xrcd) == EBUSY, "close with objects in it");
-    CHECK(ibv_destroy_cq(half->cq) == EBUSY, "destroy of the SRQs' CQ");
+    CHECK(!half->srq[1] || ibv_destroy_cq(half->cq) == EBUSY, "destroy of the SRQs' CQ");
     CHECK(!ibv_destroy_qp(half->send), "destroy");
     for (int i = 0; i < SRQS; i++)
         CHECK(!half->srq[i] || !ibv_destroy_srq(half->srq[i]), "destroy");
@@ -359,6 +359,50 @@ static void an_empty_srq_is_waited_for(void **state)
     close_link(&link);
 }
 
+static void refuse_here(struct end *end, void *arg)
+{
+    struct half *half = arg;
+
+    CHECK(ibv_close_xrcd(half->xrcd) == EBUSY, "ibv_close_xrcd");
+    CHECK(ibv_destroy_cq(half->cq) == EBUSY, "ibv_destroy_cq");
+}
+
+static void refuse_without_srqs_here(struct end *end, void *arg)
+{
+    struct half *half = arg;
+
+    destroy_here(end, half);
+    CHECK(!ibv_destroy_srq(half->srq[1]), "ibv_destroy_srq");
+    half->srq[1] = NULL;
+    CHECK(ibv_close_xrcd(half->xrcd) == EBUSY, "ibv_close_xrcd while it has a QP");
+}
+
+/* verbs-contract §1.2 */
+static void a_domain_is_ebusy_while_an_srq_or_a_qp_uses_it_and_they_go_on(void **state)
+{
+    struct ibv_wc wc;
+    struct link link;
+
+    open_link(&link, false);
+    receive_at(&link.p.b, &link.b, 0, 7, 0, 64); /* there before the refusal, taken after it */
+    for (uint64_t i = 0; i < 4; i++) {
+        AT(&link.p.a, refuse_here, &link.a);
+        AT(&link.p.b, refuse_here, &link.b);
+        end_fill(&link.p.a, 0, 64, i);
+        send_to(&link, a_send(&link.p.a, i, 0, 64), link.b.srqn[i % SRQS]);
+        if (i)
+            receive_at(&link.p.b, &link.b, (int)(i % SRQS), 7 + i, 0, 64);
+        wc = received(&link.p.b, &link.b);
+        check_success(&wc, 7 + i, IBV_WC_RECV);
+        end_expect_success(&link.p.a, SQ, i, IBV_WC_SEND);
+        end_expect_data(&link.p.b, 0, 64, i);
+    }
+    AT(&link.p.b, refuse_without_srqs_here, &link.b);
+    send_to(&link, a_send(&link.p.a, 9, 0, 64), link.b.srqn[0]); /* the QP is there: it answers */
+    end_expect_status(&link.p.a, SQ, 9, IBV_WC_REM_INV_REQ_ERR);
+    close_link(&link);
+}
+
 /* b's own XRC_SEND QP, over there. */
 struct sending {
     struct half half;
@@ -487,6 +531,7 @@ int main(int argc, char **argv)
         TEST(remote_memory_is_that_of_the_srqs_pd),
         TEST(an_srq_that_is_not_there_ends_the_connection),
         TEST(an_srq_can_be_destroyed_while_a_qp_has_used_it),
+        TEST(a_domain_is_ebusy_while_an_srq_or_a_qp_uses_it_and_they_go_on),
         TEST(an_empty_srq_is_waited_for),
         TEST(both_directions_carry),
         TEST(domains_follow_the_file_and_the_flags),
