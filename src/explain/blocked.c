@@ -27,6 +27,9 @@ static const struct event_record *async_events(const struct object *object)
     case OBJECT_IND_TABLE:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
         break;
     }
     return NULL;

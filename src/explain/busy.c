@@ -66,6 +66,9 @@ static const char *holding(enum object_kind kind, enum object_kind holder, bool 
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
     case OBJECT_CM_ID:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
         break;
     }
     return many ? "still use it" : "still uses it";

@@ -242,6 +242,9 @@ bool explain_losses(const struct view *view, struct out *out, enum object_kind k
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
     case OBJECT_CM_ID:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
         break;
     }
     return false;

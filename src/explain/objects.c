@@ -125,6 +125,9 @@ static bool take_item(uint32_t number, struct object *object)
         return true;
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
         return true;
     case OBJECT_PD:
     case OBJECT_MR:
@@ -177,6 +180,9 @@ bool object_read(const struct view *view, enum object_kind kind, uint32_t number
                ret->kind == kind;
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
         return view_record(view, &header->items, number, &ret->item) && take_item(number, ret) &&
                ret->kind == kind;
     case OBJECT_CONTEXT:
@@ -217,8 +223,8 @@ void objects_for_each(const struct view *view, unsigned kinds,
                       void *argument)
 {
     const struct segment_header *header = &view->header;
-    const unsigned of_items =
-        1u << OBJECT_CONTEXT | 1u << OBJECT_CHANNEL | 1u << OBJECT_AH | 1u << OBJECT_ATTACHMENT;
+    const unsigned of_items = 1u << OBJECT_CONTEXT | 1u << OBJECT_CHANNEL | 1u << OBJECT_AH |
+                              1u << OBJECT_ATTACHMENT | 1u << OBJECT_TD | 1u << OBJECT_XRCD | 1u << OBJECT_DM;
     struct object object;
     struct view_walk walk;
     uint32_t number;
@@ -300,7 +306,9 @@ bool object_holds(const struct view *view, const struct object *user, const stru
 {
     switch (object->kind) {
     case OBJECT_PD:
-        /* What was made with a parent domain is of the PD that it stands for. */
+        if (user->life.domain)
+            return user->life.domain - 1 == object->number;
+        /* Not recorded: what was made with a parent domain is of the PD that it stands for. */
         if (object->pd != NO_OBJECT)
             return user->kind != OBJECT_PD && user->pd == object->pd;
         return user->pd == object->number;
@@ -309,7 +317,8 @@ bool object_holds(const struct view *view, const struct object *user, const stru
     case OBJECT_CQ:
         return (user->kind == OBJECT_QP &&
                 (user->qp.send_cq == object->number || user->qp.recv_cq == object->number)) ||
-               (user->kind == OBJECT_WQ && user->wq.cq == object->number);
+               (user->kind == OBJECT_WQ && user->wq.cq == object->number) ||
+               (user->kind == OBJECT_SRQ && user->srq.cq == object->number);
     case OBJECT_SRQ:
         return user->kind == OBJECT_QP && user->qp.srq == object->number;
     case OBJECT_CHANNEL:
@@ -320,6 +329,13 @@ bool object_holds(const struct view *view, const struct object *user, const stru
         return user->kind != OBJECT_CONTEXT && user->context == object->number;
     case OBJECT_WQ:
         return user->kind == OBJECT_IND_TABLE && lists_wq(view, &user->ind_table, object->number);
+    case OBJECT_TD:
+        return user->kind == OBJECT_PD && user->protection_domain.td == object->number;
+    case OBJECT_XRCD:
+        return (user->kind == OBJECT_SRQ && user->srq.xrcd == object->number) ||
+               (user->kind == OBJECT_QP && user->qp.xrcd == object->number);
+    case OBJECT_DM:
+        return user->kind == OBJECT_MR && user->key.address - object->item.address < object->item.length;
     case OBJECT_IND_TABLE:
     case OBJECT_MW:
     case OBJECT_AH:
@@ -360,11 +376,11 @@ static unsigned kinds_that_hold(enum object_kind kind)
     switch (kind) {
     case OBJECT_PD:
         return 1u << OBJECT_MR | 1u << OBJECT_MW | 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ |
-               1u << OBJECT_AH | 1u << OBJECT_PD;
+               1u << OBJECT_AH | 1u << OBJECT_PD | 1u << OBJECT_CQ;
     case OBJECT_MR:
         return 1u << OBJECT_MW;
     case OBJECT_CQ:
-        return 1u << OBJECT_QP | 1u << OBJECT_WQ;
+        return 1u << OBJECT_QP | 1u << OBJECT_WQ | 1u << OBJECT_SRQ;
     case OBJECT_SRQ:
         return 1u << OBJECT_QP;
     case OBJECT_CHANNEL:
@@ -375,6 +391,12 @@ static unsigned kinds_that_hold(enum object_kind kind)
         return 1u << OBJECT_IND_TABLE;
     case OBJECT_IND_TABLE:
         return 1u << OBJECT_QP;
+    case OBJECT_TD:
+        return 1u << OBJECT_PD;
+    case OBJECT_XRCD:
+        return 1u << OBJECT_SRQ | 1u << OBJECT_QP;
+    case OBJECT_DM:
+        return 1u << OBJECT_MR;
     case OBJECT_CONTEXT:
         return ALL_KINDS;
     case OBJECT_MW:
@@ -452,6 +474,9 @@ const char *object_kind_name(enum object_kind kind, uint64_t count)
         [OBJECT_AH] = {"AH", "AHs"},
         [OBJECT_ATTACHMENT] = {"multicast group", "multicast groups"},
         [OBJECT_CM_ID] = {"id", "ids"},
+        [OBJECT_TD] = {"TD", "TDs"},
+        [OBJECT_XRCD] = {"XRCD", "XRCDs"},
+        [OBJECT_DM] = {"DM", "DMs"},
     };
 
     return (unsigned)kind < OBJECT_KINDS && names[kind][0] ? names[kind][count != 1] : "object";
@@ -466,7 +491,8 @@ const char *object_destroy_verb(enum object_kind kind)
         [OBJECT_QP] = "ibv_destroy_qp",        [OBJECT_SRQ] = "ibv_destroy_srq",
         [OBJECT_WQ] = "ibv_destroy_wq",        [OBJECT_IND_TABLE] = "ibv_destroy_rwq_ind_table",
         [OBJECT_AH] = "ibv_destroy_ah",        [OBJECT_ATTACHMENT] = "ibv_detach_mcast",
-        [OBJECT_CM_ID] = "rdma_destroy_id",
+        [OBJECT_CM_ID] = "rdma_destroy_id",    [OBJECT_TD] = "ibv_dealloc_td",
+        [OBJECT_XRCD] = "ibv_close_xrcd",      [OBJECT_DM] = "ibv_free_dm",
     };
 
     return (unsigned)kind < OBJECT_KINDS && verbs[kind] ? verbs[kind] : "destroy";
@@ -551,10 +577,15 @@ struct label object_label(const struct view *view, const struct object *object)
                                                        : "parent domain",
                   object->number);
         break;
+    case OBJECT_DM:
+        words_add(&words, "DM %u of %llu bytes", object->number, (unsigned long long)object->item.length);
+        break;
     case OBJECT_CQ:
     case OBJECT_CHANNEL:
     case OBJECT_SRQ:
     case OBJECT_IND_TABLE:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
         words_add(&words, "%s %u", object_kind_name(object->kind, 1), object->number);
         break;
     }

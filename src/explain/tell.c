@@ -25,6 +25,8 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     }
     out_number(out, "outstanding_sends", sends);
     words_add(words, ", %u send%s", sends, sends == 1 ? "" : "s");
+    if (qp->xrcd != NO_OBJECT)
+        out_number(out, "xrcd", qp->xrcd);
     if (qp->srq == NO_OBJECT) {
         out_number(out, "outstanding_receives", receives);
         words_add(words, " and %u receive%s", receives, receives == 1 ? "" : "s");
@@ -81,6 +83,10 @@ static void tell_srq(struct out *out, const struct srq_record *srq, struct words
     out_number(out, "posted", srq->posted);
     out_number(out, "limit", srq->limit);
     out_number(out, "users", srq->users);
+    if (srq->xrcd != NO_OBJECT) {
+        out_number(out, "xrcd", srq->xrcd);
+        out_number(out, "cq", srq->cq);
+    }
     words_add(words, ": %u of %u receives", waiting, srq->max_wr);
     if (srq->limit)
         words_add(words, ", limit %u armed", srq->limit);
@@ -181,6 +187,8 @@ static void tell_item(struct out *out, const struct object *object, struct words
     }
     if (object->kind == OBJECT_CHANNEL)
         out_number(out, "users", object->item.users);
+    if (object->kind == OBJECT_DM)
+        out_number(out, "length", object->item.length);
 }
 
 static void tell_events(const struct view *view, struct out *out, const char *key,
@@ -266,6 +274,10 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
                   object->protection_domain.users == 1 ? "" : "s");
         if (object->pd != NO_OBJECT)
             words_add(&words, ", stands for PD %u", object->pd);
+        if (object->protection_domain.td != NO_OBJECT) {
+            out_number(out, "td", object->protection_domain.td);
+            words_add(&words, ", TD %u", object->protection_domain.td);
+        }
         break;
     case OBJECT_MR:
     case OBJECT_MW:
@@ -275,6 +287,9 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
     case OBJECT_CHANNEL:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
         tell_item(out, object, &words);
         break;
     case OBJECT_WQ:

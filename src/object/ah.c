@@ -73,6 +73,8 @@ int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **r
     ah->sgid_index = attributes->grh.sgid_index;
     ah->path = path;
     ah->item = item_take(OBJECT_AH, 0, pd->context->number, pd->number, path.destination_gid);
+    if (ah->item != NO_OBJECT)
+        life_in(&segment_item(ah->item)->life, pd->record_number);
     ah->ibv.context = pd->ibv.context;
     ah->ibv.pd = &pd->ibv;
     ah->ibv.handle = 0; /* nothing names handles */

@@ -67,6 +67,8 @@ static void publish(struct cq *cq, const struct context *context)
     record->channel = cq->channel ? cq->channel->number : NO_OBJECT;
     record->entry_size = sizeof(struct cqe);
     life_begin(&record->life);
+    if (cq->parent)
+        life_in(&record->life, cq->parent->record_number);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 

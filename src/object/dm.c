@@ -14,6 +14,9 @@
 
 #include "base/sys.h"
 #include "object/device.h"
+#include "object/life.h"
+#include "object/ports.h"
+#include "object/segment.h"
 #include "rules/limits.h"
 
 #define SHARE_MAGIC   0x3143484353414853ull
@@ -172,6 +175,16 @@ static struct share_dm *take_entry(struct share_page *page)
 /* --- device memory
  * ---------------------------------------------------------------------------------------------- */
 
+/* A forked child that goes on with its parent's context publishes nothing. */
+static uint32_t publish(const struct dm *dm)
+{
+    const uint64_t place[2] = {(uintptr_t)dm->at, dm->length};
+
+    if (context_is_inherited(dm->context))
+        return NO_OBJECT;
+    return item_take(OBJECT_DM, 0, dm->context->number, NO_OBJECT, place);
+}
+
 static struct dm *make(struct context *context, uint32_t handle, uint32_t first, uint64_t length)
 {
     struct dm *dm = calloc(1, sizeof(*dm));
@@ -186,6 +199,7 @@ static struct dm *make(struct context *context, uint32_t handle, uint32_t first,
     dm->ibv.memcpy_to_dm = dm_copy_to;
     dm->ibv.memcpy_from_dm = dm_copy_from;
     dm->ibv.handle = handle;
+    dm->item = publish(dm);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     return dm;
 }
@@ -223,6 +237,7 @@ int dm_allocate(struct context *context, const struct ibv_alloc_dm_attr *attribu
 
 static void forget(struct dm *dm)
 {
+    item_return(dm->item);
     atomic_fetch_sub_explicit(&dm->context->objects, 1, memory_order_release);
     free(dm);
 }
@@ -240,7 +255,7 @@ int dm_free(struct dm *dm)
     if (dm->imported)
         return -EOPNOTSUPP; /* the exporter has a structure of his own */
     if (atomic_load_explicit(&dm->users, memory_order_acquire))
-        return -EBUSY;
+        return busy_because(OBJECT_DM, dm->item);
     if (atomic_compare_exchange_strong_explicit(&entry->state, &expected, DM_CHANGING, memory_order_acquire,
                                                 memory_order_relaxed)) {
         if (sys_punch_hole(share->fd, offset, (off_t)units * PAGE) != 0)

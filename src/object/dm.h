@@ -27,6 +27,7 @@ struct dm {
     uint32_t generation;    /* of the process that it belongs to */
     bool imported;          /* another structure's memory */
     _Atomic uint32_t users; /* MRs */
+    uint32_t item;
 };
 
 static inline struct dm *dm_of(struct ibv_dm *dm)

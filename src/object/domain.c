@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "object/life.h"
 #include "object/pd.h"
+#include "object/ports.h"
 
 /* --- thread domains
  * --------------------------------------------------------------------------------------------- */
@@ -22,6 +24,7 @@ int td_allocate(struct context *context, const struct ibv_td_init_attr *attribut
         return -ENOMEM;
     td->context = context;
     td->ibv.context = &context->verbs.context;
+    td->item = item_take(OBJECT_TD, 0, context->number, NO_OBJECT, NULL);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_td = td;
     return 0;
@@ -32,7 +35,8 @@ int td_deallocate(struct td *td)
     if (context_is_inherited(td->context))
         return 0;
     if (atomic_load_explicit(&td->users, memory_order_relaxed))
-        return -EBUSY;
+        return busy_because(OBJECT_TD, td->item);
+    item_return(td->item);
     atomic_fetch_sub_explicit(&td->context->objects, 1, memory_order_release);
     free(td);
     return 0;
@@ -80,6 +84,7 @@ int parent_domain_allocate(struct context *context, const struct ibv_parent_doma
     pd->number = pd->record->protects = protects->number;
     if (attributes->td) {
         pd->td = td_of(attributes->td);
+        pd->record->td = pd->td->item;
         atomic_fetch_add_explicit(&pd->td->users, 1, memory_order_relaxed);
     }
     if (attributes->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {

@@ -38,10 +38,18 @@ void life_waited(struct life_record *life)
     __atomic_store_n(&life->dying_ns, 0, __ATOMIC_RELAXED);
 }
 
-void life_of_key(uint32_t slot)
+void life_of_key(uint32_t slot, uint32_t domain)
+{
+    if (explained()) {
+        life_begin(segment_key_life(slot));
+        life_in(segment_key_life(slot), domain);
+    }
+}
+
+void life_key_moved(uint32_t slot, uint32_t domain)
 {
     if (explained())
-        life_begin(segment_key_life(slot));
+        life_in(segment_key_life(slot), domain);
 }
 
 /* The coarse clock moves every few milliseconds and costs next to nothing. */
@@ -107,7 +115,7 @@ void id_withdraw(struct id_record *record)
 }
 
 uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
-                   const uint8_t *gid)
+                   const void *detail)
 {
     uint32_t item = number_take(&pool_items);
     struct item_record *record;
@@ -120,8 +128,8 @@ uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uin
     record->number = number;
     record->context = context;
     record->parent = parent;
-    if (gid)
-        memcpy(record->gid, gid, sizeof(record->gid));
+    if (detail)
+        memcpy(record->gid, detail, sizeof(record->gid));
     life_begin(&record->life);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
     return item;

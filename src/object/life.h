@@ -35,9 +35,17 @@ void life_dying(struct life_record *life);
 /* What its destroy waited for has come. */
 void life_waited(struct life_record *life);
 
+/* It is made in this PD or parent domain: after life_begin(). */
+static inline void life_in(struct life_record *life, uint32_t domain)
+{
+    life->domain = domain + 1;
+}
+
 /* The same of an MR or MW, by its slot in the key table: a table that a program walks through as it
  * registers, so nothing is written where nobody is to know. */
-void life_of_key(uint32_t slot);
+void life_of_key(uint32_t slot, uint32_t domain);
+/* It is of another one from now on. */
+void life_key_moved(uint32_t slot, uint32_t domain);
 
 /* Now; STAMP_NONE where nobody is to know. */
 uint32_t life_stamp_now(void);
@@ -68,9 +76,9 @@ void id_withdraw(struct id_record *record);
 uint32_t id_number(const struct id_record *record);
 
 /* A record for an object that has no table of its own; NO_OBJECT: none is left, which hurts nobody but those
- * who look. gid: 16 bytes, or NULL. */
+ * who look. detail: the 16 bytes that depend on the kind, or NULL. */
 uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
-                   const uint8_t *gid);
+                   const void *detail);
 void item_use(uint32_t item, int users);
 /* A context is closed, and not free, because objects are left in it. */
 void item_orphaned(uint32_t item);

@@ -77,7 +77,7 @@ static int publish(struct pd *pd, enum key_kind kind, bool mappable, void *addre
     mr->ibv.lkey = entry->lkey;
     mr->ibv.rkey = entry->rkey;
     lock_release(&keys_lock);
-    life_of_key(mr->slot);
+    life_of_key(mr->slot, pd->record_number);
     mr->ibv.context = pd->ibv.context;
     mr->ibv.pd = &pd->ibv;
     mr->ibv.addr = address;
@@ -298,6 +298,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     mapping_end(mr);
     mr->mapping = mapping;
     mr->pd = change.pd;
+    life_key_moved(mr->slot, change.pd->record_number);
     mr->access = change.access;
     mr->iova = change.iova;
     mr->ibv.pd = &change.pd->ibv;

@@ -72,7 +72,7 @@ int pd_allocate(struct context *context, struct pd **ret_pd)
     pd->record = segment_pd(pd->record_number);
     memset(pd->record, 0, sizeof(*pd->record));
     pd->record->context = context->number;
-    pd->record->protects = NO_OBJECT;
+    pd->record->protects = pd->record->td = NO_OBJECT;
     life_begin(&pd->record->life);
     atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
     pd->ibv.context = &context->verbs.context;

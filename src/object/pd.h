@@ -35,6 +35,7 @@ struct td {
     struct ibv_td ibv;
     struct context *context;
     _Atomic uint32_t users; /* parent domains */
+    uint32_t item;
 };
 
 struct mr {

@@ -39,7 +39,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 4u
+#define SEGMENT_VERSION 5u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -111,6 +111,8 @@ struct pd_record {
     uint32_t kept;          /* librdmacm's own: no leak of the program's */
     uint32_t protects;      /* the PD that a parent domain or an imported PD stands for, or NO_OBJECT */
     uint32_t imported;
+    uint32_t td; /* item of a parent domain's thread domain, or NO_OBJECT */
+    uint32_t reserved;
     struct life_record life;
 };
 
@@ -170,6 +172,7 @@ struct srq_record {
     _Atomic uint32_t users; /* QPs */
     uint32_t max_wr, max_sge, stride, limit;
     _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
+    uint32_t cq, xrcd;              /* of an XRC SRQ, else NO_OBJECT; the latter is an item */
     uint64_t ring_offset;
     struct event_record events;
     struct life_record life;
@@ -195,8 +198,8 @@ struct ind_table_record {
     struct life_record life;
 };
 
-/* Contexts, channels, AHs, attachments to multicast groups. An object that finds no room here lives on
- * without. */
+/* Contexts, channels, AHs, attachments to multicast groups, thread domains, XRC domains, device memory. An
+ * object that finds no room here lives on without. */
 struct item_record {
     _Atomic uint32_t state;
     uint32_t kind;   /* enum object_kind */
@@ -207,6 +210,9 @@ struct item_record {
     union {
         uint8_t gid[16]; /* destination of an AH, group of an attachment */
         char device[16]; /* of a context; may lack its end */
+        struct {
+            uint64_t address, length; /* of device memory: as in the keys of its MRs */
+        };
     };
     struct life_record life;
 };

@@ -91,6 +91,7 @@ static void fill_record(struct wq *wq, const struct ibv_wq_init_attr *attributes
     record->receive.stride = (uint32_t)RECV_WQE_SIZE(attributes->max_sge);
     record->receive.offset = ring_offset;
     life_begin(&record->life);
+    life_in(&record->life, wq->pd->record_number);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 
 #include "object/cq.h"
+#include "object/life.h"
+#include "object/ports.h"
 
 struct xrc_domain {
     struct list all;
@@ -141,6 +143,7 @@ int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attribut
     xrcd->context = context;
     xrcd->ibv.context = &context->verbs.context;
     xrcd->select = select_srq;
+    xrcd->item = item_take(OBJECT_XRCD, 0, context->number, NO_OBJECT, NULL);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_xrcd = xrcd;
     return 0;
@@ -151,7 +154,8 @@ int xrcd_close(struct xrcd *xrcd)
     if (context_is_inherited(xrcd->context))
         return 0;
     if (atomic_load_explicit(&xrcd->users, memory_order_relaxed))
-        return -EBUSY;
+        return busy_because(OBJECT_XRCD, xrcd->item);
+    item_return(xrcd->item);
     drop_domain(xrcd->domain);
     atomic_fetch_sub_explicit(&xrcd->context->objects, 1, memory_order_release);
     free(xrcd);
@@ -215,6 +219,8 @@ int srq_create_xrc(struct pd *pd, struct xrcd *xrcd, struct cq *cq, void *user_c
     srq->cq = cq;
     srq->srqn = srqn;
     srq->leave = leave;
+    srq->record->cq = cq->number;
+    srq->record->xrcd = xrcd->item;
     lock_acquire(&xrc_lock);
     list_push_back(&srqs, &srq->by_number);
     lock_release(&xrc_lock);

@@ -18,6 +18,7 @@ struct xrcd {
     struct context *context;
     struct xrc_domain *domain; /* the same for all that were opened with one file */
     _Atomic uint32_t users;    /* SRQs, XRC_RECV QPs */
+    uint32_t item;
     /* QP lock held: a request for this SRQ. false: there is none in the domain, or a message for another one
      * is under way. */
     bool (*select)(struct qp *qp, uint32_t srqn);

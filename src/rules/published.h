@@ -21,8 +21,11 @@ enum object_kind {
     OBJECT_AH,
     OBJECT_ATTACHMENT, /* of a QP to a multicast group */
     OBJECT_CM_ID,      /* of librdmacm.so.1 */
+    OBJECT_TD,
+    OBJECT_XRCD,
+    OBJECT_DM,
 };
-#define OBJECT_KINDS 14
+#define OBJECT_KINDS 17
 
 /* Time of a work request or of a packet: milliseconds of CLOCK_MONOTONIC in 32 bits, compared by distance. */
 #define STAMP_NONE 0u
@@ -39,8 +42,10 @@ struct life_record {
     char name[NAME_BYTES]; /* softhca_set_name(); may lack its end */
     uint64_t dying_ns;     /* its destroy waits since then; 0: none does */
     uint32_t dying_by, dying_stack;
+    uint32_t domain; /* the PD or parent domain that it was made in, plus 1; 0: none, or not recorded */
+    uint32_t reserved;
 };
-_Static_assert(sizeof(struct life_record) == 48, "readable by other builds");
+_Static_assert(sizeof(struct life_record) == 56, "readable by other builds");
 
 /* Events of one object and one kind: how many there were, how many of those the program has read, and how
  * many of those it has acknowledged. All run freely, and acknowledgements may be ahead. The rest is about the

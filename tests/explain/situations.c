@@ -7,6 +7,7 @@
  * goes on when it reads a line. What is wrong is for the explanation to say: test_explain.py looks at that.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -236,6 +237,95 @@ static void cq_before_qp(void)
     REQUIRE(ibv_destroy_cq(cq) == EBUSY);
     REQUIRE(ibv_destroy_qp(qp) == 0);
     REQUIRE(ibv_destroy_cq(cq) == 0);
+    node_close(&node);
+}
+
+/* --- domains and device memory were freed before their users
+ * ------------------------------------------------------- */
+
+static void domain_in_use(void)
+{
+    struct ibv_td_init_attr td_attr = {.comp_mask = 0};
+    struct ibv_parent_domain_init_attr parent_attr = {.comp_mask = 0};
+    struct ibv_cq_init_attr_ex cq_attr = {.cqe = 16, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD};
+    struct ibv_pd *parent;
+    struct ibv_cq_ex *cq;
+    struct ibv_mr *mr;
+    struct node node;
+
+    node_open(&node);
+    parent_attr.pd = node.pd;
+    parent_attr.td = ibv_alloc_td(node.context, &td_attr);
+    REQUIRE(parent_attr.td);
+    parent = ibv_alloc_parent_domain(node.context, &parent_attr);
+    REQUIRE(parent);
+    mr = ibv_reg_mr(parent, node.buffer, 64, IBV_ACCESS_LOCAL_WRITE);
+    REQUIRE(mr);
+    cq_attr.parent_domain = parent;
+    cq = ibv_create_cq_ex(node.context, &cq_attr);
+    REQUIRE(cq);
+    REQUIRE(ibv_dealloc_td(parent_attr.td) == EBUSY);
+    REQUIRE(ibv_dealloc_pd(node.pd) == EBUSY);
+    REQUIRE(ibv_dealloc_pd(parent) == EBUSY);
+    REQUIRE(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, node.pd, NULL, 0, 0) == 0);
+    REQUIRE(ibv_dealloc_pd(parent) == EBUSY);
+    REQUIRE(ibv_dereg_mr(mr) == 0);
+    REQUIRE(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
+    REQUIRE(ibv_dealloc_pd(parent) == 0);
+    REQUIRE(ibv_dealloc_td(parent_attr.td) == 0);
+    node_close(&node);
+}
+
+static void xrcd_in_use(void)
+{
+    struct ibv_xrcd_init_attr xrcd_attr = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_srq_init_attr_ex srq_attr = {
+        .attr = {.max_wr = 4, .max_sge = 1},
+        .comp_mask =
+            IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+        .srq_type = IBV_SRQT_XRC,
+    };
+    struct ibv_qp_init_attr_ex qp_attr = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+    struct ibv_srq *srq;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    srq_attr.pd = node.pd;
+    srq_attr.cq = make_cq(&node, 16, NULL);
+    srq_attr.xrcd = qp_attr.xrcd = ibv_open_xrcd(node.context, &xrcd_attr);
+    REQUIRE(srq_attr.xrcd);
+    srq = ibv_create_srq_ex(node.context, &srq_attr);
+    qp = ibv_create_qp_ex(node.context, &qp_attr);
+    REQUIRE(srq && qp);
+    REQUIRE(ibv_destroy_cq(srq_attr.cq) == EBUSY);
+    REQUIRE(ibv_close_xrcd(srq_attr.xrcd) == EBUSY);
+    REQUIRE(ibv_destroy_srq(srq) == 0);
+    REQUIRE(ibv_close_xrcd(srq_attr.xrcd) == EBUSY);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_close_xrcd(srq_attr.xrcd) == 0);
+    REQUIRE(ibv_destroy_cq(srq_attr.cq) == 0);
+    node_close(&node);
+}
+
+static void dm_in_use(void)
+{
+    struct ibv_alloc_dm_attr attr = {.length = 4096};
+    struct ibv_dm *dm, *other;
+    struct ibv_mr *mr;
+    struct node node;
+
+    node_open(&node);
+    other = ibv_alloc_dm(node.context, &attr);
+    dm = ibv_alloc_dm(node.context, &attr);
+    REQUIRE(dm && other);
+    mr = ibv_reg_dm_mr(node.pd, dm, 64, 128, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
+    REQUIRE(mr);
+    REQUIRE(ibv_free_dm(dm) == EBUSY);
+    REQUIRE(ibv_free_dm(other) == 0);
+    REQUIRE(ibv_dereg_mr(mr) == 0);
+    REQUIRE(ibv_free_dm(dm) == 0);
     node_close(&node);
 }
 
@@ -677,6 +767,9 @@ static const struct {
     {"mr-freed-before-users", mr_freed_before_users},
     {"wrong-order", wrong_order},
     {"cq-before-qp", cq_before_qp},
+    {"domain-in-use", domain_in_use},
+    {"xrcd-in-use", xrcd_in_use},
+    {"dm-in-use", dm_in_use},
     {"overrun", overrun},
     {"lost-srq-receive", lost_srq_receive},
     {"no-receive", no_receive},

@@ -117,6 +117,35 @@ def test_wrong_order():  # ska-sa/spead2#134
     matches(r"^ibv_close_device\(context \d+ of \S+\) leaves 1 PD, 1 CQ and 1 channel not destroyed$", leaks["cause"])
 
 
+def causes(name, pattern):
+    """Of each refused destroy, in order; and each holder says who made it."""
+    told = [one for one in run(name) if one["explanation"] == "busy"]
+    for one in told:
+        assert one["holders"] and len(one["holders"]) == one["holders_total"], one
+        for holder in one["holders"]:
+            assert name.replace("-", "_") in functions(holder["created"]["stack"]), holder
+    matches("^" + pattern + "$", "; ".join(one["cause"].replace(" fails with EBUSY", "") for one in told))
+
+
+def test_domains_destroyed_before_their_users():
+    causes("domain-in-use",
+           r"ibv_dealloc_td\(TD \d+\): parent domain \d+ still uses it; "
+           r"ibv_dealloc_pd\(PD \d+\): 1 PD and 1 MR still belong to it; "
+           r"ibv_dealloc_pd\(parent domain \d+\): 1 MR and 1 CQ still belong to it; "
+           r"ibv_dealloc_pd\(parent domain \d+\): CQ \d+ still belongs to it")
+
+
+def test_xrc_domain_closed_before_its_users():
+    causes("xrcd-in-use",
+           r"ibv_destroy_cq\(CQ \d+\): SRQ \d+ still completes into it; "
+           r"ibv_close_xrcd\(XRCD \d+\): 1 QP and 1 SRQ still use it; "
+           r"ibv_close_xrcd\(XRCD \d+\): QP 0x[0-9a-f]{6} still uses it")
+
+
+def test_device_memory_freed_before_its_mr():
+    causes("dm-in-use", r"ibv_free_dm\(DM \d+ of 4096 bytes\): MR of 128 bytes with lkey 0x[0-9a-f]+ still uses it")
+
+
 def test_mr_freed_before_its_users():  # the-tcpdump-group/libpcap#1532
     told = only(run("mr-freed-before-users"), "in_use")
     matches(r"^ibv_dereg_mr\(MR .*\): 8 work requests that are not finished still name it, in the receive queue of QP",

@@ -40,6 +40,7 @@ static void make_qp(struct qp_record *qp, uint32_t qpn, uint32_t dest_qpn)
         .state = IBV_QPS_RTS,
         .type = IBV_QPT_RC,
         .srq = NO_OBJECT,
+        .xrcd = NO_OBJECT,
         .send_depth = FIXTURE_SLOTS,
         .send_stride = FIXTURE_STRIDE,
         .max_send_sge = 1,
@@ -90,9 +91,11 @@ static void make_others(void)
 {
     uint64_t entries;
 
-    fixture.pds[0] =
-        (struct pd_record){.state = OBJECT_ALIVE, .users = 5, .protects = NO_OBJECT, .life = life()};
+    fixture.pds[0] = (struct pd_record){
+        .state = OBJECT_ALIVE, .users = 5, .protects = NO_OBJECT, .td = NO_OBJECT, .life = life()};
     fixture.srqs[0] = (struct srq_record){.state = OBJECT_ALIVE,
+                                          .cq = NO_OBJECT,
+                                          .xrcd = NO_OBJECT,
                                           .max_wr = FIXTURE_SLOTS,
                                           .max_sge = 1,
                                           .stride = FIXTURE_STRIDE,

@@ -324,10 +324,42 @@ static void holders_of_each_kind(void **state)
     f->pds[2] = (struct pd_record){.state = OBJECT_ALIVE, .users = 1, .protects = NO_OBJECT};
     f->pds[1].protects = 2;
     assert_contains(busy(OBJECT_PD, 2), "fails with EBUSY: parent domain 1 still stands for it");
+    /* Where it was recorded, what was made in a parent domain is told apart. */
+    f->pds[1].protects = 0;
+    f->pds[1].users = 2;
+    f->srqs[0].life.domain = f->cqs[1].life.domain = 2;
+    f->wqs[0].life.domain = f->items[2].life.domain = f->key_lives[0].domain = f->key_lives[1].domain = 1;
+    f->qps[0].life.domain = f->qps[1].life.domain = 1;
+    assert_contains(busy(OBJECT_PD, 1),
+                    "ibv_dealloc_pd(parent domain 1) fails with EBUSY: 1 CQ and 1 SRQ still belong to it");
+    assert_contains(busy(OBJECT_PD, 0), "EBUSY: 1 PD, 1 MR, 1 MW, 2 QPs, 1 WQ and 1 AH still belong to it");
     /* Asked after the last user has gone. */
     f->srqs[1] = f->srqs[0];
     assert_contains(busy(OBJECT_SRQ, 1), "it was in use, and is not any more");
     assert_contains(out.text, "at program+0x1000"); /* where it was made */
+}
+
+static void holders_of_thread_domains_xrc_domains_and_device_memory(void **state)
+{
+    f->items[4] = (struct item_record){.state = OBJECT_ALIVE, .kind = OBJECT_TD};
+    f->items[5] = (struct item_record){.state = OBJECT_ALIVE, .kind = OBJECT_XRCD};
+    f->items[6] = (struct item_record){
+        .state = OBJECT_ALIVE, .kind = OBJECT_DM, .address = 0x10000 - 64, .length = 4096};
+    assert_contains(busy(OBJECT_TD, 4), "ibv_dealloc_td(TD 4) fails with EBUSY: it was in use");
+    f->pds[1] = (struct pd_record){.state = OBJECT_ALIVE, .protects = 0, .td = 4};
+    assert_contains(busy(OBJECT_TD, 4),
+                    "ibv_dealloc_td(TD 4) fails with EBUSY: parent domain 1 still uses it");
+    f->qps[1].xrcd = 5;
+    assert_contains(busy(OBJECT_XRCD, 5), "ibv_close_xrcd(XRCD 5) fails with EBUSY: QP 0x000013 \"fixture\" "
+                                          "still uses it");
+    f->srqs[0].xrcd = 5;
+    f->srqs[0].cq = 1;
+    assert_contains(busy(OBJECT_XRCD, 5), "EBUSY: 1 QP and 1 SRQ still use it");
+    assert_contains(busy(OBJECT_CQ, 1), "EBUSY: 1 SRQ and 1 WQ still complete into it");
+    assert_contains(busy(OBJECT_DM, 6), "ibv_free_dm(DM 6 of 4096 bytes) fails with EBUSY: MR of 4096 bytes "
+                                        "with lkey 0x4711 \"fixture\" still uses it");
+    f->items[6].length = 64;
+    assert_contains(busy(OBJECT_DM, 6), "it was in use, and is not any more");
 }
 
 static const char *blocked(enum object_kind kind, uint32_t number)
@@ -546,6 +578,7 @@ int main(void)
         TEST(a_region_says_how_much_of_it_is_mapped),
         TEST(many_places_are_counted_and_some_told),
         TEST(holders_of_each_kind),
+        TEST(holders_of_thread_domains_xrc_domains_and_device_memory),
         TEST(accounts_of_each_kind),
         TEST(losses_of_each_kind),
         TEST(an_mr_that_work_requests_name),

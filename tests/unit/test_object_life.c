@@ -189,6 +189,33 @@ static void contexts_and_channels_have_records(void **state)
     assert_null(item_of(OBJECT_CHANNEL));
 }
 
+static void thread_domains_have_records_and_keys_say_what_they_are_of(void **state)
+{
+    struct ibv_td_init_attr td_attr = {.comp_mask = 0};
+    struct ibv_parent_domain_init_attr attr = {.comp_mask = 0};
+    struct pd *pd, *parent;
+    struct td *td;
+    struct mw *mw;
+
+    assert_int_equal(pd_allocate(context, &pd), 0);
+    assert_int_equal(td_allocate(context, &td_attr, &td), 0);
+    assert_ptr_equal(item_of(OBJECT_TD), segment_item(td->item));
+    attr.pd = &pd->ibv;
+    attr.td = &td->ibv;
+    assert_int_equal(parent_domain_allocate(context, &attr, &parent), 0);
+    assert_int_equal(parent->record->td, td->item);
+    assert_int_equal(mw_allocate(parent, IBV_MW_TYPE_1, &mw), 0);
+    assert_int_equal(segment_key_life(mw->slot)->domain, parent->record_number + 1);
+    assert_int_equal(td_deallocate(td), -EBUSY);
+    assert_int_equal(port_calls.explained_kind, OBJECT_TD);
+    assert_int_equal(port_calls.explained_number, td->item);
+    assert_int_equal(mw_deallocate(mw), 0);
+    assert_int_equal(pd_deallocate(parent), 0);
+    assert_int_equal(td_deallocate(td), 0);
+    assert_null(item_of(OBJECT_TD));
+    assert_int_equal(pd_deallocate(pd), 0);
+}
+
 static void the_first_unacknowledged_event_is_remembered(void **state)
 {
     struct event_record events = {0};
@@ -233,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_refused_destroy_is_explained),
         cmocka_unit_test(a_destroy_that_waits_says_so_and_that_it_goes_on),
         cmocka_unit_test(contexts_and_channels_have_records),
+        cmocka_unit_test(thread_domains_have_records_and_keys_say_what_they_are_of),
         cmocka_unit_test(the_first_unacknowledged_event_is_remembered),
     };
 

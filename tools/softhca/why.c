@@ -31,6 +31,7 @@ static const struct {
     {"context", OBJECT_CONTEXT}, {"pd", OBJECT_PD}, {"mr", OBJECT_MR},           {"mw", OBJECT_MW},
     {"cq", OBJECT_CQ},           {"qp", OBJECT_QP}, {"channel", OBJECT_CHANNEL}, {"srq", OBJECT_SRQ},
     {"wq", OBJECT_WQ},           {"ah", OBJECT_AH}, {"table", OBJECT_IND_TABLE}, {"id", OBJECT_CM_ID},
+    {"td", OBJECT_TD},           {"dm", OBJECT_DM}, {"xrcd", OBJECT_XRCD},
 };
 
 static bool parse_number(const char *text, uint64_t *ret)
@@ -107,6 +108,9 @@ static bool is_it(const struct view *view, const struct object *object, void *ar
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
     case OBJECT_CM_ID:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
     default:
         it = object->number == search->number;
         break;
@@ -150,7 +154,7 @@ static int explain(const struct options *options, const struct view *view, struc
         fprintf(stderr,
                 "softhca: '%s' is neither a wr_id nor an object (KIND:NUMBER; KIND is one of context, pd, "
                 "mr, mw, "
-                "cq, qp, channel, srq, wq, ah, table, id)\n",
+                "cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, id)\n",
                 options->what);
         return 2;
     }
