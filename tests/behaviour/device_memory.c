@@ -137,6 +137,42 @@ static void peers_reach_device_memory(void **state)
     pair_close(&p);
 }
 
+static void refuse_here(struct end *end, void *arg)
+{
+    struct place *place = arg;
+
+    CHECK(ibv_free_dm(place->dm) == EBUSY, "free with an MR");
+}
+
+/* verbs-contract §1.2 */
+static void device_memory_is_ebusy_while_it_has_an_mr_and_both_go_on(void **state)
+{
+    struct place place = {.offset = DM_OFFSET};
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    AT(&p.b, alloc_here, &place);
+    for (uint64_t i = 0; i < 3; i++) {
+        struct send write = a_write(&p.a, i, 0, 64, &p.b, 0), read = a_read(&p.a, i, 0, 64, &p.b, 0);
+
+        write.wr.wr.rdma.rkey = read.wr.wr.rdma.rkey = place.rkey;
+        write.wr.wr.rdma.remote_addr = read.wr.wr.rdma.remote_addr = 0;
+        end_fill(&p.a, 0, 64, i);
+        end_send(&p.a, write);
+        end_expect_success(&p.a, SQ, i, IBV_WC_RDMA_WRITE);
+        AT(&p.b, refuse_here, &place);
+        AT(&p.b, read_word_here, &place);
+        assert_int_equal(place.result, 0);
+        assert_int_equal(place.word, (uint32_t)end_peek64(&p.a, 0));
+        end_fill(&p.a, 0, 64, 77);
+        end_send(&p.a, read);
+        end_expect_success(&p.a, SQ, i, IBV_WC_RDMA_READ);
+        end_expect_data(&p.a, 0, 64, i);
+    }
+    AT(&p.b, free_here, &place);
+    pair_close(&p);
+}
+
 static void a_receive_can_lie_in_device_memory(void **state)
 {
     struct place place = {0};
@@ -403,6 +439,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST(a_null_region_gives_zeros_and_takes_everything),
         TEST(peers_reach_device_memory),
+        TEST(device_memory_is_ebusy_while_it_has_an_mr_and_both_go_on),
         TEST(a_receive_can_lie_in_device_memory),
         TEST(device_memory_checks_what_it_is_asked_for),
         TEST(an_imported_pd_and_mr_are_the_exporters),

@@ -271,6 +271,38 @@ static void everything_can_be_made_of_a_parent_domain(void **state)
     pair_close(&p);
 }
 
+/* verbs-contract §1.2 */
+static void domains_are_ebusy_while_they_are_used_and_all_goes_on(void **state)
+{
+    const struct end_attr end_attr = attr_of(IBV_QPT_RC);
+    struct ibv_td_init_attr none = {0};
+    struct ibv_parent_domain_init_attr attr = {0};
+    struct ibv_pd *parent;
+    struct ibv_mr *mr;
+    struct pair p;
+
+    pair_open(&p, &end_attr, &end_attr);
+    attr.pd = p.a.pd;
+    attr.td = ibv_alloc_td(p.a.context, &none);
+    assert_non_null(attr.td);
+    parent = ibv_alloc_parent_domain(p.a.context, &attr);
+    assert_non_null(parent);
+    replace_qp(&p.a, parent);
+    end_connect(&p.a, &p.b);
+    assert_int_equal(ibv_dealloc_td(attr.td), EBUSY);
+    assert_int_equal(ibv_dealloc_pd(p.a.pd), EBUSY);
+    assert_int_equal(ibv_dealloc_pd(parent), EBUSY);
+    both_ways(&p);
+    replace_qp(&p.a, p.a.pd);
+    assert_int_equal(ibv_dealloc_td(attr.td), EBUSY); /* the parent domain is still there */
+    assert_int_equal(ibv_dealloc_pd(parent), 0);
+    assert_int_equal(ibv_dealloc_td(attr.td), 0);
+    mr = ibv_reg_mr(p.a.pd, p.a.buf, 64, IBV_ACCESS_LOCAL_WRITE); /* and the PD outlives it */
+    assert_non_null(mr);
+    assert_int_equal(ibv_dereg_mr(mr), 0);
+    pair_close(&p);
+}
+
 static void refused(struct ibv_context *context, struct ibv_parent_domain_init_attr attr)
 {
     errno = 0;
@@ -318,6 +350,7 @@ int main(int argc, char **argv)
         TEST(an_allocator_without_memory_fails_the_verb),
         TEST(rings_of_srqs_and_cqs_lie_there_too_and_move_with_a_resize),
         TEST(everything_can_be_made_of_a_parent_domain),
+        TEST(domains_are_ebusy_while_they_are_used_and_all_goes_on),
         TEST(parent_domains_check_what_they_are_made_of),
     };
 
