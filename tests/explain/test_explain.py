@@ -293,7 +293,8 @@ def plain(lines):
     for number, line in enumerate(joined):
         line = re.sub(r"0x[0-9a-f]+", "0x", line)
         line = re.sub(r"\d+(\.\d+)? (ms|s|min)\b", "TIME", line)
-        joined[number] = re.sub(r", which has ended$", "", re.sub(r"\d+", "N", line))
+        # A thread has its name until it ends, which may be sooner or later.
+        joined[number] = re.sub(r"( \(situations(_cm)?\)|, which has ended)$", "", re.sub(r"\d+", "N", line))
     return joined
 
 
