@@ -342,6 +342,21 @@ def test_the_guide_shows_what_is_said():
     assert compared >= 10, compared
 
 
+def test_each_promise_of_the_guide_has_its_tests():
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    with open(os.path.join(root, "docs", "teardown.md"), encoding="utf-8") as file:
+        table = file.read().split("\n## The promises and their tests\n")[1]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 20, rows
+    for promise, cell in rows:
+        for topic, tests in re.findall(r"`(\w+)`: ((?:`\w+`(?:, )?)+)", cell):
+            with open(os.path.join(root, "tests", "behaviour", topic + ".c"), encoding="utf-8") as file:
+                known = re.findall(r"TEST(?:_WITH)?\((\w+)", file.read())
+            for name in re.findall(r"\w+", tests):
+                assert name in known, f"{promise}: {topic}.c has no test {name}"
+        assert not re.sub(r"`\w+`: (`\w+`(, )?)+(; )?", "", cell), cell
+
+
 def test_silent_unless_asked():
     tap.equal(run("wrong-order", None), "")
     tap.equal(run("wrong-order", None, SOFTHCA_LOG="error"), "")
