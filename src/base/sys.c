@@ -198,6 +198,13 @@ int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count)
         syscall(SYS_recvmmsg, fd, messages, (long)count, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL), saved);
 }
 
+ssize_t sys_recvmsg(int fd, struct msghdr *message)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_recvmsg, fd, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC), saved);
+}
+
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns)
 {
     struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S),

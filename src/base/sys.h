@@ -51,9 +51,11 @@ off_t sys_lseek(int fd, off_t offset, int whence);
 int sys_ioctl(int fd, unsigned long request, void *argument);
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
 struct mmsghdr;
+struct msghdr;
 /* How many datagrams were taken or given. Neither waits. */
 int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count);
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count);
+ssize_t sys_recvmsg(int fd, struct msghdr *message);
 struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);
 /* Does not wait. */

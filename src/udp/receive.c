@@ -320,6 +320,20 @@ static unsigned take_from_mailbox(struct mmsghdr *header, struct slot *slot)
     return take_datagram(&datagram, slot->bytes, true);
 }
 
+/* Returns datagrams, or -errno. */
+static int receive(const struct reader *reader, unsigned room)
+{
+    ssize_t length;
+
+    if (room > 1)
+        return sys_recvmmsg(reader->source.fd, buffers->headers, room);
+    length = sys_recvmsg(reader->source.fd, &buffers->headers->msg_hdr);
+    if (length < 0)
+        return (int)length;
+    buffers->headers->msg_len = (unsigned)length;
+    return 1;
+}
+
 /* Receive lock held. Returns datagrams, or -errno. */
 static int take_batch(struct reader *reader, unsigned *packets)
 {
@@ -329,7 +343,7 @@ static int take_batch(struct reader *reader, unsigned *packets)
     if (reader->source.fd < 0)
         return 0;
     prepare_headers(reader->is_mailbox, room);
-    count = sys_recvmmsg(reader->source.fd, buffers->headers, room);
+    count = receive(reader, room);
     /* To look for another one costs a third of taking one, and mostly there is none. */
     reader->was_full = count == (int)room;
     for (int i = 0; i < count; i++)
