@@ -148,6 +148,16 @@ bool event_is_intact(const struct event_source *source)
            device == source->device;
 }
 
+void event_pause(struct event_source *source)
+{
+    control(EPOLL_CTL_DEL, source, 0);
+}
+
+int event_resume(struct event_source *source, uint32_t events)
+{
+    return event_is_intact(source) ? control(EPOLL_CTL_ADD, source, events) : -EBADF;
+}
+
 void event_forget(struct event_source *source)
 {
     for (int i = batch_next; i < batch_count; i++) {

@@ -33,6 +33,10 @@ void fd_close(int fd);
 /* Watches source->fd. 0 or -errno. The same descriptor may move to another source. */
 int event_add(struct event_source *source, uint32_t events);
 int event_change(struct event_source *source, uint32_t events);
+/* Watches no longer, and again. What is in the set still costs whoever writes to it, even if nothing is
+ * waited for. */
+void event_pause(struct event_source *source);
+int event_resume(struct event_source *source, uint32_t events);
 /* Is the descriptor still the file that was added? To be asked before writing to it. */
 bool event_is_intact(const struct event_source *source);
 /* Stops watching and closes; safe on a source without descriptor. */

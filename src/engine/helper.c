@@ -177,7 +177,7 @@ static void dispatch(int fd)
 }
 
 /* Works until everything is quiet, and lets itself be rung. Returns false when a trusted application thread
- * has taken over. */
+ * has taken over, or the network cannot ring. */
 static bool work_until_quiet(void)
 {
     uint32_t polls = application_polls();
@@ -191,9 +191,8 @@ static bool work_until_quiet(void)
         quiet = local_prepare_sleep();
         rundown_exit();
     } while (!quiet);
-    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
-        udp_prepare_sleep(); /* what lies there by now wakes us at once */
-    return true;
+    /* What lies there by now wakes us at once. */
+    return !atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) || udp_prepare_sleep();
 }
 
 static void *helper_main(void *argument)

@@ -284,8 +284,8 @@ void progress_expect_sleep(void)
         helper_kick();
     rundown_exit();
     wire_settle();
-    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
-        udp_prepare_sleep();
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && !udp_prepare_sleep())
+        helper_kick();
 }
 
 const struct local_ops engine_local_ops = {

@@ -84,7 +84,7 @@ struct reader {
     int hand_to;   /* -1; or somebody's mailbox, for whom all of it is */
     bool was_full; /* the last batch was as many as it could be: the next may be larger */
     bool polled;   /* by whoever polls; the others the helper thread reads when epoll says so */
-    _Atomic bool armed;
+    bool armed;    /* watched; receive lock */
     struct list node;
 };
 

@@ -36,7 +36,7 @@ struct message {
 };
 
 struct way {
-    struct event_source source; /* fd -1: not open yet */
+    struct event_source source; /* fd -1: not open yet; watched while it is blocked */
     uint16_t port;
     unsigned segments; /* how many packets a datagram may have */
 };
@@ -102,8 +102,10 @@ static int open_way(struct udp_lane *lane, struct way *way, int family)
     if (error) {
         way->source.fd = -1;
         fd_close(fd);
+        return error;
     }
-    return error;
+    event_pause(&way->source);
+    return 0;
 }
 
 /* NULL: there is no such socket. */
@@ -302,7 +304,7 @@ static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
         return true;
     if (sent == -EAGAIN) {
         atomic_store_explicit(&lane->blocked, true, memory_order_relaxed);
-        if (!event_change(&way->source, EPOLLOUT | EPOLLONESHOT))
+        if (!event_resume(&way->source, EPOLLOUT | EPOLLONESHOT))
             return false;
         atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
     }
@@ -362,6 +364,7 @@ static void writable(struct event_source *source, uint32_t events)
     bool blocked;
 
     lock_acquire(&lane->lock);
+    event_pause(source);
     atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
     send_staged(lane);
     blocked = is_blocked(lane);

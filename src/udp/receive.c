@@ -412,19 +412,25 @@ bool udp_has_packets(void)
 
 /* --- readers ------------------------------------------------------------------------------------- */
 
-/* The next arrival wakes the helper thread once: while somebody polls it is to sleep. */
-static void arm(struct reader *reader)
+/* The next arrival wakes the helper thread once: while somebody polls it is to sleep, and the senders are to
+ * be spared the look at who waits. */
+static bool arm(struct reader *reader)
 {
-    if (!atomic_exchange_explicit(&reader->armed, true, memory_order_acq_rel))
-        event_change(&reader->source, EPOLLIN | EPOLLONESHOT);
+    int error = reader->armed ? 0 : event_resume(&reader->source, EPOLLIN | EPOLLONESHOT);
+
+    reader->armed = error != -ENOMEM && error != -ENOSPC; /* else nothing is ever going to come there */
+    return reader->armed;
 }
 
-void udp_prepare_sleep(void)
+bool udp_prepare_sleep(void)
 {
+    bool armed = true;
+
     lock_acquire(&receive_lock);
     list_for_each (node, &polled)
-        arm(list_entry(node, struct reader, node));
+        armed &= arm(list_entry(node, struct reader, node));
     lock_release(&receive_lock);
+    return armed;
 }
 
 /* Helper thread. What is polled, it polls next. */
@@ -434,7 +440,10 @@ static void ready(struct event_source *source, uint32_t events)
     unsigned packets = 0;
 
     if (reader->polled) {
-        atomic_store_explicit(&reader->armed, false, memory_order_release);
+        lock_acquire(&receive_lock);
+        event_pause(source);
+        reader->armed = false;
+        lock_release(&receive_lock);
         atomic_store_explicit(&idle_polls, 0, memory_order_relaxed);
         return;
     }
@@ -466,10 +475,10 @@ int reader_add(struct reader *reader)
     error = need_buffers();
     if (!error) {
         reader->source.ready = ready;
-        atomic_store_explicit(&reader->armed, true, memory_order_relaxed);
         error = event_add(&reader->source, reader->polled ? EPOLLIN | EPOLLONESHOT : EPOLLIN);
     }
     if (!error) {
+        reader->armed = true;
         list_push_back(reader->polled ? &polled : &others, &reader->node);
         if (reader->polled)
             atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
@@ -494,8 +503,7 @@ void reader_set_polled(struct reader *reader)
         list_remove(&reader->node);
         list_push_back(&polled, &reader->node);
         reader->polled = true;
-        atomic_store_explicit(&reader->armed, false, memory_order_relaxed);
-        arm(reader);
+        event_change(&reader->source, EPOLLIN | EPOLLONESHOT);
         atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
     }
     lock_release(&receive_lock);

@@ -130,8 +130,9 @@ void udp_drain(void);
 void udp_end_batch(void);
 /* Is there something to take? A system call. */
 bool udp_has_packets(void);
-/* Nobody is going to poll: the next arrival shall wake the helper thread, at once if something is there. */
-void udp_prepare_sleep(void);
+/* Nobody is going to poll: the next arrival shall wake the helper thread, at once if something is there.
+ * false: the kernel has no memory for that now. */
+bool udp_prepare_sleep(void);
 
 /* Counts since the process began; any thread, relaxed. */
 struct udp_counters {
