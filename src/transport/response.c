@@ -242,7 +242,7 @@ static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t 
 {
     const struct qp_record *record = qp->record;
 
-    clear_packet(packet);
+    packet_clear(packet);
     /* What UC gives back goes as an acknowledgement of RC: it has none of its own. */
     packet->opcode = (uint8_t)((record->type == IBV_QPT_UC ? SERVICE_RC : service_of(record)) | operation);
     packet->pkey = DEFAULT_PKEY;

@@ -358,7 +358,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     bool acknowledges;
     int error;
 
-    clear_packet(&packet);
+    packet_clear(&packet);
     packet.opcode = service_of(record);
     if (unlikely(record->type == IBV_QPT_XRC_SEND))
         packet.srqn = wqe_srqn(wqe);

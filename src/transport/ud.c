@@ -24,7 +24,7 @@ static void fill(const struct transport_qp *qp, const struct send_wqe *wqe, cons
 {
     const struct qp_record *record = qp->record;
 
-    clear_packet(packet);
+    packet_clear(packet);
     packet->opcode = SERVICE_UD | (wqe->opcode == IBV_WR_SEND ? OP_SEND_ONLY : OP_SEND_ONLY_IMM);
     packet->flags = wqe->flags & WQE_SOLICITED ? PACKET_SOLICITED : 0;
     packet->pkey = DEFAULT_PKEY;

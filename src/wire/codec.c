@@ -118,8 +118,9 @@ static void put_extensions(struct cursor_out *out, uint32_t properties, const st
 int codec_decode(const void *bytes, size_t length, struct packet *ret_packet)
 {
     struct cursor_in in = {.at = bytes, .end = (const uint8_t *)bytes + length};
-    struct packet packet = {0};
+    struct packet packet;
 
+    packet_clear(&packet);
     if (length < BTH_LENGTH || length > UINT32_MAX)
         return -EPROTO;
 

@@ -21,6 +21,11 @@ static bool is_ipv4(const struct icrc_path *path)
     return ipudp_gid_is_ipv4(path->source) && ipudp_gid_is_ipv4(path->destination);
 }
 
+static size_t headers_length(const struct icrc_path *path)
+{
+    return LRH_LENGTH + (is_ipv4(path) ? IPV4_LENGTH : IPV6_LENGTH) + UDP_LENGTH;
+}
+
 /* LRH, IP and UDP, with ones where they are not covered. Returns how long they are. */
 static size_t put_headers(const struct icrc_path *path, size_t udp_payload_length,
                           uint8_t ret_headers[HEADERS_MAX])
@@ -98,18 +103,16 @@ static const uint32_t behind[ALIGNMENT] = {
 uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t length)
 {
     uint8_t block[ZEROS_LEAST + ALIGNMENT + HEADERS_MAX + SMALL] __attribute__((aligned(ALIGNMENT)));
-    uint8_t headers[HEADERS_MAX];
-    size_t covered = length - ICRC_LENGTH, copied = covered, before, zeros;
+    size_t covered = length - ICRC_LENGTH, copied = covered, before = headers_length(path), zeros;
     uint32_t crc;
 
     if (covered > SMALL) /* up to where the rest is aligned */
         copied = BTH_LENGTH + (0 - ((uintptr_t)packet + BTH_LENGTH)) % ALIGNMENT;
-    before = put_headers(path, length, headers);
     zeros = (0 - (before + copied)) % ALIGNMENT;
     crc = behind[zeros];
     zeros += ZEROS_LEAST;
     memset(block, 0, ZEROS_LEAST + ALIGNMENT);
-    memcpy(block + zeros, headers, before);
+    put_headers(path, length, block + zeros);
     memcpy(block + zeros + before, packet, copied);
     block[zeros + before + BTH_CONGESTION] = 0xff;
     crc = libdeflate_crc32(crc, block, zeros + before + copied);

@@ -11,13 +11,6 @@
 #define IPV4_CHECKSUM_AT   10
 #define FLOW_LABEL_MASK    0xfffffu
 
-bool ipudp_gid_is_ipv4(const uint8_t gid[16])
-{
-    static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
-
-    return !memcmp(gid, prefix, sizeof(prefix));
-}
-
 uint16_t ipudp_checksum(const uint8_t *bytes, uint32_t length)
 {
     uint64_t sum = 0;

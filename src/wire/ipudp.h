@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "wire/packet.h"
 
@@ -18,7 +19,12 @@ enum ip_length {
 };
 
 /* ::ffff:a.b.c.d */
-bool ipudp_gid_is_ipv4(const uint8_t gid[16]);
+static inline bool ipudp_gid_is_ipv4(const uint8_t gid[16])
+{
+    static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
+
+    return !memcmp(gid, prefix, sizeof(prefix));
+}
 
 /* The first 40 bytes of a UD receive: the IPv6 header, or zeros and the IPv4 header in bytes 20-39 with a
  * valid checksum, by which ibv_init_ah_from_wc() tells them apart. */
