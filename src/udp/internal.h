@@ -46,9 +46,10 @@ extern struct udp_room udp_room;
 
 /* --- socket.c ------------------------------------------------------------------------------------ */
 
-/* A socket to send from, of the family, with its port; or -errno. *ret_segments: how many packets it takes at
- * once. */
-int socket_for_sending(int family, uint16_t *ret_port, unsigned *ret_segments);
+/* A socket to send from, of the family, with its port; or -errno. What takes the usual path needs no control
+ * messages for its source and hop limit; all zero if there is no such path. *ret_segments: how many packets
+ * it takes at once. */
+int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments);
 /* The sockets of the port, each behind its slot's number. 0 or -errno; -EADDRINUSE: somebody has the port. */
 int socket_make_group(int ret_fds[UDP_SLOTS]);
 /* What whoever reads one of them wants of it. */

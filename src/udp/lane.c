@@ -38,7 +38,8 @@ struct message {
 struct way {
     struct event_source source; /* fd -1: not open yet; watched while it is blocked */
     uint16_t port;
-    unsigned segments; /* how many packets a datagram may have */
+    unsigned segments;     /* how many packets a datagram may have */
+    struct udp_path usual; /* all zero: none */
 };
 
 struct lane_buffers {
@@ -84,7 +85,7 @@ struct udp_lane *udp_lane_by_number(unsigned number)
 
 static void writable(struct event_source *source, uint32_t events);
 
-static int open_way(struct udp_lane *lane, struct way *way, int family)
+static int open_way(struct udp_lane *lane, struct way *way, int family, const struct udp_path *path)
 {
     int fd, error = 0;
 
@@ -93,7 +94,8 @@ static int open_way(struct udp_lane *lane, struct way *way, int family)
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &error);
     if (error)
         return error;
-    fd = socket_for_sending(family, &way->port, &way->segments);
+    way->usual = *path;
+    fd = socket_for_sending(family, &way->usual, &way->port, &way->segments);
     if (fd < 0)
         return fd;
     way->source.fd = fd;
@@ -117,7 +119,7 @@ static struct way *way_to(struct udp_lane *lane, const struct udp_path *path)
 
     if (likely(way->source.fd >= 0))
         return way;
-    error = open_way(lane, way, is_ipv4 ? AF_INET : AF_INET6);
+    error = open_way(lane, way, is_ipv4 ? AF_INET : AF_INET6, path);
     if (!error)
         return way;
     if (lane->complained != error)
@@ -145,7 +147,14 @@ static void add_control_int(struct msghdr *header, int level, int type, int valu
     add_control(header, level, type, &value, sizeof(value));
 }
 
-static void address_ipv4(struct msghdr *header, const struct udp_path *path)
+/* Where it comes from and how far it may go, as the socket has it anyway. */
+static bool is_usual(const struct way *way, const struct udp_path *path)
+{
+    return !path->ifindex && path->hop_limit == way->usual.hop_limit &&
+           memcmp(path->source, way->usual.source, sizeof(path->source)) == 0;
+}
+
+static void address_ipv4(struct msghdr *header, const struct udp_path *path, bool usual)
 {
     struct sockaddr_in *name = header->msg_name;
     struct in_pktinfo info = {.ipi_ifindex = (int)path->ifindex};
@@ -154,8 +163,10 @@ static void address_ipv4(struct msghdr *header, const struct udp_path *path)
     memcpy(&name->sin_addr, path->destination + 12, 4);
     header->msg_namelen = sizeof(*name);
     memcpy(&info.ipi_spec_dst, path->source + 12, 4);
-    add_control(header, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-    add_control_int(header, IPPROTO_IP, IP_TTL, path->hop_limit);
+    if (!usual) {
+        add_control(header, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+        add_control_int(header, IPPROTO_IP, IP_TTL, path->hop_limit);
+    }
     if (path->traffic_class)
         add_control_int(header, IPPROTO_IP, IP_TOS, path->traffic_class);
 }
@@ -194,7 +205,7 @@ static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
         .msg_control = buffers->control[index],
     };
     if (is_ipv4)
-        address_ipv4(header, &message->path);
+        address_ipv4(header, &message->path, is_usual(&lane->ipv4, &message->path));
     else
         address_ipv6(header, &message->path);
     if (message->segments > 1)

@@ -85,7 +85,21 @@ static int set_sending_options(int fd, int family)
     return error;
 }
 
-int socket_for_sending(int family, uint16_t *ret_port, unsigned *ret_segments)
+/* The kernel copies control messages to where it has to allocate memory for them, unless they are few. */
+static int bind_to_usual(int fd, int family, struct udp_path *path)
+{
+    struct sockaddr_in name = {.sin_family = AF_INET};
+
+    if (family == AF_INET && !path->ifindex && set(fd, IPPROTO_IP, IP_TTL, path->hop_limit) == 0) {
+        memcpy(&name.sin_addr, path->source + 12, 4);
+        if (bind(fd, (const struct sockaddr *)&name, sizeof(name)) == 0)
+            return 0;
+    }
+    memset(path, 0, sizeof(*path));
+    return bind_any(fd, family, 0);
+}
+
+int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments)
 {
     int saved = errno, fd = fd_own(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int error = fd < 0 ? -errno : 0;
@@ -95,7 +109,7 @@ int socket_for_sending(int family, uint16_t *ret_port, unsigned *ret_segments)
     if (!error)
         drop_arrivals(fd);
     if (!error)
-        error = bind_any(fd, family, 0);
+        error = bind_to_usual(fd, family, usual);
     if (!error)
         error = port_of(fd, ret_port);
     if (error)

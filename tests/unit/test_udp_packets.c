@@ -123,6 +123,40 @@ static void test_every_packet_arrives_as_it_was_sent(void **state)
         side_finish(side_start(sends_every_opcode, i));
 }
 
+/* Whatever the socket was opened for, each packet tells of its own way. */
+static void sends_different_ways(unsigned number)
+{
+    static const struct {
+        const char *from;
+        uint8_t hop_limit;
+    } all[] = {{"127.0.0.1", 33}, {"127.0.0.2", 33}, {"127.0.0.1", 255}, {"127.0.0.2", 1}};
+    struct udp_path path;
+
+    open_block();
+    for (unsigned i = 0; i < 20; i++) {
+        path = path_between(all[i * 7 / 3 % 4].from, "127.0.0.1");
+        path.hop_limit = all[i * 7 / 3 % 4].hop_limit;
+        send_pattern(&path, QPN, i, 64, i);
+        if (i % 5 == 4)
+            udp_flush(udp_lane(QPN));
+    }
+    UNTIL(atomic_load(&inbox->count) == 20);
+    for (unsigned i = 0; i < 20; i++) {
+        const struct arrived *arrived = &inbox->kept[i];
+
+        path = path_between(all[i * 7 / 3 % 4].from, "127.0.0.1");
+        CHECK(arrived->packet.psn.value == i && is_pattern(arrived, i));
+        CHECK(!memcmp(arrived->packet.grh.source, path.source, 16));
+        CHECK(arrived->packet.grh.hop_limit == all[i * 7 / 3 % 4].hop_limit);
+    }
+    CHECK(udp_counters.not_sent == 0 && udp_counters.bad_icrc == 0);
+}
+
+static void test_packets_from_several_addresses_leave_by_one_socket(void **state)
+{
+    side_finish(side_start(sends_different_ways, 0));
+}
+
 /* Packets that follow each other leave together; each has its own identification in IPv4's header. */
 static void sends_batches(unsigned number)
 {
@@ -421,6 +455,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_packet_arrives_as_it_was_sent),
+        cmocka_unit_test(test_packets_from_several_addresses_leave_by_one_socket),
         cmocka_unit_test(test_batches_keep_their_order),
         cmocka_unit_test(test_one_by_one_works_as_well),
         cmocka_unit_test(test_identifications_of_other_senders_are_solved_for),
