@@ -29,7 +29,7 @@ class Case:
     name: str
     server: list
     client: list
-    ready: tuple = ('tcp', 0)  # port space and port, or 'socket' or 'udp' and a port of the kernel's
+    ready: tuple = ('tcp', 0)  # port space and port, or 'tcp socket' or 'udp socket' and a port of the kernel's
     persistent: bool = False   # the server goes on: it is ended when the client is done
     says: tuple = ()           # expressions that the client's output must hold
     server_says: tuple = ()
@@ -59,9 +59,9 @@ def has_udp_port(port):
 
 def is_ready(case, server):
     kind, port = case.ready
-    if kind == 'socket':
+    if kind == 'tcp socket':
         return pairs.listening(port)
-    if kind == 'udp':
+    if kind == 'udp socket':
         return has_udp_port(port)
     if kind == 'group':
         return 'joined' in server.text()
@@ -215,7 +215,7 @@ def check_qperf(server, client):
 def qperf(address, *tests):
     port = pairs.free_port()
     return Case(f'qperf -cm1 {" ".join(tests)}', ['qperf', '-lp', str(port)],
-                ['qperf', '-lp', str(port), '-cm1', '-t', '1', address, *tests], ('socket', port), persistent=True,
+                ['qperf', '-lp', str(port), '-cm1', '-t', '1', address, *tests], ('tcp socket', port), persistent=True,
                 says=tuple(f'^{t}:$' for t in tests), check=check_qperf)
 
 

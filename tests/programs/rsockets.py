@@ -54,7 +54,7 @@ def udpong(address, *options, env=None):
     common = ['-p', str(port), '-S', '1000']
     return cm.Case(' '.join(['udpong', *options, address] + [f'{k}={v}' for k, v in (env or {}).items()]),
                    ['udpong', *common, '-b', address], ['udpong', *common, '-s', address, '-C', '200', *options],
-                   ('udp', port), persistent=True, env=env or {}, says=(r'^custom +1000 ',))
+                   ('udp socket', port), persistent=True, env=env or {}, says=(r'^custom +1000 ',))
 
 
 def differ(one, other):
@@ -110,7 +110,7 @@ def forking(address):
     """librspreload.so takes a connection by TCP first, and the forked child by an rsocket then."""
     port = pairs.free_port()
     common = ['rstream', '-T', 'f', '-p', str(port), '-S', '4096', *FEW]
-    return cm.Case('rstream -T f with librspreload.so, fork server', common, [*common, '-s', address], ('socket', port),
+    return cm.Case('rstream -T f with librspreload.so, fork server', common, [*common, '-s', address], ('tcp socket', port),
                    persistent=True, env={'LD_PRELOAD': PRELOAD, 'RDMAV_FORK_SAFE': '1'}, says=('^custom ',))
 
 
