@@ -332,8 +332,7 @@ bool object_holds(const struct view *view, const struct object *user, const stru
     case OBJECT_TD:
         return user->kind == OBJECT_PD && user->protection_domain.td == object->number;
     case OBJECT_XRCD:
-        return (user->kind == OBJECT_SRQ && user->srq.xrcd == object->number) ||
-               (user->kind == OBJECT_QP && user->qp.xrcd == object->number);
+        return user->life.xrcd == object->number + 1;
     case OBJECT_DM:
         return user->kind == OBJECT_MR && user->key.address - object->item.address < object->item.length;
     case OBJECT_IND_TABLE:

@@ -25,8 +25,6 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     }
     out_number(out, "outstanding_sends", sends);
     words_add(words, ", %u send%s", sends, sends == 1 ? "" : "s");
-    if (qp->xrcd != NO_OBJECT)
-        out_number(out, "xrcd", qp->xrcd);
     if (qp->srq == NO_OBJECT) {
         out_number(out, "outstanding_receives", receives);
         words_add(words, " and %u receive%s", receives, receives == 1 ? "" : "s");
@@ -83,10 +81,8 @@ static void tell_srq(struct out *out, const struct srq_record *srq, struct words
     out_number(out, "posted", srq->posted);
     out_number(out, "limit", srq->limit);
     out_number(out, "users", srq->users);
-    if (srq->xrcd != NO_OBJECT) {
-        out_number(out, "xrcd", srq->xrcd);
+    if (srq->cq != NO_OBJECT)
         out_number(out, "cq", srq->cq);
-    }
     words_add(words, ": %u of %u receives", waiting, srq->max_wr);
     if (srq->limit)
         words_add(words, ", limit %u armed", srq->limit);
@@ -254,6 +250,8 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         out_number(out, "pd", object->pd);
     if (object->kind != OBJECT_CONTEXT && object->context != NO_OBJECT)
         out_number(out, "context", object->context);
+    if (object->life.xrcd)
+        out_number(out, "xrcd", object->life.xrcd - 1);
     switch (object->kind) {
     case OBJECT_QP:
         tell_qp(view, out, level, &object->qp, &words);

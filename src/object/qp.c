@@ -364,8 +364,9 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->recv_cq = qp->recv_cq ? qp->recv_cq->number : NO_OBJECT;
     record->srq = qp->srq ? qp->srq->number : NO_OBJECT;
     record->context = qp->context->number;
-    record->xrcd = qp->xrcd ? qp->xrcd->item : NO_OBJECT;
     life_begin(&record->life);
+    if (qp->xrcd)
+        record->life.xrcd = qp->xrcd->item + 1;
     if (qp->pd)
         life_in(&record->life, qp->pd->record_number);
     record->attributes.signal_all = attributes->sq_sig_all != 0;

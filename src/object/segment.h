@@ -172,7 +172,8 @@ struct srq_record {
     _Atomic uint32_t users; /* QPs */
     uint32_t max_wr, max_sge, stride, limit;
     _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
-    uint32_t cq, xrcd;              /* of an XRC SRQ, else NO_OBJECT; the latter is an item */
+    uint32_t cq;                    /* of an XRC SRQ, else NO_OBJECT */
+    uint32_t reserved;
     uint64_t ring_offset;
     struct event_record events;
     struct life_record life;

@@ -86,7 +86,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->record->pd = pd->number;
     srq->record->max_sge = max_sge;
     srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
-    srq->record->cq = srq->record->xrcd = NO_OBJECT;
+    srq->record->cq = NO_OBJECT;
     life_begin(&srq->record->life);
     life_in(&srq->record->life, pd->record_number);
     install_ring(srq, &memory, slots);

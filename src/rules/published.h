@@ -43,7 +43,7 @@ struct life_record {
     uint64_t dying_ns;     /* its destroy waits since then; 0: none does */
     uint32_t dying_by, dying_stack;
     uint32_t domain; /* the PD or parent domain that it was made in, plus 1; 0: none, or not recorded */
-    uint32_t reserved;
+    uint32_t xrcd;   /* item of the XRC domain that it was made in, plus 1; 0: none */
 };
 _Static_assert(sizeof(struct life_record) == 56, "readable by other builds");
 

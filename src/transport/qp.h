@@ -172,7 +172,6 @@ struct qp_record {
     struct path_record path;
     struct event_record events;
     struct life_record life;
-    uint32_t xrcd; /* item of an XRC_RECV QP's domain; ~0: none */
 } cache_aligned;
 
 /* RC, and the two halves of XRC. */

@@ -40,7 +40,6 @@ static void make_qp(struct qp_record *qp, uint32_t qpn, uint32_t dest_qpn)
         .state = IBV_QPS_RTS,
         .type = IBV_QPT_RC,
         .srq = NO_OBJECT,
-        .xrcd = NO_OBJECT,
         .send_depth = FIXTURE_SLOTS,
         .send_stride = FIXTURE_STRIDE,
         .max_send_sge = 1,
@@ -95,7 +94,6 @@ static void make_others(void)
         .state = OBJECT_ALIVE, .users = 5, .protects = NO_OBJECT, .td = NO_OBJECT, .life = life()};
     fixture.srqs[0] = (struct srq_record){.state = OBJECT_ALIVE,
                                           .cq = NO_OBJECT,
-                                          .xrcd = NO_OBJECT,
                                           .max_wr = FIXTURE_SLOTS,
                                           .max_sge = 1,
                                           .stride = FIXTURE_STRIDE,

@@ -349,10 +349,10 @@ static void holders_of_thread_domains_xrc_domains_and_device_memory(void **state
     f->pds[1] = (struct pd_record){.state = OBJECT_ALIVE, .protects = 0, .td = 4};
     assert_contains(busy(OBJECT_TD, 4),
                     "ibv_dealloc_td(TD 4) fails with EBUSY: parent domain 1 still uses it");
-    f->qps[1].xrcd = 5;
+    f->qps[1].life.xrcd = 6;
     assert_contains(busy(OBJECT_XRCD, 5), "ibv_close_xrcd(XRCD 5) fails with EBUSY: QP 0x000013 \"fixture\" "
                                           "still uses it");
-    f->srqs[0].xrcd = 5;
+    f->srqs[0].life.xrcd = 6;
     f->srqs[0].cq = 1;
     assert_contains(busy(OBJECT_XRCD, 5), "EBUSY: 1 QP and 1 SRQ still use it");
     assert_contains(busy(OBJECT_CQ, 1), "EBUSY: 1 SRQ and 1 WQ still complete into it");
