@@ -67,7 +67,7 @@ static void publish_files(void)
 static void write_record(struct mr *mr)
 {
     struct mapped_record *record = segment_mapped(mr->slot);
-    struct mapped_piece pieces[16], best = {0};
+    struct mapped_piece pieces[16] = {0}, best = {0};
     struct mapped_refusal refusal = {0};
     unsigned count =
         min_of(mapped_pieces(mr->mapping.region, pieces, array_size(pieces)), (unsigned)array_size(pieces));
