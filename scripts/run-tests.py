@@ -33,7 +33,8 @@ STAGES = [
 SANITIZER_ENV = {
     "asan": {"ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
              "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
-    "tsan": {"TSAN_OPTIONS": "atexit_sleep_ms=0:halt_on_error=1:second_deadlock_stack=1:history_size=4:suppressions="
+    "tsan": {"TSAN_OPTIONS": "atexit_sleep_ms=0:halt_on_error=1:second_deadlock_stack=1:history_size=4:"
+                             "die_after_fork=0:suppressions="
                              + os.path.join(TOP, "tests", "support", "tsan.supp")},
 }
 
