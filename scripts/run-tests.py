@@ -324,7 +324,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--long", action="store_true", help="no limit on time")
     parser.add_argument("--minutes", type=float, default=60,
-                        help="stop after this time (default %(default)s; an idle machine with two processors needs less than 25)")
+                        help="stop after this time (default %(default)s; an idle machine with two processors needs about 30)")
     parser.add_argument("--stage", action="append", help="only this stage (lint, " +
                         ", ".join(stage[0] for stage in STAGES) + ")")
     options = parser.parse_args()
