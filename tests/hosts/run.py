@@ -109,19 +109,7 @@ def run(host, two, case, way):
     env = dict(case.env, **({'SOFTHCA_UDP': 'plain'} if way.plain else {}),
                **({'SOFTHCA_UDP_LOSS': str(way.loss)} if way.loss else {}))
     s, c = pairs.run_pair(host, server, client, port=port, limit=case.limit, env=env, far=two.there())
-    try:
-        for text in (s, c):
-            if bad := judge.trouble(text):
-                raise pairs.Failure(bad)
-        if case.kind == 'pingpong':
-            for text in (s, c):
-                judge.pingpong(text, case.sizes[0], case.iters)
-        else:
-            judge.perftest(c, case.sizes, case.iters or None)
-    except pairs.Failure as e:
-        e.add_note('server: ' + ' '.join(server) + '\n' + s)
-        e.add_note('client: ' + ' '.join(client) + '\n' + c)
-        raise
+    judge.pair(case, (server, s), (client, c))
 
 
 def tap(number, name, began, failure=None, skip=None):

@@ -118,19 +118,7 @@ def run(hosts, way, case):
 
     server, client = one_end(way.we_serve), [*one_end(not way.we_serve), hosts.server_address(way.we_serve)]
     s, c = hosts.run_pair(server, client, we_serve=way.we_serve, port=port, limit=case.limit, env=dict(case.env))
-    try:
-        for text in (s, c):
-            if bad := judge.trouble(text):
-                raise pairs.Failure(bad)
-        if case.kind == 'pingpong':
-            for text in (s, c):
-                judge.pingpong(text, case.sizes[0], case.iters)
-        else:
-            judge.perftest(c, case.sizes, case.iters or None)
-    except pairs.Failure as e:
-        e.add_note('server: ' + ' '.join(server) + '\n' + s)
-        e.add_note('client: ' + ' '.join(client) + '\n' + c)
-        raise
+    judge.pair(case, (server, s), (client, c))
 
 
 def run_patiently(hosts, way, case, out):

@@ -63,6 +63,26 @@ def perftest(text, sizes, iters):
             raise Failure(f'nothing moved: {r}')
 
 
+def pair(case, server, client, both=False):
+    """Two ends of a case of matrix.py, each its command and what it printed. both: the server prints results, too."""
+    outputs = server[1], client[1]
+    try:
+        for text in outputs:
+            if bad := trouble(text):
+                raise Failure(bad)
+        if case.kind == 'pingpong':
+            for text in outputs:
+                pingpong(text, case.sizes[0], case.iters)
+        else:
+            perftest(client[1], case.sizes, case.iters or None)
+            if both:
+                perftest(server[1], case.sizes, case.iters or None)
+    except Failure as e:
+        for name, (command, text) in (('server', server), ('client', client)):
+            e.add_note(f'{name}: {" ".join(command)}\n{text}')
+        raise
+
+
 def devinfo(text):
     """Devices of ibv_devinfo -v: name → dict with 'state', 'mtu', 'guid', 'gids' {index: (gid, type)}."""
     devices, dev = {}, None

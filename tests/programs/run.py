@@ -36,21 +36,7 @@ def run(host, case, gid):
     env = dict(case.env, SOFTHCA_LOCAL=case.local)
     s, c = pairs.run_pair(host, server, client, port=port, limit=case.limit, users=case.users, env=env,
                           launch=case.launch, signals=case.signals)
-    try:
-        for text in (s, c):
-            if bad := judge.trouble(text):
-                raise pairs.Failure(bad)
-        if case.kind == 'pingpong':
-            for text in (s, c):
-                judge.pingpong(text, case.sizes[0], case.iters)
-        else:
-            judge.perftest(c, case.sizes, case.iters or None)
-            if case.program.startswith('ib_send'):
-                judge.perftest(s, case.sizes, case.iters or None)
-    except pairs.Failure as e:
-        e.add_note('server: ' + ' '.join(server) + '\n' + s)
-        e.add_note('client: ' + ' '.join(client) + '\n' + c)
-        raise
+    judge.pair(case, (server, s), (client, c), both=case.program.startswith('ib_send'))
 
 
 def reason_to_skip(host, case):
