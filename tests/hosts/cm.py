@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 
 import hosts  # noqa: E402
 import pairs  # noqa: E402
-import run  # noqa: E402
+import tap  # noqa: E402
 
 # Of the same name as this file.
 spec = importlib.util.spec_from_file_location('programs_cm', os.path.join(HERE, '..', 'programs', 'cm.py'))
@@ -121,18 +121,18 @@ def run_all(host, opt):
                 began = time.monotonic()
                 try:
                     programs.run_case(host, case, two.there())
-                    run.tap(number, case.name, began)
+                    tap.result(number, case.name, began)
                 except pairs.Failure as e:
                     failed += 1
-                    run.tap(number, case.name, began, e)
+                    tap.result(number, case.name, began, e)
             if last:
                 began = time.monotonic()
                 try:
                     neighbours(host, two.there())
-                    run.tap(len(todo) + 1, NEIGHBOURS, began)
+                    tap.result(len(todo) + 1, NEIGHBOURS, began)
                 except pairs.Failure as e:
                     failed += 1
-                    run.tap(len(todo) + 1, NEIGHBOURS, began, e)
+                    tap.result(len(todo) + 1, NEIGHBOURS, began, e)
         finally:
             two.close()
     return failed

@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 import cm  # noqa: E402
 import hosts  # noqa: E402
 import pairs  # noqa: E402
-import run  # noqa: E402
+import tap  # noqa: E402
 
 # Of the same name as this file.
 spec = importlib.util.spec_from_file_location('programs_rsockets', os.path.join(HERE, '..', 'programs', 'rsockets.py'))
@@ -59,10 +59,10 @@ def run_all(host, opt):
                 began = time.monotonic()
                 try:
                     cm.run_case(host, case, two.there())
-                    run.tap(number, case.name, began)
+                    tap.result(number, case.name, began)
                 except pairs.Failure as e:
                     failed += 1
-                    run.tap(number, case.name, began, e)
+                    tap.result(number, case.name, began, e)
         finally:
             two.close()
     return failed

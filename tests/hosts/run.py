@@ -17,6 +17,7 @@ import hosts  # noqa: E402
 import judge  # noqa: E402
 import matrix  # noqa: E402
 import pairs  # noqa: E402
+import tap  # noqa: E402
 from matrix import perftest, pingpong  # noqa: E402
 
 MTUS = {1024: 1500, 4096: 4300}  # path MTU → of the cable
@@ -112,17 +113,6 @@ def run(host, two, case, way):
     judge.pair(case, (server, s), (client, c))
 
 
-def tap(number, name, began, failure=None, skip=None):
-    print(f'{"not ok" if failure else "ok"} {number} - {name.replace("#", " ")}' + (f' # SKIP {skip}' if skip else ''))
-    if failure or time.monotonic() - began > 5:
-        print(f'# {time.monotonic() - began:.1f} s')
-    if failure:
-        for line in [str(failure), *getattr(failure, '__notes__', [])]:
-            for part in line.rstrip().splitlines():
-                print(f'#   {part}')
-    sys.stdout.flush()
-
-
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--lib', required=True, help='directory of libibverbs.so.1')
@@ -155,7 +145,7 @@ def main():
         for number, (name, way, case) in enumerate(todo, 1):
             began = time.monotonic()
             if shutil.which(case.program) is None:
-                tap(number, name, began, skip=f'{case.program} is not installed')
+                tap.result(number, name, began, skip=f'{case.program} is not installed')
                 continue
             try:
                 if now != way:
@@ -164,13 +154,13 @@ def main():
                     two, now = hosts.Hosts(MTUS[way.mtu]), way
                     two.disturb(*way.netem)
                 run(host, two, case, way)
-                tap(number, name, began)
+                tap.result(number, name, began)
             except hosts.Unable as e:
                 now = None
-                tap(number, name, began, skip=str(e))
+                tap.result(number, name, began, skip=str(e))
             except pairs.Failure as e:
                 failed += 1
-                tap(number, name, began, failure=e)
+                tap.result(number, name, began, failure=e)
     finally:
         if two:
             two.close()

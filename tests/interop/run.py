@@ -19,6 +19,7 @@ import judge  # noqa: E402
 import lab  # noqa: E402
 import matrix  # noqa: E402
 import pairs  # noqa: E402
+import tap  # noqa: E402
 from matrix import perftest, pingpong  # noqa: E402
 
 SMOKE_LIMIT, LONG_LIMIT = 900, 7200
@@ -131,16 +132,6 @@ def run_patiently(hosts, way, case, out):
         run(hosts, way, case)
 
 
-def tap(out, number, name, began, failure=None):
-    print(f'{"not ok" if failure else "ok"} {number} - {name.replace("#", " ")}', file=out)
-    print(f'# {time.monotonic() - began:.1f} s', file=out)
-    if failure:
-        for line in [str(failure), *getattr(failure, '__notes__', [])]:
-            for part in line.rstrip().splitlines():
-                print(f'#   {part}', file=out)
-    out.flush()
-
-
 def inside(lib, todo, out):
     print(f'1..{len(todo)}', file=out, flush=True)
     failed, netem = 0, ()
@@ -153,10 +144,10 @@ def inside(lib, todo, out):
                     hosts.disturb(*way.netem)
                     netem = way.netem
                 run_patiently(hosts, way, case, out)
-                tap(out, number, name, began)
+                tap.result(number, name, began, out=out, slow=0)
             except pairs.Failure as e:
                 failed += 1
-                tap(out, number, name, began, failure=e)
+                tap.result(number, name, began, e, out=out, slow=0)
     finally:
         hosts.close()
     return 1 if failed else 0

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import judge
 import pairs
-import run
+import tap
 
 PS = {'tcp': 0x106, 'udp': 0x111, 'ipoib': 0x2, 'ib': 0x13f}
 NAMESPACE_ADDRESS = '10.77.0.1', 'fd77::1'
@@ -360,10 +360,10 @@ def main():
                 began = time.monotonic()
                 try:
                     run_case(host, case)
-                    run.tap(number, case.name, began)
+                    tap.result(number, case.name, began)
                 except pairs.Failure as e:
                     failed += 1
-                    run.tap(number, case.name, began, e)
+                    tap.result(number, case.name, began, e)
         finally:
             host.close()
     return 1 if failed else 0

@@ -16,7 +16,7 @@ import time
 
 import cm
 import pairs
-import run
+import tap
 
 PRELOAD = '/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so.1'
 FEW = ['-I', '10', '-C', '50']
@@ -161,10 +161,10 @@ def main():
                 began = time.monotonic()
                 try:
                     cm.run_case(host, case)
-                    run.tap(number, case.name, began)
+                    tap.result(number, case.name, began)
                 except pairs.Failure as e:
                     failed += 1
-                    run.tap(number, case.name, began, e)
+                    tap.result(number, case.name, began, e)
         finally:
             host.close()
     return 1 if failed else 0

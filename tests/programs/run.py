@@ -16,6 +16,7 @@ import judge
 import matrix
 import pairs
 import special
+import tap
 
 
 def command(case, port, gid, system):
@@ -49,18 +50,6 @@ def reason_to_skip(host, case):
     return None
 
 
-def tap(number, name, began, failure=None):
-    took = time.monotonic() - began
-    print(f'{"not ok" if failure else "ok"} {number} - {name.replace("#", " ")}', flush=True)
-    if failure or took > 5:
-        print(f'# {took:.1f} s')
-    if failure:
-        for line in [str(failure), *getattr(failure, '__notes__', [])]:
-            for part in line.rstrip().splitlines():
-                print(f'#   {part}')
-        sys.stdout.flush()
-
-
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--lib', help='directory of libibverbs.so.1')
@@ -85,7 +74,7 @@ def main():
                 raise pairs.Failure('ibv_devinfo shows no device')
         except pairs.Failure as e:
             print('1..1')
-            tap(1, 'devices', time.monotonic(), e)
+            tap.result(1, 'devices', time.monotonic(), e)
             return 1
         cases = matrix.build(found, opt.suite)
         if opt.system:
@@ -109,12 +98,12 @@ def main():
                     run(host, case, opt.gid)
                 else:
                     check(host)
-                tap(number, name, began)
+                tap.result(number, name, began)
             except pairs.Skip as e:
                 print(f'ok {number} - {name} # SKIP {e}', flush=True)
             except pairs.Failure as e:
                 failed += 1
-                tap(number, name, began, e)
+                tap.result(number, name, began, e)
     finally:
         host.close()
     return 1 if failed else 0
