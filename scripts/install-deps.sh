@@ -12,7 +12,7 @@ check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-d
        python3-pyverbs rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
        iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
 long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
-bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux)
+bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)
 
 wanted=()
 for group in "$@"; do
