@@ -17,6 +17,15 @@ static int check_parts(const struct iovec *parts, size_t count)
     return 0;
 }
 
+static int check_message(const struct msghdr *message)
+{
+    if (!message)
+        return -EFAULT;
+    if (message->msg_control && message->msg_controllen)
+        return -ENOTSUP;
+    return check_parts(message->msg_iov, message->msg_iovlen);
+}
+
 /* --- sending
  * ----------------------------------------------------------------------------------------------- */
 
@@ -61,13 +70,8 @@ RDMACM_EXPORT ssize_t rwrite(int fd, const void *data, size_t length)
 
 RDMACM_EXPORT ssize_t rsendmsg(int fd, const struct msghdr *message, int flags)
 {
-    int error;
+    int error = check_message(message);
 
-    if (!message)
-        return conclude(-EFAULT);
-    if (message->msg_control && message->msg_controllen)
-        return conclude(-ENOTSUP);
-    error = check_parts(message->msg_iov, message->msg_iovlen);
     if (error)
         return conclude(error);
     return rsocket_conclude(send_parts(fd, message->msg_iov, message->msg_iovlen, flags,
@@ -133,13 +137,8 @@ RDMACM_EXPORT ssize_t rread(int fd, void *data, size_t length)
 RDMACM_EXPORT ssize_t rrecvmsg(int fd, struct msghdr *message, int flags)
 {
     ssize_t result;
-    int error;
+    int error = check_message(message);
 
-    if (!message)
-        return conclude(-EFAULT);
-    if (message->msg_control && message->msg_controllen)
-        return conclude(-ENOTSUP);
-    error = check_parts(message->msg_iov, message->msg_iovlen);
     if (error)
         return conclude(error);
     result = receive_parts(fd, message->msg_iov, message->msg_iovlen, flags, message->msg_name,
