@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "tools"))
@@ -63,6 +64,7 @@ class T(unittest.TestCase):
 import unittest
 class T(unittest.TestCase):
     def test_listed_but_passes(self): pass
+    def test_machine_has(self): pass
     def test_other_reason(self): self.skipTest("because")
     def test_skips(self): self.skipTest("no ODP")
 """,
@@ -73,6 +75,7 @@ LIST = """
 | `tests.test_odp.T.test_listed_but_passes` | both | ODP | no ODP |
 | `tests.test_odp.T.test_other_reason` | both | ODP | no ODP |
 | `tests.test_odp.T.test_skips` | both | ODP | no ODP |
+| `tests.test_odp.T.test_machine_has` | both | huge pages | no huge pages |
 | `tests.test_odp.T.test_gone` | both | ODP | no ODP |
 """
 
@@ -103,12 +106,58 @@ def test_each_test_is_judged():
     tap.equal(points, {
         "a_passes": "ok", "b_fails": "not ok", "c_crashes": "not ok", "d_hangs": "not ok", "e_passes": "ok",
         "f_skips": "skip", "g_skips": "not ok", "h_skips": "not ok",
-        "listed_but_passes": "not ok", "other_reason": "not ok", "skips": "skip", "gone": "not ok",
+        "listed_but_passes": "not ok", "machine_has": "ok", "other_reason": "not ok", "skips": "skip", "gone": "not ok",
     }, result.stdout + result.stderr)
     tap.equal(result.returncode, 1)
     for words in "ends the process", "hangs", "every test of test_pd must pass", "has another reason", "no such test":
         assert words in result.stdout, words
-    assert re.search(r"^1\.\.12$", result.stdout, re.M), result.stdout
+    assert re.search(r"^1\.\.13$", result.stdout, re.M), result.stdout
+
+
+BORROWER = """
+import importlib.util, signal, sys
+spec = importlib.util.spec_from_file_location("run", sys.argv[1])
+run = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run)
+run.HUGE_PAGES = sys.argv[2]
+with run.HugePages():
+    print(run.read_number(sys.argv[2] + "/nr_hugepages"), flush=True)
+    if sys.argv[3] == "stay":
+        signal.pause()
+"""
+
+
+def pages(configured, free, how):
+    """Huge pages while the suite runs, and afterwards. how: it ends, or is killed while it would stay."""
+    with tempfile.TemporaryDirectory(dir=WORK.name) as place:
+        for name, number in ("nr_hugepages", configured), ("free_hugepages", free):
+            with open(os.path.join(place, name), "w", encoding="ascii") as file:
+                file.write(str(number))
+        borrower = subprocess.Popen([sys.executable, "-c", BORROWER, os.path.join(HERE, "run.py"), place, how],
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        during = int(borrower.stdout.readline())
+        if how == "stay":
+            borrower.kill()
+        borrower.wait()
+        borrower.stdout.close()
+        # Who gives them back is no child of ours: it is seen by what it does.
+        path, deadline = os.path.join(place, "nr_hugepages"), time.monotonic() + 60
+        after = None
+        while after != str(configured) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            with open(path, encoding="ascii") as file:
+                after = file.read()
+        return during, after
+
+
+def test_huge_pages_are_given_back():
+    tap.equal(pages(0, 0, "end"), (8, "0"))
+    tap.equal(pages(5, 3, "end"), (10, "5"))
+    tap.equal(pages(20, 9, "end"), (20, "20"))
+
+
+def test_huge_pages_are_given_back_by_who_is_killed():
+    tap.equal(pages(2, 0, "stay"), (10, "2"))
 
 
 if __name__ == "__main__":
