@@ -4,95 +4,26 @@
 #include "object/xrc.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include "object/cq.h"
 #include "object/life.h"
 #include "object/ports.h"
+#include "object/xrc_domain.h"
 
-struct xrc_domain {
-    struct list all;
-    uint64_t device, inode; /* of the file; private ones have none */
-    bool is_private;
-    uint32_t references; /* XRCDs */
-};
-
-/* Domains, and SRQs by number; a leaf. */
+/* SRQs by number; a leaf. */
 static struct lock xrc_lock = LOCK_INIT;
-static struct list domains = {&domains, &domains};
 static struct list srqs = {&srqs, &srqs};
 
 void xrc_after_fork_in_child(void)
 {
     lock_init(&xrc_lock);
-    list_init(&domains);
     list_init(&srqs);
+    xrc_domains_after_fork_in_child();
 }
 
 /* --- domains
  * --------------------------------------------------------------------------------------------------- */
-
-/* xrc_lock held. */
-static struct xrc_domain *find_domain(const struct stat *status)
-{
-    list_for_each (node, &domains) {
-        struct xrc_domain *domain = list_entry(node, struct xrc_domain, all);
-
-        if (!domain->is_private && domain->device == status->st_dev && domain->inode == status->st_ino)
-            return domain;
-    }
-    return NULL;
-}
-
-static int take_domain(int fd, int flags, struct xrc_domain **ret_domain)
-{
-    struct xrc_domain *domain = NULL, *fresh = calloc(1, sizeof(*fresh));
-    struct stat status = {0};
-    int error = 0;
-
-    if (!fresh)
-        return -ENOMEM;
-    if (fd != -1 && fstat(fd, &status) != 0) {
-        free(fresh);
-        return -EBADF;
-    }
-    lock_acquire(&xrc_lock);
-    if (fd != -1)
-        domain = find_domain(&status);
-    if (domain && (flags & O_CREAT) && (flags & O_EXCL))
-        error = -EINVAL;
-    else if (!domain && fd != -1 && !(flags & O_CREAT))
-        error = -EAGAIN;
-    if (!error && !domain) {
-        domain = fresh;
-        fresh = NULL;
-        domain->is_private = fd == -1;
-        domain->device = status.st_dev;
-        domain->inode = status.st_ino;
-        list_push_back(&domains, &domain->all);
-    }
-    if (!error)
-        domain->references++;
-    lock_release(&xrc_lock);
-    free(fresh);
-    *ret_domain = domain;
-    return error;
-}
-
-static void drop_domain(struct xrc_domain *domain)
-{
-    bool last;
-
-    lock_acquire(&xrc_lock);
-    last = --domain->references == 0;
-    if (last)
-        list_remove(&domain->all);
-    lock_release(&xrc_lock);
-    if (last)
-        free(domain);
-}
 
 static bool select_srq(struct qp *qp, uint32_t srqn)
 {
@@ -135,7 +66,7 @@ int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attribut
     xrcd = calloc(1, sizeof(*xrcd));
     if (!xrcd)
         return -ENOMEM;
-    error = take_domain(attributes->fd, attributes->oflags, &xrcd->domain);
+    error = xrc_domain_take(attributes->fd, attributes->oflags, &xrcd->domain);
     if (error) {
         free(xrcd);
         return error;
@@ -156,7 +87,7 @@ int xrcd_close(struct xrcd *xrcd)
     if (atomic_load_explicit(&xrcd->users, memory_order_relaxed))
         return busy_because(OBJECT_XRCD, xrcd->item);
     item_return(xrcd->item);
-    drop_domain(xrcd->domain);
+    xrc_domain_drop(xrcd->domain);
     atomic_fetch_sub_explicit(&xrcd->context->objects, 1, memory_order_release);
     free(xrcd);
     return 0;
