@@ -18,6 +18,7 @@
 /* Mappings that an extent takes which continues no other: its own, its shadow, and the rest of what it was
  * cut out of. */
 #define MAPS_PER_RUN     3u
+#define MAPS_PER_GUARD   2u
 #define MAX_MAPS_DEFAULT 65530u
 #define STACK_DEFAULT    ((uint64_t)8 << 20)
 /* Of a thread control block: what the kernel writes to by itself (robust list, rseq) is this near its
@@ -218,7 +219,8 @@ uint32_t map_limit(void)
 
 uint32_t maps_used(void)
 {
-    return MAPS_PER_RUN * (owner.arena[ARENA_WRITABLE].live.runs + owner.arena[ARENA_READ_ONLY].live.runs);
+    return MAPS_PER_RUN * (owner.arena[ARENA_WRITABLE].live.runs + owner.arena[ARENA_READ_ONLY].live.runs) +
+           MAPS_PER_GUARD * owner.guards;
 }
 
 static uint32_t count_maps(void)

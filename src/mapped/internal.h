@@ -31,6 +31,7 @@ struct mapped_region {
     uint32_t process; /* owner.process when it was made: not of a parent */
     unsigned access;
     unsigned piece_count, piece_room, refusal_count, refusal_room;
+    unsigned guards; /* pages that keep mappings from growing */
     struct mapped_piece *pieces;
     struct mapped_refusal *refusals;
 };
@@ -43,6 +44,7 @@ struct owner {
     uint32_t process;      /* counts forks: handles of before are void */
     uint64_t locked_bytes; /* that count against RLIMIT_MEMLOCK for our sake */
     uint32_t lingering;    /* extents without a region */
+    uint32_t guards;       /* of all regions */
     const struct mapped_ports *ports;
 };
 extern struct lock mapped_lock;
@@ -66,7 +68,7 @@ bool touches_thread(const struct mapping *mapping, uint64_t start, uint64_t end)
 enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program);
 uint64_t lock_limit(void);
 uint32_t map_limit(void);
-/* Mappings that the extents of both arenas take. */
+/* Mappings that the extents of both arenas take, and the guards in them. */
 uint32_t maps_used(void);
 
 /* --- files.c: memory that is shared already --- */

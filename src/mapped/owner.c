@@ -141,6 +141,31 @@ static enum mapped_reason add_mapping(struct adding *adding, const struct mappin
     return add_private(adding, mapping, start, end, ret_done);
 }
 
+/* --- mappings that must not grow ---------------------------------------------------------------------- */
+
+/* mremap() would make one mapping of ours longer in its file, where memory of others is. Of a range of
+ * several mappings it refuses that, and realloc() copies instead. So there is one page with other advice than
+ * the rest in whatever is as long as the blocks that malloc() gives a mapping of their own. */
+#define MAY_GROW (128u << 10)
+
+static bool guard_piece(const struct mapped_piece *piece)
+{
+    uint64_t page = piece->address, end = piece->address + piece->length;
+
+    if (piece->length < MAY_GROW) /* together with its neighbours it may be as long as that */
+        page = (page + MAY_GROW - 1) & ~(uint64_t)(MAY_GROW - 1);
+    return page < end && sys_madvise((void *)page, page_size(), MADV_RANDOM) == 0;
+}
+
+static void guard_region(struct mapped_region *region)
+{
+    owner.guards -= region->guards;
+    region->guards = 0;
+    for (unsigned i = 0; i < region->piece_count; i++)
+        region->guards += region->pieces[i].file < KEEPER_ARENAS && guard_piece(&region->pieces[i]);
+    owner.guards += region->guards;
+}
+
 static void refuse(struct adding *adding, uint64_t start, uint64_t end, enum mapped_reason reason)
 {
     if (start < end)
@@ -214,6 +239,7 @@ struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned acc
     adding.region = region_new(address, length, access);
     if (adding.region) {
         add_range(&adding);
+        guard_region(adding.region);
         list_push_back(&owner.regions, &adding.region->node);
     }
     owner_leave();
@@ -233,6 +259,7 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
     }
     if (region->process == owner.process) {
         list_remove(&region->node);
+        owner.guards -= region->guards;
         for (unsigned i = 0; i < region->piece_count; i++) {
             const struct mapped_piece *piece = &region->pieces[i];
 
@@ -250,45 +277,80 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
 
 /* --- moving ------------------------------------------------------------------------------------------ */
 
-static int move_mapping(const struct mapping *mapping, uint64_t start, uint64_t end)
+/* Mappings that follow each other in the file, too. */
+struct moving {
+    uint64_t start, end, offset;
+    unsigned arena;
+};
+
+static bool continues_move(const struct moving *moving, const struct moving *next)
 {
-    for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
-        if (mapping_is_arena(mapping, arena))
-            return place_move(arena, start, mapping->offset + (start - mapping->start), end - start);
-    }
-    return 0;
+    return moving->end == next->start && moving->arena == next->arena &&
+           moving->offset + (moving->end - moving->start) == next->offset;
+}
+
+static int move_now(const struct moving *moving)
+{
+    if (moving->start == moving->end)
+        return 0;
+    return place_move(moving->arena, moving->start, moving->offset, moving->end - moving->start);
 }
 
 static int move_range(uint64_t start, uint64_t end)
 {
+    struct moving moving = {0};
     struct maps maps;
     struct mapping mapping;
     int error = maps_open(&maps), failed = 0;
 
     if (error)
         return error;
-    for (uint64_t next = start; next < end && maps_find(&maps, next, &mapping) == 0; next = mapping.end) {
-        uint64_t first = max_of(next, (uint64_t)mapping.start), last = min_of(end, (uint64_t)mapping.end);
+    for (uint64_t at = start; at < end && maps_find(&maps, at, &mapping) == 0; at = mapping.end) {
+        uint64_t first = max_of(at, (uint64_t)mapping.start), last = min_of(end, (uint64_t)mapping.end);
 
-        if (first < last)
-            error = move_mapping(&mapping, first, last);
-        if (error && !failed)
-            failed = error;
+        for (unsigned arena = 0; arena < KEEPER_ARENAS && first < last; arena++) {
+            struct moving next = {first, last, mapping.offset + (first - mapping.start), arena};
+
+            if (!mapping_is_arena(&mapping, arena))
+                continue;
+            if (continues_move(&moving, &next)) {
+                moving.end = last;
+                continue;
+            }
+            error = move_now(&moving);
+            if (error && !failed)
+                failed = error;
+            moving = next;
+        }
     }
+    error = move_now(&moving);
     maps_close(&maps);
-    return failed;
+    return failed ? failed : error;
+}
+
+static void guard_moved(uint64_t start, uint64_t end)
+{
+    list_for_each (node, &owner.regions) {
+        struct mapped_region *region = list_entry(node, struct mapped_region, node);
+
+        if (region->address < end && start < region->address + region->length)
+            guard_region(region);
+    }
 }
 
 int mapped_move(uint64_t address, uint64_t length)
 {
-    uint64_t page = page_size();
+    uint64_t page = page_size(), start = address & ~(page - 1);
+    uint64_t end = (address + length + page - 1) & ~(page - 1);
     int saved = errno, error = 0;
 
     if (!owner_enter())
         return 0;
     ready_regions();
-    if (keeper.thread)
-        error = move_range(address & ~(page - 1), (address + length + page - 1) & ~(page - 1));
+    if (keeper.thread) {
+        error = move_range(start, end);
+        guard_moved(start, end);
+    }
     owner_leave();
     errno = saved;
     return error;

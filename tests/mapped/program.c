@@ -186,6 +186,73 @@ static void blocks_can_be_reallocated(void **state)
     CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
 }
 
+/* A shared mapping that the kernel makes longer shows what is next in the file: memory of others. */
+static void memory_cannot_grow_into_others(void **state)
+{
+    size_t length = (256 << 10) / PAGE * PAGE + PAGE;
+    char *memory = map(3 * length);
+    struct mapped_region *one, *other, *both;
+
+    begin(3 * length);
+    fill(memory, 3 * length, 1);
+    both = add(memory, 3 * length);
+    one = add(memory, length);
+    other = add(memory + length, 2 * length);
+    mapped_remove(both, false);
+    for (int moved = 0; moved < 2; moved++) {
+        CHECK(mremap(memory, length, 2 * length, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT,
+              "%s: it became longer", moved ? "after it was moved in the file" : "as it was registered");
+        CHECK(mremap(memory, length, 2 * length, MREMAP_MAYMOVE | MREMAP_FIXED, map(2 * length)) ==
+                      MAP_FAILED &&
+                  errno == EFAULT,
+              "elsewhere");
+        CHECK_ZERO(mapped_move((uintptr_t)memory, length));
+    }
+    CHECK(filled(memory, 3 * length, 1), "contents");
+    CHECK(mremap(memory, length, length - PAGE, 0) == memory, "shorter: %m");
+    mapped_remove(one, false);
+    mapped_remove(other, false);
+    CHECK(!is_shared(memory) && !is_shared(memory + 2 * length), "still shared");
+    CHECK(count_maps_in(memory, length) == 1 && count_maps_in(memory + length, 2 * length) == 1, "in pieces");
+    CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
+}
+
+/* Registration caches take whole pages, and with them what malloc() keeps in front of a block. */
+static void whole_blocks_can_be_reallocated(void **state)
+{
+    enum { BLOCKS = 4 };
+    size_t length = 1 << 20;
+    char *block[BLOCKS];
+
+    begin(BLOCKS * 4 * length);
+    for (int i = 0; i < BLOCKS; i++) {
+        block[i] = malloc(length);
+        fill(block[i], length, (unsigned)i);
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        struct mapped_region *regions[BLOCKS];
+
+        for (int k = 0; k < BLOCKS; k++) {
+            uintptr_t first = (uintptr_t)block[k] & ~(PAGE - 1);
+            uintptr_t last = ((uintptr_t)block[k] + length + PAGE - 1) & ~(PAGE - 1);
+
+            regions[k] = mapped_add(first, last - first, MAPPED_PEERS_WRITE);
+        }
+        block[i] = realloc(block[i], 2 * length); /* glibc tries mremap() */
+        CHECK(block[i], "realloc");
+        memset(block[i] + length, 'x', length);
+        for (int k = 0; k < BLOCKS; k++)
+            mapped_remove(regions[k], false);
+        for (int k = 0; k < BLOCKS; k++)
+            CHECK(filled(block[k], length, (unsigned)k), "block %d after block %d has grown", k, i);
+        for (size_t at = length; at < 2 * length; at++)
+            CHECK(block[i][at] == 'x', "byte %zu of block %d", at, i);
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        free(block[i]);
+    CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
+}
+
 /* --- advice and protections -------------------------------------------------------------------------- */
 
 static void advice_is_refused_like_that_for_locked_memory(void **state)
@@ -554,6 +621,8 @@ int main(int argc, char **argv)
         TEST_WITH(new_memory_at_the_same_address, .fars = 0),
         TEST_WITH(moved_memory_becomes_private_where_it_is, .fars = 0),
         TEST_WITH(blocks_can_be_reallocated, .fars = 0),
+        TEST_WITH(memory_cannot_grow_into_others, .fars = 0),
+        TEST_WITH(whole_blocks_can_be_reallocated, .fars = 0),
         TEST_WITH(advice_is_refused_like_that_for_locked_memory, .fars = 0),
         TEST_WITH(protections_survive, .fars = 0),
         TEST_WITH(locked_memory_stays_locked, .fars = 0),
