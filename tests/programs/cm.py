@@ -334,8 +334,7 @@ def enter_namespace(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--lib', required=True, help='directory of our libraries')
-    parser.add_argument('--softhca', required=True, help='the softhca command')
+    pairs.add_options(parser)
     parser.add_argument('--namespace', action='store_true')
     parser.add_argument('--inside', action='store_true', help=argparse.SUPPRESS)
     parser.add_argument('--filter', default='', help='only cases whose name matches this expression')
@@ -344,7 +343,7 @@ def main():
     if options.namespace:
         return enter_namespace([a for a in sys.argv[1:] if a != '--namespace'] + ['--inside'])
 
-    host = pairs.Host(options.lib, options.softhca)
+    host = pairs.host_of(options)
     failed = 0
     with tempfile.TemporaryDirectory(prefix='softhca-cm-') as work:
         os.chmod(work, 0o755)

@@ -32,11 +32,12 @@ class Skip(Exception):
 class Host:
     """Where the programs find the library, and who runs them."""
 
-    def __init__(self, lib=None, softhca=None, system=False, users=True):
+    def __init__(self, lib=None, softhca=None, system=False, users=True, local=None):
         self.lib = lib and os.path.abspath(lib)
         self.softhca = softhca and os.path.abspath(softhca)
         self.system = system  # the machine's own libibverbs and devices, to check the table against a real adapter
         self.root = os.geteuid() == 0 and users  # may become other users
+        self.local = local  # SOFTHCA_LOCAL, whatever a case says
         self.staged = None
         if self.root and not system:
             self._stage()
@@ -71,6 +72,8 @@ class Host:
             env['LD_LIBRARY_PATH'] = self.lib
         if not self.system:
             env.update(extra or {})
+        if self.local:
+            env['SOFTHCA_LOCAL'] = self.local
         return env
 
 
@@ -82,6 +85,17 @@ def _open_to_all(path):
             return False
         path = os.path.dirname(path)
     return True
+
+
+def add_options(parser):
+    parser.add_argument('--lib', help='directory of libibverbs.so.1')
+    parser.add_argument('--softhca', help='the softhca command')
+    parser.add_argument('--local', metavar='WAY', help='SOFTHCA_LOCAL for all programs')
+    parser.add_argument('--as-root', action='store_true', help='root stays root')
+
+
+def host_of(options):
+    return Host(options.lib, options.softhca, getattr(options, 'system', False), not options.as_root, options.local)
 
 
 class Side:
@@ -99,7 +113,7 @@ class Side:
         self.p = subprocess.Popen([*prefix, *host.argv(argv, launch)], stdin=subprocess.DEVNULL, stdout=stdout or self.out,
                                   stderr=subprocess.STDOUT, env=host.env(env, launch), cwd='/',
                                   start_new_session=True, restore_signals=True,
-                                  preexec_fn=lambda: _before_exec(signals), **kw)
+                                  preexec_fn=lambda: _before_exec(signals, host.local), **kw)
         self.pid = self.p.pid
 
     def text(self):
@@ -121,8 +135,9 @@ class Side:
         self.p.wait()
 
 
-def _before_exec(signals):
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEMLOCK, MEMLOCK))
+def _before_exec(signals, local):
+    if not local:  # memory that peers are to map is locked: with --local, as much as the machine allows
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEMLOCK, MEMLOCK))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if signals == 'blocked':
         # All that can be blocked, but for the one that perftest's -D lives on.

@@ -138,13 +138,12 @@ def build_on_wire(address):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--lib', required=True, help='directory of our libraries')
-    parser.add_argument('--softhca', required=True, help='the softhca command')
+    pairs.add_options(parser)
     parser.add_argument('--filter', default='', help='only cases whose name matches this expression')
     parser.add_argument('--times', type=int, default=1, help='repeat every case')
     options = parser.parse_args()
 
-    host = pairs.Host(options.lib, options.softhca)
+    host = pairs.host_of(options)
     failed = 0
     with tempfile.TemporaryDirectory(prefix='softhca-rsockets-') as work:
         os.chmod(work, 0o777)

@@ -52,8 +52,7 @@ def reason_to_skip(host, case):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument('--lib', help='directory of libibverbs.so.1')
-    ap.add_argument('--softhca', help='the softhca command')
+    pairs.add_options(ap)
     ap.add_argument('--system', action='store_true', help="the machine's own library and adapter")
     ap.add_argument('--gid', type=int, default=0, help='GID index for cases that name none')
     ap.add_argument('--suite', choices=('programs', 'long'), default='programs')
@@ -65,7 +64,7 @@ def main():
     if not opt.system and not opt.lib:
         ap.error('--lib or --system')
 
-    host = pairs.Host(opt.lib, opt.softhca, opt.system)
+    host = pairs.host_of(opt)
     failed = 0
     try:
         try:
