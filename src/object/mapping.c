@@ -173,45 +173,42 @@ void mapping_drop(struct mapping *mapping)
 
 static struct lock evictions_lock = LOCK_INIT; /* a leaf */
 static uint32_t evictions[EVICTIONS];          /* key slots */
-static _Atomic uint32_t eviction_count;        /* changes under evictions_lock */
+static uint32_t eviction_count;                /* under evictions_lock */
+/* Of those, and of those being moved; grows under evictions_lock. Whoever finds 0 knows that all is done. */
+static _Atomic uint32_t evictions_to_do;
 
 void mapping_evict_later(uint32_t slot)
 {
-    uint32_t count;
-
     lock_acquire(&evictions_lock);
-    count = atomic_load_explicit(&eviction_count, memory_order_relaxed);
-    if (count < EVICTIONS) {
-        evictions[count] = slot;
-        atomic_store_explicit(&eviction_count, count + 1, memory_order_relaxed);
+    if (eviction_count < EVICTIONS) {
+        evictions[eviction_count++] = slot;
+        atomic_fetch_add_explicit(&evictions_to_do, 1, memory_order_relaxed);
     }
     lock_release(&evictions_lock);
 }
 
 static bool next_eviction(uint32_t *ret_slot)
 {
-    uint32_t count;
+    bool found;
 
     lock_acquire(&evictions_lock);
-    count = atomic_load_explicit(&eviction_count, memory_order_relaxed);
-    if (count) {
-        *ret_slot = evictions[count - 1];
-        atomic_store_explicit(&eviction_count, count - 1, memory_order_relaxed);
-    }
+    found = eviction_count != 0;
+    if (found)
+        *ret_slot = evictions[--eviction_count];
     lock_release(&evictions_lock);
-    return count != 0;
+    return found;
 }
 
 bool mapping_must_evict(void)
 {
-    return unlikely(atomic_load_explicit(&eviction_count, memory_order_relaxed) != 0);
+    return unlikely(atomic_load_explicit(&evictions_to_do, memory_order_acquire) != 0);
 }
 
+/* Until all that was noted before is done, by whichever thread: it holds mapping_lock until then. */
 void mapping_evict(void)
 {
     uint32_t slot;
 
-    /* Taken out of the list with the lock held: whoever finds it empty knows that all of it is done. */
     lock_acquire(&mapping_lock);
     while (next_eviction(&slot)) {
         list_for_each (node, &regions) {
@@ -224,6 +221,8 @@ void mapping_evict(void)
             move_away(mr);
             break;
         }
+        /* Release: the memory is elsewhere before; partner: mapping_must_evict(). */
+        atomic_fetch_sub_explicit(&evictions_to_do, 1, memory_order_release);
     }
     lock_release(&mapping_lock);
 }
@@ -312,7 +311,8 @@ void mapping_after_fork_in_child(void)
 {
     lock_init(&mapping_lock);
     lock_init(&evictions_lock);
-    atomic_store_explicit(&eviction_count, 0, memory_order_relaxed);
+    eviction_count = 0;
+    atomic_store_explicit(&evictions_to_do, 0, memory_order_relaxed);
     list_init(&regions);
     mapping_is_enabled = false;
 }
