@@ -93,6 +93,7 @@ const char *name_send_opcode(uint32_t opcode)
         [IBV_WR_BIND_MW] = "bind of a memory window",
         [IBV_WR_SEND_WITH_INV] = "SEND with invalidate",
         [IBV_WR_TSO] = "TSO",
+        [WR_FLUSH] = "FLUSH",
         [IBV_WR_ATOMIC_WRITE] = "ATOMIC WRITE",
     };
 

@@ -82,7 +82,8 @@ struct record_header {
     uint32_t dest_ifindex;
     uint32_t payload_length;
     uint16_t pkey, reference_epoch;
-    uint32_t argument; /* imm_data, IETH's rkey, AETH's MSN or AtomicETH's rkey: no opcode has two of them */
+    uint32_t
+        argument; /* imm_data, IETH's rkey, AETH's MSN, AtomicETH's rkey or FETH: no opcode has two of them */
 };
 static_assert(sizeof(struct record_header) == 40, "with a RETH and 8 bytes of payload it fills one granule");
 

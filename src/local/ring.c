@@ -127,6 +127,8 @@ static inline uint32_t argument_of(const struct packet *packet, uint32_t propert
         return packet->msn;
     if (properties & OPCODE_HAS_ATOMIC_ETH)
         return packet->rkey;
+    if (properties & OPCODE_FLUSH)
+        return packet->flush;
     return 0;
 }
 
@@ -400,6 +402,7 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     packet->invalidate_rkey = properties & OPCODE_HAS_INVALIDATE ? header.argument : 0;
     packet->qkey = 0;
     packet->rkey = properties & OPCODE_HAS_ATOMIC_ETH ? header.argument : 0;
+    packet->flush = (uint8_t)(properties & OPCODE_FLUSH ? header.argument : 0);
     packet->dma_length = 0;
     packet->address = packet->swap_add = packet->compare = packet->original = 0;
     packet->payload_length = header.payload_length;

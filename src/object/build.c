@@ -87,6 +87,23 @@ void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address
     qp->build_wqe = NULL; /* it takes no data setter */
 }
 
+void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_t length, uint8_t types,
+                    uint8_t level)
+{
+    struct send_wqe *wqe;
+
+    if (length > UINT32_MAX || !types || (types & ~FLUSH_TYPES) || level > FLUSH_REGION)
+        qp_build_fail(qp, -EINVAL);
+    wqe = qp_build_wr(qp, (enum ibv_wr_opcode)WR_FLUSH);
+    if (!wqe)
+        return;
+    wqe->rkey = rkey;
+    wqe->remote_address = remote_address;
+    wqe->length = (uint32_t)length;
+    wqe->imm_or_rkey = types | (uint32_t)level << FLUSH_LEVEL_SHIFT;
+    qp->build_wqe = NULL; /* it takes no data setter */
+}
+
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
 {
     struct send_wqe *wqe = qp->build_wqe;

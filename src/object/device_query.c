@@ -7,6 +7,7 @@
 
 #include "base/types.h"
 #include "object/device.h"
+#include "rules/flush.h"
 
 /* An OUI of local scope ("SH"): 0 and those of vendors switch programs to the quirks of their hardware. */
 #define VENDOR_ID        0x025348u
@@ -81,7 +82,8 @@ void device_query(struct device_table *table, const struct device *device,
 
     ret_attributes->completion_timestamp_mask = UINT64_MAX;
     ret_attributes->hca_core_clock = NS_PER_S / 1000; /* kHz: timestamps count nanoseconds */
-    ret_attributes->device_cap_flags_ex = CAPABILITIES | IBV_DEVICE_PCI_WRITE_END_PADDING;
+    ret_attributes->device_cap_flags_ex =
+        CAPABILITIES | IBV_DEVICE_PCI_WRITE_END_PADDING | DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
     /* No QP type spreads over them: what there is to hash stays 0. */
     ret_attributes->rss_caps.max_rwq_indirection_tables = LIMIT_IND_TABLES;
     ret_attributes->rss_caps.max_rwq_indirection_table_size = LIMIT_IND_TABLE_SIZE;
@@ -91,7 +93,7 @@ void device_query(struct device_table *table, const struct device *device,
     ret_attributes->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
     ret_attributes->odp_caps.per_transport_caps.rc_odp_caps =
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-        IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+        IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | ODP_SUPPORT_FLUSH | ODP_SUPPORT_ATOMIC_WRITE;
     ret_attributes->odp_caps.per_transport_caps.uc_odp_caps =
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_SRQ_RECV;
     ret_attributes->odp_caps.per_transport_caps.ud_odp_caps =

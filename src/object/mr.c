@@ -10,14 +10,19 @@
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/qp.h"
+#include "rules/flush.h"
 
 #define ACCESS_KNOWN                                                                                         \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
-     IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND)
+     IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND |                \
+     ACCESS_FLUSH_GLOBAL)
 
 static _Atomic uint32_t regions;
 
-/* Optional flags that we do not know are to be ignored (§0.2): they leave *access. */
+/* FLUSH_PERSISTENT is not known: nobody here can say what of it is persistent, and the data path writes no
+ * caches back.
+ *
+ * Optional flags that we do not know are to be ignored (§0.2): they leave *access. */
 static int check_access(unsigned *access)
 {
     *access &= ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;

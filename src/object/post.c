@@ -17,7 +17,7 @@
 #define XRC_BIT        TYPE_BIT(IBV_QPT_XRC_SEND)
 #define RELIABLE_BITS  (RC_BIT | XRC_BIT)
 
-enum operation_properties { INLINE_ALLOWED = 1, CARRIES_DATA = 2, IS_ATOMIC = 4 };
+enum operation_properties { INLINE_ALLOWED = 1, CARRIES_DATA = 2, IS_ATOMIC = 4, ONLY_BUILT = 8 };
 
 /* verbs-contract §3.1 */
 static const struct {
@@ -34,6 +34,7 @@ static const struct {
     [IBV_WR_LOCAL_INV] = {RELIABLE_BITS | UC_BIT, 0},
     [IBV_WR_BIND_MW] = {RELIABLE_BITS | UC_BIT, 0},
     [IBV_WR_SEND_WITH_INV] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [WR_FLUSH] = {RELIABLE_BITS, ONLY_BUILT},
     [IBV_WR_ATOMIC_WRITE] = {RELIABLE_BITS, INLINE_ALLOWED | CARRIES_DATA},
 };
 
@@ -130,6 +131,8 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
 
     if (error)
         return error;
+    if (operations[wr->opcode].properties & ONLY_BUILT)
+        return -EINVAL; /* struct ibv_send_wr cannot say all of it */
     if (wr->send_flags & IBV_SEND_IP_CSUM)
         return -EINVAL; /* no such capability */
     wqe->wr_id = wr->wr_id;

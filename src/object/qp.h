@@ -10,6 +10,7 @@
 
 #include <infiniband/verbs.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"
@@ -76,6 +77,11 @@ struct qp {
     union {
         struct ibv_qp ibv;
         struct ibv_qp_ex ex;
+        struct { /* as programs see it that were built with a newer header */
+            char before[offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *)];
+            void (*wr_flush)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_address, size_t length,
+                             uint8_t types, uint8_t level);
+        } newer;
     };
     struct lock lock;      /* guards record, queues, route */
     struct lock post_lock; /* extended posting: held from wr_start to wr_complete, above `lock` */
@@ -215,6 +221,9 @@ struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode);
 void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info);
 /* ATOMIC_WRITE: 8 bytes, copied now, which become visible at once. */
 void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address, const void *value);
+/* FLUSH: completes when what was written before is where `types` say (rules/flush.h). */
+void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_t length, uint8_t types,
+                    uint8_t level);
 /* Something else is wrong with the batch; the first error stays. */
 void qp_build_fail(struct qp *qp, int error);
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);

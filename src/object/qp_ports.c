@@ -37,7 +37,7 @@ static enum ibv_wc_opcode send_wc_opcode(uint8_t opcode)
     case IBV_WR_DRIVER1:
         break;
     }
-    return IBV_WC_SEND;
+    return opcode == WR_FLUSH ? (enum ibv_wc_opcode)WC_FLUSH : IBV_WC_SEND;
 }
 
 static void complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,

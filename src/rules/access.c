@@ -3,6 +3,7 @@
 #include "rules/keys.h"
 
 #include "base/sys.h"
+#include "rules/flush.h"
 
 /* An owner changes an entry in nanoseconds, unless it loses its processor in the middle: then a reader spins
  * for some tens of milliseconds at most. A stopped or dead owner (of a mapped table) must not hold us for
@@ -45,5 +46,23 @@ cold_path enum verdict keys_check_remote_again(const struct key_table *table, ui
         !key_view_allows_remote(&view, pd, rkey, address, length, operation))
         return VERDICT_REMOTE_ACCESS;
     memory_range_set(ret_range, &view, rkey, address);
+    return VERDICT_OK;
+}
+
+cold_path enum verdict keys_check_flush(const struct key_table *table, uint32_t pd, uint32_t qp_access,
+                                        uint32_t rkey, uint64_t address, uint32_t length, uint32_t types,
+                                        uint32_t level)
+{
+    uint32_t wanted = flush_access(types);
+    struct key_view view;
+
+    if (!types || (types & ~FLUSH_TYPES) || level > FLUSH_REGION || (qp_access & wanted) != wanted)
+        return VERDICT_INVALID_REQUEST;
+    if (!keys_read(table, key_slot(rkey), &view) ||
+        (view.kind != KEY_REGION && view.kind != KEY_REGION_ON_DEMAND) || view.rkey != rkey ||
+        view.pd != pd || (view.access & wanted) != wanted)
+        return VERDICT_REMOTE_ACCESS;
+    if (level == FLUSH_RANGE && length && !key_view_covers(&view, address, length))
+        return VERDICT_REMOTE_ACCESS;
     return VERDICT_OK;
 }

@@ -290,4 +290,9 @@ static inline enum verdict keys_check_remote(const struct key_table *table, uint
     return VERDICT_OK;
 }
 
+/* FLUSH (IBA A19): types and level are those of a FETH, any bytes. Of a range, or of the whole region; not
+ * through windows, which are not bound with such rights. */
+enum verdict keys_check_flush(const struct key_table *table, uint32_t pd, uint32_t qp_access, uint32_t rkey,
+                              uint64_t address, uint32_t length, uint32_t types, uint32_t level);
+
 #endif

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rules/flush.h"
 #include "rules/limits.h"
 
 #define STATE      IBV_QP_STATE
@@ -148,7 +149,7 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
      * MR. */
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND |
-                            IBV_ACCESS_OPTIONAL_RANGE;
+                            IBV_ACCESS_OPTIONAL_RANGE | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;
 
     if ((mask & CUR_STATE) && attributes->cur_qp_state != current)
         return -EINVAL;

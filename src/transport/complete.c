@@ -286,8 +286,12 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
     uint32_t mtu = packet_mtu(qp, wqe);
     bool last = index + 1 == wqe->packets;
 
-    if (wqe->opcode != IBV_WR_RDMA_READ ||
-        ((properties & OPCODE_HAS_AETH) && SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK))
+    if (((properties & OPCODE_HAS_AETH) && SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK))
+        return false;
+    if (wqe->opcode >= WR_FLUSH)
+        return (properties & OPCODE_ONLY) && !packet->payload_length &&
+               !(packet->flags & PACKET_BY_REFERENCE);
+    if (wqe->opcode != IBV_WR_RDMA_READ)
         return false;
     if (wqe->by_reference != !!(packet->flags & PACKET_BY_REFERENCE) ||
         (wqe->by_reference && gather_referenced(packet) != packet->payload_length))
@@ -367,7 +371,7 @@ static void atomic_acknowledge(struct transport_qp *qp, const struct packet *pac
 
     if (!wqe)
         return;
-    if (wqe->opcode == IBV_WR_RDMA_READ || SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK) {
+    if (!wqe_is_atomic(wqe) || SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK) {
         sender_fail_oldest(qp, VERDICT_BAD_RESPONSE);
         return;
     }

@@ -8,7 +8,9 @@
 
 static enum remote_operation operation_of(enum request_kind kind)
 {
-    return kind == REQUEST_WRITE ? REMOTE_WRITE : kind == REQUEST_READ ? REMOTE_READ : REMOTE_ATOMIC;
+    if (kind == REQUEST_READ)
+        return REMOTE_READ;
+    return kind == REQUEST_ATOMIC ? REMOTE_ATOMIC : REMOTE_WRITE;
 }
 
 static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
@@ -19,9 +21,11 @@ static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *w
     case REQUEST_READ:
         return qp->record->attributes.max_rd_atomic != 0;
     case REQUEST_ATOMIC:
+    case REQUEST_ATOMIC_WRITE:
         return qp->record->attributes.max_rd_atomic != 0 && wqe->length == sizeof(uint64_t);
     case REQUEST_UNKNOWN:
     case REQUEST_SEND:
+    case REQUEST_FLUSH:
     case REQUEST_LOCAL:
         break;
     }
@@ -53,6 +57,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
     struct gather gather = {.count = 1};
     uint64_t original = 0;
+    bool writes = kind == REQUEST_WRITE || kind == REQUEST_ATOMIC_WRITE;
     void *there;
 
     if (!wqe->length || wqe->length > qp->link.direct_up_to || !is_one_sided(qp, wqe, kind))
@@ -65,13 +70,19 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
                    : DIRECT_NOT;
     if (wqe->flags & WQE_INLINE)
         gather.vector[0] = (struct iovec){.iov_base = sge, .iov_len = wqe->length};
-    else if (gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, kind != REQUEST_WRITE,
-                          &gather) != VERDICT_OK)
+    else if (gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, !writes, &gather) !=
+             VERDICT_OK)
         return DIRECT_NOT;
+    if (kind == REQUEST_ATOMIC_WRITE && gather.count != 1)
+        return DIRECT_NOT; /* several stores */
     there = qp->ports->reach(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind));
     if (!there)
         return qp->reach_later ? DIRECT_LATER : DIRECT_NOT;
-    if (kind == REQUEST_WRITE)
+    if (kind == REQUEST_ATOMIC_WRITE && ((uintptr_t)there & 7)) {
+        qp->ports->reach_ends(qp);
+        return DIRECT_NOT;
+    }
+    if (writes)
         put(there, &gather);
     else if (kind == REQUEST_READ)
         gather_place(&gather, there);

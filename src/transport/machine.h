@@ -110,6 +110,8 @@ enum request_kind {
     REQUEST_WRITE,
     REQUEST_READ,
     REQUEST_ATOMIC,
+    REQUEST_ATOMIC_WRITE,
+    REQUEST_FLUSH,
     REQUEST_LOCAL
 };
 
@@ -122,11 +124,6 @@ bool sender_complete_unacknowledged(struct transport_qp *qp);
 static inline uint32_t packet_mtu(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     return wqe->by_reference ? qp->link.reference_mtu : qp->link.mtu;
-}
-
-static inline bool awaits_answer(const struct send_wqe *wqe)
-{
-    return wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 /* --- direct.c ------------------------------------------------------------------------------------- */
@@ -208,9 +205,11 @@ static inline void responder_accepted(struct responder *responder, uint32_t psns
 /* A NAK that ends the QP is due at psn; nothing is accepted any more. */
 void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code);
 void responder_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
-/* READ and atomic requests: queued in PSN order, answered by responder_run(). */
+/* READ, atomic and FLUSH requests: queued in PSN order, answered by responder_run(). */
 void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet);
 void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *packet);
+void responder_enqueue_atomic_write(struct transport_qp *qp, const struct packet *packet);
+void responder_enqueue_flush(struct transport_qp *qp, const struct packet *packet);
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 /* Were answers by reference sent? Forgets it. */
 bool responder_take_lent(struct transport_qp *qp);

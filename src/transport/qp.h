@@ -88,8 +88,8 @@ enum sender_wait {
 };
 enum sender_timer { SENDER_TIMER_NONE, SENDER_TIMER_ACK, SENDER_TIMER_RNR };
 
-/* What the responder owes for a READ or atomic: kept until the PSN window has passed it, so that a duplicate
- * is answered (READ again, atomic from the saved result, IBA 9.4.4-9.4.5). */
+/* What the responder owes for a READ, an atomic or a FLUSH: kept until the PSN window has passed it, so that
+ * a duplicate is answered (READ again, atomic from the saved result, IBA 9.4.4-9.4.5). */
 struct responder_resource {
     psn_t first_psn;
     uint32_t packets;
@@ -101,14 +101,18 @@ struct responder_resource {
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
     uint32_t end;          /* a duplicate may ask for less: where this answer ends */
-    uint8_t executed;      /* atomic: original is valid, never execute again */
+    uint8_t executed;      /* not a READ: (original is valid,) never execute again */
     uint8_t fresh;         /* nothing of this answer was sent yet */
     uint8_t repeated;      /* answered before: nothing is lost when another request takes its place */
     uint8_t reserved;
     uint64_t original; /* atomic: value before */
-    struct {
-        uint64_t compare, swap_add;
-    } atomic; /* kept until executed: an atomic waits for the READs before it */
+    union {            /* kept until executed: what is to be done waits for the READs before it */
+        struct {
+            uint64_t compare, swap_add;
+        } atomic;
+        uint64_t written; /* atomic write */
+        uint32_t flush;   /* FETH */
+    };
 };
 
 struct responder {

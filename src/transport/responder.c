@@ -479,8 +479,12 @@ static void receive_question(struct request *request)
 
     if (request->properties & OPCODE_READ)
         responder_enqueue_read(qp, request->packet);
-    else
+    else if (request->properties & OPCODE_HAS_ATOMIC_ETH)
         responder_enqueue_atomic(qp, request->packet);
+    else if (request->properties & OPCODE_FLUSH)
+        responder_enqueue_flush(qp, request->packet);
+    else
+        responder_enqueue_atomic_write(qp, request->packet);
 }
 
 void responder_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)

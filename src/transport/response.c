@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the responder owes -> packets, in PSN order: answers to READs and atomics, then a NAK or an
+/* What the responder owes -> packets, in PSN order: answers to READs, atomics and FLUSH, then a NAK or an
  * acknowledgement, which would acknowledge the answers before it too (IBA 9.7.5.1.2). The resources of
  * answered requests are kept for duplicates (IBA 9.4.4, 9.4.5). */
 #include <errno.h>
+#include <string.h>
 
 #include "transport/machine.h"
+#include "transport/place.h"
 
 #define NO_CREDITS 0x1f /* AETH: no end-to-end flow control information (IBA 9.7.7.2) */
 
@@ -134,6 +136,64 @@ void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *pack
     enqueue(qp, resource);
 }
 
+static enum verdict check_atomic_write(const struct transport_qp *qp,
+                                       const struct responder_resource *resource,
+                                       struct memory_range *ret_range)
+{
+    enum verdict verdict =
+        keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
+                          resource->address, sizeof(uint64_t), REMOTE_WRITE, ret_range);
+
+    /* Both, as for the other atomics. */
+    if (verdict == VERDICT_OK && ((resource->address | ret_range->address) & 7))
+        return VERDICT_INVALID_REQUEST;
+    return verdict;
+}
+
+void responder_enqueue_atomic_write(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder_resource *resource = new_resource(qp, packet);
+    enum verdict verdict = VERDICT_INVALID_REQUEST;
+    struct memory_range range;
+
+    if (!resource)
+        return;
+    if (packet->dma_length == sizeof(uint64_t) && packet->payload_length == sizeof(uint64_t) &&
+        !(packet->flags & PACKET_BY_REFERENCE)) {
+        memcpy(&resource->written, packet->payload, sizeof(resource->written));
+        verdict = check_atomic_write(qp, resource, &range);
+    }
+    if (verdict != VERDICT_OK) {
+        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
+        return;
+    }
+    enqueue(qp, resource);
+}
+
+static enum verdict check_flush(const struct transport_qp *qp, const struct responder_resource *resource)
+{
+    return keys_check_flush(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
+                            resource->address, resource->length, resource->flush & 0xf,
+                            resource->flush >> FLUSH_LEVEL_SHIFT & 3);
+}
+
+void responder_enqueue_flush(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder_resource *resource = new_resource(qp, packet);
+    enum verdict verdict;
+
+    if (!resource)
+        return;
+    resource->length = packet->dma_length;
+    resource->flush = packet->flush;
+    verdict = check_flush(qp, resource);
+    if (verdict != VERDICT_OK) {
+        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
+        return;
+    }
+    enqueue(qp, resource);
+}
+
 /* --- duplicates ----------------------------------------------------------------------------------- */
 
 static struct responder_resource *find_resource(const struct transport_qp *qp, psn_t psn,
@@ -194,7 +254,7 @@ static void repeat_answer(struct transport_qp *qp, const struct packet *packet)
 
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
-    if (properties & (OPCODE_READ | OPCODE_ATOMIC))
+    if (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH))
         repeat_answer(qp, packet);
     else
         qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
@@ -373,11 +433,61 @@ static int answer_atomic(struct transport_qp *qp, struct responder_resource *res
     return 0;
 }
 
+static enum verdict execute_atomic_write(const struct transport_qp *qp,
+                                         const struct responder_resource *resource)
+{
+    struct memory_range range;
+    enum verdict verdict = check_atomic_write(qp, resource, &range);
+
+    if (verdict != VERDICT_OK)
+        return verdict;
+    if (unlikely(!is_there(qp, &range, 0, sizeof(uint64_t), true)))
+        return VERDICT_REMOTE_ACCESS;
+    place((void *)(uintptr_t)range.address, &resource->written, sizeof(uint64_t));
+    return VERDICT_OK;
+}
+
+/* What the requests before it wrote was stored when they came, by this process, for whose threads and peers
+ * memory is coherent: all that is left to do is to let none of it be late. */
+static enum verdict execute_flush(const struct transport_qp *qp, const struct responder_resource *resource)
+{
+    enum verdict verdict = check_flush(qp, resource);
+
+    atomic_thread_fence(memory_order_seq_cst);
+    return verdict;
+}
+
+/* FLUSH and atomic write have nothing to say but that they were executed: a READ response without bytes (IBA
+ * A19). */
+static int answer_done(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+{
+    struct packet packet;
+    int error;
+
+    if (!resource->executed) {
+        enum verdict verdict = resource->operation == OP_FLUSH ? execute_flush(qp, resource)
+                                                               : execute_atomic_write(qp, resource);
+
+        if (unlikely(verdict != VERDICT_OK))
+            return withdraw(qp, resource, verdict);
+        resource->executed = true;
+    }
+    fill_answer(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
+    error = send_answer(qp, &packet, NULL);
+    if (error)
+        return error;
+    resource->answered = true;
+    slice->packets--;
+    return 0;
+}
+
 static int answer(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
-    if (resource->operation != OP_READ_REQUEST)
-        return answer_atomic(qp, resource, slice);
-    return answer_read(qp, resource, slice);
+    if (resource->operation == OP_READ_REQUEST)
+        return answer_read(qp, resource, slice);
+    if (resource->operation == OP_FLUSH || resource->operation == OP_ATOMIC_WRITE)
+        return answer_done(qp, resource, slice);
+    return answer_atomic(qp, resource, slice);
 }
 
 static int send_nak(struct transport_qp *qp)

@@ -26,9 +26,8 @@ static const struct request_form forms[] = {
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = {REQUEST_ATOMIC, .only = OP_FETCH_ADD},
     [IBV_WR_LOCAL_INV] = {REQUEST_LOCAL},
     [IBV_WR_BIND_MW] = {REQUEST_LOCAL},
-    /* 8 aligned bytes, which every responder of ours places as one store (place.h): a WRITE is all it takes,
-     * and all that peers without the operation know. */
-    [IBV_WR_ATOMIC_WRITE] = {REQUEST_WRITE, .only = OP_WRITE_ONLY},
+    [IBV_WR_ATOMIC_WRITE] = {REQUEST_ATOMIC_WRITE, .only = OP_ATOMIC_WRITE},
+    [WR_FLUSH] = {REQUEST_FLUSH, .only = OP_FLUSH},
 };
 
 static const struct request_form *form_of(const struct send_wqe *wqe)
@@ -67,6 +66,11 @@ static cold_path enum verdict execute_local(struct transport_qp *qp, struct send
     return verdict;
 }
 
+static bool takes_one_psn(enum request_kind kind)
+{
+    return kind == REQUEST_ATOMIC || kind == REQUEST_ATOMIC_WRITE || kind == REQUEST_FLUSH;
+}
+
 /* By reference, if this is worth it and the SGEs allow it. */
 static enum verdict choose_reference(const struct transport_qp *qp, struct send_wqe *wqe,
                                      enum request_kind kind)
@@ -75,7 +79,7 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
     enum verdict verdict;
     unsigned references;
 
-    if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || kind == REQUEST_ATOMIC ||
+    if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || takes_one_psn(kind) ||
         wqe->length < (read ? qp->link.read_reference_from : qp->link.reference_from))
         return VERDICT_OK;
     verdict =
@@ -97,9 +101,13 @@ static enum verdict check_kind(const struct transport_qp *qp, const struct send_
         return wqe->length > LIMIT_MESSAGE ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
     case REQUEST_READ:
     case REQUEST_ATOMIC:
+    case REQUEST_ATOMIC_WRITE:
+    case REQUEST_FLUSH:
         if (!is_reliable(qp->record) || !attributes->max_rd_atomic)
             return VERDICT_LOCAL_QP_OPERATION;
-        if (kind == REQUEST_ATOMIC)
+        if (kind == REQUEST_FLUSH)
+            return VERDICT_OK;
+        if (kind != REQUEST_READ)
             return wqe->length == sizeof(uint64_t) ? VERDICT_OK : VERDICT_LOCAL_LENGTH;
         return wqe->length > LIMIT_MESSAGE ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
     case REQUEST_LOCAL:
@@ -113,7 +121,7 @@ static enum verdict check_kind(const struct transport_qp *qp, const struct send_
 /* How many PSNs the message takes: those of its packets, or of the answer to a READ (IBA 9.7.4). */
 static uint32_t psns_of(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
 {
-    if (kind == REQUEST_ATOMIC)
+    if (takes_one_psn(kind))
         return 1;
     return packets_of(wqe->length, packet_mtu(qp, wqe));
 }
@@ -244,6 +252,30 @@ static enum verdict fill_atomic(struct transport_qp *qp, struct send_wqe *wqe, s
                         true, &gather);
 }
 
+static void fill_flush(const struct send_wqe *wqe, struct packet *packet)
+{
+    packet->rkey = wqe->rkey;
+    packet->address = wqe->remote_address;
+    packet->dma_length = wqe->length;
+    packet->flush = (uint8_t)wqe->imm_or_rkey;
+}
+
+/* The only question that brings bytes. */
+static enum verdict fill_atomic_write(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet,
+                                      struct gather *gather)
+{
+    struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
+
+    packet->rkey = wqe->rkey;
+    packet->address = wqe->remote_address;
+    packet->dma_length = packet->payload_length = wqe->length;
+    if (!(wqe->flags & WQE_INLINE))
+        return gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, false, gather);
+    gather->count = 1;
+    gather->vector[0] = (struct iovec){.iov_base = sge, .iov_len = wqe->length};
+    return VERDICT_OK;
+}
+
 static bool wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe, bool last)
 {
     return is_reliable(qp->record) && (last || window_wants_ack(qp, wqe));
@@ -263,8 +295,7 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
         packet->dma_length = wqe->length;
     }
     if (last) {
-        if ((wqe->flags & WQE_SOLICITED) && wqe->opcode != IBV_WR_RDMA_WRITE &&
-            wqe->opcode != IBV_WR_ATOMIC_WRITE)
+        if ((wqe->flags & WQE_SOLICITED) && wqe->opcode != IBV_WR_RDMA_WRITE)
             packet->flags |= PACKET_SOLICITED;
         packet->imm_data = wqe->imm_or_rkey;
         packet->invalidate_rkey = wqe->imm_or_rkey;
@@ -332,19 +363,25 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 static int transmit_question(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                              uint32_t asked, struct packet *packet)
 {
-    enum verdict verdict;
+    enum verdict verdict = VERDICT_OK;
+    struct gather gather;
 
+    gather.count = 0;
     packet->opcode |= form->only;
     packet->flags |= PACKET_ACK_REQUEST;
     if (form->kind == REQUEST_READ)
         verdict = fill_read(qp, wqe, asked, packet);
-    else
+    else if (form->kind == REQUEST_ATOMIC)
         verdict = fill_atomic(qp, wqe, packet);
+    else if (form->kind == REQUEST_FLUSH)
+        fill_flush(wqe, packet);
+    else
+        verdict = fill_atomic_write(qp, wqe, packet, &gather);
     if (verdict != VERDICT_OK) {
         fail_here(&qp->record->sender, wqe, verdict);
         return -EPROTO;
     }
-    return qp->ports->send(qp, packet, NULL, 0, NULL);
+    return qp->ports->send(qp, packet, gather.vector, gather.count, NULL);
 }
 
 /* One packet of the WQE that is next. 0: it is on its way and the sender stands at the following one. */
@@ -352,7 +389,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
 {
     struct qp_record *record = qp->record;
     struct sender *sender = &record->sender;
-    bool question = form->kind == REQUEST_READ || form->kind == REQUEST_ATOMIC;
+    bool question = awaits_answer(wqe);
     uint32_t psns = question ? window_ask(qp, wqe) : 1;
     struct packet packet;
     bool acknowledges;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/psn.h"
+#include "rules/flush.h"
 #include "rules/keys.h"
 
 /* Layout of struct ibv_sge, which it is copied from. */
@@ -39,7 +40,7 @@ struct send_wqe {
     uint8_t num_sge;      /* 0 with WQE_INLINE */
     uint8_t by_reference; /* 1: the sender chose PACKET_BY_REFERENCE for it (READ: for its answer) */
     uint32_t length;      /* of the message */
-    uint32_t imm_or_rkey; /* immediate (network order) or rkey to invalidate */
+    uint32_t imm_or_rkey; /* immediate (network order), rkey to invalidate, or FETH */
     uint32_t rkey;
     uint64_t remote_address;
     union {
@@ -66,6 +67,14 @@ struct send_wqe {
      *   otherwise            num_sge struct wqe_sge */
 };
 _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
+
+/* Its answer, and no acknowledgement, ends it. */
+static inline bool awaits_answer(const struct send_wqe *wqe)
+{
+    return (wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
+           unlikely(wqe->opcode >= WR_FLUSH);
+}
+_Static_assert(IBV_WR_ATOMIC_WRITE == WR_FLUSH + 1, "there is nothing behind these two");
 
 /* XRC: the SRQ that the request is for. Atomics need the room, and have no immediate. */
 static inline bool wqe_is_atomic(const struct send_wqe *wqe)

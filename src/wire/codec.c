@@ -58,6 +58,8 @@ static void get_extensions(struct cursor_in *in, uint32_t properties, struct pac
         cursor_get8(in);
         packet->src_qpn = cursor_get24(in);
     }
+    if (properties & OPCODE_FLUSH)
+        packet->flush = (uint8_t)cursor_get32(in); /* above: reserved */
     if (properties & OPCODE_HAS_RETH) {
         packet->address = cursor_get64(in);
         packet->rkey = cursor_get32(in);
@@ -92,6 +94,8 @@ static void put_extensions(struct cursor_out *out, uint32_t properties, const st
         cursor_put8(out, 0);
         cursor_put24(out, packet->src_qpn);
     }
+    if (properties & OPCODE_FLUSH)
+        cursor_put32(out, packet->flush);
     if (properties & OPCODE_HAS_RETH) {
         cursor_put64(out, packet->address);
         cursor_put32(out, packet->rkey);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Headers between bytes and struct packet (IBA 9.2-9.3): BTH and the extension headers that its opcode
- * announces, in the order XRCETH, DETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
+ * announces, in the order XRCETH, DETH, FETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
 #ifndef WIRE_CODEC_H
 #define WIRE_CODEC_H
 
@@ -14,6 +14,7 @@ enum header_length {
     BTH_LENGTH = 12,
     XRCETH_LENGTH = 4,
     DETH_LENGTH = 8,
+    FETH_LENGTH = 4,
     RETH_LENGTH = 16,
     ATOMIC_ETH_LENGTH = 28,
     AETH_LENGTH = 4,

@@ -7,10 +7,10 @@
 #define EXTENSION(properties, bit, length) (((properties) & (bit)) ? (length) : 0)
 #define HEADER_LENGTH(p)                                                                                     \
     (BTH_LENGTH + EXTENSION(p, OPCODE_HAS_XRCETH, XRCETH_LENGTH) +                                           \
-     EXTENSION(p, OPCODE_HAS_DETH, DETH_LENGTH) + EXTENSION(p, OPCODE_HAS_RETH, RETH_LENGTH) +               \
-     EXTENSION(p, OPCODE_HAS_ATOMIC_ETH, ATOMIC_ETH_LENGTH) + EXTENSION(p, OPCODE_HAS_AETH, AETH_LENGTH) +   \
-     EXTENSION(p, OPCODE_HAS_ATOMIC_ACK, ATOMIC_ACK_LENGTH) + EXTENSION(p, OPCODE_HAS_IMM, IMM_LENGTH) +     \
-     EXTENSION(p, OPCODE_HAS_INVALIDATE, IETH_LENGTH))
+     EXTENSION(p, OPCODE_HAS_DETH, DETH_LENGTH) + EXTENSION(p, OPCODE_FLUSH, FETH_LENGTH) +                  \
+     EXTENSION(p, OPCODE_HAS_RETH, RETH_LENGTH) + EXTENSION(p, OPCODE_HAS_ATOMIC_ETH, ATOMIC_ETH_LENGTH) +   \
+     EXTENSION(p, OPCODE_HAS_AETH, AETH_LENGTH) + EXTENSION(p, OPCODE_HAS_ATOMIC_ACK, ATOMIC_ACK_LENGTH) +   \
+     EXTENSION(p, OPCODE_HAS_IMM, IMM_LENGTH) + EXTENSION(p, OPCODE_HAS_INVALIDATE, IETH_LENGTH))
 #define ROW(service, operation, text, p) [(service) | (operation)] = {text, p, HEADER_LENGTH(p)}
 
 #define SEND  (OPCODE_REQUEST | OPCODE_SEND | OPCODE_HAS_PAYLOAD)
@@ -58,9 +58,15 @@
         ROW(service, OP_COMPARE_SWAP, name " compare and swap",                                              \
             OPCODE_REQUEST | (x) | OPCODE_ATOMIC | OPCODE_ONLY | OPCODE_HAS_ATOMIC_ETH),                     \
         ROW(service, OP_FETCH_ADD, name " fetch and add",                                                    \
-            OPCODE_REQUEST | (x) | OPCODE_ATOMIC | OPCODE_ONLY | OPCODE_HAS_ATOMIC_ETH)
+            OPCODE_REQUEST | (x) | OPCODE_ATOMIC | OPCODE_ONLY | OPCODE_HAS_ATOMIC_ETH),                     \
+        ROW(service, OP_FLUSH, name " FLUSH",                                                                \
+            OPCODE_REQUEST | (x) | OPCODE_FLUSH | OPCODE_ONLY | OPCODE_HAS_RETH),                            \
+        ROW(service, OP_ATOMIC_WRITE, name " atomic write",                                                  \
+            OPCODE_REQUEST | (x) | OPCODE_ATOMIC | OPCODE_ONLY | OPCODE_HAS_RETH | OPCODE_HAS_PAYLOAD)
 
-/* IBA 9.2.1, table 38 (codes) and 9.2, table 39 (which extension headers follow). */
+/* IBA 9.2.1, table 38 (codes) and 9.2, table 39 (which extension headers follow); FLUSH and atomic write:
+ * A19.
+ */
 const struct opcode_info opcode_table[256] = {
     SENDS_AND_WRITES(SERVICE_RC, "RC", 0),
     QUESTIONS_AND_ANSWERS(SERVICE_RC, "RC", 0),

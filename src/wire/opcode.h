@@ -33,10 +33,12 @@ enum bth_operation {
     OP_FETCH_ADD = 0x14,
     OP_SEND_LAST_INVALIDATE = 0x16,
     OP_SEND_ONLY_INVALIDATE = 0x17,
+    OP_FLUSH = 0x1c,
+    OP_ATOMIC_WRITE = 0x1d,
 };
 
-/* Each opcode has exactly one of FIRST, MIDDLE, LAST, ONLY: READ requests, atomics and acknowledgements are
- * one packet. */
+/* Each opcode has exactly one of FIRST, MIDDLE, LAST, ONLY: READ requests, atomics, FLUSH and
+ * acknowledgements are one packet. */
 enum opcode_properties {
     OPCODE_FIRST = 1 << 0, /* begins a message of several packets */
     OPCODE_MIDDLE = 1 << 1,
@@ -59,6 +61,7 @@ enum opcode_properties {
     /* This packet takes a receive WQE: the first of a SEND, the last of a WRITE with immediate. */
     OPCODE_NEEDS_RECEIVE = 1 << 18,
     OPCODE_HAS_XRCETH = 1 << 19,
+    OPCODE_FLUSH = 1 << 20, /* and has a FETH */
 };
 
 struct opcode_info {

@@ -47,6 +47,7 @@ struct packet {
     uint32_t dest_ifindex; /* local links: interface of the destination GID; 0 on the wire */
 
     uint8_t syndrome;         /* AETH */
+    uint8_t flush;            /* FETH: placement types, above them two bits of selectivity level */
     uint16_t reference_epoch; /* received by reference: when it was written, for the link (local/layout.h) */
     uint32_t msn;             /* AETH */
     uint32_t imm_data;        /* ImmDt, network byte order */

@@ -23,7 +23,7 @@ static uint32_t psns_of(const struct sim_qp *qp, const struct packet *packet)
 
 static bool is_question(const struct packet *packet)
 {
-    return (opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_ATOMIC)) != 0;
+    return (opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) != 0;
 }
 
 static struct judged_question question_of(const struct sim_qp *qp, const struct packet *packet)
@@ -178,12 +178,22 @@ static void judge_acknowledgement(struct sim_qp *qp, const struct packet *packet
     }
 }
 
+static bool answers_without_bytes(const struct judged_question *question)
+{
+    return BTH_OPERATION(question->opcode) == OP_FLUSH || BTH_OPERATION(question->opcode) == OP_ATOMIC_WRITE;
+}
+
 static void judge_read_answer(struct sim_qp *qp, const struct packet *packet, uint32_t properties)
 {
     struct judged_question *question = find(qp->judge.received, qp->judge.received_count, packet->psn);
 
     assert_non_null(question);
-    assert_int_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
+    if (answers_without_bytes(question)) {
+        assert_true(properties & OPCODE_ONLY);
+        assert_int_equal(packet->payload_length, 0);
+    } else {
+        assert_int_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
+    }
     check_size(qp, packet, properties);
     if (properties & (OPCODE_MIDDLE | OPCODE_LAST)) {
         assert_true(question->goes_on);
@@ -212,6 +222,7 @@ static void judge_answer(struct sim_qp *qp, const struct packet *packet)
 
         assert_non_null(question);
         assert_int_not_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
+        assert_false(answers_without_bytes(question));
         question->answered = psn_add(packet->psn, 1);
     } else {
         judge_acknowledgement(qp, packet);

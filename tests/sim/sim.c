@@ -189,7 +189,8 @@ struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type)
     qp->record.send_stride = send_stride;
     qp->record.responder.resources = 8;
     qp->record.attributes = (struct qp_attributes){
-        .access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+        .access_flags =
+            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | ACCESS_FLUSH_GLOBAL,
         .max_rd_atomic = 8,
         .max_dest_rd_atomic = 8,
         .min_rnr_timer = 12,

@@ -277,7 +277,7 @@ static void made_up_packets(struct sim *sim)
         to = back ? stage.a : stage.b;
         packet.opcode =
             (uint8_t)(sim_below(sim, 20) ? to->record.type == IBV_QPT_UC ? SERVICE_UC + sim_below(sim, 24)
-                                                                         : sim_below(sim, 24)
+                                                                         : sim_below(sim, 30)
                                          : sim_random(sim));
         packet.flags = (uint8_t)(sim_below(sim, 3) ? PACKET_ACK_REQUEST : sim_random(sim));
         packet.pkey = 0xffff;

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "rules/flush.h"
+
 #define ACCESS                                                                                               \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
@@ -186,6 +188,33 @@ static void prepare_atomic(struct work_direction *direction, struct work_request
     }
 }
 
+/* To where the atomics are: what one of them finds says that it came once, and in its turn. */
+static void prepare_atomic_write(struct work_direction *direction, struct work_request *request,
+                                 struct sim_wr *wr)
+{
+    cut(direction->work->sim, request, direction->source, sim_below(direction->work->sim, 4096), 8);
+    if (request->num_sge == 1) {
+        wr->flags |= WQE_INLINE;
+        wr->inline_data = (void *)(uintptr_t)request->sge[0].address;
+        wr->inline_length = 8;
+    }
+    for (unsigned i = 0, at = 0; i < request->num_sge; at += request->sge[i++].length)
+        memcpy((char *)&direction->counter_model + at, (void *)(uintptr_t)request->sge[i].address,
+               request->sge[i].length);
+    wr->rkey = direction->counter->rkey;
+    wr->remote_address = direction->counter->address;
+}
+
+static void prepare_flush(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
+{
+    struct work *work = direction->work;
+
+    wr->imm_or_rkey = FLUSH_GLOBAL | sim_below(work->sim, 2) << FLUSH_LEVEL_SHIFT;
+    wr->rkey = direction->target->rkey;
+    wr->inline_length = random_length(work);
+    wr->remote_address = direction->target->address + sim_below(work->sim, work->arena - wr->inline_length);
+}
+
 /* A window of our own memory, bound and invalidated in turn: no packet, but a place in the order. */
 static void prepare_local(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
 {
@@ -220,6 +249,8 @@ static void post_one(struct work_direction *direction)
         IBV_WR_RDMA_WRITE_WITH_IMM,
         IBV_WR_ATOMIC_CMP_AND_SWP,
         IBV_WR_ATOMIC_FETCH_AND_ADD,
+        IBV_WR_ATOMIC_WRITE,
+        (enum ibv_wr_opcode)WR_FLUSH,
         IBV_WR_LOCAL_INV,
     };
     struct work *work = direction->work;
@@ -236,6 +267,12 @@ static void post_one(struct work_direction *direction)
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
         prepare_atomic(direction, request, &wr);
+        break;
+    case IBV_WR_ATOMIC_WRITE:
+        prepare_atomic_write(direction, request, &wr);
+        break;
+    case WR_FLUSH:
+        prepare_flush(direction, request, &wr);
         break;
     case IBV_WR_LOCAL_INV:
         prepare_local(direction, request, &wr);
@@ -291,7 +328,7 @@ static void set_up_direction(struct work *work, unsigned index, struct sim_qp *f
     direction->to = to;
     direction->source = sim_buffer(from->node, work->arena, ACCESS | IBV_ACCESS_MW_BIND);
     direction->results = sim_buffer(from->node, work->arena, ACCESS);
-    direction->target = sim_buffer(to->node, work->arena, ACCESS);
+    direction->target = sim_buffer(to->node, work->arena, ACCESS | ACCESS_FLUSH_GLOBAL);
     direction->receive = sim_buffer(to->node, WORK_RECEIVES * (size_t)work->receive_length, ACCESS);
     direction->counter = sim_buffer(to->node, 8, ACCESS);
     direction->target_model = malloc(work->arena);

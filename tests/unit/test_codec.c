@@ -10,7 +10,7 @@
 #include "wire/cursor.h"
 
 #define POSITIONS (OPCODE_FIRST | OPCODE_MIDDLE | OPCODE_LAST | OPCODE_ONLY)
-#define KINDS     (OPCODE_SEND | OPCODE_WRITE | OPCODE_READ | OPCODE_ATOMIC | OPCODE_ACK)
+#define KINDS     (OPCODE_SEND | OPCODE_WRITE | OPCODE_READ | OPCODE_ATOMIC | OPCODE_ACK | OPCODE_FLUSH)
 
 static const struct opcode_info *info(unsigned opcode)
 {
@@ -37,7 +37,8 @@ static void exactly_the_opcodes_of_rc_uc_ud_and_xrc_exist(void **state)
         switch (BTH_SERVICE(opcode)) {
         case SERVICE_RC:
         case SERVICE_XRC:
-            exists = operation <= OP_FETCH_ADD || invalidate;
+            exists = operation <= OP_FETCH_ADD || invalidate || operation == OP_FLUSH ||
+                     operation == OP_ATOMIC_WRITE;
             break;
         case SERVICE_UC:
             exists = operation <= OP_WRITE_ONLY_IMM || invalidate;
@@ -123,6 +124,8 @@ static void header_lengths_are_those_of_the_specification(void **state)
         {OP_FETCH_ADD, 40},
         {OP_SEND_LAST_INVALIDATE, 16},
         {OP_SEND_ONLY_INVALIDATE, 16},
+        {OP_FLUSH, 32},
+        {OP_ATOMIC_WRITE, 28},
     };
 
     for (size_t i = 0; i < array_size(rows); i++) {
@@ -171,6 +174,8 @@ static struct packet random_packet(unsigned opcode, const uint8_t *payload)
         packet.address = draw();
         packet.rkey = (uint32_t)draw();
     }
+    if (properties & OPCODE_FLUSH)
+        packet.flush = (uint8_t)draw();
     if (properties & OPCODE_HAS_RETH)
         packet.dma_length = (uint32_t)draw();
     if (properties & OPCODE_HAS_ATOMIC_ETH) {
@@ -293,6 +298,17 @@ static void swap_comes_before_compare(void **state)
     assert_int_equal(codec_encode(&packet, bytes), 40);
     assert_int_equal(bytes[24], 0x11);
     assert_int_equal(bytes[32], 0x22);
+}
+
+static void feth_comes_before_reth(void **state)
+{
+    struct packet packet = {
+        .opcode = OP_FLUSH, .flush = 0x12, .address = 0x1111111111111111, .rkey = 0x22222222};
+    uint8_t bytes[HEADER_LENGTH_MAX];
+
+    assert_int_equal(codec_encode(&packet, bytes), 32);
+    assert_memory_equal(bytes + 12, "\0\0\0\x12\x11\x11", 6);
+    assert_int_equal(bytes[24], 0x22);
 }
 
 static void acknowledgements_say_migrated_too(void **state)
@@ -474,6 +490,7 @@ int main(void)
         cmocka_unit_test(fields_are_where_the_specification_puts_them),
         cmocka_unit_test(deth_and_immediate_of_a_datagram_are_in_order),
         cmocka_unit_test(swap_comes_before_compare),
+        cmocka_unit_test(feth_comes_before_reth),
         cmocka_unit_test(acknowledgements_say_migrated_too),
         cmocka_unit_test(numbers_of_24_bits_are_cut_to_size),
         cmocka_unit_test(a_packet_that_ends_within_its_headers_is_refused),

@@ -79,6 +79,7 @@ static void test_every_opcode_brings_its_fields(void **state)
                                 .ack_psn = psn_make(0x800000),
                                 .dest_ifindex = 0x80000001,
                                 .syndrome = 0xe3,
+                                .flush = 0x13,
                                 .msn = 0xfffffe,
                                 .imm_data = 0x11223344,
                                 .invalidate_rkey = 0x55667788,
@@ -131,6 +132,8 @@ static void test_every_opcode_brings_its_fields(void **state)
             assert_true(f.got.swap_add == packet.swap_add);
             assert_true(f.got.compare == packet.compare);
         }
+        if (has & OPCODE_FLUSH)
+            assert_int_equal(f.got.flush, packet.flush);
         if (has & OPCODE_HAS_ATOMIC_ACK)
             assert_true(f.got.original == packet.original);
         if (has & OPCODE_HAS_DETH) {
@@ -150,10 +153,10 @@ static void test_every_opcode_brings_its_fields(void **state)
 
 static void test_eight_bytes_fill_one_granule(void **state)
 {
-    static const uint8_t opcodes[] = {SERVICE_RC | OP_SEND_ONLY,   SERVICE_RC | OP_SEND_ONLY_IMM,
-                                      SERVICE_RC | OP_WRITE_ONLY,  SERVICE_RC | OP_WRITE_ONLY_IMM,
-                                      SERVICE_RC | OP_ACKNOWLEDGE, SERVICE_RC | OP_FETCH_ADD,
-                                      SERVICE_RC | OP_READ_REQUEST};
+    static const uint8_t opcodes[] = {
+        SERVICE_RC | OP_SEND_ONLY,      SERVICE_RC | OP_SEND_ONLY_IMM, SERVICE_RC | OP_WRITE_ONLY,
+        SERVICE_RC | OP_WRITE_ONLY_IMM, SERVICE_RC | OP_ACKNOWLEDGE,   SERVICE_RC | OP_FETCH_ADD,
+        SERVICE_RC | OP_READ_REQUEST,   SERVICE_RC | OP_FLUSH,         SERVICE_RC | OP_ATOMIC_WRITE};
     struct fixture f;
 
     begin(&f);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"
+#include "rules/flush.h"
 
 /* --- attributes
  * --------------------------------------------------------------------------------------------- */
@@ -83,7 +84,9 @@ static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *re
         attributes_of_port(id, attributes, ret_mask);
         attributes->qp_access_flags =
             IBV_ACCESS_REMOTE_WRITE |
-            (known.max_dest_rd_atomic ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0u);
+            (known.max_dest_rd_atomic
+                 ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | ACCESS_FLUSH_GLOBAL
+                 : 0u);
         return 0;
     case IBV_QPS_RTR:
         attributes_for_rtr(id, &known, attributes, ret_mask);

@@ -78,6 +78,12 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addres
     qp_build_atomic_write(qp_of_extended(qp), rkey, address, value);
 }
 
+static void wr_flush(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t address, size_t length, uint8_t types,
+                     uint8_t level)
+{
+    qp_build_flush(qp_of_extended(qp), rkey, address, length, types, level);
+}
+
 static void send_wr(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t imm_or_rkey)
 {
     struct send_wqe *wqe = qp_build_wr(qp_of_extended(qp), opcode);
@@ -161,6 +167,7 @@ void front_fill_wr_ops(struct ibv_qp_ex *qp)
     qp->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
     qp->wr_atomic_fetch_add = wr_atomic_fetch_add;
     qp->wr_atomic_write = wr_atomic_write;
+    qp_of_extended(qp)->newer.wr_flush = wr_flush;
     qp->wr_bind_mw = wr_bind_mw;
     qp->wr_local_inv = wr_local_inv;
     qp->wr_rdma_read = wr_rdma_read;
