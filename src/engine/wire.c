@@ -13,6 +13,7 @@
 #include "engine/internal.h"
 #include "object/device.h"
 #include "object/qp_table.h"
+#include "object/segment.h"
 #include "udp/udp.h"
 #include "wire/mad.h"
 #include "wire/opcode.h"
@@ -576,7 +577,7 @@ void wire_start(void)
     forced = path && strcmp(path, "wire") == 0;
     if (path && !forced && strcmp(path, "auto") != 0)
         log_warn("SOFTHCA_PATH=%s is neither auto nor wire: taken as auto", path);
-    options = (struct udp_options){.multicast_loops = forced};
+    options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
     clear();
     udp_start(&ops, &options);
 }

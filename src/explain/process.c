@@ -154,6 +154,44 @@ static bool tell_listed(const struct view *view, const struct object *object, vo
     return true;
 }
 
+/* Nothing of a process that never had to do with the network. */
+static void network_tell(const struct view *view, struct out *out)
+{
+    const struct network_counters *network = &view->header.network;
+    const struct {
+        const char *key, *words; /* words: of what should not be, told if it happened */
+        uint64_t count;
+    } counts[] = {
+        {"packets_sent", NULL, network->packets_sent},
+        {"bytes_sent", NULL, network->bytes_sent},
+        {"packets_received", NULL, network->packets_received},
+        {"bytes_received", NULL, network->bytes_received},
+        {"handed_on", NULL, network->handed_on},
+        {"brought", NULL, network->brought},
+        {"bad_icrc", "dropped for their ICRC", network->bad_icrc},
+        {"malformed", "malformed", network->malformed},
+        {"strangers", "for QPs that nobody has", network->strangers},
+        {"not_sent", "refused by the kernel", network->not_sent},
+        {"congested", "marked by routers", network->congested},
+        {"notified", "congestion notifications", network->notified},
+    };
+    struct words words = {.length = 0};
+
+    if (!network->packets_sent && !network->packets_received && !network->not_sent && !network->bad_icrc)
+        return;
+    words_add(&words, "network: %llu packets of %llu bytes sent, %llu of %llu received",
+              (unsigned long long)network->packets_sent, (unsigned long long)network->bytes_sent,
+              (unsigned long long)network->packets_received, (unsigned long long)network->bytes_received);
+    out_begin(out, "network");
+    for (unsigned i = 0; i < array_size(counts); i++) {
+        out_number(out, counts[i].key, counts[i].count);
+        if (counts[i].words && counts[i].count)
+            words_add(&words, ", %llu %s", (unsigned long long)counts[i].count, counts[i].words);
+    }
+    out_end(out);
+    out_line(out, 1, "%s", words.text);
+}
+
 void explain_list(const struct view *view, struct out *out, bool all)
 {
     const struct segment_header *header = &view->header;
@@ -183,6 +221,7 @@ void explain_list(const struct view *view, struct out *out, bool all)
     else
         words_add(&words, "no objects");
     out_line(out, 0, "%s", words.text);
+    network_tell(view, out);
     out_begin_array(out, "objects");
     for (unsigned kind = 1; kind < OBJECT_KINDS; kind++) {
         struct listing listing = {

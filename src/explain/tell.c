@@ -6,6 +6,35 @@
 #include "explain/objects.h"
 #include "mapped/mapped.h"
 
+/* What went wrong on the way and was made good. */
+static void tell_repairs(struct out *out, const struct qp_record *qp, struct words *words)
+{
+    const struct sender *sender = &qp->sender;
+    const struct responder *responder = &qp->responder;
+    const struct {
+        const char *key, *words;
+        uint32_t count;
+    } counts[] = {
+        {"retransmissions", "packets repeated", sender->retransmissions},
+        {"sequence_naks", "NAKs for gaps", sender->sequence_naks},
+        {"rnr_naks", "RNR NAKs", sender->rnr_naks},
+        {"timeouts", "timeouts", sender->expirations},
+        {"probes", "probes", sender->probes_sent},
+        {"congestion_notifications", "congestion notifications", sender->congestions},
+        {"duplicates", "duplicates taken", responder->duplicates},
+        {"drops", "requests dropped", responder->drops},
+    };
+    bool any = false;
+
+    for (unsigned i = 0; i < array_size(counts); i++) {
+        out_number(out, counts[i].key, counts[i].count);
+        if (!counts[i].count)
+            continue;
+        words_add(words, "%s%s: %u", any ? ", " : "; ", counts[i].words, counts[i].count);
+        any = true;
+    }
+}
+
 static void tell_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
                     struct words *words)
 {
@@ -32,8 +61,6 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     words_add(words, " outstanding");
     out_number(out, "sends_posted", sender->posted);
     out_number(out, "receives_posted", qp->receive.posted);
-    out_number(out, "retransmissions", sender->retransmissions);
-    out_number(out, "rnr_naks", sender->rnr_naks);
     out_string(out, "sender_waits_for", name_sender_wait(sender->waiting));
     if (qp->attributes.dest_qpn && qp->type != IBV_QPT_UD) {
         out_number(out, "dest_qpn", qp->attributes.dest_qpn);
@@ -49,6 +76,7 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
         }
         words_add(words, " (%s)", name_path(qp->path.kind));
     }
+    tell_repairs(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);
 }
 

@@ -37,9 +37,10 @@
 #include "rules/limits.h"
 #include "rules/published.h"
 #include "transport/qp.h"
+#include "wire/counters.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 5u
+#define SEGMENT_VERSION 6u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -73,6 +74,7 @@ struct segment_header {
     _Atomic uint32_t directs_used; /* records from here on were never used */
     _Atomic int32_t files_thread;  /* 0: there are no files yet */
     struct file_record files[SEGMENT_FILES];
+    struct network_counters network cache_aligned;
     /* Thread number of the helper thread; when that ends, and with it the process, the kernel makes it
      * another number (set_robust_list(2)), before anybody can learn of the death. */
     _Atomic uint32_t alive cache_aligned;

@@ -243,7 +243,7 @@ static void drop_first(struct udp_lane *lane, int error)
 {
     const struct message *message = &lane->buffers->messages[lane->first++];
 
-    udp_count(&udp_counters.not_sent, message->segments);
+    udp_count(&udp_counters->not_sent, message->segments);
     complain(lane, message, error);
 }
 
@@ -281,8 +281,8 @@ static void send_singly(struct udp_lane *lane, struct way *way)
         add_icrc(way, &message.path, 0, bytes, length);
         vector = (struct iovec){bytes, length};
         /* Whatever does not fit now is lost, as it may be anywhere. */
-        udp_count(sys_sendmmsg(way->source.fd, &header, 1) == 1 ? &udp_counters.packets_sent
-                                                                : &udp_counters.not_sent,
+        udp_count(sys_sendmmsg(way->source.fd, &header, 1) == 1 ? &udp_counters->packets_sent
+                                                                : &udp_counters->not_sent,
                   1);
     }
 }
@@ -298,8 +298,8 @@ static void count_sent(struct udp_lane *lane, unsigned messages)
         bytes += message->length;
     }
     lane->first += messages;
-    udp_count(&udp_counters.packets_sent, packets);
-    udp_count(&udp_counters.bytes_sent, bytes);
+    udp_count(&udp_counters->packets_sent, packets);
+    udp_count(&udp_counters->bytes_sent, bytes);
 }
 
 /* One system call, or what came of it. false: blocked. */

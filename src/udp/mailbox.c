@@ -70,7 +70,7 @@ void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes)
     struct mmsghdr letter = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
     bool taken = sys_sendmmsg(fd, &letter, 1) == 1;
 
-    udp_count(taken ? &udp_counters.handed_on : &udp_counters.strangers, 1);
+    udp_count(taken ? &udp_counters->handed_on : &udp_counters->strangers, 1);
 }
 
 void mailbox_after_fork_in_child(void)

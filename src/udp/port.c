@@ -600,6 +600,8 @@ void udp_start(const struct udp_ops *ops, const struct udp_options *options)
     const char *mode = secure_getenv("SOFTHCA_UDP");
 
     udp_room = (struct udp_room){.ops = ops, .options = *options, .loss = percent_to_lose()};
+    if (options->counters)
+        udp_counters = options->counters;
     if (!mode || strcmp(mode, "auto") == 0)
         return;
     if (strcmp(mode, "plain") == 0)

@@ -42,7 +42,8 @@ struct receive_buffers {
 };
 
 _Atomic bool udp_has_sockets;
-struct udp_counters udp_counters;
+static struct network_counters own_counters;
+struct network_counters *udp_counters = &own_counters;
 
 static struct lock receive_lock = LOCK_INIT; /* guards all below, and the lists of readers */
 static struct receive_buffers *buffers;
@@ -97,7 +98,7 @@ static void take_notification(const struct datagram *datagram, const uint8_t *by
 {
     struct packet packet = {.opcode = OPCODE_CNP, .dest_qpn = dest_qpn_of(bytes)};
 
-    udp_count(&udp_counters.notified, 1);
+    udp_count(&udp_counters->notified, 1);
     describe_grh(datagram, &packet.grh);
     udp_room.ops->congestion(&packet);
 }
@@ -118,11 +119,11 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
         return;
     }
     if (unlikely(codec_decode(bytes, length - ICRC_LENGTH, &packet) != 0)) {
-        udp_count(&udp_counters.malformed, 1);
+        udp_count(&udp_counters->malformed, 1);
         return;
     }
     if (unlikely(arrival.congested))
-        udp_count(&udp_counters.congested, 1);
+        udp_count(&udp_counters->congested, 1);
     describe_grh(datagram, &packet.grh);
     udp_room.ops->packet(&packet, &arrival);
 }
@@ -156,20 +157,20 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         uint32_t length = min_of((uint32_t)datagram->segment, datagram->length - at);
 
         if (unlikely(length < BTH_LENGTH + ICRC_LENGTH)) {
-            udp_count(&udp_counters.malformed, 1);
+            udp_count(&udp_counters->malformed, 1);
         } else if (unlikely(!udp_room.ops->is_ours(dest_qpn_of(bytes + at)))) {
             at = skip_others(datagram, bytes, at, from_mailbox);
             continue;
         } else if (unlikely(!check_icrc(&path, is_ipv4, &expected, bytes + at, length))) {
-            udp_count(&udp_counters.bad_icrc, 1);
+            udp_count(&udp_counters->bad_icrc, 1);
         } else {
             take_packet(datagram, bytes + at, length);
             packets++;
         }
         at += length;
     }
-    udp_count(&udp_counters.packets_received, packets);
-    udp_count(&udp_counters.bytes_received, datagram->length);
+    udp_count(&udp_counters->packets_received, packets);
+    udp_count(&udp_counters->bytes_received, datagram->length);
     return packets;
 }
 
@@ -295,7 +296,7 @@ static unsigned take_from_socket(const struct reader *reader, struct mmsghdr *he
     struct datagram datagram;
 
     if (unlikely(!describe(&datagram, header))) {
-        udp_count(&udp_counters.malformed, 1);
+        udp_count(&udp_counters->malformed, 1);
         return 0;
     }
     if (unlikely(is_misplaced(reader, &datagram)))
@@ -313,10 +314,10 @@ static unsigned take_from_mailbox(struct mmsghdr *header, struct slot *slot)
 
     if (header->msg_len < sizeof(datagram) || datagram.length != header->msg_len - sizeof(datagram) ||
         !datagram.segment || (header->msg_hdr.msg_flags & MSG_TRUNC)) {
-        udp_count(&udp_counters.malformed, 1);
+        udp_count(&udp_counters->malformed, 1);
         return 0;
     }
-    udp_count(&udp_counters.brought, 1);
+    udp_count(&udp_counters->brought, 1);
     return take_datagram(&datagram, slot->bytes, true);
 }
 

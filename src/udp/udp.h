@@ -16,6 +16,7 @@
 #include <sys/uio.h>
 
 #include "base/types.h"
+#include "wire/counters.h"
 #include "wire/packet.h"
 
 /* Lower bits of a QPN block by which the kernel finds the socket of whoever owns it (local/local.h,
@@ -59,7 +60,8 @@ struct udp_ops {
 };
 
 struct udp_options {
-    bool multicast_loops; /* members on this host hear us through the network */
+    bool multicast_loops;              /* members on this host hear us through the network */
+    struct network_counters *counters; /* where to count; NULL: in the room's own */
 };
 
 /* First use, and again in a forked child. Opens no socket. SOFTHCA_UDP is read here. */
@@ -134,17 +136,8 @@ bool udp_has_packets(void);
  * false: the kernel has no memory for that now. */
 bool udp_prepare_sleep(void);
 
-/* Counts since the process began; any thread, relaxed. */
-struct udp_counters {
-    _Atomic uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
-    _Atomic uint64_t bad_icrc, malformed; /* dropped */
-    _Atomic uint64_t strangers;           /* for QP numbers that nobody serves; dropped */
-    _Atomic uint64_t handed_on, brought;  /* for other processes; by other processes */
-    _Atomic uint64_t not_sent;            /* the kernel refused: no route, larger than the path's MTU ... */
-    _Atomic uint64_t congested,
-        notified; /* came with ECN's mark; congestion notification packets that came */
-};
-extern struct udp_counters udp_counters;
+/* Never NULL: udp_options.counters, or before that some of the room's own. */
+extern struct network_counters *udp_counters;
 
 static inline void udp_count(_Atomic uint64_t *counter, uint64_t count)
 {

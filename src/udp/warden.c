@@ -68,7 +68,7 @@ void warden_hand_on(const struct datagram *datagram, const uint8_t *bytes, bool 
     else if (wardens_mailbox >= 0 && !from_mailbox)
         mailbox_put(wardens_mailbox, datagram, bytes);
     else
-        udp_count(&udp_counters.strangers, 1);
+        udp_count(&udp_counters->strangers, 1);
 }
 
 void warden_use_mailbox(int fd)

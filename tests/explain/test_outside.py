@@ -251,6 +251,9 @@ def test_over_the_network_receiver_not_ready():
         qp = next(thing for thing in listed["objects"] if thing.get("qpn") == qpn)
         tap.equal(qp["path"], "wire")
         assert qp["rnr_naks"] > 0, qp
+        matches(fr"QP 0x{qpn:06x}: .*; .*RNR NAKs: \d+", softhca("ps", situation.pid))
+        matches(r"network: \d+ packets of \d+ bytes sent, \d+ of \d+ received\n", softhca("ps", situation.pid))
+        assert listed["network"]["packets_sent"] > 0 and listed["network"]["bad_icrc"] == 0, listed["network"]
         situation.end()
 
 

@@ -536,6 +536,30 @@ static void foreign_text_is_made_printable(void **state)
     assert_contains(out.text, "\"program\":\"?[31m\\\"\\\\\"");
 }
 
+static void what_the_network_did_is_told(void **state)
+{
+    struct view view = fixture_view();
+
+    explain_list(&view, &out, true);
+    assert_null(strstr(out.text, "network"));
+    assert_null(strstr(out.text, "repeated"));
+    f->header->network.packets_sent = 17;
+    f->header->network.bad_icrc = 3;
+    f->qps[0].sender.retransmissions = 5;
+    f->qps[0].sender.sequence_naks = 2;
+    f->qps[0].responder.duplicates = 7;
+    view = fixture_view();
+    explain_list(&view, &out, true);
+    assert_contains(out.text,
+                    "network: 17 packets of 0 bytes sent, 0 of 0 received, 3 dropped for their ICRC\n");
+    assert_contains(out.text, "; packets repeated: 5, NAKs for gaps: 2, duplicates taken: 7\n");
+    out_fini(&out);
+    out_init(&out, true, SIZE_MAX);
+    explain_list(&view, &out, true);
+    assert_contains(out.text, "\"bad_icrc\":3");
+    assert_contains(out.text, "\"sequence_naks\":2");
+}
+
 static void what_is_too_long_is_cut(void **state)
 {
     struct view view = fixture_view();
@@ -585,6 +609,7 @@ int main(void)
         TEST(leaks),
         TEST(a_view_refuses_what_it_cannot_trust),
         TEST(foreign_text_is_made_printable),
+        TEST(what_the_network_did_is_told),
         TEST(what_is_too_long_is_cut),
         TEST(json_stays_json_where_it_is_cut),
     };

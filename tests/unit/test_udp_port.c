@@ -92,7 +92,7 @@ static void joins_and_talks(unsigned number)
     open_own(number);
     reach(READY, SIDES);
     talk(number, (1u << SIDES) - 1, DONE);
-    CHECK(udp_counters.bad_icrc == 0);
+    CHECK(udp_counters->bad_icrc == 0);
 }
 
 static void test_processes_get_their_own_packets(void **state)

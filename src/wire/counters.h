@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What a process counts of its packets to and from the network. Any thread, relaxed. The udp room counts, the
+ * published segment shows. */
+#ifndef WIRE_COUNTERS_H
+#define WIRE_COUNTERS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+struct network_counters {
+    _Atomic uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
+    _Atomic uint64_t bad_icrc, malformed; /* dropped */
+    _Atomic uint64_t strangers;           /* for QP numbers that nobody serves; dropped */
+    _Atomic uint64_t handed_on, brought;  /* for other processes; by other processes */
+    _Atomic uint64_t not_sent;            /* the kernel refused: no route, larger than the path's MTU ... */
+    _Atomic uint64_t congested;           /* came with ECN's mark */
+    _Atomic uint64_t notified;            /* congestion notification packets that came */
+};
+
+#endif
