@@ -1,18 +1,32 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "engine/direct.h"
 
+#include "object/mapping.h"
+
 /* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */
 #define DIRECT_LIMIT (1u << 20)
+/* Messages that the peer fetches from mapped memory: where one copy by the receiver and two through the ring
+ * take equally long. */
+#define FETCH_FROM 8192u
 /* What was not to be had is asked for again after so many requests, and then more and more seldom. */
 #define ASK_FIRST 64u
 #define ASK_LAST  65536u
 
+bool direct_may_map(const struct link *link)
+{
+    return local_wants_mapped() && !link_is_self(link) && link_can_pull(link) && link_peer_segment(link) >= 0;
+}
+
+uint32_t direct_reference_from(const struct link *link)
+{
+    uint32_t from = local_reference_from();
+
+    return mapping_is_enabled && direct_may_map(link) ? min_of(from, FETCH_FROM) : from;
+}
+
 uint32_t direct_limit(const struct qp *qp, const struct link *link)
 {
-    return local_wants_mapped() && qp->record->type == IBV_QPT_RC && !link_is_self(link) &&
-                   link_can_pull(link) && link_peer_segment(link) >= 0
-               ? DIRECT_LIMIT
-               : 0;
+    return qp->record->type == IBV_QPT_RC && direct_may_map(link) ? DIRECT_LIMIT : 0;
 }
 
 /* --- marks ------------------------------------------------------------------------------------------ */
@@ -135,8 +149,7 @@ static inline char *address_in(const struct direct_route *direct, uint64_t addre
     return direct->base + offset;
 }
 
-/* Something that is not mapped here could be: what was asked for in vain is asked for again now and then. */
-static bool should_ask(struct direct_route *direct, uint32_t slot)
+bool direct_should_ask(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot)
 {
     const struct direct_view *view;
     uint32_t generation;
@@ -145,10 +158,10 @@ static bool should_ask(struct direct_route *direct, uint32_t slot)
         direct->next_ask += max_of(min_of(direct->misses, ASK_LAST), ASK_FIRST);
         return true;
     }
-    if (!direct->peer)
+    if (!peer)
         return false;
-    generation = atomic_load_explicit(&direct->peer->mapped[slot].generation, memory_order_acquire);
-    view = atomic_load_explicit(&direct->peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
+    generation = atomic_load_explicit(&peer->mapped[slot].generation, memory_order_acquire);
+    view = atomic_load_explicit(&peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
     if (!generation || (generation & 1) || (view && view->slot == slot && view->generation == generation) ||
         (direct->asked_slot == slot && direct->asked_generation == generation))
         return false;
@@ -164,7 +177,7 @@ bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
 
     if (direct->peer && is_open(direct) && (key_is_current(direct, rkey) || find_key(direct, rkey)))
         return true;
-    if (should_ask(direct, key_slot(rkey)))
+    if (direct_should_ask(direct, direct->peer, key_slot(rkey)))
         direct_ask(qp, rkey);
     return false;
 }
@@ -187,7 +200,7 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
         if (!open)
             direct->peer = NULL; /* to be met anew */
     }
-    if (unlikely(transport->reach_later || should_ask(direct, key_slot(rkey))))
+    if (unlikely(transport->reach_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
         transport->reach_later = transport->reach_later || direct_ask(qp, rkey);
     return NULL;
 }

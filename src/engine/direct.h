@@ -3,6 +3,7 @@
  *
  *   direct.c        a QP's requests: marks, checks, addresses
  *   direct_peer.c   what is known of a peer, and how it comes to be known: the helper thread's
+ *   direct_fetch.c  packets by reference: their bytes are fetched from mapped memory
  *   direct_owner.c  the other end: waiting for peers that are at work in memory of ours
  *
  * A mark says that its process is at work, for which QP of the other and by which key. It is taken before the
@@ -77,12 +78,38 @@ bool direct_reach_ends(struct transport_qp *transport);
 bool direct_reaches(struct transport_qp *transport, uint32_t rkey);
 /* link_properties.direct_up_to of a connected QP whose requests go to that link. */
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
+/* link_properties.reference_from of those; from which message length on the peer fetches. */
+uint32_t direct_reference_from(const struct link *link);
+/* Is it wanted, and allowed as far as we know, that this process maps memory of the other? */
+bool direct_may_map(const struct link *link);
+/* Something that is needed, by the key in that slot, is not mapped here, but could be: shall it be asked for?
+ * Not again and again what cannot be had. peer: NULL as long as nothing is known. QP lock held. */
+bool direct_should_ask(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot);
+
+/* --- direct_fetch.c --------------------------------------------------------------------------------- */
+
+/* Where what a received packet refers to is mapped here. */
+struct direct_found {
+    const struct direct_peer *peer;
+    uint32_t count;
+    const struct direct_view *view[PACKET_REFERENCES];
+    struct packet_reference here[PACKET_REFERENCES];
+};
+/* false: not all of it is. QP lock held, in a rundown section that lasts until direct_was_there(). */
+bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found *ret_found);
+/* Afterwards: was it the peer's memory all the time? If not, what was copied is void. */
+bool direct_was_there(const struct direct_found *found);
 
 /* --- direct_peer.c ---------------------------------------------------------------------------------- */
 
 /* The helper thread shall see to it that this QP reaches memory by that key, and then runs the QP
  * (reach_later). False: it has too much to do. QP lock held. */
 bool direct_ask(const struct qp *qp, uint32_t rkey);
+/* What packets from that link name by the key in the slot shall be mapped. QP lock held. */
+void direct_ask_to_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
+                         uint32_t slot);
+/* NULL: not met yet, or useless. In a rundown section. */
+const struct direct_peer *direct_peer_of(struct link *link);
 /* Does what was asked. Helper thread, without locks. */
 void direct_run(void);
 /* No QP uses the link any more. Helper thread. */

@@ -22,27 +22,41 @@
 #define REQUESTS 64u
 
 struct request {
-    uint32_t qpn, rkey;
+    uint32_t qpn;    /* of the QP that is to execute requests; 0: packets of that link name memory */
+    uint32_t slot;   /* of a key */
+    uint64_t serial; /* of the link */
 };
 
 static struct lock requests_lock = LOCK_INIT; /* a leaf */
 static struct request requests[REQUESTS];
 static _Atomic uint32_t request_count; /* changes under requests_lock */
 
-bool direct_ask(const struct qp *qp, uint32_t rkey)
+static bool ask(const struct request *request)
 {
     uint32_t count;
 
     lock_acquire(&requests_lock);
     count = atomic_load_explicit(&request_count, memory_order_relaxed);
     if (count < REQUESTS) {
-        requests[count] = (struct request){qp->ibv.qp_num, rkey};
+        requests[count] = *request;
         atomic_store_explicit(&request_count, count + 1, memory_order_relaxed);
     }
     lock_release(&requests_lock);
     if (count < REQUESTS)
         helper_kick();
     return count < REQUESTS;
+}
+
+bool direct_ask(const struct qp *qp, uint32_t rkey)
+{
+    return ask(&(struct request){.qpn = qp->ibv.qp_num, .slot = key_slot(rkey)});
+}
+
+void direct_ask_to_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
+                         uint32_t slot)
+{
+    if (direct_should_ask(&qp->route.direct, peer, slot))
+        ask(&(struct request){.slot = slot, .serial = link_serial(link)});
 }
 
 static bool next_request(struct request *ret_request)
@@ -183,12 +197,20 @@ static struct direct_peer *meet(struct link *link)
         if (!peer)
             return NULL;
         peer->link = link;
-        *place = peer;
         peer->useless = !open_peer(peer);
+        /* Release: all of it before others find it; partner: direct_peer_of(). */
+        __atomic_store_n(place, peer, __ATOMIC_RELEASE);
         log_info("memory of process %d is %s", (int)link_peer_pid(link),
                  peer->useless ? "not mapped: it cannot be opened, or is of another version" : "mapped");
     }
     return peer->useless ? NULL : peer;
+}
+
+const struct direct_peer *direct_peer_of(struct link *link)
+{
+    const struct direct_peer *peer = __atomic_load_n(link_owner_data(link), __ATOMIC_ACQUIRE);
+
+    return peer && !peer->useless ? peer : NULL;
 }
 
 static void drop_view(struct direct_view *view)
@@ -334,20 +356,30 @@ static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_know
     return link; /* it is this thread that takes links down */
 }
 
+static struct link *link_named(uint64_t serial)
+{
+    struct link *link;
+
+    rundown_enter();
+    link = local_link_of_serial(serial);
+    rundown_exit();
+    return link; /* likewise */
+}
+
 static void serve(const struct request *request)
 {
     const struct direct_record *record;
     struct direct_peer *peer;
     uint32_t dest_qpn = 0;
     bool known = false;
-    struct link *link = link_of(request->qpn, &dest_qpn, &known);
+    struct link *link = request->qpn ? link_of(request->qpn, &dest_qpn, &known) : link_named(request->serial);
     struct qp *qp;
 
     peer = link ? meet(link) : NULL;
     if (!peer)
         return;
-    attach(peer, key_slot(request->rkey));
-    if (known)
+    attach(peer, request->slot);
+    if (known || !request->qpn)
         return;
     record = find_qp(peer, dest_qpn, request->qpn);
     if (!record)
@@ -391,7 +423,8 @@ void direct_run(void)
         if (!next_request(&request))
             break;
         serve(&request);
-        go_on(request.qpn);
+        if (request.qpn)
+            go_on(request.qpn);
     }
 }
 

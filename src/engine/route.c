@@ -51,7 +51,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
      * ring. */
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
     qp->transport.link.reference_from =
-        lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+        lane && link_can_reference(lane_link(lane)) ? direct_reference_from(lane_link(lane)) : UINT32_MAX;
     qp->transport.link.read_reference_from =
         lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     if (qp->record->type == IBV_QPT_UD)
@@ -237,13 +237,21 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
 static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
                        unsigned to_count)
 {
-    const struct qp *qp = container_of(transport, struct qp, transport);
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_found found;
     uint32_t epoch;
     int error;
 
+    if (direct_find(qp, packet, &found)) {
+        if (unlikely(qp->record->path.kind != PATH_MAPPED))
+            publish_path(qp, PATH_MAPPED, lane_link(qp->route.arrival_lane));
+        error = lane_pull(qp->route.arrival_lane, packet, found.here, to, to_count);
+        if (error || direct_was_there(&found))
+            return error;
+    }
     do {
         epoch = mapped_epoch();
-        error = lane_pull(qp->route.arrival_lane, packet, to, to_count);
+        error = lane_pull(qp->route.arrival_lane, packet, NULL, to, to_count);
     } while (unlikely(error == -EFAULT) && mapped_disturbed(epoch));
     return error;
 }

@@ -172,9 +172,11 @@ void lane_ring(struct lane *lane);
 bool lane_is_blocked(const struct lane *lane);
 
 /* Fetches what a packet refers to that was received from this lane, as long as that is being delivered. The
- * lengths of both sides agree: checked. 0, -EFAULT, -EPERM; what was copied is void: -ESRCH (the peer died),
- * -ESTALE (it has called lane_revoke() since it sent the packet). */
-int lane_pull(struct lane *lane, const struct packet *packet, const struct iovec *to, unsigned to_count);
+ * lengths of both sides agree: checked. mapped: where that is mapped in this process, one for each of the
+ * packet's references; NULL: the kernel copies. 0, -EFAULT, -EPERM; what was copied is void: -ESRCH (the peer
+ * died), -ESTALE (it has called lane_revoke() since it sent the packet). */
+int lane_pull(struct lane *lane, const struct packet *packet, const struct packet_reference *mapped,
+              const struct iovec *to, unsigned to_count);
 /* Before memory that packets by reference lent to the peer is the program's again: when this has returned,
  * nothing that the peer fetches for packets sent before is taken for good. That concerns everybody who uses
  * the lane, and those who still want to be heard repeat themselves. Takes the lane's transmit lock. */

@@ -235,15 +235,20 @@ static int copy_in_process(struct lane *lane, const struct packet *packet, const
     return error;
 }
 
-int lane_pull(struct lane *lane, const struct packet *packet, const struct iovec *to, unsigned to_count)
+int lane_pull(struct lane *lane, const struct packet *packet, const struct packet_reference *mapped,
+              const struct iovec *to, unsigned to_count)
 {
-    int error;
+    int error = 0;
 
     if (lane->link->is_self)
         return copy_in_process(lane, packet, to, to_count);
     if (unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))
         return -ESTALE; /* spares the copy */
-    error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
+    if (mapped)
+        copy_here(&(struct pieces){.vectors = to, .count = to_count},
+                  &(struct pieces){.references = mapped, .count = packet->reference_count});
+    else
+        error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
 
     /* Memory that is the program's again may be gone, too: that is no error of who lent it. */
     if (error != -ESRCH && unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))

@@ -335,11 +335,8 @@ static bool read_references(const char *from, struct packet *packet, struct pack
     uint64_t total = 0;
 
     memcpy(references, from, packet->reference_count * sizeof(*references));
-    for (uint32_t i = 0; i < packet->reference_count; i++) {
-        if (references[i].length > UINT32_MAX)
-            return false;
+    for (uint32_t i = 0; i < packet->reference_count; i++)
         total += references[i].length;
-    }
     packet->reference = references;
     return total == packet->payload_length;
 }

@@ -12,7 +12,10 @@
 #include "object/qp.h"
 
 /* Of any machine. */
-#define PAGE_MAX      65536u
+#define PAGE_MAX 65536u
+/* Regions without remote access are mapped for the messages that are sent from them: from the length on that
+ * direct_reference_from() knows. */
+#define SENT_FROM     8192u
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
 bool mapping_is_enabled; /* set before there is anything to map */
@@ -92,7 +95,8 @@ static void write_record(struct mr *mr)
 void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access)
 {
     mapping->region = NULL;
-    if (likely(!mapping_is_enabled) || !(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) || !length)
+    if (likely(!mapping_is_enabled) || !length ||
+        (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < SENT_FROM))
         return;
     mapping->region =
         mapped_add(address, length, MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0));

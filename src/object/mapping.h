@@ -18,7 +18,8 @@ extern bool mapping_is_enabled;
 struct mapping {
     struct mapped_region *region; /* NULL: nothing was tried */
 };
-/* Pages in [address, address + length) are switched, as far as peers are to reach them. */
+/* Pages in [address, address + length) are switched, as far as peers are to reach them, or to fetch messages
+ * from there. Length 0: none. */
 void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access);
 /* The slot's record says so, from now on until mapping_end(). */
 void mapping_publish(struct mr *mr);

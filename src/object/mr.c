@@ -71,7 +71,7 @@ static int publish(struct pd *pd, enum key_kind kind, bool mappable, void *addre
         error = -ENOMEM;
         goto free_mr;
     }
-    mapping_begin(&mr->mapping, (uintptr_t)address, length, mappable ? access : 0);
+    mapping_begin(&mr->mapping, (uintptr_t)address, mappable ? length : 0, access);
     mr->pd = pd;
     mr->access = access;
     mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
@@ -282,8 +282,8 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         return IBV_REREG_MR_ERR_INPUT; /* the region is as it was */
     }
     /* Before the old one goes: what is in both stays where it is. */
-    mapping_begin(&mapping, (uintptr_t)change.address, change.length,
-                  change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.access);
+    mapping_begin(&mapping, (uintptr_t)change.address,
+                  change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.length, change.access);
     lock_acquire(&keys_lock);
     if (segment_keys()->entry[mr->slot].windows) /* their rights rest on what would change (IBA 10.6.7.2.1) */
         error = -EBUSY;

@@ -85,7 +85,8 @@ enum path_kind {
     PATH_NOBODY,   /* nobody on this host owns the number */
     PATH_GONE,     /* the other process has ended */
     PATH_WIRE,
-    PATH_MAPPED, /* as PATH_CMA, and one-sided requests are executed here, in memory of that process */
+    PATH_MAPPED, /* as PATH_CMA, and memory of that process is mapped here: one-sided requests are executed in
+                    it, or large payload is copied from it */
 };
 
 struct path_record {

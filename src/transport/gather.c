@@ -48,6 +48,7 @@ enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *s
                 return VERDICT_LOCAL_LENGTH;
             if (unlikely(!is_there(qp, &range, offset, part, write)))
                 return VERDICT_LOCAL_PROTECTION;
+            ret_gather->slot[ret_gather->count] = range.slot;
             ret_gather->vector[ret_gather->count++] =
                 (struct iovec){.iov_base = (void *)(uintptr_t)(range.address + offset), .iov_len = part};
         }
@@ -94,11 +95,8 @@ uint32_t gather_referenced(const struct packet *packet)
 
     if (packet->reference_count > PACKET_REFERENCES)
         return UINT32_MAX;
-    for (uint32_t i = 0; i < packet->reference_count; i++) {
-        if (packet->reference[i].length > UINT32_MAX)
-            return UINT32_MAX;
+    for (uint32_t i = 0; i < packet->reference_count; i++)
         length += packet->reference[i].length;
-    }
     return (uint32_t)min_of(length, (uint64_t)UINT32_MAX);
 }
 

@@ -84,6 +84,7 @@ static inline bool is_there(const struct transport_qp *qp, const struct memory_r
 struct gather {
     unsigned count;
     struct iovec vector[GATHER_MAX];
+    uint32_t slot[GATHER_MAX]; /* of its key; of null regions: not set */
 };
 
 /* Addresses of `length` bytes from `offset` on of a scatter/gather list, each SGE checked as a whole

@@ -370,7 +370,7 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
                 psn_add(resource->first_psn, resource->sent / mtu), &packet);
     packet.payload_length = length;
     if (resource->by_reference) {
-        reference = (struct packet_reference){.address = range.address, .length = length};
+        reference = (struct packet_reference){.address = range.address, .length = length, .slot = range.slot};
         packet.flags = PACKET_BY_REFERENCE;
         packet.reference = &reference;
         packet.reference_count = 1;

@@ -351,7 +351,8 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
     packet->reference_count = gather.count;
     for (unsigned i = 0; i < gather.count; i++)
         references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
-                                                  .length = gather.vector[i].iov_len};
+                                                  .length = (uint32_t)gather.vector[i].iov_len,
+                                                  .slot = gather.slot[i]};
     error = qp->ports->send(qp, packet, NULL, 0, NULL);
     if (!error) {
         wqe->lent = true;

@@ -29,10 +29,12 @@ struct packet_grh {
     uint8_t traffic_class, hop_limit, service_level;
 };
 
-/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv(), never
- * dereferenced. */
+/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv(), or looked up in
+ * what of that memory is mapped here; never dereferenced. */
 struct packet_reference {
-    uint64_t address, length;
+    uint64_t address;
+    uint32_t length;
+    uint32_t slot; /* of the key by which the peer checked it, in the peer's table */
 };
 #define PACKET_REFERENCES 32
 

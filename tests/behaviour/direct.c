@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 enum { CHUNK = 1 << 20 };
 
@@ -248,6 +249,119 @@ static void a_killed_initiator_holds_nothing_up(void **state)
     }
 }
 
+/* --- messages that are fetched ----------------------------------------------------------------------- */
+
+/* The first 8 bytes that arrive. */
+static uint64_t sent_bytes(struct pair *p, size_t length)
+{
+    static uint64_t id;
+
+    id++;
+    end_recv(&p->b, a_recv(&p->b, id, 0, length));
+    end_send(&p->a, a_send(&p->a, id, 0, length));
+    end_expect_success(&p->a, SQ, id, IBV_WC_SEND);
+    end_expect_success(&p->b, RQ, id, IBV_WC_RECV);
+    return end_peek64(&p->b, 0);
+}
+
+/* The kernel would copy what is in the program's address space now. As with an adapter, what was registered
+ * is what is sent. */
+static void large_sends_are_fetched_from_mapped_memory(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    uint64_t first;
+    struct pair p;
+
+    attr.size = CHUNK;
+    attr.mr_access = IBV_ACCESS_LOCAL_WRITE;
+    pair_connect_as(&p, &attr);
+    if (!is_mapped(p.a.side->pid, p.a.buf))
+        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    end_fill(&p.a, 0, CHUNK, 1);
+    first = end_peek64(&p.a, 0);
+    assert_true(first != 0);
+    assert_int_equal(sent_bytes(&p, CHUNK), first);
+    CHECK(mmap(p.a.buf, CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+              p.a.buf,
+          "mmap: %s", strerror(errno));
+    EVENTUALLY(sent_bytes(&p, CHUNK) == first, "mapped memory of the sender");
+    end_expect_data(&p.b, 0, CHUNK, 1);
+    pair_close(&p);
+}
+
+/* A message is a single packet, and little is done with it but copying. */
+enum { MESSAGE = CHUNK / 4, RECEIVES = 16, LAST = 1000 };
+
+/* Until the message on the other QP; everything before ends with that word. */
+static void receive_all(struct end *end, void *arg)
+{
+    const uint64_t *word = arg;
+    struct ibv_wc wc = {0};
+
+    for (unsigned int i = 0; i < RECEIVES; i++)
+        end_recv(end, a_recv(end, i, i * (size_t)MESSAGE, MESSAGE));
+    for (;;) {
+        end_poll(end, RQ, &wc, 1);
+        CHECK(wc.status == IBV_WC_SUCCESS, "receive %llu: %s", (unsigned long long)wc.wr_id,
+              ibv_wc_status_str(wc.status));
+        if (wc.wr_id == LAST)
+            return;
+        CHECK(memcmp(end->buf + (wc.wr_id + 1) * MESSAGE - sizeof(*word), word, sizeof(*word)) == 0,
+              "received what was written after the buffer was given back");
+        end_recv(end, a_recv(end, wc.wr_id, wc.wr_id * (size_t)MESSAGE, MESSAGE));
+    }
+}
+
+/* Mostly it is stopped in the middle of a copy. */
+static void a_stopped_receiver_takes_nothing_for_good(enum taking how)
+{
+    enum { SENDS = 60 };
+
+    for (uint64_t round = 1; round <= 8; round++) {
+        struct end_attr attr = attr_of(IBV_QPT_RC);
+        struct pair p, other;
+        struct end_call call;
+        uint64_t word;
+
+        attr.size = (RECEIVES + 1) * MESSAGE;
+        attr.mr_access = IBV_ACCESS_LOCAL_WRITE;
+        pair_connect_as(&p, &attr);
+        if (!is_mapped(p.a.side->pid, p.a.buf))
+            skip_because("memory is not mapped on this machine (softhca doctor says why)");
+        end_open(&other.a, NEAR, &attr);
+        end_share(&other.b, &p.b);
+        end_connect(&other.a, &other.b);
+        end_fill(&p.a, 0, MESSAGE, round);
+        word = end_peek64(&p.a, MESSAGE - sizeof(word));
+        sent_bytes(&p, MESSAGE);
+        end_recv(&other.b, a_recv(&other.b, LAST, RECEIVES * (size_t)MESSAGE, 8));
+        end_start(&call, &p.b, receive_all, &word, sizeof(word));
+        for (unsigned int i = 0; i < SENDS; i++)
+            end_send(&p.a, a_send(&p.a, i, 0, MESSAGE));
+        for (unsigned int i = 0; i < 2 * round; i++)
+            end_expect_success(&p.a, SQ, i, IBV_WC_SEND);
+        side_stop(FAR);
+        take_back(&p.a, how);
+        end_fill(&p.a, 0, MESSAGE, 1000 + round);
+        side_continue(FAR);
+        end_send(&other.a, a_send(&other.a, LAST, 0, 8));
+        end_finish(&call);
+        end_close_qp(&other.b);
+        end_close(&other.a);
+        pair_close(&p);
+    }
+}
+
+#define FETCHED(name, how)                                                                                   \
+    static void name(void **state)                                                                           \
+    {                                                                                                        \
+        a_stopped_receiver_takes_nothing_for_good(how);                                                      \
+    }
+FETCHED(a_stopped_receiver_takes_nothing_for_good_after_dereg, DEREGISTERS)
+FETCHED(a_stopped_receiver_takes_nothing_for_good_after_rereg, REREGISTERS)
+FETCHED(a_stopped_receiver_takes_nothing_for_good_after_err, ENTERS_ERR)
+FETCHED(a_stopped_receiver_takes_nothing_for_good_after_destroy, DESTROYS_QP)
+
 int main(int argc, char **argv)
 {
 #define DIRECT(fn, count) TEST_WITH(fn, .fars = count, .needs = NEEDS_TWO_PROCESSES)
@@ -264,6 +378,11 @@ int main(int argc, char **argv)
         DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_dereg, 1),
         DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_err, 1),
         DIRECT(a_killed_initiator_holds_nothing_up, 6),
+        DIRECT(large_sends_are_fetched_from_mapped_memory, 1),
+        DIRECT(a_stopped_receiver_takes_nothing_for_good_after_dereg, 1),
+        DIRECT(a_stopped_receiver_takes_nothing_for_good_after_rereg, 1),
+        DIRECT(a_stopped_receiver_takes_nothing_for_good_after_err, 1),
+        DIRECT(a_stopped_receiver_takes_nothing_for_good_after_destroy, 1),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

@@ -88,7 +88,7 @@ static void payload_longer_than_the_mtu(struct sim *sim)
 static void references_longer_than_the_message(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
-    struct packet_reference references[40] = {{0, UINT64_MAX}, {0, 9}};
+    struct packet_reference references[40] = {{0, UINT32_MAX}, {0, 9}};
     struct packet packet = request_of(&stage, OP_WRITE_ONLY, 0);
 
     packet.flags = PACKET_BY_REFERENCE;
@@ -129,7 +129,7 @@ static void read_answered_with_references_that_do_not_add_up(struct sim *sim)
 
         sim->made_up_memory = true;
         for (unsigned i = 0; i <= PACKET_REFERENCES; i++)
-            wrong_references[i].length = i == 0 ? 39999 : i == 1 ? UINT64_MAX : 0;
+            wrong_references[i].length = i == 0 ? 39999 : i == 1 ? UINT32_MAX : 0;
         wrong_references[PACKET_REFERENCES].length = wrong_count > 2 ? 1 : 0;
         sim->on_packet = answer_wrongly;
         sim_post_send(stage.a, &stage.wr);
@@ -296,7 +296,7 @@ static void made_up_packets(struct sim *sim)
         packet.reference_count = sim_below(sim, sim_below(sim, 5) ? 4 : array_size(references) + 1);
         for (unsigned j = 0; j < packet.reference_count; j++) {
             references[j].address = sim_random(sim);
-            references[j].length = sim_below(sim, 20) ? sim_below(sim, 20000) : sim_random(sim);
+            references[j].length = sim_below(sim, 20) ? sim_below(sim, 20000) : (uint32_t)sim_random(sim);
         }
         if (!(packet.flags & PACKET_BY_REFERENCE))
             packet.reference_count = 0;

@@ -128,9 +128,9 @@ static void takes_back(unsigned number)
         UNTIL(seen.packets == 1);
         got = seen.last;
         got.reference = seen.references;
-        CHECK(lane_pull(lane, &got, &here, 1) == 0 && filled(to, sizeof(to), i));
+        CHECK(lane_pull(lane, &got, NULL, &here, 1) == 0 && filled(to, sizeof(to), i));
         lane_revoke(lane);
-        CHECK(lane_pull(lane, &got, &here, 1) == -ESTALE);
+        CHECK(lane_pull(lane, &got, NULL, &here, 1) == -ESTALE);
     }
 }
 
