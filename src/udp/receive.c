@@ -59,16 +59,11 @@ static uint32_t dest_qpn_of(const uint8_t *bytes)
 
 /* The kernel hides identifications. Packets that it has put together were sent as one, and then they count up
  * from 0 (udp/lane.c); from other senders the CRC tells. *expected is that of the next packet. */
-static bool check_icrc(struct icrc_path *path, bool is_ipv4, uint16_t *expected, const uint8_t *bytes,
-                       uint32_t length)
+static bool check_icrc(struct icrc_path *path, uint16_t *expected, const uint8_t *bytes, uint32_t length)
 {
     path->identification = *expected;
     path->dont_fragment = true;
-    if (likely(icrc_check(path, bytes, length))) {
-        ++*expected;
-        return true;
-    }
-    if (!is_ipv4 || !icrc_check_unidentified(path, bytes, length))
+    if (!icrc_check_unidentified(path, bytes, length))
         return false;
     *expected = (uint16_t)(path->identification + 1);
     return true;
@@ -146,7 +141,6 @@ static uint32_t skip_others(const struct datagram *datagram, const uint8_t *byte
 
 static unsigned take_datagram(const struct datagram *datagram, const uint8_t *bytes, bool from_mailbox)
 {
-    bool is_ipv4 = ipudp_gid_is_ipv4(datagram->destination);
     struct icrc_path path = {.source_port = datagram->source_port, .destination_port = ROCE_UDP_PORT};
     uint16_t expected = 0;
     unsigned packets = 0;
@@ -161,7 +155,7 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         } else if (unlikely(!udp_room.ops->is_ours(dest_qpn_of(bytes + at)))) {
             at = skip_others(datagram, bytes, at, from_mailbox);
             continue;
-        } else if (unlikely(!check_icrc(&path, is_ipv4, &expected, bytes + at, length))) {
+        } else if (unlikely(!check_icrc(&path, &expected, bytes + at, length))) {
             udp_count(&udp_counters->bad_icrc, 1);
         } else {
             take_packet(datagram, bytes + at, length);

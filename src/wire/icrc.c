@@ -187,15 +187,16 @@ bool icrc_check_unidentified(struct icrc_path *path, const uint8_t *udp_payload,
     const size_t covered = 2 + BEHIND_IDENTIFICATION + UDP_LENGTH + length - ICRC_LENGTH;
     struct icrc_path guess = *path;
 
-    guess.identification = 0;
     for (int dont_fragment = 1; dont_fragment >= 0; dont_fragment--) {
         guess.dont_fragment = dont_fragment;
-        /* The identification is the only difference, and entered the register through its low bits. */
-        uint32_t cause = step_back(difference(&guess, udp_payload, length), covered);
+        uint32_t cause = difference(&guess, udp_payload, length);
 
+        /* The identification is the only difference, and entered the register through its low bits. */
+        if (cause)
+            cause = step_back(cause, covered);
         if (cause >> 16)
             continue;
-        path->identification = (uint16_t)((cause & 0xff) << 8 | cause >> 8);
+        path->identification ^= (uint16_t)((cause & 0xff) << 8 | cause >> 8);
         path->dont_fragment = dont_fragment;
         return true;
     }
