@@ -11,6 +11,7 @@
 #include "engine/explainer.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "mapped/mapped.h"
 #include "object/context.h"
 #include "object/device.h"
 #include "object/mapping.h"
@@ -60,6 +61,17 @@ static void after_fork_in_child(void)
     object_after_fork_in_child();
 }
 
+/* A program that did not ask must not notice anything, a thread before there is a region included. */
+static void choose_mapped(void)
+{
+    bool asked = local_wants_mapped();
+
+    if (local_is_automatic() && !wire_is_forced() && mapped_unasked() == MAPPED_YES)
+        local_choose_mapped();
+    if (local_wants_mapped())
+        mapping_enable(asked);
+}
+
 static int start_locked(void)
 {
     int error;
@@ -81,9 +93,8 @@ static int start_locked(void)
     error = local_start(&engine_local_ops);
     if (error)
         log_error("no way to other processes of this host: errno %d", -error);
-    if (local_wants_mapped())
-        mapping_enable();
     wire_start();
+    choose_mapped();
     return error;
 }
 

@@ -149,7 +149,10 @@ _Atomic uint64_t *link_mark(struct link *link, bool ours, uint32_t number);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 
-/* Was SOFTHCA_LOCAL=mapped asked for: are peers to execute one-sided requests by themselves? */
+/* Is it for us to choose, SOFTHCA_LOCAL=auto? Then mapped memory may be chosen, before there is a link. */
+bool local_is_automatic(void);
+void local_choose_mapped(void);
+/* Was that, or was SOFTHCA_LOCAL=mapped asked for: are peers to execute one-sided requests by themselves? */
 bool local_wants_mapped(void);
 /* From which message length on by reference pays: 1 with SOFTHCA_LOCAL=cma, UINT32_MAX with
  * SOFTHCA_LOCAL=ring. */

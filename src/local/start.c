@@ -40,6 +40,16 @@ static enum mechanism wanted_mechanism(void)
     return MECHANISM_AUTO;
 }
 
+bool local_is_automatic(void)
+{
+    return local.mechanism == MECHANISM_AUTO;
+}
+
+void local_choose_mapped(void)
+{
+    local.mechanism = MECHANISM_MAPPED;
+}
+
 bool local_wants_mapped(void)
 {
     return local.mechanism == MECHANISM_MAPPED;

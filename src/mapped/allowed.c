@@ -27,8 +27,7 @@
 /* Frames of the caller. */
 #define FRAMES 16384u
 
-/* Reads a small file of /proc; its length, 0 when there is none. */
-static size_t read_text(const char *path, char *text, size_t size)
+size_t read_text(const char *path, char *text, size_t size)
 {
     int fd = sys_open(path, O_RDONLY | O_CLOEXEC);
     ssize_t length = 0;
@@ -63,13 +62,18 @@ static bool under_tool(void)
     return preloaded && (strstr(preloaded, "vgpreload") || strstr(preloaded, "librrpreload"));
 }
 
+enum mapped_reason forbidden_from_outside(void)
+{
+    return switched_off() ? MAPPED_OFF : under_tool() ? MAPPED_TOOL : MAPPED_YES;
+}
+
 enum mapped_reason allowed_at_all(void)
 {
     static enum mapped_reason fixed = MAPPED_REASONS; /* not known yet; under mapped_lock */
     int error;
 
     if (fixed == MAPPED_REASONS)
-        fixed = switched_off() ? MAPPED_OFF : under_tool() ? MAPPED_TOOL : MAPPED_YES;
+        fixed = forbidden_from_outside();
     if (fixed != MAPPED_YES)
         return fixed;
     error = keeper_start();
@@ -264,6 +268,10 @@ uint64_t lock_limit(void)
 
 enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program)
 {
+    uint64_t switched = owner.arena[ARENA_WRITABLE].live.bytes + owner.arena[ARENA_READ_ONLY].live.bytes;
+
+    if (owner.bytes_limit && length > owner.bytes_limit - min_of(switched, owner.bytes_limit))
+        return MAPPED_SHARE;
     if (maps_used() + MAPS_PER_RUN > map_limit() || program_needs_maps())
         return MAPPED_MAP_LIMIT;
     if (!locked_by_program && length > lock_limit() - min_of(owner.locked_bytes, lock_limit()))

@@ -42,6 +42,7 @@ struct owner {
     bool regions_ready;
     uint32_t generation;
     uint32_t process;      /* counts forks: handles of before are void */
+    uint64_t bytes_limit;  /* of what may be switched; 0: none */
     uint64_t locked_bytes; /* that count against RLIMIT_MEMLOCK for our sake */
     uint32_t lingering;    /* extents without a region */
     uint32_t guards;       /* of all regions */
@@ -57,6 +58,10 @@ void owner_leave(void);
 bool owner_is_forking(void); /* the calling thread, in one of its handlers */
 
 /* --- allowed.c: may it be switched? --- */
+/* SOFTHCA_MAPPED, and tools that the program runs under. */
+enum mapped_reason forbidden_from_outside(void);
+/* A small file of /proc or /sys; its length, 0 when there is none. */
+size_t read_text(const char *path, char *text, size_t size);
 /* Independent of the range; starts the keeper. */
 enum mapped_reason allowed_at_all(void);
 /* A kernel pin somewhere in the process: its pages must stay what they are. */

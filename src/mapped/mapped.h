@@ -42,6 +42,10 @@ enum mapped_reason {
     MAPPED_CHANGED,    /* the program changed the mapping meanwhile */
     MAPPED_LAYERS,     /* all places for this address are still in use */
     MAPPED_PIECES,     /* the range is in too many pieces */
+    MAPPED_CALLS_FAIL, /* nobody asked, and system calls of the program could fail meanwhile */
+    MAPPED_SANDBOX,    /* nobody asked, and a seccomp filter is about */
+    MAPPED_OVERCOMMIT, /* nobody asked, and vm.overcommit_memory is 2 */
+    MAPPED_SHARE,      /* nobody asked, and it would be more than a quarter of the memory there is */
     MAPPED_REASONS,
 };
 /* A few words for people, without a full stop; never NULL. */
@@ -135,6 +139,10 @@ void mapped_set_ports(const struct mapped_ports *ports);
 void mapped_fork_prepare(void);
 void mapped_fork_parent(void);
 void mapped_fork_child(void);
+
+/* May memory be switched of a program that did not ask for it, because it cannot notice? MAPPED_YES: from now
+ * on, so much of it. Starts nothing, and tries nothing that could do harm. */
+enum mapped_reason mapped_unasked(void);
 
 /* For diagnosis: what this process could do, and what it does. */
 struct mapped_means {

@@ -20,10 +20,14 @@ static const char *const texts[] = {
     [MAPPED_NO_MEMORY] = "out of memory, or a limit of the address space",
     [MAPPED_THREADS] = "no userfaultfd, and the program has several threads",
     [MAPPED_KERNEL] = "the kernel or a sandbox does not allow what it takes",
-    [MAPPED_TOOL] = "running under valgrind or rr",
+    [MAPPED_TOOL] = "running under valgrind, rr or a sanitizer",
     [MAPPED_CHANGED] = "the program changed the mapping meanwhile",
     [MAPPED_LAYERS] = "every place for this address is in use",
     [MAPPED_PIECES] = "the range is in too many pieces",
+    [MAPPED_CALLS_FAIL] = "system calls that write there could fail meanwhile, without the full userfaultfd",
+    [MAPPED_SANDBOX] = "a seccomp filter could end the process for trying",
+    [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
+    [MAPPED_SHARE] = "more than a quarter of the memory there is",
 };
 _Static_assert(sizeof(texts) / sizeof(texts[0]) == MAPPED_REASONS, "a text for each reason");
 

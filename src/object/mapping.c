@@ -19,6 +19,8 @@
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
 bool mapping_is_enabled; /* set before there is anything to map */
+/* Otherwise only what peers have rights to: messages are worth less than the time that it takes to switch. */
+static uint64_t sent_from = UINT64_MAX;
 
 /* Guards the list and all mapped records. Above mapped_lock: what moves may take its time. */
 static struct lock mapping_lock = LOCK_INIT;
@@ -96,7 +98,7 @@ void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, u
 {
     mapping->region = NULL;
     if (likely(!mapping_is_enabled) || !length ||
-        (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < SENT_FROM))
+        (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < sent_from))
         return;
     mapping->region =
         mapped_add(address, length, MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0));
@@ -301,10 +303,15 @@ void mapping_settle_qp(struct qp *qp)
 
 /* --- process ----------------------------------------------------------------------------------------- */
 
-void mapping_enable(void)
+void mapping_enable(bool asked)
 {
     struct mapped_means means;
 
+    sent_from = asked ? SENT_FROM : UINT64_MAX;
+    if (!asked) {
+        mapping_is_enabled = true;
+        return;
+    }
     mapped_probe(&means);
     /* Where memory is switched only while there is one thread, it could not be given back with ours about. */
     mapping_is_enabled =

@@ -10,8 +10,9 @@
 struct mr;
 struct qp;
 
-/* From now on regions are mapped and QPs published. */
-void mapping_enable(void);
+/* From now on regions are mapped and QPs published. asked: as far as possible; else mapped_unasked() says
+ * that it is, and nothing is tried before there is a region. */
+void mapping_enable(bool asked);
 extern bool mapping_is_enabled;
 
 /* What becomes of a region's memory. No lock held, outside of rundown sections: pages are copied. */

@@ -371,6 +371,58 @@ static void sandbox_without_userfaultfd(void **state)
     CHECK(writers_finish(writers, NULL) == 0, "writes are lost");
 }
 
+/* --- programs that did not ask ------------------------------------------------------------------------ */
+
+static void who_did_not_ask_does_not_notice(void **state)
+{
+    enum way way = begin(PAGE);
+    enum mapped_reason reason = mapped_unasked();
+
+    if (way != WAY_FULL && !sanitized()) {
+        CHECK(reason == MAPPED_CALLS_FAIL || reason == MAPPED_SANDBOX || reason == MAPPED_OVERCOMMIT,
+              "system calls could fail: %s", mapped_reason_text(reason));
+        return;
+    }
+    if (sanitized()) {
+        CHECK(reason == MAPPED_TOOL, "under a sanitizer: %s", mapped_reason_text(reason));
+        return;
+    }
+    if (reason == MAPPED_SANDBOX || reason == MAPPED_OVERCOMMIT)
+        skip_because("%s", mapped_reason_text(reason));
+    CHECK(reason == MAPPED_YES, "%s", mapped_reason_text(reason));
+    forbid(SYS_acct); /* nothing of ours, but who knows */
+    CHECK(mapped_unasked() == MAPPED_SANDBOX, "under a seccomp filter");
+}
+
+static void who_did_not_ask_starts_no_thread(void **state)
+{
+    begin(PAGE);
+    keeper_after_fork_in_child(); /* as if begin() had not tried */
+    mapped_unasked();
+    CHECK(!keeper.thread, "a thread before there is a region");
+    setenv("SOFTHCA_MAPPED", "0", 1);
+    CHECK(mapped_unasked() == MAPPED_OFF, "SOFTHCA_MAPPED=0");
+}
+
+static void who_did_not_ask_keeps_most_of_the_memory(void **state)
+{
+    size_t length = (size_t)sysconf(_SC_PHYS_PAGES) * PAGE, half = length / 2;
+    enum way way = begin(length);
+    struct mapped_region *small, *again;
+    char *memory;
+
+    if (way != WAY_FULL || mapped_unasked() != MAPPED_YES)
+        skip_because("only where memory is mapped unasked");
+    memory = map_with(length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE);
+    CHECK(refused(memory, half) == MAPPED_SHARE, "half of the memory of the machine");
+    small = add(memory, 16 * PAGE);
+    CHECK(refused(memory + 16 * PAGE, half) == MAPPED_SHARE, "and some more");
+    mapped_remove(small, false);
+    again = add(memory, 16 * PAGE);
+    mapped_remove(again, false);
+    munmap(memory, length);
+}
+
 static void sandbox_without_memfd(void **state)
 {
     forbid(SYS_memfd_create);
@@ -420,6 +472,9 @@ int main(int argc, char **argv)
         TEST_WITH(switched_off, .fars = 0),
         TEST_WITH(under_valgrind, .fars = 0),
         TEST_WITH(sandbox_without_userfaultfd, .fars = 0),
+        TEST_WITH(who_did_not_ask_does_not_notice, .fars = 0),
+        TEST_WITH(who_did_not_ask_starts_no_thread, .fars = 0),
+        TEST_WITH(who_did_not_ask_keeps_most_of_the_memory, .fars = 0),
         TEST_WITH(sandbox_without_memfd, .fars = 0),
         TEST_WITH(sandbox_without_own_descriptors, .fars = 0),
         TEST_WITH(sandbox_without_mlock, .fars = 0),

@@ -234,28 +234,33 @@ static void probe_userfaultfd(struct finding *ret)
         close(fd);
         return;
     }
-    finding_set(ret, FINDING_NOTE, "%s: only matters to SOFTHCA_LOCAL=mapped, which falls back to auto",
-                strerror(errno));
+    finding_set(ret, FINDING_NOTE, "%s: peers cannot map memory", strerror(errno));
 }
 
 static void probe_mapped(struct finding *ret)
 {
+    enum mapped_reason unasked = mapped_unasked();
     struct mapped_means means;
+    char most[64] = "";
 
     mapped_probe(&means);
     if (means.reason != MAPPED_YES || means.single_thread) {
-        finding_set(ret, FINDING_NOTE, "SOFTHCA_LOCAL=mapped is as auto here: %s",
+        finding_set(ret, FINDING_NOTE, "peers do not map registered memory: %s",
                     means.reason != MAPPED_YES ? mapped_reason_text(means.reason)
                                                : "there is no userfaultfd");
         return;
     }
-    if (means.lock_limit == UINT64_MAX)
-        finding_set(ret, FINDING_OK, "SOFTHCA_LOCAL=mapped maps registered memory");
-    else
-        finding_set(
-            ret, FINDING_OK,
-            "SOFTHCA_LOCAL=mapped maps up to %llu KiB of registered memory, half of the locked memory",
-            (unsigned long long)means.lock_limit / 1024);
+    if (means.lock_limit != UINT64_MAX)
+        snprintf(most, sizeof(most), ", up to %llu KiB, half of the locked memory",
+                 (unsigned long long)means.lock_limit / 1024);
+    if (unasked == MAPPED_YES) {
+        finding_set(ret, FINDING_OK, "peers map registered memory%s", most);
+        return;
+    }
+    finding_set(ret, FINDING_NOTE, "peers map registered memory only with SOFTHCA_LOCAL=mapped%s: %s", most,
+                mapped_reason_text(unasked));
+    if (unasked == MAPPED_CALLS_FAIL)
+        finding_remedy(ret, "sysctl vm.unprivileged_userfaultfd=1");
 }
 
 static void probe_membarrier(struct finding *ret)
@@ -294,12 +299,10 @@ static void probe_memlock(struct finding *ret)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        finding_set(ret, FINDING_OK,
-                    "%llu KiB; it only matters to SOFTHCA_LOCAL=mapped, which locks what it maps",
+        finding_set(ret, FINDING_OK, "%llu KiB; it only matters to memory that peers map, which is locked",
                     (unsigned long long)limit.rlim_cur / 1024);
     else
-        finding_set(ret, FINDING_OK,
-                    "unlimited; it only matters to SOFTHCA_LOCAL=mapped, which locks what it maps");
+        finding_set(ret, FINDING_OK, "unlimited; it only matters to memory that peers map, which is locked");
 }
 
 static void probe_processors(struct finding *ret)

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Memory is switched for programs that never asked for it only where they cannot notice: no system call of
+ * theirs fails meanwhile, no sandbox ends them for a system call of ours, no page fault becomes a SIGBUS, and
+ * a fork(), which copies what is mapped, does not take memory that is not there. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "mapped/internal.h"
+
+#define CGROUP_ROOT "/sys/fs/cgroup"
+
+/* Their programs are looked at closely, and have memory of their own kinds. */
+extern const char sanitizer_of_addresses __asm__("__asan_init") __attribute__((weak));
+extern const char sanitizer_of_threads __asm__("__tsan_init") __attribute__((weak));
+extern const char sanitizer_of_memory __asm__("__msan_init") __attribute__((weak));
+
+static bool is_sanitized(void)
+{
+    return &sanitizer_of_addresses || &sanitizer_of_threads || &sanitizer_of_memory;
+}
+
+/* A filter may kill for what it does not know. */
+static bool is_filtered(void)
+{
+    char text[4096];
+    const char *line;
+
+    if (!read_text("/proc/self/status", text, sizeof(text)))
+        return true;
+    line = strstr(text, "\nSeccomp:");
+    return line && strtoul(line + 9, NULL, 10) != 0;
+}
+
+/* Then a page of shared memory that is not to be had is a SIGBUS, where private memory was promised before.
+ */
+static bool overcommit_is_forbidden(void)
+{
+    char text[32];
+
+    return read_text("/proc/sys/vm/overcommit_memory", text, sizeof(text)) && text[0] == '2';
+}
+
+static bool system_calls_would_wait(void)
+{
+    int fd = -1;
+
+    if (!(keeper_limits & (KEEPER_USER_MODE | KEEPER_NO_UFFD)))
+        fd = (int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK));
+    if (fd >= 0)
+        sys_close(fd);
+    return fd >= 0;
+}
+
+/* "max" and what is not there are no limit. */
+static uint64_t limit_in(const char *path)
+{
+    unsigned long long limit;
+    char text[32];
+
+    if (!read_text(path, text, sizeof(text)) || sscanf(text, "%llu", &limit) != 1)
+        return UINT64_MAX;
+    return limit;
+}
+
+/* Of the control group and all above it. */
+static uint64_t group_limit(void)
+{
+    char text[2048], path[2048];
+    uint64_t limit = limit_in(CGROUP_ROOT "/memory/memory.limit_in_bytes"); /* version 1, in a container */
+    char *group = NULL, *end;
+
+    if (read_text("/proc/self/cgroup", text, sizeof(text)))
+        group = strstr(text, "0::/");
+    if (!group)
+        return limit;
+    group += 3;
+    group[strcspn(group, "\n")] = '\0';
+    while (group[0]) {
+        if (snprintf(path, sizeof(path), CGROUP_ROOT "%s/memory.max", group) < (int)sizeof(path))
+            limit = min_of(limit, limit_in(path));
+        end = strrchr(group, '/');
+        *end = '\0';
+    }
+    return min_of(limit, limit_in(CGROUP_ROOT "/memory.max"));
+}
+
+static uint64_t memory_limit(void)
+{
+    struct sysinfo info;
+
+    return sysinfo(&info) == 0 ? min_of((uint64_t)info.totalram * info.mem_unit, group_limit()) : 0;
+}
+
+enum mapped_reason mapped_unasked(void)
+{
+    enum mapped_reason reason = forbidden_from_outside();
+    uint64_t limit;
+
+    if (reason != MAPPED_YES)
+        return reason;
+    if (is_sanitized())
+        return MAPPED_TOOL;
+    if (is_filtered())
+        return MAPPED_SANDBOX;
+    if (overcommit_is_forbidden())
+        return MAPPED_OVERCOMMIT;
+    if (!system_calls_would_wait())
+        return MAPPED_CALLS_FAIL;
+    limit = memory_limit() / 4;
+    if (!owner_enter())
+        return MAPPED_CHANGED;
+    owner.bytes_limit = max_of(limit, (uint64_t)1);
+    owner_leave();
+    return MAPPED_YES;
+}
