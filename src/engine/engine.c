@@ -53,6 +53,7 @@ static void after_fork_in_child(void)
     wire_after_fork_in_child();
     waiting_after_fork_in_child();
     multicast_after_fork_in_child();
+    raw_after_fork_in_child();
     explainer_after_fork_in_child();
     gsi_after_fork_in_child();
     communication_after_fork_in_child();

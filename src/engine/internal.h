@@ -116,6 +116,20 @@ bool multicast_ready(void);
 void multicast_resolved(void);
 void multicast_after_fork_in_child(void);
 
+/* --- raw.c: layer 2
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* Longest frame of the QP's device, without FCS. */
+uint32_t raw_frame_limit(const struct qp *qp);
+/* transport_ports.send of a frame. QP lock held. 0 or -EAGAIN. */
+int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count);
+/* A frame from a process of this host. */
+void raw_arrived(struct lane *lane, const struct packet *packet);
+/* qp_ports.steers */
+void raw_steers(struct qp *qp);
+void raw_after_fork_in_child(void);
+
 /* --- progress.c
  * --------------------------------------------------------------------------------------------------- */
 

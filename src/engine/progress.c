@@ -30,11 +30,9 @@ static _Atomic bool cq_overrun_pending;
 bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
 {
     enum { NO_SERVICE = 0xff };
-    static const uint8_t service_of[] = {[IBV_QPT_RC] = SERVICE_RC,
-                                         [IBV_QPT_UC] = SERVICE_UC,
-                                         [IBV_QPT_UD] = SERVICE_UD,
-                                         [IBV_QPT_XRC_SEND] = NO_SERVICE,
-                                         [IBV_QPT_XRC_RECV] = SERVICE_XRC};
+    static const uint8_t service_of[] = {
+        [IBV_QPT_RC] = SERVICE_RC,         [IBV_QPT_UC] = SERVICE_UC,       [IBV_QPT_UD] = SERVICE_UD,
+        [IBV_QPT_RAW_PACKET] = NO_SERVICE, [IBV_QPT_XRC_SEND] = NO_SERVICE, [IBV_QPT_XRC_RECV] = SERVICE_XRC};
 
     if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
         return false;
@@ -162,6 +160,10 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     bool request, received;
 
     progress_count_packet();
+    if (unlikely(packet->flags & PACKET_FRAME)) {
+        raw_arrived(lane, packet);
+        return;
+    }
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
         /* The copy is only read. */
         multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);

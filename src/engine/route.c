@@ -54,7 +54,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
         lane && link_can_reference(lane_link(lane)) ? direct_reference_from(lane_link(lane)) : UINT32_MAX;
     qp->transport.link.read_reference_from =
         lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
-    if (qp->record->type == IBV_QPT_UD)
+    if (!is_connected(qp->record))
         return;
     if (lane)
         publish_path(qp, path_of(lane_link(lane)), lane_link(lane));
@@ -203,6 +203,8 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
+    if (unlikely(packet->flags & PACKET_FRAME))
+        return raw_transmit(qp, packet, gather, gather_count);
     if (to)
         return send_ud(qp, packet, gather, gather_count, to);
     if (qp->route.by_wire)
@@ -307,6 +309,8 @@ static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, b
  * as the ring likes, and over the network as both ends have agreed. */
 static uint32_t link_mtu(const struct qp *qp)
 {
+    if (qp->record->type == IBV_QPT_RAW_PACKET)
+        return raw_frame_limit(qp);
     if (qp->record->type == IBV_QPT_UD)
         return 128u << device_active_mtu(&host_devices, qp->context->device);
     return qp->route.by_wire ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
@@ -318,13 +322,13 @@ static void engine_connect(struct qp *qp)
     const struct path_address *path = &qp->record->attributes.path;
     struct link *link = NULL;
 
-    qp->route.by_wire = qp->record->type != IBV_QPT_UD && (!path->destination_ifindex || wire_is_forced());
+    qp->route.by_wire = is_connected(qp->record) && (!path->destination_ifindex || wire_is_forced());
     qp->route.wire = udp_lane(qp->ibv.qp_num);
     qp->transport.link.mtu = link_mtu(qp);
     /* What may be received, whatever may be sent. */
     qp->transport.link.reference_mtu = qp->route.by_wire ? 0 : LOCAL_REFERENCE_MTU;
     qp->transport.link.reliable = !qp->route.by_wire;
-    if (!qp->route.by_wire && qp->record->type != IBV_QPT_UD)
+    if (!qp->route.by_wire && is_connected(qp->record))
         link = local_resolve(qp->record->attributes.dest_qpn);
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
     if (qp->route.by_wire)
@@ -477,7 +481,7 @@ static void leave_link(struct qp *qp, void *argument)
         publish_path(qp, PATH_GONE, NULL);
         /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a
          * timeout of 0 waits for ever). */
-        if (qp->record->type != IBV_QPT_UD && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
+        if (is_connected(qp->record) && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
             sender_silence(&qp->transport);
         qp_note(qp, false);
     }
@@ -539,6 +543,7 @@ const struct qp_ports engine_qp_ports = {
     .forget = engine_forget,
     .attached = wire_attached,
     .detached = wire_detached,
+    .steers = raw_steers,
     .allocate_number = engine_allocate_number,
     .release_number = local_qpn_release,
 };

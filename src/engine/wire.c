@@ -416,7 +416,7 @@ static void on_congestion(const struct packet *packet)
 
     if (!qp)
         return;
-    if (qp->record->type != IBV_QPT_UD && is_from_peer(qp, packet))
+    if (is_connected(qp->record) && is_from_peer(qp, packet))
         transport_congested(&qp->transport);
     lock_release(&qp->lock);
 }
@@ -499,6 +499,8 @@ static bool needs_port(const struct qp *qp, const struct ibv_qp_attr *attributes
     uint32_t ifindex;
 
     if (!(mask & IBV_QP_STATE) || attributes->qp_state != IBV_QPS_RTR)
+        return false;
+    if (qp->record->type == IBV_QPT_RAW_PACKET)
         return false;
     if (forced || qp->record->type == IBV_QPT_UD)
         return forced || !device_is_loopback(qp->context->device);

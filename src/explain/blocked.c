@@ -30,6 +30,8 @@ static const struct event_record *async_events(const struct object *object)
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
         break;
     }
     return NULL;

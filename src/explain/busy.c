@@ -56,11 +56,16 @@ static const char *holding(enum object_kind kind, enum object_kind holder, bool 
     case OBJECT_MR:
         return many ? "are still bound to it" : "is still bound to it";
     case OBJECT_QP:
+        if (holder == OBJECT_FLOW)
+            return many ? "still steer to it" : "still steers to it";
         return many ? "still have it as a member" : "still has it as a member";
+    case OBJECT_IND_TABLE:
+        return many ? "still spread over it" : "still spreads over it";
+    case OBJECT_COUNTERS:
+        return many ? "still count in it" : "still counts in it";
     case OBJECT_WQ:
         return many ? "still list it" : "still lists it";
     case OBJECT_CHANNEL:
-    case OBJECT_IND_TABLE:
     case OBJECT_CONTEXT:
     case OBJECT_MW:
     case OBJECT_AH:
@@ -69,6 +74,7 @@ static const char *holding(enum object_kind kind, enum object_kind holder, bool 
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
         break;
     }
     return many ? "still use it" : "still uses it";

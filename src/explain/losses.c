@@ -245,6 +245,8 @@ bool explain_losses(const struct view *view, struct out *out, enum object_kind k
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
         break;
     }
     return false;

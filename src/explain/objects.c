@@ -128,6 +128,8 @@ static bool take_item(uint32_t number, struct object *object)
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
         return true;
     case OBJECT_PD:
     case OBJECT_MR:
@@ -183,6 +185,8 @@ bool object_read(const struct view *view, enum object_kind kind, uint32_t number
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
         return view_record(view, &header->items, number, &ret->item) && take_item(number, ret) &&
                ret->kind == kind;
     case OBJECT_CONTEXT:
@@ -224,7 +228,8 @@ void objects_for_each(const struct view *view, unsigned kinds,
 {
     const struct segment_header *header = &view->header;
     const unsigned of_items = 1u << OBJECT_CONTEXT | 1u << OBJECT_CHANNEL | 1u << OBJECT_AH |
-                              1u << OBJECT_ATTACHMENT | 1u << OBJECT_TD | 1u << OBJECT_XRCD | 1u << OBJECT_DM;
+                              1u << OBJECT_ATTACHMENT | 1u << OBJECT_TD | 1u << OBJECT_XRCD |
+                              1u << OBJECT_DM | 1u << OBJECT_FLOW | 1u << OBJECT_COUNTERS;
     struct object object;
     struct view_walk walk;
     uint32_t number;
@@ -302,6 +307,15 @@ static bool lists_wq(const struct view *view, const struct ind_table_record *tab
     return false;
 }
 
+static bool counts_in(const struct item_record *flow, uint32_t counters)
+{
+    for (size_t i = 0; i < array_size(flow->counters); i++) {
+        if (flow->counters[i] == counters)
+            return true;
+    }
+    return false;
+}
+
 bool object_holds(const struct view *view, const struct object *user, const struct object *object)
 {
     switch (object->kind) {
@@ -324,7 +338,8 @@ bool object_holds(const struct view *view, const struct object *user, const stru
     case OBJECT_CHANNEL:
         return user->kind == OBJECT_CQ && user->cq.channel == object->number;
     case OBJECT_QP:
-        return user->kind == OBJECT_ATTACHMENT && user->item.parent == object_qpn(object);
+        return (user->kind == OBJECT_ATTACHMENT || user->kind == OBJECT_FLOW) &&
+               user->item.parent == object_qpn(object);
     case OBJECT_CONTEXT:
         return user->kind != OBJECT_CONTEXT && user->context == object->number;
     case OBJECT_WQ:
@@ -336,10 +351,14 @@ bool object_holds(const struct view *view, const struct object *user, const stru
     case OBJECT_DM:
         return user->kind == OBJECT_MR && user->key.address - object->item.address < object->item.length;
     case OBJECT_IND_TABLE:
+        return user->kind == OBJECT_QP && user->qp.ind_table == object->number;
+    case OBJECT_COUNTERS:
+        return user->kind == OBJECT_FLOW && counts_in(&user->item, object->number);
     case OBJECT_MW:
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
     case OBJECT_CM_ID:
+    case OBJECT_FLOW:
         break;
     }
     return false;
@@ -385,7 +404,9 @@ static unsigned kinds_that_hold(enum object_kind kind)
     case OBJECT_CHANNEL:
         return 1u << OBJECT_CQ;
     case OBJECT_QP:
-        return 1u << OBJECT_ATTACHMENT;
+        return 1u << OBJECT_ATTACHMENT | 1u << OBJECT_FLOW;
+    case OBJECT_COUNTERS:
+        return 1u << OBJECT_FLOW;
     case OBJECT_WQ:
         return 1u << OBJECT_IND_TABLE;
     case OBJECT_IND_TABLE:
@@ -402,6 +423,7 @@ static unsigned kinds_that_hold(enum object_kind kind)
     case OBJECT_AH:
     case OBJECT_ATTACHMENT:
     case OBJECT_CM_ID:
+    case OBJECT_FLOW:
         break;
     }
     return 0;
@@ -476,6 +498,8 @@ const char *object_kind_name(enum object_kind kind, uint64_t count)
         [OBJECT_TD] = {"TD", "TDs"},
         [OBJECT_XRCD] = {"XRCD", "XRCDs"},
         [OBJECT_DM] = {"DM", "DMs"},
+        [OBJECT_FLOW] = {"flow", "flows"},
+        [OBJECT_COUNTERS] = {"set of counters", "sets of counters"},
     };
 
     return (unsigned)kind < OBJECT_KINDS && names[kind][0] ? names[kind][count != 1] : "object";
@@ -492,6 +516,7 @@ const char *object_destroy_verb(enum object_kind kind)
         [OBJECT_AH] = "ibv_destroy_ah",        [OBJECT_ATTACHMENT] = "ibv_detach_mcast",
         [OBJECT_CM_ID] = "rdma_destroy_id",    [OBJECT_TD] = "ibv_dealloc_td",
         [OBJECT_XRCD] = "ibv_close_xrcd",      [OBJECT_DM] = "ibv_free_dm",
+        [OBJECT_FLOW] = "ibv_destroy_flow",    [OBJECT_COUNTERS] = "ibv_destroy_counters",
     };
 
     return (unsigned)kind < OBJECT_KINDS && verbs[kind] ? verbs[kind] : "destroy";
@@ -579,12 +604,16 @@ struct label object_label(const struct view *view, const struct object *object)
     case OBJECT_DM:
         words_add(&words, "DM %u of %llu bytes", object->number, (unsigned long long)object->item.length);
         break;
+    case OBJECT_COUNTERS:
+        words_add(&words, "counters %u", object->number);
+        break;
     case OBJECT_CQ:
     case OBJECT_CHANNEL:
     case OBJECT_SRQ:
     case OBJECT_IND_TABLE:
     case OBJECT_TD:
     case OBJECT_XRCD:
+    case OBJECT_FLOW:
         words_add(&words, "%s %u", object_kind_name(object->kind, 1), object->number);
         break;
     }

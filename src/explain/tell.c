@@ -78,6 +78,10 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     }
     tell_repairs(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);
+    if (qp->type == IBV_QPT_RAW_PACKET && qp->ind_table != NO_OBJECT) {
+        out_number(out, "indirection_table", qp->ind_table);
+        words_add(words, ", spreads over indirection table %u", qp->ind_table);
+    }
 }
 
 static void tell_cq(const struct view *view, struct out *out, unsigned level, const struct cq_record *cq,
@@ -205,6 +209,12 @@ static void tell_item(struct out *out, const struct object *object, struct words
     }
     if (object->kind == OBJECT_ATTACHMENT)
         out_number(out, "qpn", object->item.parent);
+    if (object->kind == OBJECT_FLOW) {
+        out_number(out, "qpn", object->item.parent);
+        words_add(words, ": to QP 0x%06x", object->item.parent);
+    }
+    if (object->kind == OBJECT_COUNTERS)
+        out_number(out, "users", object->item.users);
     if (object->kind == OBJECT_CONTEXT) {
         printable(device, object->item.device, sizeof(object->item.device));
         out_string(out, "device", device);
@@ -316,6 +326,8 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
         tell_item(out, object, &words);
         break;
     case OBJECT_WQ:

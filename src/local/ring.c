@@ -9,7 +9,7 @@
 #define QPN_MASK 0xffffffu
 #define ALL_FLAGS                                                                                            \
     (PACKET_SOLICITED | PACKET_ACK_REQUEST | PACKET_HAS_ACK | PACKET_BY_REFERENCE | PACKET_DROPPED |         \
-     PACKET_FROM_NETWORK)
+     PACKET_FROM_NETWORK | PACKET_FRAME)
 /* Positions are made visible in steps, or when the ring is empty and it is worth it. The writer then always
  * sees at least RING_SIZE - PUBLISH_EMPTY of an empty ring as free. */
 #define PUBLISH_STEP  (RING_HOME / 4)

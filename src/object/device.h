@@ -144,6 +144,7 @@ int device_find_gid(struct device_table *table, const struct device *device, con
 /* For transition_check(): which entries are valid, and the largest path MTU. */
 uint32_t device_valid_gids(struct device_table *table, const struct device *device);
 enum ibv_mtu device_active_mtu(struct device_table *table, const struct device *device);
+uint32_t device_mtu(struct device_table *table, const struct device *device); /* of the interface */
 void device_query(struct device_table *table, const struct device *device,
                   struct ibv_device_attr_ex *ret_attributes);
 /* -EINVAL: no such port. */

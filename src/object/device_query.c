@@ -8,6 +8,7 @@
 #include "base/types.h"
 #include "object/device.h"
 #include "rules/flush.h"
+#include "steering/toeplitz.h"
 
 /* An OUI of local scope ("SH"): 0 and those of vendors switch programs to the quirks of their hardware. */
 #define VENDOR_ID        0x025348u
@@ -17,7 +18,8 @@
     (IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_UD_AV_PORT_ENFORCE |                   \
      IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |               \
      IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |                             \
-     IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC)
+     IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC |                        \
+     IBV_DEVICE_MANAGED_FLOW_STEERING)
 
 /* What RoCEv2 adds to a packet's payload at most: IPv6 40, UDP 8, BTH 12, XRCETH 4, AtomicETH 28, ICRC 4. */
 #define PACKET_OVERHEAD 96u
@@ -37,6 +39,16 @@ enum ibv_mtu device_active_mtu(struct device_table *table, const struct device *
 
     lock_acquire(&table->lock);
     mtu = active_mtu(device->mtu);
+    lock_release(&table->lock);
+    return mtu;
+}
+
+uint32_t device_mtu(struct device_table *table, const struct device *device)
+{
+    uint32_t mtu;
+
+    lock_acquire(&table->lock);
+    mtu = device->mtu;
     lock_release(&table->lock);
     return mtu;
 }
@@ -69,6 +81,7 @@ void device_query(struct device_table *table, const struct device *device,
     base->max_qp_init_rd_atom = LIMIT_RD_ATOMIC;
     base->atomic_cap = IBV_ATOMIC_GLOB;
     base->max_mw = LIMIT_MW;
+    base->max_raw_ethy_qp = LIMIT_QP;
     base->max_mcast_grp = LIMIT_MULTICAST_GROUPS;
     base->max_mcast_qp_attach = LIMIT_MULTICAST_ATTACH;
     base->max_total_mcast_qp_attach = (int)(LIMIT_MULTICAST_GROUPS * LIMIT_MULTICAST_ATTACH);
@@ -82,9 +95,12 @@ void device_query(struct device_table *table, const struct device *device,
 
     ret_attributes->completion_timestamp_mask = UINT64_MAX;
     ret_attributes->hca_core_clock = NS_PER_S / 1000; /* kHz: timestamps count nanoseconds */
-    ret_attributes->device_cap_flags_ex =
-        CAPABILITIES | IBV_DEVICE_PCI_WRITE_END_PADDING | DEVICE_FLUSH_GLOBAL | DEVICE_ATOMIC_WRITE;
-    /* No QP type spreads over them: what there is to hash stays 0. */
+    ret_attributes->device_cap_flags_ex = CAPABILITIES | IBV_DEVICE_RAW_SCATTER_FCS |
+                                          IBV_DEVICE_PCI_WRITE_END_PADDING | DEVICE_FLUSH_GLOBAL |
+                                          DEVICE_ATOMIC_WRITE;
+    ret_attributes->rss_caps.supported_qpts = 1u << IBV_QPT_RAW_PACKET;
+    ret_attributes->rss_caps.rx_hash_fields_mask = TOEPLITZ_FIELDS;
+    ret_attributes->rss_caps.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ;
     ret_attributes->rss_caps.max_rwq_indirection_tables = LIMIT_IND_TABLES;
     ret_attributes->rss_caps.max_rwq_indirection_table_size = LIMIT_IND_TABLE_SIZE;
     ret_attributes->max_wq_type_rq = LIMIT_WQ;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "object/life.h"
+#include "object/ports.h"
 #include "object/wq.h"
 
 _Static_assert((LIMIT_IND_TABLE_SIZE & (LIMIT_IND_TABLE_SIZE - 1)) == 0, "sizes are powers of two");
@@ -106,6 +107,8 @@ int ind_table_destroy(struct ind_table *table)
 {
     if (context_is_inherited(table->context))
         return 0;
+    if (atomic_load_explicit(&table->record->users, memory_order_relaxed))
+        return busy_because(OBJECT_IND_TABLE, table->number);
     atomic_store_explicit(&table->record->state, OBJECT_FREE, memory_order_release);
     segment_release(table->record->offset, table->count * sizeof(uint32_t));
     number_return(&pool_ind_tables, table->number);

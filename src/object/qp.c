@@ -9,12 +9,15 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "object/device.h"
+#include "object/flow.h"
 #include "object/life.h"
 #include "object/ports.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
+#include "object/wq.h"
 #include "object/xrc.h"
 #include "rules/limits.h"
+#include "steering/toeplitz.h"
 
 /* All slots that were ever used; a slot's struct qp is allocated once and reused (type-stable, see qp.h). */
 static _Atomic(struct qp *) slots[LIMIT_QP];
@@ -65,6 +68,8 @@ void qp_retire_sends(uint32_t qpn, uint32_t retires)
         atomic_store_explicit(&sender->retired, retires, memory_order_release);
 }
 
+_Static_assert(sizeof(((struct qp *)0)->hash_key) == TOEPLITZ_KEY_LENGTH, "a whole key");
+
 /* --- creation
  * ---------------------------------------------------------------------------------------------------- */
 
@@ -79,7 +84,7 @@ static int check_type(const struct ibv_qp_init_attr_ex *attributes)
     case IBV_QPT_XRC_RECV:
         return attributes->srq ? -EINVAL : 0;
     case IBV_QPT_RAW_PACKET:
-        return -EOPNOTSUPP;
+        return attributes->srq ? -EINVAL : 0;
     case IBV_QPT_DRIVER:
         break;
     }
@@ -94,9 +99,10 @@ static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
                         IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
     const uint64_t rc = uc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
                         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | QP_EX_WITH_FLUSH;
-    uint64_t allowed = attributes->qp_type == IBV_QPT_UD   ? sends
-                       : attributes->qp_type == IBV_QPT_UC ? uc
-                                                           : rc;
+    uint64_t allowed = attributes->qp_type == IBV_QPT_UD           ? sends
+                       : attributes->qp_type == IBV_QPT_RAW_PACKET ? (uint64_t)IBV_QP_EX_WITH_SEND
+                       : attributes->qp_type == IBV_QPT_UC         ? uc
+                                                                   : rc;
 
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
         return 0;
@@ -112,6 +118,45 @@ static int check_xrc_receive(const struct context *context, const struct ibv_qp_
     return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
 }
 
+/* It sends nothing and has no queue: what it receives, the WQs of its table do (verbs-contract §1.5, 7.4). */
+static int check_rss(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
+{
+    const uint32_t both = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+    const struct ibv_rx_hash_conf *hash = &attributes->rx_hash_conf;
+
+    if ((attributes->comp_mask & both) != both || !attributes->rwq_ind_tbl ||
+        attributes->rwq_ind_tbl->context != &context->verbs.context || attributes->recv_cq ||
+        attributes->srq || attributes->cap.max_recv_wr || attributes->cap.max_recv_sge)
+        return -EINVAL;
+    if (attributes->qp_type != IBV_QPT_RAW_PACKET ||
+        (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
+        ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags))
+        return -EOPNOTSUPP;
+    if (hash->rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ)
+        return -EOPNOTSUPP;
+    if (hash->rx_hash_key_len != TOEPLITZ_KEY_LENGTH || !hash->rx_hash_key)
+        return -EINVAL;
+    return toeplitz_check(hash->rx_hash_fields_mask);
+}
+
+static bool is_rss(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return attributes->comp_mask & (IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH);
+}
+
+static int check_flags(const struct ibv_qp_init_attr_ex *attributes)
+{
+    const uint32_t raw =
+        IBV_QP_CREATE_SCATTER_FCS | IBV_QP_CREATE_CVLAN_STRIPPING | IBV_QP_CREATE_PCI_WRITE_END_PADDING;
+    uint32_t flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
+
+    if (flags & ~(raw | IBV_QP_CREATE_BLOCK_SELF_MCAST_LB))
+        return -EOPNOTSUPP;
+    if (attributes->qp_type == IBV_QPT_RAW_PACKET || !flags)
+        return 0;
+    return (flags & raw) || attributes->qp_type != IBV_QPT_UD ? -EINVAL : 0;
+}
+
 static int check_create(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     const uint32_t known_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
@@ -122,9 +167,10 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
 
     if (attributes->comp_mask & ~known_mask)
         return -EINVAL;
-    if (attributes->comp_mask &
-        (IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH))
+    if (attributes->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER)
         return -EOPNOTSUPP;
+    if (is_rss(attributes))
+        return check_rss(context, attributes);
     error = check_type(attributes);
     if (!error)
         error = check_send_ops(attributes);
@@ -132,12 +178,9 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
         return error;
     if (attributes->qp_type == IBV_QPT_XRC_RECV)
         return check_xrc_receive(context, attributes);
-    if ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags) {
-        if (attributes->create_flags & ~(uint32_t)IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
-            return -EOPNOTSUPP;
-        if (attributes->qp_type != IBV_QPT_UD)
-            return -EINVAL;
-    }
+    error = check_flags(attributes);
+    if (error)
+        return error;
     if (cap->max_send_wr > LIMIT_QP_WR || cap->max_send_sge > LIMIT_SGE ||
         cap->max_inline_data > LIMIT_INLINE)
         return -EINVAL;
@@ -161,8 +204,10 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
 /* What is of no use to the type is as if it was not asked for. */
 static void drop_halves(struct ibv_qp_init_attr_ex *attributes)
 {
-    if (attributes->qp_type == IBV_QPT_XRC_RECV)
+    if (attributes->qp_type == IBV_QPT_XRC_RECV || is_rss(attributes))
         attributes->cap = (struct ibv_qp_cap){0};
+    if (is_rss(attributes))
+        attributes->send_cq = NULL;
     if (attributes->qp_type == IBV_QPT_XRC_SEND) {
         attributes->cap.max_recv_wr = attributes->cap.max_recv_sge = 0;
         attributes->recv_cq = NULL;
@@ -303,6 +348,10 @@ static int use_parts(struct qp *qp)
 
     if (error)
         return error;
+    if (qp->spreads_over) {
+        ind_table_use(qp->spreads_over);
+        return 0;
+    }
     error = cq_use(qp->send_cq);
     if (error)
         goto unuse_pd;
@@ -329,6 +378,11 @@ static void unuse_parts(struct qp *qp)
 {
     if (qp->xrcd) {
         xrcd_unuse(qp->xrcd);
+        return;
+    }
+    if (qp->spreads_over) {
+        ind_table_unuse(qp->spreads_over);
+        pd_unuse(qp->pd);
         return;
     }
     if (qp->srq)
@@ -363,6 +417,7 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->send_cq = qp->send_cq ? qp->send_cq->number : NO_OBJECT;
     record->recv_cq = qp->recv_cq ? qp->recv_cq->number : NO_OBJECT;
     record->srq = qp->srq ? qp->srq->number : NO_OBJECT;
+    record->ind_table = qp->spreads_over ? qp->spreads_over->number : NO_OBJECT;
     record->context = qp->context->number;
     life_begin(&record->life);
     if (qp->xrcd)
@@ -389,9 +444,15 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     qp->pd = pd;
     qp->context = context;
     qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);
-    qp->send_cq = pd ? cq_of(attributes->send_cq) : NULL;
+    qp->send_cq = attributes->send_cq && pd ? cq_of(attributes->send_cq) : NULL;
     qp->recv_cq = pd && attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
+    qp->flows = 0;
+    qp->spreads_over = is_rss(attributes) ? ind_table_of(attributes->rwq_ind_tbl) : NULL;
+    if (qp->spreads_over) {
+        qp->hash_fields = attributes->rx_hash_conf.rx_hash_fields_mask;
+        memcpy(qp->hash_key, attributes->rx_hash_conf.rx_hash_key, sizeof(qp->hash_key));
+    }
     qp->receive_taken = qp->settle_due = false;
     qp->stamp = qp->noted_begun = 0;
     qp->noted_waiting = SENDER_RUNS;
@@ -480,7 +541,7 @@ int qp_destroy(struct qp *qp)
     rundown_enter();
     qp_take_arrived(qp);
     lock_acquire(&qp->lock);
-    if (qp->record->multicast_groups) {
+    if (qp->record->multicast_groups || qp->flows) {
         lock_release(&qp->lock);
         rundown_exit();
         return busy_because(OBJECT_QP, qp->slot);
@@ -534,6 +595,7 @@ void qp_after_fork_in_child(void)
     qp_table_after_fork_in_child();
     xrc_after_fork_in_child();
     multicast_forget_attachments();
+    flows_after_fork_in_child();
     lending_after_fork_in_child();
     for (uint32_t slot = 0; slot < atomic_load_explicit(&slots_used, memory_order_relaxed); slot++) {
         struct qp *qp = atomic_exchange_explicit(&slots[slot], NULL, memory_order_relaxed);

@@ -23,6 +23,7 @@
 #include "object/srq.h"
 #include "transport/qp.h"
 
+struct ind_table;
 struct lane;
 struct link;
 struct udp_lane;
@@ -93,6 +94,11 @@ struct qp {
     struct cq *send_cq, *recv_cq;
     struct srq *srq;   /* XRC_RECV: the one that the last request was for, or NULL */
     struct xrcd *xrcd; /* XRC_RECV, which has neither PD nor CQs of its own */
+    /* RSS: what receives instead of it, which has no queues and no state of its own; else NULL. */
+    struct ind_table *spreads_over;
+    uint64_t hash_fields;
+    uint8_t hash_key[40];
+    uint32_t flows; /* rules that name it; under its lock */
     struct qp_queues queues;
     char *receive_ring;
     uint32_t receive_mask;
@@ -166,6 +172,8 @@ struct qp_ports {
     /* The QP was attached to a group, or is not any more. No lock held; may sleep, bounded. */
     void (*attached)(struct qp *qp, const uint8_t gid[16]);
     void (*detached)(struct qp *qp, const uint8_t gid[16]);
+    /* A flow rule of the QP has come, or gone. No lock held; may sleep, bounded. */
+    void (*steers)(struct qp *qp);
     int (*allocate_number)(uint32_t *ret_qpn);
     void (*release_number)(uint32_t qpn);
 };

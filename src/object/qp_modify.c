@@ -194,6 +194,8 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 
     if (context_is_inherited(qp->context))
         return -EIO;
+    if (qp->spreads_over)
+        return -EOPNOTSUPP; /* it has no states (verbs-contract §7.4) */
     qp_ports->prepare(qp, attributes, mask);
     rundown_enter();
     if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
@@ -242,7 +244,7 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init
     to->path_mtu = (enum ibv_mtu)from->path_mtu;
     to->path_mig_state = (enum ibv_mig_state)from->path_mig_state;
     to->qkey = from->qkey;
-    to->rq_psn = record->type == IBV_QPT_UD ? from->rq_psn : record->responder.expected_psn.value;
+    to->rq_psn = !is_connected(record) ? from->rq_psn : record->responder.expected_psn.value;
     to->sq_psn = record->sender.next_psn.value;
     to->dest_qp_num = from->dest_qpn;
     to->qp_access_flags = from->access_flags;
@@ -251,7 +253,7 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init
     to->cap.max_inline_data = record->max_inline;
     to->cap.max_recv_wr = record->receive.depth;
     to->cap.max_recv_sge = record->receive.max_sge;
-    if (record->type != IBV_QPT_UD && qp_state(qp) >= IBV_QPS_RTR)
+    if (is_connected(record) && qp_state(qp) >= IBV_QPS_RTR)
         query_address(from, &to->ah_attr);
     to->pkey_index = from->pkey_index;
     to->sq_draining = qp_state(qp) == IBV_QPS_SQD && !sender_is_drained(&qp->transport);

@@ -103,6 +103,8 @@ static void push_receive(struct qp *qp, const struct recv_wqe *wqe,
         .imm_or_rkey = completion->imm_or_rkey,
         .src_qpn = completion->src_qpn,
         .vendor_err = (uint32_t)completion->verdict,
+        .vlan = completion->vlan,
+        .flow_tag = completion->flow_tag,
     };
 
     cq_push(unlikely(qp->xrcd) ? qp->srq->cq : qp->recv_cq, &cqe,
@@ -260,9 +262,8 @@ void qp_take_arrived(struct qp *qp)
     qpn = qp->ibv.qp_num;
     dest_qpn = qp->record->attributes.dest_qpn;
     by_wire = qp->route.by_wire;
-    receives = qp->record->type != IBV_QPT_UD &&
-               (by_wire || qp->record->attributes.path.destination_ifindex) && qp_state(qp) >= IBV_QPS_RTR &&
-               qp_state(qp) != IBV_QPS_ERR;
+    receives = is_connected(qp->record) && (by_wire || qp->record->attributes.path.destination_ifindex) &&
+               qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
     lock_release(&qp->lock);
     if (receives)
         qp_ports->take_arrived(qpn, dest_qpn, !by_wire, by_wire);

@@ -40,7 +40,7 @@
 #include "wire/counters.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 6u
+#define SEGMENT_VERSION 7u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -135,7 +135,8 @@ struct cqe {
     uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
     uint64_t wallclock_ns;
     uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
-    uint16_t reserved[3];
+    uint16_t reserved;
+    uint32_t flow_tag; /* of the flow rule that steered the frame here */
 };
 _Static_assert(sizeof(struct cqe) == 64, "one cache line");
 
@@ -196,19 +197,20 @@ struct wq_record {
 struct ind_table_record {
     _Atomic uint32_t state;
     uint32_t context;
-    uint32_t entries, reserved;
-    uint64_t offset; /* of the entries: numbers of WQs, 32 bits each */
+    uint32_t entries;
+    _Atomic uint32_t users; /* RSS QPs */
+    uint64_t offset;        /* of the entries: numbers of WQs, 32 bits each */
     struct life_record life;
 };
 
-/* Contexts, channels, AHs, attachments to multicast groups, thread domains, XRC domains, device memory. An
- * object that finds no room here lives on without. */
+/* Contexts, channels, AHs, attachments to multicast groups, thread domains, XRC domains, device memory,
+ * flows, counters. An object that finds no room here lives on without. */
 struct item_record {
     _Atomic uint32_t state;
     uint32_t kind;   /* enum object_kind */
     uint32_t number; /* contexts and channels: by which others name it */
     uint32_t context;
-    uint32_t parent;        /* PD of an AH, QP number of an attachment */
+    uint32_t parent;        /* PD of an AH, QP number of an attachment and of a flow */
     _Atomic uint32_t users; /* of a channel: CQs; of a context: 1 if librdmacm keeps it open to the end */
     union {
         uint8_t gid[16]; /* destination of an AH, group of an attachment */
@@ -216,6 +218,7 @@ struct item_record {
         struct {
             uint64_t address, length; /* of device memory: as in the keys of its MRs */
         };
+        uint32_t counters[4]; /* of a flow: items of those that it counts in; NO_OBJECT: none */
     };
     struct life_record life;
 };

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rundown.h"
+#include "object/flow.h"
 #include "object/life.h"
 #include "object/ports.h"
-#include "object/qp.h"
+#include "object/qp_internal.h"
 
 #define FLAGS_KNOWN                                                                                          \
     (IBV_WQ_FLAGS_CVLAN_STRIPPING | IBV_WQ_FLAGS_SCATTER_FCS | IBV_WQ_FLAGS_DELAY_DROP |                     \
@@ -41,6 +43,89 @@ static enum ibv_wq_state wq_state(const struct wq *wq)
 static void set_state(struct wq *wq, enum ibv_wq_state state)
 {
     atomic_store_explicit(&wq->record->wq_state, (uint32_t)state, memory_order_release);
+}
+
+/* --- frames
+ * ------------------------------------------------------------------------------------------------- */
+
+/* DELAY_DROP: without a receive a frame waits for one. Hardware holds the sender back for a while; here the
+ * frames wait, which is bounded by their number instead of by time. */
+#define HELD_MAX 64u
+
+struct held {
+    struct list link;
+    struct arrival arrival;
+    uint8_t bytes[];
+};
+
+/* Lock held. */
+static void forget_held(struct wq *wq)
+{
+    struct list *node;
+
+    while ((node = list_pop_front(&wq->held)))
+        free(list_entry(node, struct held, link));
+    wq->held_count = 0;
+}
+
+/* Lock held. */
+static void hold(struct wq *wq, const struct arrival *arrival)
+{
+    struct held *held = wq->held_count < HELD_MAX ? malloc(sizeof(*held) + arrival->length) : NULL;
+
+    if (!held)
+        return;
+    held->arrival = *arrival;
+    held->arrival.bytes = held->bytes;
+    memcpy(held->bytes, arrival->bytes, arrival->length);
+    list_push_back(&wq->held, &held->link);
+    wq->held_count++;
+}
+
+/* Into the next receive, which there is. Lock held, inside a rundown section. */
+static void place_frame(struct wq *wq, const struct arrival *arrival)
+{
+    struct receive_queue *queue = &wq->record->receive;
+    uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
+    const struct recv_wqe *receive = wqe_at(wq, taken);
+    enum verdict verdict = raw_place(&wq->reach, wq->pd->number, receive, arrival->bytes, arrival->length);
+    const struct cqe cqe = {
+        .wr_id = receive->wr_id,
+        .qpn = wq->ibv.wq_num,
+        .status = (uint8_t)verdict_wc_status(verdict),
+        .opcode = (uint8_t)IBV_WC_RECV,
+        .byte_len = arrival->length,
+        .vendor_err = (uint32_t)verdict,
+        .vlan = arrival->vlan,
+        .flow_tag = arrival->flow_tag,
+    };
+
+    atomic_store_explicit(&queue->taken, taken + 1, memory_order_relaxed);
+    cq_push(wq->cq, &cqe, verdict != VERDICT_OK);
+}
+
+/* Lock held, inside a rundown section. */
+static void place_held(struct wq *wq)
+{
+    while (!list_empty(&wq->held) && waiting(wq)) {
+        struct held *held = list_entry(list_pop_front(&wq->held), struct held, link);
+
+        place_frame(wq, &held->arrival);
+        free(held);
+        wq->held_count--;
+    }
+}
+
+void wq_receive(struct wq *wq, const struct arrival *arrival)
+{
+    lock_acquire(&wq->lock);
+    if (wq_state(wq) == IBV_WQS_RDY) {
+        if (waiting(wq))
+            place_frame(wq, arrival);
+        else if (wq->record->flags & IBV_WQ_FLAGS_DELAY_DROP)
+            hold(wq, arrival);
+    }
+    lock_release(&wq->lock);
 }
 
 /* --- life
@@ -150,6 +235,9 @@ int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, stru
     wq->ring = wq->memory.at;
     wq->mask = slots - 1;
     wq->record = segment_wq(wq->number);
+    wq->reach.ports = &qp_transport_ports;
+    wq->reach.keys = segment_keys();
+    list_init(&wq->held);
     fill_public(wq, attributes);
     fill_record(wq, attributes, wq->memory.offset);
     ack_account_init(&wq->async_events, &wq->record->events);
@@ -182,6 +270,7 @@ static int retire(struct wq *wq, struct losses **ret_losses)
         *ret_losses = note_losses(OBJECT_WQ, wq->number);
         atomic_store_explicit(&wq->record->state, OBJECT_DYING, memory_order_relaxed);
         set_state(wq, IBV_WQS_RESET);
+        forget_held(wq);
     }
     lock_release(&wq->lock);
     return error;
@@ -303,6 +392,7 @@ static void enter_state(struct wq *wq, enum ibv_wq_state to)
     struct receive_queue *queue = &wq->record->receive;
 
     set_state(wq, to);
+    forget_held(wq);
     switch (to) {
     case IBV_WQS_RESET:
         atomic_store_explicit(&queue->taken, atomic_load_explicit(&queue->posted, memory_order_relaxed),
@@ -390,6 +480,7 @@ int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
         *bad_wr = wr;
         return -EIO;
     }
+    rundown_enter();
     lock_acquire(&wq->lock);
     if (wq_state(wq) == IBV_WQS_RESET)
         error = -EINVAL;
@@ -402,6 +493,8 @@ int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
         *bad_wr = wr;
     if (unlikely(wq_state(wq) == IBV_WQS_ERR))
         flush(wq);
+    place_held(wq);
     lock_release(&wq->lock);
+    rundown_exit();
     return error;
 }

@@ -23,7 +23,10 @@ struct wq {
     char *ring;
     uint32_t mask;
     struct ack_account async_events;
-    struct list all; /* link in the list of all WQs */
+    struct list all;  /* link in the list of all WQs */
+    struct list held; /* frames that wait for a receive (DELAY_DROP) */
+    unsigned held_count;
+    struct transport_qp reach; /* keys and ports, for its buffers; nothing else of a QP */
 };
 
 static inline struct wq *wq_of(struct ibv_wq *wq)
@@ -36,6 +39,13 @@ int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, stru
 /* All or nothing. -EINVAL, -EOPNOTSUPP: a flag that cannot be changed. */
 int wq_modify(struct wq *wq, const struct ibv_wq_attr *attributes);
 int wq_destroy(struct wq *wq); /* -EBUSY; blocks on unacknowledged events */
+static inline uint32_t wq_flags(const struct wq *wq)
+{
+    return __atomic_load_n(&wq->record->flags, __ATOMIC_RELAXED);
+}
+struct arrival;
+/* A frame for it. Lost where there is no receive, unless the WQ delays that. */
+void wq_receive(struct wq *wq, const struct arrival *arrival);
 /* Posts a list: 0 or -errno with *bad_wr set. */
 int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 /* An entry of a table. -EINVAL if the WQ is being destroyed. */
@@ -62,6 +72,15 @@ static inline struct ind_table *ind_table_of(struct ibv_rwq_ind_table *table)
 
 int ind_table_create(struct context *context, const struct ibv_rwq_ind_table_init_attr *attributes,
                      struct ind_table **ret_table);
-int ind_table_destroy(struct ind_table *table);
+int ind_table_destroy(struct ind_table *table); /* -EBUSY */
+/* An RSS QP. */
+static inline void ind_table_use(struct ind_table *table)
+{
+    atomic_fetch_add_explicit(&table->record->users, 1, memory_order_relaxed);
+}
+static inline void ind_table_unuse(struct ind_table *table)
+{
+    atomic_fetch_sub_explicit(&table->record->users, 1, memory_order_relaxed);
+}
 
 #endif

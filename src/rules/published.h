@@ -24,8 +24,10 @@ enum object_kind {
     OBJECT_TD,
     OBJECT_XRCD,
     OBJECT_DM,
+    OBJECT_FLOW,
+    OBJECT_COUNTERS, /* of flows */
 };
-#define OBJECT_KINDS 17
+#define OBJECT_KINDS 19
 
 /* Time of a work request or of a packet: milliseconds of CLOCK_MONOTONIC in 32 bits, compared by distance. */
 #define STAMP_NONE 0u

@@ -30,7 +30,7 @@
 #define STATES          (IBV_QPS_ERR + 1)
 #define QKEY_CONTROLLED 0x80000000u
 
-enum service { RC, UC, UD, SERVICES };
+enum service { RC, UC, UD, RAW, SERVICES };
 
 struct transition {
     bool legal;
@@ -39,7 +39,8 @@ struct transition {
 
 #define ROW(from, to, service, required, optional)                                                           \
     [IBV_QPS_##from][IBV_QPS_##to][service] = {true, required, optional}
-#define PLAIN(from, to) ROW(from, to, RC, 0, 0), ROW(from, to, UC, 0, 0), ROW(from, to, UD, 0, 0)
+#define PLAIN(from, to)                                                                                      \
+    ROW(from, to, RC, 0, 0), ROW(from, to, UC, 0, 0), ROW(from, to, UD, 0, 0), ROW(from, to, RAW, 0, 0)
 
 /* verbs-contract §2.3 and §2.4, row by row. What is not here is refused: RESET to ERR too, which IBA would
  * allow and Linux does not. SQE is only ever reached by itself, and left by services that have it. */
@@ -48,14 +49,17 @@ static const struct transition transitions[STATES][STATES][SERVICES] = {
     ROW(RESET, INIT, RC, PKEY | PORT | ACCESS, 0),
     ROW(RESET, INIT, UC, PKEY | PORT | ACCESS, 0),
     ROW(RESET, INIT, UD, PKEY | PORT | QKEY, 0),
+    ROW(RESET, INIT, RAW, PORT, 0),
 
     PLAIN(INIT, RESET),
     ROW(INIT, INIT, RC, 0, PKEY | PORT | ACCESS),
     ROW(INIT, INIT, UC, 0, PKEY | PORT | ACCESS),
     ROW(INIT, INIT, UD, 0, PKEY | PORT | QKEY),
+    ROW(INIT, INIT, RAW, 0, PORT),
     ROW(INIT, RTR, RC, AV | MTU | DEST | RQ_PSN | RESPONDER | RNR_TIMER, ALT_PATH | ACCESS | PKEY),
     ROW(INIT, RTR, UC, AV | MTU | DEST | RQ_PSN, ALT_PATH | ACCESS | PKEY),
     ROW(INIT, RTR, UD, 0, PKEY | QKEY),
+    ROW(INIT, RTR, RAW, 0, 0),
     PLAIN(INIT, ERR),
 
     PLAIN(RTR, RESET),
@@ -63,31 +67,37 @@ static const struct transition transitions[STATES][STATES][SERVICES] = {
         CUR_STATE | ALT_PATH | ACCESS | RNR_TIMER | MIGRATION),
     ROW(RTR, RTS, UC, SQ_PSN, CUR_STATE | ALT_PATH | ACCESS | MIGRATION),
     ROW(RTR, RTS, UD, SQ_PSN, CUR_STATE | QKEY),
+    ROW(RTR, RTS, RAW, 0, 0),
     PLAIN(RTR, ERR),
 
     PLAIN(RTS, RESET),
     ROW(RTS, RTS, RC, 0, CUR_STATE | ALT_PATH | ACCESS | RNR_TIMER | MIGRATION),
     ROW(RTS, RTS, UC, 0, CUR_STATE | ALT_PATH | ACCESS | MIGRATION),
     ROW(RTS, RTS, UD, 0, CUR_STATE | QKEY),
+    ROW(RTS, RTS, RAW, 0, 0),
     ROW(RTS, SQD, RC, 0, SQD_NOTIFY),
     ROW(RTS, SQD, UC, 0, SQD_NOTIFY),
     ROW(RTS, SQD, UD, 0, SQD_NOTIFY),
+    ROW(RTS, SQD, RAW, 0, 0),
     PLAIN(RTS, ERR),
 
     PLAIN(SQD, RESET),
     ROW(SQD, RTS, RC, 0, CUR_STATE | ALT_PATH | ACCESS | RNR_TIMER | MIGRATION),
     ROW(SQD, RTS, UC, 0, CUR_STATE | ALT_PATH | ACCESS | MIGRATION),
     ROW(SQD, RTS, UD, 0, CUR_STATE | QKEY),
+    ROW(SQD, RTS, RAW, 0, 0),
     ROW(SQD, SQD, RC, 0,
         PORT | AV | TIMEOUT | RETRIES | INITIATOR | RESPONDER | ALT_PATH | ACCESS | PKEY | RNR_TIMER |
             MIGRATION),
     ROW(SQD, SQD, UC, 0, AV | ALT_PATH | ACCESS | PKEY | MIGRATION),
     ROW(SQD, SQD, UD, 0, PKEY | QKEY),
+    ROW(SQD, SQD, RAW, 0, 0),
     PLAIN(SQD, ERR),
 
     PLAIN(SQE, RESET),
     ROW(SQE, RTS, UC, 0, CUR_STATE | ACCESS),
     ROW(SQE, RTS, UD, 0, CUR_STATE | QKEY),
+    ROW(SQE, RTS, RAW, 0, 0),
     PLAIN(SQE, ERR),
 
     PLAIN(ERR, RESET),
@@ -110,6 +120,8 @@ static int service_of(enum ibv_qp_type type, enum service *ret_service)
         *ret_service = UD;
         return 0;
     case IBV_QPT_RAW_PACKET:
+        *ret_service = RAW;
+        return 0;
     case IBV_QPT_DRIVER:
         return -EOPNOTSUPP;
     }

@@ -38,7 +38,7 @@ static bool take_lent(struct transport_qp *qp)
     const struct sender *sender = &qp->record->sender;
     bool lent = false;
 
-    if (unlikely(qp->record->type == IBV_QPT_UD))
+    if (unlikely(!is_connected(qp->record)))
         return false;
     for (uint32_t i = sender->completed; i != sender->begun; i++) {
         struct send_wqe *wqe = send_wqe_at(qp, i);

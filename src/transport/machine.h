@@ -10,6 +10,7 @@
  *   responder.c  request -> checks -> memory, receive completion
  *   response.c   what is owed -> packets
  *   ud.c         datagrams, both directions
+ *   raw.c        Ethernet frames, both directions
  *   gather.c     SGEs -> checked addresses
  *   place.h      bytes -> the program's memory
  */
@@ -154,6 +155,11 @@ uint32_t window_ask(const struct transport_qp *qp, const struct send_wqe *wqe);
 bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe);
 /* What came next is on its way, stands for so many PSNs, and is to be acknowledged. */
 void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged);
+
+/* --- raw.c ---------------------------------------------------------------------------------------- */
+
+/* Hands a frame to the link: 0 or -EAGAIN; nothing was sent if the verdict is not VERDICT_OK. */
+int raw_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict *ret_verdict);
 
 /* --- complete.c ----------------------------------------------------------------------------------- */
 

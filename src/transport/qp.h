@@ -163,6 +163,8 @@ struct qp_record {
     uint32_t type;          /* enum ibv_qp_type */
     uint32_t pd;            /* numbers of the objects it uses; ~0: none */
     uint32_t send_cq, recv_cq, srq, context;
+    uint32_t ind_table; /* RSS */
+    uint32_t reserved;
     uint32_t send_depth, send_stride, max_send_sge, max_inline;
     uint64_t send_offset;      /* of the send queue, in the segment */
     uint64_t resources_offset; /* of the responder_resource array, in the segment */
@@ -181,7 +183,13 @@ struct qp_record {
 /* RC, and the two halves of XRC. */
 static inline bool is_reliable(const struct qp_record *record)
 {
-    return record->type != IBV_QPT_UC && record->type != IBV_QPT_UD;
+    return record->type != IBV_QPT_UC && record->type != IBV_QPT_UD && record->type != IBV_QPT_RAW_PACKET;
+}
+
+/* Datagrams of whatever kind: no peer that the QP knows of. */
+static inline bool is_connected(const struct qp_record *record)
+{
+    return record->type != IBV_QPT_UD && record->type != IBV_QPT_RAW_PACKET;
 }
 
 struct receive_completion {
@@ -191,6 +199,8 @@ struct receive_completion {
     uint32_t wc_flags;    /* enum ibv_wc_flags */
     uint32_t imm_or_rkey; /* imm_data in network order, or the invalidated rkey */
     uint32_t src_qpn;
+    uint32_t flow_tag;
+    uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
     uint8_t service_level;
     bool solicited;
 };
@@ -373,6 +383,14 @@ void responder_reset(struct transport_qp *qp);
  * answers a request of RC, and one of UC by reference (the sender's buffer is lent until it is answered),
  * with PACKET_DROPPED. */
 bool transport_receive(struct transport_qp *qp, const struct packet *packet);
+
+/* raw.c: a RAW_PACKET QP receives a frame, which is shaped as it wants it. `completion` says what else is to
+ * be said of it; false: there was no receive, and it is lost. */
+bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
+                 const struct receive_completion *completion);
+/* The frame into a receive of whatever queue, with memory of this PD. */
+enum verdict raw_place(const struct transport_qp *qp, uint32_t pd, const struct recv_wqe *receive,
+                       const void *frame, uint32_t length);
 
 static inline bool responder_owes(const struct transport_qp *qp)
 {

@@ -520,7 +520,7 @@ static void run_up_to(struct transport_qp *qp, uint32_t limit)
 
     if (waiting == SENDER_WAITS_FOR_RNR_TIMER || waiting == SENDER_WAITS_FOR_RETRY)
         return;
-    if (unlikely(qp->record->type == IBV_QPT_UD))
+    if (unlikely(!is_connected(qp->record)))
         ud_send_run(qp, limit);
     else
         run(qp, limit);

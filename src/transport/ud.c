@@ -84,7 +84,8 @@ void ud_send_run(struct transport_qp *qp, uint32_t limit)
         struct send_wqe *wqe = send_wqe_at(qp, sender->next);
         enum verdict verdict;
 
-        if (send_datagram(qp, wqe, &verdict)) {
+        if (unlikely(qp->record->type == IBV_QPT_RAW_PACKET) ? raw_send(qp, wqe, &verdict)
+                                                             : send_datagram(qp, wqe, &verdict)) {
             sender->waiting = SENDER_WAITS_FOR_LINK;
             return;
         }

@@ -20,6 +20,7 @@ enum packet_flags {
     PACKET_DROPPED =
         16, /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
     PACKET_FROM_NETWORK = 32, /* local links, to QP1: handed on by whoever reads the port; grh as it came */
+    PACKET_FRAME = 64, /* local links: no packet of a QP but an Ethernet frame, the payload; dest_qpn is 0 */
 };
 
 /* Global routing information of UD packets; GIDs as on the wire. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* verbs-contract §7.1 to §7.3: receive work queues and indirection tables, as the pages of ibv_create_wq,
- * ibv_modify_wq and ibv_create_rwq_ind_table promise them. What they receive comes by way of RSS QPs. */
+ * ibv_modify_wq and ibv_create_rwq_ind_table promise them. What they receive comes by way of RSS QPs
+ * (rss.c). */
 #include "threads.h"
 #include "work.h"
 
@@ -607,37 +608,6 @@ static void create_rwq_ind_table_refuses_what_is_not_legal(void **state)
     end_close(&end);
 }
 
-static void an_rss_qp_is_not_supported_yet(void **state)
-{
-    static uint8_t key[40];
-    struct ibv_qp_init_attr_ex init = {
-        .qp_type = IBV_QPT_RAW_PACKET,
-        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
-        .rx_hash_conf = {.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ,
-                         .rx_hash_key_len = sizeof key,
-                         .rx_hash_key = key,
-                         .rx_hash_fields_mask = IBV_RX_HASH_SRC_IPV4},
-    };
-    struct ibv_device_attr_ex device;
-    struct ibv_rwq_ind_table *table;
-    struct ibv_wq *wq;
-    struct end end;
-
-    open_near(&end);
-    CHECK_ZERO(ibv_query_device_ex(end.context, NULL, &device));
-    if (device.rss_caps.supported_qpts)
-        skip_because("there are RSS QPs");
-    wq = make_wq_in(&end, IBV_WQS_RDY);
-    table = make_table(&end, &wq, 0);
-    init.pd = end.pd;
-    init.rwq_ind_tbl = table;
-    assert_null(ibv_create_qp_ex(end.context, &init));
-    assert_int_equal(errno, EOPNOTSUPP);
-    CHECK_ZERO(ibv_destroy_rwq_ind_table(table));
-    CHECK_ZERO(ibv_destroy_wq(wq));
-    end_close(&end);
-}
-
 /* --- events --------------------------------------------------------------------------------------- */
 
 /* A QP in ERR on the CQ of the WQ floods it. */
@@ -758,7 +728,6 @@ int main(int argc, char **argv)
         TEST(create_rwq_ind_table_fills_the_handle),
         TEST(the_largest_table_is_what_the_device_reports),
         TEST(create_rwq_ind_table_refuses_what_is_not_legal),
-        TEST(an_rss_qp_is_not_supported_yet),
         TEST(an_overrun_cq_is_fatal_to_its_wqs),
         TEST(destroy_wq_waits_until_its_read_events_are_acked),
         TEST(destroy_wq_drops_its_unread_events),

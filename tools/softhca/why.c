@@ -111,6 +111,8 @@ static bool is_it(const struct view *view, const struct object *object, void *ar
     case OBJECT_TD:
     case OBJECT_XRCD:
     case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
     default:
         it = object->number == search->number;
         break;

@@ -103,7 +103,7 @@ int front_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 
 #define SUPPORTED_WC_FLAGS                                                                                   \
     (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                                           \
-     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN)
+     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG)
 #define SUPPORTED_FLAGS (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
 static struct cq *cq_of_extended(struct ibv_cq_ex *cq)
@@ -204,6 +204,11 @@ static uint16_t read_cvlan(struct ibv_cq_ex *cq)
     return cq_of_extended(cq)->current->vlan;
 }
 
+static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
+{
+    return cq_of_extended(cq)->current->flow_tag;
+}
+
 static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 {
     cq->start_poll = start_poll;
@@ -232,6 +237,8 @@ static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
         cq->read_completion_wallclock_ns = read_completion_wallclock_ns;
     if (wc_flags & IBV_WC_EX_WITH_CVLAN)
         cq->read_cvlan = read_cvlan;
+    if (wc_flags & IBV_WC_EX_WITH_FLOW_TAG)
+        cq->read_flow_tag = read_flow_tag;
 }
 
 struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes)

@@ -113,6 +113,16 @@ struct ibv_rwq_ind_table *front_create_rwq_ind_table(struct ibv_context *context
                                                      struct ibv_rwq_ind_table_init_attr *attributes);
 int front_destroy_rwq_ind_table(struct ibv_rwq_ind_table *table);
 
+/* flow.c */
+struct ibv_flow *front_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attributes);
+int front_destroy_flow(struct ibv_flow *flow);
+struct ibv_counters *front_create_counters(struct ibv_context *context,
+                                           struct ibv_counters_init_attr *attributes);
+int front_destroy_counters(struct ibv_counters *counters);
+int front_attach_counters_point_flow(struct ibv_counters *counters,
+                                     struct ibv_counter_attach_attr *attributes, struct ibv_flow *flow);
+int front_read_counters(struct ibv_counters *counters, uint64_t *values, uint32_t count, uint32_t flags);
+
 /* wr.c */
 void front_fill_wr_ops(struct ibv_qp_ex *qp);
 

@@ -17,10 +17,6 @@ static void *unsupported_object(void)
     return NULL;
 }
 
-static void unsupported_placeholder(void)
-{
-}
-
 /* An unsupported verb is one function whatever its arguments: the calling conventions we build for let a
  * caller pass more than the callee takes. */
 #define UNSUPPORTED(member)        (member) = (__typeof__(member))(void (*)(void))unsupported
@@ -103,17 +99,18 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->destroy_wq = front_destroy_wq;
     verbs->create_rwq_ind_table = front_create_rwq_ind_table;
     verbs->destroy_rwq_ind_table = front_destroy_rwq_ind_table;
+    verbs->ibv_create_flow = front_create_flow;
+    verbs->ibv_destroy_flow = front_destroy_flow;
+    verbs->create_counters = front_create_counters;
+    verbs->destroy_counters = front_destroy_counters;
+    verbs->attach_counters_point_flow = front_attach_counters_point_flow;
+    verbs->read_counters = front_read_counters;
 
-    UNSUPPORTED(verbs->read_counters);
-    UNSUPPORTED(verbs->attach_counters_point_flow);
-    UNSUPPORTED_OBJECT(verbs->create_counters);
-    UNSUPPORTED(verbs->destroy_counters);
     UNSUPPORTED(verbs->modify_flow_action_esp);
     UNSUPPORTED(verbs->destroy_flow_action);
     UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);
-    UNSUPPORTED(verbs->ibv_destroy_flow);
-    UNSUPPORTED_OBJECT(verbs->ibv_create_flow);
     UNSUPPORTED_OBJECT(verbs->open_qp);
-    verbs->ABI_placeholder1 = unsupported_placeholder;
-    verbs->ABI_placeholder2 = unsupported_placeholder;
+    /* By their former names, too (compat-surface §3). */
+    verbs->ABI_placeholder1 = (void (*)(void))front_create_flow;
+    verbs->ABI_placeholder2 = (void (*)(void))front_destroy_flow;
 }

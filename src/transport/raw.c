@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* RAW_PACKET QPs: a work request is an Ethernet frame from its first byte on (verbs-contract §7.5). Whom a
+ * frame reaches is up to flow rules, which are none of transport's business. */
+#include <errno.h>
+#include <string.h>
+
+#include "transport/machine.h"
+
+/* IEEE 802.3 3.2.8: what is shorter is padded, before the FCS. */
+#define HEADER_LENGTH 14u
+#define LENGTH_MIN    60u
+
+static enum verdict check(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    if (wqe->opcode != IBV_WR_SEND)
+        return VERDICT_LOCAL_QP_OPERATION;
+    return wqe->length < HEADER_LENGTH || wqe->length > qp->link.mtu ? VERDICT_LOCAL_LENGTH : VERDICT_OK;
+}
+
+int raw_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict *ret_verdict)
+{
+    static const char zeros[LENGTH_MIN];
+    void *body = send_wqe_body(wqe, IBV_QPT_RAW_PACKET);
+    struct iovec parts[GATHER_MAX + 1];
+    struct gather gather = {.count = 0};
+    struct packet packet;
+
+    *ret_verdict = check(qp, wqe);
+    if (unlikely(*ret_verdict != VERDICT_OK))
+        return 0;
+    if (!(wqe->flags & WQE_INLINE)) {
+        *ret_verdict = gather_range(qp, body, wqe->num_sge, qp->record->pd, 0, wqe->length, false, &gather);
+        if (unlikely(*ret_verdict != VERDICT_OK))
+            return 0;
+    } else {
+        gather.vector[gather.count++] = (struct iovec){.iov_base = body, .iov_len = wqe->length};
+    }
+    memcpy(parts, gather.vector, gather.count * sizeof(parts[0]));
+    if (wqe->length < LENGTH_MIN)
+        parts[gather.count++] =
+            (struct iovec){.iov_base = (void *)(uintptr_t)zeros, .iov_len = LENGTH_MIN - wqe->length};
+    packet_clear(&packet);
+    packet.opcode = SERVICE_UC | OP_SEND_ONLY; /* without a header of its own */
+    packet.flags = PACKET_FRAME;
+    packet.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
+    packet.payload_length = max_of(wqe->length, LENGTH_MIN);
+    return qp->ports->send(qp, &packet, parts, gather.count, NULL) == -EAGAIN ? -EAGAIN : 0;
+}
+
+enum verdict raw_place(const struct transport_qp *qp, uint32_t pd, const struct recv_wqe *receive,
+                       const void *frame, uint32_t length)
+{
+    struct gather gather;
+    enum verdict verdict;
+
+    if (gather_length(receive->sge, receive->num_sge) < length)
+        return VERDICT_LOCAL_LENGTH;
+    verdict = gather_range(qp, receive->sge, receive->num_sge, pd, 0, length, true, &gather);
+    if (verdict == VERDICT_OK)
+        gather_place(&gather, frame);
+    return verdict;
+}
+
+bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
+                 const struct receive_completion *completion)
+{
+    struct receive_completion done = *completion;
+    const struct recv_wqe *receive;
+
+    if (qp->ports->take_receive(qp, &receive)) {
+        qp->record->responder.drops++;
+        return false;
+    }
+    /* As with datagrams, a frame that does not fit ends its receive and not the QP. */
+    done.verdict = raw_place(qp, qp->receive_pd, receive, frame, length);
+    done.opcode = IBV_WC_RECV;
+    done.byte_len = length;
+    qp->ports->complete_receive(qp, &done);
+    return true;
+}
