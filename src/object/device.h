@@ -15,6 +15,9 @@
 #include "rules/limits.h"
 #include "transport/qp.h"
 
+/* An OUI of local scope ("SH"): 0 and those of vendors switch programs to the quirks of their hardware. */
+#define DEVICE_VENDOR 0x025348u
+
 #define DEVICES_MAX     64u
 #define DEVICE_NAME_MAX 64u /* IBV_SYSFS_NAME_MAX */
 

@@ -10,8 +10,6 @@
 #include "rules/flush.h"
 #include "steering/toeplitz.h"
 
-/* An OUI of local scope ("SH"): 0 and those of vendors switch programs to the quirks of their hardware. */
-#define VENDOR_ID        0x025348u
 #define HARDWARE_VERSION 1u
 
 #define CAPABILITIES                                                                                         \
@@ -64,7 +62,7 @@ void device_query(struct device_table *table, const struct device *device,
     memcpy(&base->sys_image_guid, device->node_guid, sizeof(base->sys_image_guid));
     base->max_mr_size = UINT64_MAX;
     base->page_size_cap = 0xfffff000u;
-    base->vendor_id = VENDOR_ID;
+    base->vendor_id = DEVICE_VENDOR;
     base->vendor_part_id = table->options.vendor_part_id;
     base->hw_ver = HARDWARE_VERSION;
     base->max_qp = LIMIT_QP;

@@ -185,6 +185,10 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
               struct qp **ret_qp);
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 int qp_query(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask, struct ibv_qp_init_attr *ret_init);
+/* Enhanced connection establishment: what a vendor's adapters agree on beyond the specification. Ours have
+ * nothing of the kind, so of any options of ours none is accepted. -EOPNOTSUPP: another vendor's. */
+int qp_set_ece(struct qp *qp, const struct ibv_ece *ece);
+int qp_query_ece(const struct qp *qp, struct ibv_ece *ret_ece);
 int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged events */
 
 /* Finds and locks; NULL if there is no such QP (any more). */

@@ -279,3 +279,22 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init
     }
     return 0;
 }
+
+int qp_set_ece(struct qp *qp, const struct ibv_ece *ece)
+{
+    enum ibv_qp_state state = qp_state(qp);
+
+    if (context_is_inherited(qp->context))
+        return -EIO;
+    if (ece->comp_mask)
+        return -EINVAL;
+    if (ece->vendor_id != DEVICE_VENDOR)
+        return -EOPNOTSUPP;
+    return state == IBV_QPS_RESET || state == IBV_QPS_INIT ? 0 : -EINVAL;
+}
+
+int qp_query_ece(const struct qp *qp, struct ibv_ece *ret_ece)
+{
+    *ret_ece = (struct ibv_ece){.vendor_id = DEVICE_VENDOR};
+    return 0;
+}

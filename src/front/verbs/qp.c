@@ -94,7 +94,8 @@ VERBS_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
     return positive(multicast_detach(qp_of(qp), gid, lid));
 }
 
-/* Not promised: a retransmitted part may be written again after later parts (verbs-contract §10.9). */
+/* Packets are placed in order, and none again once a later one is there. But what is inside of one is copied
+ * by memcpy() or the kernel, which promise nothing of the kind (verbs-contract §10.9). */
 VERBS_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t flags)
 {
     return 0;
@@ -102,10 +103,10 @@ VERBS_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcod
 
 VERBS_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-    return positive(-EOPNOTSUPP);
+    return positive(qp_set_ece(qp_of(qp), ece));
 }
 
 VERBS_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-    return positive(-EOPNOTSUPP);
+    return positive(qp_query_ece(qp_of(qp), ece));
 }
