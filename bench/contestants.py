@@ -5,10 +5,12 @@ A contestant answers `latency(size)` in microseconds one way (READ: the round tr
 per second, or None. Bandwidth is rate times size: programs disagree on what a megabyte is.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -104,6 +106,57 @@ class Perftest:
         n = count_for(size, 1 << 31, 100, 1000000)
         row = self._rows([f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n)])
         return row[4] * 1e6
+
+
+class Touched:
+    """verbs_touch: what programs see that use their memory. how: 'touched', or 'malloc=BYTES'."""
+
+    def __init__(self, bench, op, local, how, name):
+        self.bench, self.op, self.local, self.how, self.name = bench, op, local, how, name
+        self.mechanism = None  # of the connection, and why the region is not mapped
+
+    def _run(self, size):
+        argv = [self.bench.tool('verbs_touch'), *map(str, self.bench.cpus), self.op, str(size), self.how]
+        env = self.bench.softhca(self.local)
+        with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
+            watch = threading.Timer(LIMIT_S, p.kill)
+            watch.start()
+            try:
+                words = p.stdout.readline().split()
+                if self.mechanism is None and words:
+                    self.mechanism = self._mechanism(p.pid, env)
+                p.stdin.close()
+                if p.wait() or len(words) != 2:
+                    raise Trouble(f'{" ".join(argv)}: exit status {p.returncode}')
+            finally:
+                watch.cancel()
+        return float(words[1])
+
+    def _mechanism(self, pid, env):
+        """What `softhca ps` says of the program's connection and of its region."""
+        text = self.bench.single([os.path.join(self.bench.build, 'softhca'), 'ps', '--json', str(pid)], env)
+        objects = json.loads(text)['processes'][0]['objects']
+        return ', '.join([o['path'] for o in objects if 'path' in o] +
+                         [o['not_mapped_because'] for o in objects if 'not_mapped_because' in o])
+
+    def latency(self, size):
+        return self._run(size)
+
+    def rate(self, size):
+        return self._run(size)
+
+
+def registration(bench, local, cpu):
+    """Rows of verbs_register, and whether it found what is left behind good."""
+    argv = [bench.tool('verbs_register'), str(cpu)]
+    p = subprocess.run(argv, env=bench.softhca(local), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                       timeout=5 * LIMIT_S)
+    rows = [line.split() for line in p.stdout.splitlines()]
+    if len(rows) != 5:
+        raise Trouble(f'{" ".join(argv)}: exit status {p.returncode}\n{p.stdout}{p.stderr}')
+    cycles, *sizes = rows
+    left = {cycles[i]: (int(cycles[i + 1]), int(cycles[i + 2])) for i in range(2, len(cycles), 3)}
+    return left, [dict(zip(row[::2], map(float, row[1::2]))) for row in sizes], p.returncode == 0
 
 
 def loopback_device(bench):
@@ -235,6 +288,11 @@ def memcpy(bench, sizes):
     return Table(bench, 'memcpy own cache', 'bench_memcpy', sizes, None, None, 'hot_gbps')
 
 
+def fresh(bench, sizes):
+    """Of data that the other core has just written."""
+    return Table(bench, 'memcpy other core', 'bench_memcpy', sizes, None, None, 'fresh_gbps')
+
+
 def icrc(bench):
     """GB/s of one processor: computed, checked."""
     words = bench.single([bench.tool('bench_icrc'), str(bench.cpus[0])]).split()
@@ -295,7 +353,7 @@ def field_of(sizes, bench, locals_):
     """Everybody, in the order of the table's columns."""
     out = [CacheLine(bench),
            memcpy(bench, sizes),
-           Table(bench, 'memcpy other core', 'bench_memcpy', sizes, None, None, 'fresh_gbps'),
+           fresh(bench, sizes),
            Ucx(bench, 'UCX put', 'ucp_put_lat', 'ucp_put_bw', 'posix,self'),
            Ucx(bench, 'UCX tag posix', 'tag_lat', 'tag_bw', 'posix,self'),
            Ucx(bench, 'UCX tag posix+cma', 'tag_lat', 'tag_bw', 'posix,cma,self')]

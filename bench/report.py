@@ -6,7 +6,7 @@ import subprocess
 
 
 def size_name(size):
-    for unit, shift in (('MiB', 20), ('KiB', 10)):
+    for unit, shift in (('GiB', 30), ('MiB', 20), ('KiB', 10)):
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f'{size >> shift} {unit}'
     return f'{size} B'

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What registering memory costs: the quickest and the median of some rounds of ibv_reg_mr() and
+ * ibv_dereg_mr(), and what 1,000 of them leave behind. Of sparse memory one page is populated; 1 if another
+ * one is afterwards, or if the arenas, page tables or mappings have grown. */
+#include "common.h"
+#include "endpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ROUNDS = 15, CYCLES = 1000, WARM = 20 };
+
+struct left {
+    uint64_t arenas, tables, maps; /* KiB, KiB, number */
+};
+
+static uint64_t number_in(const char *path, const char *name)
+{
+    FILE *file = fopen(path, "re");
+    size_t length = strlen(name);
+    uint64_t value = 0;
+    char line[256];
+
+    if (!file)
+        give_up(path);
+    while (fgets(line, sizeof(line), file))
+        if (!strncmp(line, name, length))
+            value = strtoull(line + length, NULL, 10);
+    fclose(file);
+    return value;
+}
+
+/* Of the files that registered memory is moved to, whose descriptors are in the table of a thread. (Shared
+ * memory as a whole grows by the entries of the table of keys, which are all used once before one is used
+ * again.) */
+static uint64_t in_arenas(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    struct dirent *task, *entry;
+    uint64_t blocks = 0;
+
+    while (tasks && (task = readdir(tasks))) {
+        char path[600], name[64];
+        DIR *fds;
+
+        snprintf(path, sizeof(path), "/proc/self/task/%s/fd", task->d_name);
+        fds = task->d_name[0] != '.' ? opendir(path) : NULL;
+        while (fds && (entry = readdir(fds))) {
+            struct stat status;
+            ssize_t length;
+
+            snprintf(path, sizeof(path), "/proc/self/task/%s/fd/%s", task->d_name, entry->d_name);
+            length = readlink(path, name, sizeof(name) - 1);
+            name[length < 0 ? 0 : length] = '\0';
+            if (strstr(name, "softhca-mapped") && stat(path, &status) == 0)
+                blocks += (uint64_t)status.st_blocks;
+        }
+        if (fds)
+            closedir(fds);
+    }
+    if (tasks)
+        closedir(tasks);
+    return blocks / 2;
+}
+
+static struct left look(void)
+{
+    struct left left = {.arenas = in_arenas(), .tables = number_in("/proc/self/status", "VmPTE:")};
+    FILE *file = fopen("/proc/self/maps", "re");
+    int c;
+
+    if (!file)
+        give_up("/proc/self/maps");
+    while ((c = getc(file)) != EOF)
+        left.maps += c == '\n';
+    fclose(file);
+    return left;
+}
+
+static struct ibv_mr *registered(const struct endpoint *ep, void *memory, size_t size)
+{
+    struct ibv_mr *mr = ibv_reg_mr(ep->pd, memory, size,
+                                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                       IBV_ACCESS_REMOTE_ATOMIC);
+
+    if (!mr)
+        give_up("ibv_reg_mr");
+    return mr;
+}
+
+static void deregister(struct ibv_mr *mr)
+{
+    if ((errno = ibv_dereg_mr(mr)))
+        give_up("ibv_dereg_mr");
+}
+
+static char *memory_of(size_t size, bool sparse)
+{
+    char *memory =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (memory == MAP_FAILED)
+        give_up("mmap");
+    if (sparse)
+        memory[size / 2] = 1;
+    else
+        memset(memory, 1, size);
+    return memory;
+}
+
+static uint64_t populated(void)
+{
+    return number_in("/proc/self/smaps_rollup", "Rss:");
+}
+
+static int measure(const struct endpoint *ep, size_t size, bool sparse)
+{
+    uint64_t in[ROUNDS], out[ROUNDS], in_middle, out_middle, before;
+    int rounds = size >= (size_t)1 << 30 ? 3 : ROUNDS;
+    char *memory = memory_of(size, sparse);
+    int bad;
+
+    deregister(registered(ep, memory, size)); /* the first one starts a thread */
+    before = populated();
+    for (int i = 0; i < rounds; i++) {
+        uint64_t began = now_ns();
+        struct ibv_mr *mr = registered(ep, memory, size);
+
+        in[i] = now_ns() - began;
+        began = now_ns();
+        deregister(mr);
+        out[i] = now_ns() - began;
+    }
+    in_middle = median(in, (size_t)rounds);
+    out_middle = median(out, (size_t)rounds);
+    bad = sparse && populated() > before + 1024;
+    printf(
+        "size %zu sparse %d reg_us %.1f reg_median_us %.1f reg_gbps %.2f dereg_us %.1f dereg_median_us %.1f "
+        "dereg_gbps %.2f populated_kib %lld\n",
+        size, sparse, (double)in[0] / 1e3, (double)in_middle / 1e3, (double)size / (double)in[0],
+        (double)out[0] / 1e3, (double)out_middle / 1e3, (double)size / (double)out[0],
+        (long long)(populated() - before));
+    munmap(memory, size);
+    return bad;
+}
+
+/* Regions of different sizes at different places of one mapping, with neighbours that stay. */
+static void cycle(const struct endpoint *ep, char *memory, unsigned number)
+{
+    enum { PAGE = 4096 };
+    size_t pages = 1 + number % 64;
+
+    deregister(registered(ep, memory + (size_t)(number % 100) * PAGE, pages * PAGE));
+}
+
+static int cycles(const struct endpoint *ep)
+{
+    size_t size = (size_t)1 << 20;
+    char *memory = memory_of(size, false);
+    struct left before, after;
+
+    for (unsigned i = 0; i < WARM; i++)
+        cycle(ep, memory, 5 * i);
+    before = look();
+    for (unsigned i = 0; i < CYCLES; i++)
+        cycle(ep, memory, i);
+    after = look();
+    printf("cycles %d arenas_kib %llu %llu page_tables_kib %llu %llu mappings %llu %llu\n", CYCLES,
+           (unsigned long long)before.arenas, (unsigned long long)after.arenas,
+           (unsigned long long)before.tables, (unsigned long long)after.tables,
+           (unsigned long long)before.maps, (unsigned long long)after.maps);
+    munmap(memory, size);
+    return after.arenas > before.arenas || after.tables > before.tables || after.maps > before.maps;
+}
+
+int main(int argc, char **argv)
+{
+    struct endpoint ep;
+    int bad;
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s CPU\n", argv[0]);
+        return 2;
+    }
+    pin(atoi(argv[1]));
+    endpoint_open(&ep, NULL, 0, 4096);
+    bad = cycles(&ep);
+    bad |= measure(&ep, 4096, false);
+    bad |= measure(&ep, (size_t)1 << 20, false);
+    bad |= measure(&ep, (size_t)1 << 30, false);
+    bad |= measure(&ep, (size_t)100 << 30, true);
+    endpoint_close(&ep);
+    return bad;
+}
