@@ -58,6 +58,12 @@ void route_resolved(uint32_t block, struct link *link);
 void route_lane_writable(struct lane *lane);
 void waiting_after_fork_in_child(void);
 
+/* --- congestion.c -------------------------------------------------------------------------------- */
+
+struct udp_arrival;
+/* Tells the sender of a packet for this QP that it was marked. QP lock held. */
+void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival);
+
 /* --- route.c: the transport ports that are the engine's
  * --------------------------------------------------------------- */
 

@@ -335,8 +335,11 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     if (unlikely(!qp))
         return;
     if (likely(progress_accepts(qp, packet, request) &&
-               (qp->record->type == IBV_QPT_UD || is_from_peer(qp, packet))))
+               (qp->record->type == IBV_QPT_UD || is_from_peer(qp, packet)))) {
+        if (unlikely(arrival->congested))
+            congestion_notify(qp, packet, arrival);
         receive_locked(qp, packet, request);
+    }
     kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
     note_kick(&kick);

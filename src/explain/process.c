@@ -174,6 +174,7 @@ static void network_tell(const struct view *view, struct out *out)
         {"not_sent", "refused by the kernel", network->not_sent},
         {"congested", "marked by routers", network->congested},
         {"notified", "congestion notifications", network->notified},
+        {"notifying", "of them to others", network->notifying},
     };
     struct words words = {.length = 0};
 

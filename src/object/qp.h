@@ -67,6 +67,7 @@ struct qp_route {
     struct timer timer;   /* in the engine's heap, under its lock */
     ns_t timer_at;        /* when transport's timer runs out; NS_NEVER: it does not */
     ns_t timer_queued_at; /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
+    ns_t notify_from;     /* no congestion notification packet before that (engine/congestion.c) */
 };
 
 /* Where its queues lie. */

@@ -76,6 +76,7 @@ struct datagram {
     uint32_t length;
 };
 #define DATAGRAM_MAX 65536u
+#define OPCODE_CNP   0x81 /* congestion notification (IBA annex A17.9) */
 
 /* Where packets come from: a socket of the port, or the mailbox into which others put what they read for us,
  * each datagram behind its description. */

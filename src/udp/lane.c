@@ -26,7 +26,10 @@
 #define FLUSH_AT     (64u * 1024)
 #define DATAGRAM_END 65000u /* IPv6 or IPv4, whatever is in front of it */
 #define CONTROL_SIZE 128
-#define FLOW_LABEL   0xfffffu
+/* Of a congestion notification packet: sixteen reserved bytes behind the BTH (IBA annex A17.9.3). */
+#define NOTIFICATION_LENGTH (BTH_LENGTH + 16u + ICRC_LENGTH)
+#define BTH_BECN            0x40
+#define FLOW_LABEL          0xfffffu
 
 /* One datagram: a packet, or several of the same size but the last, which may be smaller. */
 struct message {
@@ -423,6 +426,15 @@ static void copy_payload(uint8_t *to, const struct iovec *gather, unsigned gathe
     }
 }
 
+/* The packet is in the buffer, but for its ICRC. */
+static void finish(struct udp_lane *lane, const struct way *way, struct message *message, uint32_t length)
+{
+    add_icrc(way, &message->path, message->segments, lane->buffers->bytes + lane->filled, length);
+    message->segments++;
+    message->length += length;
+    lane->filled += length;
+}
+
 static void stage(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
                   const struct packet *packet, uint32_t length, const struct iovec *gather,
                   unsigned gather_count)
@@ -433,10 +445,42 @@ static void stage(struct udp_lane *lane, const struct way *way, const struct udp
 
     copy_payload(bytes + headers, gather, gather_count);
     memset(bytes + headers + packet->payload_length, 0, codec_pad(packet->payload_length));
-    add_icrc(way, path, message->segments, bytes, length);
-    message->segments++;
-    message->length += length;
-    lane->filled += length;
+    finish(lane, way, message, length);
+}
+
+static void stage_notification(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
+                               uint32_t dest_qpn)
+{
+    const uint8_t bth[BTH_LENGTH] = {
+        OPCODE_CNP,
+        0,
+        0xff, /* P_Key */
+        0xff,
+        BTH_BECN,
+        (uint8_t)(dest_qpn >> 16),
+        (uint8_t)(dest_qpn >> 8),
+        (uint8_t)dest_qpn,
+    };
+    struct message *message = message_for(lane, way, path, NOTIFICATION_LENGTH);
+    uint8_t *bytes = lane->buffers->bytes + lane->filled;
+
+    memset(bytes, 0, NOTIFICATION_LENGTH);
+    memcpy(bytes, bth, sizeof(bth));
+    finish(lane, way, message, NOTIFICATION_LENGTH);
+    udp_count(&udp_counters->notifying, 1);
+}
+
+/* Lock held. -EAGAIN: there is none. */
+static int make_room(struct udp_lane *lane, const struct udp_path *path, const struct way **ret_way)
+{
+    if (lane->filled >= FLUSH_AT || lane->count == MESSAGES) {
+        if (!is_blocked(lane))
+            send_staged(lane);
+    }
+    *ret_way = way_to(lane, path);
+    if (unlikely(!*ret_way))
+        return -EHOSTUNREACH;
+    return unlikely(is_blocked(lane)) ? -EAGAIN : 0;
 }
 
 int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct packet *packet,
@@ -444,24 +488,26 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
 {
     uint32_t length = codec_udp_payload_length(packet);
     const struct way *way;
-    int error = 0;
+    int error;
 
     if (unlikely(length > PACKET_MAX))
         return -EHOSTUNREACH;
     lock_acquire(&lane->lock);
-    if (lane->filled >= FLUSH_AT || lane->count == MESSAGES) {
-        if (!is_blocked(lane))
-            send_staged(lane);
-    }
-    way = way_to(lane, path);
-    if (unlikely(!way))
-        error = -EHOSTUNREACH;
-    else if (unlikely(is_blocked(lane)))
-        error = -EAGAIN;
-    else
+    error = make_room(lane, path, &way);
+    if (likely(!error))
         stage(lane, way, path, packet, length, gather, gather_count);
     lock_release(&lane->lock);
     return error;
+}
+
+void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn)
+{
+    const struct way *way;
+
+    lock_acquire(&lane->lock);
+    if (make_room(lane, path, &way) == 0)
+        stage_notification(lane, way, path, dest_qpn);
+    lock_release(&lane->lock);
 }
 
 void lane_after_fork_in_child(void)

@@ -18,7 +18,6 @@
 
 #define BATCH        4 /* datagrams of 64 KiB: what is read stays in the cache until it is used */
 #define CONTROL_SIZE 256
-#define OPCODE_CNP   0x81 /* congestion notification (IBA annex A17.9) */
 #define ECN_MASK     3
 #define ECN_CE       3
 #define FLOW_LABEL   0xfffffu

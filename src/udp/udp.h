@@ -109,6 +109,9 @@ struct udp_lane *udp_lane(uint32_t qpn);
  * -EHOSTUNREACH: it cannot be sent, now or ever. Any thread. Leaves with udp_flush(), or sooner. */
 int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct packet *packet,
              const struct iovec *gather, unsigned gather_count);
+/* A congestion notification packet (IBA annex A17.9.3) for that QP; if it cannot be sent just now it is not
+ * sent. */
+void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn);
 /* After a batch of udp_send(), without other locks. */
 void udp_flush(struct udp_lane *lane);
 /* After -EAGAIN: is ops->writable() still to come? (As lane_is_blocked() of local/local.h.) */

@@ -14,7 +14,7 @@ struct network_counters {
     _Atomic uint64_t handed_on, brought;  /* for other processes; by other processes */
     _Atomic uint64_t not_sent;            /* the kernel refused: no route, larger than the path's MTU ... */
     _Atomic uint64_t congested;           /* came with ECN's mark */
-    _Atomic uint64_t notified;            /* congestion notification packets that came */
+    _Atomic uint64_t notified, notifying; /* congestion notification packets that came, that went */
 };
 
 #endif

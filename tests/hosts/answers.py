@@ -37,10 +37,13 @@ LATE_S = 2
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 
 OP_SEND_ONLY, OP_WRITE_ONLY, OP_READ, OP_ATOMICS = 0x04, 0x0a, 0x0c, (0x13, 0x14)
-UC, UD, CNP = 0x20, 0x60, 0x81
+UC, UD, CNP, BECN = 0x20, 0x60, 0x81, 0x40
 RETH_OPS = (0x06, 0x0a, 0x0b, 0x0c)
 MAD_QKEY = 0x80010000
 CM_REQ, CM_SIDR_REQ, PS_TCP = 0x10, 0x17, 0x0106
+
+
+MARKED = 'packets that a router has marked'
 
 
 class Wrong(pairs.Failure):
@@ -83,6 +86,11 @@ class Wire:
         covered = bytearray(b'\xff' * 8 + head + struct.pack('>HHHH', PORT, PORT, length, 0xffff) + payload)
         covered[8 + len(head) + 8 + 4] = 0xff
         return struct.pack('<I', zlib.crc32(covered))
+
+    def mark(self, marked):
+        """As a router does whose queue is getting full (ECN)."""
+        if self.is_ipv4:
+            self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 3 if marked else 0)
 
     def send(self, payload):
         packet = payload + self.icrc(payload)
@@ -281,6 +289,8 @@ def cases(target, peer, strange):
     yield 'one request, again and again', peer, lambda a: [a.request(rc[16], OP_SEND_ONLY, 0)] * 500, ANSWER - SMALL
     yield 'requests to what has no receive any more', peer, lambda a: (
         bth(OP_SEND_ONLY, rc[17], n, ack=True) for n in range(300)), ANSWER - SMALL
+    yield MARKED, peer, lambda a: (bth(OP_WRITE_ONLY, rc[18], n) + struct.pack('>QII', target.address, target.rkey, 64) + bytes(64)
+                                   for n in range(500)), 0
     yield 'UC', peer, lambda a: a.any(target.uc, [UC | o for o in range(0x20)], 1000), 0
     yield 'UD', peer, lambda a: a.any([target.ud], [UD | o for o in range(0x20)], 1000), 0
     yield 'numbers that nobody has', peer, nobody, 0
@@ -324,7 +334,11 @@ def run(opt, two, host):
             try:
                 attack = Attack(target, wire, peer, opt.seed * 100 + number)
                 before = before or (target.memory_kib(), target.descriptors())
+                wire.mark(name == MARKED)
                 attack.run(name, packets(attack), allowance)
+                if name == MARKED and not any(packet[0] == CNP and packet[4] == BECN for packet in attack.answered):
+                    raise Wrong('nobody is notified of congestion')
+                wire.mark(False)
                 tap.result(number, name, began)
             except Wrong as e:
                 failed += 1

@@ -385,6 +385,24 @@ static void test_congestion_notifications_are_told(void **state)
     side_finish(side_start(is_notified, 2));
 }
 
+static void notifies(unsigned number)
+{
+    const struct udp_path path = path_between(ways[number].from, ways[number].to);
+
+    open_block();
+    udp_notify(udp_lane(QPN + 1), &path, QPN);
+    udp_flush(udp_lane(QPN + 1));
+    UNTIL(atomic_load(&inbox->congested_qpn) == QPN);
+    CHECK(udp_counters->notifying == 1 && udp_counters->notified == 1);
+    CHECK(udp_counters->bad_icrc == 0 && atomic_load(&inbox->count) == 0);
+}
+
+static void test_congestion_is_notified_of(void **state)
+{
+    side_finish(side_start(notifies, 0));
+    side_finish(side_start(notifies, 2));
+}
+
 /* No route, an address that is not ours: as good as lost, and the lane goes on. */
 static void sends_nowhere(unsigned number)
 {
@@ -463,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_damaged_packets_are_dropped),
         cmocka_unit_test(test_congestion_marks_are_seen),
         cmocka_unit_test(test_congestion_notifications_are_told),
+        cmocka_unit_test(test_congestion_is_notified_of),
         cmocka_unit_test(test_what_cannot_be_sent_holds_up_nothing),
 #ifndef RACES_ARE_REPORTED
         cmocka_unit_test(test_memory_that_changes_is_sent_once),
