@@ -281,11 +281,13 @@ static void receive_locked(struct qp *qp, const struct packet *packet, bool requ
     if (!transport_receive(&qp->transport, packet))
         return;
     if (responder_owes(&qp->transport)) {
-        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER)
+        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER &&
+            !tagged_has_posted(&qp->transport))
             answer_at_batch_end(qp);
         else
             route_run(qp);
-    } else if (!request && sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
+    } else if ((!request || tagged_has_posted(&qp->transport)) &&
+               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
         route_run(qp); /* an answer may have opened a window, a fence or a read slot */
     }
     qp_note(qp, true);

@@ -28,7 +28,8 @@ bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t
                    struct send_wqe *ret)
 {
     return qp->send_depth && qp->send_depth <= LIMIT_QP_WR &&
-           entry_read(view, qp->send_offset, qp->send_stride, slots_for(qp->send_depth), counter, ret,
+           entry_read(view, qp->send_offset, qp->send_stride,
+                      slots_for(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS)), counter, ret,
                       sizeof(*ret));
 }
 

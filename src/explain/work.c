@@ -216,7 +216,7 @@ static void look_at_sends(const struct view *view, struct search *search, const 
 
         if (!send_wqe_read(view, qp, counter, &wqe))
             return;
-        if (wqe.wr_id != search->wr_id)
+        if (wqe.wr_id != search->wr_id || (wqe.flags & WQE_OWN))
             continue;
         if ((int32_t)(counter - sender->completed) < 0)
             tell_ended(view, search, object, counter, &wqe);

@@ -22,6 +22,12 @@ void qp_build_fail(struct qp *qp, int error)
 void qp_build_start(struct qp *qp)
 {
     lock_acquire(&qp->post_lock);
+    if (qp->transport.tag_matching) {
+        /* The adapter's own requests stay out of the slots that are being filled. */
+        lock_acquire(&qp->lock);
+        qp->transport.building = true;
+        lock_release(&qp->lock);
+    }
     qp->build_posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     qp->build_stamp = life_stamp();
     qp->build_error = 0;
@@ -185,6 +191,16 @@ void qp_build_srq_number(struct qp *qp, uint32_t srqn)
     qp->build_needs_address = false;
 }
 
+/* The batch came to nothing; lock held. */
+static bool let_own_in(struct qp *qp)
+{
+    if (!qp->transport.tag_matching || !qp->transport.building)
+        return false;
+    qp->transport.building = false;
+    tagged_post(&qp->transport);
+    return qp_run_sender(qp, STAMP_NONE);
+}
+
 int qp_build_complete(struct qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -201,7 +217,11 @@ int qp_build_complete(struct qp *qp)
         error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error) {
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
+        qp->transport.building = false;
+        tagged_post(&qp->transport);
         more = qp_run_sender(qp, STAMP_NONE);
+    } else {
+        more = let_own_in(qp);
     }
     kick = qp_take_kick(qp, more);
     lock_release(&qp->lock);
@@ -215,6 +235,18 @@ int qp_build_complete(struct qp *qp)
 
 void qp_build_abort(struct qp *qp)
 {
+    struct qp_kick kick;
+    bool more;
+
     qp->build_wqe = NULL;
+    if (qp->transport.tag_matching) {
+        rundown_enter();
+        lock_acquire(&qp->lock);
+        more = let_own_in(qp);
+        kick = qp_take_kick(qp, more);
+        lock_release(&qp->lock);
+        qp_ports->kick(qp, &kick);
+        rundown_exit();
+    }
     lock_release(&qp->post_lock);
 }

@@ -17,7 +17,7 @@
     (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |          \
      IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS |                               \
      IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK |                   \
-     IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG)
+     IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO)
 #define WC_FLAGS_STAMPS (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 #define FLAGS_SUPPORTED (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
@@ -470,7 +470,7 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn)
     for (uint32_t i = atomic_load_explicit(&cq->record->consumed, memory_order_acquire); i != produced; i++) {
         struct cqe *cqe = &cq->ring[i & cq->mask];
 
-        if (cqe->qpn == qpn) {
+        if (cqe->qpn == qpn && cqe->is_send != CQE_TAGGED) {
             __atomic_store_n(&cqe->is_send, CQE_PURGED, __ATOMIC_RELAXED);
             any = true;
         }

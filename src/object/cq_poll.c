@@ -17,7 +17,7 @@ static uint8_t cqe_kind(const struct cqe *cqe)
     return __atomic_load_n(&cqe->is_send, __ATOMIC_RELAXED); /* cq_purge_qp() marks without our lock */
 }
 
-static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe)
+static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe, uint8_t kind)
 {
     wc->wr_id = cqe->wr_id;
     wc->status = (enum ibv_wc_status)cqe->status;
@@ -26,12 +26,21 @@ static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe)
     wc->byte_len = cqe->byte_len;
     wc->imm_data = cqe->imm_or_rkey; /* a union with invalidated_rkey */
     wc->qp_num = cqe->qpn;
-    wc->src_qp = cqe->src_qpn;
+    wc->src_qp = kind == CQE_OPERATION ? 0 : cqe->src_qpn;
     wc->wc_flags = cqe->wc_flags;
     wc->pkey_index = 0;
     wc->slid = 0;
     wc->sl = cqe->service_level;
     wc->dlid_path_bits = 0;
+}
+
+/* A list operation of a tag matching SRQ: one more may be posted. The SRQ may have gone, and another come. */
+static cold_path void retire_operation(const struct cqe *cqe)
+{
+    struct srq_record *record = segment_srq(cqe->src_qpn);
+
+    if (record->tm_number == cqe->qpn)
+        atomic_store_explicit(&record->ops_retired, cqe->retires, memory_order_release);
 }
 
 static int take(struct cq *cq, int count, struct ibv_wc *wc)
@@ -51,12 +60,14 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
 
         if (kind == CQE_PURGED)
             continue;
-        fill_wc(&wc[taken++], cqe);
+        fill_wc(&wc[taken++], cqe, kind);
         if (kind == CQE_SEND) {
             /* Of consecutive completions of one QP the last says it all. */
             if (last_send && last_send->qpn != cqe->qpn)
                 qp_retire_sends(last_send->qpn, last_send->retires);
             last_send = cqe;
+        } else if (unlikely(kind == CQE_OPERATION)) {
+            retire_operation(cqe);
         }
     }
     if (last_send)
@@ -114,6 +125,8 @@ static bool load_next(struct cq *cq)
     /* Now, and not at the end of the window: applications post in it and count on the slot. */
     if (kind == CQE_SEND)
         qp_retire_sends(cq->copy.qpn, cq->copy.retires);
+    else if (unlikely(kind == CQE_OPERATION))
+        retire_operation(&cq->copy);
     return true;
 }
 

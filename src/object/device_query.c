@@ -114,6 +114,11 @@ void device_query(struct device_table *table, const struct device *device,
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     ret_attributes->xrc_odp_caps = ret_attributes->odp_caps.per_transport_caps.rc_odp_caps;
     ret_attributes->max_dm_size = LIMIT_DM_SIZE;
+    ret_attributes->tm_caps.max_rndv_hdr_size = LIMIT_RENDEZVOUS_HEADER;
+    ret_attributes->tm_caps.max_num_tags = LIMIT_TAGS;
+    ret_attributes->tm_caps.flags = IBV_TM_CAP_RC;
+    ret_attributes->tm_caps.max_ops = LIMIT_TAG_OPS;
+    ret_attributes->tm_caps.max_sge = LIMIT_TAG_SGE;
     ret_attributes->cq_mod_caps.max_cq_count = LIMIT_CQ_MODERATION_COUNT;
     ret_attributes->cq_mod_caps.max_cq_period = LIMIT_CQ_MODERATION_PERIOD;
     ret_attributes->phys_port_cnt_ex = 1;

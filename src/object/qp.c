@@ -195,8 +195,11 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
     if (attributes->recv_cq ? attributes->recv_cq->context != &context->verbs.context
                             : attributes->srq != NULL || cap->max_recv_wr != 0)
         return -EINVAL;
-    if (attributes->srq &&
-        (attributes->srq->context != &context->verbs.context || srq_of(attributes->srq)->xrcd))
+    if (!attributes->srq)
+        return 0;
+    if (attributes->srq->context != &context->verbs.context || srq_of(attributes->srq)->xrcd)
+        return -EINVAL;
+    if (srq_of(attributes->srq)->tm && attributes->qp_type != IBV_QPT_RC)
         return -EINVAL;
     return 0;
 }
@@ -257,12 +260,25 @@ static struct qp *slot_take(uint32_t *ret_slot)
     return qp;
 }
 
+/* Requests of the adapter's own, of rendezvous. */
+static uint32_t own_depth(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return attributes->srq && srq_of(attributes->srq)->tm ? OWN_REQUESTS : 0;
+}
+
+static uint32_t send_slots_of(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return power_of_two_at_least(attributes->cap.max_send_wr + own_depth(attributes));
+}
+
 static size_t send_stride(const struct ibv_qp_init_attr_ex *attributes)
 {
     size_t body = max_of((size_t)attributes->cap.max_send_sge * sizeof(struct wqe_sge),
                          (size_t)attributes->cap.max_inline_data);
 
     body = max_of(body, sizeof(struct window_bind));
+    if (own_depth(attributes))
+        body = max_of(body, LIMIT_TAG_SGE * sizeof(struct wqe_sge));
     if (attributes->qp_type == IBV_QPT_UD)
         body += sizeof(struct path_address);
     return (sizeof(struct send_wqe) + body + CACHE_LINE - 1) & ~(size_t)(CACHE_LINE - 1);
@@ -272,9 +288,8 @@ static int take_queues(struct pd *pd, const struct ibv_qp_init_attr_ex *attribut
                        struct qp_queues *ret_queues)
 {
     uint32_t receives = attributes->srq ? 0 : power_of_two_at_least(attributes->cap.max_recv_wr);
-    int error = queue_memory_take(
-        pd, QUEUE_SEND, power_of_two_at_least(attributes->cap.max_send_wr) * send_stride(attributes),
-        &ret_queues->send);
+    int error = queue_memory_take(pd, QUEUE_SEND, send_slots_of(attributes) * send_stride(attributes),
+                                  &ret_queues->send);
 
     if (error)
         return error;
@@ -295,10 +310,11 @@ static int install_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attri
                           const struct qp_queues *queues)
 {
     struct qp_record *record = qp->record;
-    uint32_t send_slots = power_of_two_at_least(attributes->cap.max_send_wr);
+    uint32_t send_slots = send_slots_of(attributes);
     uint32_t receive_slots = attributes->srq ? 0 : power_of_two_at_least(attributes->cap.max_recv_wr);
 
     record->send_depth = attributes->cap.max_send_wr;
+    record->own_depth = own_depth(attributes);
     record->max_send_sge = attributes->cap.max_send_sge;
     record->max_inline = attributes->cap.max_inline_data;
     record->send_stride = (uint32_t)send_stride(attributes);
@@ -465,6 +481,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     qp->transport.keys = segment_keys();
     qp->transport.counters = &qp->context->device->counters;
     qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd ? pd->number : NO_OBJECT;
+    qp->transport.tag_matching = qp->srq && qp->srq->tm;
     error = install_queues(qp, attributes, queues);
     if (error)
         goto free_queues;
@@ -556,6 +573,7 @@ int qp_destroy(struct qp *qp)
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
     mapping_settle_qp(qp);
+    tagged_forget(&qp->transport);
     qp->receive_taken = false;
     kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);

@@ -112,7 +112,8 @@ struct qp {
     /* For qp_note(): when the last post was, and what the record has told already. */
     uint32_t stamp, noted_begun;
     uint8_t noted_waiting;
-    _Atomic uint32_t reset_at; /* sender.posted at the last RESET: what was posted before occupies nothing */
+    /* The program's work requests posted before the last RESET: they occupy nothing. */
+    _Atomic uint32_t reset_at;
     struct qp_route route;
     bool settle_due;     /* peers may be at work by what the direct record said before (mapping.c) */
     struct list lending; /* in the list of QPs whose memory peers are reading (lending.c) */

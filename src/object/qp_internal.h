@@ -23,7 +23,7 @@ static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
 
     if (unlikely((int32_t)(reset_at - retired) > 0))
         retired = reset_at;
-    return qp->record->send_depth - (posted - retired);
+    return qp->record->send_depth - (posted - qp->record->sender.own_posted - retired);
 }
 
 /* An empty list may be NULL, which memcpy() must not see. */

@@ -90,8 +90,11 @@ static void enter_reset(struct qp *qp)
     sender_reset(&qp->transport);
     /* Counters never go back. A completion of before that is being polled just now may still set `retired`
      * behind this. */
-    atomic_store_explicit(&qp->reset_at, atomic_load_explicit(&record->sender.posted, memory_order_relaxed),
+    atomic_store_explicit(&qp->reset_at,
+                          atomic_load_explicit(&record->sender.posted, memory_order_relaxed) -
+                              record->sender.own_posted,
                           memory_order_relaxed);
+    tagged_forget(&qp->transport);
     responder_reset(&qp->transport);
     qp_release_resources(qp);
     atomic_store_explicit(&record->receive.posted, 0, memory_order_relaxed);

@@ -6,6 +6,7 @@
 #include "base/rundown.h"
 #include "object/memory.h"
 #include "object/qp_internal.h"
+#include "object/tm.h"
 #include "object/xrc.h"
 
 const struct qp_ports *qp_ports;
@@ -89,14 +90,14 @@ static int take_receive(struct transport_qp *transport, const struct recv_wqe **
     return 0;
 }
 
-static void push_receive(struct qp *qp, const struct recv_wqe *wqe,
-                         const struct receive_completion *completion)
+static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_completion *completion)
 {
-    const struct cqe cqe = {
-        .wr_id = wqe->wr_id,
+    struct cqe cqe = {
+        .wr_id = wr_id,
         .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
         .status = (uint8_t)verdict_wc_status(completion->verdict),
         .opcode = (uint8_t)completion->opcode,
+        .is_send = CQE_RECEIVE,
         .service_level = completion->service_level,
         .byte_len = completion->byte_len,
         .wc_flags = completion->wc_flags,
@@ -107,8 +108,20 @@ static void push_receive(struct qp *qp, const struct recv_wqe *wqe,
         .flow_tag = completion->flow_tag,
     };
 
-    cq_push(unlikely(qp->xrcd) ? qp->srq->cq : qp->recv_cq, &cqe,
+    if (unlikely(qp->transport.tag_matching)) {
+        cqe.is_send = CQE_TAGGED;
+        cqe.app_ctx = completion->app_ctx;
+        cqe.tag = completion->tag;
+    }
+    cq_push(unlikely(qp->srq && qp->srq->cq) ? qp->srq->cq : qp->recv_cq, &cqe,
             completion->solicited || completion->verdict != VERDICT_OK);
+}
+
+/* transport_ports.complete_tagged */
+static void complete_tagged(struct transport_qp *transport, uint64_t wr_id,
+                            const struct receive_completion *completion)
+{
+    push_receive(container_of(transport, struct qp, transport), wr_id, completion);
 }
 
 static void complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
@@ -128,7 +141,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     }
     qp->receive_taken = false;
     transport->current_receive = NULL;
-    push_receive(qp, wqe, completion);
+    push_receive(qp, wqe->wr_id, completion);
 }
 
 void qp_raise(struct qp *qp, enum ibv_event_type type)
@@ -159,6 +172,7 @@ void qp_enter_error(struct qp *qp)
     mapping_settle_qp(qp); /* what is flushed tells the program that its memory is its own again */
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
     sender_flush(&qp->transport);
+    tagged_flush(&qp->transport);
     if (qp->receive_taken && qp->srq)
         complete_receive(&qp->transport, &flushed);
     qp->receive_taken = false;
@@ -228,6 +242,10 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.complete_send = complete_send;
     qp_transport_ports.take_receive = take_receive;
     qp_transport_ports.complete_receive = complete_receive;
+    qp_transport_ports.complete_tagged = complete_tagged;
+    qp_transport_ports.match = tm_match;
+    qp_transport_ports.release = tm_release;
+    qp_transport_ports.discount = tm_discount;
     qp_transport_ports.raise_event = raise_event;
     qp_transport_ports.sender_failed = sender_failed;
     qp_transport_ports.responder_failed = responder_failed;
@@ -245,7 +263,9 @@ void qp_fail_on_overrun(struct qp *qp)
     lock_acquire(&qp->lock);
     /* A live QP keeps its CQs alive. */
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp_state(qp) != IBV_QPS_ERR &&
-        qp->send_cq && (qp->send_cq->record->failed || qp->recv_cq->record->failed)) {
+        qp->send_cq &&
+        (qp->send_cq->record->failed || qp->recv_cq->record->failed ||
+         (qp->transport.tag_matching && qp->srq->cq->record->failed))) {
         qp_raise(qp, IBV_EVENT_QP_FATAL);
         qp_enter_error(qp);
     }

@@ -122,10 +122,13 @@ struct pd_record {
 struct cqe {
     uint64_t wr_id;
     uint32_t qpn;
-    uint32_t retires; /* sends: counter after which the slot is free (sender.retired = retires once polled) */
-    uint8_t status;   /* enum ibv_wc_status */
-    uint8_t opcode;   /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
-    uint8_t is_send;  /* CQE_RECEIVE, CQE_SEND; CQE_PURGED: dead, to be skipped */
+    union {
+        uint32_t retires; /* sends and list operations: counter after which the slot is free, once polled */
+        uint32_t app_ctx; /* of a message that took a tagged buffer */
+    };
+    uint8_t status;  /* enum ibv_wc_status */
+    uint8_t opcode;  /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
+    uint8_t is_send; /* enum cqe_kind */
     uint8_t service_level;
     uint32_t byte_len;
     uint32_t wc_flags;
@@ -134,13 +137,24 @@ struct cqe {
     uint32_t vendor_err;
     uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
     uint64_t wallclock_ns;
-    uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
-    uint16_t reserved;
-    uint32_t flow_tag; /* of the flow rule that steered the frame here */
+    union {
+        struct {
+            uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
+            uint16_t reserved;
+            uint32_t flow_tag; /* of the flow rule that steered the frame here */
+        };
+        uint64_t tag; /* CQE_TAGGED */
+    };
 };
 _Static_assert(sizeof(struct cqe) == 64, "one cache line");
 
-enum cqe_kind { CQE_RECEIVE = 0, CQE_SEND = 1, CQE_PURGED = 2 };
+enum cqe_kind {
+    CQE_RECEIVE = 0,
+    CQE_SEND = 1,
+    CQE_PURGED = 2,    /* dead, to be skipped */
+    CQE_TAGGED = 3,    /* of a tag matching SRQ, whose count of messages goes on when a QP has gone */
+    CQE_OPERATION = 4, /* on the list of such an SRQ, whose number is src_qpn */
+};
 enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
 /* Slot of completion number n: n & (power of two above capacity) - 1. The first cache line is the producer's,
@@ -175,8 +189,10 @@ struct srq_record {
     _Atomic uint32_t users; /* QPs */
     uint32_t max_wr, max_sge, stride, limit;
     _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
-    uint32_t cq;                    /* of an XRC SRQ, else NO_OBJECT */
-    uint32_t reserved;
+    uint32_t cq;                    /* of an XRC or tag matching SRQ, else NO_OBJECT */
+    uint32_t tm_number;             /* tag matching: what completions of its list operations have for a QP */
+    uint32_t ops_posted;            /* list operations that complete; free-running */
+    _Atomic uint32_t ops_retired;   /* of these, were polled */
     uint64_t ring_offset;
     struct event_record events;
     struct life_record life;

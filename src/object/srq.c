@@ -274,16 +274,13 @@ int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_w
     return error;
 }
 
-int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker)
+int srq_take_locked(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker)
 {
     const struct recv_wqe *wqe;
     uint32_t taken;
 
-    lock_acquire(&srq->lock);
-    if (unlikely(waiting(srq) == 0)) {
-        lock_release(&srq->lock);
+    if (unlikely(waiting(srq) == 0))
         return -ENOENT;
-    }
     taken = atomic_load_explicit(&srq->record->taken, memory_order_relaxed);
     wqe = wqe_at(srq, taken);
     memcpy(copy, wqe, RECV_WQE_SIZE(wqe->num_sge));
@@ -292,6 +289,15 @@ int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker
     atomic_store_explicit(&srq->record->taken, taken + 1, memory_order_release);
     if (unlikely(srq->record->limit))
         check_limit(srq);
-    lock_release(&srq->lock);
     return 0;
+}
+
+int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker)
+{
+    int error;
+
+    lock_acquire(&srq->lock);
+    error = srq_take_locked(srq, copy, taker);
+    lock_release(&srq->lock);
+    return error;
 }

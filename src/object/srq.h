@@ -28,6 +28,7 @@ struct srq {
     struct cq *cq;     /* where its completions go */
     uint32_t srqn;
     struct list by_number; /* link in the list of XRC SRQs */
+    struct tm_srq *tm;     /* tag matching (object/tm.c), which has cq and leave, too; or NULL */
     void (*leave)(
         struct srq *srq); /* it is being destroyed: no QP finds it, or uses it, after this. No lock held */
 };
@@ -53,6 +54,8 @@ int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_w
  * SRQ_LIMIT_REACHED; before, it is written down who took it, for those who look for it from outside. Called
  * with a QP's lock held. */
 int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker);
+/* The same with the SRQ's lock held. */
+int srq_take_locked(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker);
 int srq_use(struct srq *srq);
 void srq_unuse(struct srq *srq);
 

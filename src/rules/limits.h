@@ -13,6 +13,10 @@
 #define LIMIT_SRQ                  65536u
 #define LIMIT_SRQ_WR               16384u
 #define LIMIT_SRQ_SGE              32u
+#define LIMIT_TAGS                 4096u /* of one tag matching SRQ */
+#define LIMIT_TAG_OPS              4096u
+#define LIMIT_TAG_SGE              4u
+#define LIMIT_RENDEZVOUS_HEADER    64u /* TMH, RVH and what the program puts behind them */
 #define LIMIT_WQ                   65536u
 #define LIMIT_IND_TABLES           65536u
 #define LIMIT_IND_TABLE_SIZE       2048u

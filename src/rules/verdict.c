@@ -30,6 +30,8 @@ static const struct verdict_row rows[] = {
     [VERDICT_BAD_RESPONSE] = {"bad response", IBV_WC_BAD_RESP_ERR, NO_NAK},
     [VERDICT_FLUSHED] = {"flushed", IBV_WC_WR_FLUSH_ERR, NO_NAK},
     [VERDICT_FATAL] = {"fatal", IBV_WC_FATAL_ERR, NAK_REMOTE_OPERATION},
+    [VERDICT_RENDEZVOUS_INCOMPLETE] = {"rendezvous incomplete", IBV_WC_TM_RNDV_INCOMPLETE, NO_NAK},
+    [VERDICT_TAG] = {"tag", IBV_WC_TM_ERR, NO_NAK},
 };
 _Static_assert(array_size(rows) == VERDICT_COUNT, "a row for each verdict");
 

@@ -25,6 +25,8 @@ enum verdict {
     VERDICT_BAD_RESPONSE,
     VERDICT_FLUSHED,
     VERDICT_FATAL,
+    VERDICT_RENDEZVOUS_INCOMPLETE, /* the adapter cannot fetch what the message tells of */
+    VERDICT_TAG,                   /* a list operation names a tagged buffer that is not there any more */
     VERDICT_COUNT
 };
 

@@ -15,7 +15,7 @@ void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict)
 
     sender_revoke(qp);
     counter = sender->completed++;
-    qp->ports->complete_send(qp, send_wqe_at(qp, counter), counter, verdict, 0);
+    complete_request(qp, send_wqe_at(qp, counter), counter, verdict, 0);
     qp->ports->sender_failed(qp);
 }
 
@@ -73,7 +73,7 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
             }
         }
         sender->completed++;
-        qp->ports->complete_send(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
+        complete_request(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
     }
     skip_acknowledged(qp);
     if (!psn_equal(before, sender->unacked_psn))

@@ -106,7 +106,7 @@ void sender_flush(struct transport_qp *qp)
     while (sender->completed != posted) {
         uint32_t counter = sender->completed++;
 
-        qp->ports->complete_send(qp, send_wqe_at(qp, counter), counter, VERDICT_FLUSHED, 0);
+        complete_request(qp, send_wqe_at(qp, counter), counter, VERDICT_FLUSHED, 0);
     }
     sender->next = sender->begun = posted;
     sender->next_offset = 0;
@@ -129,4 +129,5 @@ void sender_reset(struct transport_qp *qp)
     stop_timer(qp);
     memset((char *)sender + COUNTERS, 0, sizeof(*sender) - COUNTERS);
     sender->next = sender->begun = sender->completed = posted;
+    sender->own_completed = sender->own_posted;
 }

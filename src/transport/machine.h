@@ -9,6 +9,8 @@
  *   window.c     how much may be on its way where packets get lost
  *   responder.c  request -> checks -> memory, receive completion
  *   response.c   what is owed -> packets
+ *   tags.c       the list of tagged buffers of an SRQ
+ *   tagged.c     messages to such an SRQ, and the rendezvous that the adapter makes of them
  *   ud.c         datagrams, both directions
  *   raw.c        Ethernet frames, both directions
  *   gather.c     SGEs -> checked addresses
@@ -224,6 +226,37 @@ bool responder_take_lent(struct transport_qp *qp);
 bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named);
 /* The NAK of an error that no receive can report, and the event that does (verbs-contract §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
+
+/* --- tagged.c ------------------------------------------------------------------------------------- */
+
+/* A SEND begins: finds out what it is and sets current_receive. whole: the packet is all of it. 0, -ENOENT:
+ * no receive; -errno of ports->pull(). */
+int tagged_take(struct transport_qp *qp, const struct packet *packet, uint32_t length, bool whole);
+void tagged_finish(struct transport_qp *qp, struct receive_completion *completion);
+void tagged_own_completed(struct transport_qp *qp, const struct send_wqe *wqe, enum verdict verdict);
+/* The packet without what is outside of `length` bytes from `offset` on. */
+void packet_slice(const struct packet *packet, uint32_t offset, uint32_t length, struct packet *ret_packet,
+                  struct packet_reference references[PACKET_REFERENCES]);
+
+/* The message is through with its receive. */
+static inline void finish_receive(struct transport_qp *qp, struct receive_completion *completion)
+{
+    qp->current_receive = NULL;
+    if (unlikely(qp->tag_matching))
+        tagged_finish(qp, completion);
+    else
+        qp->ports->complete_receive(qp, completion);
+}
+
+/* A WQE got its verdict. */
+static inline void complete_request(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter,
+                                    enum verdict verdict, uint32_t byte_len)
+{
+    if (unlikely(wqe->flags & WQE_OWN))
+        tagged_own_completed(qp, wqe, verdict);
+    else
+        qp->ports->complete_send(qp, wqe, counter - qp->record->sender.own_completed, verdict, byte_len);
+}
 
 /* --- ud.c ----------------------------------------------------------------------------------------- */
 

@@ -15,6 +15,7 @@
 #include "rules/keys.h"
 #include "rules/published.h"
 #include "rules/verdict.h"
+#include "transport/tags.h"
 #include "transport/wqe.h"
 #include "wire/packet.h"
 
@@ -30,18 +31,20 @@ struct qp_attributes {
 };
 
 /* Counters of work requests run freely (32 bits) and are compared by distance; slot = counter & mask.
- *   retired <= completed <= next <= posted
- * posted - retired is what counts as full (verbs-contract §3.7). */
+ *   completed <= next <= posted
+ * `retired` counts the program's work requests alone, so posted - own_posted - retired is what counts as full
+ * (verbs-contract §3.7). */
 struct sender {
     _Atomic uint32_t posted;  /* written under the QP's lock */
     uint32_t next;            /* WQE being or to be transmitted */
     uint32_t begun;           /* first WQE that was never begun; next is behind it while retransmitting */
     uint32_t completed;       /* oldest WQE without verdict */
     _Atomic uint32_t retired; /* written by whoever polls the completion, under that CQ's lock */
-    psn_t next_psn;           /* of the next new packet */
-    psn_t unacked_psn;        /* oldest PSN without acknowledgement */
-    uint32_t next_offset;     /* packets of WQE `next` already sent (this time) */
-    uint32_t reads_in_flight; /* READs and atomics begun and not answered */
+    uint32_t own_posted, own_completed; /* of the adapter's own requests (WQE_OWN) */
+    psn_t next_psn;                     /* of the next new packet */
+    psn_t unacked_psn;                  /* oldest PSN without acknowledgement */
+    uint32_t next_offset;               /* packets of WQE `next` already sent (this time) */
+    uint32_t reads_in_flight;           /* READs and atomics begun and not answered */
     uint8_t retries_left, rnr_retries_left;
     uint8_t waiting;          /* enum sender_wait: why WQE `next` does not go on */
     uint8_t timer_armed;      /* enum sender_timer */
@@ -164,7 +167,7 @@ struct qp_record {
     uint32_t pd;            /* numbers of the objects it uses; ~0: none */
     uint32_t send_cq, recv_cq, srq, context;
     uint32_t ind_table; /* RSS */
-    uint32_t reserved;
+    uint32_t own_depth; /* slots of the send queue for requests of the adapter's own */
     uint32_t send_depth, send_stride, max_send_sge, max_inline;
     uint64_t send_offset;      /* of the send queue, in the segment */
     uint64_t resources_offset; /* of the responder_resource array, in the segment */
@@ -203,6 +206,15 @@ struct receive_completion {
     uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
     uint8_t service_level;
     bool solicited;
+    uint32_t app_ctx; /* of the message that took a tagged buffer */
+    uint64_t tag;
+};
+
+/* What a message to a tag matching SRQ takes. */
+struct tag_match {
+    struct tag_entry *entry;        /* until ports->release(); NULL: it is unexpected, and takes */
+    const struct recv_wqe *receive; /* like ports->take_receive() */
+    bool sync_due;                  /* software lags far behind */
 };
 
 struct transport_qp;
@@ -238,9 +250,9 @@ struct transport_ports {
     void (*revoke)(struct transport_qp *qp);
     /* A packet by reference went out, the first since the QP lent nothing (transport_take_back()). */
     void (*lends)(struct transport_qp *qp);
-    /* A send work request got its verdict; counter is its free-running number (slot becomes free when this or
-     * a later completion is polled). Called in posting order, for unsignaled ones that succeed too (the owner
-     * makes no CQE of those). */
+    /* A send work request of the program got its verdict; counter is its free-running number among those
+     * (its slot becomes free when this or a later completion is polled). Called in posting order, for
+     * unsignaled ones that succeed too (the owner makes no CQE of those). */
     void (*complete_send)(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter,
                           enum verdict verdict, uint32_t byte_len);
     /* Takes the next receive (own queue or SRQ): 0, or -ENOENT when there is none. Valid until
@@ -249,6 +261,15 @@ struct transport_ports {
     /* XRC: the SRQ that the packet names becomes the QP's (take_receive(), receive_pd). false: there is none
      * in its domain, or a message for another one is under way. */
     bool (*select_srq)(struct transport_qp *qp, uint32_t srqn);
+    /* Tag matching: the buffer that the tag of a message matches, else a receive, and the message is counted
+     * as unexpected; in one step. -ENOENT: neither, and nothing was counted. */
+    int (*match)(struct transport_qp *qp, uint64_t tag, struct tag_match *ret_match);
+    void (*release)(struct transport_qp *qp, struct tag_entry *entry);
+    /* The program is never going to hear of a message that was counted. */
+    void (*discount)(struct transport_qp *qp);
+    /* Like complete_receive(), of a tagged buffer. */
+    void (*complete_tagged)(struct transport_qp *qp, uint64_t wr_id,
+                            const struct receive_completion *completion);
     /* Completes the receive that was taken. */
     void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
     void (*raise_event)(struct transport_qp *qp, enum ibv_event_type event);
@@ -288,6 +309,27 @@ struct link_properties {
 
 #define WINDOW_DEFAULT 128
 
+/* Tag matching (tagged.c): the message under way, and what is being fetched. */
+enum tagged_kind {
+    TAGGED_NOT, /* no SEND is under way */
+    TAGGED_NO_TAG,
+    TAGGED_UNEXPECTED,
+    TAGGED_EAGER,
+    TAGGED_RENDEZVOUS,
+    TAGGED_INCOMPLETE, /* a rendezvous that software has to see to */
+};
+struct tagged {
+    uint8_t kind;            /* enum tagged_kind */
+    uint8_t header;          /* bytes at the beginning of the message that are not placed */
+    bool sync_due;           /* tell the program so with it */
+    struct tag_entry *entry; /* current_receive is its */
+    /* Matched by a rendezvous, in order: fetched and without a FIN yet; asked for; to be asked for. */
+    struct tag_entry *fetch_first, *fetch_last;
+};
+
+/* So many of the adapter's own requests are in the send queue at most. */
+#define OWN_REQUESTS 16u
+
 /* Of the port; any thread counts, relaxed. */
 struct port_counters {
     _Atomic uint32_t bad_pkeys, bad_qkeys;
@@ -305,7 +347,10 @@ struct transport_qp {
     const struct recv_wqe *current_receive; /* taken and not completed: of the message being received, or (UC:
                                                it was given up; RC: to be repeated) of the next one */
     uint32_t receive_pd;                    /* of receive buffers: the SRQ's, or the QP's own */
-    bool lends;                             /* ports->lends() was told */
+    struct tagged tagged;
+    bool tag_matching;      /* its SRQ is a tag matching one */
+    bool building;          /* tag_matching: the owner builds WQEs behind `posted` */
+    bool lends;             /* ports->lends() was told */
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
     bool reach_later; /* ports->reach() is being seen to: the owner takes this back and calls sender_run() */
 };
@@ -364,6 +409,12 @@ void responder_start(struct transport_qp *qp);
  * Returns false when the link had no room (call again when it has); true with responder_owes() means that
  * there is more to do: call again soon. */
 bool responder_run(struct transport_qp *qp);
+/* Posts what the adapter itself has to ask and to tell for tag matching; sender_run() is due after it. */
+void tagged_post(struct transport_qp *qp);
+/* -> ERR, after sender_flush(): completes tagged buffers that messages have taken, as flushed. -> RESET, or
+ * the QP goes: only gives them back. */
+void tagged_flush(struct transport_qp *qp);
+void tagged_forget(struct transport_qp *qp);
 /* The QP is going to stop answering (ERR, RESET, destroy): acknowledges what was accepted, and on a link that
  * loses nothing tells the requester of the questions that stay without an answer, since its timer does not
  * run. responder_run() does that in ERR. false: no room, call again. */
@@ -406,6 +457,12 @@ static inline bool responder_owes(const struct transport_qp *qp)
 static inline bool responder_has_last_words(const struct transport_qp *qp)
 {
     return !qp->link.reliable && qp->record->responder.last_words;
+}
+
+/* A request has made the adapter post something: the caller runs the sender at once. */
+static inline bool tagged_has_posted(const struct transport_qp *qp)
+{
+    return unlikely(qp->tag_matching) && sender_wants_to_run(qp);
 }
 
 static inline bool responder_owes_only_ack(const struct transport_qp *qp)

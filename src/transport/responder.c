@@ -53,8 +53,7 @@ static bool fail_receive(struct request *request, enum verdict verdict)
         .opcode = request->properties & OPCODE_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
     };
 
-    qp->current_receive = NULL;
-    qp->ports->complete_receive(qp, &completion);
+    finish_receive(qp, &completion);
     if (is_reliable(qp->record)) {
         responder_fail(qp, request->packet->psn, (uint8_t)verdict_nak_code(verdict));
     } else {
@@ -180,16 +179,46 @@ static cold_path bool not_ready(struct request *request)
     return false;
 }
 
+/* Bytes of a packet by reference cannot be had. */
+static cold_path bool pull_failed(struct transport_qp *qp, int error)
+{
+    qp->record->responder.drops++;
+    if (qp->record->type == IBV_QPT_UC) {
+        qp->record->responder.message = MESSAGE_DISCARD;
+        return false;
+    }
+    if (error == -ESRCH)
+        return false; /* the peer is dead: lost on the way */
+    if (error == -ESTALE) {
+        /* Some QP over there gave up what it had lent. If it was not this one's peer, it repeats the packet.
+         * What an RDMA WRITE has placed here is undefined then, like all that it did not come to tell of. */
+        qp->record->responder.nak_sent = NAK_OF_PACKET;
+        qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
+        return false;
+    }
+    /* What the initiator referred to cannot be read: its fault, which a link that copies would have found on
+     * its side. So nothing happens here but that it is told, with the code that it cannot mistake
+     * (complete.c). */
+    qp->record->responder.nak_sent = NAK_OF_PACKET;
+    qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
+    return false;
+}
+
 static inline bool take_receive(struct request *request)
 {
     struct transport_qp *qp = request->qp;
+    int error;
 
     if (!(request->properties & OPCODE_NEEDS_RECEIVE) || unlikely(qp->current_receive != NULL))
         return true;
-    if (likely(!qp->ports->take_receive(qp, &qp->current_receive)))
+    if (unlikely(qp->tag_matching) && (request->properties & OPCODE_SEND))
+        error = tagged_take(qp, request->packet, request->length, request->properties & OPCODE_ONLY);
+    else
+        error = qp->ports->take_receive(qp, &qp->current_receive);
+    if (likely(!error))
         return true;
     qp->current_receive = NULL;
-    return not_ready(request);
+    return error == -ENOENT ? not_ready(request) : pull_failed(qp, error);
 }
 
 /* --- length --------------------------------------------------------------------------------------- */
@@ -276,26 +305,7 @@ static bool pull(struct request *request, struct gather *gather, bool spun_on)
         place(place_of_end, word, end);
         return true;
     }
-    qp->record->responder.drops++;
-    if (qp->record->type == IBV_QPT_UC) {
-        qp->record->responder.message = MESSAGE_DISCARD;
-        return false;
-    }
-    if (error == -ESRCH)
-        return false; /* the peer is dead: lost on the way */
-    if (error == -ESTALE) {
-        /* Some QP over there gave up what it had lent. If it was not this one's peer, it repeats the packet.
-         * What an RDMA WRITE has placed here is undefined then, like all that it did not come to tell of. */
-        qp->record->responder.nak_sent = NAK_OF_PACKET;
-        qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
-        return false;
-    }
-    /* What the initiator referred to cannot be read: its fault, which a link that copies would have found on
-     * its side. So nothing happens here but that it is told, with the code that it cannot mistake
-     * (complete.c). */
-    qp->record->responder.nak_sent = NAK_OF_PACKET;
-    qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
-    return false;
+    return pull_failed(qp, error);
 }
 
 static bool deliver(struct request *request, struct gather *gather, bool spun_on)
@@ -306,10 +316,10 @@ static bool deliver(struct request *request, struct gather *gather, bool spun_on
     return true;
 }
 
-static bool execute_send(struct request *request)
+/* at: where in the receive. */
+static bool place_send(struct request *request, uint32_t at)
 {
     struct transport_qp *qp = request->qp;
-    struct responder *responder = &qp->record->responder;
     const struct recv_wqe *receive = qp->current_receive;
     struct gather gather;
     enum verdict verdict;
@@ -320,26 +330,53 @@ static bool execute_send(struct request *request)
         const struct wqe_sge *sge = receive->sge;
         struct memory_range range;
 
-        if (unlikely(sge->length - responder->offset < request->length))
+        if (unlikely(sge->length - at < request->length))
             return fail_receive(request, VERDICT_LOCAL_LENGTH);
         verdict =
             keys_check_local(qp->keys, qp->receive_pd, sge->lkey, sge->address, sge->length, true, &range);
         if (unlikely(verdict != VERDICT_OK))
             return fail_receive(request, verdict);
-        if (unlikely(!is_there(qp, &range, responder->offset, request->length, true)))
+        if (unlikely(!is_there(qp, &range, at, request->length, true)))
             return fail_receive(request, VERDICT_LOCAL_PROTECTION);
         if (likely(range.kind != KEY_REGION_NULL))
-            place((char *)(uintptr_t)range.address + responder->offset, request->packet->payload,
-                  request->length);
+            place((char *)(uintptr_t)range.address + at, request->packet->payload, request->length);
         return true;
     }
-    if (gather_length(receive->sge, receive->num_sge) - responder->offset < request->length)
+    if (gather_length(receive->sge, receive->num_sge) - at < request->length)
         return fail_receive(request, VERDICT_LOCAL_LENGTH);
-    verdict = gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, responder->offset,
-                           request->length, true, &gather);
+    verdict =
+        gather_range(qp, receive->sge, receive->num_sge, qp->receive_pd, at, request->length, true, &gather);
     if (verdict != VERDICT_OK)
         return fail_receive(request, verdict);
     return deliver(request, &gather, false);
+}
+
+/* Without the header of a message whose tagged buffer takes the rest. */
+static cold_path bool execute_tagged_send(struct request *request)
+{
+    struct packet_reference references[PACKET_REFERENCES];
+    const struct tagged *tagged = &request->qp->tagged;
+    uint32_t offset = request->qp->record->responder.offset, header = tagged->header;
+    struct request rest = *request;
+    struct packet packet;
+
+    if (tagged->kind == TAGGED_RENDEZVOUS)
+        return true;
+    if (offset || !header)
+        return place_send(request, offset - header);
+    if (request->length < header) /* it was longer when it came for the first time */
+        return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+    rest.length = request->length - header;
+    rest.packet = &packet;
+    packet_slice(request->packet, header, rest.length, &packet, references);
+    return place_send(&rest, 0);
+}
+
+static bool execute_send(struct request *request)
+{
+    if (unlikely(request->qp->tag_matching))
+        return execute_tagged_send(request);
+    return place_send(request, request->qp->record->responder.offset);
 }
 
 static cold_path bool write_violation(struct request *request, enum verdict verdict)
@@ -408,6 +445,8 @@ static inline void complete_receive(struct request *request)
 
     if (request->properties & OPCODE_WRITE)
         completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+    else
+        completion.byte_len -= qp->tagged.header;
     if (request->properties & OPCODE_HAS_IMM) {
         completion.wc_flags = IBV_WC_WITH_IMM;
         completion.imm_or_rkey = packet->imm_data;
@@ -415,8 +454,7 @@ static inline void complete_receive(struct request *request)
         completion.wc_flags = IBV_WC_WITH_INV;
         completion.imm_or_rkey = packet->invalidate_rkey;
     }
-    qp->current_receive = NULL;
-    qp->ports->complete_receive(qp, &completion);
+    finish_receive(qp, &completion);
 }
 
 static void advance(struct request *request)
@@ -471,6 +509,8 @@ static void receive_message(struct request *request)
     if (ends && ((request->properties & OPCODE_SEND) || (request->properties & OPCODE_HAS_IMM)))
         complete_receive(request);
     advance(request);
+    if (unlikely(qp->tagged.fetch_first != NULL))
+        tagged_post(qp);
 }
 
 static void receive_question(struct request *request)

@@ -596,8 +596,8 @@ void responder_flush(struct transport_qp *qp)
     struct receive_completion completion = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
 
     qp->record->responder.message = MESSAGE_DISCARD;
-    if (!qp->current_receive)
-        return;
-    qp->current_receive = NULL;
-    qp->ports->complete_receive(qp, &completion);
+    if (qp->current_receive)
+        finish_receive(qp, &completion);
+    if (unlikely(qp->tag_matching))
+        tagged_flush(qp);
 }

@@ -31,7 +31,13 @@ struct path_address {
 };
 _Static_assert(sizeof(struct path_address) == 64, "one cache line of a UD WQE");
 
-enum send_wqe_flags { WQE_SIGNALED = 1, WQE_SOLICITED = 2, WQE_FENCE = 4, WQE_INLINE = 8 };
+enum send_wqe_flags {
+    WQE_SIGNALED = 1,
+    WQE_SOLICITED = 2,
+    WQE_FENCE = 4,
+    WQE_INLINE = 8,
+    WQE_OWN = 16, /* the adapter's own, of a rendezvous (tagged.c): no completion of the program's */
+};
 
 struct send_wqe {
     uint64_t wr_id;

@@ -25,7 +25,8 @@ LIST = os.path.join(TOP, "docs", "conformance.md")
 
 # Every test of these passes, but for those that need one of NOT_OFFERED.
 COMPLETE = ["test_addr", "test_atomic", "test_cq", "test_cq_events", "test_cqex", "test_device", "test_mr", "test_pd",
-            "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering", "test_fork"]
+            "test_qp", "test_qpex", "test_rdmacm", "test_relaxed_ordering", "test_fork",
+            "test_tag_matching"]
 NOT_OFFERED = ["dma-buf", "raw packet"]
 # What a machine has or has not: whoever lacks only this passes where it is there.
 OF_THE_MACHINE = ["huge pages", "dma-buf"]

@@ -107,7 +107,7 @@ static void port_complete_send(struct transport_qp *transport, const struct send
     struct sim_qp *qp = owner(transport);
 
     /* Posting order, each once. */
-    assert_ptr_equal(wqe, send_wqe_at(transport, counter));
+    assert_ptr_equal(wqe, send_wqe_at(transport, counter + qp->record.sender.own_completed));
     assert_int_equal(counter, qp->sent_count + qp->sent_before);
     assert_true(qp->sent_count < SIM_LOG);
     qp->sent[qp->sent_count++] =
@@ -147,20 +147,43 @@ static int port_take_receive(struct transport_qp *transport, const struct recv_w
     return 0;
 }
 
+static int port_match(struct transport_qp *transport, uint64_t tag, struct tag_match *ret_match)
+{
+    struct sim_qp *qp = owner(transport);
+    int error;
+
+    ret_match->entry = tag_list_match(qp->tags, tag);
+    if (ret_match->entry)
+        return 0;
+    error = port_take_receive(transport, &ret_match->receive);
+    if (!error)
+        tag_list_count(qp->tags);
+    return error;
+}
+
+static void port_release(struct transport_qp *transport, struct tag_entry *entry)
+{
+    tag_list_release(owner(transport)->tags, entry);
+}
+
+static void port_discount(struct transport_qp *transport)
+{
+    tag_list_discount(owner(transport)->tags);
+}
+
 static bool port_select_srq(struct transport_qp *transport, uint32_t srqn)
 {
     return srqn == SIM_SRQN;
 }
 
-static void port_complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
+static void port_complete_tagged(struct transport_qp *transport, uint64_t wr_id,
+                                 const struct receive_completion *completion)
 {
     struct sim_qp *qp = owner(transport);
 
-    assert_non_null(qp->taken);
     assert_true(qp->received_count < SIM_LOG);
-    qp->taken = NULL;
     qp->received[qp->received_count++] = (struct sim_completion){
-        .wr_id = qp->taken_id,
+        .wr_id = wr_id,
         .verdict = completion->verdict,
         .opcode = completion->opcode,
         .byte_len = completion->byte_len,
@@ -169,9 +192,20 @@ static void port_complete_receive(struct transport_qp *transport, const struct r
         .src_qpn = completion->src_qpn,
         .service_level = completion->service_level,
         .solicited = completion->solicited,
+        .app_ctx = completion->app_ctx,
+        .tag = completion->tag,
     };
     if (qp->node->sim->on_received)
         qp->node->sim->on_received(qp, &qp->received[qp->received_count - 1]);
+}
+
+static void port_complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
+{
+    struct sim_qp *qp = owner(transport);
+
+    assert_non_null(qp->taken);
+    qp->taken = NULL;
+    port_complete_tagged(transport, qp->taken_id, completion);
 }
 
 static void port_raise_event(struct transport_qp *transport, enum ibv_event_type event)
@@ -265,6 +299,10 @@ const struct transport_ports sim_ports = {
     .take_receive = port_take_receive,
     .select_srq = port_select_srq,
     .complete_receive = port_complete_receive,
+    .complete_tagged = port_complete_tagged,
+    .match = port_match,
+    .release = port_release,
+    .discount = port_discount,
     .raise_event = port_raise_event,
     .sender_failed = port_sender_failed,
     .responder_failed = port_responder_failed,

@@ -270,7 +270,10 @@ void sim_post_recv(struct sim_qp *qp, uint64_t wr_id, const struct wqe_sge *sge,
 
 bool sim_send_queue_is_full(const struct sim_qp *qp)
 {
-    return qp->record.sender.posted - qp->record.sender.retired == SIM_DEPTH;
+    const struct sender *sender = &qp->record.sender;
+    uint32_t own = qp->transport.tag_matching ? OWN_REQUESTS : 0;
+
+    return sender->posted - sender->own_posted - sender->retired == SIM_DEPTH - own;
 }
 
 void sim_queue_send(struct sim_qp *qp, const struct sim_wr *wr)

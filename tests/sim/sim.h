@@ -56,6 +56,8 @@ struct sim_completion {
     uint32_t byte_len, wc_flags, imm_or_rkey, src_qpn;
     uint8_t service_level;
     bool solicited;
+    uint32_t app_ctx;
+    uint64_t tag;
 };
 
 struct sim_receives {
@@ -89,6 +91,7 @@ struct sim_qp {
     ns_t congestion_at; /* not before this time the next notification */
     unsigned congestions;
     struct judge judge;
+    struct tag_list *tags; /* with transport.tag_matching */
     void *user;
 };
 

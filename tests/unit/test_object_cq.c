@@ -138,7 +138,7 @@ static void create_refuses(void **state)
         {{.cqe = UINT32_MAX}, -EINVAL},
         {{.cqe = 1, .comp_vector = LIMIT_COMP_VECTORS}, -EINVAL},
         {{.cqe = 1, .flags = 1u << 20}, -EOPNOTSUPP},
-        {{.cqe = 1, .wc_flags = IBV_WC_EX_WITH_TM_INFO}, -EOPNOTSUPP},
+        {{.cqe = 1, .wc_flags = IBV_WC_EX_WITH_TM_INFO << 2}, -EOPNOTSUPP},
     };
 
     for (size_t i = 0; i < array_size(bad); i++)

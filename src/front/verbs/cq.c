@@ -103,7 +103,8 @@ int front_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 
 #define SUPPORTED_WC_FLAGS                                                                                   \
     (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                                           \
-     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG)
+     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG |        \
+     IBV_WC_EX_WITH_TM_INFO)
 #define SUPPORTED_FLAGS (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
 static struct cq *cq_of_extended(struct ibv_cq_ex *cq)
@@ -171,7 +172,9 @@ static uint32_t read_qp_num(struct ibv_cq_ex *cq)
 
 static uint32_t read_src_qp(struct ibv_cq_ex *cq)
 {
-    return cq_of_extended(cq)->current->src_qpn;
+    const struct cqe *cqe = cq_of_extended(cq)->current;
+
+    return cqe->is_send == CQE_OPERATION ? 0 : cqe->src_qpn;
 }
 
 static uint32_t read_slid(struct ibv_cq_ex *cq)
@@ -201,12 +204,26 @@ static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *cq)
 
 static uint16_t read_cvlan(struct ibv_cq_ex *cq)
 {
-    return cq_of_extended(cq)->current->vlan;
+    const struct cqe *cqe = cq_of_extended(cq)->current;
+
+    return cqe->is_send == CQE_TAGGED ? 0 : cqe->vlan;
 }
 
 static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
 {
-    return cq_of_extended(cq)->current->flow_tag;
+    const struct cqe *cqe = cq_of_extended(cq)->current;
+
+    return cqe->is_send == CQE_TAGGED ? 0 : cqe->flow_tag;
+}
+
+/* All zero but of a message that took a tagged buffer: the header of others is in their receive. */
+static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *ret_info)
+{
+    const struct cqe *cqe = cq_of_extended(cq)->current;
+    bool tagged = cqe->is_send == CQE_TAGGED;
+
+    ret_info->tag = tagged ? cqe->tag : 0;
+    ret_info->priv = tagged ? cqe->app_ctx : 0;
 }
 
 static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
@@ -239,6 +256,8 @@ static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
         cq->read_cvlan = read_cvlan;
     if (wc_flags & IBV_WC_EX_WITH_FLOW_TAG)
         cq->read_flow_tag = read_flow_tag;
+    if (wc_flags & IBV_WC_EX_WITH_TM_INFO)
+        cq->read_tm_info = read_tm_info;
 }
 
 struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes)

@@ -102,6 +102,7 @@ int front_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_
 struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes);
 
 int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num);
+int front_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad_op);
 struct ibv_xrcd *front_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attributes);
 int front_close_xrcd(struct ibv_xrcd *xrcd);
 

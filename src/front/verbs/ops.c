@@ -59,12 +59,6 @@ static void fill_context_ops(struct ibv_context_ops *ops)
     ops->_compat_async_event = unsupported_object;
 }
 
-static int post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad_op)
-{
-    *bad_op = op;
-    return unsupported();
-}
-
 static int modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attributes)
 {
     return positive(attributes->comp_mask ? -EINVAL : -EOPNOTSUPP);
@@ -82,7 +76,7 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->create_qp_ex = front_create_qp_ex;
     verbs->create_srq_ex = front_create_srq_ex;
     verbs->modify_qp_rate_limit = modify_qp_rate_limit;
-    verbs->post_srq_ops = post_srq_ops;
+    verbs->post_srq_ops = front_post_srq_ops;
     verbs->advise_mr = front_advise_mr;
     verbs->alloc_null_mr = front_alloc_null_mr;
     verbs->alloc_dm = front_alloc_dm;

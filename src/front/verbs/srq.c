@@ -3,6 +3,7 @@
 #include "object/srq.h"
 #include "front/verbs/front.h"
 #include "object/cq.h"
+#include "object/tm.h"
 #include "object/xrc.h"
 
 VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attributes)
@@ -10,6 +11,20 @@ VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_in
     struct srq *srq;
     int result = srq_create(pd_of(pd), attributes->srq_context, &attributes->attr, false, &srq);
 
+    return result < 0 ? null_with(result) : &srq->ibv;
+}
+
+static struct ibv_srq *create_tm(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes)
+{
+    const uint32_t needed = IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+    struct srq *srq;
+    int result;
+
+    if ((attributes->comp_mask & needed) != needed || !attributes->cq || attributes->cq->context != context ||
+        (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD))
+        return null_with(EINVAL);
+    result = srq_create_tm(pd_of(attributes->pd), cq_of(attributes->cq), attributes->srq_context,
+                           &attributes->attr, &attributes->tm_cap, &srq);
     return result < 0 ? null_with(result) : &srq->ibv;
 }
 
@@ -27,7 +42,7 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
         attributes->pd->context != context)
         return null_with(EINVAL);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_TM)
-        return null_with(EOPNOTSUPP);
+        return create_tm(context, attributes);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_XRC) {
         if ((attributes->comp_mask & needed) != needed || !attributes->xrcd || !attributes->cq ||
             attributes->xrcd->context != context || attributes->cq->context != context)
@@ -40,6 +55,11 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
         result = srq_create(pd_of(attributes->pd), attributes->srq_context, &attributes->attr, true, &srq);
     }
     return result < 0 ? null_with(result) : &srq->ibv;
+}
+
+int front_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad_op)
+{
+    return positive(srq_post_ops(srq_of(srq), op, bad_op));
 }
 
 int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
