@@ -102,6 +102,39 @@ static void no_write_is_lost(void **state)
     CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
 }
 
+/* As ibv_rereg_mr() does: the new region is there before the old one goes, in part on the same pages. */
+static void no_write_is_lost_over_reregistration(void **state)
+{
+    enum way way = begin(8 << 20);
+    size_t length = 4 << 20, quarter = length / 4;
+    char *memory = map(length);
+    struct mapped_region *now = NULL;
+    unsigned rounds = cycles(60, 10000);
+    struct writers *writers;
+    uint64_t lost, total;
+
+    if (way == WAY_ALONE)
+        skip_because("other threads write");
+    memset(memory, 0, length);
+    writers = writers_start(memory, length, 2);
+    for (unsigned i = 0; i < rounds; i++) {
+        size_t first = i % 3 * quarter, count = length - first - i % 2 * quarter;
+        struct mapped_region *next =
+            mapped_add((uintptr_t)memory + first, count,
+                       i % 5 ? MAPPED_PEERS_READ | MAPPED_PEERS_WRITE : MAPPED_PEERS_READ);
+
+        CHECK(mapped_bytes(next) == count, "round %u: %llu bytes of %zu are mapped", i,
+              (unsigned long long)mapped_bytes(next), count);
+        mapped_remove(now, false);
+        now = next;
+    }
+    mapped_remove(now, false);
+    lost = writers_finish(writers, &total);
+    CHECK(lost == 0, "%llu of %llu increments are lost", (unsigned long long)lost, (unsigned long long)total);
+    CHECK(count_maps_in(memory, length) == 1, "%u mappings of one", count_maps_in(memory, length));
+    CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
+}
+
 /* --- system calls ------------------------------------------------------------------------------------ */
 
 struct caller {
@@ -382,6 +415,7 @@ int main(int argc, char **argv)
         TEST_WITH(contents_go_and_come_back, .fars = 0),
         TEST_WITH(only_whole_pages, .fars = 0),
         TEST_WITH(no_write_is_lost, .fars = 0, .seconds = 3600),
+        TEST_WITH(no_write_is_lost_over_reregistration, .fars = 0, .seconds = 3600),
         TEST_WITH(system_calls_go_on, .fars = 0, .seconds = 600),
         TEST_WITH(sparse_memory_stays_sparse, .fars = 0),
         TEST_WITH(never_touched_memory, .fars = 0),
