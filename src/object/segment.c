@@ -20,6 +20,8 @@
 /* Address space, not memory. Where that is short (ulimit -v, -f, small virtual addresses) less has to do. */
 #define ARENA_LARGEST  (1ull << 36)
 #define ARENA_SMALLEST (1ull << 28)
+/* So much becomes accessible at a time. */
+#define ARENA_STEP (1ull << 21)
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8u
@@ -31,6 +33,7 @@ static struct {
     int fd;
     ino_t inode; /* of the memfd */
     uint64_t arena_offset, arena_size;
+    uint64_t arena_open; /* accessible so far */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives,
         stacks, modules;
@@ -172,8 +175,11 @@ static int open_locked(void)
         error = -errno;
         goto free_arena;
     }
-    /* A core dump would walk every page of the arena's address range. The tables stay in. */
+    /* A core dump would walk every page of the arena's address range, and so would mlockall(), valgrind's
+     * search for leaks, and whoever else looks at all that is accessible. The tables stay in. */
     syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);
+    sys_mprotect(base + segment.arena_offset, segment.arena_size, PROT_NONE);
+    segment.arena_open = 0;
     fill_header((struct segment_header *)base);
     segment.inode = inode_of(fd);
     segment.fd = fd;
@@ -334,12 +340,32 @@ struct module_record *segment_module(uint32_t number)
     return (struct module_record *)segment_at(segment.modules.offset) + number;
 }
 
+/* segment.lock held. What is taken for the first time becomes accessible. */
+static int open_arena(void)
+{
+    uint64_t end =
+        min_of((segment.arena.high_water + ARENA_STEP - 1) & ~(ARENA_STEP - 1), segment.arena_size);
+    int error;
+
+    if (end <= segment.arena_open)
+        return 0;
+    error = sys_mprotect(segment_at(segment.arena_offset + segment.arena_open), end - segment.arena_open,
+                         PROT_READ | PROT_WRITE);
+    if (!error)
+        segment.arena_open = end;
+    return error;
+}
+
 uint64_t segment_allocate(size_t size)
 {
     int64_t offset;
 
     lock_acquire(&segment.lock);
     offset = size <= segment.arena_size ? arena_take(&segment.arena, size) : -ENOMEM;
+    if (offset >= 0 && open_arena() != 0) {
+        arena_return(&segment.arena, (uint64_t)offset, size);
+        offset = -ENOMEM;
+    }
     lock_release(&segment.lock);
     return offset < 0 ? 0 : segment.arena_offset + (uint64_t)offset;
 }

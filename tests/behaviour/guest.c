@@ -91,6 +91,31 @@ static void every_descriptor_is_closed_on_exec(void **state)
     pair_close(&p);
 }
 
+/* mlockall(), valgrind's search for leaks and checkpoints look at all memory that is accessible: address
+ * space that is only reserved must not be. */
+static void what_is_reserved_is_not_accessible(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct pair p;
+    char line[512];
+    FILE *maps;
+
+    pair_connect_as(&p, &attr);
+    pair_marker(&p.a, &p.b);
+    maps = fopen("/proc/self/maps", "re");
+    CHECK(maps, "/proc/self/maps");
+    while (fgets(line, sizeof(line), maps)) {
+        unsigned long start, end;
+        char protection[5];
+
+        if (!strstr(line, "memfd:softhca") || sscanf(line, "%lx-%lx %4s", &start, &end, protection) != 3)
+            continue;
+        CHECK(protection[0] != 'r' || end - start <= (unsigned long)512 << 20, "accessible: %s", line);
+    }
+    fclose(maps);
+    pair_close(&p);
+}
+
 static void nothing_is_printed(void **state)
 {
     const int silence = memfd_create("silence", MFD_CLOEXEC), out = dup(STDOUT_FILENO),
@@ -222,6 +247,7 @@ int main(int argc, char **argv)
         TEST(signals_never_land_on_a_thread_of_the_library),
         TEST(errno_survives_what_succeeds),
         TEST(every_descriptor_is_closed_on_exec),
+        TEST(what_is_reserved_is_not_accessible),
         TEST(nothing_is_printed),
         TEST(a_blocked_reader_of_events_can_be_cancelled),
         TEST_WITH(processes_of_two_users_talk, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
