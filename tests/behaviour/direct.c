@@ -123,6 +123,81 @@ static void a_region_that_comes_and_goes_disturbs_no_other_on_its_pages(void **s
     pair_close(&p);
 }
 
+/* The word's upper half counts what goes through the window, and so through the ring, because windows are not
+ * executed directly; the lower half what the other process executes itself. */
+#define BY_RING ((uint64_t)1 << 32)
+enum { RING_ATOMICS = 3000 };
+
+struct adding {
+    struct end to;
+    uint64_t count;
+};
+
+static uint64_t add(struct end *end, const struct end *to, uint64_t what)
+{
+    uint64_t before;
+
+    end_send(end, a_fetch_add(end, 1, 0, to, 0, what));
+    end_expect_success(end, SQ, 1, IBV_WC_FETCH_ADD);
+    memcpy(&before, end->buf, sizeof(before));
+    return before;
+}
+
+static void add_by_ring(struct end *end, void *arg)
+{
+    struct adding *adding = arg;
+
+    for (; adding->count < RING_ATOMICS; adding->count++)
+        add(end, &adding->to, BY_RING);
+}
+
+static void add_until_the_ring_has(struct end *end, void *arg)
+{
+    struct adding *adding = arg;
+
+    while (add(end, &adding->to, 1) / BY_RING < RING_ATOMICS)
+        adding->count++;
+    adding->count++;
+}
+
+static void atomics_of_both_ways_are_atomic_to_each_other(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct adding direct = {0}, by_ring = {0};
+    struct ibv_mw_bind bind = {.wr_id = 7, .send_flags = IBV_SEND_SIGNALED};
+    struct end_call calls[2];
+    struct end target, ring;
+    struct ibv_mw *window;
+    struct pair p;
+
+    attr.mr_access |= IBV_ACCESS_MW_BIND;
+    pair_connect_as(&p, &attr);
+    if (!is_mapped(p.a.side->pid, p.a.buf))
+        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    end_share(&target, &p.a);
+    end_open(&ring, &sides[2], &attr);
+    end_connect(&target, &ring);
+    window = ibv_alloc_mw(p.a.pd, IBV_MW_TYPE_1);
+    CHECK(window, "ibv_alloc_mw: %s", strerror(errno));
+    bind.bind_info = (struct ibv_mw_bind_info){
+        .mr = p.a.mr, .addr = (uintptr_t)p.a.buf, .length = 8, .mw_access_flags = IBV_ACCESS_REMOTE_ATOMIC};
+    CHECK_ZERO(ibv_bind_mw(p.a.qp, window, &bind));
+    end_expect_success(&p.a, SQ, 7, IBV_WC_BIND_MW);
+    direct.to = p.a;
+    by_ring.to = target;
+    by_ring.to.rkey = window->rkey;
+    end_poke64(&p.a, 0, 0);
+    end_start(&calls[0], &p.b, add_until_the_ring_has, &direct, sizeof(direct));
+    end_start(&calls[1], &ring, add_by_ring, &by_ring, sizeof(by_ring));
+    end_finish(&calls[1]);
+    end_finish(&calls[0]);
+    assert_int_equal(end_peek64(&p.a, 0), RING_ATOMICS * BY_RING + direct.count);
+    CHECK_ZERO(ibv_dealloc_mw(window));
+    end_close_qp(&target);
+    end_close(&ring);
+    pair_close(&p);
+}
+
 /* --- what is taken back ------------------------------------------------------------------------------ */
 
 struct stream {
@@ -370,6 +445,7 @@ int main(int argc, char **argv)
         DIRECT(what_the_target_forbids_is_judged_by_it, 1),
         DIRECT(a_dead_target_takes_nothing_more, 1),
         DIRECT(a_region_that_comes_and_goes_disturbs_no_other_on_its_pages, 1),
+        DIRECT(atomics_of_both_ways_are_atomic_to_each_other, 2),
         DIRECT(a_stopped_initiator_changes_nothing_after_dereg, 1),
         DIRECT(a_stopped_initiator_changes_nothing_after_rereg, 1),
         DIRECT(a_stopped_initiator_changes_nothing_after_err, 1),
