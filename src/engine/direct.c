@@ -17,11 +17,11 @@ bool direct_may_map(const struct link *link)
     return local_wants_mapped() && !link_is_self(link) && link_can_pull(link) && link_peer_segment(link) >= 0;
 }
 
-uint32_t direct_reference_from(const struct link *link)
+uint32_t direct_fetched_from(const struct link *link)
 {
-    uint32_t from = local_reference_from();
+    uint32_t otherwise = local_reference_from();
 
-    return mapping_is_enabled && direct_may_map(link) ? min_of(from, FETCH_FROM) : from;
+    return mapping_is_enabled && otherwise > FETCH_FROM && direct_may_map(link) ? FETCH_FROM : 0;
 }
 
 uint32_t direct_limit(const struct qp *qp, const struct link *link)

@@ -51,7 +51,9 @@ static void set_lane(struct qp *qp, struct lane *lane)
      * ring. */
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
     qp->transport.link.reference_from =
-        lane && link_can_reference(lane_link(lane)) ? direct_reference_from(lane_link(lane)) : UINT32_MAX;
+        lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    qp->transport.link.fetched_from =
+        lane && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
     qp->transport.link.read_reference_from =
         lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     if (!is_connected(qp->record))

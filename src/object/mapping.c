@@ -14,7 +14,7 @@
 /* Of any machine. */
 #define PAGE_MAX 65536u
 /* Regions without remote access are mapped for the messages that are sent from them: from the length on that
- * direct_reference_from() knows. */
+ * direct_fetched_from() knows. */
 #define SENT_FROM     8192u
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
@@ -165,6 +165,13 @@ void mapping_end(struct mr *mr)
     list_remove(&mr->mapping_node);
     lock_release(&mapping_lock);
     mapping_drop(&mr->mapping);
+}
+
+bool mapping_is_open(uint32_t slot)
+{
+    uint32_t generation = atomic_load_explicit(&segment_mapped(slot)->generation, memory_order_relaxed);
+
+    return generation && !(generation & 1);
 }
 
 void mapping_drop(struct mapping *mapping)

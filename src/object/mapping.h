@@ -28,6 +28,8 @@ void mapping_publish(struct mr *mr);
  * he found it. When this returns, no peer reaches the memory by the region's mapping any more, and the pages
  * are private unless another region needs them. */
 void mapping_end(struct mr *mr);
+/* Do peers find the region of that key mapped? */
+bool mapping_is_open(uint32_t slot);
 /* Undoes mapping_begin(). */
 void mapping_drop(struct mapping *mapping);
 

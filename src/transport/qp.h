@@ -245,6 +245,8 @@ struct transport_ports {
     /* Is reach() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
      * seen to that it will be later, where that is possible. */
     bool (*reaches)(struct transport_qp *qp, uint32_t rkey);
+    /* Can peers fetch, without the kernel, from the region with the key in this slot? */
+    bool (*is_mapped)(uint32_t slot);
     /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
      * to be repeated: whoever fetches after this has returned comes to know it. */
     void (*revoke)(struct transport_qp *qp);
@@ -299,6 +301,7 @@ struct link_properties {
     uint32_t reference_mtu; /* payload of a packet by reference, the same on both sides; 0: the link has
                                none */
     uint32_t reference_from;      /* message length from which by reference is chosen */
+    uint32_t fetched_from;        /* the same where ports->is_mapped() says yes; 0: not asked */
     uint32_t read_reference_from; /* the same of READs, which are answered so: by whom we can read */
     uint16_t window; /* may lose packets: so many of a QP may be on their way at most (answers to its READs
                         among them); 0: WINDOW_DEFAULT */

@@ -71,6 +71,17 @@ static bool takes_one_psn(enum request_kind kind)
     return kind == REQUEST_ATOMIC || kind == REQUEST_ATOMIC_WRITE || kind == REQUEST_FLUSH;
 }
 
+static cold_path bool all_mapped(const struct transport_qp *qp, struct send_wqe *wqe)
+{
+    const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
+
+    for (uint32_t i = 0; i < wqe->num_sge; i++) {
+        if (sge[i].length && !qp->ports->is_mapped(key_slot(sge[i].lkey)))
+            return false;
+    }
+    return true;
+}
+
 /* By reference, if this is worth it and the SGEs allow it. */
 static enum verdict choose_reference(const struct transport_qp *qp, struct send_wqe *wqe,
                                      enum request_kind kind)
@@ -80,7 +91,9 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
     unsigned references;
 
     if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || takes_one_psn(kind) ||
-        wqe->length < (read ? qp->link.read_reference_from : qp->link.reference_from))
+        (wqe->length < (read ? qp->link.read_reference_from : qp->link.reference_from) &&
+         likely(read || !qp->link.fetched_from || wqe->length < qp->link.fetched_from ||
+                !all_mapped(qp, wqe))))
         return VERDICT_OK;
     verdict =
         gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, read, &references);
