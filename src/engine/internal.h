@@ -34,8 +34,9 @@ struct lane_state {
         uint32_t dest_qpn, src_qpn, psn;
     } * drops; /* words about dropped requests that found the ring full */
     uint32_t drop_count, drop_room;
-    struct list mads;  /* gsi.c: MADs that wait for room, in order */
-    _Atomic bool kick; /* something was sent from a batch: look at the doorbell at its end */
+    struct list mads;     /* gsi.c: MADs that wait for room, in order */
+    _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
+    _Atomic bool stalled; /* raw.c: its reader did not take frames for long, and is not waited for */
 };
 
 struct lane_state *lane_state(struct lane *lane);
@@ -118,6 +119,8 @@ void wire_after_fork_in_child(void);
 /* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits
  * for the next route_resolved() and asks again. */
 bool multicast_ready(void);
+/* Links this process to all others; waits for those that do not answer no longer than that. */
+void multicast_announce(ns_t limit);
 /* An answer of the rendezvous came. */
 void multicast_resolved(void);
 void multicast_after_fork_in_child(void);
@@ -130,6 +133,10 @@ uint32_t raw_frame_limit(const struct qp *qp);
 /* transport_ports.send of a frame. QP lock held. 0 or -EAGAIN. */
 int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count);
+/* It has waited for room for long: QP lock held, called before the QP goes on. */
+void raw_timer(struct qp *qp);
+/* The QP has no frame under way any more. QP lock held. */
+void raw_forget(struct qp *qp);
 /* A frame from a process of this host. */
 void raw_arrived(struct lane *lane, const struct packet *packet);
 /* qp_ports.steers */

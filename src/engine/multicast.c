@@ -38,9 +38,9 @@ bool multicast_ready(void)
     return true;
 }
 
-void engine_announce_multicast(void)
+void multicast_announce(ns_t limit)
 {
-    ns_t deadline = sys_now() + DISCOVERY_LIMIT_NS;
+    ns_t deadline = sys_now() + limit;
     ns_t now;
 
     if (helper_start() != 0)
@@ -56,6 +56,11 @@ void engine_announce_multicast(void)
         }
         sys_futex((uint32_t *)&resolutions, FUTEX_WAIT_PRIVATE, seen, deadline - now);
     }
+}
+
+void engine_announce_multicast(void)
+{
+    multicast_announce(DISCOVERY_LIMIT_NS);
 }
 
 void multicast_after_fork_in_child(void)

@@ -350,6 +350,7 @@ static void leave_lists(struct qp *qp)
 static void engine_disconnect(struct qp *qp)
 {
     transport_revoke(&qp->transport);
+    raw_forget(qp);
     leave_lists(qp);
     qp->route.reply_lane = NULL;
     qp->route.missing_block = 0;

@@ -177,6 +177,8 @@ static void fire_qp(struct qp *qp, ns_t now)
     } else {
         qp->route.timer_at = NS_NEVER;
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+            if (unlikely(qp->record->type == IBV_QPT_RAW_PACKET))
+                raw_timer(qp);
             sender_timer(&qp->transport);
             route_run(qp);
         }

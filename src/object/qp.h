@@ -64,6 +64,9 @@ struct qp_route {
     bool kick_wire;         /* something is to be flushed from `wire` */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
     struct direct_route direct;
+    /* RAW_PACKET: links that have the frame already which others have no room for. */
+    uint64_t *offered;
+    uint32_t offered_count, offered_room;
     struct timer timer;   /* in the engine's heap, under its lock */
     ns_t timer_at;        /* when transport's timer runs out; NS_NEVER: it does not */
     ns_t timer_queued_at; /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */

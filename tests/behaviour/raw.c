@@ -215,6 +215,39 @@ static void a_frame_without_a_receive_is_lost(void **state)
     two_close(&two);
 }
 
+/* Many more bytes than a ring holds. */
+static void frames_wait_for_a_process_that_does_not_read_for_a_moment(void **state)
+{
+    enum { FRAMES = 2000, LENGTH = 1000 };
+    struct end_attr attr = raw_attr();
+    struct bytes frame = a_frame(to_far, 1);
+    struct ibv_flow *flow;
+    struct end a, b;
+
+    attr.cap.max_send_wr = attr.cap.max_recv_wr = FRAMES;
+    attr.send_cqe = attr.recv_cqe = FRAMES;
+    end_open(&a, NEAR, &attr);
+    end_open(&b, FAR, &attr);
+    raw_to_rts(&a);
+    raw_to_rts(&b);
+    flow = steer(&b, for_mac(to_far, 0));
+    for (uint64_t i = 0; i < FRAMES; i++)
+        end_recv(&b, a_recv(&b, i, 0, SLOT));
+    frame.length = LENGTH;
+    send_frame(&a, &frame); /* the two know each other */
+    end_expect_success(&b, RQ, 0, IBV_WC_RECV);
+    side_stop(FAR);
+    for (uint64_t i = 1; i < FRAMES; i++)
+        end_send(&a, i + 1 == FRAMES ? a_send(&a, i, 0, LENGTH) : unsignaled(a_send(&a, i, 0, LENGTH)));
+    side_continue(FAR);
+    end_expect_success(&a, SQ, FRAMES - 1, IBV_WC_SEND);
+    for (uint64_t i = 1; i < FRAMES; i++)
+        assert_int_equal(end_expect_success(&b, RQ, i, IBV_WC_RECV).byte_len, LENGTH);
+    unsteer(&b, flow);
+    end_close(&b);
+    end_close(&a);
+}
+
 static void a_sender_receives_its_own_frames_by_its_own_rules(void **state)
 {
     const struct bytes frame = a_frame(to_far, 9);
@@ -337,6 +370,8 @@ int main(int argc, char **argv)
         TEST(gathered_and_inline_frames_arrive_whole),
         TEST(a_receive_that_is_too_short_is_an_error_and_the_qp_goes_on),
         TEST(a_frame_without_a_receive_is_lost),
+        TEST_WITH(frames_wait_for_a_process_that_does_not_read_for_a_moment, .fars = 1,
+                  .needs = NEEDS_TWO_PROCESSES),
         TEST(a_sender_receives_its_own_frames_by_its_own_rules),
         TEST(a_tag_is_read_with_the_completion),
         TEST(a_qp_strips_and_scatters_as_it_was_made),

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -92,14 +93,14 @@ def check_devinfo(host):
 
 
 class Watch:
-    """ibv_asyncwatch on a terminal, so that its lines leave their buffer."""
+    """A program on a terminal, so that its lines leave their buffer."""
 
-    def __init__(self, host, argv):
+    def __init__(self, host, argv, limit=20):
         self.master, slave = pty.openpty()
         os.set_blocking(self.master, False)
         self.side = Side(host, argv, stdout=slave)
         os.close(slave)
-        self.deadline = time.monotonic() + 20
+        self.deadline = time.monotonic() + limit
         self.text = ''
 
     def until(self, words):
@@ -149,6 +150,30 @@ def check_asyncwatch_event(host):
         enter = ['nsenter', '--target', str(watch.side.pid), '--user', '--preserve-credentials', '--net']
         output(host, [*enter, 'ip', 'addr', 'add', '198.51.100.7/32', 'dev', 'lo'])
         watch.until('GID')
+
+
+def check_raw_ethernet(host):
+    """Frames between two processes, in a network namespace where nobody else has frames; as many as the receives that a
+    server posts, since like a NIC it loses what finds none."""
+    inside = ['unshare', '--user', '--map-root-user', '--net']
+    try:
+        output(host, [*inside, 'true'])
+    except Failure as e:
+        raise Skip('this machine allows no user namespaces') from e
+    here, there = '02:00:00:00:00:01', '02:00:00:00:00:02'
+    for program, size, iterations in (('raw_ethernet_lat', 64, 1000), ('raw_ethernet_bw', 1000, 400)):
+        if not shutil.which(program):
+            raise Skip(f'{program} is not installed')
+        options = ['-F', '-s', str(size), '-n', str(iterations)]
+        server = [program, '--server', '-B', here, '-E', there, *options]
+        with Watch(host, [*inside, 'sh', '-c', 'ip link set lo up && exec "$@"', 'sh', *server], 120) as watch:
+            watch.until('#bytes')
+            enter = ['nsenter', '--target', str(watch.side.pid), '--user', '--preserve-credentials', '--net']
+            text = output(host, [*enter, program, '--client', '-B', there, '-E', here, *options], limit=60)
+            judge.perftest(text, [size], iterations)
+            status = watch.side.wait(watch.deadline)
+            if status != 0:
+                raise Failure(f'{program}: the server ' + ('does not end' if status is None else f'ends with {status}'))
 
 
 def _state(pid):
@@ -218,6 +243,7 @@ CHECKS = (
     ('ibv_devinfo -v', check_devinfo),
     ('ibv_asyncwatch', check_asyncwatch),
     ('ibv_asyncwatch sees an address come', check_asyncwatch_event),
+    ('raw_ethernet_lat and raw_ethernet_bw', check_raw_ethernet),
     ('helper threads block all signals', check_thread_masks),
     ('no descriptor survives exec', check_no_descriptors_inherited),
 )
