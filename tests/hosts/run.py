@@ -37,6 +37,11 @@ class Way:
         return ' '.join(words + (['plain'] if self.plain else []) + ([f'{self.loss} % lost'] if self.loss else []))
 
 
+def xrc():
+    return [matrix.Case('ibv_xsrq_pingpong')] + [perftest(p, iters=200, args=('-c', 'XRC')) for p in
+                                                 ('ib_send_bw', 'ib_write_lat', 'ib_read_bw', 'ib_atomic_lat')]
+
+
 def some(mtu):
     """What every change must pass."""
     out = [pingpong(p, mtu, args=('-c',)) for p in matrix.PINGPONGS]
@@ -48,7 +53,7 @@ def some(mtu):
     out.append(perftest('ib_send_lat', size=1024, iters=200, args=('-c', 'UD')))
     out += [perftest(p, args=('-a',), sizes=matrix.ALL_SIZES, iters=5) for p in ('ib_write_bw', 'ib_read_bw')]
     out += [perftest('ib_send_bw', iters=100, qps=16, args=('-e',)), perftest('ib_write_bw', iters=200, args=('-b',))]
-    return out
+    return out + xrc()
 
 
 def is_stream_of_datagrams(case):
@@ -57,7 +62,7 @@ def is_stream_of_datagrams(case):
 
 def all_of(mtu):
     sizes = (1, 2, 63, 1023, 1025, 4095, 4097, 65537, 1 << 20)
-    cases = matrix.pingpongs(mtu, sizes) + matrix.transports(mtu) + matrix.options(mtu)
+    cases = matrix.pingpongs(mtu, sizes) + matrix.transports(mtu) + matrix.options(mtu) + matrix.xrc()
     return [c for c in cases if not is_stream_of_datagrams(c)]
 
 
@@ -72,7 +77,7 @@ def lossy(mtu):
     message: one ends when it has come, and if its acknowledgement is lost nobody is there to acknowledge it again."""
     out = [perftest(p, iters=200) for p in matrix.BW + matrix.LAT]
     out += [perftest('ib_write_bw', iters=50, qps=16), perftest('ib_send_bw', size=1 << 20, iters=20)]
-    return out
+    return out + xrc()[1:]
 
 
 def disturbed(mtu):
@@ -83,7 +88,7 @@ def plan(suite):
     if suite == 'hosts':
         return [(Way(), some(1024)), (Way(4096, 1), few(4096)), (Way(plain=True), few(1024)),
                 (Way(netem=('loss', '1%')), few(1024)[2:]),
-                (Way(4096, loss=3), [perftest(p, iters=200) for p in ('ib_write_bw', 'ib_read_bw', 'ib_atomic_lat')])]
+                (Way(4096, loss=3), [perftest(p, iters=200) for p in ('ib_write_bw', 'ib_read_bw', 'ib_atomic_lat')] + xrc()[1:])]
     ways = [Way(mtu, gid, plain=plain) for mtu in MTUS for gid in (0, 1) for plain in (False, True)]
     out = [(w, all_of(w.mtu) if not w.plain else some(w.mtu)) for w in ways]
     for netem in (('delay', '1ms', '1ms', 'reorder', '10%'), ('duplicate', '5%')):
@@ -109,6 +114,8 @@ def run(host, two, case, way):
     server, client = command(case, way, port)
     env = dict(case.env, **({'SOFTHCA_UDP': 'plain'} if way.plain else {}),
                **({'SOFTHCA_UDP_LOSS': str(way.loss)} if way.loss else {}))
+    if 'XRC' in case.args:
+        pairs.forget_xrc_files()
     s, c = pairs.run_pair(host, server, client, port=port, limit=case.limit, env=env, far=two.there())
     judge.pair(case, (server, s), (client, c))
 
@@ -157,6 +164,8 @@ def main():
                 tap.result(number, name, began)
             except hosts.Unable as e:
                 now = None
+                tap.result(number, name, began, skip=str(e))
+            except pairs.Skip as e:
                 tap.result(number, name, began, skip=str(e))
             except pairs.Failure as e:
                 failed += 1

@@ -108,6 +108,20 @@ def transports(mtu):
     return out
 
 
+def xrc():
+    """Over the two halves of XRC, its SRQs of one number for each receiver."""
+    out = [Case('ibv_xsrq_pingpong'), Case('ibv_xsrq_pingpong', ('-n', '100', '-s', '65536'))]
+    out += [perftest(p, args=('-c', 'XRC')) for p in BW + LAT]
+    out += [perftest(p, args=('-c', 'XRC'), qps=8, iters=100) for p in ('ib_send_bw', 'ib_write_bw')]
+    return out
+
+
+def capabilities(mtu):
+    """What ibv_rc_pingpong asks the device for: memory of its own, paging on demand, time stamps, ibv_wr_*."""
+    return [pingpong('ibv_rc_pingpong', mtu, args=args) for args in
+            (('-j', '-c'), ('-o', '-c'), ('-o', '-O', '-c'), ('-t',), ('-t', '-c'), ('-j', '-N', '-c'))]
+
+
 def options(mtu):
     out = []
     for p in ('ib_send_bw', 'ib_write_bw', 'ib_read_bw'):
@@ -209,6 +223,7 @@ def build(devices, suite):
         cases += over(transports(mtu), *paths, 'auto')
         cases += over(options(mtu), *paths)
         cases += over(transports(mtu) + one_sided(), 'mapped')
+        cases += over(xrc() + capabilities(mtu), *paths, 'mapped')
         cases += over(durations([('ib_send_bw', ('blocked', None)), ('ib_write_bw', (None, 'blocked')),
                                  ('ib_read_lat', ('ignored', None)), ('ib_write_lat', (None, None))], 3), 'auto')
         cases += [pingpong(p, mtu, iters=100000, limit=120) for p in PINGPONGS]
@@ -220,7 +235,7 @@ def build(devices, suite):
     every = tuple(s for i in range(0, 21) for s in {(1 << i) - 1, 1 << i, (1 << i) + 1} if 0 < s <= 1 << 20)
     paths += ('auto',)
     cases = over(pingpongs(mtu, sorted(set(every))), *paths)
-    cases += over(options(mtu), 'auto')
+    cases += over(options(mtu) + xrc() + capabilities(mtu), 'auto')
     both = [(p, s) for p in BW + LAT for s in (('blocked', None), (None, 'ignored'))]
     cases += over(durations(both, 3), *paths)
     cases += over([pingpong(p, mtu, iters=100000, args=a, limit=240) for p in PINGPONGS

@@ -35,6 +35,8 @@ def run(host, case, gid):
     port = pairs.free_port()
     server, client = command(case, port, gid, host.system)
     env = dict(case.env, SOFTHCA_LOCAL=case.local)
+    if 'XRC' in case.args:
+        pairs.forget_xrc_files()
     s, c = pairs.run_pair(host, server, client, port=port, limit=case.limit, users=case.users, env=env,
                           launch=case.launch, signals=case.signals)
     judge.pair(case, (server, s), (client, c), both=case.program.startswith('ib_send'))
