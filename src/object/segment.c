@@ -77,7 +77,8 @@ static int create_memfd(void)
     return fd;
 }
 
-/* Sizes and maps the memfd with the largest arena that is to be had. */
+/* Sizes and maps the memfd with the largest arena that is to be had. Inaccessible: mlockall(MCL_FUTURE) would
+ * fill all of it. */
 static char *map_arena(int fd, int *ret_error)
 {
     struct rlimit file_size;
@@ -96,7 +97,7 @@ static char *map_arena(int fd, int *ret_error)
             *ret_error = -errno;
             continue;
         }
-        base = sys_mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0, ret_error);
+        base = sys_mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0, ret_error);
         segment.arena_size = size;
     }
     return base;
@@ -167,7 +168,9 @@ static int open_locked(void)
                   strerror(-error));
         goto close_fd;
     }
-    error = arena_init(&segment.arena, segment.arena_size);
+    error = sys_mprotect(base, segment.arena_offset, PROT_READ | PROT_WRITE);
+    if (!error)
+        error = arena_init(&segment.arena, segment.arena_size);
     if (error)
         goto unmap;
     /* Whoever maps it may rely on its size. */
@@ -178,7 +181,6 @@ static int open_locked(void)
     /* A core dump would walk every page of the arena's address range, and so would mlockall(), valgrind's
      * search for leaks, and whoever else looks at all that is accessible. The tables stay in. */
     syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);
-    sys_mprotect(base + segment.arena_offset, segment.arena_size, PROT_NONE);
     segment.arena_open = 0;
     fill_header((struct segment_header *)base);
     segment.inode = inode_of(fd);

@@ -116,6 +116,34 @@ static void what_is_reserved_is_not_accessible(void **state)
     pair_close(&p);
 }
 
+static void everything_may_be_locked(void **state)
+{
+    const size_t reserved = (size_t)1 << 37;
+    void *room;
+    unsigned long kib = 0;
+    char line[256];
+    struct pair p;
+    FILE *status;
+
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0)
+        skip_because("mlockall: %s", strerror(errno));
+    room = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) /* what is reserved counts, too */
+        skip_because("RLIMIT_MEMLOCK");
+    munmap(room, reserved);
+    pair_connect(&p, IBV_QPT_RC);
+    pair_marker(&p.a, &p.b);
+    pair_marker(&p.b, &p.a);
+    status = fopen("/proc/self/status", "re");
+    CHECK(status, "/proc/self/status");
+    while (fgets(line, sizeof(line), status) && sscanf(line, "RssShmem: %lu", &kib) != 1) {
+    }
+    fclose(status);
+    CHECK(kib < 512 << 10, "%lu KiB of shared memory", kib);
+    pair_close(&p);
+    munlockall();
+}
+
 static void nothing_is_printed(void **state)
 {
     const int silence = memfd_create("silence", MFD_CLOEXEC), out = dup(STDOUT_FILENO),
@@ -248,6 +276,7 @@ int main(int argc, char **argv)
         TEST(errno_survives_what_succeeds),
         TEST(every_descriptor_is_closed_on_exec),
         TEST(what_is_reserved_is_not_accessible),
+        TEST(everything_may_be_locked),
         TEST(nothing_is_printed),
         TEST(a_blocked_reader_of_events_can_be_cancelled),
         TEST_WITH(processes_of_two_users_talk, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
