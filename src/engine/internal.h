@@ -32,6 +32,7 @@ struct lane_state {
     struct list blocked; /* qp.route.blocked: waits for room in the ring */
     struct drop {
         uint32_t dest_qpn, src_qpn, psn;
+        uint8_t flags;
     } * drops; /* words about dropped requests that found the ring full */
     uint32_t drop_count, drop_room;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */
@@ -70,6 +71,12 @@ void congestion_notify(struct qp *qp, const struct packet *packet, const struct 
 
 extern const struct qp_ports engine_qp_ports;
 
+/* To a lane that is not the QP's own: 0, -EAGAIN (the QP is in the list of those that wait for room), or
+ * -errno. QP lock held. */
+int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count);
+/* local_resolve(); NULL: the QP waits for the answer (route_resolved()). QP lock held. */
+struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
 /* The QP's requests may be executed in memory of the peer's (direct.h). QP lock held. */
 void route_is_direct(struct qp *qp);
@@ -150,6 +157,10 @@ extern const struct local_ops engine_local_ops;
 /* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
  * QP lock held. */
 bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request);
+/* A request for this QP, which is locked: what it comes to owe leaves now or at the end of the batch. */
+void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet);
+/* Doorbells: of the lane whose batch is under way at its end, of others now. */
+void progress_note_kick(struct lane *lane, const struct qp_kick *kick);
 /* A packet has come, whatever of it. */
 void progress_count_packet(void);
 /* An acknowledgement covers what comes in the same batch, but not more than this many packets. */

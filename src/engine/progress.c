@@ -9,6 +9,7 @@
 #include "engine/explainer.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "engine/relay.h"
 #include "object/device.h"
 #include "object/segment.h"
 #include "object/wq.h"
@@ -59,7 +60,7 @@ bool progress_accepts(const struct qp *qp, const struct packet *packet, bool req
 }
 
 /* The doorbell of the lane whose batch this is is looked at once, at the end; others at once. */
-static void note_kick(struct lane *lane, const struct qp_kick *kick)
+void progress_note_kick(struct lane *lane, const struct qp_kick *kick)
 {
     if (kick->lane && kick->lane != lane)
         lane_ring(kick->lane);
@@ -99,7 +100,7 @@ static void answer_all_due(struct lane *lane, struct lane_state *state)
         }
         kick = qp_take_kick(qp, false);
         lock_release(&qp->lock);
-        note_kick(lane, &kick);
+        progress_note_kick(lane, &kick);
     }
 }
 
@@ -125,6 +126,11 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
     }
     qp_note(qp, true);
     return true;
+}
+
+void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet)
+{
+    (void)receive_locked(qp, lane, packet, true);
 }
 
 /* The requester's ACK timer runs only if it hears of it; one of UC that lends memory waits for it, too. */
@@ -175,6 +181,10 @@ static void on_packet(struct lane *lane, const struct packet *packet)
         gsi_receive(lane, packet);
         return;
     }
+    if (unlikely(packet->flags & PACKET_RELAYED)) {
+        relay_receive(lane, packet);
+        return;
+    }
     request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
     qp = qp_lock_number(packet->dest_qpn);
     if (unlikely(!qp || !progress_accepts(qp, packet, request))) {
@@ -188,7 +198,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     lock_release(&qp->lock);
     if (unlikely(!received))
         say_dropped(lane, packet, request);
-    note_kick(lane, &kick);
+    progress_note_kick(lane, &kick);
 }
 
 /* local_ops.batch_end */

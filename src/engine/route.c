@@ -11,6 +11,8 @@
 #include "engine/direct.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "engine/relay.h"
+#include "object/delegate.h"
 #include "object/device.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
@@ -43,6 +45,9 @@ static enum path_kind path_of(const struct link *link)
 /* The fields that only local links carry. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
+    /* Of XRC the process that executes may be one that has no link to this one (relay.c). */
+    bool lends = qp->record->type != IBV_QPT_XRC_SEND;
+
     qp->route.lane = lane;
     qp->route.direct.peer = NULL;
     qp->route.direct.misses = qp->route.direct.next_ask = 0;
@@ -51,11 +56,11 @@ static void set_lane(struct qp *qp, struct lane *lane)
      * ring. */
     qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
     qp->transport.link.reference_from =
-        lane && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+        lane && lends && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     qp->transport.link.fetched_from =
-        lane && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
+        lane && lends && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
     qp->transport.link.read_reference_from =
-        lane && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+        lane && lends && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     if (!is_connected(qp->record))
         return;
     if (lane)
@@ -106,6 +111,14 @@ static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct pa
     }
 }
 
+int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count)
+{
+    bool kick;
+
+    return send_on(qp, lane, &kick, packet, gather, gather_count);
+}
+
 struct multicast_copy {
     const struct packet *packet;
     const struct iovec *gather;
@@ -124,7 +137,7 @@ static void send_multicast_copy(struct link *link, void *argument)
 
 /* Asks once more after the QP is in the list: the answer of the first question may have come before that, and
  * would have found nobody. QP lock held. */
-static struct link *resolve_or_wait(struct qp *qp, uint32_t qpn)
+struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
 {
     struct link *link;
 
@@ -165,7 +178,7 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
             qp->route.missing_block = 0; /* was looked for and nobody has it; the next datagram looks again */
             return 0;
         }
-        link = resolve_or_wait(qp, packet->dest_qpn);
+        link = route_resolve_or_wait(qp, packet->dest_qpn);
         if (!link)
             return -EAGAIN;
     }
@@ -204,11 +217,17 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
                        const struct iovec *gather, unsigned gather_count, const struct path_address *to)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
+    struct packet relayed;
 
     if (unlikely(packet->flags & PACKET_FRAME))
         return raw_transmit(qp, packet, gather, gather_count);
     if (to)
         return send_ud(qp, packet, gather, gather_count, to);
+    if (unlikely(qp->origin)) {
+        relayed = *packet;
+        relayed.flags |= PACKET_RELAYED;
+        packet = &relayed;
+    }
     if (qp->route.by_wire)
         return wire_send(qp, packet, gather, gather_count, &qp->record->attributes.path);
     if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
@@ -226,7 +245,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
                 publish_path(qp, PATH_NOBODY, NULL);
                 return -EHOSTUNREACH;
             }
-            link = resolve_or_wait(qp, packet->dest_qpn);
+            link = route_resolve_or_wait(qp, packet->dest_qpn);
             if (!link) {
                 publish_path(qp, PATH_SEARCHED, NULL);
                 return -EAGAIN;
@@ -351,7 +370,9 @@ static void engine_disconnect(struct qp *qp)
 {
     transport_revoke(&qp->transport);
     raw_forget(qp);
+    relay_call_back(qp);
     leave_lists(qp);
+    qp->route.relay_lane = NULL;
     qp->route.reply_lane = NULL;
     qp->route.missing_block = 0;
     qp->route.by_wire = false;
@@ -392,7 +413,7 @@ static bool send_drop(struct lane *lane, const struct drop *drop)
 {
     const struct packet word = {
         .opcode = OP_ACKNOWLEDGE,
-        .flags = PACKET_DROPPED,
+        .flags = drop->flags,
         .dest_qpn = drop->dest_qpn,
         .src_qpn = drop->src_qpn,
         .psn = psn_make(drop->psn),
@@ -427,7 +448,8 @@ static bool keep_drop(struct lane_state *state, const struct drop *drop)
  * ring full waits in drops[] for lane_writable(). */
 void route_send_drop(struct lane *lane, const struct packet *dropped)
 {
-    const struct drop drop = {dropped->src_qpn, dropped->dest_qpn, dropped->psn.value};
+    const struct drop drop = {dropped->src_qpn, dropped->dest_qpn, dropped->psn.value,
+                              (uint8_t)(PACKET_DROPPED | (dropped->flags & PACKET_RELAYED))};
     struct lane_state *state = lane_state(lane);
     bool kept;
 
@@ -464,10 +486,12 @@ void route_flush_drops(struct lane *lane, struct lane_state *state)
 static void leave_link(struct qp *qp, void *argument)
 {
     struct link *link = argument;
+    struct qp_kick kick;
 
     lock_acquire(&qp->lock);
     if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
         waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    relay_leave(qp, link);
     /* The process may be alive, and read on until it sees that we are gone. */
     if ((qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) ||
         (qp->route.lane && lane_link(qp->route.lane) == link))
@@ -488,7 +512,9 @@ static void leave_link(struct qp *qp, void *argument)
             sender_silence(&qp->transport);
         qp_note(qp, false);
     }
+    kick = qp_take_kick(qp, false);
     lock_release(&qp->lock);
+    route_ring(&kick);
 }
 
 /* local_ops.link_down: the link cannot be found any more, but threads that found it may still be at work:
@@ -502,6 +528,7 @@ void route_link_down(struct link *link)
         if (pass == 0)
             rundown_wait();
     }
+    delegates_leave(link);
     for (uint32_t i = 0; i < LOCAL_LANES; i++) {
         void **place = lane_owner_data(link_lane(link, i));
         struct lane_state *state = *place;
@@ -543,6 +570,8 @@ const struct qp_ports engine_qp_ports = {
     .connect = engine_connect,
     .disconnect = engine_disconnect,
     .kick = engine_kick,
+    .hand_over = relay_hand_over,
+    .call_back = relay_call_back,
     .forget = engine_forget,
     .attached = wire_attached,
     .detached = wire_detached,

@@ -118,6 +118,8 @@ void route_run(struct qp *qp)
 {
     bool more;
 
+    if (unlikely(qp->transport.relay.due))
+        relay_again(&qp->transport);
     if (responder_owes(&qp->transport))
         responder_run(&qp->transport);
     more = qp_run_sender(qp, STAMP_NONE);

@@ -7,9 +7,6 @@
 #include "wire/opcode.h"
 
 #define QPN_MASK 0xffffffu
-#define ALL_FLAGS                                                                                            \
-    (PACKET_SOLICITED | PACKET_ACK_REQUEST | PACKET_HAS_ACK | PACKET_BY_REFERENCE | PACKET_DROPPED |         \
-     PACKET_FROM_NETWORK | PACKET_FRAME)
 /* Positions are made visible in steps, or when the ring is empty and it is worth it. The writer then always
  * sees at least RING_SIZE - PUBLISH_EMPTY of an empty ring as free. */
 #define PUBLISH_STEP  (RING_HOME / 4)
@@ -381,7 +378,9 @@ int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_r
     memcpy((char *)&header + sizeof(header.word), record + sizeof(header.word),
            sizeof(header) - sizeof(header.word));
     properties = flags & PACKET_DROPPED ? 0 : opcode_table[opcode].properties;
-    if (unlikely((flags & ~ALL_FLAGS) || (!(flags & PACKET_DROPPED) && !opcode_table[opcode].name)))
+    /* Every bit is a flag; a frame is nobody's request. */
+    if (unlikely((flags & (PACKET_RELAYED | PACKET_FRAME)) == (PACKET_RELAYED | PACKET_FRAME) ||
+                 (!(flags & PACKET_DROPPED) && !opcode_table[opcode].name)))
         return -EPROTO;
     references_at = (uint32_t)sizeof(header) + extension_size(properties);
     packet->opcode = opcode;

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/rundown.h"
+#include "object/delegate.h"
 #include "object/device.h"
 #include "object/flow.h"
 #include "object/life.h"
@@ -231,7 +232,7 @@ static void raise_slots_used(uint32_t used)
     }
 }
 
-static struct qp *slot_take(uint32_t *ret_slot)
+struct qp *qp_take_slot(uint32_t *ret_slot)
 {
     uint32_t slot = number_take(&pool_qps);
     struct qp *qp;
@@ -252,6 +253,8 @@ static struct qp *slot_take(uint32_t *ret_slot)
         list_init(&qp->route.waiting);
         qp->route.timer_at = qp->route.timer_queued_at = NS_NEVER;
         list_init(&qp->lending);
+        list_init(&qp->by_origin);
+        list_init(&qp->by_xrcd);
         qp->record = segment_qp(slot);
         atomic_store_explicit(&slots[slot], qp, memory_order_release);
         raise_slots_used(slot + 1);
@@ -460,6 +463,8 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     qp->pd = pd;
     qp->context = context;
     qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);
+    qp->transport.relay.possible = qp->xrcd && xrcd_is_shared(qp->xrcd);
+    qp->origin = NULL;
     qp->send_cq = attributes->send_cq && pd ? cq_of(attributes->send_cq) : NULL;
     qp->recv_cq = pd && attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
@@ -526,7 +531,7 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
     error = take_queues(pd, attributes, &queues);
     if (error)
         return error;
-    qp = slot_take(&slot);
+    qp = qp_take_slot(&slot);
     if (!qp) {
         give_queues(pd, &queues);
         return -ENOMEM;
@@ -612,6 +617,7 @@ void qp_after_fork_in_child(void)
 {
     qp_table_after_fork_in_child();
     xrc_after_fork_in_child();
+    delegates_after_fork_in_child();
     multicast_forget_attachments();
     flows_after_fork_in_child();
     lending_after_fork_in_child();

@@ -48,6 +48,7 @@ struct qp_route {
     struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
     struct lane *reply_lane;   /* where the last request came from: answers go back on it */
     struct lane *arrival_lane; /* of the packet that is being received */
+    struct lane *relay_lane;   /* XRC_RECV: to the process that executes its requests, NULL: none has */
     struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
     bool by_wire;              /* connected QPs: over the network, not through lanes */
     struct udp_lane *wire;     /* what goes over the network takes this one */
@@ -103,6 +104,10 @@ struct qp {
     uint64_t hash_fields;
     uint8_t hash_key[40];
     uint32_t flows; /* rules that name it; under its lock */
+    /* A delegate (delegate.c) executes for an XRC_RECV QP of another process, whose number it has: */
+    struct link *origin; /* NULL: it is none */
+    uint32_t origin_life;
+    struct list by_origin, by_xrcd;
     struct qp_queues queues;
     char *receive_ring;
     uint32_t receive_mask;
@@ -172,6 +177,10 @@ struct qp_ports {
     /* After work was posted, without the QP's lock but inside the rundown section of the post: rings
      * doorbells, sees to another turn. */
     void (*kick)(struct qp *qp, const struct qp_kick *kick);
+    /* XRC: the request is for that SRQ, which is not of this process (transport_ports.hand_over). */
+    int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
+    /* XRC: whoever executes for this QP is to stop. */
+    void (*call_back)(struct qp *qp);
     /* The QP is going away: out of every list. No lock held. */
     void (*forget)(struct qp *qp);
     /* The QP was attached to a group, or is not any more. No lock held; may sleep, bounded. */

@@ -41,6 +41,8 @@ void qp_answer(struct qp *qp);
 void qp_raise(struct qp *qp, enum ibv_event_type type);
 int qp_allocate_resources(struct qp *qp, uint32_t count);
 void qp_release_resources(struct qp *qp);
+/* qp.c: a slot that nobody has; its QP's record is somebody's old one. */
+struct qp *qp_take_slot(uint32_t *ret_slot);
 /* lending.c */
 void lending_begins(struct transport_qp *transport);
 void lending_forget(struct qp *qp);

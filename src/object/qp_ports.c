@@ -148,6 +148,8 @@ void qp_raise(struct qp *qp, enum ibv_event_type type)
 {
     const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
 
+    if (unlikely(qp->origin)) /* its QP hears of it by the answer */
+        return;
     async_raise(&qp->context->events, &event, &qp->async_events);
 }
 
@@ -169,6 +171,8 @@ void qp_enter_error(struct qp *qp)
     if (qp_state(qp) == IBV_QPS_ERR)
         return;
     qp_set_state(qp, IBV_QPS_ERR);
+    if (unlikely(qp->transport.relay.used))
+        qp_ports->call_back(qp);
     mapping_settle_qp(qp); /* what is flushed tells the program that its memory is its own again */
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
     sender_flush(&qp->transport);
@@ -220,6 +224,13 @@ static bool select_srq(struct transport_qp *transport, uint32_t srqn)
     return qp->xrcd->select(qp, srqn);
 }
 
+static int hand_over(struct transport_qp *transport, const struct packet *packet, bool may_move)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    return qp->xrcd->is_here(qp, packet->srqn) ? -ENOENT : qp_ports->hand_over(qp, packet, may_move);
+}
+
 static bool probe(uint64_t address, uint32_t length, bool write)
 {
     return memory_reach(address, length, write);
@@ -252,6 +263,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.responder_failed = responder_failed;
     qp_transport_ports.drained = drained;
     qp_transport_ports.select_srq = select_srq;
+    qp_transport_ports.hand_over = hand_over;
     qp_transport_ports.probe = probe;
     qp_transport_ports.lock_keys = lock_keys;
     qp_transport_ports.unlock_keys = unlock_keys;

@@ -6,49 +6,125 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/rundown.h"
 #include "object/cq.h"
 #include "object/life.h"
 #include "object/ports.h"
 #include "object/xrc_domain.h"
 
-/* SRQs by number; a leaf. */
+/* SRQs by number, XRCDs and their delegates. */
 static struct lock xrc_lock = LOCK_INIT;
 static struct list srqs = {&srqs, &srqs};
+static struct list xrcds = {&xrcds, &xrcds};
 
 void xrc_after_fork_in_child(void)
 {
     lock_init(&xrc_lock);
     list_init(&srqs);
+    list_init(&xrcds);
     xrc_domains_after_fork_in_child();
 }
 
 /* --- domains
  * --------------------------------------------------------------------------------------------------- */
 
+/* xrc_lock held. */
+static struct srq *find_srq(const struct xrc_domain *domain, uint32_t srqn)
+{
+    list_for_each (node, &srqs) {
+        struct srq *srq = list_entry(node, struct srq, by_number);
+
+        if (srq->srqn == srqn && srq->xrcd->domain == domain)
+            return srq;
+    }
+    return NULL;
+}
+
 static bool select_srq(struct qp *qp, uint32_t srqn)
 {
     const struct responder *responder = &qp->record->responder;
-    struct srq *found = NULL;
+    struct srq *found;
 
     if (likely(qp->srq && qp->srq->srqn == srqn))
         return true;
     if (responder->message == MESSAGE_SEND || responder->message == MESSAGE_WRITE)
         return false;
     lock_acquire(&xrc_lock);
-    list_for_each (node, &srqs) {
-        struct srq *srq = list_entry(node, struct srq, by_number);
-
-        if (srq->srqn == srqn && srq->xrcd->domain == qp->xrcd->domain) {
-            found = srq;
-            break;
-        }
-    }
+    found = find_srq(qp->xrcd->domain, srqn);
     lock_release(&xrc_lock);
     if (!found)
         return false;
     qp->srq = found;
     qp->transport.receive_pd = found->pd->number;
     return true;
+}
+
+static bool is_here(const struct qp *qp, uint32_t srqn)
+{
+    bool found;
+
+    if (likely(qp->srq && qp->srq->srqn == srqn))
+        return true;
+    lock_acquire(&xrc_lock);
+    found = find_srq(qp->xrcd->domain, srqn) != NULL;
+    lock_release(&xrc_lock);
+    return found;
+}
+
+bool xrcd_is_shared(const struct xrcd *xrcd)
+{
+    return !xrcd->domain->is_private;
+}
+
+/* --- delegates
+ * -------------------------------------------------------------------------------------------------- */
+
+bool xrc_adopt(struct qp *delegate, void (*end)(struct qp *delegate), uint64_t device, uint64_t inode,
+               uid_t uid)
+{
+    bool adopted = false;
+
+    lock_acquire(&xrc_lock);
+    list_for_each (node, &xrcds) {
+        struct xrcd *xrcd = list_entry(node, struct xrcd, all);
+        const struct xrc_domain *domain = xrcd->domain;
+
+        if (domain->device != device || domain->inode != inode || !xrc_domain_admits(domain, uid))
+            continue;
+        xrcd->end_delegate = end;
+        delegate->xrcd = xrcd;
+        delegate->context = xrcd->context;
+        list_push_back(&xrcd->delegates, &delegate->by_xrcd);
+        adopted = true;
+        break;
+    }
+    lock_release(&xrc_lock);
+    return adopted;
+}
+
+void xrc_abandon(struct qp *delegate)
+{
+    lock_acquire(&xrc_lock);
+    if (list_linked(&delegate->by_xrcd))
+        list_remove(&delegate->by_xrcd);
+    lock_release(&xrc_lock);
+}
+
+/* Those of a domain that goes on in another XRCD are made anew there. */
+static void end_delegates(struct xrcd *xrcd)
+{
+    for (;;) {
+        struct list *node;
+        struct qp *qp;
+
+        lock_acquire(&xrc_lock);
+        node = list_pop_front(&xrcd->delegates);
+        lock_release(&xrc_lock);
+        if (!node)
+            return;
+        qp = list_entry(node, struct qp, by_xrcd);
+        xrcd->end_delegate(qp);
+    }
 }
 
 int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attributes, struct xrcd **ret_xrcd)
@@ -74,6 +150,11 @@ int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attribut
     xrcd->context = context;
     xrcd->ibv.context = &context->verbs.context;
     xrcd->select = select_srq;
+    xrcd->is_here = is_here;
+    list_init(&xrcd->delegates);
+    lock_acquire(&xrc_lock);
+    list_push_back(&xrcds, &xrcd->all);
+    lock_release(&xrc_lock);
     xrcd->item = item_take(OBJECT_XRCD, 0, context->number, NO_OBJECT, NULL);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_xrcd = xrcd;
@@ -86,6 +167,12 @@ int xrcd_close(struct xrcd *xrcd)
         return 0;
     if (atomic_load_explicit(&xrcd->users, memory_order_relaxed))
         return busy_because(OBJECT_XRCD, xrcd->item);
+    lock_acquire(&xrc_lock);
+    list_remove(&xrcd->all);
+    lock_release(&xrc_lock);
+    end_delegates(xrcd);
+    if (xrcd_is_shared(xrcd))
+        rundown_wait(); /* one that somebody else ends just now may have found the XRCD before */
     item_return(xrcd->item);
     xrc_domain_drop(xrcd->domain);
     atomic_fetch_sub_explicit(&xrcd->context->objects, 1, memory_order_release);

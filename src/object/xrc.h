@@ -19,9 +19,13 @@ struct xrcd {
     struct xrc_domain *domain; /* the same for all that were opened with one file */
     _Atomic uint32_t users;    /* SRQs, XRC_RECV QPs */
     uint32_t item;
+    struct list all, delegates; /* object/xrc.c */
+    void (*end_delegate)(struct qp *delegate);
     /* QP lock held: a request for this SRQ. false: there is none in the domain, or a message for another one
      * is under way. */
     bool (*select)(struct qp *qp, uint32_t srqn);
+    /* Is the SRQ with that number one of this process, and of the QP's domain? QP lock held. */
+    bool (*is_here)(const struct qp *qp, uint32_t srqn);
 };
 
 static inline struct xrcd *xrcd_of(struct ibv_xrcd *xrcd)
@@ -35,6 +39,15 @@ int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attribut
 int xrcd_close(struct xrcd *xrcd); /* -EBUSY */
 void xrcd_use(struct xrcd *xrcd);
 void xrcd_unuse(struct xrcd *xrcd);
+
+/* Do other processes reach it? */
+bool xrcd_is_shared(const struct xrcd *xrcd);
+
+/* Delegates (delegate.h): gives one an XRCD of the domain of that file, if this process has it open and a
+ * process of that user may have it, too; takes it away again. */
+bool xrc_adopt(struct qp *delegate, void (*end)(struct qp *delegate), uint64_t device, uint64_t inode,
+               uid_t uid);
+void xrc_abandon(struct qp *delegate);
 
 /* In the child of a fork. */
 void xrc_after_fork_in_child(void);

@@ -39,6 +39,46 @@ void xrc_domains_after_fork_in_child(void)
     list_init(&domains);
 }
 
+/* --- descriptors
+ * --------------------------------------------------------------------------------------------------- */
+
+static int keep(struct xrc_descriptor *descriptor, int fd)
+{
+    struct stat status;
+
+    descriptor->fd = fd;
+    if (fd < 0 || fstat(fd, &status) != 0)
+        return min_of(fd, 0);
+    descriptor->device = status.st_dev;
+    descriptor->inode = status.st_ino;
+    return 0;
+}
+
+/* Programs close descriptors that they do not know, and open others under the same numbers. */
+static void give_back(const struct xrc_descriptor *descriptor)
+{
+    struct stat status;
+    int saved = errno;
+
+    if (descriptor->fd >= 0 && fstat(descriptor->fd, &status) == 0 && status.st_dev == descriptor->device &&
+        status.st_ino == descriptor->inode)
+        fd_close(descriptor->fd);
+    errno = saved;
+}
+
+/* With O_PATH, for when another descriptor of a file is closed, its process loses all its record locks. */
+static int pin_file(struct xrc_domain *domain, int fd)
+{
+    char path[32];
+    int own;
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    own = sys_open(path, O_PATH | O_CLOEXEC);
+    if (own < 0)
+        own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return keep(&domain->pin, own < 0 ? -EMFILE : fd_own(own));
+}
+
 /* --- between processes
  * --------------------------------------------------------------------------------------------- */
 
@@ -103,7 +143,6 @@ static int mark(struct xrc_domain *domain, int flags)
     int turn = take_turn(domain), error = 0;
     bool elsewhere = is_open_elsewhere(domain);
     char digits[MARK_DIGITS + 1];
-    struct stat status;
     uint64_t bits;
 
     if (elsewhere && (flags & O_CREAT) && (flags & O_EXCL))
@@ -113,10 +152,7 @@ static int mark(struct xrc_domain *domain, int flags)
     if (!error) {
         sys_random(&bits, sizeof(bits));
         snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)bits);
-        domain->mark = bind_name(domain, digits);
-        error = min_of(domain->mark, 0);
-        if (!error && fstat(domain->mark, &status) == 0)
-            domain->mark_inode = status.st_ino;
+        error = keep(&domain->mark, bind_name(domain, digits));
     }
     fd_close(turn);
     return error;
@@ -137,7 +173,7 @@ static struct xrc_domain *find(const struct stat *status)
     return NULL;
 }
 
-static int join(const struct stat *status, int flags, struct xrc_domain *fresh,
+static int join(int fd, const struct stat *status, int flags, struct xrc_domain *fresh,
                 struct xrc_domain **ret_domain)
 {
     struct xrc_domain *domain = find(status);
@@ -154,9 +190,13 @@ static int join(const struct stat *status, int flags, struct xrc_domain *fresh,
     fresh->inode = status->st_ino;
     fresh->owner = status->st_uid;
     fresh->mode = status->st_nlink ? status->st_mode : 0; /* nobody opens what has no name */
-    error = mark(fresh, flags);
-    if (error)
+    error = pin_file(fresh, fd);
+    if (!error)
+        error = mark(fresh, flags);
+    if (error) {
+        give_back(&fresh->pin);
         return error;
+    }
     fresh->references = 1;
     list_push_back(&domains, &fresh->all);
     *ret_domain = fresh;
@@ -171,7 +211,7 @@ int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain)
 
     if (!fresh)
         return -ENOMEM;
-    fresh->mark = -1;
+    fresh->mark.fd = fresh->pin.fd = -1;
     if (fd == -1) {
         fresh->is_private = true;
         fresh->references = 1;
@@ -183,22 +223,11 @@ int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain)
         return -EBADF;
     }
     lock_acquire(&domains_lock);
-    error = join(&status, flags, fresh, ret_domain);
+    error = join(fd, &status, flags, fresh, ret_domain);
     lock_release(&domains_lock);
     if (error || *ret_domain != fresh)
         free(fresh);
     return error;
-}
-
-/* Programs close descriptors that they do not know, and open others under the same numbers. */
-static void take_mark_back(const struct xrc_domain *domain)
-{
-    struct stat status;
-    int saved = errno;
-
-    if (fstat(domain->mark, &status) == 0 && status.st_ino == domain->mark_inode && S_ISSOCK(status.st_mode))
-        fd_close(domain->mark);
-    errno = saved;
 }
 
 void xrc_domain_drop(struct xrc_domain *domain)
@@ -209,7 +238,8 @@ void xrc_domain_drop(struct xrc_domain *domain)
     last = --domain->references == 0;
     if (last && !domain->is_private) {
         list_remove(&domain->all);
-        take_mark_back(domain);
+        give_back(&domain->mark);
+        give_back(&domain->pin);
     }
     lock_release(&domains_lock);
     if (last)

@@ -15,8 +15,13 @@ struct xrc_domain {
     uint64_t device, inode; /* of the file; private ones have none */
     uid_t owner;            /* of the file */
     mode_t mode;
-    int mark; /* socket by which others see that this process has it open; -1: private */
-    ino_t mark_inode;
+    /* Private ones have neither: */
+    struct xrc_descriptor {
+        int fd;
+        dev_t device;
+        ino_t inode; /* which file that was when it was opened */
+    } mark,          /* a socket by which others see that this process has it open */
+        pin;         /* of the file: its inode is not another file's meanwhile */
     bool is_private;
     uint32_t references; /* XRCDs */
 };

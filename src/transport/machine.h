@@ -11,6 +11,7 @@
  *   response.c   what is owed -> packets
  *   tags.c       the list of tagged buffers of an SRQ
  *   tagged.c     messages to such an SRQ, and the rendezvous that the adapter makes of them
+ *   relay.c      requests for an SRQ of another process -> there, and answers back
  *   ud.c         datagrams, both directions
  *   raw.c        Ethernet frames, both directions
  *   gather.c     SGEs -> checked addresses
@@ -257,6 +258,25 @@ static inline void complete_request(struct transport_qp *qp, const struct send_w
     else
         qp->ports->complete_send(qp, wqe, counter - qp->record->sender.own_completed, verdict, byte_len);
 }
+
+/* On the wire all packets of a message but the last are full (IBA 9.7.2.1.3). */
+bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+
+/* Everything before is executed: what may be acknowledged. */
+static inline psn_t responder_limit(const struct transport_qp *qp)
+{
+    return unlikely(qp->relay.away) ? qp->relay.done : qp->record->responder.expected_psn;
+}
+
+/* --- relay.c -------------------------------------------------------------------------------------- */
+
+/* A request in its turn: did it go to another process, or will it? */
+bool relay_request(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* A duplicate: likewise, if it asks for an answer. */
+bool relay_duplicate(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* There is a gap. Is it too early to say so, since what was before is not done? Then it is said later. */
+bool relay_lacks(struct transport_qp *qp);
+void relay_reset(struct transport_qp *qp);
 
 /* --- ud.c ----------------------------------------------------------------------------------------- */
 

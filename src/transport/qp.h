@@ -272,6 +272,10 @@ struct transport_ports {
     /* Like complete_receive(), of a tagged buffer. */
     void (*complete_tagged)(struct transport_qp *qp, uint64_t wr_id,
                             const struct receive_completion *completion);
+    /* XRC: the request is for an SRQ of another process and goes there, if it may: may_move says whether it
+     * may go elsewhere than the one before it. 0; -ENOENT: the SRQ is not another process's. -EAGAIN: later,
+     * relay_again() is called then, or nothing that is on its way is to be overtaken. */
+    int (*hand_over)(struct transport_qp *qp, const struct packet *packet, bool may_move);
     /* Completes the receive that was taken. */
     void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
     void (*raise_event)(struct transport_qp *qp, enum ibv_event_type event);
@@ -338,6 +342,21 @@ struct port_counters {
     _Atomic uint32_t bad_pkeys, bad_qkeys;
 };
 
+/* XRC_RECV: requests for SRQs of other processes (relay.c). */
+struct relay {
+    bool possible;  /* there may be some */
+    bool used;      /* the owner's: somebody has heard of this QP */
+    bool away;      /* the last request was for another process */
+    bool due;       /* something was dropped that is to be asked for again */
+    bool resumes;   /* the owner's: the process that executes goes on, but is to hear of the epoch */
+    uint32_t srqn;  /* that it was for */
+    uint32_t life;  /* which connection of the QP it is */
+    uint32_t epoch; /* answers of another one are void */
+    bool asked;     /* an acknowledgement is asked for, of asked_psn */
+    psn_t asked_psn;
+    psn_t done; /* away: what comes next of what is not executed */
+};
+
 struct transport_qp {
     struct qp_record *record;
     const struct transport_ports *ports;
@@ -351,9 +370,10 @@ struct transport_qp {
                                                it was given up; RC: to be repeated) of the next one */
     uint32_t receive_pd;                    /* of receive buffers: the SRQ's, or the QP's own */
     struct tagged tagged;
-    bool tag_matching;      /* its SRQ is a tag matching one */
-    bool building;          /* tag_matching: the owner builds WQEs behind `posted` */
-    bool lends;             /* ports->lends() was told */
+    bool tag_matching; /* its SRQ is a tag matching one */
+    bool building;     /* tag_matching: the owner builds WQEs behind `posted` */
+    bool lends;        /* ports->lends() was told */
+    struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
     bool reach_later; /* ports->reach() is being seen to: the owner takes this back and calls sender_run() */
 };
@@ -426,6 +446,13 @@ bool responder_leave(struct transport_qp *qp);
  * flushes the receives that nobody took. */
 void responder_flush(struct transport_qp *qp);
 void responder_reset(struct transport_qp *qp);
+
+/* relay.c. An answer of the process that executes; then the owner calls responder_run(). */
+void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* What hand_over() had no room for, or did not know where to send, may go now: before responder_run(). */
+void relay_again(struct transport_qp *qp);
+/* The process that executes is gone. */
+void relay_lost(struct transport_qp *qp);
 
 /* A packet for this QP (its number matched): requests go to the responder, answers to the sender (which may
  * go on transmitting at once). Does not send what the responder comes to owe (but a NAK that ends the QP, if

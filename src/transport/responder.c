@@ -77,8 +77,9 @@ static cold_path bool rc_out_of_sequence(struct request *request, int32_t distan
 
     if (distance < 0) {
         responder->duplicates++;
-        responder_repeat(request->qp, request->packet, request->properties);
-    } else {
+        if (!relay_duplicate(request->qp, request->packet, request->properties))
+            responder_repeat(request->qp, request->packet, request->properties);
+    } else if (!relay_lacks(request->qp)) {
         /* Behind a gap that was told of, what follows the missing packet comes once more: it has been
          * repeated, and got lost again. Nobody else would tell before the requester's timer. */
         bool again = distance == 1 && responder->nak_sent == NAK_OF_GAP && !request->qp->link.reliable;
@@ -245,6 +246,14 @@ static inline bool is_cut_wrong(const struct request *request)
     if (request->properties & (OPCODE_FIRST | OPCODE_MIDDLE))
         return request->length != request->qp->link.mtu;
     return (request->properties & OPCODE_LAST) && !request->length;
+}
+
+bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    struct request request = {
+        .qp = (struct transport_qp *)(uintptr_t)qp, .packet = packet, .properties = properties};
+
+    return !measure(&request) || is_cut_wrong(&request);
 }
 
 static bool begin_write(struct request *request)
@@ -534,6 +543,8 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
     if (unlikely(qp->record->responder.fails) || !check_psn(&request))
         return;
     communication_established(qp);
+    if (unlikely(qp->relay.possible) && relay_request(qp, packet, properties))
+        return;
     if (!check_sequence(&request) || !check_srq(&request))
         return;
     if (likely(properties & (OPCODE_SEND | OPCODE_WRITE)))
@@ -649,6 +660,7 @@ void responder_start(struct transport_qp *qp)
         .resources = resources,
     };
     qp->current_receive = NULL;
+    relay_reset(qp);
 }
 
 void responder_reset(struct transport_qp *qp)
@@ -658,4 +670,5 @@ void responder_reset(struct transport_qp *qp)
 
     *responder = (struct responder){.resources = resources};
     qp->current_receive = NULL;
+    relay_reset(qp);
 }

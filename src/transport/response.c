@@ -496,8 +496,7 @@ static int send_nak(struct transport_qp *qp)
     struct packet packet;
     int error;
 
-    fill_answer(qp, OP_ACKNOWLEDGE, responder->fails ? responder->owed_psn : responder->expected_psn,
-                &packet);
+    fill_answer(qp, OP_ACKNOWLEDGE, responder->fails ? responder->owed_psn : responder_limit(qp), &packet);
     packet.syndrome = responder->owed_syndrome;
     error = send_answer(qp, &packet, NULL);
     if (error)
@@ -556,7 +555,7 @@ bool responder_leave(struct transport_qp *qp)
     struct responder *responder = &qp->record->responder;
     const struct responder_resource *unanswered = next_unanswered(qp);
 
-    if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder->expected_psn))
+    if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder_limit(qp)))
         return false;
     if (unanswered) {
         if (send_dropped(qp, unanswered->first_psn))
@@ -581,6 +580,8 @@ bool responder_run(struct transport_qp *qp)
         if (answer(qp, resource, &slice))
             return false;
     }
+    if (unlikely(qp->relay.due))
+        relay_again(qp);
     if (unlikely(responder->owed_syndrome)) {
         if (send_nak(qp))
             return false;
@@ -588,7 +589,7 @@ bool responder_run(struct transport_qp *qp)
             qp->ports->responder_failed(qp);
         return true;
     }
-    return !responder->ack_owed || !send_ack(qp, responder->expected_psn);
+    return !responder->ack_owed || !send_ack(qp, responder_limit(qp));
 }
 
 void responder_flush(struct transport_qp *qp)

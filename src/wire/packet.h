@@ -21,6 +21,9 @@ enum packet_flags {
         16, /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
     PACKET_FROM_NETWORK = 32, /* local links, to QP1: handed on by whoever reads the port; grh as it came */
     PACKET_FRAME = 64, /* local links: no packet of a QP but an Ethernet frame, the payload; dest_qpn is 0 */
+    PACKET_RELAYED = 128, /* local links: of XRC, from the process that has the QP to the one that has the
+                             SRQ, or an answer back (engine/relay.c) */
+    PACKET_TERMS = PACKET_RELAYED | PACKET_FROM_NETWORK, /* its payload says on what terms requests follow */
 };
 
 /* Global routing information of UD packets; GIDs as on the wire. */

@@ -490,7 +490,7 @@ static void test_records_that_no_writer_writes_are_refused(void **state)
         {"a skip at the beginning", record_word(0, 1024, RECORD_SKIP, 0), 0, 0},
         {"a short skip", record_word(0, 1, RECORD_SKIP, 0), 0, 0},
         {"unknown opcode", record_word(0, 1, 0x1f, 0), 1, 8},
-        {"unknown flag", record_word(0, 1, send, 0x80), 1, 8},
+        {"a frame that is relayed", record_word(0, 1, send, PACKET_RELAYED | PACKET_FRAME), 1, 8},
         {"references without the flag", record_word(0, 1, send, 0), 1u << 24, 0},
         {"33 references", record_word(0, 9, send, PACKET_BY_REFERENCE), 33u << 24, 0},
         {"references that do not add up", record_word(0, 1, send, PACKET_BY_REFERENCE), 1u << 24, 1},

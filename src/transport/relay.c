@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Requests of an XRC_RECV QP for an SRQ that another process has (verbs-contract §6.4). This side stays the
+ * responder that the requester knows: it checks the PSNs and says what is acknowledged. The other process
+ * executes, as a responder of its own that this one is the only requester of, over a link that loses nothing.
+ *
+ * Execution is in order of PSNs wherever it happens: a request for another process waits until those before
+ * it are done. Nothing is kept meanwhile; what cannot go is dropped, and asked for again (NAK sequence error)
+ * when it can. Requests from `done` on are on their way, or dropped; expected_psn is what comes next from the
+ * requester. */
+#include <errno.h>
+
+#include "transport/machine.h"
+
+/* Nothing is under way that a request for another place could overtake. */
+static bool is_idle(const struct transport_qp *qp)
+{
+    const struct responder *responder = &qp->record->responder;
+
+    if (qp->relay.away)
+        return psn_equal(qp->relay.done, responder->expected_psn);
+    return responder->resource_next == responder->resource_tail && !responder->owed_syndrome;
+}
+
+/* What has come cannot go now: it is going to be asked for. */
+static void postpone(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+
+    responder->drops++;
+    responder->nak_sent = NAK_OF_PACKET;
+    qp->relay.due = true;
+}
+
+static void ask_again(struct transport_qp *qp)
+{
+    struct responder *responder = &qp->record->responder;
+
+    qp->relay.due = false;
+    responder->nak_sent = NAK_OF_PACKET;
+    responder->owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
+}
+
+void relay_again(struct transport_qp *qp)
+{
+    if (qp->relay.due && !qp->record->responder.fails && is_idle(qp))
+        ask_again(qp);
+}
+
+bool relay_lacks(struct transport_qp *qp)
+{
+    if (!qp->relay.away || is_idle(qp))
+        return false;
+    postpone(qp);
+    return true;
+}
+
+/* --- requests ------------------------------------------------------------------------------------- */
+
+static void invalid(struct transport_qp *qp, psn_t psn)
+{
+    responder_violation(qp, psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+}
+
+/* PSNs of a request; 0: it contradicts itself. */
+static uint32_t psns_of(const struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    /* Memory of the requester's that only this process could read: an honest one does not offer it. */
+    if (packet->flags & PACKET_BY_REFERENCE)
+        return 0;
+    if (properties & OPCODE_READ)
+        return packet->dma_length <= LIMIT_MESSAGE ? packets_of(packet->dma_length, qp->link.mtu) : 0;
+    if ((properties & (OPCODE_SEND | OPCODE_WRITE)) && responder_is_cut_wrong(qp, packet, properties))
+        return 0;
+    return 1;
+}
+
+/* In its turn, or (question) a duplicate. Returns false: it is for an SRQ of this process, or of nobody. */
+static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t properties, bool duplicate)
+{
+    struct responder *responder = &qp->record->responder;
+    bool begins = properties & (OPCODE_FIRST | OPCODE_ONLY);
+    struct packet copy;
+    uint32_t psns;
+    int error;
+
+    if (!qp->relay.possible || (!qp->relay.away && responder->message != MESSAGE_NONE))
+        return false; /* a message is under way here */
+    if (!begins && (!qp->relay.away || packet->srqn != qp->relay.srqn)) {
+        if (!qp->relay.away)
+            return false;
+        invalid(qp, packet->psn);
+        return true;
+    }
+    psns = psns_of(qp, packet, properties);
+    copy = *packet;
+    copy.flags = (packet->flags & PACKET_SOLICITED) | PACKET_ACK_REQUEST; /* we want to know of each */
+    error = psns ? qp->ports->hand_over(qp, &copy, is_idle(qp)) : -EINVAL;
+    switch (error) {
+    case 0:
+        break;
+    case -ENOENT:
+        if (!is_idle(qp)) {
+            postpone(qp);
+            return true;
+        }
+        qp->relay.away = false;
+        return false;
+    case -EINVAL:
+        invalid(qp, packet->psn);
+        return true;
+    default:
+        postpone(qp);
+        return true;
+    }
+    if (!qp->relay.away)
+        qp->relay.done = responder->expected_psn;
+    qp->relay.away = true;
+    qp->relay.srqn = packet->srqn;
+    if (duplicate)
+        return true;
+    if (packet->flags & PACKET_ACK_REQUEST) {
+        qp->relay.asked = true;
+        qp->relay.asked_psn = packet->psn;
+    }
+    responder_accepted(responder, psns);
+    return true;
+}
+
+bool relay_request(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    return relay(qp, packet, properties, false);
+}
+
+bool relay_duplicate(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    return (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) && relay(qp, packet, properties, true);
+}
+
+/* --- answers -------------------------------------------------------------------------------------- */
+
+/* Everything from here on has to come again. */
+static void go_back(struct transport_qp *qp, psn_t psn)
+{
+    qp->record->responder.expected_psn = qp->relay.done = psn;
+    qp->relay.due = false;
+}
+
+static void take_nak(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder *responder = &qp->record->responder;
+    uint8_t code = SYNDROME_VALUE(packet->syndrome);
+
+    if (SYNDROME_KIND(packet->syndrome) == SYNDROME_RNR || code == NAK_SEQUENCE) {
+        go_back(qp, packet->psn);
+        responder->nak_sent = NAK_OF_PACKET;
+        responder->owed_syndrome = packet->syndrome;
+        return;
+    }
+    if (code != NAK_REMOTE_OPERATION)
+        qp->ports->raise_event(qp,
+                               code == NAK_REMOTE_ACCESS ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
+    responder_fail(qp, packet->psn, code);
+}
+
+/* A packet of an answer goes on to the requester. What finds no room there is lost, and asked for again: the
+ * answer to a READ may be longer than what anybody wants to keep. */
+static void pass_on(struct transport_qp *qp, const struct packet *packet)
+{
+    struct iovec payload = {.iov_base = (void *)(uintptr_t)packet->payload,
+                            .iov_len = packet->payload_length};
+    struct packet out = *packet;
+    int error;
+
+    out.flags = 0;
+    out.dest_qpn = qp->record->attributes.dest_qpn;
+    out.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
+    out.dest_ifindex = qp->record->attributes.path.destination_ifindex;
+    error = qp->ports->send(qp, &out, &payload, packet->payload_length ? 1 : 0, NULL);
+    if (error == -EAGAIN) {
+        go_back(qp, packet->psn);
+        qp->relay.epoch++; /* what else is on its way of this answer, and of those behind it, is void */
+        qp->relay.resumes = true;
+        ask_again(qp);
+        return;
+    }
+    if (psn_diff(packet->psn, qp->relay.done) >= 0)
+        qp->relay.done = psn_add(packet->psn, 1);
+}
+
+void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    struct responder *responder = &qp->record->responder;
+
+    if (!qp->relay.away || responder->fails)
+        return;
+    if (packet->flags & PACKET_DROPPED) { /* there is nobody any more */
+        invalid(qp, qp->relay.done);
+        return;
+    }
+    if (psn_diff(packet->psn, responder->expected_psn) >= 0 ||
+        !(properties & (OPCODE_ACK | OPCODE_READ | OPCODE_ATOMIC)))
+        return;
+    responder->msn = packet->msn;
+    if (properties & (OPCODE_READ | OPCODE_HAS_ATOMIC_ACK)) {
+        pass_on(qp, packet);
+    } else if (SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK) {
+        if (psn_diff(packet->psn, qp->relay.done) >= 0)
+            take_nak(qp, packet);
+    } else {
+        if (psn_diff(packet->psn, qp->relay.done) >= 0)
+            qp->relay.done = psn_add(packet->psn, 1);
+        if (qp->relay.asked && psn_diff(packet->psn, qp->relay.asked_psn) >= 0) {
+            responder->ack_owed = true;
+            qp->relay.asked = false;
+        }
+    }
+    relay_again(qp);
+}
+
+void relay_lost(struct transport_qp *qp)
+{
+    if (qp->relay.away && !is_idle(qp)) {
+        if (!qp->record->responder.fails)
+            invalid(qp, qp->relay.done);
+        return;
+    }
+    qp->relay.away = false;
+    relay_again(qp);
+}
+
+/* The QP begins anew, or ends: who executed for it hears of another life. */
+void relay_reset(struct transport_qp *qp)
+{
+    struct relay *relay = &qp->relay;
+
+    *relay = (struct relay){
+        .possible = relay->possible, .used = relay->used, .life = relay->life + 1, .epoch = relay->epoch + 1};
+}
