@@ -218,6 +218,8 @@ static void drop_halves(struct ibv_qp_init_attr_ex *attributes)
     }
 }
 
+#define LEAST_INLINE 64u
+
 static uint32_t power_of_two_at_least(uint32_t value)
 {
     return value <= 1 ? value : 1u << (32 - __builtin_clz(value - 1));
@@ -528,6 +530,9 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
     if (error)
         return error;
     drop_halves(attributes);
+    /* As much as a slot has room for anyway: rdma_xclient, for one, counts on it and asks for none. */
+    if (attributes->cap.max_send_wr)
+        attributes->cap.max_inline_data = max_of(attributes->cap.max_inline_data, LEAST_INLINE);
     error = take_queues(pd, attributes, &queues);
     if (error)
         return error;

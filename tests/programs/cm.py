@@ -164,6 +164,11 @@ def examples(addresses):
     cases.append(Case('rdma_client, rdma_server', ['rdma_server', '-p', str(port)],
                       ['rdma_client', '-s', addresses[0], '-p', str(port)], ('tcp', port),
                       says=('^rdma_client: end 0$',), server_says=('^rdma_server: end 0$',)))
+    for kind, port_space in ('r', 'tcp'), ('x', 'ib'):
+        port = pairs.free_port()
+        cases.append(Case(f'rdma_xclient, rdma_xserver -c {kind}', ['rdma_xserver', '-p', str(port), '-c', kind],
+                          ['rdma_xclient', '-s', addresses[0], '-p', str(port), '-c', kind], (port_space, port),
+                          says=('^rdma_xclient: end 0$',), server_says=('^rdma_xserver: end 0$',)))
     port = pairs.free_port()
     cases.append(Case('cmtime -c 1000', ['cmtime', '-p', str(port)],
                       ['cmtime', '-s', addresses[0], '-c', '1000', '-p', str(port)], ('tcp', port), persistent=True,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Devices as rdma_cm knows them: each is opened once, and stays open as long as the process lives, because
  * programs keep id->verbs beyond the id (compat-surface §8). */
+#include <fcntl.h>
 #include <stdlib.h>
 
 #include "base/lock.h"
@@ -175,6 +176,20 @@ void adapter_put_pd(struct adapter *adapter)
     if (--adapter->pd_users == 0 && ibv_dealloc_pd(adapter->pd) == 0)
         adapter->pd = NULL;
     lock_release(&adapters_lock);
+}
+
+struct ibv_xrcd *adapter_get_xrcd(struct adapter *adapter)
+{
+    struct ibv_xrcd_init_attr attributes = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_xrcd *xrcd;
+
+    lock_acquire(&adapters_lock);
+    if (!adapter->xrcd)
+        adapter->xrcd = ibv_open_xrcd(adapter->verbs, &attributes);
+    xrcd = adapter->xrcd;
+    lock_release(&adapters_lock);
+    return xrcd;
 }
 
 /* --- what programs call

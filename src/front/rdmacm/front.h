@@ -62,6 +62,7 @@ struct adapter {
     uint8_t responder_resources, initiator_depth; /* of one QP at most */
     struct ibv_pd *pd;                            /* NULL: nobody uses it */
     unsigned pd_users;
+    struct ibv_xrcd *xrcd; /* of all its XRC ids; stays open; NULL: there was none yet */
 };
 
 #define ADAPTERS_MAX 64
@@ -79,6 +80,8 @@ int adapter_gid(const struct adapter *adapter, uint8_t sgid_index, union ibv_gid
 /* The default PD, for one id; NULL with errno. */
 struct ibv_pd *adapter_get_pd(struct adapter *adapter);
 void adapter_put_pd(struct adapter *adapter);
+/* NULL and errno. */
+struct ibv_xrcd *adapter_get_xrcd(struct adapter *adapter);
 void adapters_forget(void);
 
 /* --- address.c: addresses and what they mean to InfiniBand

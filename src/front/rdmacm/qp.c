@@ -48,7 +48,8 @@ static void attributes_for_rtr(const struct id *id, const struct cm_qp_attribute
     if (known->service == CM_SERVICE_RC) {
         attributes->max_dest_rd_atomic = known->max_dest_rd_atomic;
         attributes->min_rnr_timer = 0;
-        *ret_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        if (id->public.qp_type != IBV_QPT_XRC_SEND) /* which answers nothing */
+            *ret_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     }
 }
 
@@ -62,7 +63,9 @@ static void attributes_for_rts(const struct id *id, const struct cm_qp_attribute
         attributes->retry_cnt = known->retry_count;
         attributes->rnr_retry = known->rnr_retry;
         attributes->max_rd_atomic = known->max_rd_atomic;
-        *ret_mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        *ret_mask |= IBV_QP_TIMEOUT;
+        if (id->public.qp_type != IBV_QPT_XRC_RECV) /* which asks nothing */
+            *ret_mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     }
 }
 
@@ -221,10 +224,41 @@ static int check_cqs(const struct rdma_cm_id *public, const struct ibv_qp_init_a
                : 0;
 }
 
+static int make_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
+{
+    struct rdma_cm_id *public = &id->public;
+    struct ibv_qp *qp = ibv_create_qp_ex(public->verbs, attributes);
+    int error = qp ? prepare(id, qp) : -errno;
+
+    if (error) {
+        if (qp)
+            ibv_destroy_qp(qp);
+        return error;
+    }
+    if (qp->pd)
+    public->pd = qp->pd;
+    public->qp = qp;
+    if (id->record)
+        id->record->qpn = qp->qp_num;
+    return 0;
+}
+
+/* Of no PD and with no queue; what it receives is the SRQ's. */
+static int create_xrc_receive(struct id *id, struct ibv_qp_init_attr_ex *attributes)
+{
+    attributes->comp_mask &= ~(uint32_t)IBV_QP_INIT_ATTR_PD;
+    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD)) {
+        attributes->xrcd = adapter_get_xrcd(id->adapter);
+        attributes->comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+    }
+    if (!attributes->xrcd)
+        return -errno;
+    return make_qp(id, attributes);
+}
+
 static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
 {
     struct rdma_cm_id *public = &id->public;
-    struct ibv_qp *qp;
     int error;
 
     if (id_is_inherited(id))
@@ -237,10 +271,14 @@ static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
     } else if (attributes->pd->context != public->verbs) {
         return -EINVAL;
     }
+    if (attributes->qp_type == IBV_QPT_XRC_RECV)
+        return create_xrc_receive(id, attributes);
     error = check_cqs(public, attributes);
     if (!error)
         error = make_cqs(id, attributes->send_cq || public->send_cq ? 0 : attributes->cap.max_send_wr,
-                         attributes->recv_cq || public->recv_cq ? 0 : attributes->cap.max_recv_wr);
+                         attributes->recv_cq || public->recv_cq || attributes->qp_type == IBV_QPT_XRC_SEND
+                             ? 0
+                             : attributes->cap.max_recv_wr);
     if (error)
         return error;
     if (!attributes->send_cq)
@@ -249,19 +287,10 @@ static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
         attributes->recv_cq = public->recv_cq;
     if (public->srq && !attributes->srq)
         attributes->srq = public->srq;
-    qp = ibv_create_qp_ex(public->verbs, attributes);
-    error = qp ? prepare(id, qp) : -errno;
-    if (error) {
-        if (qp)
-            ibv_destroy_qp(qp);
+    error = make_qp(id, attributes);
+    if (error)
         destroy_cqs(public);
-        return error;
-    }
-    public->pd = qp->pd;
-    public->qp = qp;
-    if (id->record)
-        id->record->qpn = qp->qp_num;
-    return 0;
+    return error;
 }
 
 RDMACM_EXPORT int rdma_create_qp_ex(struct rdma_cm_id *public, struct ibv_qp_init_attr_ex *attributes)
@@ -288,7 +317,8 @@ RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
     if (!public->qp)
         return; /* qperf calls it on a listener */
     ibv_destroy_qp(public->qp);
-    destroy_cqs(public);
+    if (public->qp_type != IBV_QPT_XRC_RECV || !public->srq) /* else that completes there */
+        destroy_cqs(public);
     public->qp = NULL;
     if (id_of(public)->record)
         id_of(public)->record->qpn = 0;
@@ -296,6 +326,26 @@ RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
 
 /* --- SRQs
  * --------------------------------------------------------------------------------------------------- */
+
+/* An XRC SRQ completes in a CQ of its own, which is the id's where the program names none. */
+static int complete_xrc_attributes(struct id *id, struct ibv_srq_init_attr_ex *attributes)
+{
+    struct rdma_cm_id *public = &id->public;
+    int error;
+
+    if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)) {
+        attributes->xrcd = adapter_get_xrcd(id->adapter);
+        attributes->comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
+        if (!attributes->xrcd)
+            return -errno;
+    }
+    if (attributes->comp_mask & IBV_SRQ_INIT_ATTR_CQ)
+        return 0;
+    error = public->recv_cq ? 0 : make_cqs(id, 0, attributes->attr.max_wr);
+    attributes->cq = public->recv_cq;
+    attributes->comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
+    return error;
+}
 
 static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
 {
@@ -312,9 +362,20 @@ static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
     }
     if (attributes->pd->context != public->verbs)
         return -EINVAL;
+    if (attributes->srq_type == IBV_SRQT_XRC) {
+        int error = complete_xrc_attributes(id, attributes);
+
+        if (error)
+            return error;
+    }
     srq = ibv_create_srq_ex(public->verbs, attributes);
-    if (!srq)
-        return -errno;
+    if (!srq) {
+        int error = -errno;
+
+        if (!public->qp || public->qp_type == IBV_QPT_XRC_RECV)
+            destroy_cqs(public);
+        return error;
+    }
     public->pd = srq->pd;
     public->srq = srq;
     return 0;
@@ -332,7 +393,7 @@ RDMACM_EXPORT int rdma_create_srq(struct rdma_cm_id *public, struct ibv_pd *pd,
         .srq_context = attributes->srq_context,
         .attr = attributes->attr,
         .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
-        .srq_type = IBV_SRQT_BASIC,
+        .srq_type = public->qp_type == IBV_QPT_XRC_RECV ? IBV_SRQT_XRC : IBV_SRQT_BASIC,
         .pd = pd,
     };
     int error = create_srq(id_of(public), &extended);
