@@ -125,12 +125,15 @@ static void test_unsupported_is_eopnotsupp(void **state)
 {
     struct ibv_flow_action_esp_attr esp = {0};
     struct ibv_flow_action *action;
+    struct ibv_qp_rate_limit_attr rate = {.rate_limit = 1000};
 
     errno = 0;
     action = ibv_create_flow_action_esp(context, &esp);
     assert_null(action);
     assert_int_equal(errno, EOPNOTSUPP);
     assert_int_equal(ibv_modify_flow_action_esp(&(struct ibv_flow_action){context}, &esp), EOPNOTSUPP);
+    assert_int_equal(ibv_destroy_flow_action(&(struct ibv_flow_action){context}), EOPNOTSUPP);
+    assert_int_equal(ibv_modify_qp_rate_limit(&(struct ibv_qp){.context = context}, &rate), EOPNOTSUPP);
 }
 
 static void test_query_device(void **state)
