@@ -272,7 +272,9 @@ enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program)
 
     if (owner.bytes_limit && length > owner.bytes_limit - min_of(switched, owner.bytes_limit))
         return MAPPED_SHARE;
-    if (maps_used() + MAPS_PER_RUN > map_limit() || program_needs_maps())
+    /* Whatever is one mapping now may come apart when the regions go, in whatever order. */
+    if (maps_used() + MAPS_PER_RUN > map_limit() || owner.region_count >= map_limit() / MAPS_PER_RUN ||
+        program_needs_maps())
         return MAPPED_MAP_LIMIT;
     if (!locked_by_program && length > lock_limit() - min_of(owner.locked_bytes, lock_limit()))
         return MAPPED_LOCK_LIMIT;

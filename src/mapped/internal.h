@@ -46,6 +46,7 @@ struct owner {
     uint64_t locked_bytes; /* that count against RLIMIT_MEMLOCK for our sake */
     uint32_t lingering;    /* extents without a region */
     uint32_t guards;       /* of all regions */
+    uint32_t region_count; /* those that are mapped */
     const struct mapped_ports *ports;
 };
 extern struct lock mapped_lock;

@@ -240,6 +240,7 @@ struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned acc
     if (adding.region) {
         add_range(&adding);
         guard_region(adding.region);
+        owner.region_count += adding.region->piece_count != 0;
         list_push_back(&owner.regions, &adding.region->node);
     }
     owner_leave();
@@ -260,6 +261,7 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
     if (region->process == owner.process) {
         list_remove(&region->node);
         owner.guards -= region->guards;
+        owner.region_count -= region->piece_count != 0;
         for (unsigned i = 0; i < region->piece_count; i++) {
             const struct mapped_piece *piece = &region->pieces[i];
 

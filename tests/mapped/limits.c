@@ -118,7 +118,7 @@ static void pages_far_apart(void **state)
 
 static void pages_side_by_side(void **state)
 {
-    unsigned count = cycles(4000, 100000), before;
+    unsigned count = cycles(8000, 100000), taken = 0, before;
     struct mapped_region **regions = calloc(count, sizeof *regions);
     char *memory = map(count * PAGE);
 
@@ -127,8 +127,10 @@ static void pages_side_by_side(void **state)
     before = count_maps();
     for (unsigned i = 0; i < count; i++) {
         memory[i * PAGE] = (char)i;
-        regions[i] = add(memory + i * PAGE, PAGE);
+        regions[i] = mapped_add((uintptr_t)memory + i * PAGE, PAGE, MAPPED_PEERS_WRITE);
+        taken += mapped_bytes(regions[i]) != 0;
     }
+    CHECK(taken == min_of(count, max_map_count() / 4 / 3), "%u of %u are mapped", taken, count);
     /* Two more for each page that keeps them from growing. */
     CHECK(count_maps() <= before + 4 + 2 * (count * PAGE >> 17), "%u mappings, %u before", count_maps(),
           before);
