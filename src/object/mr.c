@@ -2,6 +2,7 @@
 /* Memory regions (verbs-contract §4.1, §4.8). */
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/rundown.h"
 #include "object/dm.h"
@@ -145,6 +146,35 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
     return 0;
 }
 
+#define DMABUF_ACCESS                                                                                        \
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned access,
+                       struct mr **ret_mr)
+{
+    uint64_t in_page = (uint64_t)sysconf(_SC_PAGESIZE) - 1, end;
+    struct dmabuf dmabuf = {.at = NULL};
+    int error = check_access(&access);
+
+    if (!error && ((access & ~(unsigned)DMABUF_ACCESS) || ((offset ^ iova) & in_page) ||
+                   __builtin_add_overflow(iova, length, &end)))
+        error = -EINVAL;
+    if (!error)
+        error = dmabuf_map(fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &dmabuf);
+    if (error)
+        return error;
+    /* Pages of devices, which process_vm_readv() may not read. */
+    error = publish(pd, KEY_REGION, false, dmabuf.at, length, iova, access | ACCESS_COPIED, ret_mr);
+    if (error) {
+        dmabuf_unmap(&dmabuf);
+        return error;
+    }
+    (*ret_mr)->dmabuf = dmabuf;
+    (*ret_mr)->fixed = true;
+    (*ret_mr)->ibv.addr = (void *)(uintptr_t)offset;
+    return 0;
+}
+
 int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
 {
     const struct key_entry *entry = &segment_keys()->entry[handle & (LIMIT_KEY_SLOTS - 1)];
@@ -214,6 +244,8 @@ int mr_deregister(struct mr *mr)
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
     if (mr->dm)
         dm_unuse(mr->dm);
+    if (mr->dmabuf.at)
+        dmabuf_unmap(&mr->dmabuf);
     pd_unuse(mr->pd);
     free(mr);
     return 0;

@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "object/context.h"
+#include "object/dmabuf.h"
 #include "object/mapping.h"
 #include "object/segment.h"
 
@@ -41,7 +42,8 @@ struct td {
 struct mr {
     struct ibv_mr ibv;
     struct pd *pd;
-    struct dm *dm; /* the device memory that it is of, or NULL */
+    struct dm *dm;        /* the device memory that it is of, or NULL */
+    struct dmabuf dmabuf; /* likewise */
     uint32_t slot;
     uint32_t access;
     uint64_t iova;
@@ -145,6 +147,9 @@ int mr_register_null(struct pd *pd, struct mr **ret_mr);
 /* A part of device memory, zero based: -EINVAL if it is not inside. */
 int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length, unsigned access,
                    struct mr **ret_mr);
+/* Memory of a dma-buf (dmabuf_map()); iova and offset agree within a page. ibv_mr.addr is the offset. */
+int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned access,
+                       struct mr **ret_mr);
 /* A region of an imported PD, by its handle. -EINVAL: there is none of that PD. */
 int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
 void mr_unimport(struct mr *mr);

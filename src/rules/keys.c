@@ -53,13 +53,13 @@ static void set_memory(struct key_entry *entry, uint32_t access, uint64_t iova, 
 }
 
 /* Never 0, which means no key, and never the last key of the slot, which somebody may still hold. */
-static uint32_t make_key(uint32_t slot, bool remote, uint32_t random, uint8_t tag, uint32_t previous)
+static uint32_t make_key(uint32_t slot, uint32_t marks, uint32_t random, uint8_t tag, uint32_t previous)
 {
     uint32_t key;
 
     do {
-        key = random >> KEY_TOP_SHIFT << KEY_TOP_SHIFT | (slot & (LIMIT_KEY_SLOTS - 1)) << KEY_SLOT_SHIFT |
-              (remote ? KEY_REMOTE : 0) | tag++;
+        key = (random >> KEY_TOP_SHIFT << KEY_TOP_SHIFT & ~KEY_COPIED) | marks |
+              (slot & (LIMIT_KEY_SLOTS - 1)) << KEY_SLOT_SHIFT | tag++;
     } while (!key || key == previous);
     return key;
 }
@@ -69,11 +69,13 @@ void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind k
 {
     struct key_entry *entry = entry_at(table, slot);
     bool null = kind == KEY_REGION_NULL;
+    uint32_t marks = access & ACCESS_COPIED ? KEY_COPIED : 0;
 
     begin_change(entry);
     set_traits(entry, kind, false, access & IBV_ACCESS_ZERO_BASED, kind == KEY_REGION_ON_DEMAND);
-    set(entry->lkey, make_key(slot, false, random, (uint8_t)random, entry->lkey));
-    set(entry->rkey, null ? 0 : make_key(slot, true, random, (uint8_t)(random >> 8), entry->rkey));
+    set(entry->lkey, make_key(slot, marks, random, (uint8_t)random, entry->lkey));
+    set(entry->rkey,
+        null ? 0 : make_key(slot, marks | KEY_REMOTE, random, (uint8_t)(random >> 8), entry->rkey));
     set(entry->pd, pd);
     set(entry->region, 0);
     set(entry->windows, 0);
@@ -93,7 +95,7 @@ void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind k
     begin_change(entry);
     set_traits(entry, kind, false, false, false);
     set(entry->lkey, 0);
-    set(entry->rkey, make_key(slot, true, random, (uint8_t)(random >> 8), entry->rkey));
+    set(entry->rkey, make_key(slot, KEY_REMOTE, random, (uint8_t)(random >> 8), entry->rkey));
     set(entry->pd, pd);
     set(entry->region, 0);
     set(entry->windows, 0);

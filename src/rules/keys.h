@@ -3,10 +3,11 @@
  * own table and on a peer's that we mapped. One writer: the owner of the table, under its own lock; readers
  * take no lock.
  *
- * A key is slot << 9 | remote << 8 | tag, plus four random bits on top: the remote bit makes lkey and rkey of
- * a region differ (programs that mix them up fail here and not later, on hardware), tag and top bits make
- * keys hard to guess and a reused slot's key new. For a type 2 window the tag belongs to the application
- * (ibv_inc_rkey). No key is 0.
+ * A key is slot << 9 | remote << 8 | tag, plus three random bits above, and on top the bit that says that
+ * other processes cannot fetch from the memory (KEY_COPIED), which whoever asks for it by its rkey has to
+ * know: the remote bit makes lkey and rkey of a region differ (programs that mix them up fail here and not
+ * later, on hardware), tag and top bits make keys hard to guess and a reused slot's key new. For a type 2
+ * window the tag belongs to the application (ibv_inc_rkey). No key is 0.
  */
 #ifndef RULES_KEYS_H
 #define RULES_KEYS_H
@@ -63,6 +64,7 @@ static inline uint32_t key_slot(uint32_t key)
 
 #define KEY_TAG_MASK   0xffu
 #define KEY_REMOTE     0x100u
+#define KEY_COPIED     0x80000000u
 #define KEY_SLOT_SHIFT 9
 #define KEY_TOP_SHIFT  28
 _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
@@ -74,6 +76,8 @@ _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
 /* Fills a free slot; random supplies unguessable bits. Keys are returned in the entry. IBV_ACCESS_ZERO_BASED
  * in access makes addresses start at 0, whatever iova says; a KEY_REGION_NULL has no rkey and takes any
  * range. The caller has checked that iova + length and address + length do not wrap. */
+/* In access, of a region: other processes cannot fetch from it. */
+#define ACCESS_COPIED (1u << 30)
 void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random);
 void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
@@ -103,7 +107,7 @@ enum verdict keys_bind_window(struct key_table *table, const struct window_bind 
 static inline uint32_t keys_next_window_rkey(uint32_t rkey, uint32_t random)
 {
     const uint32_t fixed = (LIMIT_KEY_SLOTS - 1) << KEY_SLOT_SHIFT | KEY_REMOTE;
-    uint32_t next = (rkey & fixed) | (random & ~fixed);
+    uint32_t next = (rkey & fixed) | (random & ~fixed & ~KEY_COPIED);
 
     return next != rkey ? next : next ^ 1;
 }

@@ -71,7 +71,7 @@ enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *s
                           uint32_t pd, bool write, unsigned *ret_references)
 {
     unsigned count = 0;
-    bool null = false;
+    bool unnamed = false;
 
     for (uint32_t i = 0; i < num_sge; i++) {
         struct memory_range range;
@@ -82,10 +82,10 @@ enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *s
         verdict = keys_check_local(qp->keys, pd, sge[i].lkey, sge[i].address, sge[i].length, write, &range);
         if (verdict != VERDICT_OK)
             return verdict;
-        null |= range.kind == KEY_REGION_NULL;
+        unnamed |= range.kind == KEY_REGION_NULL || (sge[i].lkey & KEY_COPIED);
         count++;
     }
-    *ret_references = null ? 0 : count;
+    *ret_references = unnamed ? 0 : count;
     return VERDICT_OK;
 }
 

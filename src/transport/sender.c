@@ -90,6 +90,9 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
     enum verdict verdict;
     unsigned references;
 
+    /* The key of a peer of this host, which is ours: keys of others are never on such a link. */
+    if (read && (wqe->rkey & KEY_COPIED))
+        return VERDICT_OK;
     if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || takes_one_psn(kind) ||
         (wqe->length < (read ? qp->link.read_reference_from : qp->link.reference_from) &&
          likely(read || !qp->link.fetched_from || wqe->length < qp->link.fetched_from ||

@@ -377,6 +377,38 @@ static void two_gigabytes(struct sim *sim)
     assert_sent(a, 1, 1, VERDICT_LOCAL_LENGTH);
 }
 
+/* On either side, of every kind: nobody tries to fetch from it, and it goes as if there were no references.
+ */
+static void memory_that_cannot_be_fetched_is_copied(struct sim *sim)
+{
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
+    struct sim_buffer *near, *far;
+    struct sim_qp *a, *b;
+
+    sim->refuse_pull = true;
+    sim_pair(sim, IBV_QPT_RC, &a, &b);
+    near = sim_buffer(&sim->node[0], 300000, ACCESS | ACCESS_COPIED);
+    far = sim_buffer(&sim->node[1], 300000, ACCESS | ACCESS_COPIED);
+    assert_true(near->lkey & near->rkey & far->lkey & far->rkey & KEY_COPIED);
+    for (unsigned i = 0; i < array_size(opcodes); i++) {
+        bool read = opcodes[i] == IBV_WR_RDMA_READ;
+        struct sim_wr wr = {.wr_id = i,
+                            .opcode = opcodes[i],
+                            .num_sge = 1,
+                            .sge = {SGE(near, 0, 300000)},
+                            .rkey = far->rkey,
+                            .remote_address = far->address};
+
+        sim_pattern((read ? far : near)->bytes, 300000, i);
+        if (opcodes[i] == IBV_WR_SEND)
+            sim_post_recv(b, 1, &SGE(far, 0, 300000), 1);
+        sim_post_send(a, &wr);
+        sim_run(sim);
+        assert_sent(a, i, i, VERDICT_OK);
+        assert_true(sim_is_pattern((read ? near : far)->bytes, 300000, i));
+    }
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO(send_of_every_length),
     SCENARIO(write_of_every_length),
@@ -390,6 +422,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(read_into_null_region),
     SCENARIO(connected_to_itself),
     SCENARIO(psn_wraps),
+    SCENARIO(memory_that_cannot_be_fetched_is_copied),
     SCENARIO_ON(two_gigabytes, ON_RING | ON_WIRE),
 };
 

@@ -82,6 +82,23 @@ static void a_local_key_of_another_pd_is_refused(void **state)
     assert_protection(keys_check_local(&table, OTHER_PD, region()->lkey, IOVA, 1, false, &range));
 }
 
+static void keys_say_whether_others_can_fetch(void **state)
+{
+    for (uint32_t random = 0; random < 16; random++) {
+        keys_publish_region(&table, SLOT, KEY_REGION, PD, ALL, IOVA, LENGTH, ADDRESS, random << 28);
+        assert_false((region()->lkey | region()->rkey) & KEY_COPIED);
+        keys_publish_region(&table, SLOT, KEY_REGION, PD, ALL | ACCESS_COPIED, IOVA, LENGTH, ADDRESS,
+                            random << 28);
+        assert_true(region()->lkey & region()->rkey & KEY_COPIED);
+        assert_int_equal(key_slot(region()->lkey), SLOT);
+        assert_int_equal(key_slot(region()->rkey), SLOT);
+        assert_ok(local(IOVA, 1, true));
+        assert_ok(remote(region()->rkey, IOVA, 1, REMOTE_READ));
+        keys_publish_window(&table, WINDOW, KEY_WINDOW_TYPE_2, PD, random << 28);
+        assert_false(window()->rkey & KEY_COPIED);
+    }
+}
+
 static void local_reading_needs_no_right(void **state)
 {
     publish(0);
@@ -386,6 +403,7 @@ int main(void)
         TEST(an_address_is_translated_from_iova_to_memory),
         TEST(an_rkey_is_no_lkey),
         TEST(a_local_key_of_another_pd_is_refused),
+        TEST(keys_say_whether_others_can_fetch),
         TEST(local_reading_needs_no_right),
         TEST(local_writing_needs_local_write),
         TEST(a_local_range_must_be_inside),

@@ -258,6 +258,7 @@ static void the_next_key_of_a_type_1_window_can_be_told_before_the_bind(void **s
     for (uint32_t random = 0; random < 4096; random++) {
         const uint32_t next = keys_next_window_rkey(expected, (random >> 8) << 28 | (random & 0xff));
 
+        assert_false(next & KEY_COPIED);
         assert_int_not_equal(next, expected);
         assert_int_equal(key_slot(next), WINDOW);
         assert_true(next & KEY_REMOTE);

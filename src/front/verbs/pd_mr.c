@@ -86,7 +86,10 @@ int front_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_
 VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
                                               uint64_t iova, int fd, int access)
 {
-    return null_with(EOPNOTSUPP);
+    struct mr *mr;
+    int result = mr_register_dmabuf(pd_of(pd), offset, length, iova, fd, (unsigned)access, &mr);
+
+    return result < 0 ? null_with(result) : &mr->ibv;
 }
 
 /* The one verb that answers with an enumeration of its own, and with errno (verbs-contract §4.8). */
