@@ -12,9 +12,17 @@
 #define ASK_FIRST 64u
 #define ASK_LAST  65536u
 
+enum path_why direct_why_not(const struct link *link)
+{
+    return !local_wants_mapped()         ? PATH_WHY_OFF
+           : !link_can_pull(link)        ? PATH_WHY_FORBIDDEN
+           : link_peer_segment(link) < 0 ? PATH_WHY_HIDDEN
+                                         : PATH_WHY_UNUSED;
+}
+
 bool direct_may_map(const struct link *link)
 {
-    return local_wants_mapped() && !link_is_self(link) && link_can_pull(link) && link_peer_segment(link) >= 0;
+    return direct_why_not(link) == PATH_WHY_UNUSED && !link_is_self(link);
 }
 
 uint32_t direct_fetched_from(const struct link *link)

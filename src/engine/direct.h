@@ -80,6 +80,8 @@ bool direct_reaches(struct transport_qp *transport, uint32_t rkey);
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
 /* link_properties.fetched_from of QPs whose requests go to that link. */
 uint32_t direct_fetched_from(const struct link *link);
+/* Why nothing of that process is mapped. */
+enum path_why direct_why_not(const struct link *link);
 /* Is it wanted, and allowed as far as we know, that this process maps memory of the other? */
 bool direct_may_map(const struct link *link);
 /* Something that is needed, by the key in that slot, is not mapped here, but could be: shall it be asked for?

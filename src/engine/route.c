@@ -27,7 +27,9 @@ static void publish_path(struct qp *qp, enum path_kind kind, const struct link *
 
     if (path->kind == kind && !link)
         return;
-    *path = (struct path_record){.kind = kind,
+    *path = (struct path_record){.kind = (uint16_t)kind,
+                                 .why = kind == PATH_RING || kind == PATH_CMA ? (uint16_t)direct_why_not(link)
+                                                                              : PATH_WHY_UNKNOWN,
                                  .peer_pid = link                ? link_peer_pid(link)
                                              : kind != PATH_WIRE ? path->peer_pid
                                                                  : 0,

@@ -142,6 +142,19 @@ const char *name_path(uint32_t kind)
     return NAME_OF(names, kind);
 }
 
+const char *name_path_why(uint32_t why)
+{
+    static const char *const names[] = {
+        [PATH_WHY_UNKNOWN] = NULL,
+        [PATH_WHY_OFF] = "this process does not map memory (softhca doctor says why)",
+        [PATH_WHY_FORBIDDEN] = "this process may not read the memory of the other",
+        [PATH_WHY_HIDDEN] = "the other process does not show what it has mapped",
+        [PATH_WHY_UNUSED] = "no request was for memory of the other process that is mapped",
+    };
+
+    return why < array_size(names) ? names[why] : NULL;
+}
+
 const char *name_sender_wait(uint32_t wait)
 {
     static const char *const names[] = {

@@ -13,6 +13,8 @@ const char *name_send_opcode(uint32_t opcode);
 const char *name_cm_event(uint32_t type);
 const char *name_id_state(uint32_t state);
 const char *name_path(uint32_t kind);
+/* Why it is not "mapped"; NULL: there is nothing to be said. */
+const char *name_path_why(uint32_t why);
 const char *name_sender_wait(uint32_t wait);
 
 #endif

@@ -35,6 +35,18 @@ static void tell_repairs(struct out *out, const struct qp_record *qp, struct wor
     }
 }
 
+static void tell_path(struct out *out, const struct path_record *path, struct words *words)
+{
+    const char *why = name_path_why(path->why);
+
+    words_add(words, " (%s", name_path(path->kind));
+    if (why) {
+        out_string(out, "not_mapped_because", why);
+        words_add(words, ", not mapped: %s", why);
+    }
+    words_add(words, ")");
+}
+
 static void tell_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
                     struct words *words)
 {
@@ -74,7 +86,7 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
             words_add(words, " at ");
             words_add_gid(words, qp->attributes.path.destination_gid);
         }
-        words_add(words, " (%s)", name_path(qp->path.kind));
+        tell_path(out, &qp->path, words);
     }
     tell_repairs(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);

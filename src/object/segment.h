@@ -40,7 +40,7 @@
 #include "wire/counters.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 7u
+#define SEGMENT_VERSION 8u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {

@@ -91,8 +91,18 @@ enum path_kind {
                     it, or large payload is copied from it */
 };
 
+/* Of PATH_RING and PATH_CMA: why no memory of the other process is mapped here. */
+enum path_why {
+    PATH_WHY_UNKNOWN,
+    PATH_WHY_OFF,       /* this process does not: SOFTHCA_LOCAL, or what it may do on this machine */
+    PATH_WHY_FORBIDDEN, /* it may not read the other's memory */
+    PATH_WHY_HIDDEN,    /* the other does not show its segment */
+    PATH_WHY_UNUSED,    /* no request was for memory of the other that is mapped */
+};
+
 struct path_record {
-    uint32_t kind;    /* enum path_kind */
+    uint16_t kind;    /* enum path_kind */
+    uint16_t why;     /* enum path_why */
     int32_t peer_pid; /* as this process sees it; 0: it does not */
     uint32_t peer_uid;
     uint32_t since; /* stamp, also where nothing else is stamped */

@@ -162,15 +162,19 @@ def test_acknowledgement_of_a_stopped_peer():
         situation.until_it_hangs()
         matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
                 r"is stopped; it is in RTS with \d+ receives?$", why(situation.pid, "0x100"))
-        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring\)", softhca("ps", situation.pid))
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring, not mapped: this process does not map memory \(softhca doctor "
+                r"says why\)\)", softhca("ps", situation.pid))
         situation.end()
 
 
 def test_a_peer_whose_memory_is_read():
-    for local in ("cma", "mapped"):  # as far as this machine allows
+    # As far as this machine allows; and of a connection that is not mapped, it says why.
+    for local, reasons in (("cma", "this process does not map memory"),
+                           ("mapped", "this process may not read|the other process does not show|no request was for memory")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
-            matches(r", to QP 0x[0-9a-f]+ of process \d+ \((ring|cma|mapped)\)", softhca("ps", situation.pid))
+            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \((mapped|(ring|cma), not mapped: ({reasons})[^)]*)\)",
+                    softhca("ps", situation.pid))
             situation.end()
 
 

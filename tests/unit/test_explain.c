@@ -169,7 +169,7 @@ static void where_the_peer_is(void **state)
 
     for (size_t i = 0; i < array_size(paths); i++) {
         post(1, 1)->waiting = SENDER_WAITS_FOR_RETRY;
-        f->qps[0].path = (struct path_record){.kind = paths[i].kind, .peer_pid = paths[i].pid};
+        f->qps[0].path = (struct path_record){.kind = (uint16_t)paths[i].kind, .peer_pid = paths[i].pid};
         assert_contains(why(100), paths[i].words);
     }
     post(1, 1)->waiting = SENDER_RUNS;
