@@ -25,6 +25,7 @@
 #include "engine/direct.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
+#include "engine/packet_socket.h"
 #include "udp/udp.h"
 
 #define TICK_MS 2
@@ -171,8 +172,10 @@ static void dispatch(int fd)
     } else if (fd == kick_fd) {
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
             log_error("eventfd: errno %d", errno);
-    } else {
+    } else if (fd == local_event_fd()) {
         local_dispatch();
+    } else {
+        packet_socket_receive(fd);
     }
 }
 
@@ -249,6 +252,13 @@ static int watch(int fd)
     if (fd < 0)
         return 0;
     return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
+int helper_watch(int fd)
+{
+    int error = helper_start();
+
+    return error ? error : watch(fd);
 }
 
 static int open_descriptors(void)

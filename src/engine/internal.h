@@ -146,6 +146,8 @@ void raw_timer(struct qp *qp);
 void raw_forget(struct qp *qp);
 /* A frame from a process of this host. */
 void raw_arrived(struct lane *lane, const struct packet *packet);
+/* qp_ports.prepare */
+void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 /* qp_ports.steers */
 void raw_steers(struct qp *qp);
 void raw_after_fork_in_child(void);
@@ -213,6 +215,8 @@ void communication_after_fork_in_child(void);
 
 /* Starts the thread if it does not run. 0 or -errno. */
 int helper_start(void);
+/* It calls packet_socket_receive() when the descriptor is readable, until that is closed. -errno. */
+int helper_watch(int fd);
 /* Wakes it: there is something for route_run_ready() or a CQ failed. */
 void helper_kick(void);
 void helper_after_fork_in_child(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Layer 2 of this host: a frame that a RAW_PACKET QP sends is offered to every process of the same user that
- * runs here, this one included; each asks its own flow rules (object/flow.h). docs/raw.md. */
+ * runs here, this one included; each asks its own flow rules (object/flow.h). And, where that is allowed, to
+ * the interface of its device (packet_socket.h). docs/raw.md. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/sys.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
+#include "engine/packet_socket.h"
 #include "object/device.h"
 #include "object/flow.h"
 
@@ -122,6 +124,7 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
             if (unlikely(qp->route.timer_at != NS_NEVER))
                 timers_set_qp(qp, NS_NEVER);
             raw_forget(qp);
+            packet_socket_send(out.dest_ifindex, gather, gather_count);
             return 0;
         }
         waiting_block(qp, offer.full);
@@ -157,8 +160,16 @@ void raw_steers(struct qp *qp)
 {
     if (flows_exist())
         multicast_announce(ANNOUNCE_NS);
+    packet_socket_listen(qp->context->device);
+}
+
+void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+{
+    if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR)
+        packet_socket_open(qp->context->device);
 }
 
 void raw_after_fork_in_child(void)
 {
+    packet_socket_after_fork_in_child();
 }

@@ -505,8 +505,6 @@ static bool needs_port(const struct qp *qp, const struct ibv_qp_attr *attributes
 
     if (!(mask & IBV_QP_STATE) || attributes->qp_state != IBV_QPS_RTR)
         return false;
-    if (qp->record->type == IBV_QPT_RAW_PACKET)
-        return false;
     if (forced || qp->record->type == IBV_QPT_UD)
         return forced || !device_is_loopback(qp->context->device);
     return (mask & IBV_QP_AV) && attributes->ah_attr.is_global &&
@@ -534,7 +532,9 @@ void wire_open_for_mads(uint32_t block)
 
 void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
-    if (needs_port(qp, attributes, mask))
+    if (qp->record->type == IBV_QPT_RAW_PACKET)
+        raw_prepare(qp, attributes, mask);
+    else if (needs_port(qp, attributes, mask))
         open_port(qp);
 }
 

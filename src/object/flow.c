@@ -174,6 +174,17 @@ int flow_destroy(struct flow *flow)
     return 0;
 }
 
+bool flows_on(const struct device *device)
+{
+    bool found = false;
+
+    lock_acquire(&flows_lock);
+    for (uint32_t i = 0; i < count_of_flows(); i++)
+        found |= flows[i]->qp->context->device == device;
+    lock_release(&flows_lock);
+    return found;
+}
+
 void flows_after_fork_in_child(void)
 {
     lock_init(&flows_lock);

@@ -13,6 +13,8 @@
 
 #define FRAME_LENGTH_MAX 8192u /* without FCS */
 
+struct device;
+
 struct counters {
     struct ibv_counters ibv;
     struct context *context;
@@ -70,6 +72,9 @@ static inline bool sniffers_exist(void)
 {
     return atomic_load_explicit(&sniffer_count, memory_order_relaxed) != 0;
 }
+
+/* Are there rules of this device? */
+bool flows_on(const struct device *device);
 
 struct steered {
     uint32_t ifindex; /* of the port that the frame is on */

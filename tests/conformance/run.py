@@ -194,6 +194,7 @@ def collect(options, directory, modules):
     driver = os.path.join(directory, "driver.py")
     shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.py"), driver)
     os.chmod(driver, 0o644)
+    os.environ["SOFTHCA_RAW"] = "host"  # made-up frames are nothing for the machine's network
     command = [] if options.user == "root" else [os.path.join(TOP, "scripts", "as-user.sh")]
     command += [options.softhca, "run", "--", "/usr/bin/python3", "-X", "faulthandler", "-B", driver, directory]
     arguments = ["-v"] + (["--dev", options.dev] if options.dev else [])

@@ -95,10 +95,10 @@ def check_devinfo(host):
 class Watch:
     """A program on a terminal, so that its lines leave their buffer."""
 
-    def __init__(self, host, argv, limit=20):
+    def __init__(self, host, argv, limit=20, env=None):
         self.master, slave = pty.openpty()
         os.set_blocking(self.master, False)
-        self.side = Side(host, argv, stdout=slave)
+        self.side = Side(host, argv, stdout=slave, env=env)
         os.close(slave)
         self.deadline = time.monotonic() + limit
         self.text = ''
@@ -176,6 +176,33 @@ def check_raw_ethernet(host):
                 raise Failure(f'{program}: the server ' + ('does not end' if status is None else f'ends with {status}'))
 
 
+def check_raw_interface(host):
+    """From one interface to another, which is its other end: what is sent by the device of the one does not reach rules of
+    the other but over the wire. Root of a user namespace may do what that takes."""
+    inside = ['unshare', '--user', '--map-root-user', '--net']
+    try:
+        output(host, [*inside, 'sh', '-c', 'ip link add a0 type veth peer name b0'])
+    except Failure as e:
+        raise Skip('this machine allows no interfaces in user namespaces') from e
+    if not shutil.which('raw_ethernet_lat'):
+        raise Skip('raw_ethernet_lat is not installed')
+    here, there = '02:00:00:00:00:01', '02:00:00:00:00:02'
+    options = ['-F', '-s', '64', '-n', '200']
+    script = ('ip link set lo up && ip link add a0 type veth peer name b0 && ip address add 10.78.0.1/24 dev a0 && '
+              'ip address add 10.78.1.1/24 dev b0 && ip link set a0 up && ip link set b0 up && exec "$@"')
+    names = {'SOFTHCA_DEVICE_NAMES': 'first,second', 'SOFTHCA_LOG': 'info'}
+    server = ['raw_ethernet_lat', '--server', '-d', 'first', '-B', here, '-E', there, *options]
+    with Watch(host, [*inside, 'sh', '-c', script, 'sh', *server], 120, names) as watch:
+        watch.until('#bytes')
+        enter = ['nsenter', '--target', str(watch.side.pid), '--user', '--preserve-credentials', '--net']
+        text = output(host, [*enter, 'raw_ethernet_lat', '--client', '-d', 'second', '-B', there, '-E', here, *options],
+                      env=names, limit=60)
+        judge.perftest(text, [64], 200)
+        status = watch.side.wait(watch.deadline)
+        if status != 0:
+            raise Failure('the server ' + ('does not end' if status is None else f'ends with {status}'))
+
+
 def _state(pid):
     with open(f'/proc/{pid}/stat') as f:
         return f.read().rpartition(')')[2].split()[0]
@@ -244,6 +271,7 @@ CHECKS = (
     ('ibv_asyncwatch', check_asyncwatch),
     ('ibv_asyncwatch sees an address come', check_asyncwatch_event),
     ('raw_ethernet_lat and raw_ethernet_bw', check_raw_ethernet),
+    ('raw_ethernet_lat from one interface to another', check_raw_interface),
     ('helper threads block all signals', check_thread_masks),
     ('no descriptor survives exec', check_no_descriptors_inherited),
 )
