@@ -204,13 +204,14 @@ static void unexpected_came(struct program *program, const struct sim_completion
 
 static void look_at(struct program *program, const struct sim_completion *completion)
 {
-    struct want *want = &program->wants[completion->wr_id - 1000];
+    struct want *want;
 
     if (!(completion->wc_flags & (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID))) {
         unexpected_came(program, completion);
         post_receive(program);
         return;
     }
+    want = &program->wants[completion->wr_id - 1000];
     if (completion->wc_flags & IBV_WC_TM_DATA_VALID) {
         assert_int_equal(completion->byte_len, program->messages[want->message].length);
         program->done++;
