@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "udp/internal.h"
 #include "wire/codec.h"
+#include "wire/crc.h"
 #include "wire/icrc.h"
 #include "wire/ipudp.h"
 
@@ -97,6 +98,7 @@ static int open_way(struct udp_lane *lane, struct way *way, int family, const st
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &error);
     if (error)
         return error;
+    crc_choose(sys_now);
     way->usual = *path;
     fd = socket_for_sending(family, &way->usual, &way->port, &way->segments);
     if (fd < 0)

@@ -13,6 +13,7 @@
 #include "base/sys.h"
 #include "udp/internal.h"
 #include "wire/codec.h"
+#include "wire/crc.h"
 #include "wire/icrc.h"
 #include "wire/ipudp.h"
 
@@ -453,6 +454,7 @@ static int need_buffers(void)
 {
     int error = 0;
 
+    crc_choose(sys_now);
     if (!buffers)
         buffers = sys_mmap(NULL, sizeof(*buffers), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0,
                            &error);

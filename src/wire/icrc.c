@@ -2,10 +2,11 @@
 #include "wire/icrc.h"
 
 #include <arpa/inet.h>
-#include <libdeflate.h>
 #include <string.h>
 
+#include "base/types.h"
 #include "wire/codec.h"
+#include "wire/crc.h"
 #include "wire/ipudp.h"
 
 #define LRH_LENGTH     8 /* of InfiniBand; ones here */
@@ -69,7 +70,7 @@ uint32_t icrc_begin(const struct icrc_path *path, size_t udp_payload_length)
 {
     uint8_t headers[HEADERS_MAX];
 
-    return libdeflate_crc32(0, headers, put_headers(path, udp_payload_length, headers));
+    return crc_of(0, headers, put_headers(path, udp_payload_length, headers));
 }
 
 uint32_t icrc_add_headers(uint32_t crc, const uint8_t *headers, size_t length)
@@ -78,13 +79,13 @@ uint32_t icrc_add_headers(uint32_t crc, const uint8_t *headers, size_t length)
 
     memcpy(bth, headers, BTH_LENGTH);
     bth[BTH_CONGESTION] = 0xff;
-    crc = libdeflate_crc32(crc, bth, BTH_LENGTH);
-    return libdeflate_crc32(crc, headers + BTH_LENGTH, length - BTH_LENGTH);
+    crc = crc_of(crc, bth, BTH_LENGTH);
+    return crc_of(crc, headers + BTH_LENGTH, length - BTH_LENGTH);
 }
 
 uint32_t icrc_add(uint32_t crc, const void *bytes, size_t length)
 {
-    return libdeflate_crc32(crc, bytes, length);
+    return crc_of(crc, bytes, length);
 }
 
 /* Processors take 16 aligned bytes at a time, and libdeflate has them do so from 64 bytes on; before, behind
@@ -106,6 +107,8 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
     size_t covered = length - ICRC_LENGTH, copied = covered, before = headers_length(path), zeros;
     uint32_t crc;
 
+    if (unlikely(crc_shifts()))
+        return icrc_add_headers(icrc_begin(path, length), packet, covered);
     if (covered > SMALL) /* up to where the rest is aligned */
         copied = BTH_LENGTH + (0 - ((uintptr_t)packet + BTH_LENGTH)) % ALIGNMENT;
     zeros = (0 - (before + copied)) % ALIGNMENT;
@@ -115,8 +118,8 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
     put_headers(path, length, block + zeros);
     memcpy(block + zeros + before, packet, copied);
     block[zeros + before + BTH_CONGESTION] = 0xff;
-    crc = libdeflate_crc32(crc, block, zeros + before + copied);
-    return copied < covered ? libdeflate_crc32(crc, packet + copied, covered - copied) : crc;
+    crc = crc_of(crc, block, zeros + before + copied);
+    return copied < covered ? crc_of(crc, packet + copied, covered - copied) : crc;
 }
 
 void icrc_store(uint32_t crc, uint8_t ret_bytes[4])

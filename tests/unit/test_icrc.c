@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "wire/codec.h"
+#include "wire/crc.h"
 #include "wire/icrc.h"
 #include "wire/ipudp.h"
 
@@ -121,6 +122,42 @@ static void the_icrc_of_a_packet_of_rxe_is_computed(void **state)
     crc = icrc_add_headers(crc, udp_payload, BTH_LENGTH);
     icrc_store(icrc_add(crc, udp_payload + BTH_LENGTH, RXE_PAYLOAD), bytes);
     assert_memory_equal(bytes, rxe_icrc, 4);
+}
+
+/* Of any length and alignment, in one piece or in two; bit by bit as the judge. */
+static void the_crc_is_that_of_the_pieces(void **state)
+{
+    static uint8_t bytes[600];
+    uint32_t expected = ~0u;
+
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (uint8_t)draw();
+    for (size_t length = 0; length <= sizeof(bytes) - 8; length++) {
+        size_t first = draw() % (length + 1);
+        uint8_t moved[sizeof(bytes)];
+        size_t at = draw() % 8;
+
+        assert_int_equal(crc_of(0, bytes, length), ~expected);
+        memcpy(moved + at, bytes, length);
+        assert_int_equal(crc_of(crc_of(0, moved + at, first), moved + at + first, length - first), ~expected);
+        expected ^= bytes[length];
+        for (int bit = 0; bit < 8; bit++)
+            expected = expected >> 1 ^ (expected & 1 ? 0xedb88320 : 0);
+    }
+}
+
+static uint64_t no_time_passes(void)
+{
+    return 0;
+}
+
+/* Whoever has said which keeps it, and where both cost the same libdeflate does it. */
+static void the_crc_is_chosen_by_its_cost(void **state)
+{
+    bool shifts = crc_shifts();
+
+    crc_choose(no_time_passes);
+    assert_int_equal(crc_shifts(), shifts);
 }
 
 static void each_wrong_bit_of_a_packet_is_noticed(void **state)
@@ -375,11 +412,15 @@ static void every_recorded_packet_of_rxe_is_valid(void **state)
     assert_in_range(packets, 50, 100);
 }
 
-int main(void)
+/* "shifts": with the CRC for processors that multiply polynomials slowly. */
+int main(int argc, char **argv)
 {
+    bool shifts = argc > 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_packet_of_rxe_is_valid),
         cmocka_unit_test(the_icrc_of_a_packet_of_rxe_is_computed),
+        cmocka_unit_test(the_crc_is_that_of_the_pieces),
+        cmocka_unit_test(the_crc_is_chosen_by_its_cost),
         cmocka_unit_test(each_wrong_bit_of_a_packet_is_noticed),
         cmocka_unit_test(each_field_of_the_path_is_covered),
         cmocka_unit_test(what_is_too_short_or_too_long_for_a_packet_is_refused),
@@ -393,5 +434,6 @@ int main(void)
         cmocka_unit_test(the_shortest_and_the_longest_packet_are_checked),
     };
 
-    return run_unit_tests("icrc", tests);
+    crc_use_shifts(shifts);
+    return run_unit_tests(shifts ? "icrc_shifts" : "icrc", tests);
 }
