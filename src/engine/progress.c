@@ -261,7 +261,7 @@ unsigned progress_run(void)
  * the helper may not run for milliseconds, and so an application thread that polls looks after them, too:
  * after either once in so many polls. */
 #define RUNG_EVERY   64u
-#define TIMERS_EVERY 8u /* reading the clock is a tenth of a poll of the network */
+#define TIMERS_EVERY 32u
 
 bool progress_is_application(void)
 {

@@ -68,6 +68,7 @@ struct sender {
     uint8_t limited; /* lsn is known */
     uint8_t rtt_runs;   /* a round trip is being measured: rtt_psn was sent at rtt_at and not repeated */
     uint8_t probe_runs; /* the last that was transmitted is a probe */
+    uint8_t rtt_rest;   /* so many that could be measured are not */
     psn_t rtt_psn;
     uint32_t rtt, rtt_deviation; /* ns, smoothed; rtt 0: none was measured */
     psn_t repeated_psn;          /* where it went back to, at repeated_at */
