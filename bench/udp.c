@@ -3,10 +3,13 @@
  * and hands over in one piece (UDP_GRO), from one sender as fast as it can to one receiver, who counts what
  * arrives; and one packet going to and fro between two who poll. The sockets are what whoever speaks RoCEv2
  * through sockets needs: those that send are unconnected, those that receive tell who sent it to which
- * address. What RoCEv2 adds to that is the rest. */
+ * address. What RoCEv2 adds to that is the rest. With --between the two are in network namespaces of their
+ * own, by the names that ip-netns(8) gives them. */
 #include "common.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <signal.h>
@@ -51,13 +54,28 @@ static void set(int fd, int level, int option, int value)
 
 /* One to receive and one to send from, for each side. */
 struct side {
+    const char *namespace; /* NULL: where we are */
+    struct in_addr address;
     int receiver, sender;
     struct sockaddr_in peer;
 };
 
-static int open_socket(void)
+/* Sockets stay where they were opened. */
+static void enter(const char *namespace)
 {
-    const struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char path[256];
+    int fd;
+
+    snprintf(path, sizeof(path), "/run/netns/%s", namespace);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET))
+        die(path);
+    close(fd);
+}
+
+static int open_socket(struct in_addr address)
+{
+    const struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = address};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
     if (fd < 0 || bind(fd, (const struct sockaddr *)&at, sizeof(at)))
@@ -72,9 +90,11 @@ static void open_sides(struct side sides[2])
     for (int i = 0; i < 2; i++) {
         socklen_t length = sizeof(sides[0].peer);
 
-        sides[i].sender = open_socket();
+        if (sides[i].namespace)
+            enter(sides[i].namespace);
+        sides[i].sender = open_socket(sides[i].address);
         set(sides[i].sender, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-        sides[i].receiver = open_socket();
+        sides[i].receiver = open_socket(sides[i].address);
         set(sides[i].receiver, IPPROTO_IP, IP_PKTINFO, 1);
         set(sides[i].receiver, IPPROTO_IP, IP_RECVTOS, 1);
         set(sides[i].receiver, IPPROTO_IP, IP_RECVTTL, 1);
@@ -254,14 +274,32 @@ static void tell(int fd)
         die("the other side");
 }
 
+static void place(struct side *side, char **namespace_and_address)
+{
+    side->namespace = namespace_and_address[0];
+    if (!inet_aton(namespace_and_address[1], &side->address)) {
+        fprintf(stderr, "%s is no address\n", namespace_and_address[1]);
+        exit(2);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    struct side sides[2];
+    struct side sides[2] = {{.address.s_addr = htonl(INADDR_LOOPBACK)},
+                            {.address.s_addr = htonl(INADDR_LOOPBACK)}};
     int turn[2], status;
     pid_t child;
 
+    if (argc > 5 && strcmp(argv[1], "--between") == 0) {
+        place(&sides[0], argv + 2);
+        place(&sides[1], argv + 4);
+        argv += 5;
+        argc -= 5;
+    }
     if (argc < 4) {
-        fprintf(stderr, "usage: %s CPU CPU SIZE...   (larger messages go in packets of %d)\n", argv[0],
+        fprintf(stderr,
+                "usage: bench_udp [--between NETNS ADDRESS NETNS ADDRESS] CPU CPU SIZE...\n"
+                "Larger messages go in packets of %d.\n",
                 PACKET);
         return 2;
     }
