@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CHECK  ?=
 
-.PHONY: all demo check check-long bench bench-check install lint clean help
+.PHONY: all demo check check-long bench bench-check bench-guest install lint clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -35,6 +35,10 @@ bench: all
 bench-check:
 	@$(MAKE) --no-print-directory bench CHECK=--check
 
+bench-guest: all
+	@scripts/install-deps.sh build guest
+	@bench/rxe.py --build $(BUILD) $(CHECK)
+
 # A build directory of its own: the prefix is compiled into nothing, but meson remembers it.
 install:
 	@scripts/install-deps.sh build
@@ -58,5 +62,6 @@ help:
 	@echo 'make check                  all tests; the last line is "N passed, N failed, N skipped"'
 	@echo 'make check-long             the same without a limit on time'
 	@echo 'make bench [CHECK=--check]  measurements (against their bars)'
+	@echo 'make bench-guest [CHECK=--check]  the network path against the kernel, in a guest of QEMU'
 	@echo 'make install PREFIX=/usr/local DESTDIR='
 	@echo 'make lint                   formatting, include arrows, static analysis'

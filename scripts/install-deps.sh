@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, long, bench)
+# usage: install-deps.sh GROUP…   (build, demo, check, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -13,6 +13,7 @@ check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-d
        iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
 long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)
+guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)
 
 wanted=()
 for group in "$@"; do
@@ -22,6 +23,7 @@ for group in "$@"; do
     check) wanted+=("${check[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
+    guest) wanted+=("${guest[@]}") ;;
     *) echo "install-deps.sh: no group '$group'" >&2; exit 2 ;;
     esac
 done
