@@ -45,6 +45,8 @@ static int peek(struct transport_qp *qp, const struct packet *packet, uint8_t *b
     struct iovec vector = {.iov_base = bytes, .iov_len = length};
     struct packet head;
 
+    if (!length)
+        return 0;
     if (!(packet->flags & PACKET_BY_REFERENCE)) {
         memcpy(bytes, packet->payload, length);
         return 0;
