@@ -25,8 +25,8 @@ RXE = bytes.fromhex('450000904c1c40004011d2ecc0a84d01c0a84d02c12112b7007c0000'
 SENDS = {service | operation for service in (0x00, 0x20, 0x60) for operation in (0, 1, 2, 3, 4, 5, 0x16, 0x17)}
 # IBA has no SEND with invalidate for UC (docs/wire.md), so nobody but us knows that a key follows.
 OURS_ALONE = {0x36, 0x37}
-# Of packets of XRC (annex A14) Wireshark 4.0 reads the BTH and nothing behind it.
-XRC = range(0xa0, 0xc0)
+# Of packets of XRC (annex A14), FLUSH and ATOMIC WRITE (A19) Wireshark 4.0 reads the BTH and nothing behind it.
+BTH_ALONE = {*range(0xa0, 0xc0), 0x1c, 0x1d}
 SEND_WITHOUT_WORDS = 4
 WORD_AS_TEXT = len('00:11:22:33:')
 # What the behaviour tests below are known to send: opcodes, and of acknowledgements the syndromes.
@@ -130,7 +130,7 @@ def test_every_kind_of_packet_is_what_the_codecs_say():
     found = []
     for number, (packet, opinion, what) in enumerate(zip(packets, opinions, said), 1):
         wrong = complaints(packet, opinion)
-        if what['infiniband.bth.opcode'] in OURS_ALONE or what['infiniband.bth.opcode'] in XRC:
+        if what['infiniband.bth.opcode'] in OURS_ALONE | BTH_ALONE:
             what = {name: value for name, value in what.items() if 'bth' in name}
         wrong += differences(what, opinion)
         if not capture.icrc_is_right(packet):
