@@ -12,7 +12,7 @@
 #include "local/link.h"
 
 #define GREETING_MAGIC   0x41434853u /* "SHCA" */
-#define GREETING_VERSION 1u          /* as in the names of blocks: others do not meet us */
+#define GREETING_VERSION 2u          /* as in the names of blocks: others do not meet us */
 
 enum greeting_type { GREETING_HELLO = 1, GREETING_WELCOME, GREETING_READY };
 enum greeting_result { GREETING_OK, GREETING_KNOWN, GREETING_REFUSED };
