@@ -405,10 +405,22 @@ static uint64_t execute_atomic(const struct responder_resource *resource, uint64
     return value;
 }
 
+/* Of one packet. */
+static int send_whole_answer(struct transport_qp *qp, struct responder_resource *resource,
+                             struct slice *slice, const struct packet *packet)
+{
+    int error = send_answer(qp, packet, NULL);
+
+    if (error)
+        return error;
+    resource->answered = true;
+    slice->packets--;
+    return 0;
+}
+
 static int answer_atomic(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
     struct packet packet;
-    int error;
 
     if (!resource->executed) {
         struct memory_range range;
@@ -425,12 +437,7 @@ static int answer_atomic(struct transport_qp *qp, struct responder_resource *res
     }
     fill_answer(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn, &packet);
     packet.original = resource->original;
-    error = send_answer(qp, &packet, NULL);
-    if (error)
-        return error;
-    resource->answered = true;
-    slice->packets--;
-    return 0;
+    return send_whole_answer(qp, resource, slice, &packet);
 }
 
 static enum verdict execute_atomic_write(const struct transport_qp *qp,
@@ -462,7 +469,6 @@ static enum verdict execute_flush(const struct transport_qp *qp, const struct re
 static int answer_done(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
     struct packet packet;
-    int error;
 
     if (!resource->executed) {
         enum verdict verdict = resource->operation == OP_FLUSH ? execute_flush(qp, resource)
@@ -473,12 +479,7 @@ static int answer_done(struct transport_qp *qp, struct responder_resource *resou
         resource->executed = true;
     }
     fill_answer(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
-    error = send_answer(qp, &packet, NULL);
-    if (error)
-        return error;
-    resource->answered = true;
-    slice->packets--;
-    return 0;
+    return send_whole_answer(qp, resource, slice, &packet);
 }
 
 static int answer(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
