@@ -44,16 +44,6 @@ static struct end_attr flushing(void)
     return attr;
 }
 
-static struct ibv_qp_ex *begin(struct pair *p, uint64_t id)
-{
-    struct ibv_qp_ex *qpx = p->a.qpx;
-
-    ibv_wr_start(qpx);
-    qpx->wr_id = id;
-    qpx->wr_flags = IBV_SEND_SIGNALED;
-    return qpx;
-}
-
 static uint64_t at_b(const struct pair *p, size_t offset)
 {
     return (uintptr_t)p->b.buf + offset;
@@ -68,7 +58,7 @@ static void flush_completes_behind_what_was_written(void **state)
     pair_connect_as(&p, &attr);
     for (unsigned level = RANGE; level <= REGION; level++) {
         end_fill(&p.a, 0, LENGTH, level + 1);
-        qpx = begin(&p, 1);
+        qpx = begin_signaled(&p.a, 1);
         qpx->wr_flags = 0;
         ibv_wr_rdma_write(qpx, p.b.rkey, at_b(&p, 0));
         ibv_wr_set_sge(qpx, p.a.lkey, (uintptr_t)p.a.buf, LENGTH);
@@ -80,7 +70,7 @@ static void flush_completes_behind_what_was_written(void **state)
         end_expect_success(&p.a, SQ, 2, (enum ibv_wc_opcode)WC_FLUSH);
         end_expect_data(&p.b, 0, LENGTH, level + 1);
     }
-    wr_flush(begin(&p, 3), p.b.rkey, at_b(&p, 0), 0, GLOBAL, RANGE);
+    wr_flush(begin_signaled(&p.a, 3), p.b.rkey, at_b(&p, 0), 0, GLOBAL, RANGE);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 3, (enum ibv_wc_opcode)WC_FLUSH);
     pair_close(&p);
@@ -94,7 +84,7 @@ static void expect_refusal(const struct end_attr *far, unsigned types, uint32_t 
 
     pair_open(&p, &near, far);
     end_connect(&p.a, &p.b);
-    wr_flush(begin(&p, 1), p.b.rkey, at_b(&p, 0), length, types, RANGE);
+    wr_flush(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0), length, types, RANGE);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_status(&p.a, SQ, 1, status);
     end_expect_event(&p.b, IBV_EVENT_QP_ACCESS_ERR);
@@ -126,20 +116,20 @@ static void what_is_wrong_at_once_is_said_at_once(void **state)
     struct pair p;
 
     pair_connect_as(&p, &attr);
-    wr_flush(begin(&p, 1), p.b.rkey, at_b(&p, 0), 8, 0, RANGE);
+    wr_flush(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0), 8, 0, RANGE);
     assert_int_equal(ibv_wr_complete(p.a.qpx), EINVAL);
-    wr_flush(begin(&p, 1), p.b.rkey, at_b(&p, 0), 8, 4, RANGE);
+    wr_flush(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0), 8, 4, RANGE);
     assert_int_equal(ibv_wr_complete(p.a.qpx), EINVAL);
-    wr_flush(begin(&p, 1), p.b.rkey, at_b(&p, 0), 8, GLOBAL, 2);
+    wr_flush(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0), 8, GLOBAL, 2);
     assert_int_equal(ibv_wr_complete(p.a.qpx), EINVAL);
-    wr_flush(begin(&p, 1), p.b.rkey, at_b(&p, 0), 1ull << 32, GLOBAL, RANGE);
+    wr_flush(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0), 1ull << 32, GLOBAL, RANGE);
     assert_int_equal(ibv_wr_complete(p.a.qpx), EINVAL);
     /* There is no other way to post one. */
     assert_int_equal(ibv_post_send(p.a.qp, &wr, &bad), EINVAL);
     assert_ptr_equal(bad, &wr);
     assert_null(ibv_reg_mr_iova2(p.a.pd, p.a.buf, LENGTH, 0, IBV_ACCESS_LOCAL_WRITE | ACCESS_PERSISTENT));
     assert_int_equal(errno, EINVAL);
-    wr_flush(begin(&p, 2), p.b.rkey, at_b(&p, 0), 8, GLOBAL, RANGE);
+    wr_flush(begin_signaled(&p.a, 2), p.b.rkey, at_b(&p, 0), 8, GLOBAL, RANGE);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 2, (enum ibv_wc_opcode)WC_FLUSH);
     pair_close(&p);

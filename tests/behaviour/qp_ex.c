@@ -25,16 +25,6 @@ static void connect_ex(struct pair *p, enum ibv_qp_type type)
     end_connect(&p->a, &p->b);
 }
 
-static struct ibv_qp_ex *begin(struct pair *p, uint64_t id)
-{
-    struct ibv_qp_ex *qpx = p->a.qpx;
-
-    ibv_wr_start(qpx);
-    qpx->wr_id = id;
-    qpx->wr_flags = IBV_SEND_SIGNALED;
-    return qpx;
-}
-
 static void set_buffer(struct pair *p, size_t offset, size_t length)
 {
     ibv_wr_set_sge(p->a.qpx, p->a.lkey, (uintptr_t)p->a.buf + offset, (uint32_t)length);
@@ -54,7 +44,7 @@ static void every_builder_does_what_its_opcode_does(void **state)
     end_fill(&p.a, 0, 1000, 1);
 
     end_recv(&p.b, a_recv(&p.b, 1, 0, 1000));
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     set_buffer(&p, 0, 1000);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 1, IBV_WC_SEND);
@@ -62,7 +52,7 @@ static void every_builder_does_what_its_opcode_does(void **state)
     end_expect_data(&p.b, 0, 1000, 1);
 
     end_recv(&p.b, a_recv(&p.b, 2, 0, 1000));
-    ibv_wr_send_imm(begin(&p, 2), htonl(22));
+    ibv_wr_send_imm(begin_signaled(&p.a, 2), htonl(22));
     set_buffer(&p, 0, 10);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 2, IBV_WC_SEND);
@@ -70,34 +60,34 @@ static void every_builder_does_what_its_opcode_does(void **state)
     assert_int_equal(wc.imm_data, htonl(22));
     assert_true(wc.wc_flags & IBV_WC_WITH_IMM);
 
-    ibv_wr_rdma_write(begin(&p, 3), p.b.rkey, at_b(&p, 4096));
+    ibv_wr_rdma_write(begin_signaled(&p.a, 3), p.b.rkey, at_b(&p, 4096));
     set_buffer(&p, 0, 1000);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 3, IBV_WC_RDMA_WRITE);
     end_expect_data(&p.b, 4096, 1000, 1);
 
     end_recv(&p.b, a_recv(&p.b, 4, 0, 0));
-    ibv_wr_rdma_write_imm(begin(&p, 4), p.b.rkey, at_b(&p, 8192), htonl(44));
+    ibv_wr_rdma_write_imm(begin_signaled(&p.a, 4), p.b.rkey, at_b(&p, 8192), htonl(44));
     set_buffer(&p, 0, 1000);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 4, IBV_WC_RDMA_WRITE);
     assert_int_equal(end_expect_success(&p.b, RQ, 4, IBV_WC_RECV_RDMA_WITH_IMM).imm_data, htonl(44));
     end_expect_data(&p.b, 8192, 1000, 1);
 
-    ibv_wr_rdma_read(begin(&p, 5), p.b.rkey, at_b(&p, 4096));
+    ibv_wr_rdma_read(begin_signaled(&p.a, 5), p.b.rkey, at_b(&p, 4096));
     set_buffer(&p, 16384, 1000);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 5, IBV_WC_RDMA_READ);
     end_expect_data(&p.a, 16384, 1000, 1);
 
     end_poke64(&p.b, 0, 100);
-    ibv_wr_atomic_fetch_add(begin(&p, 6), p.b.rkey, at_b(&p, 0), 11);
+    ibv_wr_atomic_fetch_add(begin_signaled(&p.a, 6), p.b.rkey, at_b(&p, 0), 11);
     set_buffer(&p, 2000, 8);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 6, IBV_WC_FETCH_ADD);
     assert_int_equal(end_peek64(&p.a, 2000), 100);
 
-    ibv_wr_atomic_cmp_swp(begin(&p, 7), p.b.rkey, at_b(&p, 0), 111, 5);
+    ibv_wr_atomic_cmp_swp(begin_signaled(&p.a, 7), p.b.rkey, at_b(&p, 0), 111, 5);
     set_buffer(&p, 2000, 8);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 7, IBV_WC_COMP_SWAP);
@@ -120,14 +110,14 @@ static void windows_are_bound_and_invalidated(void **state)
     rkey = ibv_inc_rkey(mw->rkey);
     info.mr = p.a.mr;
     info.addr = (uintptr_t)p.a.buf;
-    ibv_wr_bind_mw(begin(&p, 1), mw, rkey, &info);
+    ibv_wr_bind_mw(begin_signaled(&p.a, 1), mw, rkey, &info);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 1, IBV_WC_BIND_MW);
     send = a_write(&p.b, 2, 0, 64, &p.a, 0);
     send.wr.wr.rdma.rkey = rkey;
     end_send(&p.b, send);
     end_expect_success(&p.b, SQ, 2, IBV_WC_RDMA_WRITE);
-    ibv_wr_local_inv(begin(&p, 3), rkey);
+    ibv_wr_local_inv(begin_signaled(&p.a, 3), rkey);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 3, IBV_WC_LOCAL_INV);
     end_send(&p.b, send);
@@ -163,12 +153,12 @@ static void atomic_write_stores_8_aligned_bytes_at_once(void **state)
     attr_a.send_ops = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_SEND;
     pair_open(&p, &attr_a, &attr_b);
     end_connect(&p.a, &p.b);
-    ibv_wr_atomic_write(begin(&p, 1), p.b.rkey, at_b(&p, 64), &value);
+    ibv_wr_atomic_write(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 64), &value);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     value = 0; /* copied in the call */
     end_expect_success(&p.a, SQ, 1, IBV_WC_ATOMIC_WRITE);
     assert_int_equal(end_peek64(&p.b, 64), 0x1122334455667788);
-    ibv_wr_atomic_write(begin(&p, 2), p.b.rkey, at_b(&p, 68), &value);
+    ibv_wr_atomic_write(begin_signaled(&p.a, 2), p.b.rkey, at_b(&p, 68), &value);
     if (ibv_wr_complete(p.a.qpx) == 0)
         end_expect_status(&p.a, SQ, 2, IBV_WC_REM_INV_REQ_ERR);
     assert_int_equal(end_peek64(&p.b, 64), 0x1122334455667788);
@@ -187,13 +177,13 @@ static void every_data_setter_gathers(void **state)
     sges[0] = (struct ibv_sge){.addr = (uintptr_t)p.a.buf, .length = 1, .lkey = p.a.lkey};
     sges[1] = (struct ibv_sge){.addr = (uintptr_t)p.a.buf + 1, .length = 999, .lkey = p.a.lkey};
     sges[2] = (struct ibv_sge){.addr = (uintptr_t)p.a.buf + 1000, .length = 2000, .lkey = p.a.lkey};
-    ibv_wr_rdma_write(begin(&p, 1), p.b.rkey, at_b(&p, 0));
+    ibv_wr_rdma_write(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0));
     ibv_wr_set_sge_list(p.a.qpx, 3, sges);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
     end_expect_data(&p.b, 0, 3000, 1);
 
-    ibv_wr_rdma_write(begin(&p, 2), p.b.rkey, at_b(&p, 4096));
+    ibv_wr_rdma_write(begin_signaled(&p.a, 2), p.b.rkey, at_b(&p, 4096));
     p.a.qpx->wr_flags |= IBV_SEND_INLINE;
     ibv_wr_set_inline_data(p.a.qpx, p.a.buf, 60);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
@@ -203,7 +193,7 @@ static void every_data_setter_gathers(void **state)
     bufs[0] = (struct ibv_data_buf){p.a.buf, 8};
     bufs[1] = (struct ibv_data_buf){p.a.buf + 8, 3};
     bufs[2] = (struct ibv_data_buf){p.a.buf + 11, 30};
-    ibv_wr_rdma_write(begin(&p, 3), p.b.rkey, at_b(&p, 8192));
+    ibv_wr_rdma_write(begin_signaled(&p.a, 3), p.b.rkey, at_b(&p, 8192));
     ibv_wr_set_inline_data_list(p.a.qpx, 3, bufs);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 3, IBV_WC_RDMA_WRITE);
@@ -217,7 +207,7 @@ static void inline_setters_copy_in_the_call(void **state)
     struct pair p;
 
     connect_ex(&p, IBV_QPT_RC);
-    begin(&p, 1);
+    begin_signaled(&p.a, 1);
     for (uint64_t i = 0; i < 5; i++) {
         value = 500 + i;
         ibv_wr_rdma_write(p.a.qpx, p.b.rkey, at_b(&p, i * 8));
@@ -238,7 +228,7 @@ static void a_builder_without_a_setter_sends_nothing(void **state)
 
     connect_ex(&p, IBV_QPT_RC);
     end_recv(&p.b, a_recv(&p.b, 1, 0, 100));
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     ibv_wr_set_sge_list(p.a.qpx, 0, NULL);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 1, IBV_WC_SEND);
@@ -252,7 +242,7 @@ static void id_and_flags_are_sampled_at_the_builder_and_flags_persist(void **sta
     struct pair p;
 
     connect_ex(&p, IBV_QPT_RC);
-    begin(&p, 10);
+    begin_signaled(&p.a, 10);
     ibv_wr_rdma_write(p.a.qpx, p.b.rkey, at_b(&p, 0));
     p.a.qpx->wr_id = 11; /* too late for the first */
     set_buffer(&p, 0, 8);
@@ -280,7 +270,7 @@ static void a_batch_is_posted_whole_and_in_order(void **state)
         end_recv(&p.b, a_recv(&p.b, i, i * 64, 64));
         end_fill(&p.a, i * 64, 64, i);
     }
-    begin(&p, 0);
+    begin_signaled(&p.a, 0);
     for (unsigned int i = 0; i < 30; i++) {
         p.a.qpx->wr_id = i;
         ibv_wr_send(p.a.qpx);
@@ -302,7 +292,7 @@ static void abort_discards_the_batch_and_leaves_the_section(void **state)
 
     connect_ex(&p, IBV_QPT_RC);
     for (unsigned int i = 0; i < 200; i++) { /* more than the queue holds: no slot is lost */
-        begin(&p, i);
+        begin_signaled(&p.a, i);
         ibv_wr_send(p.a.qpx);
         set_buffer(&p, 0, 8);
         ibv_wr_abort(p.a.qpx);
@@ -328,7 +318,7 @@ static void a_batch_with_a_mistake_posts_nothing(void **state)
 
     connect_ex(&p, IBV_QPT_RC);
     /* too many SGEs */
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     set_buffer(&p, 0, 8);
     ibv_wr_send(p.a.qpx);
     ibv_wr_set_sge_list(p.a.qpx, p.a.attr.cap.max_send_sge + 1, sges);
@@ -337,13 +327,13 @@ static void a_batch_with_a_mistake_posts_nothing(void **state)
     batch_fails(&p, EINVAL);
     /* inline too long */
     assert_true(p.a.attr.cap.max_inline_data < sizeof bytes);
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     set_buffer(&p, 0, 8);
     ibv_wr_send(p.a.qpx);
     ibv_wr_set_inline_data(p.a.qpx, bytes, p.a.attr.cap.max_inline_data + 1);
     batch_fails(&p, ENOSPC);
     /* more than the queue holds */
-    begin(&p, 1);
+    begin_signaled(&p.a, 1);
     for (unsigned int i = 0; i <= p.a.attr.cap.max_send_wr; i++) {
         ibv_wr_rdma_write(p.a.qpx, p.b.rkey, at_b(&p, 0));
         set_buffer(&p, 0, 8);
@@ -359,7 +349,7 @@ static void the_whole_queue_fits_in_a_batch(void **state)
 
     connect_ex(&p, IBV_QPT_RC);
     for (unsigned int round = 0; round < 3; round++) {
-        begin(&p, 1);
+        begin_signaled(&p.a, 1);
         for (unsigned int i = 0; i < p.a.attr.cap.max_send_wr; i++) {
             p.a.qpx->wr_flags = i + 1 == p.a.attr.cap.max_send_wr ? IBV_SEND_SIGNALED : 0;
             ibv_wr_rdma_write(p.a.qpx, p.b.rkey, at_b(&p, 0));
@@ -378,11 +368,11 @@ static void complete_in_reset_is_einval(void **state)
 
     attr.send_ops = rc_ops;
     end_open(&p.a, NEAR, &attr);
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     set_buffer(&p, 0, 8);
     assert_int_equal(ibv_wr_complete(p.a.qpx), EINVAL);
     end_to_init(&p.a);
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     set_buffer(&p, 0, 8);
     assert_int_equal(ibv_wr_complete(p.a.qpx), EINVAL);
     end_close(&p.a);
@@ -394,7 +384,7 @@ static void complete_in_error_posts_and_flushes(void **state)
 
     connect_ex(&p, IBV_QPT_RC);
     CHECK_ZERO(end_to_state(&p.a, IBV_QPS_ERR));
-    ibv_wr_send(begin(&p, 1));
+    ibv_wr_send(begin_signaled(&p.a, 1));
     set_buffer(&p, 0, 8);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_status(&p.a, SQ, 1, IBV_WC_WR_FLUSH_ERR);
@@ -408,7 +398,7 @@ static void uc_and_ud_have_their_builders(void **state)
 
     connect_ex(&p, IBV_QPT_UC);
     end_fill(&p.a, 0, 500, 1);
-    ibv_wr_rdma_write(begin(&p, 1), p.b.rkey, at_b(&p, 0));
+    ibv_wr_rdma_write(begin_signaled(&p.a, 1), p.b.rkey, at_b(&p, 0));
     set_buffer(&p, 0, 500);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
@@ -420,7 +410,7 @@ static void uc_and_ud_have_their_builders(void **state)
     end_fill(&p.a, 0, 500, 2);
     for (unsigned int i = 0; i < 2; i++) { /* the setters in either order */
         end_recv(&p.b, a_recv(&p.b, i, 0, 1000));
-        ibv_wr_send_imm(begin(&p, i), htonl(3));
+        ibv_wr_send_imm(begin_signaled(&p.a, i), htonl(3));
         if (i)
             set_buffer(&p, 0, 500);
         ibv_wr_set_ud_addr(p.a.qpx, p.a.ah, p.b.qp_num, p.b.attr.qkey);
@@ -445,7 +435,7 @@ static void send_inv_invalidates_the_window_of_the_peer(void **state)
      * rest */
     connect_ex(&p, IBV_QPT_RC);
     end_recv(&p.b, a_recv(&p.b, 1, 0, 64));
-    ibv_wr_send_inv(begin(&p, 1), p.b.rkey);
+    ibv_wr_send_inv(begin_signaled(&p.a, 1), p.b.rkey);
     set_buffer(&p, 0, 64);
     assert_int_equal(ibv_wr_complete(p.a.qpx), 0);
     end_poll(&p.a, SQ, &wc, 1);

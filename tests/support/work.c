@@ -100,6 +100,16 @@ struct recv a_recv(const struct end *end, uint64_t id, size_t offset, size_t len
     };
 }
 
+struct ibv_qp_ex *begin_signaled(const struct end *end, uint64_t id)
+{
+    struct ibv_qp_ex *qpx = end->qpx;
+
+    ibv_wr_start(qpx);
+    qpx->wr_id = id;
+    qpx->wr_flags = IBV_SEND_SIGNALED;
+    return qpx;
+}
+
 struct posting {
     unsigned int count, posted;
     int error;

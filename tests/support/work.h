@@ -36,6 +36,8 @@ struct send a_datagram(const struct end *end, uint64_t id, size_t offset, size_t
 struct send unsignaled(struct send send);
 struct send with_flags(struct send send, unsigned int flags);
 struct recv a_recv(const struct end *end, uint64_t id, size_t offset, size_t length);
+/* A signaled request of ibv_wr_*(3) begins, by the thread that calls. Its QP is the end's, with send_ops. */
+struct ibv_qp_ex *begin_signaled(const struct end *end, uint64_t id);
 
 /* 0 or errno; *ret_posted: how many were posted before the failing one */
 int end_try_send(struct end *end, const struct send *sends, unsigned int count, unsigned int *ret_posted);
