@@ -31,6 +31,10 @@ NOT_OFFERED = ["dma-buf", "raw packet"]
 # What a machine has or has not: whoever lacks only this passes where it is there.
 OF_THE_MACHINE = ["huge pages", "dma-buf"]
 
+# Whom the suite is run as. In a user namespace it sees uid 0, and has no privileges outside.
+USERS = ["root", "ordinary", "namespace"]
+AS_USER = os.path.join(TOP, "scripts", "as-user.sh")
+
 HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 HUGE_PAGES_WANTED = 8
 
@@ -123,12 +127,37 @@ class Tap:
         return 1 if self.failed else 0
 
 
+def users_of(cell):
+    return USERS if cell == "all" else cell.split(", ")
+
+
+def prefix_for(user):
+    """What makes a command run as this user."""
+    if user == "root":
+        return []
+    if user == "ordinary":
+        return [AS_USER]
+    # Not as the user who stands for all that a namespace does not know: whom the kernel tells of might be somebody else.
+    return [AS_USER] + (["-2"] if os.geteuid() == 0 else []) + ["unshare", "--user", "--map-root-user", "--"]
+
+
+def why_not(user):
+    """What this machine lacks to run anything as this user."""
+    if user == "root":
+        return None if os.geteuid() == 0 else "needs root"
+    if user == "namespace":
+        probe = subprocess.run(prefix_for(user) + ["true"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if probe.returncode:
+            return f"no user namespaces for ordinary users here: {probe.stderr.strip()}"
+    return None
+
+
 def read_list(path, who):
     """docs/conformance.md: test → (needs, suite's reason) for this user."""
     listed = {}
     for line in open(path, encoding="utf-8"):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 4 and re.match(r"`tests\.", cells[0]) and cells[1] in (who, "both"):
+        if len(cells) == 4 and re.match(r"`tests\.", cells[0]) and who in users_of(cells[1]):
             listed[cells[0].strip("`")] = (cells[2], cells[3])
     return listed
 
@@ -195,7 +224,7 @@ def collect(options, directory, modules):
     shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.py"), driver)
     os.chmod(driver, 0o644)
     os.environ["SOFTHCA_RAW"] = "host"  # made-up frames are nothing for the machine's network
-    command = [] if options.user == "root" else [os.path.join(TOP, "scripts", "as-user.sh")]
+    command = prefix_for(options.user)
     command += [options.softhca, "run", "--", "/usr/bin/python3", "-X", "faulthandler", "-B", driver, directory]
     arguments = ["-v"] + (["--dev", options.dev] if options.dev else [])
 
@@ -260,7 +289,7 @@ def update_list(path, results, who):
     table = {}
     for row in rows.splitlines()[2:]:
         test, users, lack, reason = [cell.strip() for cell in row.strip("|").split("|")]
-        for user in ("root", "ordinary") if users == "both" else (users,):
+        for user in users_of(users):
             table[test.strip("`"), user] = (lack, reason)
     old = {test: words for (test, user), words in table.items() if user == who}
     table = {key: words for key, words in table.items() if key[1] != who or words[0] in OF_THE_MACHINE}
@@ -273,20 +302,16 @@ def update_list(path, results, who):
     with open(path, "w", encoding="utf-8") as file:
         file.write(head + "<!-- rows -->\n| test | skipped for | needs | the suite says |\n|---|---|---|---|\n")
         for test in sorted({key[0] for key in table}):
-            root, ordinary = table.get((test, "root")), table.get((test, "ordinary"))
-            if root == ordinary:
-                file.write(f"| `{test}` | both | {root[0]} | {root[1]} |\n")
-            else:
-                for user, words in (("root", root), ("ordinary", ordinary)):
-                    if words:
-                        file.write(f"| `{test}` | {user} | {words[0]} | {words[1]} |\n")
+            for words in dict.fromkeys(table[test, user] for user in USERS if (test, user) in table):
+                users = [user for user in USERS if table.get((test, user)) == words]
+                file.write(f"| `{test}` | {'all' if users == USERS else ', '.join(users)} | {words[0]} | {words[1]} |\n")
         file.write("<!-- end -->\n" + tail)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--softhca", default=os.path.join(TOP, "build", "softhca"))
-    parser.add_argument("--user", choices=["root", "ordinary"], default="root" if os.geteuid() == 0 else "ordinary")
+    parser.add_argument("--user", choices=USERS, default="root" if os.geteuid() == 0 else "ordinary")
     parser.add_argument("--dev", help="device (default: the first)")
     parser.add_argument("--only", help="regular expression over test names")
     parser.add_argument("--patience", type=float, default=90, metavar="SECONDS",
@@ -301,8 +326,8 @@ def main():
     if not place:
         print("1..0 # SKIP rdma-core's tests are not here (scripts/install-deps.sh check)")
         return 0
-    if options.user == "root" and os.geteuid() != 0:
-        print("1..0 # SKIP needs root")
+    if lacking := why_not(options.user):
+        print(f"1..0 # SKIP {lacking}")
         return 0
     tap = Tap()
     directory = tempfile.mkdtemp(prefix="softhca-conformance-")

@@ -70,13 +70,13 @@ class T(unittest.TestCase):
 """,
 }
 LIST = """
-| `tests.test_pd.T.test_f_skips` | both | raw packet | no raw packet |
-| `tests.test_pd.T.test_g_skips` | both | flows | no time |
-| `tests.test_odp.T.test_listed_but_passes` | both | ODP | no ODP |
-| `tests.test_odp.T.test_other_reason` | both | ODP | no ODP |
-| `tests.test_odp.T.test_skips` | both | ODP | no ODP |
-| `tests.test_odp.T.test_machine_has` | both | huge pages | no huge pages |
-| `tests.test_odp.T.test_gone` | both | ODP | no ODP |
+| `tests.test_pd.T.test_f_skips` | all | raw packet | no raw packet |
+| `tests.test_pd.T.test_g_skips` | all | flows | no time |
+| `tests.test_odp.T.test_listed_but_passes` | all | ODP | no ODP |
+| `tests.test_odp.T.test_other_reason` | all | ODP | no ODP |
+| `tests.test_odp.T.test_skips` | all | ODP | no ODP |
+| `tests.test_odp.T.test_machine_has` | all | huge pages | no huge pages |
+| `tests.test_odp.T.test_gone` | all | ODP | no ODP |
 """
 
 
