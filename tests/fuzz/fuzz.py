@@ -12,7 +12,8 @@ import sys
 import tempfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TARGETS = {'codec': 512, 'cm_mad': 320, 'responder': 1024, 'sender': 1024, 'cm': 512, 'ring': 256, 'explain': 256}
+TARGETS = {'codec': 512, 'cm_mad': 320, 'responder': 1024, 'sender': 1024, 'cm': 512, 'ring': 256, 'explain': 256,
+           'steering': 256}
 
 
 def build(folder):
