@@ -224,7 +224,12 @@ uint32_t map_limit(void)
 uint32_t maps_used(void)
 {
     return MAPS_PER_RUN * (owner.arena[ARENA_WRITABLE].live.runs + owner.arena[ARENA_READ_ONLY].live.runs) +
-           MAPS_PER_GUARD * owner.guards;
+           MAPS_PER_GUARD * (owner.guards + owner.guards_waiting);
+}
+
+bool budget_has_a_run(uint32_t limit)
+{
+    return maps_used() + MAPS_PER_RUN <= limit;
 }
 
 static uint32_t count_maps(void)
@@ -266,15 +271,13 @@ uint64_t lock_limit(void)
     return limit.rlim_cur / 2;
 }
 
-enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program)
+enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program, bool mappings)
 {
     uint64_t switched = owner.arena[ARENA_WRITABLE].live.bytes + owner.arena[ARENA_READ_ONLY].live.bytes;
 
     if (owner.bytes_limit && length > owner.bytes_limit - min_of(switched, owner.bytes_limit))
         return MAPPED_SHARE;
-    /* Whatever is one mapping now may come apart when the regions go, in whatever order. */
-    if (maps_used() + MAPS_PER_RUN > map_limit() || owner.region_count >= map_limit() / MAPS_PER_RUN ||
-        program_needs_maps())
+    if ((mappings && !budget_has_a_run(map_limit())) || program_needs_maps())
         return MAPPED_MAP_LIMIT;
     if (!locked_by_program && length > lock_limit() - min_of(owner.locked_bytes, lock_limit()))
         return MAPPED_LOCK_LIMIT;

@@ -34,8 +34,7 @@ struct extent *extents_from(const struct extents *set, uint64_t offset)
     return found;
 }
 
-/* The last that ends at or before the offset. */
-static struct extent *extent_before(const struct extents *set, uint64_t offset)
+struct extent *extents_before(const struct extents *set, uint64_t offset)
 {
     struct extent *extent = set->root, *found = NULL;
 
@@ -99,7 +98,7 @@ static void link_in(struct extents *set, struct extent *extent)
 /* How many of its neighbourhood begin a run: itself, if it is there, and the one behind it. */
 static uint32_t runs_around(const struct extents *set, const struct extent *extent, bool with)
 {
-    const struct extent *before = extent_before(set, extent->start), *after = extents_from(set, extent->end);
+    const struct extent *before = extents_before(set, extent->start), *after = extents_from(set, extent->end);
     uint32_t runs = 0;
 
     if (with && !(before && extent_continues(before, extent)))

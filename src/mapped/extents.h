@@ -14,6 +14,7 @@ struct extent {
     uint32_t generation;
     bool locked_by_program; /* it was locked before we came */
     bool in_fork;           /* between fork handlers: the shadow holds its contents */
+    bool waits;             /* without a region, until a neighbour is given back */
     /* Where start has its shadow: an empty private mapping that takes the place of the shared one when the
      * pages are switched back, so that protections, policies and merging with the neighbours are as they
      * were. */
@@ -31,6 +32,8 @@ struct extents {
 
 /* The first that ends behind the offset, NULL if there is none. */
 struct extent *extents_from(const struct extents *set, uint64_t offset);
+/* The last that ends at or before the offset, NULL if there is none. */
+struct extent *extents_before(const struct extents *set, uint64_t offset);
 /* Links in an extent of the caller's, whose range is free. */
 void extents_insert(struct extents *set, struct extent *extent);
 /* Takes it out; it is the caller's again. */

@@ -17,6 +17,8 @@
 #define ADDRESS_MASK       (((uint64_t)1 << MAPPED_ADDRESS_BITS) - 1)
 /* Regions of more pieces than this are not worth it. */
 #define PIECES_MAX 256
+/* Of so much that is mapped in one piece, one page keeps it from growing (owner.c). */
+#define MAY_GROW (128u << 10)
 
 /* Peers may write arena 0; of arena 1 they get descriptors that only read. */
 enum { ARENA_WRITABLE, ARENA_READ_ONLY };
@@ -41,12 +43,13 @@ struct owner {
     struct list regions;
     bool regions_ready;
     uint32_t generation;
-    uint32_t process;      /* counts forks: handles of before are void */
-    uint64_t bytes_limit;  /* of what may be switched; 0: none */
-    uint64_t locked_bytes; /* that count against RLIMIT_MEMLOCK for our sake */
-    uint32_t lingering;    /* extents without a region */
-    uint32_t guards;       /* of all regions */
-    uint32_t region_count; /* those that are mapped */
+    uint32_t process;        /* counts forks: handles of before are void */
+    uint64_t bytes_limit;    /* of what may be switched; 0: none */
+    uint64_t locked_bytes;   /* that count against RLIMIT_MEMLOCK for our sake */
+    uint64_t lingering;      /* bytes without a region, which the kernel keeps from being given back */
+    uint64_t waiting;        /* bytes without a region in extents that wait */
+    uint32_t guards_waiting; /* in these, at most */
+    uint32_t guards;         /* of all regions */
     const struct mapped_ports *ports;
 };
 extern struct lock mapped_lock;
@@ -71,7 +74,10 @@ bool pages_are_pinned(void);
 bool caller_is_alone(void);
 /* Whether [start, end) of the mapping is a stack or thread control block. */
 bool touches_thread(const struct mapping *mapping, uint64_t start, uint64_t end);
-enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program);
+/* `mappings`: it would be a mapping of its own. */
+enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program, bool mappings);
+/* Whether there may be one more that continues no other. */
+bool budget_has_a_run(uint32_t limit);
 uint64_t lock_limit(void);
 uint32_t map_limit(void);
 /* Mappings that the extents of both arenas take, and the guards in them. */
@@ -100,13 +106,15 @@ void region_relocate(struct mapped_region *region, uint32_t file, uint64_t from,
 /* Private pages [start, end) of one mapping into the arena; how much of it, from the start, was done. */
 enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool locked_by_program, bool alone,
                             uint64_t *ret_done, uint64_t *ret_offset);
+/* Would it be one mapping with what is next to it? */
+bool place_continues(uint64_t start, uint64_t end, unsigned arena);
 /* Pages that are in an arena already get one more region. -ENOMEM; -ESTALE: the arena does not know them. */
 int place_use(unsigned arena, uint64_t offset, uint64_t length);
-/* And one less; those without any go back. */
+/* And one less; those without any go back, or wait until it takes no more mappings. */
 void place_unuse(unsigned arena, uint64_t offset, uint64_t length, bool stores_may_come);
 int place_move(unsigned arena, uint64_t address, uint64_t offset, uint64_t length);
 uint32_t place_generation(unsigned arena, uint64_t offset);
-/* Tries again what lingers. */
+/* Tries again what lingers, and what waits if there are mappings now. */
 void place_sweep(void);
 void place_forget_orphans(unsigned arena);
 uint64_t place_lingering_bytes(unsigned arena);

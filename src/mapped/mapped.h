@@ -155,7 +155,8 @@ struct mapped_means {
 void mapped_probe(struct mapped_means *ret_means);
 struct mapped_counts {
     uint64_t bytes;     /* switched now */
-    uint64_t lingering; /* of these, without a region: the kernel holds pages (MAPPED_PINNED) */
+    uint64_t lingering; /* of these, without a region: the kernel holds pages (MAPPED_PINNED), or giving them
+                           back now would take more mappings than there may be */
     uint64_t orphaned;  /* out of use */
     uint32_t maps;      /* mappings this takes */
 };

@@ -61,7 +61,7 @@ static enum mapped_reason add_private(struct adding *adding, const struct mappin
 {
     unsigned arena = wanted_arena(adding);
     bool locked = is_locked(start);
-    enum mapped_reason reason = allowed_by_budget(end - start, locked);
+    enum mapped_reason reason = allowed_by_budget(end - start, locked, !place_continues(start, end, arena));
     uint64_t offset;
 
     if (reason == MAPPED_YES)
@@ -146,7 +146,6 @@ static enum mapped_reason add_mapping(struct adding *adding, const struct mappin
 /* mremap() would make one mapping of ours longer in its file, where memory of others is. Of a range of
  * several mappings it refuses that, and realloc() copies instead. So there is one page with other advice than
  * the rest in whatever is as long as the blocks that malloc() gives a mapping of their own. */
-#define MAY_GROW (128u << 10)
 
 static bool guard_piece(const struct mapped_piece *piece)
 {
@@ -240,7 +239,6 @@ struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned acc
     if (adding.region) {
         add_range(&adding);
         guard_region(adding.region);
-        owner.region_count += adding.region->piece_count != 0;
         list_push_back(&owner.regions, &adding.region->node);
     }
     owner_leave();
@@ -261,7 +259,6 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
     if (region->process == owner.process) {
         list_remove(&region->node);
         owner.guards -= region->guards;
-        owner.region_count -= region->piece_count != 0;
         for (unsigned i = 0; i < region->piece_count; i++) {
             const struct mapped_piece *piece = &region->pieces[i];
 

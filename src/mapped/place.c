@@ -43,6 +43,26 @@ static bool is_free(const struct extents *set, uint64_t start, uint64_t end)
     return !extent || extent->start >= end;
 }
 
+/* Places where there may be pages that keep a mapping from growing (guard_piece()). */
+static uint32_t guards_in(const struct extent *extent)
+{
+    return (uint32_t)((extent->end + MAY_GROW - 1) / MAY_GROW - (extent->start + MAY_GROW - 1) / MAY_GROW);
+}
+
+/* What no region needs counts as lingering or waiting. */
+static void count_idle(const struct extent *extent)
+{
+    *(extent->waits ? &owner.waiting : &owner.lingering) += extent_length(extent);
+    owner.guards_waiting += extent->waits ? guards_in(extent) : 0;
+}
+
+static void uncount_idle(struct extent *extent)
+{
+    *(extent->waits ? &owner.waiting : &owner.lingering) -= extent_length(extent);
+    owner.guards_waiting -= extent->waits ? guards_in(extent) : 0;
+    extent->waits = false;
+}
+
 /* The lowest layer in which the range is free. Nearly always the first: then what is next to each other in
  * the address space is so in the arena, and the kernel keeps it as one mapping. */
 static bool find_layer(const struct arena *arena, uint64_t address, uint64_t length, uint64_t *ret_offset)
@@ -66,6 +86,16 @@ static bool find_layer(const struct arena *arena, uint64_t address, uint64_t len
 static uintptr_t wished_shadow(uint64_t address)
 {
     return (uintptr_t)(address ^ SHADOW_BIT);
+}
+
+bool place_continues(uint64_t start, uint64_t end, unsigned arena)
+{
+    const struct extents *live = &owner.arena[arena].live;
+    const struct extent *before = extents_before(live, start), *after = extents_from(live, start);
+
+    return (before && before->end == start &&
+            before->shadow + extent_length(before) == wished_shadow(start)) ||
+           (after && after->start == end && after->shadow == wished_shadow(end));
 }
 
 static void begin_alone(bool alone)
@@ -153,7 +183,8 @@ int place_use(unsigned arena, uint64_t offset, uint64_t length)
     for (uint64_t at = offset; at < end;) {
         struct extent *extent = extents_from(live, at);
 
-        owner.lingering -= extent->regions++ == 0;
+        if (extent->regions++ == 0)
+            uncount_idle(extent);
         at = extent->end;
     }
     return 0;
@@ -256,9 +287,13 @@ static void forget(unsigned arena, struct extent *extent, uint64_t end, bool sto
 {
     struct extents *live = &owner.arena[arena].live;
     struct hole hole = {arena, extent->start, end - extent->start};
+    uint64_t left = extent->end - end;
 
-    if (end == extent->start || extents_split(live, end) != 0)
+    if (end == extent->start || extents_split(live, end) != 0) {
+        count_idle(extent);
         return;
+    }
+    owner.lingering += left;
     extents_remove(live, extent);
     if (!extent->locked_by_program)
         owner.locked_bytes -= extent_length(extent);
@@ -275,15 +310,76 @@ static void forget(unsigned arena, struct extent *extent, uint64_t end, bool sto
 static void release(unsigned arena, struct extent *extent, bool pinned, bool stores_may_come)
 {
     bool alone = keeper.uffd < 0;
-    uint64_t end = extent->end, done = extent->start;
+    uint64_t done = extent->start;
 
     if (!pinned && (!alone || caller_is_alone())) {
         begin_alone(alone);
         done = release_pages(arena, extent, alone);
         end_alone(alone);
     }
-    owner.lingering += done < end;
     forget(arena, extent, done, stores_may_come);
+}
+
+/* --- waiting for neighbours -------------------------------------------------------------------------- */
+
+/* Regions side by side are one mapping. Out of the middle of it, each would leave two, and those of 100,000
+ * regions that end in no order would be more than a process may have. Then it stays where it is, until it is
+ * no longer in the middle. */
+static bool must_wait(unsigned arena, const struct extent *extent)
+{
+    const struct extents *live = &owner.arena[arena].live;
+    const struct extent *before, *after;
+
+    if (budget_has_a_run(map_limit()))
+        return false;
+    before = extents_before(live, extent->start);
+    after = extents_from(live, extent->end);
+    return before && after && extent_continues(before, extent) && extent_continues(extent, after);
+}
+
+/* Two that wait side by side go back as one. */
+static struct extent *join_waiting(struct extents *live, struct extent *before, struct extent *after)
+{
+    if (!before || !after || !before->waits || !after->waits || !extent_continues(before, after) ||
+        before->locked_by_program != after->locked_by_program || before->in_fork != after->in_fork)
+        return NULL;
+    extents_remove(live, before);
+    extents_remove(live, after);
+    before->end = after->end;
+    before->generation = ++owner.generation;
+    extents_insert(live, before);
+    free(after);
+    return before;
+}
+
+static void let_wait(unsigned arena, struct extent *extent)
+{
+    struct extents *live = &owner.arena[arena].live;
+    struct extent *joined;
+
+    extent->waits = true;
+    count_idle(extent);
+    joined = join_waiting(live, extents_before(live, extent->start), extent);
+    extent = joined ? joined : extent;
+    join_waiting(live, extent, extents_from(live, extent->end));
+}
+
+/* [start, end) has gone: what waited next to it is in the middle of nothing. */
+static void end_waiting(unsigned arena, uint64_t start, uint64_t end, bool pinned)
+{
+    struct extents *live = &owner.arena[arena].live;
+    struct extent *extent;
+
+    while ((extent = extents_before(live, start)) != NULL && extent->waits && extent->end == start) {
+        start = extent->start;
+        uncount_idle(extent);
+        release(arena, extent, pinned, false);
+    }
+    while ((extent = extents_from(live, end)) != NULL && extent->waits && extent->start == end) {
+        end = extent->end;
+        uncount_idle(extent);
+        release(arena, extent, pinned, false);
+    }
 }
 
 void place_unuse(unsigned arena, uint64_t offset, uint64_t length, bool stores_may_come)
@@ -300,14 +396,24 @@ void place_unuse(unsigned arena, uint64_t offset, uint64_t length, bool stores_m
         if (!extent || extent->start >= end)
             break;
         at = extent->end;
-        if (--extent->regions == 0)
+        if (--extent->regions != 0)
+            continue;
+        if (!stores_may_come && must_wait(arena, extent)) {
+            let_wait(arena, extent);
+        } else {
+            uint64_t start = extent->start;
+
             release(arena, extent, pinned, stores_may_come);
+            end_waiting(arena, start, at, pinned);
+        }
     }
 }
 
 void place_sweep(void)
 {
-    if (!owner.lingering || pages_are_pinned())
+    bool relaxed = owner.waiting && maps_used() <= map_limit() / 2;
+
+    if ((!owner.lingering && !relaxed) || pages_are_pinned())
         return;
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
         struct extents *live = &owner.arena[arena].live;
@@ -315,10 +421,10 @@ void place_sweep(void)
 
         for (uint64_t at = 0; (extent = extents_from(live, at)) != NULL;) {
             at = extent->end;
-            if (extent->regions == 0) {
-                owner.lingering--;
-                release(arena, extent, false, false);
-            }
+            if (extent->regions || (extent->waits && !(relaxed && budget_has_a_run(map_limit() / 4 * 3))))
+                continue;
+            uncount_idle(extent);
+            release(arena, extent, false, false);
         }
     }
 }
@@ -328,7 +434,7 @@ uint64_t place_lingering_bytes(unsigned arena)
     const struct extents *live = &owner.arena[arena].live;
     uint64_t bytes = 0;
 
-    if (!owner.lingering)
+    if (!owner.lingering && !owner.waiting)
         return 0;
     for (const struct extent *extent = extents_from(live, 0); extent;
          extent = extents_from(live, extent->end))

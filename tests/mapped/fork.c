@@ -295,6 +295,46 @@ static void forks_while_others_write_and_register(void **state)
     CHECK(count_maps_in(memory, 2 * length) == 1, "one mapping");
 }
 
+/* Every second of them has ended, and some of those wait for their neighbours. */
+static void children_of_many_regions(void **state)
+{
+    unsigned count = cycles(16000, 100000), before;
+    struct mapped_region **regions = calloc(count, sizeof *regions);
+    char *memory = map(count * PAGE);
+    pid_t child;
+
+    if (sanitized())
+        skip_because("a sanitizer's mappings are among those that are counted");
+    begin(count * PAGE);
+    install_handlers();
+    for (unsigned i = 0; i < count; i++) {
+        memory[i * PAGE] = (char)i;
+        regions[i] = add(memory + i * PAGE, PAGE);
+    }
+    for (unsigned i = 0; i < count; i += 2) {
+        mapped_remove(regions[i], false);
+        regions[i] = NULL;
+    }
+    before = count_maps();
+    child = fork();
+    if (child == 0) {
+        for (unsigned i = 0; i < count; i++)
+            EXPECT(memory[i * PAGE] == (char)i);
+        EXPECT(count_maps() <= before);
+        memset(memory, 'c', count * PAGE);
+        _exit(0);
+    }
+    expect_success(child);
+    CHECK(count_maps() <= before, "%u mappings, %u before", count_maps(), before);
+    for (unsigned i = 0; i < count; i++) {
+        mapped_remove(regions[i], false);
+        CHECK(memory[i * PAGE] == (char)i, "page %u", i);
+    }
+    CHECK(count_maps_in(memory, count * PAGE) == 1, "in pieces");
+    CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
+    free(regions);
+}
+
 static void raw_clones_do_not_share(void **state)
 {
     char *memory = map(4 * PAGE);
@@ -376,6 +416,7 @@ int main(int argc, char **argv)
         TEST_WITH(handlers_of_the_program_find_their_memory, .fars = 0),
         TEST_WITH(handlers_of_the_program_deregister, .fars = 0),
         TEST_WITH(forks_while_others_write_and_register, .fars = 0, .seconds = 1200),
+        TEST_WITH(children_of_many_regions, .fars = 0, .seconds = 1200),
         TEST_WITH(raw_clones_do_not_share, .fars = 0),
         TEST_WITH(spawned_programs, .fars = 0),
         TEST_WITH(sparse_memory_is_not_copied, .fars = 0),

@@ -116,9 +116,16 @@ static void pages_far_apart(void **state)
     free(regions);
 }
 
+static void expect_pages(const char *memory, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        CHECK(memory[i * PAGE] == (char)i, "page %u", i);
+}
+
+/* Given back in no order, they would be more mappings than a process may have. */
 static void pages_side_by_side(void **state)
 {
-    unsigned count = cycles(8000, 100000), taken = 0, before;
+    unsigned count = cycles(16000, 100000), limit = max_map_count() / 4, guards, taken = 0, before;
     struct mapped_region **regions = calloc(count, sizeof *regions);
     char *memory = map(count * PAGE);
 
@@ -132,23 +139,37 @@ static void pages_side_by_side(void **state)
         regions[i] = mapped_add((uintptr_t)memory + i * PAGE, PAGE, MAPPED_PEERS_WRITE);
         taken += mapped_bytes(regions[i]) != 0;
     }
-    CHECK(taken == min_of(count, max_map_count() / 4 / 3), "%u of %u are mapped", taken, count);
-    /* Two more for each page that keeps them from growing. */
-    CHECK(count_maps() <= before + 4 + 2 * (count * PAGE >> 17), "%u mappings, %u before", count_maps(),
+    CHECK(taken == count, "%u of %u are mapped", taken, count);
+    guards = 2 * (unsigned)(count * PAGE >> 17); /* two for each page that keeps them from growing */
+    CHECK(count_maps() <= before + 4 + guards, "%u mappings, %u before", count_maps(), before);
+    for (unsigned i = 0; i < count; i += 2) {
+        mapped_remove(regions[i], false);
+        regions[i] = NULL;
+    }
+    expect_pages(memory, count);
+    CHECK(count_maps() <= before + max_of(limit, guards) + limit / 64, "%u mappings, %u before", count_maps(),
           before);
+    for (unsigned i = 0; i < count; i += 8) { /* some come back */
+        regions[i] = mapped_add((uintptr_t)memory + i * PAGE, PAGE, MAPPED_PEERS_WRITE);
+        taken += mapped_bytes(regions[i]) != 0;
+    }
+    CHECK(taken > count, "none came back");
+    for (unsigned i = 0; i < count; i++)
+        memory[i * PAGE]++;
     for (unsigned i = 0; i < count; i++) {
         unsigned other = (unsigned)((i * 2654435761ull) % count); /* in no order */
 
-        if (regions[other])
-            mapped_remove(regions[other], false);
+        mapped_remove(regions[other], false);
         regions[other] = NULL;
     }
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         mapped_remove(regions[i], false);
-        CHECK(memory[i * PAGE] == (char)i, "page %u", i);
-    }
+    for (unsigned i = 0; i < count; i++)
+        memory[i * PAGE]--;
+    expect_pages(memory, count);
     CHECK(count_maps_in(memory, count * PAGE) == 1, "in pieces");
     CHECK(count_maps() <= before + 2, "%u mappings, %u before", count_maps(), before);
+    CHECK(arena_blocks() == 0, "%llu bytes left in the arenas", (unsigned long long)arena_blocks());
     free(regions);
 }
 
