@@ -121,7 +121,7 @@ void direct_after_fork_in_child(void);
 /* --- direct_owner.c --------------------------------------------------------------------------------- */
 
 /* object_ports.settle, evict_soon */
-unsigned direct_settle(enum object_kind kind, uint32_t slot, uint32_t *ret_keys);
+bool direct_settle(enum object_kind kind, uint32_t slot, bool evict);
 void direct_evict_soon(void);
 /* local_ops.link_leaving: the peer may be alive, and go on for a while. */
 void direct_link_leaving(struct link *link);

@@ -18,8 +18,8 @@ struct settling {
     enum { MARKS_OF_KEY, MARKS_OF_QP, MARKS_ALL } of;
     uint32_t slot;
     ns_t deadline; /* 0: not known yet */
-    uint32_t *keys;
-    unsigned count; /* of those given up */
+    bool evict;    /* what those who were given up may still write to */
+    bool given_up; /* one of them */
 };
 
 static bool concerns(const struct settling *settling, uint64_t mark)
@@ -39,9 +39,9 @@ static bool concerns(const struct settling *settling, uint64_t mark)
 
 static void note_given_up(struct settling *settling, uint64_t mark)
 {
-    if (settling->keys && settling->count < SETTLE_KEYS)
-        settling->keys[settling->count] = mark_key(mark);
-    settling->count = min_of(settling->count + 1, SETTLE_KEYS);
+    settling->given_up = true;
+    if (settling->evict)
+        mapping_evict_later(mark_key(mark));
 }
 
 static bool patience_ends(struct settling *settling)
@@ -92,28 +92,25 @@ static void settle_link(struct link *link, void *argument)
         settle_mark(argument, link, link_mark(link, false, i));
 }
 
-unsigned direct_settle(enum object_kind kind, uint32_t slot, uint32_t *ret_keys)
+bool direct_settle(enum object_kind kind, uint32_t slot, bool evict)
 {
     struct settling settling = {
-        .of = kind == OBJECT_MR ? MARKS_OF_KEY : MARKS_OF_QP, .slot = slot, .keys = ret_keys};
+        .of = kind == OBJECT_MR ? MARKS_OF_KEY : MARKS_OF_QP, .slot = slot, .evict = evict};
 
     /* What the caller has changed is to be seen before we look; partner: fence_behind_mark(). */
     atomic_thread_fence(memory_order_seq_cst);
     local_for_each_link(settle_link, &settling);
-    return settling.count;
+    return settling.given_up;
 }
 
 void direct_link_leaving(struct link *link)
 {
-    uint32_t keys[SETTLE_KEYS];
-    struct settling settling = {.of = MARKS_ALL, .keys = keys};
+    struct settling settling = {.of = MARKS_ALL, .evict = true};
 
     if (atomic_exchange(link_mark(link, false, LOCAL_MARKS), GATE_CLOSED) == GATE_NEW)
         return;
     atomic_thread_fence(memory_order_seq_cst); /* partner: fence_behind_mark() */
     settle_link(link, &settling);
-    for (unsigned i = 0; i < settling.count; i++)
-        mapping_evict_later(keys[i]);
     mapping_evict();
 }
 

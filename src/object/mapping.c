@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/list.h"
 #include "mapped/mapped.h"
@@ -117,7 +118,7 @@ void mapping_publish(struct mr *mr)
 /* Until peers have left what they do by this key, or are given up. Returns whether one may still write. */
 static bool key_settles(uint32_t slot)
 {
-    return object_ports->settle(OBJECT_MR, slot, NULL) != 0;
+    return object_ports->settle(OBJECT_MR, slot, false);
 }
 
 static bool overlap(const struct mr *one, const struct mr *other)
@@ -182,32 +183,37 @@ void mapping_drop(struct mapping *mapping)
 
 /* --- memory that has to move ------------------------------------------------------------------------- */
 
-#define EVICTIONS 256u
-
 static struct lock evictions_lock = LOCK_INIT; /* a leaf */
-static uint32_t evictions[EVICTIONS];          /* key slots */
-static uint32_t eviction_count;                /* under evictions_lock */
+/* Key slots, a bit each, so that there is room for whatever is noted; under evictions_lock. Pages that nobody
+ * touches take no memory. */
+static uint64_t evictions[LIMIT_KEY_SLOTS / 64];
 /* Of those, and of those being moved; grows under evictions_lock. Whoever finds 0 knows that all is done. */
 static _Atomic uint32_t evictions_to_do;
 
 void mapping_evict_later(uint32_t slot)
 {
+    uint64_t *word = &evictions[slot / 64], bit = (uint64_t)1 << slot % 64;
+
     lock_acquire(&evictions_lock);
-    if (eviction_count < EVICTIONS) {
-        evictions[eviction_count++] = slot;
+    if (!(*word & bit))
         atomic_fetch_add_explicit(&evictions_to_do, 1, memory_order_relaxed);
-    }
+    *word |= bit;
     lock_release(&evictions_lock);
 }
 
 static bool next_eviction(uint32_t *ret_slot)
 {
+    uint32_t word = 0;
     bool found;
 
     lock_acquire(&evictions_lock);
-    found = eviction_count != 0;
-    if (found)
-        *ret_slot = evictions[--eviction_count];
+    while (word < array_size(evictions) && !evictions[word])
+        word++;
+    found = word < array_size(evictions);
+    if (found) {
+        *ret_slot = word * 64 + (uint32_t)__builtin_ctzll(evictions[word]);
+        evictions[word] &= evictions[word] - 1;
+    }
     lock_release(&evictions_lock);
     return found;
 }
@@ -295,16 +301,10 @@ void mapping_update_qp(struct qp *qp)
 
 void mapping_settle_qp(struct qp *qp)
 {
-    uint32_t keys[SETTLE_KEYS];
-    unsigned count;
-
     if (likely(!qp->settle_due))
         return;
     qp->settle_due = false;
-    count = object_ports->settle(OBJECT_QP, qp->slot, keys);
-    for (unsigned i = 0; i < count; i++)
-        mapping_evict_later(keys[i]);
-    if (count)
+    if (object_ports->settle(OBJECT_QP, qp->slot, true))
         object_ports->evict_soon();
 }
 
@@ -329,8 +329,8 @@ void mapping_after_fork_in_child(void)
 {
     lock_init(&mapping_lock);
     lock_init(&evictions_lock);
-    eviction_count = 0;
-    atomic_store_explicit(&evictions_to_do, 0, memory_order_relaxed);
+    if (atomic_exchange_explicit(&evictions_to_do, 0, memory_order_relaxed))
+        memset(evictions, 0, sizeof(evictions));
     list_init(&regions);
     mapping_is_enabled = false;
 }

@@ -22,8 +22,6 @@ enum explanation {
     EXPLAIN_OVERRUN, /* a CQ had no room for a completion */
 };
 
-#define SETTLE_KEYS 16u
-
 struct object_ports {
     /* Moves everything along that can move: an application thread polled an empty CQ. No lock held. */
     void (*progress)(void);
@@ -42,10 +40,10 @@ struct object_ports {
     void (*moderation_cancel)(struct cq *cq);
     /* Waits until no peer is in the middle of a request that it executes itself by the key in this slot
      * (OBJECT_MR), or as the requester of this QP (its slot), bounded: one that does not come to an end is
-     * given up and may still write. Returns how many were, and by which keys, if anybody wants to know; at
-     * most SETTLE_KEYS. The caller has made sure that nobody begins another. Locks may be held, but for
-     * leaves. */
-    unsigned (*settle)(enum object_kind kind, uint32_t slot, uint32_t *ret_keys);
+     * given up and may still write: returns whether one was. `evict`: the memory of the keys by which it may
+     * is noted (mapping_evict_later()). The caller has made sure that nobody begins another. Locks may be
+     * held, but for leaves. */
+    bool (*settle)(enum object_kind kind, uint32_t slot, bool evict);
     /* mapping_evict() is to be called, without locks. */
     void (*evict_soon)(void);
     /* The rest is called only if explained(). A number is that of the segment's table. No lock held. */

@@ -44,6 +44,11 @@ static void explain(enum explanation what, enum object_kind kind, uint32_t numbe
     __atomic_fetch_add(&port_calls.explained[what], 1, __ATOMIC_RELEASE);
 }
 
+static bool settle(enum object_kind kind, uint32_t slot, bool evict)
+{
+    return false;
+}
+
 static struct losses *note_losses_of(enum object_kind kind, uint32_t number)
 {
     port_calls.losses_noted++;
@@ -62,6 +67,7 @@ static const struct object_ports ports = {
     .start_timers = start_timers,
     .moderation_timer = moderation_timer,
     .moderation_cancel = moderation_cancel,
+    .settle = settle,
     .explain = explain,
     .note_losses = note_losses_of,
     .tell_losses = tell_losses_of,

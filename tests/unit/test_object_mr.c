@@ -2,6 +2,7 @@
 /* Protection domains, regions, windows (verbs-contract §1.2, §4). */
 #include <sys/mman.h>
 
+#include "object/mapping.h"
 #include "object/memory.h"
 #include "object_fixture.h"
 
@@ -306,6 +307,44 @@ static void bound_windows_keep_their_region(void **state)
     assert_int_equal(pd_deallocate(pd), 0);
 }
 
+/* --- mapped memory
+ * ------------------------------------------------------------------------------------------ */
+
+static void all_memory_that_is_noted_moves(void **state)
+{
+    enum { COUNT = 300 };
+    char *memory = map(COUNT * PAGE, PROT_READ | PROT_WRITE);
+    struct pd *pd = make_pd(context);
+    struct mr *mrs[COUNT];
+    uint64_t offsets[COUNT];
+
+    mapping_enable(true);
+    for (unsigned i = 0; i < COUNT; i++) {
+        mrs[i] = make_mr(pd, memory + i * PAGE, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        offsets[i] = segment_mapped(mrs[i]->slot)->offset;
+        memory[i * PAGE] = (char)i;
+    }
+    if (mapping_is_open(mrs[COUNT - 1]->slot)) {
+        for (unsigned i = 0; i < 2 * COUNT; i++)
+            mapping_evict_later(mrs[i % COUNT]->slot);
+        assert_true(mapping_must_evict());
+        mapping_evict();
+        assert_false(mapping_must_evict());
+        for (unsigned i = 0; i < COUNT; i++) {
+            assert_true(mapping_is_open(mrs[i]->slot));
+            assert_true(segment_mapped(mrs[i]->slot)->offset != offsets[i]);
+            assert_int_equal(memory[i * PAGE], (char)i);
+        }
+    } else {
+        print_message("memory is not mapped on this machine (softhca doctor says why)\n");
+    }
+    for (unsigned i = 0; i < COUNT; i++)
+        assert_int_equal(mr_deregister(mrs[i]), 0);
+    mapping_is_enabled = false;
+    assert_int_equal(pd_deallocate(pd), 0);
+    munmap(memory, COUNT * PAGE);
+}
+
 #define test(name) cmocka_unit_test_setup_teardown(name, open_contexts, close_contexts)
 
 int main(void)
@@ -321,6 +360,7 @@ int main(void)
         test(stale_keys_fail),
         test(reregistration),
         test(bound_windows_keep_their_region),
+        test(all_memory_that_is_noted_moves),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
