@@ -200,10 +200,27 @@ static void atomics_of_both_ways_are_atomic_to_each_other(void **state)
 
 /* --- what is taken back ------------------------------------------------------------------------------ */
 
+enum kind { WRITES, READS, ATOMICS };
+
 struct stream {
     struct end to;
-    bool atomics;
+    enum kind kind;
+    uint64_t last; /* what READs end with */
 };
+
+static struct send request_of(const struct stream *what, const struct end *end, uint64_t id)
+{
+    switch (what->kind) {
+    case READS: /* the second tells that there was one */
+        return id == 1 ? a_write(end, id, 0, 8, &what->to, CHUNK + 8)
+                       : a_read(end, id, 0, CHUNK, &what->to, 0);
+    case ATOMICS:
+        return a_fetch_add(end, id, 0, &what->to, 0, 1);
+    case WRITES:
+        break;
+    }
+    return a_write(end, id, 0, CHUNK, &what->to, 0);
+}
 
 /* Until one fails. The first may go as packets, or is the one by which the two come to know each other. */
 static void stream(struct end *end, void *arg)
@@ -216,11 +233,12 @@ static void stream(struct end *end, void *arg)
         end_expect_success(end, SQ, i, IBV_WC_RDMA_WRITE);
     }
     for (unsigned int i = 0; wc.status == IBV_WC_SUCCESS; i++) {
-        end_send(end, what->atomics ? a_fetch_add(end, i, 0, &what->to, 0, 1)
-                                    : a_write(end, i, 0, CHUNK, &what->to, 0));
+        end_send(end, request_of(what, end, i));
         /* What waits with patience gives the processor away, and would be stopped there. */
         while (ibv_poll_cq(end->send_cq, 1, &wc) == 0) {
         }
+        CHECK(what->kind != READS || wc.status != IBV_WC_SUCCESS || end_peek64(end, CHUNK - 8) == what->last,
+              "read what was written after the memory was given back");
     }
 }
 
@@ -254,11 +272,23 @@ static void take_back(struct end *end, enum taking how)
     }
 }
 
-/* Most of the time the initiator is in the middle of a copy, so that is mostly where it is stopped. */
-static void a_stopped_initiator_changes_nothing(enum taking how, bool atomics)
+/* Until the first of them are executed. */
+static void start_stream(struct end_call *call, struct pair *p, enum kind kind, unsigned int seed)
 {
-    for (unsigned int round = 1; round <= 4; round++) {
-        struct stream traffic = {.atomics = atomics};
+    struct stream traffic = {.to = p->a, .kind = kind};
+
+    if (kind == READS)
+        end_fill(&p->a, 0, CHUNK, seed);
+    traffic.last = end_peek64(&p->a, CHUNK - sizeof(uint64_t));
+    end_fill(&p->b, 0, CHUNK, seed);
+    end_start(call, &p->b, stream, &traffic, sizeof(traffic));
+    EVENTUALLY(end_peek64(&p->a, kind == READS ? CHUNK + 8 : 0) > 100 * (kind == ATOMICS), "the first bytes");
+}
+
+/* Most of the time the initiator is in the middle of a copy, so that is mostly where it is stopped. */
+static void a_stopped_initiator_changes_nothing(enum taking how, enum kind kind)
+{
+    for (unsigned int round = 1; round <= (long_tests() ? 200 : 4); round++) {
         struct end_attr attr = attr_of(IBV_QPT_RC);
         struct end_call call;
         struct pair p;
@@ -271,10 +301,7 @@ static void a_stopped_initiator_changes_nothing(enum taking how, bool atomics)
         end_connect(&p.a, &p.b);
         if (!is_mapped(p.a.side->pid, p.a.buf))
             skip_because("memory is not mapped on this machine (softhca doctor says why)");
-        end_fill(&p.b, 0, CHUNK, round);
-        traffic.to = p.a;
-        end_start(&call, &p.b, stream, &traffic, sizeof(traffic));
-        EVENTUALLY(end_peek64(&p.a, 0) > 100 * atomics, "the first bytes");
+        start_stream(&call, &p, kind, round);
         side_stop(FAR);
         take_back(&p.a, how);
         end_fill(&p.a, 0, 2 * CHUNK, 1000 + round);
@@ -286,24 +313,27 @@ static void a_stopped_initiator_changes_nothing(enum taking how, bool atomics)
     }
 }
 
-#define STOPPED(name, how, atomics)                                                                          \
+#define STOPPED(name, how, kind)                                                                             \
     static void name(void **state)                                                                           \
     {                                                                                                        \
-        a_stopped_initiator_changes_nothing(how, atomics);                                                   \
+        a_stopped_initiator_changes_nothing(how, kind);                                                      \
     }
-STOPPED(a_stopped_initiator_changes_nothing_after_dereg, DEREGISTERS, false)
-STOPPED(a_stopped_initiator_changes_nothing_after_rereg, REREGISTERS, false)
-STOPPED(a_stopped_initiator_changes_nothing_after_err, ENTERS_ERR, false)
-STOPPED(a_stopped_initiator_changes_nothing_after_reset, ENTERS_RESET, false)
-STOPPED(a_stopped_initiator_changes_nothing_after_destroy, DESTROYS_QP, false)
-STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_dereg, DEREGISTERS, true)
-STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_err, ENTERS_ERR, true)
+STOPPED(a_stopped_initiator_changes_nothing_after_dereg, DEREGISTERS, WRITES)
+STOPPED(a_stopped_initiator_changes_nothing_after_rereg, REREGISTERS, WRITES)
+STOPPED(a_stopped_initiator_changes_nothing_after_err, ENTERS_ERR, WRITES)
+STOPPED(a_stopped_initiator_changes_nothing_after_reset, ENTERS_RESET, WRITES)
+STOPPED(a_stopped_initiator_changes_nothing_after_destroy, DESTROYS_QP, WRITES)
+STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_dereg, DEREGISTERS, ATOMICS)
+STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_err, ENTERS_ERR, ATOMICS)
+STOPPED(a_stopped_initiator_of_atomics_changes_nothing_after_destroy, DESTROYS_QP, ATOMICS)
+STOPPED(a_stopped_reader_reads_nothing_new_after_dereg, DEREGISTERS, READS)
+STOPPED(a_stopped_reader_reads_nothing_new_after_err, ENTERS_ERR, READS)
+STOPPED(a_stopped_reader_reads_nothing_new_after_destroy, DESTROYS_QP, READS)
 
 static void a_killed_initiator_holds_nothing_up(void **state)
 {
-    for (unsigned int i = 1; i <= 6; i++) {
+    for (unsigned int i = 1; i <= (long_tests() ? 60 : 9); i++) {
         struct end_attr attr = attr_of(IBV_QPT_RC);
-        struct stream traffic = {0};
         struct end_call call;
         struct pair p;
 
@@ -311,10 +341,7 @@ static void a_killed_initiator_holds_nothing_up(void **state)
         end_open(&p.a, NEAR, &attr);
         end_open(&p.b, &sides[i], &attr);
         end_connect(&p.a, &p.b);
-        end_fill(&p.b, 0, CHUNK, i);
-        traffic.to = p.a;
-        end_start(&call, &p.b, stream, &traffic, sizeof(traffic));
-        EVENTUALLY(end_peek64(&p.a, 0) != 0, "the first bytes");
+        start_stream(&call, &p, (enum kind)(i % 3), i);
         side_kill(&sides[i]);
         take_back(&p.a, (enum taking)(i % TAKINGS));
         end_fill(&p.a, 0, 2 * CHUNK, 1000 + i);
@@ -392,7 +419,7 @@ static void a_stopped_receiver_takes_nothing_for_good(enum taking how)
 {
     enum { SENDS = 60 };
 
-    for (uint64_t round = 1; round <= 8; round++) {
+    for (uint64_t round = 1; round <= (long_tests() ? 200 : 8); round++) {
         struct end_attr attr = attr_of(IBV_QPT_RC);
         struct pair p, other;
         struct end_call call;
@@ -413,7 +440,7 @@ static void a_stopped_receiver_takes_nothing_for_good(enum taking how)
         end_start(&call, &p.b, receive_all, &word, sizeof(word));
         for (unsigned int i = 0; i < SENDS; i++)
             end_send(&p.a, a_send(&p.a, i, 0, MESSAGE));
-        for (unsigned int i = 0; i < 2 * round; i++)
+        for (unsigned int i = 0; i < 2 * (round % 16); i++)
             end_expect_success(&p.a, SQ, i, IBV_WC_SEND);
         side_stop(FAR);
         take_back(&p.a, how);
@@ -437,10 +464,43 @@ FETCHED(a_stopped_receiver_takes_nothing_for_good_after_rereg, REREGISTERS)
 FETCHED(a_stopped_receiver_takes_nothing_for_good_after_err, ENTERS_ERR)
 FETCHED(a_stopped_receiver_takes_nothing_for_good_after_destroy, DESTROYS_QP)
 
+static void a_killed_receiver_holds_nothing_up(void **state)
+{
+    enum { SENDS = 60 };
+
+    for (unsigned int i = 1; i <= (long_tests() ? 20 : 4); i++) {
+        struct end_attr attr = attr_of(IBV_QPT_RC);
+        struct end_call call;
+        struct pair p;
+        uint64_t word;
+
+        attr.size = (RECEIVES + 1) * MESSAGE;
+        attr.mr_access = IBV_ACCESS_LOCAL_WRITE;
+        end_open(&p.a, NEAR, &attr);
+        end_open(&p.b, &sides[i], &attr);
+        end_connect(&p.a, &p.b);
+        end_fill(&p.a, 0, MESSAGE, i);
+        word = end_peek64(&p.a, MESSAGE - sizeof(word));
+        sent_bytes(&p, MESSAGE);
+        end_start(&call, &p.b, receive_all, &word, sizeof(word));
+        for (unsigned int k = 0; k < SENDS; k++)
+            end_send(&p.a, a_send(&p.a, k, 0, MESSAGE));
+        for (unsigned int k = 0; k < 4 * (i % 4); k++)
+            end_expect_success(&p.a, SQ, k, IBV_WC_SEND);
+        side_kill(&sides[i]);
+        take_back(&p.a, (enum taking)(i % TAKINGS));
+        end_fill(&p.a, 0, MESSAGE, 1000 + i);
+        end_expect_data(&p.a, 0, MESSAGE, 1000 + i);
+        free(call.box);
+        end_close(&p.a);
+    }
+}
+
 int main(int argc, char **argv)
 {
-#define DIRECT(fn, count) TEST_WITH(fn, .fars = count, .needs = NEEDS_TWO_PROCESSES)
-    static const struct test tests[] = {
+#define DIRECT(fn, count)                                                                                    \
+    TEST_WITH(fn, .fars = count, .needs = NEEDS_TWO_PROCESSES, .seconds = long_tests() ? 600 : 0)
+    const struct test tests[] = {
         DIRECT(requests_need_nothing_of_a_target_that_is_stopped, 1),
         DIRECT(what_the_target_forbids_is_judged_by_it, 1),
         DIRECT(a_dead_target_takes_nothing_more, 1),
@@ -453,7 +513,12 @@ int main(int argc, char **argv)
         DIRECT(a_stopped_initiator_changes_nothing_after_destroy, 1),
         DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_dereg, 1),
         DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_err, 1),
-        DIRECT(a_killed_initiator_holds_nothing_up, 6),
+        DIRECT(a_stopped_initiator_of_atomics_changes_nothing_after_destroy, 1),
+        DIRECT(a_stopped_reader_reads_nothing_new_after_dereg, 1),
+        DIRECT(a_stopped_reader_reads_nothing_new_after_err, 1),
+        DIRECT(a_stopped_reader_reads_nothing_new_after_destroy, 1),
+        DIRECT(a_killed_initiator_holds_nothing_up, long_tests() ? 60 : 9),
+        DIRECT(a_killed_receiver_holds_nothing_up, long_tests() ? 20 : 4),
         DIRECT(large_sends_are_fetched_from_mapped_memory, 1),
         DIRECT(a_stopped_receiver_takes_nothing_for_good_after_dereg, 1),
         DIRECT(a_stopped_receiver_takes_nothing_for_good_after_rereg, 1),
