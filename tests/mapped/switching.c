@@ -105,7 +105,7 @@ static void no_write_is_lost(void **state)
 /* As ibv_rereg_mr() does: the new region is there before the old one goes, in part on the same pages. */
 static void no_write_is_lost_over_reregistration(void **state)
 {
-    enum way way = begin(8 << 20);
+    enum way way = begin(4 << 20);
     size_t length = 4 << 20, quarter = length / 4;
     char *memory = map(length);
     struct mapped_region *now = NULL;
