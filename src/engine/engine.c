@@ -11,6 +11,7 @@
 #include "engine/explainer.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "engine/opening.h"
 #include "mapped/mapped.h"
 #include "object/context.h"
 #include "object/device.h"
@@ -56,6 +57,7 @@ static void after_fork_in_child(void)
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
     gsi_after_fork_in_child();
+    opening_after_fork_in_child();
     communication_after_fork_in_child();
     direct_after_fork_in_child();
     qp_after_fork_in_child();

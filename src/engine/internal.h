@@ -36,6 +36,7 @@ struct lane_state {
     } * drops; /* words about dropped requests that found the ring full */
     uint32_t drop_count, drop_room;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */
+    struct list openings; /* opening.c: messages, likewise */
     _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
     _Atomic bool stalled; /* raw.c: its reader did not take frames for long, and is not waited for */
 };

@@ -10,6 +10,7 @@
 
 #include "base/rundown.h"
 #include "engine/internal.h"
+#include "engine/opening.h"
 #include "object/delegate.h"
 #include "object/xrc.h"
 #include "object/xrc_domain.h"
@@ -224,6 +225,8 @@ void relay_receive(struct lane *lane, const struct packet *packet)
 {
     if (packet->flags & PACKET_DROPPED)
         take_answer(lane, packet);
+    else if ((packet->flags & PACKET_OPENING) == PACKET_OPENING)
+        opening_receive(lane, packet);
     else if ((packet->flags & PACKET_TERMS) == PACKET_TERMS)
         take_terms(lane, packet);
     else if (opcode_table[packet->opcode].properties & OPCODE_REQUEST)

@@ -11,6 +11,7 @@
 #include "engine/direct.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "engine/opening.h"
 #include "engine/relay.h"
 #include "object/delegate.h"
 #include "object/device.h"
@@ -538,10 +539,12 @@ void route_link_down(struct link *link)
         *place = NULL;
         if (state) {
             gsi_lane_down(state);
+            opening_lane_down(state);
             free(state->drops);
         }
         free(state);
     }
+    opening_link_down(link_serial(link));
     direct_link_down(link);
     communication_peer_gone(link_serial(link));
 }
@@ -574,6 +577,10 @@ const struct qp_ports engine_qp_ports = {
     .kick = engine_kick,
     .hand_over = relay_hand_over,
     .call_back = relay_call_back,
+    .open_elsewhere = opening_open,
+    .ask_elsewhere = opening_ask,
+    .close_elsewhere = opening_close,
+    .tell_opener = opening_tell,
     .forget = engine_forget,
     .attached = wire_attached,
     .detached = wire_detached,

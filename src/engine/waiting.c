@@ -7,6 +7,7 @@
 #include "base/rundown.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
+#include "engine/opening.h"
 #include "udp/udp.h"
 
 /* QPs of this process that wait for something that is not a lane's room. */
@@ -32,6 +33,7 @@ struct lane_state *lane_state(struct lane *lane)
             abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
         list_init(&state->blocked);
         list_init(&state->mads);
+        list_init(&state->openings);
         atomic_store_explicit(place, state, memory_order_release);
     }
     lock_release(&lane_states_lock);
@@ -181,6 +183,7 @@ void route_resolved(uint32_t block, struct link *link)
     struct list *node;
 
     multicast_resolved();
+    opening_resolved(block, link);
     list_init(&found);
     rundown_enter();
     lock_acquire(&waiting_lock);
@@ -231,6 +234,7 @@ void route_lane_writable(struct lane *lane)
 
     route_flush_drops(lane, state);
     gsi_lane_writable(lane, state);
+    opening_lane_writable(lane, state);
     lane_ring(lane);
     while ((qp = pop_blocked(state))) {
         struct qp_kick kick;

@@ -159,7 +159,7 @@ static bool is_it(const struct view *view, const struct object *object, void *ar
         return true;
     *search->found = *object;
     search->any = true;
-    return false;
+    return search->qpn && object->qp.opened; /* a handle of it: the QP itself may be here, too */
 }
 
 bool object_read(const struct view *view, enum object_kind kind, uint32_t number, struct object *ret)

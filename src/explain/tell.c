@@ -47,12 +47,44 @@ static void tell_path(struct out *out, const struct path_record *path, struct wo
     words_add(words, ")");
 }
 
+/* Who else has it open. */
+static void tell_openers(struct out *out, const struct qp_record *qp, struct words *words)
+{
+    out_number(out, "openers", qp->openers);
+    if (!qp->openers)
+        return;
+    words_add(words, ", opened by %u more handle%s", qp->openers, qp->openers == 1 ? "" : "s");
+    if (qp->opener_pid > 0) {
+        out_signed(out, "opener_pid", qp->opener_pid);
+        words_add(words, ", the latest of other processes by process %d", (int)qp->opener_pid);
+    }
+    if (qp->context == NO_OBJECT)
+        words_add(words, "; its creator has destroyed its own");
+}
+
+static void tell_handle(struct out *out, const struct qp_record *qp, struct words *words)
+{
+    out_number(out, "qpn", qp->qpn ? qp->qpn : qp->dying_qpn);
+    out_string(out, "type", name_qp_type(qp->type));
+    out_bool(out, "opened", true);
+    words_add(words, ": %s, a handle of ibv_open_qp()%s", name_qp_type(qp->type),
+              qp->qpn ? "" : ", out of service");
+    if (qp->home_pid > 0) {
+        out_signed(out, "home_pid", qp->home_pid);
+        words_add(words, ", the QP is in process %d", (int)qp->home_pid);
+    }
+}
+
 static void tell_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
                     struct words *words)
 {
     const struct sender *sender = &qp->sender;
     uint32_t sends = sender->posted - sender->completed, receives = qp->receive.posted - qp->receive.taken;
 
+    if (qp->opened) {
+        tell_handle(out, qp, words);
+        return;
+    }
     out_number(out, "qpn", qp->qpn ? qp->qpn : qp->dying_qpn);
     out_string(out, "type", name_qp_type(qp->type));
     out_string(out, "state", name_qp_state(qp->state));
@@ -89,6 +121,8 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
         tell_path(out, &qp->path, words);
     }
     tell_repairs(out, qp, words);
+    if (qp->type == IBV_QPT_XRC_RECV)
+        tell_openers(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);
     if (qp->type == IBV_QPT_RAW_PACKET && qp->ind_table != NO_OBJECT) {
         out_number(out, "indirection_table", qp->ind_table);

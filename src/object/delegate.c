@@ -126,30 +126,11 @@ static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t 
     struct qp_record *record = qp->record;
     int error;
 
-    memset(record, 0, sizeof(*record));
-    memset(&qp->transport, 0, sizeof(qp->transport));
-    lock_init(&qp->post_lock);
-    qp->slot = slot;
-    qp->pd = NULL;
-    qp->send_cq = qp->recv_cq = NULL;
-    qp->srq = NULL;
-    qp->spreads_over = NULL;
-    qp->flows = 0;
-    qp->receive_taken = qp->settle_due = qp->is_extended = false;
-    qp->stamp = qp->noted_begun = 0;
-    qp->noted_waiting = SENDER_RUNS;
-    qp->create_flags = 0;
-    qp->receive_ring = NULL;
-    qp->queues = (struct qp_queues){0};
+    qp_make_blank(qp, slot);
     qp->origin = origin;
     qp->origin_life = terms->life;
-    ack_account_init(&qp->async_events, NULL);
     qp->ibv.qp_num = qpn;
     qp->ibv.qp_type = IBV_QPT_XRC_RECV;
-    qp->transport.record = record;
-    qp->transport.ports = &qp_transport_ports;
-    qp->transport.keys = segment_keys();
-    qp->transport.receive_pd = NO_OBJECT;
     qp->transport.link.reliable = true;
     qp->transport.link.reference_from = qp->transport.link.read_reference_from = UINT32_MAX;
     qp->srq_receive = malloc(RECV_WQE_SIZE(LIMIT_SRQ_SGE));
@@ -158,8 +139,6 @@ static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t 
     error = qp_allocate_resources(qp, min_of((uint32_t)terms->max_dest_rd_atomic, LIMIT_RD_ATOMIC));
     if (error)
         return error;
-    record->type = IBV_QPT_XRC_RECV;
-    record->pd = record->send_cq = record->recv_cq = record->srq = NO_OBJECT;
     record->context = qp->context->number;
     record->attributes.dest_qpn = qpn; /* our peer is the QP that we execute for */
     record->responder.established = true;

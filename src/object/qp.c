@@ -12,6 +12,7 @@
 #include "object/device.h"
 #include "object/flow.h"
 #include "object/life.h"
+#include "object/open_qp.h"
 #include "object/ports.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
@@ -265,6 +266,39 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
     return qp;
 }
 
+void qp_make_blank(struct qp *qp, uint32_t slot)
+{
+    struct qp_record *record = qp->record;
+
+    memset(record, 0, sizeof(*record));
+    memset(&qp->transport, 0, sizeof(qp->transport));
+    lock_init(&qp->post_lock);
+    qp->slot = slot;
+    qp->pd = NULL;
+    qp->send_cq = qp->recv_cq = NULL;
+    qp->srq = NULL;
+    qp->spreads_over = NULL;
+    qp->origin = NULL;
+    qp->handle = NULL;
+    qp->keeping = NULL;
+    qp->holders = qp->opener_count = 0;
+    list_init(&qp->openers);
+    qp->flows = 0;
+    qp->receive_taken = qp->settle_due = qp->is_extended = qp->let_go = false;
+    qp->stamp = qp->noted_begun = 0;
+    qp->noted_waiting = SENDER_RUNS;
+    qp->create_flags = 0;
+    qp->receive_ring = NULL;
+    qp->queues = (struct qp_queues){0};
+    ack_account_init(&qp->async_events, NULL);
+    qp->transport.record = record;
+    qp->transport.ports = &qp_transport_ports;
+    qp->transport.keys = segment_keys();
+    qp->transport.receive_pd = NO_OBJECT;
+    record->type = IBV_QPT_XRC_RECV;
+    record->pd = record->send_cq = record->recv_cq = record->srq = NO_OBJECT;
+}
+
 /* Requests of the adapter's own, of rendezvous. */
 static uint32_t own_depth(const struct ibv_qp_init_attr_ex *attributes)
 {
@@ -457,35 +491,25 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     uint32_t qpn;
     int error;
 
-    memset(qp->record, 0, sizeof(*qp->record));
-    memset(&qp->transport, 0, sizeof(qp->transport));
-    lock_init(&qp->post_lock); /* whoever began a batch on the QP before and did not complete it */
+    qp_make_blank(qp, slot); /* the post_lock, too: somebody may have begun a batch and not completed it */
     atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
-    qp->slot = slot;
+    qp->holders = 1;
     qp->pd = pd;
     qp->context = context;
     qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);
     qp->transport.relay.possible = qp->xrcd && xrcd_is_shared(qp->xrcd);
-    qp->origin = NULL;
     qp->send_cq = attributes->send_cq && pd ? cq_of(attributes->send_cq) : NULL;
     qp->recv_cq = pd && attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
-    qp->flows = 0;
     qp->spreads_over = is_rss(attributes) ? ind_table_of(attributes->rwq_ind_tbl) : NULL;
     if (qp->spreads_over) {
         qp->hash_fields = attributes->rx_hash_conf.rx_hash_fields_mask;
         memcpy(qp->hash_key, attributes->rx_hash_conf.rx_hash_key, sizeof(qp->hash_key));
     }
-    qp->receive_taken = qp->settle_due = false;
-    qp->stamp = qp->noted_begun = 0;
-    qp->noted_waiting = SENDER_RUNS;
     qp->is_extended = (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
     qp->send_ops = qp->is_extended ? attributes->send_ops_flags : 0;
     qp->create_flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
     ack_account_init(&qp->async_events, &qp->record->events);
-    qp->transport.record = qp->record;
-    qp->transport.ports = &qp_transport_ports;
-    qp->transport.keys = segment_keys();
     qp->transport.counters = &qp->context->device->counters;
     qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd ? pd->number : NO_OBJECT;
     qp->transport.tag_matching = qp->srq && qp->srq->tm;
@@ -556,15 +580,13 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
 /* --- destruction
  * --------------------------------------------------------------------------------------------------- */
 
-int qp_destroy(struct qp *qp)
+static int destroy(struct qp *qp)
 {
     const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->life};
     struct losses *losses;
     struct qp_kick kick;
     uint32_t qpn;
 
-    if (context_is_inherited(qp->context))
-        return 0; /* the parent's: only this process's copy goes, with the process */
     rundown_enter();
     qp_take_arrived(qp);
     lock_acquire(&qp->lock);
@@ -605,16 +627,34 @@ int qp_destroy(struct qp *qp)
         cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
-    async_purge(&qp->context->events, &qp->async_events);
-    ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, &destroyed);
+    if (!qp->let_go) {
+        async_purge(&qp->context->events, &qp->async_events);
+        ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed,
+                         &destroyed);
+    }
     remove_queues(qp);
     give_queues(qp->pd, &qp->queues);
     unuse_parts(qp);
+    qp_forget_openers(qp);
     atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     number_return(&pool_qps, qp->slot);
     tell_losses(losses);
     return 0;
+}
+
+int qp_destroy(struct qp *qp)
+{
+    if (context_is_inherited(qp->context))
+        return 0; /* the parent's: only this process's copy goes, with the process */
+    if (unlikely(qp->handle))
+        return qp_handle_destroy(qp);
+    return unlikely(qp->xrcd) && !qp_let_go(qp) ? 0 : destroy(qp);
+}
+
+void qp_end(struct qp *qp)
+{
+    (void)destroy(qp); /* an XRC_RECV QP is in no group and has no flows */
 }
 
 /* The child of a fork starts with no QPs; those it inherited stay as they are, unreachable by number. */

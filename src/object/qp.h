@@ -24,6 +24,11 @@
 #include "transport/qp.h"
 
 struct ind_table;
+struct qp_handle;
+struct qp_keeping;
+struct qp_opener;
+/* What is asked of the process that has a QP (open_qp.c). */
+enum qp_request { QP_REQUEST_OPEN = 1, QP_REQUEST_MODIFY, QP_REQUEST_QUERY };
 struct lane;
 struct link;
 struct udp_lane;
@@ -108,6 +113,13 @@ struct qp {
     struct link *origin; /* NULL: it is none */
     uint32_t origin_life;
     struct list by_origin, by_xrcd;
+    /* XRC_RECV (open_qp.c): its creator's handle, if that is not let go, and those of ibv_open_qp(), and
+     * whoever does something for one of them; 0: it ends. Under its lock. */
+    uint32_t holders, opener_count;
+    struct list openers;
+    struct qp_keeping *keeping; /* NULL: nobody has ever opened it */
+    bool let_go;
+    struct qp_handle *handle; /* it is no QP but a handle of one; else NULL */
     struct qp_queues queues;
     char *receive_ring;
     uint32_t receive_mask;
@@ -181,6 +193,14 @@ struct qp_ports {
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
     /* XRC: whoever executes for this QP is to stop. */
     void (*call_back)(struct qp *qp);
+    /* XRC: ibv_open_qp() of a QP of another process, and what is done to that by the handle. May sleep,
+     * bounded: -ETIMEDOUT; -EIO: that process has ended. No lock held. */
+    int (*open_elsewhere)(struct qp *handle);
+    int (*ask_elsewhere)(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes,
+                         int mask);
+    void (*close_elsewhere)(struct qp *handle);
+    /* An event for a handle that another process has. */
+    void (*tell_opener)(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
     /* The QP is going away: out of every list. No lock held. */
     void (*forget)(struct qp *qp);
     /* The QP was attached to a group, or is not any more. No lock held; may sleep, bounded. */

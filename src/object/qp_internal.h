@@ -41,6 +41,14 @@ void qp_answer(struct qp *qp);
 void qp_raise(struct qp *qp, enum ibv_event_type type);
 int qp_allocate_resources(struct qp *qp, uint32_t count);
 void qp_release_resources(struct qp *qp);
+/* qp_modify.c: for one of several that have an XRC_RECV QP open (open_qp.c). */
+int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+int qp_query_shared(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask);
+/* qp.c: all that have it open have gone. */
+void qp_end(struct qp *qp);
+/* An XRC_RECV QP of this process's own doing, for a program that has none: no queues, no number, RESET. Its
+ * lock is held. */
+void qp_make_blank(struct qp *qp, uint32_t slot);
 /* qp.c: a slot that nobody has; its QP's record is somebody's old one. */
 struct qp *qp_take_slot(uint32_t *ret_slot);
 /* lending.c */

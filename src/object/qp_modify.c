@@ -8,6 +8,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "object/device.h"
+#include "object/open_qp.h"
 #include "object/qp_internal.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
@@ -189,16 +190,12 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
     return 0;
 }
 
-int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
     struct qp_kick kick;
     bool more = false;
     int error;
 
-    if (context_is_inherited(qp->context))
-        return -EIO;
-    if (qp->spreads_over)
-        return -EOPNOTSUPP; /* it has no states (verbs-contract §7.4) */
     qp_ports->prepare(qp, attributes, mask);
     rundown_enter();
     if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
@@ -208,17 +205,30 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
         qp_take_arrived(qp);
     lock_acquire(&qp->lock);
     error = modify_locked(qp, attributes, mask);
-    if (!error) {
+    if (!error)
         more = qp_run_sender(qp, STAMP_NONE);
-        if (mask & IBV_QP_STATE)
-            qp->ibv.state = attributes->qp_state;
-    }
     kick = qp_take_kick(qp, more);
     lock_release(&qp->lock);
     qp_ports->kick(qp, &kick);
     rundown_exit();
     if (mapping_must_evict())
         mapping_evict();
+    return error;
+}
+
+int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+{
+    int error;
+
+    if (context_is_inherited(qp->context))
+        return -EIO;
+    if (qp->spreads_over)
+        return -EOPNOTSUPP; /* it has no states (verbs-contract §7.4) */
+    if (unlikely(qp->handle))
+        return qp_handle_modify(qp, attributes, mask);
+    error = qp_modify_shared(qp, attributes, mask);
+    if (!error && (mask & IBV_QP_STATE))
+        qp->ibv.state = attributes->qp_state;
     return error;
 }
 
@@ -234,7 +244,7 @@ static void query_address(const struct qp_attributes *from, struct ibv_ah_attr *
     to->port_num = from->port;
 }
 
-int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init_attr *init)
+int qp_query_shared(struct qp *qp, struct ibv_qp_attr *to, int mask)
 {
     const struct qp_attributes *from = &qp->record->attributes;
     const struct qp_record *record = qp->record;
@@ -267,8 +277,20 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init
     to->timeout = from->timeout;
     to->retry_cnt = from->retry_count;
     to->rnr_retry = from->rnr_retry;
-    qp->ibv.state = to->qp_state;
     lock_release(&qp->lock);
+    return 0;
+}
+
+int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init_attr *init)
+{
+    int error;
+
+    if (unlikely(qp->handle))
+        return context_is_inherited(qp->context) ? -EIO : qp_handle_query(qp, to, mask, init);
+    error = qp_query_shared(qp, to, mask);
+    if (error)
+        return error;
+    qp->ibv.state = to->qp_state;
     if (init) {
         *init = (struct ibv_qp_init_attr){
             .qp_context = qp->ibv.qp_context,
@@ -276,8 +298,8 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init
             .recv_cq = qp->ibv.recv_cq,
             .srq = qp->ibv.srq,
             .cap = to->cap,
-            .qp_type = (enum ibv_qp_type)record->type,
-            .sq_sig_all = from->signal_all,
+            .qp_type = (enum ibv_qp_type)qp->record->type,
+            .sq_sig_all = qp->record->attributes.signal_all,
         };
     }
     return 0;

@@ -5,6 +5,7 @@
 
 #include "base/rundown.h"
 #include "object/memory.h"
+#include "object/open_qp.h"
 #include "object/qp_internal.h"
 #include "object/tm.h"
 #include "object/xrc.h"
@@ -144,13 +145,33 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     push_receive(qp, wqe->wr_id, completion);
 }
 
+/* Everybody who has the QP open hears of it. */
+static void tell_openers(struct qp *qp, const struct ibv_async_event *event)
+{
+    list_for_each (node, &qp->openers) {
+        const struct qp_opener *opener = list_entry(node, struct qp_opener, node);
+        struct qp *handle = opener->handle;
+
+        if (handle) {
+            const struct ibv_async_event own = {.element.qp = &handle->ibv, .event_type = event->event_type};
+
+            async_raise(&handle->context->events, &own, &handle->async_events);
+        } else {
+            qp_ports->tell_opener(opener, qp->ibv.qp_num, event->event_type);
+        }
+    }
+}
+
 void qp_raise(struct qp *qp, enum ibv_event_type type)
 {
     const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
 
     if (unlikely(qp->origin)) /* its QP hears of it by the answer */
         return;
-    async_raise(&qp->context->events, &event, &qp->async_events);
+    if (likely(!qp->let_go))
+        async_raise(&qp->context->events, &event, &qp->async_events);
+    if (unlikely(qp->opener_count))
+        tell_openers(qp, &event);
 }
 
 static void raise_event(struct transport_qp *transport, enum ibv_event_type type)

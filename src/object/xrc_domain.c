@@ -230,6 +230,11 @@ int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain)
     return error;
 }
 
+void xrc_domain_hold(struct xrc_domain *domain)
+{
+    atomic_fetch_add_explicit(&domain->references, 1, memory_order_relaxed);
+}
+
 void xrc_domain_drop(struct xrc_domain *domain)
 {
     bool last;

@@ -3,6 +3,7 @@
 #ifndef OBJECT_XRC_DOMAIN_H
 #define OBJECT_XRC_DOMAIN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -23,12 +24,14 @@ struct xrc_domain {
     } mark,          /* a socket by which others see that this process has it open */
         pin;         /* of the file: its inode is not another file's meanwhile */
     bool is_private;
-    uint32_t references; /* XRCDs */
+    _Atomic uint32_t references; /* XRCDs, and QPs that outlive theirs (open_qp.c) */
 };
 
 /* flags: oflags of ibv_open_xrcd(). 0, -EBADF, -EINVAL (O_EXCL, and there is one), -EAGAIN (no O_CREAT, and
  * there is none), -ENOMEM, -EMFILE. May sleep. */
 int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain);
+/* One more, of somebody who knows that there is one. Any lock held. */
+void xrc_domain_hold(struct xrc_domain *domain);
 void xrc_domain_drop(struct xrc_domain *domain);
 /* Does a process of that user, which says that it has the domain open, belong there? One of ours, and
  * whoever the file's mode lets read or write. */

@@ -179,6 +179,10 @@ struct qp_record {
     struct responder responder;
     struct receive_queue receive;
     /* What the data path does not touch: */
+    uint32_t opened;    /* a handle of ibv_open_qp(), of the QP with this number, in the process home_pid */
+    int32_t home_pid;   /* as this process sees it; 0: this one */
+    uint32_t openers;   /* handles of ibv_open_qp() that the QP has */
+    int32_t opener_pid; /* of one of them, the process; 0: this one */
     struct path_record path;
     struct event_record events;
     struct life_record life;

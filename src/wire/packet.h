@@ -24,6 +24,8 @@ enum packet_flags {
     PACKET_RELAYED = 128, /* local links: of XRC, from the process that has the QP to the one that has the
                              SRQ, or an answer back (engine/relay.c) */
     PACKET_TERMS = PACKET_RELAYED | PACKET_FROM_NETWORK, /* its payload says on what terms requests follow */
+    PACKET_OPENING = PACKET_TERMS | PACKET_SOLICITED, /* or what is to be done to a QP that two processes have
+                                                         open (engine/opening.c) */
 };
 
 /* Global routing information of UD packets; GIDs as on the wire. */

@@ -756,6 +756,34 @@ static void all_well(void)
     node_close(&node);
 }
 
+static void xrc_qp_opened(void)
+{
+    struct ibv_xrcd_init_attr xrcd_attr = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_qp_init_attr_ex qp_attr = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+    struct ibv_qp_open_attr open_attr = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+                                                      IBV_QP_OPEN_ATTR_TYPE,
+                                         .qp_type = IBV_QPT_XRC_RECV};
+    struct ibv_qp *qp, *opened;
+    struct node node;
+
+    node_open(&node);
+    open_attr.xrcd = qp_attr.xrcd = ibv_open_xrcd(node.context, &xrcd_attr);
+    REQUIRE(qp_attr.xrcd);
+    qp = ibv_create_qp_ex(node.context, &qp_attr);
+    REQUIRE(qp);
+    open_attr.qp_num = qp->qp_num;
+    opened = ibv_open_qp(node.context, &open_attr);
+    REQUIRE(opened);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_close_xrcd(qp_attr.xrcd) == EBUSY);
+    say("hangs");
+    wait_for_word();
+    REQUIRE(ibv_destroy_qp(opened) == 0);
+    REQUIRE(ibv_close_xrcd(qp_attr.xrcd) == 0);
+    node_close(&node);
+}
+
 static const struct {
     const char *name;
     void (*happen)(void);
@@ -783,6 +811,7 @@ static const struct {
     {"leak-at-close", leak_at_close},
     {"leak-at-exit", leak_at_exit},
     {"all-well", all_well},
+    {"xrc-qp-opened", xrc_qp_opened},
 };
 
 int main(int argc, char **argv)

@@ -118,6 +118,15 @@ def test_nothing_is_stuck():
         situation.end()
 
 
+def test_a_qp_that_is_open_more_than_once():
+    with Situation("xrc-qp-opened") as situation:
+        situation.until_it_hangs()
+        text = softhca("ps", situation.pid)
+        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, RESET.*, opened by 1 more handle; its creator has destroyed its own", text)
+        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, a handle of ibv_open_qp\(\)", text)
+        situation.end()
+
+
 # --- why a completion has not come
 
 

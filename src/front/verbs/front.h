@@ -105,6 +105,7 @@ int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num);
 int front_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad_op);
 struct ibv_xrcd *front_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attributes);
 int front_close_xrcd(struct ibv_xrcd *xrcd);
+struct ibv_qp *front_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attributes);
 
 /* wq.c */
 struct ibv_wq *front_create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attributes);

@@ -85,6 +85,7 @@ void front_fill_ops(struct verbs_context *verbs)
     verbs->get_srq_num = front_get_srq_num;
     verbs->open_xrcd = front_open_xrcd;
     verbs->close_xrcd = front_close_xrcd;
+    verbs->open_qp = front_open_qp;
     verbs->alloc_td = front_alloc_td;
     verbs->dealloc_td = front_dealloc_td;
     verbs->alloc_parent_domain = front_alloc_parent_domain;
@@ -103,7 +104,6 @@ void front_fill_ops(struct verbs_context *verbs)
     UNSUPPORTED(verbs->modify_flow_action_esp);
     UNSUPPORTED(verbs->destroy_flow_action);
     UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);
-    UNSUPPORTED_OBJECT(verbs->open_qp);
     /* By their former names, too (compat-surface §3). */
     verbs->ABI_placeholder1 = (void (*)(void))front_create_flow;
     verbs->ABI_placeholder2 = (void (*)(void))front_destroy_flow;

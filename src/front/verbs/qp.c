@@ -3,6 +3,7 @@
 #include "object/qp.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
+#include "object/open_qp.h"
 
 /* The members that both structures have lie at the same places. */
 #define COMMON_INIT_ATTRIBUTES (offsetof(struct ibv_qp_init_attr, sq_sig_all) + sizeof(int))
@@ -49,6 +50,14 @@ struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
     if (qp->is_extended)
         front_fill_wr_ops(&qp->ex);
     return &qp->ibv;
+}
+
+struct ibv_qp *front_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attributes)
+{
+    struct qp *handle;
+    int result = qp_open(context_of(context), attributes, &handle);
+
+    return result < 0 ? null_with(result) : &handle->ibv;
 }
 
 VERBS_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)

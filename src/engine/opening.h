@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* ibv_open_qp() between processes (object/open_qp.h). */
+#ifndef ENGINE_OPENING_H
+#define ENGINE_OPENING_H
+
+#include "engine/internal.h"
+#include "object/open_qp.h"
+
+/* A packet with PACKET_OPENING. */
+void opening_receive(struct lane *lane, const struct packet *packet);
+/* qp_ports */
+int opening_open(struct qp *handle);
+int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask);
+void opening_close(struct qp *handle);
+void opening_tell(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
+/* The lane has room again; it is down, and nobody finds it; the link is down, and nobody finds it. */
+void opening_lane_writable(struct lane *lane, struct lane_state *state);
+void opening_lane_down(struct lane_state *state);
+void opening_link_down(uint64_t serial);
+/* local_ops.resolved */
+void opening_resolved(uint32_t block, const struct link *link);
+void opening_after_fork_in_child(void);
+
+#endif
