@@ -202,8 +202,7 @@ static void tell_mapped(const struct view *view, struct out *out, const struct o
     uint32_t generation;
     bool whole;
 
-    if (!atomic_load_explicit(&view->header.files_thread, memory_order_relaxed) ||
-        !view_record(view, &view->header.mapped, object->number, &record))
+    if (!view_record(view, &view->header.mapped, object->number, &record))
         return;
     generation = atomic_load_explicit(&record.generation, memory_order_relaxed);
     if (!generation)

@@ -46,6 +46,7 @@ enum mapped_reason {
     MAPPED_SANDBOX,    /* nobody asked, and a seccomp filter is about */
     MAPPED_OVERCOMMIT, /* nobody asked, and vm.overcommit_memory is 2 */
     MAPPED_SHARE,      /* nobody asked, and it would be more than a quarter of the memory there is */
+    MAPPED_PUT_OFF,    /* nobody asked, and no QP has had a peer on this host so far */
     MAPPED_REASONS,
 };
 /* A few words for people, without a full stop; never NULL. */

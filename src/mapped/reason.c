@@ -28,6 +28,7 @@ static const char *const texts[] = {
     [MAPPED_SANDBOX] = "a seccomp filter could end the process for trying",
     [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
     [MAPPED_SHARE] = "more than a quarter of the memory there is",
+    [MAPPED_PUT_OFF] = "no QP has been connected to one of this host so far",
 };
 _Static_assert(sizeof(texts) / sizeof(texts[0]) == MAPPED_REASONS, "a text for each reason");
 

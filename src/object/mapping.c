@@ -23,6 +23,10 @@ bool mapping_is_enabled; /* set before there is anything to map */
 /* Otherwise only what peers have rights to: messages are worth less than the time that it takes to switch. */
 static uint64_t sent_from = UINT64_MAX;
 
+/* Programs that did not ask, and only talk to other hosts, pay nothing. Changes under mapping_lock, to false
+ * only. */
+static _Atomic bool put_off;
+
 /* Guards the list and all mapped records. Above mapped_lock: what moves may take its time. */
 static struct lock mapping_lock = LOCK_INIT;
 static struct list regions = {&regions, &regions}; /* mr.mapping_node */
@@ -74,7 +78,7 @@ static void write_record(struct mr *mr)
 {
     struct mapped_record *record = segment_mapped(mr->slot);
     struct mapped_piece pieces[16] = {0}, best = {0};
-    struct mapped_refusal refusal = {0};
+    struct mapped_refusal refusal = {.reason = mapping_is_behind() ? MAPPED_PUT_OFF : MAPPED_NO_MEMORY};
     unsigned count =
         min_of(mapped_pieces(mr->mapping.region, pieces, array_size(pieces)), (unsigned)array_size(pieces));
 
@@ -88,28 +92,45 @@ static void write_record(struct mr *mr)
     set(record->length, best.length);
     set(record->offset, best.offset);
     set(record->mapped, best.length);
-    set(record->reason, mapped_refusals(mr->mapping.region, &refusal, 1) ? (uint32_t)refusal.reason : 0u);
+    set(record->reason, !mr->mapping.region || mapped_refusals(mr->mapping.region, &refusal, 1)
+                            ? (uint32_t)refusal.reason
+                            : 0u);
     if (!best.length)
         return;
     publish_files();
     open_record(&record->generation);
 }
 
+static struct mapped_region *map_region(uint64_t address, uint64_t length, unsigned access)
+{
+    return mapped_add(address, length, MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0));
+}
+
 void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access)
 {
-    mapping->region = NULL;
+    *mapping = (struct mapping){0};
     if (likely(!mapping_is_enabled) || !length ||
         (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < sent_from))
         return;
-    mapping->region =
-        mapped_add(address, length, MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0));
+    mapping->wanted = true;
+    if (!mapping_is_behind())
+        mapping->region = map_region(address, length, access);
+}
+
+/* mapping_lock held. */
+static void map_late(struct mr *mr)
+{
+    if (!mr->mapping.region)
+        mr->mapping.region = map_region((uintptr_t)mr->ibv.addr, mr->ibv.length, mr->access);
 }
 
 void mapping_publish(struct mr *mr)
 {
-    if (likely(!mr->mapping.region))
+    if (likely(!mr->mapping.wanted))
         return;
     lock_acquire(&mapping_lock);
+    if (!mapping_is_behind()) /* others may have caught up meanwhile */
+        map_late(mr);
     write_record(mr);
     list_push_back(&regions, &mr->mapping_node);
     lock_release(&mapping_lock);
@@ -155,7 +176,7 @@ void mapping_end(struct mr *mr)
 {
     bool stores_may_come;
 
-    if (likely(!mr->mapping.region))
+    if (likely(!mr->mapping.wanted))
         return;
     lock_acquire(&mapping_lock);
     close_record(&segment_mapped(mr->slot)->generation);
@@ -178,7 +199,26 @@ bool mapping_is_open(uint32_t slot)
 void mapping_drop(struct mapping *mapping)
 {
     mapped_remove(mapping->region, false);
-    mapping->region = NULL;
+    *mapping = (struct mapping){0};
+}
+
+bool mapping_is_behind(void)
+{
+    return atomic_load_explicit(&put_off, memory_order_acquire);
+}
+
+/* Others who connect at the same time wait until all is done, so that their peers find it mapped. */
+void mapping_catch_up(void)
+{
+    lock_acquire(&mapping_lock);
+    list_for_each (node, &regions) {
+        struct mr *mr = list_entry(node, struct mr, mapping_node);
+
+        map_late(mr);
+        write_record(mr);
+    }
+    atomic_store_explicit(&put_off, false, memory_order_release);
+    lock_release(&mapping_lock);
 }
 
 /* --- memory that has to move ------------------------------------------------------------------------- */
@@ -315,6 +355,7 @@ void mapping_enable(bool asked)
     struct mapped_means means;
 
     sent_from = asked ? SENT_FROM : UINT64_MAX;
+    atomic_store_explicit(&put_off, !asked, memory_order_relaxed);
     if (!asked) {
         mapping_is_enabled = true;
         return;
@@ -333,4 +374,5 @@ void mapping_after_fork_in_child(void)
         memset(evictions, 0, sizeof(evictions));
     list_init(&regions);
     mapping_is_enabled = false;
+    atomic_store_explicit(&put_off, false, memory_order_relaxed);
 }

@@ -11,13 +11,14 @@ struct mr;
 struct qp;
 
 /* From now on regions are mapped and QPs published. asked: as far as possible; else mapped_unasked() says
- * that it is, and nothing is tried before there is a region. */
+ * that it is, and nothing is tried before mapping_catch_up(). */
 void mapping_enable(bool asked);
 extern bool mapping_is_enabled;
 
 /* What becomes of a region's memory. No lock held, outside of rundown sections: pages are copied. */
 struct mapping {
-    struct mapped_region *region; /* NULL: nothing was tried */
+    bool wanted;                  /* mapped, as far as possible, or put off until mapping_catch_up() */
+    struct mapped_region *region; /* NULL: nothing was tried so far */
 };
 /* Pages in [address, address + length) are switched, as far as peers are to reach them, or to fetch messages
  * from there. Length 0: none. */
@@ -32,6 +33,11 @@ void mapping_end(struct mr *mr);
 bool mapping_is_open(uint32_t slot);
 /* Undoes mapping_begin(). */
 void mapping_drop(struct mapping *mapping);
+
+/* Somebody of this host is about to be connected to: what was put off is mapped now, and other regions when
+ * they are registered. No lock held, outside of rundown sections. */
+bool mapping_is_behind(void);
+void mapping_catch_up(void);
 
 /* QP lock held: the QP's record says what peers may do now. */
 void mapping_update_qp(struct qp *qp);

@@ -10,25 +10,6 @@
 
 enum { CHUNK = 1 << 20 };
 
-/* Peers see memory of this process at that address as their own. */
-static bool is_mapped(pid_t pid, const void *address)
-{
-    unsigned long long start, end, wanted = (uintptr_t)address;
-    char path[64], line[512];
-    bool mapped = false;
-    FILE *file;
-
-    snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
-    file = fopen(path, "re");
-    CHECK(file, "%s: %s", path, strerror(errno));
-    while (fgets(line, sizeof(line), file)) {
-        if (sscanf(line, "%llx-%llx", &start, &end) == 2 && wanted >= start && wanted < end)
-            mapped = strstr(line, "memfd:softhca-mapped") != NULL;
-    }
-    fclose(file);
-    return mapped;
-}
-
 static void connect_mapped(struct pair *p, size_t size)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);

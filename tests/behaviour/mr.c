@@ -3,6 +3,7 @@
 #include "work.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -466,6 +467,34 @@ static void rereg_to_another_pd_fails_pending_receives_and_the_sender_sees_it(vo
     pair_close(&p);
 }
 
+/* A program that did not ask pays for mapped memory with its first peer on this host. */
+static void memory_is_shared_once_there_is_a_peer(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct ibv_mr *late;
+    struct pair p;
+
+    if (path_under_test() != PATH_AUTO)
+        skip_because("a matter of SOFTHCA_LOCAL=auto");
+    attr.size = 65536;
+    end_open(&p.a, NEAR, &attr);
+    end_open(&p.b, FAR, &attr);
+    assert_false(is_mapped(getpid(), p.a.buf));
+    end_connect(&p.a, &p.b);
+    if (!is_mapped(getpid(), p.a.buf))
+        skip_because("memory is not mapped unasked here (softhca doctor says why)");
+    assert_true(is_mapped(p.b.side->pid, p.b.buf));
+    late = ibv_reg_mr(p.a.pd, p.a.buf, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    assert_non_null(late);
+    CHECK_ZERO(ibv_dereg_mr(p.a.mr));
+    p.a.mr = NULL;
+    assert_true(is_mapped(getpid(), p.a.buf));
+    assert_false(is_mapped(getpid(), p.a.buf + 8192));
+    CHECK_ZERO(ibv_dereg_mr(late));
+    assert_false(is_mapped(getpid(), p.a.buf));
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -487,6 +516,7 @@ int main(int argc, char **argv)
         TEST(rereg_changes_the_access),
         TEST(rereg_changes_the_translation),
         TEST(rereg_to_another_pd_fails_pending_receives_and_the_sender_sees_it),
+        TEST_WITH(memory_is_shared_once_there_is_a_peer, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

@@ -2,6 +2,7 @@
 #include "work.h"
 
 #include <arpa/inet.h>
+#include <stdio.h>
 
 enum { POLL_MAX = 256 };
 
@@ -296,6 +297,24 @@ struct ibv_wc end_expect_status(struct end *end, enum queue queue, uint64_t id, 
     CHECK(wc.qp_num == end->qp_num, "request %llu: qp_num 0x%x instead of 0x%x", (unsigned long long)id,
           wc.qp_num, end->qp_num);
     return wc;
+}
+
+bool is_mapped(pid_t pid, const void *address)
+{
+    unsigned long long start, end, wanted = (uintptr_t)address;
+    char path[64], line[512];
+    bool mapped = false;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+    file = fopen(path, "re");
+    CHECK(file, "%s: %s", path, strerror(errno));
+    while (fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "%llx-%llx", &start, &end) == 2 && wanted >= start && wanted < end)
+            mapped = strstr(line, "memfd:softhca-mapped") != NULL;
+    }
+    fclose(file);
+    return mapped;
 }
 
 void pair_marker(struct end *a, struct end *b)

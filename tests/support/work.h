@@ -59,6 +59,9 @@ struct ibv_wc end_expect_status(struct end *end, enum queue queue, uint64_t id, 
 void check_success(const struct ibv_wc *wc, uint64_t id, enum ibv_wc_opcode opcode);
 void check_status(const struct ibv_wc *wc, uint64_t id, enum ibv_wc_status status);
 
+/* Peers of the process can map its memory at that address (docs/mapped.md). */
+bool is_mapped(pid_t pid, const void *address);
+
 /* A SEND of a that b receives: everything that a did before has had its effect. Uses 8 bytes at the end of
  * the buffers. */
 void pair_marker(struct end *a, struct end *b);

@@ -2,6 +2,7 @@
 /* Protection domains, regions, windows (verbs-contract §1.2, §4). */
 #include <sys/mman.h>
 
+#include "mapped/mapped.h"
 #include "object/mapping.h"
 #include "object/memory.h"
 #include "object_fixture.h"
@@ -310,6 +311,40 @@ static void bound_windows_keep_their_region(void **state)
 /* --- mapped memory
  * ------------------------------------------------------------------------------------------ */
 
+static void what_was_put_off_is_mapped_later(void **state)
+{
+    char *memory = map(4 * PAGE, PROT_READ | PROT_WRITE);
+    struct pd *pd = make_pd(context);
+    unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    struct mr *changed, *gone, *stays, *later;
+    int error;
+
+    mapping_enable(false);
+    gone = make_mr(pd, memory, PAGE, access);
+    stays = make_mr(pd, memory, 2 * PAGE, access);
+    changed = make_mr(pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE);
+    assert_int_equal(mr_reregister(changed, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, (int)access, &error),
+                     0);
+    assert_int_equal(mr_deregister(gone), 0);
+    assert_true(mapping_is_behind());
+    assert_null(stays->mapping.region);
+    assert_null(changed->mapping.region);
+    assert_int_equal(segment_mapped(stays->slot)->reason, MAPPED_PUT_OFF);
+    mapping_catch_up();
+    assert_false(mapping_is_behind());
+    later = make_mr(pd, memory + 2 * PAGE, 2 * PAGE, access);
+    assert_non_null(stays->mapping.region);
+    assert_non_null(changed->mapping.region);
+    assert_int_equal(mapping_is_open(stays->slot), mapping_is_open(later->slot));
+    assert_int_equal(mapping_is_open(changed->slot), mapping_is_open(later->slot));
+    assert_int_equal(mr_deregister(changed), 0);
+    assert_int_equal(mr_deregister(stays), 0);
+    assert_int_equal(mr_deregister(later), 0);
+    mapping_is_enabled = false;
+    assert_int_equal(pd_deallocate(pd), 0);
+    munmap(memory, 4 * PAGE);
+}
+
 static void all_memory_that_is_noted_moves(void **state)
 {
     enum { COUNT = 300 };
@@ -360,6 +395,7 @@ int main(void)
         test(stale_keys_fail),
         test(reregistration),
         test(bound_windows_keep_their_region),
+        test(what_was_put_off_is_mapped_later),
         test(all_memory_that_is_noted_moves),
     };
 
