@@ -596,9 +596,9 @@ struct label object_label(const struct view *view, const struct object *object)
         break;
     case OBJECT_PD:
         words_add(&words, "%s %u",
-                  object->pd == NO_OBJECT              ? "PD"
-                  : object->protection_domain.imported ? "imported PD"
-                                                       : "parent domain",
+                  object->protection_domain.imported ? "imported PD"
+                  : object->pd == NO_OBJECT          ? "PD"
+                                                     : "parent domain",
                   object->number);
         break;
     case OBJECT_DM:

@@ -11,6 +11,7 @@
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/segment.h"
+#include "object/share.h"
 #include "object/stack.h"
 #include "object/wq.h"
 
@@ -107,6 +108,7 @@ void object_after_fork_in_child(void)
                           memory_order_relaxed); /* there is no segment to write to */
     lock_init(&contexts_lock);
     lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */
+    share_after_fork_in_child();
     keys_after_fork_in_child();
     mapping_after_fork_in_child();
     list_for_each_safe (node, following, &contexts)

@@ -21,7 +21,7 @@ struct context {
     uint32_t item;             /* its record */
     uint32_t generation;       /* of the process that opened it */
     _Atomic uint32_t objects;  /* PDs, CQs and channels that are alive */
-    struct share *share;       /* the file that cmd_fd is of (dm.h); NULL: none */
+    struct share *share;       /* the file that cmd_fd is of */
     struct async_queue events; /* its fd is verbs.context.async_fd */
     struct list all;           /* link in the list of contexts, under contexts_lock */
     /* Last: applications step back from its end (compat: verbs_context grows in front). */

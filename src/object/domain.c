@@ -75,13 +75,11 @@ int parent_domain_allocate(struct context *context, const struct ibv_parent_doma
     error = pd_use(protects);
     if (error)
         return error;
-    error = pd_allocate(context, &pd);
+    error = pd_make_parent(context, protects, &pd);
     if (error) {
         pd_unuse(protects);
         return error;
     }
-    pd->protects = protects;
-    pd->number = pd->record->protects = protects->number;
     if (attributes->td) {
         pd->td = td_of(attributes->td);
         pd->record->td = pd->td->item;

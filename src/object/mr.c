@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/rundown.h"
 #include "object/dm.h"
 #include "object/life.h"
@@ -11,6 +12,7 @@
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/qp.h"
+#include "object/share.h"
 #include "rules/flush.h"
 
 #define ACCESS_KNOWN                                                                                         \
@@ -19,6 +21,13 @@
      ACCESS_FLUSH_GLOBAL)
 
 static _Atomic uint32_t regions;
+
+/* Those that can be imported; under keys_lock. Of a slot that is free, nothing. */
+static struct mr *by_slot[LIMIT_KEY_SLOTS];
+
+/* Handles are unique among all processes that have the device by one file. */
+#define HANDLE_PROCESS_SHIFT 19
+_Static_assert(LIMIT_KEY_SLOTS == 1u << HANDLE_PROCESS_SHIFT, "slot and process");
 
 /* FLUSH_PERSISTENT is not known: nobody here can say what of it is persistent, and the data path writes no
  * caches back.
@@ -82,13 +91,15 @@ static int publish(struct pd *pd, enum key_kind kind, bool mappable, void *addre
                         (uintptr_t)address, key_random());
     mr->ibv.lkey = entry->lkey;
     mr->ibv.rkey = entry->rkey;
+    mr->structures = 1;
+    by_slot[mr->slot] = mr;
     lock_release(&keys_lock);
     life_of_key(mr->slot, pd->record_number);
     mr->ibv.context = pd->ibv.context;
     mr->ibv.pd = &pd->ibv;
     mr->ibv.addr = address;
     mr->ibv.length = length;
-    mr->ibv.handle = mr->slot;
+    mr->ibv.handle = mr->slot | pd->context->share->index << HANDLE_PROCESS_SHIFT;
     mapping_publish(mr);
     *ret_mr = mr;
     return 0;
@@ -127,14 +138,16 @@ int mr_register_null(struct pd *pd, struct mr **ret_mr)
 int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length, unsigned access,
                    struct mr **ret_mr)
 {
-    int error = check_access(&access);
+    int error = context_is_inherited(pd->context) ? -EIO : check_access(&access);
 
     if (error)
         return error;
     if (!(access & IBV_ACCESS_ZERO_BASED) || (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)) ||
         offset > dm->length || length > dm->length - offset || pd->context != dm->context)
         return -EINVAL;
-    dm_use(dm);
+    error = dm_use(dm);
+    if (error)
+        return error;
     error = publish(pd, KEY_REGION, false, dm->at + offset, length, 0, access, ret_mr);
     if (error) {
         dm_unuse(dm);
@@ -175,36 +188,53 @@ int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t i
     return 0;
 }
 
+/* Its memory is reached by its own process's engine only: keys are looked up there, and what is lent to peers
+ * is taken back there. */
+static int refuse_foreign(const struct pd *pd, uint32_t handle)
+{
+    uint32_t pid;
+
+    if (!share_knows_process(pd->context->share, handle >> HANDLE_PROCESS_SHIFT, &pid))
+        return -EINVAL;
+    log_warn(
+        "ibv_import_mr: the region with handle %u is of process %u, whose memory this process cannot reach "
+        "by it; peers reach it through QPs of that process, this one needs a region of its own in the PD",
+        handle, pid);
+    return -EOPNOTSUPP;
+}
+
 int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
 {
-    const struct key_entry *entry = &segment_keys()->entry[handle & (LIMIT_KEY_SLOTS - 1)];
-    struct mr *mr;
-    bool named;
-    int error;
+    uint32_t slot = handle & (LIMIT_KEY_SLOTS - 1);
+    const struct key_entry *entry;
+    struct mr *mr, *region;
 
-    if (!pd->imported || handle >= LIMIT_KEY_SLOTS)
+    if (context_is_inherited(pd->context))
+        return -EIO;
+    if (pd_is_parent_domain(pd))
         return -EINVAL;
-    error = pd_use(pd);
-    if (error)
-        return error;
+    if (handle >> HANDLE_PROCESS_SHIFT != pd->context->share->index)
+        return refuse_foreign(pd, handle);
     mr = calloc(1, sizeof(*mr));
-    if (!mr) {
-        pd_unuse(pd);
+    if (!mr)
         return -ENOMEM;
-    }
     lock_acquire(&keys_lock);
-    named = entry->kind >= KEY_REGION && entry->kind <= KEY_REGION_NULL && entry->pd == pd->number;
-    mr->ibv.lkey = entry->lkey;
-    mr->ibv.rkey = entry->rkey;
+    entry = &segment_keys()->entry[slot];
+    region = by_slot[slot];
+    /* What a forked child inherited is in slots of its own table that are free. */
+    if (region && entry->kind >= KEY_REGION && entry->kind <= KEY_REGION_NULL && entry->pd == pd->number) {
+        region->structures++;
+        mr->of = region;
+        mr->ibv.lkey = region->ibv.lkey;
+        mr->ibv.rkey = region->ibv.rkey;
+    }
     lock_release(&keys_lock);
-    if (!named) {
-        pd_unuse(pd);
+    if (!mr->of) {
         free(mr);
         return -EINVAL;
     }
     mr->pd = pd;
-    mr->slot = handle;
-    mr->imported = true;
+    mr->slot = slot;
     mr->ibv.context = pd->ibv.context;
     mr->ibv.pd = &pd->ibv;
     mr->ibv.handle = handle;
@@ -212,42 +242,74 @@ int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
     return 0;
 }
 
+static struct mr *region_of(struct mr *mr)
+{
+    return mr->of ? mr->of : mr;
+}
+
+/* The program has it no more. */
+static void forget(struct mr *mr)
+{
+    struct mr *region = region_of(mr);
+    bool last;
+
+    lock_acquire(&keys_lock);
+    last = --region->structures == 0 && region->ended;
+    lock_release(&keys_lock);
+    if (last)
+        free(region);
+    if (mr != region)
+        free(mr);
+}
+
 void mr_unimport(struct mr *mr)
 {
-    pd_unuse(mr->pd);
-    free(mr);
+    if (!context_is_inherited(context_of(mr->ibv.context)))
+        forget(mr);
+}
+
+/* keys_lock held. */
+static int withdraw(struct mr *region)
+{
+    if (region->ended)
+        return -ENOENT;
+    if (segment_keys()->entry[region->slot].windows != 0)
+        return -EBUSY;
+    keys_withdraw(segment_keys(), region->slot);
+    by_slot[region->slot] = NULL;
+    region->ended = true;
+    return 0;
 }
 
 int mr_deregister(struct mr *mr)
 {
-    bool busy;
+    struct mr *region = region_of(mr);
+    int error;
 
-    if (context_is_inherited(mr->pd->context))
+    if (context_is_inherited(context_of(mr->ibv.context)))
         return 0;
-    if (mr->imported) /* it is the exporter's, who has a structure of his own */
-        return -EOPNOTSUPP;
     if (explained())
-        object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, mr->slot);
+        object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, region->slot);
     lock_acquire(&keys_lock);
-    busy = segment_keys()->entry[mr->slot].windows != 0;
-    if (!busy)
-        keys_withdraw(segment_keys(), mr->slot);
+    error = withdraw(region);
     lock_release(&keys_lock);
-    if (busy)
-        return busy_because(OBJECT_MR, mr->slot);
+    if (error == -EBUSY)
+        return busy_because(OBJECT_MR, region->slot);
+    if (error)
+        return error;
     /* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory
      * as soon as we return. */
     rundown_wait();
-    lending_take_back(mr->slot, false);
-    mapping_end(mr);
-    number_return(&pool_keys, mr->slot);
+    lending_take_back(region->slot, false);
+    mapping_end(region);
+    number_return(&pool_keys, region->slot);
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
-    if (mr->dm)
-        dm_unuse(mr->dm);
-    if (mr->dmabuf.at)
-        dmabuf_unmap(&mr->dmabuf);
-    pd_unuse(mr->pd);
-    free(mr);
+    if (region->dm)
+        dm_unuse(region->dm);
+    if (region->dmabuf.at)
+        dmabuf_unmap(&region->dmabuf);
+    pd_unuse(region->pd);
+    forget(mr);
     return 0;
 }
 
@@ -270,11 +332,10 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
 {
     int error = 0;
 
-    if (mr->fixed || mr->imported || (flags & ~REREG_KNOWN) ||
-        (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
+    if (mr->fixed || mr->of || (flags & ~REREG_KNOWN) || (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
         return -EINVAL;
     if (flags & IBV_REREG_MR_CHANGE_PD) {
-        if (!pd || pd->context != mr->pd->context)
+        if (!pd || pd->ibv.context != mr->ibv.context)
             return -EINVAL;
         ret_change->pd = pd;
     }
@@ -303,9 +364,9 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     struct change change = {mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access};
     struct pd *old_pd = mr->pd;
     struct mapping mapping;
-    int error = context_is_inherited(mr->pd->context)
-                    ? -EIO
-                    : check_change(mr, flags, pd, address, length, access, &change);
+    int error = context_is_inherited(context_of(mr->ibv.context)) ? -EIO
+                : mr->ended                                       ? -EINVAL
+                            : check_change(mr, flags, pd, address, length, access, &change);
 
     if (!error)
         error = pd_use(change.pd);

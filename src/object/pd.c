@@ -7,27 +7,9 @@
 #include <string.h>
 
 #include "base/sys.h"
-#include "object/dm.h"
 #include "object/life.h"
 #include "object/ports.h"
-
-/* PDs of this process by their handles, so that another context finds them. */
-static struct lock handles_lock = LOCK_INIT;
-static struct pd *by_handle[LIMIT_PD];
-
-static void note_handle(struct pd *pd)
-{
-    lock_acquire(&handles_lock);
-    by_handle[pd->record_number] = pd;
-    lock_release(&handles_lock);
-}
-
-static void forget_handle(const struct pd *pd)
-{
-    lock_acquire(&handles_lock);
-    by_handle[pd->record_number] = NULL;
-    lock_release(&handles_lock);
-}
+#include "object/share.h"
 
 struct lock keys_lock = LOCK_INIT;
 
@@ -49,11 +31,11 @@ uint32_t key_random(void)
 void keys_after_fork_in_child(void)
 {
     lock_init(&keys_lock);
-    lock_init(&handles_lock);
     randomness.left = 0;
 }
 
-int pd_allocate(struct context *context, struct pd **ret_pd)
+/* A structure with a record, and nothing else. */
+static int make(struct context *context, struct pd **ret_pd)
 {
     struct pd *pd;
 
@@ -73,57 +55,109 @@ int pd_allocate(struct context *context, struct pd **ret_pd)
     memset(pd->record, 0, sizeof(*pd->record));
     pd->record->context = context->number;
     pd->record->protects = pd->record->td = NO_OBJECT;
-    life_begin(&pd->record->life);
-    atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
     pd->ibv.context = &context->verbs.context;
-    pd->ibv.handle = pd->record_number;
-    atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
-    note_handle(pd);
     *ret_pd = pd;
     return 0;
 }
 
-/* --- imported
- * ------------------------------------------------------------------------------------------------ */
+static void publish(struct pd *pd)
+{
+    life_begin(&pd->record->life);
+    atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
+    atomic_fetch_add_explicit(&pd->context->objects, 1, memory_order_relaxed);
+}
+
+static void unmake(struct pd *pd)
+{
+    number_return(&pool_pds, pd->record_number);
+    free(pd);
+}
+
+int pd_allocate(struct context *context, struct pd **ret_pd)
+{
+    struct pd *pd;
+    int error = make(context, &pd);
+
+    if (error)
+        return error;
+    error = shared_create(context->share, SHARE_PD, pd->number, &pd->shared);
+    if (error) {
+        unmake(pd);
+        return error;
+    }
+    pd->ibv.handle = pd->shared->handle;
+    publish(pd);
+    shared_publish(pd->shared);
+    *ret_pd = pd;
+    return 0;
+}
 
 int pd_import(struct context *context, uint32_t handle, struct pd **ret_pd)
 {
-    struct pd *original, *pd;
-    int error = -EINVAL;
+    struct pd *pd;
+    int error = make(context, &pd);
 
-    lock_acquire(&handles_lock);
-    original = handle < LIMIT_PD ? by_handle[handle] : NULL;
-    if (original && !original->protects && share_is_same(original->context->share, context->share))
-        error = pd_use(original);
-    lock_release(&handles_lock);
     if (error)
         return error;
-    error = pd_allocate(context, &pd);
+    error = shared_find(context->share, SHARE_PD, handle, pd->record_number, &pd->shared);
     if (error) {
-        pd_unuse(original);
+        unmake(pd);
         return error;
     }
-    pd->protects = original;
-    pd->number = pd->record->protects = original->number;
+    pd->number = pd->shared->number;
+    if (pd->number != pd->record_number)
+        pd->record->protects = pd->number;
     pd->record->imported = 1;
-    pd->ibv.handle = original->ibv.handle;
-    pd->imported = true;
+    pd->ibv.handle = handle;
+    publish(pd);
     *ret_pd = pd;
     return 0;
+}
+
+int pd_make_parent(struct context *context, struct pd *protects, struct pd **ret_pd)
+{
+    int error = make(context, ret_pd);
+
+    if (error)
+        return error;
+    (*ret_pd)->protects = protects;
+    (*ret_pd)->number = (*ret_pd)->record->protects = protects->number;
+    publish(*ret_pd);
+    return 0;
+}
+
+/* Nobody uses it, and its record is free. */
+static void forget(struct pd *pd)
+{
+    uint32_t number = pd->number;
+
+    if (pd->td)
+        atomic_fetch_sub_explicit(&pd->td->users, 1, memory_order_relaxed);
+    if (pd->protects)
+        pd_unuse(pd->protects);
+    /* Access checks compare the number of the first structure as long as there is any. */
+    if (pd->protects || pd->record_number != number)
+        number_return(&pool_pds, pd->record_number);
+    if (pd->shared && shared_drop(pd->shared))
+        number_return(&pool_pds, number);
+    atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
+    free(pd);
 }
 
 void pd_unimport(struct pd *pd)
 {
     bool idle;
 
-    if (!pd->imported || context_is_inherited(pd->context))
+    if (!pd->shared || context_is_inherited(pd->context))
         return;
     lock_acquire(&pd->lock);
     idle = atomic_load_explicit(&pd->record->users, memory_order_relaxed) == 0;
+    if (idle)
+        atomic_store_explicit(&pd->record->state, OBJECT_FREE, memory_order_release);
     pd->abandoned = true;
     lock_release(&pd->lock);
     if (idle)
-        pd_deallocate(pd);
+        forget(pd);
 }
 
 int pd_use(struct pd *pd)
@@ -136,7 +170,9 @@ int pd_use(struct pd *pd)
     lock_acquire(&pd->lock);
     if (atomic_load_explicit(&pd->record->state, memory_order_relaxed) != OBJECT_ALIVE)
         error = -EINVAL;
-    else
+    else if (pd->shared && !atomic_load_explicit(&pd->record->users, memory_order_relaxed))
+        error = shared_use(pd->shared);
+    if (!error)
         atomic_fetch_add_explicit(&pd->record->users, 1, memory_order_relaxed);
     lock_release(&pd->lock);
     return error;
@@ -144,35 +180,40 @@ int pd_use(struct pd *pd)
 
 void pd_unuse(struct pd *pd)
 {
-    bool last;
+    bool idle, last;
 
     lock_acquire(&pd->lock);
-    last = atomic_fetch_sub_explicit(&pd->record->users, 1, memory_order_relaxed) == 1 && pd->abandoned;
+    idle = atomic_fetch_sub_explicit(&pd->record->users, 1, memory_order_relaxed) == 1;
+    if (idle && pd->shared)
+        shared_unuse(pd->shared);
+    last = idle && pd->abandoned;
+    if (last)
+        atomic_store_explicit(&pd->record->state, OBJECT_FREE, memory_order_release);
     lock_release(&pd->lock);
     if (last)
-        pd_deallocate(pd);
+        forget(pd);
 }
 
 int pd_deallocate(struct pd *pd)
 {
     bool busy;
+    int error = 0;
 
     if (context_is_inherited(pd->context))
         return 0;
     lock_acquire(&pd->lock);
     busy = atomic_load_explicit(&pd->record->users, memory_order_relaxed) != 0;
-    if (!busy)
+    if (!busy && pd->shared)
+        error = shared_end(pd->shared);
+    if (!busy && !error)
         atomic_store_explicit(&pd->record->state, OBJECT_FREE, memory_order_release);
     lock_release(&pd->lock);
     if (busy)
         return busy_because(OBJECT_PD, pd->record_number);
-    forget_handle(pd);
-    number_return(&pool_pds, pd->record_number);
-    if (pd->td)
-        atomic_fetch_sub_explicit(&pd->td->users, 1, memory_order_relaxed);
-    if (pd->protects)
-        pd_unuse(pd->protects);
-    atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
-    free(pd);
+    if (error)
+        return error;
+    if (pd->shared)
+        shared_give_handle(pd->shared);
+    forget(pd);
     return 0;
 }

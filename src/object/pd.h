@@ -19,12 +19,12 @@ struct pd {
     struct pd_record *record;
     uint32_t number;        /* of the protection domain: what access checks compare */
     uint32_t record_number; /* its own; differs from number in a parent domain */
-    struct lock lock;       /* state and users of the record change under it; a leaf */
+    struct lock lock;       /* state and users of the record change under it */
     /* A parent domain (ibv_alloc_parent_domain): */
-    struct pd *protects; /* the PD that it stands for; NULL: this is a PD itself */
-    bool imported;       /* it stands for it in another context (ibv_import_pd) */
-    bool abandoned;      /* unimported, and goes with its last user */
-    struct td *td;       /* or NULL */
+    struct pd *protects;   /* the PD that it stands for; NULL: this is a PD itself */
+    struct shared *shared; /* of a PD: what all that name the same one have in common */
+    bool abandoned;        /* unimported, and goes with its last user */
+    struct td *td;         /* or NULL */
     void *(*allocate)(struct ibv_pd *pd, void *pd_context, size_t size, size_t alignment, uint64_t type);
     void (*release)(struct ibv_pd *pd, void *pd_context, void *memory, uint64_t type);
     void *pd_context;
@@ -50,7 +50,10 @@ struct mr {
     struct mapping mapping;
     struct list mapping_node; /* in the list of mapped regions */
     bool fixed;               /* cannot be registered anew */
-    bool imported;            /* another structure's region (ibv_import_mr) */
+    /* ibv_import_mr() makes further structures of a region: */
+    struct mr *of;       /* the first one, which is the region; NULL: this one */
+    uint32_t structures; /* of the region, until it has ended and none is left; under keys_lock */
+    bool ended;          /* likewise */
 };
 
 struct mw {
@@ -97,19 +100,23 @@ uint32_t key_random(void);
 void keys_after_fork_in_child(void);
 
 int pd_allocate(struct context *context, struct pd **ret_pd);
-int pd_deallocate(struct pd *pd); /* -EBUSY */
-/* The PD with this handle, of a context of the same share (dm.h), for this context. */
+/* The end of the PD, whichever of its structures that is: -EBUSY; -ENOENT: it has ended already, and the
+ * structure stays until it is unimported. */
+int pd_deallocate(struct pd *pd);
+/* The PD with this handle, of whichever process has the device by the same file (share.h). -EINVAL. */
 int pd_import(struct context *context, uint32_t handle, struct pd **ret_pd);
-/* Its structure goes when nothing uses it any more. */
+/* The structure goes, when nothing uses it any more; the PD stays. */
 void pd_unimport(struct pd *pd);
 int pd_use(struct pd *pd);
 void pd_unuse(struct pd *pd);
 
-/* Not so of an imported PD, which has no allocators. */
 static inline bool pd_is_parent_domain(const struct pd *pd)
 {
-    return pd->protects && !pd->imported;
+    return pd->protects != NULL;
 }
+
+/* A parent domain of a PD that is in use: by it, from now on. */
+int pd_make_parent(struct context *context, struct pd *protects, struct pd **ret_pd);
 
 /* object/domain.c. Unknown comp_mask: -EINVAL. */
 int td_allocate(struct context *context, const struct ibv_td_init_attr *attributes, struct td **ret_td);
@@ -150,8 +157,9 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
 /* Memory of a dma-buf (dmabuf_map()); iova and offset agree within a page. ibv_mr.addr is the offset. */
 int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned access,
                        struct mr **ret_mr);
-/* A region of an imported PD, by its handle. -EINVAL: there is none of that PD. */
+/* A region of the PD, by its handle. -EINVAL: there is none; -EOPNOTSUPP: it is another process's. */
 int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
+/* The structure goes, the region stays. */
 void mr_unimport(struct mr *mr);
 /* ibv_advise_mr(); -errno as verbs-contract §4.7. */
 int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,
@@ -159,7 +167,8 @@ int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, c
 /* enum ibv_rereg_mr_err_code on failure (negative), 0 on success; errno of the reason in *ret_error. */
 int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
                   int *ret_error);
-/* -EBUSY while windows are bound; waits for accesses under way. */
+/* The end of the region, whichever of its structures that is: -EBUSY while windows are bound; -ENOENT: it has
+ * ended already, and the structure stays until it is unimported. Waits for accesses under way. */
 int mr_deregister(struct mr *mr);
 
 int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw);

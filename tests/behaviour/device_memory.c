@@ -249,7 +249,7 @@ static void device_memory_checks_what_it_is_asked_for(void **state)
     ibv_close_device(context);
 }
 
-/* --- import
+/* --- import: in one process; several have a topic of their own
  * ----------------------------------------------------------------------------------------------------- */
 
 static void an_imported_pd_and_mr_are_the_exporters(void **state)
@@ -280,9 +280,6 @@ static void an_imported_pd_and_mr_are_the_exporters(void **state)
     assert_non_null(other_mr);
     p.a.lkey = other_mr->lkey;
     pair_marker(&p.a, &p.b);
-    /* What is imported is not ended by its importer, nor by its maker meanwhile. */
-    assert_int_equal(ibv_dereg_mr(mr), EOPNOTSUPP);
-    assert_int_equal(ibv_dealloc_pd(pd), EOPNOTSUPP);
     ibv_unimport_mr(mr);
     ibv_unimport_pd(pd); /* and goes with its last region */
     assert_int_equal(ibv_dereg_mr(other_mr), 0);
@@ -311,6 +308,82 @@ static void an_imported_pd_and_mr_are_the_exporters(void **state)
     ibv_unimport_pd(pd);
     assert_int_equal(ibv_close_device(context), 0);
     pair_close(&p);
+}
+
+/* §10.8: a destroy by an imported structure ends the object for all. */
+static void what_is_imported_ends_for_all(void **state)
+{
+    struct ibv_context *context;
+    struct ibv_mr *mr, *again;
+    struct ibv_pd *pd;
+    struct send send;
+    struct pair p;
+
+    pair_connect(&p, IBV_QPT_RC);
+    context = ibv_import_device(dup(p.a.context->cmd_fd));
+    assert_non_null(context);
+    pd = ibv_import_pd(context, p.a.pd->handle);
+    assert_non_null(pd);
+    mr = ibv_import_mr(pd, p.a.mr->handle);
+    again = ibv_import_mr(p.a.pd, p.a.mr->handle); /* also where it was made */
+    assert_non_null(mr);
+    assert_non_null(again);
+    /* In use: by what was made with the other structure */
+    assert_int_equal(ibv_dealloc_pd(pd), EBUSY);
+    assert_int_equal(ibv_dereg_mr(mr), 0);
+    send = a_send(&p.a, 1, 0, 64);
+    end_send(&p.a, send);
+    end_expect_status(&p.a, SQ, 1, IBV_WC_LOC_PROT_ERR);
+    /* For the others it is not there: what they have goes by unimport. */
+    assert_int_equal(ibv_dereg_mr(again), ENOENT);
+    assert_int_equal(ibv_dereg_mr(p.a.mr), ENOENT);
+    assert_int_equal(ibv_rereg_mr(p.a.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE),
+                     IBV_REREG_MR_ERR_INPUT);
+    assert_null(ibv_import_mr(pd, p.a.mr->handle));
+    ibv_unimport_mr(p.a.mr);
+    ibv_unimport_mr(again);
+    p.a.mr = NULL;
+    end_close_objects(&p.a);
+    assert_int_equal(ibv_dealloc_pd(pd), 0);
+    errno = 0;
+    assert_null(ibv_reg_mr(p.a.pd, context, 64, 0));
+    assert_int_equal(errno, EINVAL);
+    assert_int_equal(ibv_dealloc_pd(p.a.pd), ENOENT);
+    ibv_unimport_pd(p.a.pd);
+    assert_int_equal(ibv_close_device(context), 0);
+    assert_int_equal(ibv_close_device(p.a.context), 0);
+    end_close(&p.b);
+}
+
+/* Unimport ends a structure, wherever the object was made. */
+static void an_object_outlives_the_structure_that_it_was_made_with(void **state)
+{
+    struct ibv_context *context = open_the_device(), *second = ibv_import_device(dup(context->cmd_fd));
+    struct ibv_alloc_dm_attr attr = {.length = 4096};
+    struct ibv_pd *pd = ibv_alloc_pd(context), *imported;
+    uint32_t handle = pd->handle, mr_handle, dm_handle;
+    char memory[64];
+    struct ibv_dm *dm = ibv_alloc_dm(context, &attr);
+    struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), 0);
+
+    mr_handle = mr->handle;
+    dm_handle = dm->handle;
+    ibv_unimport_mr(mr);
+    ibv_unimport_pd(pd);
+    ibv_unimport_dm(dm);
+    imported = ibv_import_pd(second, handle);
+    assert_non_null(imported);
+    assert_int_equal(ibv_dealloc_pd(imported), EBUSY); /* the region */
+    mr = ibv_import_mr(imported, mr_handle);
+    assert_non_null(mr);
+    assert_int_equal(ibv_dereg_mr(mr), 0);
+    assert_int_equal(ibv_dealloc_pd(imported), 0);
+    dm = ibv_import_dm(second, dm_handle);
+    assert_non_null(dm);
+    assert_int_equal(ibv_free_dm(dm), 0);
+    assert_null(ibv_import_dm(second, dm_handle));
+    assert_int_equal(ibv_close_device(second), 0);
+    assert_int_equal(ibv_close_device(context), 0);
 }
 
 static void only_descriptors_of_open_devices_are_imported(void **state)
@@ -361,8 +434,6 @@ static void import_there(int socket)
     if (ibv_import_dm(context, handle + 1) || ibv_import_dm(context, UINT32_MAX))
         _exit(8);
     ibv_unimport_dm(dm);
-    if (ibv_import_pd(context, 0) || errno != EINVAL) /* PDs are their process's */
-        _exit(7);
     ibv_close_device(context);
     _exit(0);
 }
@@ -443,6 +514,8 @@ int main(int argc, char **argv)
         TEST(a_receive_can_lie_in_device_memory),
         TEST(device_memory_checks_what_it_is_asked_for),
         TEST(an_imported_pd_and_mr_are_the_exporters),
+        TEST(what_is_imported_ends_for_all),
+        TEST_WITH(an_object_outlives_the_structure_that_it_was_made_with, .fars = 0),
         TEST(only_descriptors_of_open_devices_are_imported),
         TEST_WITH(another_process_imports_device_memory_by_descriptor, .fars = 0),
         TEST_WITH(a_forked_child_allocates_from_the_same_memory, .fars = 0),

@@ -160,11 +160,13 @@ static void open_here(struct end *end, void *arg)
     const int gid_index = attr->gid_index < 0 ? 0 : attr->gid_index;
 
     end->port = TEST_PORT;
-    end->context = open_the_device();
+    if (!end->context)
+        end->context = open_the_device();
     end->attr.gid_index = gid_index;
     CHECK(!ibv_query_gid(end->context, end->port, gid_index, &end->gid), "ibv_query_gid: %s",
           strerror(errno));
-    end->pd = ibv_alloc_pd(end->context);
+    if (!end->pd)
+        end->pd = ibv_alloc_pd(end->context);
     CHECK(end->pd, "ibv_alloc_pd: %s", strerror(errno));
     if (attr->channel) {
         end->channel = ibv_create_comp_channel(end->context);
@@ -198,6 +200,13 @@ void end_open(struct end *end, struct side *side, const struct end_attr *attr)
     AT_PLAIN(end, open_here);
 }
 
+void end_open_in(struct end *end, struct side *side, const struct end_attr *attr, struct ibv_pd *pd,
+                 struct ibv_context *context)
+{
+    *end = (struct end){.side = side, .attr = *attr, .pd = pd, .context = context};
+    AT_PLAIN(end, open_here);
+}
+
 static void share_here(struct end *end, void *arg)
 {
     make_qp(end);
@@ -226,7 +235,7 @@ void end_close_qp(struct end *end)
     AT_PLAIN(end, close_qp_here);
 }
 
-static void close_here(struct end *end, void *arg)
+static void close_objects_here(struct end *end, void *arg)
 {
     close_qp_here(end, NULL);
     if (end->srq)
@@ -238,9 +247,20 @@ static void close_here(struct end *end, void *arg)
         CHECK_ZERO(ibv_destroy_cq(end->recv_cq));
     if (end->channel)
         CHECK_ZERO(ibv_destroy_comp_channel(end->channel));
+    munmap(end->buf, end->attr.size);
+}
+
+static void close_here(struct end *end, void *arg)
+{
+    close_objects_here(end, NULL);
     CHECK_ZERO(ibv_dealloc_pd(end->pd));
     CHECK_ZERO(ibv_close_device(end->context));
-    munmap(end->buf, end->attr.size);
+}
+
+void end_close_objects(struct end *end)
+{
+    AT_PLAIN(end, close_objects_here);
+    *end = (struct end){.side = end->side, .pd = end->pd, .context = end->context};
 }
 
 void end_close(struct end *end)

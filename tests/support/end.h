@@ -80,6 +80,10 @@ void end_open(struct end *end, struct side *side, const struct end_attr *attr);
 void end_share(struct end *end, const struct end *with);
 void end_close_qp(struct end *end);
 void end_close(struct end *end);
+/* The same in a PD that is there, of that side; which stays, with its context. */
+void end_open_in(struct end *end, struct side *side, const struct end_attr *attr, struct ibv_pd *pd,
+                 struct ibv_context *context);
+void end_close_objects(struct end *end);
 
 /* Devices of this process; the one under test */
 struct ibv_context *open_the_device(void);

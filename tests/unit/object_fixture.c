@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "object_fixture.h"
 
+#include "base/sys.h"
+#include "object/share.h"
+
 struct port_calls port_calls;
 struct context *context, *other_context;
 
@@ -73,20 +76,36 @@ static const struct object_ports ports = {
     .tell_losses = tell_losses_of,
 };
 
+static int open_one(unsigned number, struct context **ret_context)
+{
+    struct device *device = &host_devices.devices[number];
+
+    return context_open(device, ret_context) ||
+           share_open(device->node_guid, &(*ret_context)->share, &(*ret_context)->verbs.context.cmd_fd);
+}
+
 int open_contexts(void **state)
 {
     memset(&port_calls, 0, sizeof(port_calls));
     object_ports = &ports;
-    return context_open(&host_devices.devices[0], &context) ||
-           context_open(&host_devices.devices[1], &other_context);
+    return open_one(0, &context) || open_one(1, &other_context);
+}
+
+static int close_one(struct context *one)
+{
+    int leaked = one->objects != 0, fd = one->verbs.context.cmd_fd;
+    struct share *share = one->share;
+
+    context_close(one);
+    share_close(share);
+    sys_close(fd);
+    return leaked;
 }
 
 /* Every test gives back what it made. */
 int close_contexts(void **state)
 {
-    int leaked = context->objects != 0 || other_context->objects != 0;
+    int leaked = close_one(context);
 
-    context_close(context);
-    context_close(other_context);
-    return leaked;
+    return close_one(other_context) || leaked;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Opening and closing devices, asynchronous events (verbs-contract §1.4, §9.1). */
 #include "base/log.h"
+#include "base/sys.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
 #include "object/device.h"
@@ -8,9 +9,10 @@
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/qp.h"
+#include "object/share.h"
 
-/* Takes the share and a reference on the device over, on success. */
-static int open_with(struct ibv_device *device, struct share *share, struct context **ret_context)
+/* Takes the share, the descriptor of its file and a reference on the device over, on success. */
+static int open_with(struct ibv_device *device, struct share *share, int cmd_fd, struct context **ret_context)
 {
     struct context *context;
     int result = engine_start();
@@ -20,7 +22,7 @@ static int open_with(struct ibv_device *device, struct share *share, struct cont
     if (result < 0)
         return result;
     context->share = share;
-    context->verbs.context.cmd_fd = share->fd;
+    context->verbs.context.cmd_fd = cmd_fd;
     context->verbs.context.device = device;
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->verbs.sz = sizeof(context->verbs);
@@ -33,18 +35,19 @@ VERBS_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
     struct context *context;
     struct share *share;
-    int result;
+    int result, cmd_fd;
 
     if (!device)
         return null_with(EINVAL);
-    result = share_open(front_device(device)->node_guid, &share);
+    result = share_open(front_device(device)->node_guid, &share, &cmd_fd);
     if (result < 0)
         return null_with(result);
     front_device_get(device);
-    result = open_with(device, share, &context);
+    result = open_with(device, share, cmd_fd, &context);
     if (result < 0) {
         front_device_put(device);
         share_close(share);
+        sys_close(cmd_fd);
         return null_with(result);
     }
     return &context->verbs.context;
@@ -75,6 +78,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
     struct context *context = context_of(ibv);
     struct ibv_device *device = ibv->device;
     struct share *share = context->share;
+    int cmd_fd = ibv->cmd_fd;
 
     if (!context_is_inherited(context) &&
         atomic_load_explicit(&context->objects, memory_order_relaxed) != 0) {
@@ -88,6 +92,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
     }
     context_close(context);
     share_close(share);
+    sys_close(cmd_fd);
     front_device_put(device);
     return 0;
 }
@@ -122,11 +127,11 @@ VERBS_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
     if (result < 0)
         return null_with(result);
     device = front_device_by_guid(node_guid);
-    result = device ? open_with(device, share, &context) : -ENODEV;
+    result = device ? open_with(device, share, cmd_fd, &context) : -ENODEV;
     if (result < 0) {
         if (device)
             front_device_put(device);
-        share_abandon(share); /* the descriptor is the caller's still */
+        share_close(share); /* the descriptor is the caller's still */
         return null_with(result);
     }
     return &context->verbs.context;

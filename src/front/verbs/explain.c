@@ -43,7 +43,7 @@ static bool find(enum softhca_kind kind, const void *object, struct named *ret)
         const struct mr *mr = mr_of(it);
 
         *ret = (struct named){OBJECT_MR, mr->slot, segment_key_life(mr->slot)};
-        return !context_is_inherited(mr->pd->context);
+        return !context_is_inherited(context_of(mr->ibv.context));
     }
     case SOFTHCA_MW: {
         const struct mw *mw = mw_of(it);

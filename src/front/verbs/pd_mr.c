@@ -17,8 +17,7 @@ VERBS_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 
 VERBS_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
-    /* An imported one is ended by ibv_unimport_pd(), the PD itself by who made it. */
-    return positive(pd_of(pd)->imported ? -EOPNOTSUPP : pd_deallocate(pd_of(pd)));
+    return positive(pd_deallocate(pd_of(pd)));
 }
 
 struct ibv_td *front_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attributes)
