@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "engine/direct.h"
 
+#include "base/ahead.h"
 #include "object/mapping.h"
 
 /* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */
@@ -211,6 +212,21 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
     if (unlikely(transport->reach_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
         transport->reach_later = transport->reach_later || direct_ask(qp, rkey);
     return NULL;
+}
+
+void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
+{
+    const struct direct_route *direct = &qp->route.direct;
+    uint64_t offset = wqe->remote_address - direct->start;
+
+    if (!qp->route.lane)
+        return;
+    if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->rkey != wqe->rkey || offset >= direct->length)
+        lane_fetch_ahead(qp->route.lane);
+    else if (wqe->opcode == IBV_WR_RDMA_READ)
+        __builtin_prefetch(direct->base + offset);
+    else
+        fetch_for_writing(direct->base + offset);
 }
 
 bool direct_reach_ends(struct transport_qp *transport)

@@ -76,6 +76,8 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
                    enum remote_operation operation);
 bool direct_reach_ends(struct transport_qp *transport);
 bool direct_reaches(struct transport_qp *transport, uint32_t rkey);
+/* qp_ports.fetch_ahead: what the request is going to be written to. */
+void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe);
 /* link_properties.direct_up_to of a connected QP whose requests go to that link. */
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
 /* link_properties.fetched_from of QPs whose requests go to that link. */

@@ -574,6 +574,7 @@ const struct qp_ports engine_qp_ports = {
     .take_arrived = engine_take_arrived,
     .connect = engine_connect,
     .disconnect = engine_disconnect,
+    .fetch_ahead = direct_fetch_ahead,
     .kick = engine_kick,
     .hand_over = relay_hand_over,
     .call_back = relay_call_back,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sched.h>
 
+#include "base/ahead.h"
 #include "local/link.h"
 #include "local/start.h"
 
@@ -55,8 +56,15 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     error = ring_write(&lane->writer, packet, gather, gather_count);
     if (unlikely(error))
         error = send_failed(lane, error, packet, gather, gather_count);
+    atomic_store_explicit(&lane->ahead, (const char *)ring_at(lane->writer.data, lane->writer.position),
+                          memory_order_relaxed);
     lock_release(&lane->transmit_lock);
     return error;
+}
+
+void lane_fetch_ahead(const struct lane *lane)
+{
+    fetch_for_writing(atomic_load_explicit(&lane->ahead, memory_order_relaxed));
 }
 
 void lane_revoke(struct lane *lane)

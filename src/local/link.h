@@ -42,8 +42,10 @@ struct lane {
     _Atomic bool copies;                     /* from memory of this process, just now; receive_lock */
     struct lock transmit_lock cache_aligned;
     struct ring_writer writer; /* transmit_lock */
-    _Atomic bool blocked;      /* ops->lane_writable() is still to come; written under blocked_lock */
-    struct list blocked_node;  /* blocked_lock */
+    _Atomic(const char *)
+        ahead;                /* where the next record is likely to be written; likewise; read by anybody */
+    _Atomic bool blocked;     /* ops->lane_writable() is still to come; written under blocked_lock */
+    struct list blocked_node; /* blocked_lock */
 } cache_aligned;
 
 enum link_state { LINK_NEW, LINK_UP, LINK_DOWN };

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/ahead.h"
 #include "wire/opcode.h"
 
 #define QPN_MASK 0xffffffu
@@ -134,16 +135,6 @@ static inline uint32_t argument_of(const struct packet *packet, uint32_t propert
  * large payload. */
 #define AHEAD 512u
 #define BULK  2048u
-
-static inline void fetch_for_writing(const char *to)
-{
-#if defined(__x86_64__)
-    /* Without -mprfchw the builtin fetches for reading. Processors that do not know it take it for a nop. */
-    __asm__ volatile("prefetchw %0" : : "m"(*to));
-#else
-    __builtin_prefetch(to, 1, 3);
-#endif
-}
 
 static inline void copy_into_ring(char *to, const char *from, size_t length)
 {

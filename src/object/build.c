@@ -217,6 +217,7 @@ int qp_build_complete(struct qp *qp)
         error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error) {
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
+        qp_fetch_ahead(qp);
         qp->transport.building = false;
         tagged_post(&qp->transport);
         more = qp_run_sender(qp, STAMP_NONE);

@@ -200,6 +200,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
     if (unlikely(error))
         *bad_wr = wr;
     atomic_store_explicit(&sender->posted, posted, memory_order_release);
+    qp_fetch_ahead(qp);
     *ret_more = qp_run_sender(qp, qp->stamp);
     return error;
 }

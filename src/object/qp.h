@@ -186,6 +186,8 @@ struct qp_ports {
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
+    /* A hint: the send queue is about to run, with that request next. */
+    void (*fetch_ahead)(const struct qp *qp, const struct send_wqe *wqe);
     /* After work was posted, without the QP's lock but inside the rundown section of the post: rings
      * doorbells, sees to another turn. */
     void (*kick)(struct qp *qp, const struct qp_kick *kick);
