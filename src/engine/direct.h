@@ -122,12 +122,13 @@ void direct_after_fork_in_child(void);
 
 /* --- direct_owner.c --------------------------------------------------------------------------------- */
 
-/* object_ports.settle, evict_soon */
+/* object_ports.settle, forget_orphans, evict_soon */
 bool direct_settle(enum object_kind kind, uint32_t slot, bool evict);
+void direct_forget_orphans(void);
 void direct_evict_soon(void);
+/* A link has gone: nobody who was given up may be left. Helper thread. */
+void direct_link_gone(void);
 /* local_ops.link_leaving: the peer may be alive, and go on for a while. */
 void direct_link_leaving(struct link *link);
-/* A link has gone: nobody who was given up may be left. Helper thread. */
-void direct_forget_orphans(void);
 
 #endif

@@ -72,6 +72,7 @@ static void settle_mark(struct settling *settling, struct link *link, _Atomic ui
             if (patience_ends(settling) &&
                 atomic_compare_exchange_strong_explicit(mark, &seen, seen | MARK_GIVEN_UP,
                                                         memory_order_acq_rel, memory_order_acquire)) {
+                atomic_thread_fence(memory_order_seq_cst); /* partner: direct_forget_orphans() */
                 atomic_store_explicit(&gave_up, true, memory_order_relaxed);
                 note_given_up(settling, seen);
                 return;
@@ -132,11 +133,21 @@ void direct_forget_orphans(void)
 {
     bool found = false;
 
-    if (!atomic_load_explicit(&gave_up, memory_order_relaxed))
+    if (likely(!atomic_load_explicit(&gave_up, memory_order_relaxed)))
         return;
+    /* Whoever gives up from here on says so again, and moves memory after us. */
+    atomic_store_explicit(&gave_up, false, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: settle_mark() */
     local_for_each_link(look_for_given_up, &found);
     if (found)
-        return;
-    atomic_store_explicit(&gave_up, false, memory_order_relaxed);
-    mapped_forget_orphans();
+        atomic_store_explicit(&gave_up, true, memory_order_relaxed);
+    else
+        mapped_forget_orphans();
+}
+
+void direct_link_gone(void)
+{
+    /* Not for nothing: somebody may be moving memory with the lock held. */
+    if (atomic_load_explicit(&gave_up, memory_order_relaxed))
+        mapping_forget_orphans();
 }

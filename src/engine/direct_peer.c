@@ -237,7 +237,7 @@ void direct_link_down(struct link *link)
         mapped_file_drop(peer->segment);
         free(peer);
     }
-    direct_forget_orphans();
+    direct_link_gone();
 }
 
 /* --- regions and QPs -------------------------------------------------------------------------------- */

@@ -30,6 +30,7 @@ static const struct object_ports ports = {
     .moderation_timer = timers_set_moderation,
     .moderation_cancel = timers_cancel_moderation,
     .settle = direct_settle,
+    .forget_orphans = direct_forget_orphans,
     .evict_soon = direct_evict_soon,
     .explain = explainer_explain,
     .note_losses = explainer_note_losses,

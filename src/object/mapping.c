@@ -133,6 +133,7 @@ void mapping_publish(struct mr *mr)
         map_late(mr);
     write_record(mr);
     list_push_back(&regions, &mr->mapping_node);
+    object_ports->forget_orphans();
     lock_release(&mapping_lock);
 }
 
@@ -149,6 +150,20 @@ static bool overlap(const struct mr *one, const struct mr *other)
     return a < b + other->ibv.length + PAGE_MAX && b < a + one->ibv.length + PAGE_MAX;
 }
 
+/* There is no place for it in the arena any more, or no memory for that. Then peers lose it, and what is
+ * stored late hits where it was. */
+static void make_private(const struct mr *mr)
+{
+    list_for_each (node, &regions) {
+        struct mr *other = list_entry(node, struct mr, mapping_node);
+
+        if (!overlap(mr, other))
+            continue;
+        mapped_remove(other->mapping.region, true);
+        other->mapping.region = NULL;
+    }
+}
+
 /* mapping_lock held: whatever else lies on pages of this region moves with them. Its records are closed, and
  * nobody is at work by them, before; they tell of the new place afterwards. */
 static void move_away(const struct mr *mr)
@@ -163,7 +178,7 @@ static void move_away(const struct mr *mr)
             key_settles(other->slot);
     }
     if (mapped_move((uintptr_t)mr->ibv.addr, mr->ibv.length) != 0)
-        return; /* what could not be moved stays closed to peers */
+        make_private(mr);
     list_for_each (node, &regions) {
         struct mr *other = list_entry(node, struct mr, mapping_node);
 
@@ -283,6 +298,13 @@ void mapping_evict(void)
         /* Release: the memory is elsewhere before; partner: mapping_must_evict(). */
         atomic_fetch_sub_explicit(&evictions_to_do, 1, memory_order_release);
     }
+    lock_release(&mapping_lock);
+}
+
+void mapping_forget_orphans(void)
+{
+    lock_acquire(&mapping_lock);
+    object_ports->forget_orphans();
     lock_release(&mapping_lock);
 }
 

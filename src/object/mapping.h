@@ -50,6 +50,9 @@ bool mapping_must_evict(void);
 void mapping_evict_later(uint32_t slot);
 void mapping_evict(void);
 
+/* A link has gone. No lock held, outside of rundown sections. */
+void mapping_forget_orphans(void);
+
 void mapping_after_fork_in_child(void);
 
 #endif

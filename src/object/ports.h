@@ -44,6 +44,9 @@ struct object_ports {
      * is noted (mapping_evict_later()). The caller has made sure that nobody begins another. Locks may be
      * held, but for leaves. */
     bool (*settle)(enum object_kind kind, uint32_t slot, bool evict);
+    /* What was given up, and nobody writes to any more, is free again (mapped_forget_orphans()). Called with
+     * mapping_lock held, without which nothing is moved. */
+    void (*forget_orphans)(void);
     /* mapping_evict() is to be called, without locks. */
     void (*evict_soon)(void);
     /* The rest is called only if explained(). A number is that of the segment's table. No lock held. */

@@ -52,6 +52,10 @@ static bool settle(enum object_kind kind, uint32_t slot, bool evict)
     return false;
 }
 
+static void forget_orphans(void)
+{
+}
+
 static struct losses *note_losses_of(enum object_kind kind, uint32_t number)
 {
     port_calls.losses_noted++;
@@ -71,6 +75,7 @@ static const struct object_ports ports = {
     .moderation_timer = moderation_timer,
     .moderation_cancel = moderation_cancel,
     .settle = settle,
+    .forget_orphans = forget_orphans,
     .explain = explain,
     .note_losses = note_losses_of,
     .tell_losses = tell_losses_of,

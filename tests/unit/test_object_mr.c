@@ -380,6 +380,39 @@ static void all_memory_that_is_noted_moves(void **state)
     munmap(memory, COUNT * PAGE);
 }
 
+/* Peers that were given up may still write to each place it had. */
+static void memory_without_a_place_becomes_private(void **state)
+{
+    char *memory = map(2 * PAGE, PROT_READ | PROT_WRITE);
+    struct pd *pd = make_pd(context);
+    struct mr *mr, *other;
+    unsigned moves = 0;
+
+    mapping_enable(true);
+    mr = make_mr(pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    other = make_mr(pd, memory, 2 * PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    memory[0] = memory[PAGE] = 'x';
+    while (mapping_is_open(mr->slot) && moves < 1000) {
+        mapping_evict_later(mr->slot);
+        mapping_evict();
+        moves++;
+    }
+    assert_true(moves < 1000);
+    assert_false(mapping_is_open(mr->slot) || mapping_is_open(other->slot));
+    if (moves) /* else memory is not mapped on this machine */
+        assert_null(mr->mapping.region);
+    assert_int_equal(memory[0], 'x');
+    assert_int_equal(memory[PAGE], 'x');
+    assert_int_equal(madvise(memory, 2 * PAGE, MADV_DONTNEED), 0); /* private again */
+    assert_int_equal(memory[0] | memory[PAGE], 0);
+    assert_int_equal(mr_deregister(mr), 0);
+    assert_int_equal(mr_deregister(other), 0);
+    mapped_forget_orphans();
+    mapping_is_enabled = false;
+    assert_int_equal(pd_deallocate(pd), 0);
+    munmap(memory, 2 * PAGE);
+}
+
 #define test(name) cmocka_unit_test_setup_teardown(name, open_contexts, close_contexts)
 
 int main(void)
@@ -397,6 +430,7 @@ int main(void)
         test(bound_windows_keep_their_region),
         test(what_was_put_off_is_mapped_later),
         test(all_memory_that_is_noted_moves),
+        test(memory_without_a_place_becomes_private),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
