@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/lock.h"
 #include "rules/limits.h"
@@ -156,11 +157,9 @@ int device_query_port(struct device_table *table, const struct device *device, u
 
 static inline bool gid_is_ipv4_mapped(const uint8_t gid[16])
 {
-    for (int i = 0; i < 10; i++) {
-        if (gid[i])
-            return false;
-    }
-    return gid[10] == 0xff && gid[11] == 0xff;
+    static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
+
+    return !memcmp(gid, prefix, sizeof(prefix));
 }
 
 static inline bool gid_is_link_local(const uint8_t gid[16])

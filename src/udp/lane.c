@@ -53,6 +53,7 @@ struct lane_buffers {
     struct iovec vectors[MESSAGES];
     struct sockaddr_in6 names[MESSAGES];
     uint8_t control[MESSAGES][CONTROL_SIZE] __attribute__((aligned(16)));
+    struct icrc_memory icrc;
 };
 
 struct udp_lane {
@@ -253,8 +254,8 @@ static void drop_first(struct udp_lane *lane, int error)
 }
 
 /* Stores it. */
-static void add_icrc(const struct way *way, const struct udp_path *path, uint16_t identification,
-                     uint8_t *bytes, uint32_t length)
+static void add_icrc(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
+                     uint16_t identification, uint8_t *bytes, uint32_t length)
 {
     struct icrc_path covered = {
         .source_port = way->port,
@@ -265,7 +266,7 @@ static void add_icrc(const struct way *way, const struct udp_path *path, uint16_
 
     memcpy(covered.source, path->source, sizeof(covered.source));
     memcpy(covered.destination, path->destination, sizeof(covered.destination));
-    icrc_store(icrc_of(&covered, bytes, length), bytes + length - ICRC_LENGTH);
+    icrc_store(icrc_of_next(&lane->buffers->icrc, &covered, bytes, length), bytes + length - ICRC_LENGTH);
 }
 
 /* This kernel, or the interface that the route leads to, cannot cut: one packet at a time from now on, and
@@ -283,7 +284,7 @@ static void send_singly(struct udp_lane *lane, struct way *way)
         uint8_t *bytes = lane->buffers->bytes + message.begin + at;
         uint32_t length = min_of((uint32_t)message.segment, message.length - at);
 
-        add_icrc(way, &message.path, 0, bytes, length);
+        add_icrc(lane, way, &message.path, 0, bytes, length);
         vector = (struct iovec){bytes, length};
         /* Whatever does not fit now is lost, as it may be anywhere. */
         udp_count(sys_sendmmsg(way->source.fd, &header, 1) == 1 ? &udp_counters->packets_sent
@@ -431,7 +432,7 @@ static void copy_payload(uint8_t *to, const struct iovec *gather, unsigned gathe
 /* The packet is in the buffer, but for its ICRC. */
 static void finish(struct udp_lane *lane, const struct way *way, struct message *message, uint32_t length)
 {
-    add_icrc(way, &message->path, message->segments, lane->buffers->bytes + lane->filled, length);
+    add_icrc(lane, way, &message->path, message->segments, lane->buffers->bytes + lane->filled, length);
     message->segments++;
     message->length += length;
     lane->filled += length;

@@ -39,6 +39,7 @@ struct receive_buffers {
     struct iovec vectors[BATCH][2];
     struct sockaddr_in6 names[BATCH];
     uint8_t control[BATCH][CONTROL_SIZE] __attribute__((aligned(16)));
+    struct icrc_memory icrc;
 };
 
 _Atomic bool udp_has_sockets;
@@ -63,7 +64,7 @@ static bool check_icrc(struct icrc_path *path, uint16_t *expected, const uint8_t
 {
     path->identification = *expected;
     path->dont_fragment = true;
-    if (!icrc_check_unidentified(path, bytes, length))
+    if (!icrc_check_next(&buffers->icrc, path, bytes, length))
         return false;
     *expected = (uint16_t)(path->identification + 1);
     return true;

@@ -16,8 +16,8 @@
 #define SAMPLE  4096
 
 static struct lock choosing = LOCK_INIT; /* guards filled, chosen, and the filling of the table */
-static bool filled, chosen;
-static _Atomic bool use_shifts; /* set once the table is filled */
+static bool chosen;
+static _Atomic bool use_shifts, filled; /* the former only set where the table is filled */
 /* [n][byte]: what the byte has made of the register n bytes later. */
 static uint32_t table[8][256];
 
@@ -45,14 +45,33 @@ static uint64_t word_at(const uint8_t *bytes)
     return le64toh(word);
 }
 
+static uint32_t half_word_at(const uint8_t *bytes)
+{
+    uint32_t word;
+
+    memcpy(&word, bytes, sizeof(word));
+    return le32toh(word);
+}
+
+/* The register behind eight bytes, from what they are with the register before added to the first four. */
+static uint32_t of_word(uint64_t word)
+{
+    return table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^
+           table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^ table[2][word >> 40 & 0xff] ^
+           table[1][word >> 48 & 0xff] ^ table[0][word >> 56];
+}
+
 static uint32_t by_table(uint32_t crc, const uint8_t *bytes, size_t length)
 {
-    for (; length >= 8; bytes += 8, length -= 8) {
-        uint64_t word = word_at(bytes) ^ crc;
+    for (; length >= 8; bytes += 8, length -= 8)
+        crc = of_word(word_at(bytes) ^ crc);
+    if (length >= 4) {
+        uint32_t word = half_word_at(bytes) ^ crc;
 
-        crc = table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^
-              table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^ table[2][word >> 40 & 0xff] ^
-              table[1][word >> 48 & 0xff] ^ table[0][word >> 56];
+        crc = table[3][word & 0xff] ^ table[2][word >> 8 & 0xff] ^ table[1][word >> 16 & 0xff] ^
+              table[0][word >> 24];
+        bytes += 4;
+        length -= 4;
     }
     for (; length; bytes++, length--)
         crc = crc >> 8 ^ table[0][(crc ^ *bytes) & 0xff];
@@ -117,12 +136,22 @@ uint32_t crc_of(uint32_t crc, const void *bytes, size_t length)
     return unlikely(crc_shifts()) ? with_shifts(crc, bytes, length) : libdeflate_crc32(crc, bytes, length);
 }
 
+bool crc_has_table(void)
+{
+    return atomic_load_explicit(&filled, memory_order_acquire); /* partner: use() */
+}
+
+uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on)
+{
+    return ~by_table(of_word((word_at(bytes) | turned_on) ^ ~crc), bytes + 8, length - 8);
+}
+
 /* Lock held. */
 static void use(bool shifts)
 {
-    if (!filled)
+    if (!atomic_load_explicit(&filled, memory_order_relaxed))
         fill_table();
-    filled = true;
+    atomic_store_explicit(&filled, true, memory_order_release);
     atomic_store_explicit(&use_shifts, shifts, memory_order_release);
 }
 

@@ -17,6 +17,11 @@ uint32_t crc_of(uint32_t crc, const void *bytes, size_t length);
 void crc_choose(uint64_t (*now)(void));
 bool crc_shifts(void);
 
+/* The quickest for a few dozen bytes, at least eight, where the table is there: after crc_choose(). Bits of
+ * the first eight bytes, as a little-endian word, are turned on. */
+bool crc_has_table(void);
+uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on);
+
 /* For tests: from now on so, whatever is quicker. */
 void crc_use_shifts(bool shifts);
 

@@ -122,6 +122,38 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
     return copied < covered ? crc_of(crc, packet + copied, covered - copied) : crc;
 }
 
+/* Longer ones are left to icrc_of(), which is quicker for them where polynomials are multiplied. */
+#define FEW 40u
+
+static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
+{
+    return a->identification == b->identification && a->source_port == b->source_port &&
+           a->destination_port == b->destination_port && a->dont_fragment == b->dont_fragment &&
+           !memcmp(a->destination, b->destination, 16) && !memcmp(a->source, b->source, 16);
+}
+
+/* Of a path whose packets in one datagram are counted and mostly differ in length by words. */
+static struct icrc_start *start_for(struct icrc_memory *memory, const struct icrc_path *path, size_t length)
+{
+    struct icrc_start *start = &memory->starts[(length / 4 + path->identification) % ICRC_STARTS];
+
+    if (likely(start->length == length && is_same_path(&start->path, path)))
+        return start;
+    *start = (struct icrc_start){.path = *path, .length = length, .crc = icrc_begin(path, length)};
+    return start;
+}
+
+uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, const uint8_t *packet,
+                      size_t length)
+{
+    size_t covered = length - ICRC_LENGTH;
+
+    if (covered > FEW || !crc_has_table())
+        return icrc_of(path, packet, length);
+    return crc_of_few(start_for(memory, path, length)->crc, packet, covered,
+                      (uint64_t)0xff << 8 * BTH_CONGESTION);
+}
+
 void icrc_store(uint32_t crc, uint8_t ret_bytes[4])
 {
     for (unsigned i = 0; i < 4; i++)
@@ -138,15 +170,19 @@ static bool is_a_packet(size_t length)
     return length >= BTH_LENGTH + ICRC_LENGTH && length <= UINT16_MAX - UDP_LENGTH;
 }
 
-/* Stored ICRC against the computed one: the bits in which they differ. */
-static uint32_t difference(const struct icrc_path *path, const uint8_t *udp_payload, size_t length)
+/* Stored ICRC against the computed one: the bits in which they differ. memory may be NULL. */
+static uint32_t difference(struct icrc_memory *memory, const struct icrc_path *path,
+                           const uint8_t *udp_payload, size_t length)
 {
-    return icrc_of(path, udp_payload, length) ^ stored(udp_payload + length - ICRC_LENGTH);
+    uint32_t crc =
+        memory ? icrc_of_next(memory, path, udp_payload, length) : icrc_of(path, udp_payload, length);
+
+    return crc ^ stored(udp_payload + length - ICRC_LENGTH);
 }
 
 bool icrc_check(const struct icrc_path *path, const uint8_t *udp_payload, size_t length)
 {
-    return is_a_packet(length) && !difference(path, udp_payload, length);
+    return is_a_packet(length) && !difference(NULL, path, udp_payload, length);
 }
 
 /* A CRC register is a polynomial over GF(2) modulo the generator, bit 31 its constant term; a byte of zeros
@@ -179,12 +215,13 @@ static uint32_t step_back(uint32_t crc, size_t bytes)
     return crc;
 }
 
-bool icrc_check_unidentified(struct icrc_path *path, const uint8_t *udp_payload, size_t length)
+static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload,
+                  size_t length)
 {
     if (!is_a_packet(length))
         return false;
     if (!is_ipv4(path))
-        return icrc_check(path, udp_payload, length);
+        return !difference(memory, path, udp_payload, length);
 
     /* Two bytes of identification, and what follows them. */
     const size_t covered = 2 + BEHIND_IDENTIFICATION + UDP_LENGTH + length - ICRC_LENGTH;
@@ -192,7 +229,7 @@ bool icrc_check_unidentified(struct icrc_path *path, const uint8_t *udp_payload,
 
     for (int dont_fragment = 1; dont_fragment >= 0; dont_fragment--) {
         guess.dont_fragment = dont_fragment;
-        uint32_t cause = difference(&guess, udp_payload, length);
+        uint32_t cause = difference(memory, &guess, udp_payload, length);
 
         /* The identification is the only difference, and entered the register through its low bits. */
         if (cause)
@@ -204,4 +241,15 @@ bool icrc_check_unidentified(struct icrc_path *path, const uint8_t *udp_payload,
         return true;
     }
     return false;
+}
+
+bool icrc_check_unidentified(struct icrc_path *path, const uint8_t *udp_payload, size_t length)
+{
+    return check(NULL, path, udp_payload, length);
+}
+
+bool icrc_check_next(struct icrc_memory *memory, struct icrc_path *path, const uint8_t *udp_payload,
+                     size_t length)
+{
+    return check(memory, path, udp_payload, length);
 }

@@ -334,6 +334,50 @@ static void over_ipv6_nothing_is_hidden(void **state)
     assert_false(icrc_check_unidentified(&path, udp_payload, 200));
 }
 
+/* Paths that differ in little, in any order, and lengths on both sides of what is remembered. */
+static void what_is_remembered_of_paths_changes_nothing(void **state)
+{
+    struct icrc_memory sending = {0}, receiving = {0};
+    struct icrc_path path = random_path(false);
+
+    for (unsigned round = 0; round < 20000; round++) {
+        const size_t length = BTH_LENGTH + ICRC_LENGTH + draw() % 60;
+        struct icrc_path received;
+
+        switch (draw() % 8) {
+        case 0:
+            path = random_path(draw() & 1);
+            break;
+        case 1:
+            path.source[12 + draw() % 4] ^= 1;
+            break;
+        case 2:
+            path.destination[12 + draw() % 4] ^= 1;
+            break;
+        case 3:
+            path.source_port ^= 1;
+            break;
+        case 4:
+            path.dont_fragment = !path.dont_fragment;
+            break;
+        default:
+            path.identification = (uint16_t)(draw() % 3);
+        }
+        make_packet(&path, length);
+        assert_int_equal(icrc_of_next(&sending, &path, udp_payload, length),
+                         icrc_of(&path, udp_payload, length));
+        received = path;
+        received.identification = (uint16_t)(draw() % 3);
+        assert_true(icrc_check_next(&receiving, &received, udp_payload, length));
+        assert_true(icrc_check(&received, udp_payload, length));
+        udp_payload[length - 1 - draw() % ICRC_LENGTH] ^= (uint8_t)(draw() % 255 + 1);
+        assert_false(icrc_check(&received, udp_payload, length));
+        assert_int_equal(icrc_check_next(&receiving, &received, udp_payload, length),
+                         icrc_check_unidentified(&received, udp_payload, length));
+    }
+    assert_false(icrc_check_next(&receiving, &path, udp_payload, BTH_LENGTH + ICRC_LENGTH - 1));
+}
+
 /* --- a recording, where there is one: ../shared/vectors next to the source tree --- */
 
 static uint8_t recording[1 << 20];
@@ -430,6 +474,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_hidden_identification_is_found_in_packets_of_any_length),
         cmocka_unit_test(corruption_is_noticed_without_the_identification),
         cmocka_unit_test(over_ipv6_nothing_is_hidden),
+        cmocka_unit_test(what_is_remembered_of_paths_changes_nothing),
         cmocka_unit_test(every_recorded_packet_of_rxe_is_valid),
         cmocka_unit_test(the_shortest_and_the_longest_packet_are_checked),
     };
