@@ -108,7 +108,7 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
             if (!may_move)
                 return -EAGAIN;
             relay->epoch++;
-            relay->resumes = false;
+            relay->resumes = relay->left && local_resolve(relay->srqn) == link;
         }
         relay->used = true;
         qp->route.relay_lane = lane; /* from now on we hear when it goes down */

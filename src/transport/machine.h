@@ -276,6 +276,8 @@ bool relay_request(struct transport_qp *qp, const struct packet *packet, uint32_
 bool relay_duplicate(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 /* There is a gap. Is it too early to say so, since what was before is not done? Then it is said later. */
 bool relay_lacks(struct transport_qp *qp);
+/* What was done has been answered: what waits for that alone is asked for. */
+void relay_settle(struct transport_qp *qp);
 void relay_reset(struct transport_qp *qp);
 
 /* --- ud.c ----------------------------------------------------------------------------------------- */

@@ -278,8 +278,9 @@ struct transport_ports {
     void (*complete_tagged)(struct transport_qp *qp, uint64_t wr_id,
                             const struct receive_completion *completion);
     /* XRC: the request is for an SRQ of another process and goes there, if it may: may_move says whether it
-     * may go elsewhere than the one before it. 0; -ENOENT: the SRQ is not another process's. -EAGAIN: later,
-     * relay_again() is called then, or nothing that is on its way is to be overtaken. */
+     * may go elsewhere than the one before it. With relay.left, the process with the SRQ relay.srqn goes on
+     * where it was. 0; -ENOENT: the SRQ is not another process's. -EAGAIN: later, relay_again() is called
+     * then, or nothing that is on its way is to be overtaken. */
     int (*hand_over)(struct transport_qp *qp, const struct packet *packet, bool may_move);
     /* Completes the receive that was taken. */
     void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
@@ -349,15 +350,21 @@ struct port_counters {
 
 /* XRC_RECV: requests for SRQs of other processes (relay.c). */
 struct relay {
-    bool possible;  /* there may be some */
-    bool used;      /* the owner's: somebody has heard of this QP */
-    bool away;      /* the last request was for another process */
-    bool due;       /* something was dropped that is to be asked for again */
-    bool resumes;   /* the owner's: the process that executes goes on, but is to hear of the epoch */
-    uint32_t srqn;  /* that it was for */
-    uint32_t life;  /* which connection of the QP it is */
-    uint32_t epoch; /* answers of another one are void */
-    bool asked;     /* an acknowledgement is asked for, of asked_psn */
+    bool possible;   /* there may be some */
+    bool used;       /* the owner's: somebody has heard of this QP */
+    bool away;       /* the last request was for another process */
+    bool due;        /* something was dropped that is to be asked for again */
+    bool waits;      /* … when relay_again() is called */
+    bool visits;     /* a duplicate is being answered elsewhere than where the last request went */
+    bool impatient;  /* who came meanwhile has been sent away once */
+    psn_t visit_psn; /* the end of that answer */
+    bool resumes;    /* the owner's: the process that executes goes on, but is to hear of the epoch */
+    bool left;       /* the process that it was for is not where the last one went, a duplicate */
+    bool back;       /* it went back: nobody here knows for which SRQ what comes next is */
+    uint32_t srqn;   /* of the last request that was no duplicate */
+    uint32_t life;   /* which connection of the QP it is */
+    uint32_t epoch;  /* answers of another one are void */
+    bool asked;      /* an acknowledgement is asked for, of asked_psn */
     psn_t asked_psn;
     psn_t done; /* away: what comes next of what is not executed */
 };

@@ -21,6 +21,13 @@ static bool is_idle(const struct transport_qp *qp)
     return responder->resource_next == responder->resource_tail && !responder->owed_syndrome;
 }
 
+/* Nor is there an answer to come of a duplicate. That one may be from long ago and get none, so what is
+ * waiting for it and comes once more does not wait again. */
+static bool may_move(const struct transport_qp *qp)
+{
+    return is_idle(qp) && (!qp->relay.visits || qp->relay.impatient);
+}
+
 /* What has come cannot go now: it is going to be asked for. */
 static void postpone(struct transport_qp *qp)
 {
@@ -29,26 +36,36 @@ static void postpone(struct transport_qp *qp)
     responder->drops++;
     responder->nak_sent = NAK_OF_PACKET;
     qp->relay.due = true;
+    qp->relay.waits = false;
+    qp->relay.impatient = qp->relay.visits;
 }
 
 static void ask_again(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
 
-    qp->relay.due = false;
+    qp->relay.due = qp->relay.waits = false;
     responder->nak_sent = NAK_OF_PACKET;
     responder->owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
 }
 
+void relay_settle(struct transport_qp *qp)
+{
+    const struct relay *relay = &qp->relay;
+
+    if (relay->due && !relay->waits && !qp->record->responder.fails && is_idle(qp) && !relay->visits)
+        ask_again(qp);
+}
+
 void relay_again(struct transport_qp *qp)
 {
-    if (qp->relay.due && !qp->record->responder.fails && is_idle(qp))
-        ask_again(qp);
+    qp->relay.waits = false;
+    relay_settle(qp);
 }
 
 bool relay_lacks(struct transport_qp *qp)
 {
-    if (!qp->relay.away || is_idle(qp))
+    if (!qp->relay.away || may_move(qp))
         return false;
     postpone(qp);
     return true;
@@ -74,18 +91,42 @@ static uint32_t psns_of(const struct transport_qp *qp, const struct packet *pack
     return 1;
 }
 
-/* In its turn, or (question) a duplicate. Returns false: it is for an SRQ of this process, or of nobody. */
+/* It is executed here. Returns false, or true: not yet. */
+static bool come_back(struct transport_qp *qp, bool duplicate)
+{
+    if (qp->relay.away && !may_move(qp)) {
+        postpone(qp);
+        return true;
+    }
+    if (!duplicate)
+        qp->relay.left = false;
+    qp->relay.away = qp->relay.visits = false;
+    return false;
+}
+
+/* A packet in the middle of a message: is that under way in another process? */
+static bool goes_on(const struct transport_qp *qp, const struct packet *packet)
+{
+    const struct relay *relay = &qp->relay;
+
+    return (relay->away || relay->left) && (relay->back || packet->srqn == relay->srqn);
+}
+
+/* In its turn, or (question) a duplicate: that may be for another process than a message that is under way,
+ * which goes on afterwards. Returns false: it is for an SRQ of this process, or of nobody. */
 static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t properties, bool duplicate)
 {
     struct responder *responder = &qp->record->responder;
-    bool begins = properties & (OPCODE_FIRST | OPCODE_ONLY);
     struct packet copy;
     uint32_t psns;
+    bool moves;
     int error;
 
-    if (!qp->relay.possible || (!qp->relay.away && responder->message != MESSAGE_NONE))
-        return false; /* a message is under way here */
-    if (!begins && (!qp->relay.away || packet->srqn != qp->relay.srqn)) {
+    if (!qp->relay.possible)
+        return false;
+    if (!duplicate && responder->message != MESSAGE_NONE)
+        return come_back(qp, false); /* a message is under way here */
+    if (!(properties & (OPCODE_FIRST | OPCODE_ONLY)) && !goes_on(qp, packet)) {
         if (!qp->relay.away)
             return false;
         invalid(qp, packet->psn);
@@ -94,30 +135,36 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
     psns = psns_of(qp, packet, properties);
     copy = *packet;
     copy.flags = (packet->flags & PACKET_SOLICITED) | PACKET_ACK_REQUEST; /* we want to know of each */
-    error = psns ? qp->ports->hand_over(qp, &copy, is_idle(qp)) : -EINVAL;
+    moves = may_move(qp);
+    if (duplicate)
+        qp->relay.left = qp->relay.away || qp->relay.left;
+    error = psns ? qp->ports->hand_over(qp, &copy, moves) : -EINVAL;
     switch (error) {
     case 0:
         break;
     case -ENOENT:
-        if (!is_idle(qp)) {
-            postpone(qp);
-            return true;
-        }
-        qp->relay.away = false;
-        return false;
+        return come_back(qp, duplicate);
     case -EINVAL:
         invalid(qp, packet->psn);
         return true;
     default:
         postpone(qp);
+        qp->relay.waits = moves; /* whoever has said no will say when */
+        qp->relay.visits = qp->relay.visits && qp->relay.away;
         return true;
+    }
+    if (duplicate) {
+        qp->relay.visits = true;
+        qp->relay.impatient = false;
+        qp->relay.visit_psn = psn_add(packet->psn, psns - 1);
     }
     if (!qp->relay.away)
         qp->relay.done = responder->expected_psn;
     qp->relay.away = true;
-    qp->relay.srqn = packet->srqn;
     if (duplicate)
         return true;
+    qp->relay.left = qp->relay.back = qp->relay.visits = qp->relay.waits = false;
+    qp->relay.srqn = packet->srqn;
     if (packet->flags & PACKET_ACK_REQUEST) {
         qp->relay.asked = true;
         qp->relay.asked_psn = packet->psn;
@@ -143,6 +190,7 @@ static void go_back(struct transport_qp *qp, psn_t psn)
 {
     qp->record->responder.expected_psn = qp->relay.done = psn;
     qp->relay.due = false;
+    qp->relay.back = true;
 }
 
 static void take_nak(struct transport_qp *qp, const struct packet *packet)
@@ -177,12 +225,16 @@ static void pass_on(struct transport_qp *qp, const struct packet *packet)
     out.dest_ifindex = qp->record->attributes.path.destination_ifindex;
     error = qp->ports->send(qp, &out, &payload, packet->payload_length ? 1 : 0, NULL);
     if (error == -EAGAIN) {
-        go_back(qp, packet->psn);
+        /* Of a duplicate, what is lost is asked for without being told; but not what is behind it. */
+        go_back(qp, psn_diff(packet->psn, qp->relay.done) >= 0 ? packet->psn : qp->relay.done);
         qp->relay.epoch++; /* what else is on its way of this answer, and of those behind it, is void */
         qp->relay.resumes = true;
+        qp->relay.visits = false;
         ask_again(qp);
         return;
     }
+    if (qp->relay.visits && psn_diff(packet->psn, qp->relay.visit_psn) >= 0)
+        qp->relay.visits = false;
     if (psn_diff(packet->psn, qp->relay.done) >= 0)
         qp->relay.done = psn_add(packet->psn, 1);
 }
@@ -214,7 +266,7 @@ void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t
             qp->relay.asked = false;
         }
     }
-    relay_again(qp);
+    relay_settle(qp);
 }
 
 void relay_lost(struct transport_qp *qp)
@@ -224,7 +276,7 @@ void relay_lost(struct transport_qp *qp)
             invalid(qp, qp->relay.done);
         return;
     }
-    qp->relay.away = false;
+    qp->relay.away = qp->relay.visits = false;
     relay_again(qp);
 }
 

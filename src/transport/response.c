@@ -582,7 +582,7 @@ bool responder_run(struct transport_qp *qp)
             return false;
     }
     if (unlikely(qp->relay.due))
-        relay_again(qp);
+        relay_settle(qp);
     if (unlikely(responder->owed_syndrome)) {
         if (send_nak(qp))
             return false;

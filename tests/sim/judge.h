@@ -17,7 +17,7 @@ enum { JUDGE_MEMORY = 1024, JUDGE_QUESTIONS = 256 };
 struct judged_packet {
     psn_t psn;
     uint8_t opcode, flags;
-    uint32_t length, hash;
+    uint32_t length, hash, srqn;
 };
 
 /* A READ or atomic: of the requester, sent; of the responder, received. */
@@ -26,6 +26,7 @@ struct judged_question {
     uint32_t psns, length, rkey;
     uint64_t address;
     uint8_t opcode;
+    uint32_t srqn;
     psn_t answered; /* responder: end of what was answered at least once */
     /* What continues the answer: it begins with "first" or "only", anew whenever it was asked for again. */
     psn_t next;

@@ -173,7 +173,11 @@ static void port_discount(struct transport_qp *transport)
 
 static bool port_select_srq(struct transport_qp *transport, uint32_t srqn)
 {
-    return srqn == SIM_SRQN;
+    struct sim_qp *qp = owner(transport);
+    bool selected = sim_has_srq(qp, srqn) && (!qp->taken || srqn == qp->taken_srqn);
+
+    qp->taken_srqn = selected ? srqn : qp->taken_srqn;
+    return selected;
 }
 
 static void port_complete_tagged(struct transport_qp *transport, uint64_t wr_id,

@@ -180,6 +180,7 @@ struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type)
     qp->own.slots = calloc(SIM_DEPTH, RECV_WQE_SIZE(SIM_SGE));
     qp->own.pd = SIM_PD;
     qp->receives = &qp->own;
+    qp->srqn = SIM_SRQN;
     qp->sent = calloc(SIM_LOG, sizeof(*qp->sent));
     qp->received = calloc(SIM_LOG, sizeof(*qp->received));
     qp->record.qpn = sim->next_qpn++;
@@ -300,7 +301,7 @@ void sim_queue_send(struct sim_qp *qp, const struct sim_wr *wr)
         *send_wqe_address(wqe) = wr->to;
     }
     if (qp->record.type == IBV_QPT_XRC_SEND)
-        wqe_set_srqn(wqe, SIM_SRQN);
+        wqe_set_srqn(wqe, wr->srqn ? wr->srqn : SIM_SRQN);
     if (wr->flags & WQE_INLINE) {
         assert_true(wr->inline_length <= SIM_INLINE);
         memcpy(body, wr->inline_data, wr->inline_length);
@@ -370,6 +371,8 @@ void sim_free(struct sim *sim)
 {
     sim_drop_packets(sim);
     free(sim->heap);
+    for (unsigned i = 0; i < sim->qp_count; i++)
+        sim_forget_delegates(sim->qps[i]);
     for (unsigned i = 0; i < sim->qp_count; i++)
         free_qp(sim->qps[i]);
     for (unsigned i = 0; i < array_size(sim->node); i++) {

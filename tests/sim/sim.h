@@ -25,7 +25,8 @@ enum {
     SIM_LOG = 8192,
     SIM_RESOURCES = 16,
     SIM_PD = 7,
-    SIM_SRQN = 0xabcdef /* the one SRQ of XRC: the receives of the QP */
+    SIM_OTHER_SRQ = 0x10, /* in the number of the second SRQ of a process */
+    SIM_SRQN = 0xabcd00   /* the SRQ of XRC: the receives of the QP. Those of delegates are the next ones */
 };
 
 struct sim_link {
@@ -74,6 +75,7 @@ struct sim_qp {
     struct sim_receives own;
     const struct recv_wqe *taken;
     uint64_t taken_id;
+    uint32_t taken_srqn;
     struct sim_completion *sent, *received;
     unsigned sent_count, received_count;
     uint32_t sent_before; /* where the counters began */
@@ -91,7 +93,9 @@ struct sim_qp {
     ns_t congestion_at; /* not before this time the next notification */
     unsigned congestions;
     struct judge judge;
-    struct tag_list *tags; /* with transport.tag_matching */
+    struct tag_list *tags;           /* with transport.tag_matching */
+    uint32_t srqn;                   /* XRC_RECV: the SRQ that its receives are */
+    struct sim_delegates *delegates; /* sim_delegate() */
     void *user;
 };
 
@@ -166,6 +170,11 @@ void sim_set_state(struct sim_qp *qp, enum ibv_qp_state state);
 void sim_connect(struct sim_qp *a, struct sim_qp *b);
 void sim_pair(struct sim *sim, enum ibv_qp_type type, struct sim_qp **ret_a, struct sim_qp **ret_b);
 
+/* Requests of a connected XRC_RECV QP for this SRQ are executed by another process (an adapter of its own),
+ * as object/delegate.h does it; its receives are those of the QP that is returned. Processes are connected by
+ * rings that lose nothing but have little room. */
+struct sim_qp *sim_delegate(struct sim_qp *qp, uint32_t srqn);
+
 struct sim_wr {
     uint64_t wr_id;
     enum ibv_wr_opcode opcode;
@@ -178,6 +187,7 @@ struct sim_wr {
     uint64_t remote_address, compare_add, swap;
     struct window_bind bind;
     uint32_t remote_qpn, remote_qkey;
+    uint32_t srqn; /* XRC; 0: SIM_SRQN */
     struct path_address to;
 };
 /* Does not transmit. */

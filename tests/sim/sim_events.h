@@ -40,5 +40,11 @@ int sim_port_send(struct transport_qp *transport, const struct packet *packet, c
                   unsigned count, const struct path_address *to);
 void sim_deliver(struct sim *sim, struct sim_event *event);
 void sim_congestion(struct sim_event *event);
+/* Each process has two SRQs, which share their receives. */
+static inline bool sim_has_srq(const struct sim_qp *qp, uint32_t srqn)
+{
+    return (srqn & ~(uint32_t)SIM_OTHER_SRQ) == qp->srqn;
+}
+void sim_forget_delegates(struct sim_qp *qp);
 
 #endif

@@ -17,11 +17,20 @@ static struct work_direction *direction_from(const struct sim_qp *qp)
     return &work->direction[qp == work->direction[1].from];
 }
 
-static struct work_direction *direction_to(const struct sim_qp *qp)
+/* Where a QP receives, and in which direction. */
+static struct work_place *place_of(const struct sim_qp *qp, struct work_direction **ret_direction)
 {
     struct work *work = qp->user;
 
-    return &work->direction[qp == work->direction[1].to];
+    for (unsigned i = 0; i < 2; i++) {
+        *ret_direction = &work->direction[i];
+        for (unsigned j = 0; j < (*ret_direction)->places; j++) {
+            if ((*ret_direction)->place[j].qp == qp)
+                return &(*ret_direction)->place[j];
+        }
+    }
+    fail_msg("a QP of nobody's has received");
+    return NULL;
 }
 
 /* --- what must have come of it -------------------------------------------------------------------- */
@@ -54,21 +63,26 @@ static void on_sent(struct sim_qp *qp, const struct sim_completion *completion)
     }
 }
 
-static unsigned char *receive_slot(const struct work_direction *direction, unsigned number)
+static unsigned char *receive_slot(const struct work_direction *direction, const struct work_place *place,
+                                   unsigned number)
 {
-    return direction->receive->bytes + (number % WORK_RECEIVES) * (size_t)direction->work->receive_length;
+    return place->receive->bytes + (number % WORK_RECEIVES) * (size_t)direction->work->receive_length;
 }
 
+/* Messages arrive in the order in which they were posted, wherever they arrive. */
 static void on_received(struct sim_qp *qp, const struct sim_completion *completion)
 {
-    struct work_direction *direction = direction_to(qp);
+    struct work_direction *direction;
+    struct work_place *place = place_of(qp, &direction);
     const struct work_request *request;
+    unsigned char *slot = receive_slot(direction, place, place->received);
 
     while (!direction->request[direction->next_told].tells)
         direction->next_told++;
     assert_true(direction->next_told < direction->posted);
     request = &direction->request[direction->next_told++];
-    assert_int_equal(completion->wr_id, direction->received);
+    assert_ptr_equal(place, &direction->place[request->place]);
+    assert_int_equal(completion->wr_id, place->received);
     assert_string_equal(verdict_name(completion->verdict), "ok");
     assert_int_equal(completion->byte_len, request->length);
     if (request->opcode != IBV_WR_SEND) {
@@ -79,13 +93,14 @@ static void on_received(struct sim_qp *qp, const struct sim_completion *completi
     }
     if (request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
         assert_int_equal(completion->opcode, IBV_WC_RECV_RDMA_WITH_IMM);
-        check_gathered(request, direction->target->bytes + request->remote_offset);
+        check_gathered(request, place->target->bytes + request->remote_offset);
     } else {
         assert_int_equal(completion->opcode, IBV_WC_RECV);
-        check_gathered(request, receive_slot(direction, direction->received));
-        assert_int_equal(receive_slot(direction, direction->received)[request->length], UNTOUCHED);
+        check_gathered(request, slot);
+        assert_int_equal(slot[request->length], UNTOUCHED);
     }
-    memset(receive_slot(direction, direction->received), UNTOUCHED, direction->work->receive_length);
+    memset(slot, UNTOUCHED, direction->work->receive_length);
+    place->received++;
     direction->received++;
 }
 
@@ -127,14 +142,20 @@ static void cut(struct sim *sim, struct work_request *request, const struct sim_
     }
 }
 
+static struct work_place *place_for(struct work_direction *direction, const struct work_request *request)
+{
+    return &direction->place[request->place];
+}
+
 static void model_write(struct work_direction *direction, struct work_request *request)
 {
+    struct work_place *place = place_for(direction, request);
     unsigned char *to;
 
-    request->remote_offset = direction->target_used + sim_below(direction->work->sim, 16);
-    direction->target_used = request->remote_offset + request->length;
-    assert_true(direction->target_used < direction->work->arena);
-    to = direction->target_model + request->remote_offset;
+    request->remote_offset = place->target_used + sim_below(direction->work->sim, 16);
+    place->target_used = request->remote_offset + request->length;
+    assert_true(place->target_used < direction->work->arena);
+    to = place->target_model + request->remote_offset;
     for (unsigned i = 0; i < request->num_sge; i++) {
         memcpy(to, (void *)(uintptr_t)request->sge[i].address, request->sge[i].length);
         to += request->sge[i].length;
@@ -153,7 +174,7 @@ static size_t take_results(struct work_direction *direction, uint32_t length)
 static void prepare_read(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
 {
     struct work *work = direction->work;
-    const struct sim_buffer *source = work->direction[direction == work->direction].source;
+    const struct sim_buffer *source = place_for(direction, request)->source;
     uint32_t length = random_length(work);
     size_t offset = take_results(direction, length);
 
@@ -166,25 +187,26 @@ static void prepare_read(struct work_direction *direction, struct work_request *
 
 static void prepare_atomic(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
 {
+    struct work_place *place = place_for(direction, request);
     struct sim *sim = direction->work->sim;
     size_t offset = take_results(direction, 8);
 
     request->num_sge = 1;
     request->length = 8;
     request->sge[0] = SGE(direction->results, offset, 8);
-    request->expected = direction->counter_model;
+    request->expected = place->counter_model;
     memcpy(direction->results_model + offset, &request->expected, 8);
-    wr->rkey = direction->counter->rkey;
-    wr->remote_address = direction->counter->address;
+    wr->rkey = place->counter->rkey;
+    wr->remote_address = place->counter->address;
     wr->compare_add = sim_random(sim);
     if (request->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-        direction->counter_model += wr->compare_add;
+        place->counter_model += wr->compare_add;
         return;
     }
     wr->swap = sim_random(sim);
     if (sim_below(sim, 2)) {
         wr->compare_add = request->expected;
-        direction->counter_model = wr->swap;
+        place->counter_model = wr->swap;
     }
 }
 
@@ -192,6 +214,8 @@ static void prepare_atomic(struct work_direction *direction, struct work_request
 static void prepare_atomic_write(struct work_direction *direction, struct work_request *request,
                                  struct sim_wr *wr)
 {
+    struct work_place *place = place_for(direction, request);
+
     cut(direction->work->sim, request, direction->source, sim_below(direction->work->sim, 4096), 8);
     if (request->num_sge == 1) {
         wr->flags |= WQE_INLINE;
@@ -199,20 +223,21 @@ static void prepare_atomic_write(struct work_direction *direction, struct work_r
         wr->inline_length = 8;
     }
     for (unsigned i = 0, at = 0; i < request->num_sge; at += request->sge[i++].length)
-        memcpy((char *)&direction->counter_model + at, (void *)(uintptr_t)request->sge[i].address,
+        memcpy((char *)&place->counter_model + at, (void *)(uintptr_t)request->sge[i].address,
                request->sge[i].length);
-    wr->rkey = direction->counter->rkey;
-    wr->remote_address = direction->counter->address;
+    wr->rkey = place->counter->rkey;
+    wr->remote_address = place->counter->address;
 }
 
 static void prepare_flush(struct work_direction *direction, struct work_request *request, struct sim_wr *wr)
 {
+    const struct work_place *place = place_for(direction, request);
     struct work *work = direction->work;
 
     wr->imm_or_rkey = FLUSH_GLOBAL | sim_below(work->sim, 2) << FLUSH_LEVEL_SHIFT;
-    wr->rkey = direction->target->rkey;
+    wr->rkey = place->target->rkey;
     wr->inline_length = random_length(work);
-    wr->remote_address = direction->target->address + sim_below(work->sim, work->arena - wr->inline_length);
+    wr->remote_address = place->target->address + sim_below(work->sim, work->arena - wr->inline_length);
 }
 
 /* A window of our own memory, bound and invalidated in turn: no packet, but a place in the order. */
@@ -234,6 +259,16 @@ static void prepare_local(struct work_direction *direction, struct work_request 
         direction->window = next;
     }
     direction->window_bound = !direction->window_bound;
+}
+
+/* Runs for one place, and now and then changes with every request. */
+static unsigned choose_place(struct work_direction *direction)
+{
+    struct sim *sim = direction->work->sim;
+
+    if (direction->posted && sim_below(sim, 3))
+        return direction->request[direction->posted - 1].place;
+    return sim_below(sim, direction->places);
 }
 
 static void post_one(struct work_direction *direction)
@@ -259,6 +294,9 @@ static void post_one(struct work_direction *direction)
     struct sim_wr wr = {.wr_id = direction->posted};
     uint32_t length;
 
+    if (direction->places > 1)
+        request->place = choose_place(direction);
+    wr.srqn = SIM_SRQN + request->place + (direction->places > 1 && sim_below(sim, 2) ? SIM_OTHER_SRQ : 0);
     request->opcode = opcodes[sim_below(sim, array_size(opcodes))];
     switch ((int)request->opcode) {
     case IBV_WR_RDMA_READ:
@@ -284,8 +322,8 @@ static void post_one(struct work_direction *direction)
         request->tells = request->opcode != IBV_WR_RDMA_WRITE;
         if (request->opcode == IBV_WR_RDMA_WRITE || request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
             model_write(direction, request);
-            wr.rkey = direction->target->rkey;
-            wr.remote_address = direction->target->address + request->remote_offset;
+            wr.rkey = place_for(direction, request)->target->rkey;
+            wr.remote_address = place_for(direction, request)->target->address + request->remote_offset;
         }
         if (request->num_sge == 1 && length <= SIM_INLINE && sim_below(sim, 2)) {
             wr.flags |= WQE_INLINE;
@@ -307,17 +345,41 @@ static void post_one(struct work_direction *direction)
         sim_queue_send(direction->from, &wr);
 }
 
-static void post_receive(struct work_direction *direction)
+static void post_receive(struct work_direction *direction, struct work_place *place)
 {
     struct work_request receive;
-    unsigned number = direction->receives_posted++;
+    unsigned number = place->receives_posted++;
     size_t offset = (number % WORK_RECEIVES) * (size_t)direction->work->receive_length;
 
-    cut(direction->work->sim, &receive, direction->receive, offset, direction->work->receive_length);
-    sim_post_recv(direction->to, number, receive.sge, receive.num_sge);
+    cut(direction->work->sim, &receive, place->receive, offset, direction->work->receive_length);
+    sim_post_recv(place->qp, number, receive.sge, receive.num_sge);
 }
 
 /* --- the whole ------------------------------------------------------------------------------------ */
+
+static struct sim_buffer *filled_buffer(const struct work *work, struct sim_node *node, uint32_t access,
+                                        unsigned salt)
+{
+    struct sim_buffer *buffer = sim_buffer(node, work->arena, access);
+
+    for (size_t i = 0; i < work->arena; i += 8)
+        *(uint64_t *)(buffer->bytes + i) = (i + salt) * 0x9e3779b97f4a7c15;
+    return buffer;
+}
+
+static void set_up_place(struct work *work, struct work_place *place, struct sim_qp *qp,
+                         struct sim_buffer *source)
+{
+    place->qp = qp;
+    place->source = source;
+    place->target = sim_buffer(qp->node, work->arena, ACCESS | ACCESS_FLUSH_GLOBAL);
+    place->receive = sim_buffer(qp->node, WORK_RECEIVES * (size_t)work->receive_length, ACCESS);
+    place->counter = sim_buffer(qp->node, 8, ACCESS);
+    place->target_model = malloc(work->arena);
+    memset(place->target_model, UNTOUCHED, work->arena);
+    memset(place->target->bytes, UNTOUCHED, work->arena);
+    memset(place->receive->bytes, UNTOUCHED, place->receive->length);
+}
 
 static void set_up_direction(struct work *work, unsigned index, struct sim_qp *from, struct sim_qp *to)
 {
@@ -326,21 +388,28 @@ static void set_up_direction(struct work *work, unsigned index, struct sim_qp *f
     direction->work = work;
     direction->from = from;
     direction->to = to;
-    direction->source = sim_buffer(from->node, work->arena, ACCESS | IBV_ACCESS_MW_BIND);
     direction->results = sim_buffer(from->node, work->arena, ACCESS);
-    direction->target = sim_buffer(to->node, work->arena, ACCESS | ACCESS_FLUSH_GLOBAL);
-    direction->receive = sim_buffer(to->node, WORK_RECEIVES * (size_t)work->receive_length, ACCESS);
-    direction->counter = sim_buffer(to->node, 8, ACCESS);
-    direction->target_model = malloc(work->arena);
     direction->results_model = malloc(work->arena);
-    for (size_t i = 0; i < work->arena; i += 8)
-        *(uint64_t *)(direction->source->bytes + i) = (i + index) * 0x9e3779b97f4a7c15;
-    memset(direction->target_model, UNTOUCHED, work->arena);
     memset(direction->results_model, UNTOUCHED, work->arena);
-    memset(direction->target->bytes, UNTOUCHED, work->arena);
     memset(direction->results->bytes, UNTOUCHED, work->arena);
-    memset(direction->receive->bytes, UNTOUCHED, direction->receive->length);
     direction->window = sim_window(from->node, KEY_WINDOW_TYPE_2);
+    direction->places = 1;
+    set_up_place(work, &direction->place[0], to, work->direction[!index].source);
+}
+
+/* The SRQs of other processes than the one with the XRC_RECV QP. */
+static void set_up_processes(struct work *work, struct sim_qp *qp)
+{
+    struct work_direction *direction = &work->direction[0];
+
+    for (; direction->places < work->shape.places; direction->places++) {
+        struct sim_qp *other = sim_delegate(qp, SIM_SRQN + direction->places);
+
+        other->user = work;
+        other->lazy_ack = work->shape.lazy;
+        set_up_place(work, &direction->place[direction->places], other,
+                     filled_buffer(work, other->node, ACCESS, 2 + direction->places));
+    }
 }
 
 static bool work_remains(const struct work *work)
@@ -364,9 +433,13 @@ static void post_some(struct work *work)
         struct work_direction *direction = &work->direction[i];
         unsigned count = sim_below(sim, 6);
 
-        while (direction->receives_posted - direction->received < WORK_RECEIVES - 1 &&
-               !(work->shape.late_receives && sim_below(sim, 6)))
-            post_receive(direction);
+        for (unsigned j = 0; j < direction->places; j++) {
+            struct work_place *place = &direction->place[j];
+
+            while (place->receives_posted - place->received < WORK_RECEIVES - 1 &&
+                   !(work->shape.late_receives && sim_below(sim, 6)))
+                post_receive(direction, place);
+        }
         if (work->shape.one_direction && i)
             continue;
         while (count-- && direction->posted < work->shape.requests &&
@@ -384,11 +457,15 @@ static void check_end(struct work_direction *direction)
         told += direction->request[i].tells;
     assert_int_equal(direction->received, told);
     assert_int_equal(direction->completed, direction->posted);
-    assert_memory_equal(direction->target->bytes, direction->target_model, direction->work->arena);
     assert_memory_equal(direction->results->bytes, direction->results_model, direction->work->arena);
-    assert_int_equal(*(uint64_t *)direction->counter->bytes, direction->counter_model);
+    for (unsigned i = 0; i < direction->places; i++) {
+        const struct work_place *place = &direction->place[i];
+
+        assert_memory_equal(place->target->bytes, place->target_model, direction->work->arena);
+        assert_int_equal(*(uint64_t *)place->counter->bytes, place->counter_model);
+        assert_int_equal(place->qp->access_errors + place->qp->request_errors, 0);
+    }
     assert_int_equal(direction->from->record.state, IBV_QPS_RTS);
-    assert_int_equal(direction->to->access_errors + direction->to->request_errors, 0);
     assert_true(sender_is_drained(&direction->from->transport));
     assert_int_equal(direction->from->record.sender.reads_in_flight, 0);
     assert_false(direction->from->timer_runs);
@@ -402,6 +479,7 @@ static struct work *work_begin(struct sim *sim, const struct work_shape *shape, 
     struct sim_qp *b = sim_qp(&sim->node[node_b], shape->xrc ? IBV_QPT_XRC_RECV : IBV_QPT_RC);
 
     assert_true(shape->requests <= WORK_MAX && shape->longest <= WORK_LENGTH_MAX - 1);
+    assert_true(shape->places <= (shape->xrc ? WORK_PLACES : 0));
     work->sim = sim;
     work->shape = *shape;
     work->receive_length = shape->longest + 1;
@@ -412,8 +490,11 @@ static struct work *work_begin(struct sim *sim, const struct work_shape *shape, 
         (uint8_t)(1 + sim_below(sim, 8));
     a->record.responder.resources = b->record.responder.resources = 8 + sim_below(sim, 9);
     a->lazy_ack = b->lazy_ack = shape->lazy;
+    work->direction[0].source = filled_buffer(work, a->node, ACCESS | IBV_ACCESS_MW_BIND, 0);
+    work->direction[1].source = filled_buffer(work, b->node, ACCESS | IBV_ACCESS_MW_BIND, 1);
     set_up_direction(work, 0, a, b);
     set_up_direction(work, 1, b, a);
+    set_up_processes(work, b);
     return work;
 }
 
@@ -421,7 +502,8 @@ static void work_end(struct work *work)
 {
     for (unsigned i = 0; i < 2; i++) {
         check_end(&work->direction[i]);
-        free(work->direction[i].target_model);
+        for (unsigned j = 0; j < work->direction[i].places; j++)
+            free(work->direction[i].place[j].target_model);
         free(work->direction[i].results_model);
     }
     free(work);

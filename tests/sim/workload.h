@@ -6,15 +6,16 @@
 
 #include "sim.h"
 
-enum { WORK_MAX = 256, WORK_LENGTH_MAX = 70000, WORK_RECEIVES = 48, WORK_PAIRS = 12 };
+enum { WORK_MAX = 256, WORK_LENGTH_MAX = 70000, WORK_RECEIVES = 48, WORK_PAIRS = 12, WORK_PLACES = 4 };
 
 struct work_shape {
     unsigned requests;  /* of each direction */
     uint32_t longest;   /* message; at most WORK_LENGTH_MAX */
     bool late_receives; /* receivers are not ready now and then */
     bool one_direction;
-    bool xrc;  /* in one direction only, which is what its halves are */
-    bool lazy; /* acknowledgements wait for requests to ride on */
+    bool xrc;        /* in one direction only, which is what its halves are */
+    unsigned places; /* XRC: processes with an SRQ, at most WORK_PLACES; 0: one */
+    bool lazy;       /* acknowledgements wait for requests to ride on */
 };
 
 struct work_request {
@@ -26,6 +27,20 @@ struct work_request {
     uint32_t imm;
     uint64_t expected; /* atomic: value before */
     bool tells;        /* completes a receive */
+    unsigned place;    /* where it is executed */
+};
+
+/* Where requests are executed: by the QP that they are sent to, or (XRC) in another process. */
+struct work_place {
+    struct sim_qp *qp;
+    struct sim_buffer *source; /* what is read */
+    struct sim_buffer *target; /* what is written */
+    struct sim_buffer *receive;
+    struct sim_buffer *counter; /* atomics */
+    unsigned char *target_model;
+    size_t target_used;
+    uint64_t counter_model;
+    unsigned receives_posted, received;
 };
 
 /* One direction: requests of `from`. */
@@ -34,14 +49,12 @@ struct work_direction {
     struct sim_qp *from, *to;
     struct sim_buffer *source;  /* at from: what is sent; at the peer of the other direction: what is read */
     struct sim_buffer *results; /* at from: what is read, atomics */
-    struct sim_buffer *target;  /* at to: what is written */
-    struct sim_buffer *receive; /* at to */
-    struct sim_buffer *counter; /* at to: atomics */
-    unsigned char *target_model, *results_model;
-    size_t target_used, results_used;
-    uint64_t counter_model;
+    unsigned char *results_model;
+    size_t results_used;
+    struct work_place place[WORK_PLACES];
+    unsigned places;
     struct work_request request[WORK_MAX];
-    unsigned posted, completed, receives_posted, received, next_told;
+    unsigned posted, completed, received, next_told;
     uint32_t window;
     bool window_bound;
 };
