@@ -29,7 +29,12 @@ struct keeper {
 extern struct keeper keeper;
 
 /* For tests: as if the kernel allowed less. Before the first keeper_start(). */
-enum keeper_limits { KEEPER_NO_UFFD = 1, KEEPER_USER_MODE = 2, KEEPER_NO_SHARED_PROTECT = 4 };
+enum keeper_limits {
+    KEEPER_NO_UFFD = 1,
+    KEEPER_USER_MODE = 2,
+    KEEPER_NO_SHARED_PROTECT = 4,
+    KEEPER_SINGLE_MREMAP = 8, /* one mapping at a time */
+};
 extern unsigned keeper_limits;
 /* And: the so-manieth step of a switch from now on fails; 0: none does. */
 extern unsigned keeper_fail_in;

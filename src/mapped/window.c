@@ -222,13 +222,44 @@ bool mapped_disturbed(uint32_t epoch_before)
 
 /* --- putting in place -------------------------------------------------------------------------------- */
 
+/* Until Linux 6.17 the kernel moves one mapping at a time, and protections that the program has changed make
+ * several. Nobody sees a gap: only the last step ends the wait of those who touch it. */
+static int move_each_over(uintptr_t from, size_t length, uintptr_t to)
+{
+    struct maps maps;
+    struct mapping mapping;
+    size_t done = 0;
+    int error = maps_open(&maps);
+
+    if (error)
+        return error;
+    while (done < length && !error) {
+        size_t part;
+
+        error = maps_find_now(&maps, from + done, &mapping);
+        if (!error && mapping.start > from + done)
+            error = -EFAULT;
+        if (error)
+            break;
+        part = min_of(length - done, mapping.end - (from + done));
+        sys_mremap((void *)(from + done), part, part, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(to + done),
+                   &error);
+        done += part;
+    }
+    maps_close(&maps);
+    return error;
+}
+
 int move_over(uintptr_t from, size_t length, uintptr_t to)
 {
     int error = window_step();
 
-    if (!error)
+    if (error)
+        return error;
+    if (!(keeper_limits & KEEPER_SINGLE_MREMAP))
         sys_mremap((void *)from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)to, &error);
-    return error;
+    return error == -EFAULT || (keeper_limits & KEEPER_SINGLE_MREMAP) ? move_each_over(from, length, to)
+                                                                      : error;
 }
 
 int move_pages_over(uintptr_t from, size_t length, uintptr_t to)

@@ -34,7 +34,7 @@ static enum way limit_to_way(void)
     static const unsigned limits[] = {
         [WAY_FULL] = 0,
         [WAY_USER] = KEEPER_USER_MODE,
-        [WAY_MINOR] = KEEPER_USER_MODE | KEEPER_NO_SHARED_PROTECT,
+        [WAY_MINOR] = KEEPER_USER_MODE | KEEPER_NO_SHARED_PROTECT | KEEPER_SINGLE_MREMAP,
         [WAY_ALONE] = KEEPER_NO_UFFD,
     };
     enum way way = way_wanted();

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 struct holdings {
@@ -195,6 +196,59 @@ static void a_thousand_registrations_leave_no_mapping_behind(void **state)
     pair_close(&p);
 }
 
+/* A page each, all of them known to the peer. */
+static void regions_of_one_page_work_all_of_them(void **state)
+{
+    const unsigned int count = long_tests() ? 100000 : 3000,
+                       access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    struct ibv_mr **mrs = calloc(count, sizeof(struct ibv_mr *));
+    struct holdings before, now;
+    struct pair p;
+    char *memory = mmap(NULL, count * 4096ul, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(memory != MAP_FAILED, "mmap: %s", strerror(errno));
+    pair_connect(&p, IBV_QPT_RC);
+    pair_marker(&p.a, &p.b); /* the link is there */
+    pair_marker(&p.b, &p.a);
+    for (unsigned int round = 0; round < 2; round++) {
+        struct end to = p.a;
+
+        for (unsigned int i = 0; i < count; i++) {
+            mrs[i] = ibv_reg_mr(p.a.pd, memory + i * 4096ul, 4096, access);
+            CHECK(mrs[i], "region %u: %s", i, strerror(errno));
+        }
+        for (unsigned int i = 0; i < count; i++) {
+            to.buf = (unsigned char *)mrs[i]->addr;
+            to.rkey = mrs[i]->rkey;
+            end_poke64(&p.b, 0, i + round + 1);
+            end_send(&p.b, a_write(&p.b, i, 0, 8, &to, 8));
+            end_expect_success(&p.b, SQ, i, IBV_WC_RDMA_WRITE);
+        }
+        for (unsigned int i = 0; i < count; i++) {
+            unsigned int other = (unsigned int)((i * 2654435761ull) % count); /* in no order */
+
+            if (mrs[other])
+                assert_int_equal(ibv_dereg_mr(mrs[other]), 0);
+            mrs[other] = NULL;
+        }
+        for (unsigned int i = 0; i < count; i++) {
+            uint64_t word;
+
+            if (mrs[i])
+                assert_int_equal(ibv_dereg_mr(mrs[i]), 0);
+            memcpy(&word, memory + i * 4096ul + 8, sizeof(word));
+            CHECK(word == i + round + 1, "page %u: %llu", i, (unsigned long long)word);
+        }
+        if (round == 0)
+            before = holdings_of(NEAR);
+    }
+    now = holdings_of(NEAR);
+    expect_no_more("near", &before, &now);
+    pair_close(&p);
+    munmap(memory, count * 4096ul);
+    free(mrs);
+}
+
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
@@ -202,6 +256,7 @@ int main(int argc, char **argv)
         TEST_WITH(peers_that_die_leave_nothing_behind, .fars = 40, .needs = NEEDS_TWO_PROCESSES,
                   .seconds = 120),
         TEST(a_thousand_registrations_leave_no_mapping_behind),
+        TEST_WITH(regions_of_one_page_work_all_of_them, .fars = 1, .seconds = long_tests() ? 1800 : 120),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);
