@@ -56,7 +56,7 @@ static void tell_openers(struct out *out, const struct qp_record *qp, struct wor
     words_add(words, ", opened by %u more handle%s", qp->openers, qp->openers == 1 ? "" : "s");
     if (qp->opener_pid > 0) {
         out_signed(out, "opener_pid", qp->opener_pid);
-        words_add(words, ", the latest of other processes by process %d", (int)qp->opener_pid);
+        words_add(words, ", one of them of process %d", (int)qp->opener_pid);
     }
     if (qp->context == NO_OBJECT)
         words_add(words, "; its creator has destroyed its own");

@@ -45,6 +45,15 @@ static void keep(struct qp *qp, struct qp_keeping *keeping)
 static void publish(struct qp *qp)
 {
     qp->record->openers = qp->opener_count;
+    qp->record->opener_pid = 0;
+    list_for_each (node, &qp->openers) {
+        const struct qp_opener *opener = list_entry(node, struct qp_opener, node);
+
+        if (!opener->handle) {
+            qp->record->opener_pid = opener->pid;
+            break;
+        }
+    }
 }
 
 static struct qp_opener *find_opener(const struct qp *qp, uint64_t serial, uint64_t name)
@@ -131,6 +140,17 @@ bool qp_let_go(struct qp *qp)
     ends = drop(qp);
     lock_release(&qp->lock);
     return ends;
+}
+
+bool qp_is_open_elsewhere(const struct qp *qp, const struct context *context)
+{
+    list_for_each (node, &qp->openers) {
+        const struct qp *handle = list_entry(node, struct qp_opener, node)->handle;
+
+        if (!handle || handle->context != context)
+            return true;
+    }
+    return false;
 }
 
 void qp_forget_openers(struct qp *qp)
@@ -333,6 +353,7 @@ int qp_open_for(const struct qp_asker *asker, uint32_t ifindex, uint64_t device,
         goto out;
     opener->serial = asker->serial;
     opener->name = asker->name;
+    opener->pid = asker->pid;
     error = -EINVAL;
     qp = lock_shared(asker->qpn);
     if (!qp)
@@ -341,10 +362,8 @@ int qp_open_for(const struct qp_asker *asker, uint32_t ifindex, uint64_t device,
         qp->xrcd->domain->inode == inode && xrc_domain_admits(qp->xrcd->domain, asker->uid) &&
         device_ifindex(qp->context->device) == ifindex && !find_opener(qp, asker->serial, asker->name))
         error = add_opener(qp, opener, &keeping);
-    if (!error) {
-        qp->record->opener_pid = asker->pid;
+    if (!error)
         opener = NULL;
-    }
     lock_release(&qp->lock);
 out:
     free(opener);

@@ -13,6 +13,7 @@ struct qp_opener {
     struct list node;
     struct qp *handle;     /* of this process; NULL: of another one, */
     uint64_t serial, name; /* behind that link, and what it is called there */
+    pid_t pid;
 };
 
 struct qp_handle {
@@ -33,8 +34,13 @@ int qp_handle_destroy(struct qp *handle);
 
 /* The creator destroys its handle: does the QP end with it? If not, the handle is gone when this returns. */
 bool qp_let_go(struct qp *qp);
+/* Has another context than this one, or another process, the QP open? QP lock held. */
+bool qp_is_open_elsewhere(const struct qp *qp, const struct context *context);
 /* The end of a QP that others had open. */
 void qp_forget_openers(struct qp *qp);
+
+/* Those that the mask names, and nothing else. */
+void qp_copy_attributes(struct ibv_qp_attr *to, const struct ibv_qp_attr *from, int mask);
 
 /* --- for other processes (engine/opening.c); without locks, outside every rundown section
  * ------------------------------------------------------------------------------------------------ */

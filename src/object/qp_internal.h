@@ -46,10 +46,12 @@ int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int ma
 int qp_query_shared(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask);
 /* qp.c: all that have it open have gone. */
 void qp_end(struct qp *qp);
-/* An XRC_RECV QP of this process's own doing, for a program that has none: no queues, no number, RESET. Its
- * lock is held. */
+/* qp_slots.c: nothing is left of whom the slot was before: an XRC_RECV QP in RESET, without queues or a
+ * number. Its lock is held. */
 void qp_make_blank(struct qp *qp, uint32_t slot);
-/* qp.c: a slot that nobody has; its QP's record is somebody's old one. */
+/* qp_slots.c: in the child of a fork. */
+void qp_slots_after_fork_in_child(void);
+/* qp_slots.c: a slot that nobody has; its QP's record is somebody's old one. */
 struct qp *qp_take_slot(uint32_t *ret_slot);
 /* lending.c */
 void lending_begins(struct transport_qp *transport);

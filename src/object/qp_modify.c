@@ -75,6 +75,50 @@ static void apply_attributes(struct qp *qp, const struct ibv_qp_attr *from, int 
         to->sq_drained_event = from->en_sqd_async_notify != 0;
 }
 
+void qp_copy_attributes(struct ibv_qp_attr *to, const struct ibv_qp_attr *from, int mask)
+{
+#define MEMBER(bit, name)                                                                                    \
+    {                                                                                                        \
+        bit, offsetof(struct ibv_qp_attr, name), sizeof(((struct ibv_qp_attr *)0)->name)                     \
+    }
+    static const struct {
+        int bit;
+        size_t offset, size;
+    } members[] = {
+        MEMBER(IBV_QP_STATE, qp_state),
+        MEMBER(IBV_QP_CUR_STATE, cur_qp_state),
+        MEMBER(IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify),
+        MEMBER(IBV_QP_ACCESS_FLAGS, qp_access_flags),
+        MEMBER(IBV_QP_PKEY_INDEX, pkey_index),
+        MEMBER(IBV_QP_PORT, port_num),
+        MEMBER(IBV_QP_QKEY, qkey),
+        MEMBER(IBV_QP_AV, ah_attr),
+        MEMBER(IBV_QP_PATH_MTU, path_mtu),
+        MEMBER(IBV_QP_TIMEOUT, timeout),
+        MEMBER(IBV_QP_RETRY_CNT, retry_cnt),
+        MEMBER(IBV_QP_RNR_RETRY, rnr_retry),
+        MEMBER(IBV_QP_RQ_PSN, rq_psn),
+        MEMBER(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic),
+        MEMBER(IBV_QP_ALT_PATH, alt_ah_attr),
+        MEMBER(IBV_QP_ALT_PATH, alt_pkey_index),
+        MEMBER(IBV_QP_ALT_PATH, alt_port_num),
+        MEMBER(IBV_QP_ALT_PATH, alt_timeout),
+        MEMBER(IBV_QP_MIN_RNR_TIMER, min_rnr_timer),
+        MEMBER(IBV_QP_SQ_PSN, sq_psn),
+        MEMBER(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic),
+        MEMBER(IBV_QP_PATH_MIG_STATE, path_mig_state),
+        MEMBER(IBV_QP_CAP, cap),
+        MEMBER(IBV_QP_DEST_QPN, dest_qp_num),
+        MEMBER(IBV_QP_RATE_LIMIT, rate_limit),
+    };
+#undef MEMBER
+
+    for (size_t i = 0; i < array_size(members); i++) {
+        if (mask & members[i].bit)
+            memcpy((char *)to + members[i].offset, (const char *)from + members[i].offset, members[i].size);
+    }
+}
+
 static void enter_reset(struct qp *qp)
 {
     struct qp_record *record = qp->record;

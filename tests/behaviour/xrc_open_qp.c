@@ -305,6 +305,29 @@ static void it_outlives_its_creators_domain_and_device(void **state)
     end_close(&scene.sender);
 }
 
+static void close_device_here(struct end *end, void *arg)
+{
+    CHECK_ZERO(ibv_close_device(end->context));
+}
+
+/* With everything that the creator made, and never destroyed, and a handle besides. */
+static void it_outlives_a_device_that_is_closed_before_all_else(void **state)
+{
+    struct handle handle;
+    struct scene scene;
+
+    open_scene(&scene);
+    handle = opened_at(&scene, SECOND);
+    (void)opened_at(&scene, FIRST);
+    AT_PLAIN(&scene.holder[FIRST].end, close_device_here);
+    check_message(&scene, &scene.holder[SECOND], 1, 9000);
+    assert_int_equal(state_at(&scene, SECOND, &handle), IBV_QPS_RTR);
+    destroy_at(&scene, SECOND, &handle);
+    close_holder(&scene.holder[SECOND]);
+    CHECK_ZERO(ibv_destroy_qp(scene.qp));
+    end_close(&scene.sender);
+}
+
 static void close_domain_here(struct end *end, void *arg)
 {
     struct holder *holder = arg;
@@ -547,6 +570,7 @@ int main(int argc, char **argv)
         TEST_WITH(whoever_has_it_open_connects_it, .fars = HOLDERS),
         TEST_WITH(it_ends_with_its_last_handle, .fars = HOLDERS),
         TEST_WITH(it_outlives_its_creators_domain_and_device, .fars = HOLDERS),
+        TEST_WITH(it_outlives_a_device_that_is_closed_before_all_else, .fars = HOLDERS),
         TEST_WITH(a_handle_keeps_the_domain_open, .fars = HOLDERS),
         TEST_WITH(handles_come_and_go_while_it_works, .fars = HOLDERS),
         TEST_WITH(all_let_go_at_once, .fars = HOLDERS),

@@ -6,6 +6,7 @@
 #include "front/verbs/front.h"
 #include "object/device.h"
 #include "object/dm.h"
+#include "object/open_qp.h"
 #include "object/pd.h"
 #include "object/ports.h"
 #include "object/qp.h"
@@ -63,10 +64,12 @@ __attribute__((destructor)) static void end_of_program(void)
 /* --- closing
  * --------------------------------------------------------------------------------------------------- */
 
+/* One that others have open goes on: its handle here is as good as destroyed. */
 static void silence_qp(struct qp *qp, void *context)
 {
     lock_acquire(&qp->lock);
-    if (qp->context == context && atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != 0)
+    if (qp->context == context && !qp_is_open_elsewhere(qp, context) && !qp->handle &&
+        atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != 0)
         qp_enter_error(qp);
     lock_release(&qp->lock);
 }
