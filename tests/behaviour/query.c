@@ -73,6 +73,22 @@ static void a_device_stays_valid_while_a_context_is_open(void **state)
     close_all();
 }
 
+/* libpcap does so. */
+static void a_device_is_opened_after_its_list_was_freed(void **state)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL), *first;
+
+    assert_non_null(list);
+    first = list[0];
+    ibv_free_device_list(list);
+    context = ibv_open_device(first);
+    assert_non_null(context);
+    close_all();
+    context = ibv_open_device(first);
+    assert_non_null(context);
+    close_all();
+}
+
 /* §10.2 to §10.5 */
 
 static void device_attributes_are_plausible(void **state)
@@ -472,6 +488,7 @@ int main(int argc, char **argv)
         TEST(the_device_list_ends_with_null_and_keeps_its_pointers),
         TEST(every_device_has_a_name_a_guid_and_paths),
         TEST(a_device_stays_valid_while_a_context_is_open),
+        TEST(a_device_is_opened_after_its_list_was_freed),
         TEST(device_attributes_are_plausible),
         TEST(capability_flags_tell_what_is_done),
         TEST(extended_attributes_repeat_the_plain_ones),

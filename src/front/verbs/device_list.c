@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_device structures, one per device as long as anybody holds it (verbs-contract §10.1). */
+/* ibv_device structures, one per device (verbs-contract §10.1). They stay after ibv_free_device_list() as
+ * long as the device is there, as rdma-core's do: programs free the list and then open what they found in it
+ * (libpcap). */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +25,9 @@ struct public_device {
     void *sysfs;
     uint64_t core_support;
     struct device *device;
-    unsigned references; /* under registry_lock: lists that name it, open contexts */
+    /* Under registry_lock: */
+    unsigned references; /* lists that name it, open contexts; the registry */
+    bool kept;           /* the registry has one */
 };
 _Static_assert(offsetof(struct public_device, ops) == 664, "where providers look");
 
@@ -114,10 +118,34 @@ static struct ibv_device *find_or_make(struct device *device)
     public = registry[device->number] = make_public(device);
     if (public)
     public->references++;
+    if (public && !public->kept) {
+        public->kept = true;
+        public->references++;
+    }
     lock_release(&registry_lock);
     if (found || !public)
         device_put(&host_devices, device);
     return public ? &public->ibv : NULL;
+}
+
+/* Those that are not there any more are no longer kept. */
+static void forget_others(struct device *const *devices, unsigned count)
+{
+    for (unsigned number = 0; number < DEVICES_MAX; number++) {
+        struct public_device *public;
+        bool gone;
+
+        lock_acquire(&registry_lock);
+        public = registry[number];
+        gone = public && public->kept;
+        for (unsigned i = 0; gone && i < count; i++)
+            gone = public->device != devices[i];
+        if (gone)
+        public->kept = false;
+        lock_release(&registry_lock);
+        if (gone)
+            front_device_put(&public->ibv);
+    }
 }
 
 VERBS_EXPORT struct ibv_device **ibv_get_device_list(int *ret_count)
@@ -135,6 +163,7 @@ VERBS_EXPORT struct ibv_device **ibv_get_device_list(int *ret_count)
     if (result < 0)
         return null_with(result);
     count = device_table_list(&host_devices, devices);
+    forget_others(devices, count);
     if (count == 0)
         return null_with(ENOSYS); /* what programs take for "no RDMA here" (compat-surface §6) */
 
