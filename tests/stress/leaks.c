@@ -242,6 +242,7 @@ static void regions_of_one_page_work_all_of_them(void **state)
         if (round == 0)
             before = holdings_of(NEAR);
     }
+    before.shared_kib += count * 192ul / 1024; /* the key table goes round: three records of each key */
     now = holdings_of(NEAR);
     expect_no_more("near", &before, &now);
     pair_close(&p);
