@@ -223,7 +223,7 @@ bool mapped_disturbed(uint32_t epoch_before)
 /* --- putting in place -------------------------------------------------------------------------------- */
 
 /* Until Linux 6.17 the kernel moves one mapping at a time, and protections that the program has changed make
- * several. Nobody sees a gap: only the last step ends the wait of those who touch it. */
+ * several. All of it has been copied before, so each is as good as the whole. */
 static int move_each_over(uintptr_t from, size_t length, uintptr_t to)
 {
     struct maps maps;
