@@ -13,6 +13,7 @@
 #include "object/ports.h"
 #include "object/qp.h"
 #include "object/share.h"
+#include "rules/alias.h"
 #include "rules/flush.h"
 
 #define ACCESS_KNOWN                                                                                         \
@@ -45,21 +46,22 @@ static int check_access(unsigned *access)
 }
 
 /* A range may be empty: such a region is good for messages without bytes (compat-surface §9). */
-static int check_range(const void *address, size_t length, uint64_t iova, unsigned access)
+static int check_range(const void *address, size_t length, uint64_t iova, unsigned access,
+                       struct memory_file *ret_file)
 {
     uint64_t end;
 
+    *ret_file = (struct memory_file){.inode = 0};
     if (__builtin_add_overflow((uintptr_t)address, length, &end) ||
         __builtin_add_overflow(iova, length, &end))
         return -EINVAL;
     if (access & IBV_ACCESS_ON_DEMAND) /* what is there shows when it is used */
         return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB) ? -EINVAL : 0;
-    return memory_check((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE);
+    return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }
 
-/* mappable: not memory that need not be there, nor what other processes share already. */
-static int publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, size_t length,
-                   uint64_t iova, unsigned access, struct mr **ret_mr)
+int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, size_t length, uint64_t iova,
+               unsigned access, struct mr **ret_mr)
 {
     const struct key_entry *entry;
     struct mr *mr;
@@ -87,8 +89,12 @@ static int publish(struct pd *pd, enum key_kind kind, bool mappable, void *addre
     mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
     entry = &segment_keys()->entry[mr->slot];
     lock_acquire(&keys_lock);
-    keys_publish_region(segment_keys(), mr->slot, kind, pd->number, access, mr->iova, length,
-                        (uintptr_t)address, key_random());
+    do {
+        keys_publish_region(segment_keys(), mr->slot, kind, pd->number, access, mr->iova, length,
+                            (uintptr_t)address, key_random());
+        /* Not those of another process that stand for a key of ours. */
+    } while (key_alias_resolve(segment_keys(), entry->lkey) ||
+             key_alias_resolve(segment_keys(), entry->rkey));
     mr->ibv.lkey = entry->lkey;
     mr->ibv.rkey = entry->rkey;
     mr->structures = 1;
@@ -115,20 +121,24 @@ unuse_pd:
 int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
                 struct mr **ret_mr)
 {
+    struct memory_file file;
     int error = check_access(&access);
 
     if (!error)
-        error = check_range(address, length, iova, access);
+        error = check_range(address, length, iova, access, &file);
     if (error)
         return error;
     if (access & IBV_ACCESS_ON_DEMAND)
-        return publish(pd, KEY_REGION_ON_DEMAND, false, address, length, iova, access, ret_mr);
-    return publish(pd, KEY_REGION, true, address, length, iova, access, ret_mr);
+        return mr_publish(pd, KEY_REGION_ON_DEMAND, false, address, length, iova, access, ret_mr);
+    error = mr_publish(pd, KEY_REGION, true, address, length, iova, access, ret_mr);
+    if (!error)
+        region_export(*ret_mr, &file);
+    return error;
 }
 
 int mr_register_null(struct pd *pd, struct mr **ret_mr)
 {
-    int error = publish(pd, KEY_REGION_NULL, false, NULL, 0, 0, IBV_ACCESS_LOCAL_WRITE, ret_mr);
+    int error = mr_publish(pd, KEY_REGION_NULL, false, NULL, 0, 0, IBV_ACCESS_LOCAL_WRITE, ret_mr);
 
     if (!error)
         (*ret_mr)->fixed = true;
@@ -139,6 +149,7 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
                    struct mr **ret_mr)
 {
     int error = context_is_inherited(pd->context) ? -EIO : check_access(&access);
+    struct memory_file file;
 
     if (error)
         return error;
@@ -148,7 +159,7 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
     error = dm_use(dm);
     if (error)
         return error;
-    error = publish(pd, KEY_REGION, false, dm->at + offset, length, 0, access, ret_mr);
+    error = mr_publish(pd, KEY_REGION, false, dm->at + offset, length, 0, access, ret_mr);
     if (error) {
         dm_unuse(dm);
         return error;
@@ -156,6 +167,8 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
     (*ret_mr)->dm = dm;
     (*ret_mr)->fixed = true;
     (*ret_mr)->ibv.addr = NULL;
+    if (memory_check_file((uintptr_t)dm->at + offset, length, false, &file) == 0)
+        region_export(*ret_mr, &file);
     return 0;
 }
 
@@ -177,7 +190,7 @@ int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t i
     if (error)
         return error;
     /* Pages of devices, which process_vm_readv() may not read. */
-    error = publish(pd, KEY_REGION, false, dmabuf.at, length, iova, access | ACCESS_COPIED, ret_mr);
+    error = mr_publish(pd, KEY_REGION, false, dmabuf.at, length, iova, access | ACCESS_COPIED, ret_mr);
     if (error) {
         dmabuf_unmap(&dmabuf);
         return error;
@@ -186,21 +199,6 @@ int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t i
     (*ret_mr)->fixed = true;
     (*ret_mr)->ibv.addr = (void *)(uintptr_t)offset;
     return 0;
-}
-
-/* Its memory is reached by its own process's engine only: keys are looked up there, and what is lent to peers
- * is taken back there. */
-static int refuse_foreign(const struct pd *pd, uint32_t handle)
-{
-    uint32_t pid;
-
-    if (!share_knows_process(pd->context->share, handle >> HANDLE_PROCESS_SHIFT, &pid))
-        return -EINVAL;
-    log_warn(
-        "ibv_import_mr: the region with handle %u is of process %u, whose memory this process cannot reach "
-        "by it; peers reach it through QPs of that process, this one needs a region of its own in the PD",
-        handle, pid);
-    return -EOPNOTSUPP;
 }
 
 int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
@@ -214,7 +212,7 @@ int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
     if (pd_is_parent_domain(pd))
         return -EINVAL;
     if (handle >> HANDLE_PROCESS_SHIFT != pd->context->share->index)
-        return refuse_foreign(pd, handle);
+        return region_import(pd, handle, ret_mr);
     mr = calloc(1, sizeof(*mr));
     if (!mr)
         return -ENOMEM;
@@ -262,12 +260,6 @@ static void forget(struct mr *mr)
         free(mr);
 }
 
-void mr_unimport(struct mr *mr)
-{
-    if (!context_is_inherited(context_of(mr->ibv.context)))
-        forget(mr);
-}
-
 /* keys_lock held. */
 static int withdraw(struct mr *region)
 {
@@ -281,6 +273,41 @@ static int withdraw(struct mr *region)
     return 0;
 }
 
+/* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory as
+ * soon as we return. */
+static void let_go(struct mr *region)
+{
+    region_unexport(region);
+    rundown_wait();
+    lending_take_back(region->slot, false);
+    mapping_end(region);
+    if (region->imported)
+        region_let_go(region);
+    number_return(&pool_keys, region->slot);
+    atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
+    if (region->dm)
+        dm_unuse(region->dm);
+    if (region->dmabuf.at)
+        dmabuf_unmap(&region->dmabuf);
+    pd_unuse(region->pd);
+}
+
+void mr_unimport(struct mr *mr)
+{
+    int error = -ENOENT;
+
+    if (context_is_inherited(context_of(mr->ibv.context)))
+        return;
+    if (mr->imported) { /* here, that is all that there is of it */
+        lock_acquire(&keys_lock);
+        error = withdraw(mr);
+        lock_release(&keys_lock);
+    }
+    if (!error)
+        let_go(mr);
+    forget(mr);
+}
+
 int mr_deregister(struct mr *mr)
 {
     struct mr *region = region_of(mr);
@@ -288,6 +315,11 @@ int mr_deregister(struct mr *mr)
 
     if (context_is_inherited(context_of(mr->ibv.context)))
         return 0;
+    if (mr->imported) {
+        log_warn("ibv_dereg_mr: the region with handle %u is ended by the process that registered it",
+                 mr->ibv.handle);
+        return -EOPNOTSUPP;
+    }
     if (explained())
         object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, region->slot);
     lock_acquire(&keys_lock);
@@ -297,18 +329,7 @@ int mr_deregister(struct mr *mr)
         return busy_because(OBJECT_MR, region->slot);
     if (error)
         return error;
-    /* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory
-     * as soon as we return. */
-    rundown_wait();
-    lending_take_back(region->slot, false);
-    mapping_end(region);
-    number_return(&pool_keys, region->slot);
-    atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
-    if (region->dm)
-        dm_unuse(region->dm);
-    if (region->dmabuf.at)
-        dmabuf_unmap(&region->dmabuf);
-    pd_unuse(region->pd);
+    let_go(region);
     forget(mr);
     return 0;
 }
@@ -325,6 +346,7 @@ struct change {
     size_t length;
     uint64_t iova;
     unsigned access;
+    struct memory_file file;
 };
 
 static int check_change(const struct mr *mr, int flags, struct pd *pd, void *address, size_t length,
@@ -354,14 +376,15 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
         ret_change->iova = (uintptr_t)address;
     }
     if (!error && (flags & (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS)))
-        error = check_range(ret_change->address, ret_change->length, ret_change->iova, ret_change->access);
+        error = check_range(ret_change->address, ret_change->length, ret_change->iova, ret_change->access,
+                            &ret_change->file);
     return error;
 }
 
 int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
                   int *ret_error)
 {
-    struct change change = {mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access};
+    struct change change = {mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access, {0}};
     struct pd *old_pd = mr->pd;
     struct mapping mapping;
     int error = context_is_inherited(context_of(mr->ibv.context)) ? -EIO
@@ -390,7 +413,8 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         *ret_error = error;
         return IBV_REREG_MR_ERR_INPUT;
     }
-    /* The old memory is the program's again. */
+    /* The old memory is the program's again. Who has it imported has to do so anew. */
+    region_unexport(mr);
     rundown_wait();
     lending_take_back(mr->slot, false);
     mapping_end(mr);
@@ -403,6 +427,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     mr->ibv.addr = change.address;
     mr->ibv.length = change.length;
     mapping_publish(mr);
+    region_export(mr, &change.file);
     pd_unuse(old_pd);
     return 0;
 }
@@ -413,10 +438,11 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
 static int advise(struct pd *pd, const struct ibv_sge *sge, enum ibv_advise_mr_advice advice, uint32_t flags)
 {
     bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    uint32_t own = key_alias_resolve(segment_keys(), sge->lkey), lkey = own ? own : sge->lkey;
     struct key_view view;
 
-    if (!keys_read(segment_keys(), key_slot(sge->lkey), &view) || view.kind < KEY_REGION ||
-        view.kind > KEY_REGION_NULL || view.lkey != sge->lkey)
+    if (!keys_read(segment_keys(), key_slot(lkey), &view) || view.kind < KEY_REGION ||
+        view.kind > KEY_REGION_NULL || view.lkey != lkey)
         return -EFAULT;
     if (view.pd != pd->number || (write && !(view.access & IBV_ACCESS_LOCAL_WRITE)))
         return -EPERM;

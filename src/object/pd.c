@@ -10,6 +10,7 @@
 #include "object/life.h"
 #include "object/ports.h"
 #include "object/share.h"
+#include "rules/alias.h"
 
 struct lock keys_lock = LOCK_INIT;
 
@@ -32,6 +33,7 @@ void keys_after_fork_in_child(void)
 {
     lock_init(&keys_lock);
     randomness.left = 0;
+    key_aliases_reset();
 }
 
 /* A structure with a record, and nothing else. */

@@ -54,6 +54,11 @@ struct mr {
     struct mr *of;       /* the first one, which is the region; NULL: this one */
     uint32_t structures; /* of the region, until it has ended and none is left; under keys_lock */
     bool ended;          /* likewise */
+    /* object/imported.c: what other processes see of it, or it is another process's: */
+    struct shared *exported, *imported;
+    uint32_t aliases[2]; /* of an imported one: its keys */
+    char *second;        /* likewise: our second mapping of the memory */
+    size_t second_length;
 };
 
 struct mw {
@@ -157,10 +162,25 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
 /* Memory of a dma-buf (dmabuf_map()); iova and offset agree within a page. ibv_mr.addr is the offset. */
 int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned access,
                        struct mr **ret_mr);
-/* A region of the PD, by its handle. -EINVAL: there is none; -EOPNOTSUPP: it is another process's. */
+/* A region of the PD, by its handle. -EINVAL: there is none; -EOPNOTSUPP: another process's, of memory that
+ * this one does not have. */
 int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
 /* The structure goes, the region stays. */
 void mr_unimport(struct mr *mr);
+/* In a free slot of the key table, of whatever memory. mappable: by peers; not what need not be there, nor
+ * what other processes share already. */
+int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, size_t length, uint64_t iova,
+               unsigned access, struct mr **ret_mr);
+
+/* object/imported.c. Other processes that have the device by the same file import it, if the memory is of a
+ * file; then they have it no more. */
+struct memory_file;
+void region_export(struct mr *mr, const struct memory_file *file);
+void region_unexport(struct mr *mr);
+int region_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
+/* Of an imported one: its key is withdrawn, and nothing is lent any more. */
+void region_let_go(struct mr *mr);
+
 /* ibv_advise_mr(); -errno as verbs-contract §4.7. */
 int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,
               uint32_t count);
@@ -168,7 +188,8 @@ int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, c
 int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
                   int *ret_error);
 /* The end of the region, whichever of its structures that is: -EBUSY while windows are bound; -ENOENT: it has
- * ended already, and the structure stays until it is unimported. Waits for accesses under way. */
+ * ended already, and the structure stays until it is unimported; -EOPNOTSUPP: another process's. Waits for
+ * accesses under way. */
 int mr_deregister(struct mr *mr);
 
 int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw);

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Several processes write to the pages in front of the device memory, and each may die at any instruction:
- * there is no lock in them. An object is one word, which says whether it is alive, which of all that had its
- * handle it is, and which processes use it: so each of them uses it, ends it, or finds it ended, with one
- * compare-and-swap. The users of a process that died are nobody's: whoever finds them in his way asks the
- * kernel for the process, by an abstract unix socket that each has bound, SOFTHCA/TAG, and takes them out.
- *
- * What is read is checked: a process that has the descriptor may be anybody's. It can end or keep busy what
- * is of the file, as with a device file, and no more. */
-#include "object/share.h"
+/* The file, who has it open, and device memory. What processes write to, and what of it is believed, tells
+ * shared.c. */
+#include "object/share_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,49 +19,10 @@
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "object/context.h"
-#include "rules/limits.h"
 
 #define SHARE_MAGIC   0x3143484353414853ull
 #define SHARE_VERSION 2u
 #define SHARE_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-
-#define UNITS ((uint32_t)(LIMIT_DM_SIZE / SHARE_UNIT))
-
-/* The word of an object: */
-#define WORD_ALIVE            (1ull << 63)
-#define WORD_TAKEN            (1ull << 62) /* not yet or no more alive, and somebody's */
-#define WORD_GENERATION_SHIFT SHARE_PROCESSES
-#define WORD_GENERATION_MASK  0x3fffull
-#define WORD_USERS            ((1ull << SHARE_PROCESSES) - 1)
-_Static_assert(SHARE_PROCESSES + 14 + 2 == 64, "users, generation, alive, taken");
-
-struct share_process {
-    /* 0: nobody. The lowest bit: whose place it was is gone, and traces of his are being removed. */
-    _Atomic uint64_t tag;
-    _Atomic uint64_t namespace; /* of the network, where the tag is bound; 0: nowhere */
-    _Atomic uint32_t pid;       /* for people */
-    uint32_t reserved;
-};
-#define TAG_ARRIVES 1ull
-
-struct share_dm {
-    _Atomic uint64_t word;
-    uint32_t first, reserved;
-    uint64_t length;
-};
-
-struct share_page {
-    uint64_t magic;
-    uint32_t version, size;
-    uint8_t id[16], node_guid[8];
-    _Atomic uint64_t taken[UNITS / 64];
-    struct share_process process[SHARE_PROCESSES];
-    struct share_dm dms[SHARE_DMS];
-    _Atomic uint64_t pds[LIMIT_PD];
-};
-#define HEAD_SIZE ((sizeof(struct share_page) + SHARE_UNIT - 1) / SHARE_UNIT * SHARE_UNIT)
-#define FILE_SIZE (HEAD_SIZE + LIMIT_DM_SIZE)
-_Static_assert(UNITS % 64 == 0, "no bits beyond them");
 
 static struct lock shares_lock = LOCK_INIT; /* the list, references, our name */
 static struct list shares = {&shares, &shares};
@@ -136,8 +90,7 @@ static bool is_unknown(uint64_t tag)
     return unknown;
 }
 
-/* In doubt it does: what it uses stays in use. */
-static bool lives(const struct share_process *process)
+bool share_process_lives(const struct share_process *process)
 {
     uint64_t tag = atomic_load_explicit(&process->tag, memory_order_acquire);
     uint64_t namespace = atomic_load_explicit(&process->namespace, memory_order_relaxed);
@@ -156,6 +109,7 @@ static void remove_traces(struct share_page *page, uint32_t index)
 
     for (uint32_t i = 0; i < SHARE_DMS; i++)
         atomic_fetch_and_explicit(&page->dms[i].word, others, memory_order_relaxed);
+    /* Regions have no users. */
     for (uint32_t i = 0; i < LIMIT_PD; i++) {
         if (atomic_load_explicit(&page->pds[i], memory_order_relaxed) & ~others)
             atomic_fetch_and_explicit(&page->pds[i], others, memory_order_relaxed);
@@ -169,7 +123,8 @@ static bool take_place(struct share *share, uint32_t index, bool vacant)
 
     if (vacant && tag)
         return false;
-    if (!vacant && (tag & TAG_ARRIVES ? !is_unknown(tag & ~TAG_ARRIVES) : !tag || lives(process)))
+    if (!vacant &&
+        (tag & TAG_ARRIVES ? !is_unknown(tag & ~TAG_ARRIVES) : !tag || share_process_lives(process)))
         return false;
     if (!atomic_compare_exchange_strong_explicit(&process->tag, &tag, myself.tag | TAG_ARRIVES,
                                                  memory_order_acquire, memory_order_relaxed))
@@ -179,7 +134,7 @@ static bool take_place(struct share *share, uint32_t index, bool vacant)
     atomic_store_explicit(&process->namespace, myself.namespace, memory_order_relaxed);
     atomic_store_explicit(&process->pid, (uint32_t)getpid(), memory_order_relaxed);
     tag = myself.tag | TAG_ARRIVES;
-    /* Release: partner of the acquire in lives(). */
+    /* Release: partner of the acquire in share_process_lives(). */
     if (!atomic_compare_exchange_strong_explicit(&process->tag, &tag, myself.tag, memory_order_release,
                                                  memory_order_relaxed))
         return false;
@@ -215,10 +170,16 @@ static void leave(struct share *share)
 static int map(int fd, const uint8_t id[16], struct share **ret_share)
 {
     struct share *share = calloc(1, sizeof(*share));
+    struct stat status;
     int error = -ENOMEM;
 
     if (!share)
         return error;
+    if (fstat(fd, &status) == 0) {
+        share->device = status.st_dev;
+        share->inode = status.st_ino;
+        share->owner = status.st_uid;
+    }
     share->page = sys_mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, &error);
     if (!share->page) {
         free(share);
@@ -345,282 +306,7 @@ bool share_knows_process(const struct share *share, uint32_t index, uint32_t *re
     const struct share_process *process = &share->page->process[index % SHARE_PROCESSES];
 
     *ret_pid = atomic_load_explicit(&process->pid, memory_order_relaxed);
-    return index < SHARE_PROCESSES && index != share->index && lives(process);
-}
-
-/* --- objects
- * ---------------------------------------------------------------------------------------------------- */
-
-static _Atomic uint64_t *word_of(const struct share *share, enum share_kind kind, uint32_t handle)
-{
-    return kind == SHARE_PD ? &share->page->pds[handle] : &share->page->dms[handle].word;
-}
-
-static uint32_t handles_of(enum share_kind kind)
-{
-    return kind == SHARE_PD ? LIMIT_PD : SHARE_DMS;
-}
-
-static uint32_t generation_of(uint64_t word)
-{
-    return (uint32_t)(word >> WORD_GENERATION_SHIFT & WORD_GENERATION_MASK);
-}
-
-static bool is_alive(uint64_t word, uint32_t generation)
-{
-    return (word & WORD_ALIVE) && generation_of(word) == generation;
-}
-
-static uint64_t make_word(uint64_t flags, uint32_t generation)
-{
-    return flags | (uint64_t)generation << WORD_GENERATION_SHIFT;
-}
-
-static uint64_t my_bit(const struct share *share)
-{
-    return 1ull << share->index;
-}
-
-static bool take_handle(struct share *share, enum share_kind kind, uint32_t handle, uint32_t *ret_generation)
-{
-    _Atomic uint64_t *word = word_of(share, kind, handle);
-    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
-
-    *ret_generation = (generation_of(old) + 1) & WORD_GENERATION_MASK;
-    return !(old & (WORD_ALIVE | WORD_TAKEN)) &&
-           atomic_compare_exchange_strong_explicit(word, &old, make_word(WORD_TAKEN, *ret_generation),
-                                                   memory_order_acquire, memory_order_relaxed);
-}
-
-/* Lock held. The lowest that is free, but for PDs that other processes gave back since. */
-static bool find_handle(struct share *share, enum share_kind kind, uint32_t *ret_handle,
-                        uint32_t *ret_generation)
-{
-    uint32_t count = handles_of(kind), first = kind == SHARE_PD ? share->first_free : 0;
-
-    for (uint32_t i = 0; i < count; i++) {
-        *ret_handle = (first + i) % count;
-        if (take_handle(share, kind, *ret_handle, ret_generation)) {
-            if (kind == SHARE_PD)
-                share->first_free = (*ret_handle + 1) % count;
-            return true;
-        }
-    }
-    return false;
-}
-
-static struct shared *note(struct share *share, enum share_kind kind, uint32_t handle, uint32_t generation,
-                           uint32_t number)
-{
-    struct shared *shared = calloc(1, sizeof(*shared));
-
-    if (!shared)
-        return NULL;
-    shared->share = share;
-    shared->kind = kind;
-    shared->handle = handle;
-    shared->generation = generation;
-    shared->structures = 1;
-    shared->number = number;
-    list_push_back(&share->objects, &shared->node);
-    return shared;
-}
-
-int shared_create(struct share *share, enum share_kind kind, uint32_t number, struct shared **ret_shared)
-{
-    uint32_t handle, generation;
-    int error = -ENOMEM;
-
-    lock_acquire(&share->lock);
-    if (find_handle(share, kind, &handle, &generation)) {
-        *ret_shared = note(share, kind, handle, generation, number);
-        if (*ret_shared)
-            error = 0;
-        else
-            atomic_store_explicit(word_of(share, kind, handle), make_word(0, generation),
-                                  memory_order_release);
-    }
-    lock_release(&share->lock);
-    return error;
-}
-
-void shared_publish(struct shared *shared)
-{
-    /* Release: what belongs to it is filled in. */
-    atomic_store_explicit(word_of(shared->share, shared->kind, shared->handle),
-                          make_word(WORD_ALIVE, shared->generation), memory_order_release);
-}
-
-/* Lock held. */
-static struct shared *known(const struct share *share, enum share_kind kind, uint32_t handle,
-                            uint32_t generation)
-{
-    list_for_each (node, &share->objects) {
-        struct shared *shared = list_entry(node, struct shared, node);
-
-        if (shared->kind == kind && shared->handle == handle && shared->generation == generation)
-            return shared;
-    }
-    return NULL;
-}
-
-int shared_find(struct share *share, enum share_kind kind, uint32_t handle, uint32_t number,
-                struct shared **ret_shared)
-{
-    uint32_t generation;
-    int error = 0;
-    uint64_t word;
-
-    if (handle >= handles_of(kind))
-        return -EINVAL;
-    lock_acquire(&share->lock);
-    word = atomic_load_explicit(word_of(share, kind, handle), memory_order_acquire);
-    generation = generation_of(word);
-    if (!(word & WORD_ALIVE)) {
-        error = -EINVAL;
-    } else if ((*ret_shared = known(share, kind, handle, generation))) {
-        (*ret_shared)->structures++;
-    } else {
-        *ret_shared = note(share, kind, handle, generation, number);
-        error = *ret_shared ? 0 : -ENOMEM;
-    }
-    lock_release(&share->lock);
-    return error;
-}
-
-bool shared_is_alive(const struct shared *shared)
-{
-    return is_alive(
-        atomic_load_explicit(word_of(shared->share, shared->kind, shared->handle), memory_order_relaxed),
-        shared->generation);
-}
-
-int shared_use(struct shared *shared)
-{
-    struct share *share = shared->share;
-    _Atomic uint64_t *word = word_of(share, shared->kind, shared->handle);
-    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
-    int error = 0;
-
-    lock_acquire(&share->lock);
-    if (!shared->users) {
-        do {
-            if (!is_alive(old, shared->generation)) {
-                error = -EINVAL;
-                break;
-            }
-        } while (!atomic_compare_exchange_weak_explicit(word, &old, old | my_bit(share), memory_order_acquire,
-                                                        memory_order_relaxed));
-    }
-    if (!error)
-        shared->users++;
-    lock_release(&share->lock);
-    return error;
-}
-
-void shared_unuse(struct shared *shared)
-{
-    struct share *share = shared->share;
-    _Atomic uint64_t *word = word_of(share, shared->kind, shared->handle);
-    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
-
-    lock_acquire(&share->lock);
-    if (--shared->users == 0) {
-        /* Release: what the user did is done. It may have been ended by others who took us for dead. */
-        while (is_alive(old, shared->generation) &&
-               !atomic_compare_exchange_weak_explicit(word, &old, old & ~my_bit(share), memory_order_release,
-                                                      memory_order_relaxed))
-            continue;
-    }
-    lock_release(&share->lock);
-}
-
-/* --- their end
- * -------------------------------------------------------------------------------------------------- */
-
-static const char *kind_name(enum share_kind kind)
-{
-    return kind == SHARE_PD ? "PD" : "device memory";
-}
-
-/* Who of those in the word is a process that lives? SHARE_PROCESSES: none. */
-static uint32_t find_user(const struct share *share, uint64_t word)
-{
-    for (uint64_t users = word & WORD_USERS; users; users &= users - 1) {
-        uint32_t index = (uint32_t)__builtin_ctzll(users);
-
-        if (index != share->index && lives(&share->page->process[index]))
-            return index;
-    }
-    return SHARE_PROCESSES;
-}
-
-/* Lock held. */
-static int end(struct shared *shared)
-{
-    struct share *share = shared->share;
-    _Atomic uint64_t *word = word_of(share, shared->kind, shared->handle);
-    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
-    uint32_t user;
-
-    do {
-        if (!is_alive(old, shared->generation))
-            return -ENOENT;
-        user = find_user(share, old);
-        if (user != SHARE_PROCESSES) {
-            log_warn("%s with handle %u is in use in process %u, which has the device by its file, too",
-                     kind_name(shared->kind), shared->handle,
-                     (unsigned)atomic_load_explicit(&share->page->process[user].pid, memory_order_relaxed));
-            return -EBUSY;
-        }
-        /* Acquire: partner of the release in shared_unuse(). */
-    } while (!atomic_compare_exchange_strong_explicit(word, &old, make_word(WORD_TAKEN, shared->generation),
-                                                      memory_order_acquire, memory_order_relaxed));
-    return 0;
-}
-
-int shared_end(struct shared *shared)
-{
-    struct share *share = shared->share;
-    int error;
-
-    lock_acquire(&share->lock);
-    if (shared->users) {
-        log_warn("%s with handle %u is in use by another one that was imported", kind_name(shared->kind),
-                 shared->handle);
-        error = -EBUSY;
-    } else {
-        error = end(shared);
-    }
-    lock_release(&share->lock);
-    return error;
-}
-
-void shared_give_handle(struct shared *shared)
-{
-    struct share *share = shared->share;
-
-    lock_acquire(&share->lock);
-    atomic_store_explicit(word_of(share, shared->kind, shared->handle), make_word(0, shared->generation),
-                          memory_order_release);
-    if (shared->kind == SHARE_PD && shared->handle < share->first_free)
-        share->first_free = shared->handle;
-    lock_release(&share->lock);
-}
-
-bool shared_drop(struct shared *shared)
-{
-    struct share *share = shared->share;
-    bool last;
-
-    lock_acquire(&share->lock);
-    last = --shared->structures == 0;
-    if (last)
-        list_remove(&shared->node);
-    lock_release(&share->lock);
-    if (last)
-        free(shared);
-    return last;
+    return index < SHARE_PROCESSES && index != share->index && share_process_lives(process);
 }
 
 /* --- device memory

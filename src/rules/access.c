@@ -3,6 +3,7 @@
 #include "rules/keys.h"
 
 #include "base/sys.h"
+#include "rules/alias.h"
 #include "rules/flush.h"
 
 /* An owner changes an entry in nanoseconds, unless it loses its processor in the middle: then a reader spins
@@ -27,10 +28,14 @@ cold_path enum verdict keys_check_local_again(const struct key_table *table, uin
                                               struct memory_range *ret_range)
 {
     struct key_view view;
+    uint32_t own;
 
     if (!keys_read(table, key_slot(lkey), &view) ||
-        !key_view_allows_local(&view, pd, lkey, address, length, write))
-        return VERDICT_LOCAL_PROTECTION;
+        !key_view_allows_local(&view, pd, lkey, address, length, write)) {
+        own = view.lkey != lkey ? key_alias_resolve(table, lkey) : 0;
+        return own ? keys_check_local_again(table, pd, own, address, length, write, ret_range)
+                   : VERDICT_LOCAL_PROTECTION;
+    }
     memory_range_set(ret_range, &view, lkey, address);
     return VERDICT_OK;
 }
@@ -41,10 +46,14 @@ cold_path enum verdict keys_check_remote_again(const struct key_table *table, ui
                                                struct memory_range *ret_range)
 {
     struct key_view view;
+    uint32_t own;
 
     if (!keys_read(table, key_slot(rkey), &view) ||
-        !key_view_allows_remote(&view, pd, rkey, address, length, operation))
-        return VERDICT_REMOTE_ACCESS;
+        !key_view_allows_remote(&view, pd, rkey, address, length, operation)) {
+        own = view.rkey != rkey ? key_alias_resolve(table, rkey) : 0;
+        return own ? keys_check_remote_again(table, pd, own, address, length, operation, ret_range)
+                   : VERDICT_REMOTE_ACCESS;
+    }
     memory_range_set(ret_range, &view, rkey, address);
     return VERDICT_OK;
 }
@@ -53,12 +62,14 @@ cold_path enum verdict keys_check_flush(const struct key_table *table, uint32_t 
                                         uint32_t rkey, uint64_t address, uint32_t length, uint32_t types,
                                         uint32_t level)
 {
-    uint32_t wanted = flush_access(types);
+    uint32_t wanted = flush_access(types), own;
     struct key_view view;
 
     if (!types || (types & ~FLUSH_TYPES) || level > FLUSH_REGION || (qp_access & wanted) != wanted)
         return VERDICT_INVALID_REQUEST;
     if (!keys_read(table, key_slot(rkey), &view) ||
+        (view.rkey != rkey && (own = key_alias_resolve(table, rkey)) != 0 &&
+         !keys_read(table, key_slot(rkey = own), &view)) ||
         (view.kind != KEY_REGION && view.kind != KEY_REGION_ON_DEMAND) || view.rkey != rkey ||
         view.pd != pd || (view.access & wanted) != wanted)
         return VERDICT_REMOTE_ACCESS;

@@ -2,6 +2,7 @@
 /* Beginning and end of a sender: start, flush, reset, and what a QP takes back of what it lent. */
 #include <string.h>
 
+#include "rules/alias.h"
 #include "transport/machine.h"
 
 void sender_start(struct transport_qp *qp)
@@ -63,12 +64,12 @@ void transport_revoke(struct transport_qp *qp)
         qp->ports->revoke(qp);
 }
 
-static bool names(struct send_wqe *wqe, uint32_t slot)
+static bool names(const struct key_table *keys, struct send_wqe *wqe, uint32_t slot)
 {
     const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
 
     for (unsigned i = 0; i < wqe->num_sge; i++) {
-        if (key_slot(sge[i].lkey) == slot)
+        if (key_alias_slot(keys, sge[i].lkey) == slot)
             return true;
     }
     return false;
@@ -88,7 +89,7 @@ bool transport_take_back(struct transport_qp *qp, uint32_t slot, bool window)
         if (!wqe->lent)
             continue;
         lends = true;
-        named = named || names(wqe, slot);
+        named = named || names(qp->keys, wqe, slot);
     }
     if (named)
         transport_revoke(qp);

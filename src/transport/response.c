@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rules/alias.h"
 #include "transport/machine.h"
 #include "transport/place.h"
 
@@ -275,9 +276,10 @@ bool responder_take_lent(struct transport_qp *qp)
 /* What is behind a window, it does not say any more once it is bound anew: it may be any region. */
 static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot, bool window)
 {
-    const struct key_entry *entry = &qp->keys->entry[key_slot(rkey)];
+    uint32_t named = key_alias_slot(qp->keys, rkey);
+    const struct key_entry *entry = &qp->keys->entry[named];
 
-    return key_slot(rkey) == slot || (!window && entry->kind > KEY_REGION_NULL);
+    return named == slot || (!window && entry->kind > KEY_REGION_NULL);
 }
 
 bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named)

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 
+#include "rules/alias.h"
 #include "transport/machine.h"
 
 struct request_form {
@@ -76,7 +77,7 @@ static cold_path bool all_mapped(const struct transport_qp *qp, struct send_wqe 
     const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
 
     for (uint32_t i = 0; i < wqe->num_sge; i++) {
-        if (sge[i].length && !qp->ports->is_mapped(key_slot(sge[i].lkey)))
+        if (sge[i].length && !qp->ports->is_mapped(key_alias_slot(qp->keys, sge[i].lkey)))
             return false;
     }
     return true;
