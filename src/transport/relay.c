@@ -245,6 +245,9 @@ void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t
 
     if (!qp->relay.away || responder->fails)
         return;
+    /* Another process's word: an answer that the requester could not be given is none. */
+    if ((packet->flags & PACKET_BY_REFERENCE) || packet->payload_length > qp->link.mtu)
+        return;
     if (packet->flags & PACKET_DROPPED) { /* there is nobody any more */
         invalid(qp, qp->relay.done);
         return;

@@ -96,11 +96,11 @@ static int port_send(struct transport_qp *transport, const struct packet *packet
     if (qp->link_full)
         return -EAGAIN;
     if (!(info->properties & OPCODE_REQUEST)) {
-        require(qp->record.type == IBV_QPT_RC);
+        require(is_reliable(&qp->record));
         qp->answers++;
         if (!(info->properties & OPCODE_READ))
             qp->bytes_out += codec_udp_payload_length(packet);
-    } else if (qp->record.type == IBV_QPT_RC) {
+    } else if (is_reliable(&qp->record)) {
         /* What is on its way is bounded, whatever the peer says. */
         require(((packet->psn.value - sender->unacked_psn.value) & PSN_MASK) < WINDOW_DEFAULT + 32);
     }
@@ -147,6 +147,29 @@ static int port_take_receive(struct transport_qp *transport, const struct recv_w
     return 0;
 }
 
+static bool port_select_srq(struct transport_qp *transport, uint32_t srqn)
+{
+    return srqn % 5 != 4;
+}
+
+/* Processes by the number of the SRQ: this one, two others, and one that the input knows. */
+static int port_hand_over(struct transport_qp *transport, const struct packet *packet, bool may_move)
+{
+    static const int answers[] = {0, -ENOENT, -EAGAIN, -EINVAL};
+    struct fuzz_qp *qp = owner(transport);
+    uint32_t place = packet->srqn % 4;
+
+    require(!(packet->flags & PACKET_BY_REFERENCE));
+    if (place == 3)
+        return answers[fuzz_take(&qp->input) % 4];
+    if (!place)
+        return -ENOENT;
+    if (transport->relay.away && qp->place != place && !may_move)
+        return -EAGAIN;
+    qp->place = place;
+    return 0;
+}
+
 static void port_complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
 {
     struct fuzz_qp *qp = owner(transport);
@@ -179,7 +202,7 @@ static void port_failed(struct transport_qp *transport)
 
     require(qp->record.state != IBV_QPS_ERR);
     qp->failures++;
-    if (qp->record.type == IBV_QPT_RC) {
+    if (is_reliable(&qp->record)) {
         enter_error(qp);
     } else {
         atomic_store(&qp->record.state, IBV_QPS_SQE);
@@ -228,6 +251,8 @@ static const struct transport_ports ports = {
     .revoke = port_revoke,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
+    .select_srq = port_select_srq,
+    .hand_over = port_hand_over,
     .complete_receive = port_complete_receive,
     .raise_event = port_raise_event,
     .sender_failed = port_failed,
@@ -283,23 +308,55 @@ static void make_plausible(struct fuzz_qp *qp, struct packet *packet, psn_t base
         packet->qkey = qp->record.attributes.qkey;
 }
 
-static void receive_packet(struct fuzz_qp *qp, psn_t (*base)(const struct fuzz_qp *qp))
+/* false: what the input says is none. */
+static bool take_packet(struct fuzz_qp *qp, psn_t base, uint8_t bytes[HEADER_LENGTH_MAX + 2 * FUZZ_MTU + 4],
+                        struct packet *ret_packet)
 {
-    uint8_t bytes[HEADER_LENGTH_MAX + 2 * FUZZ_MTU + 4] = {fuzz_take(&qp->input)};
-    uint32_t headers = max_of(opcode_table[bytes[0]].header_length + 0u, (uint32_t)BTH_LENGTH), payload;
-    struct packet packet;
+    uint32_t headers, payload;
 
+    bytes[0] = fuzz_take(&qp->input);
+    headers = max_of(opcode_table[bytes[0]].header_length + 0u, (uint32_t)BTH_LENGTH);
     for (uint32_t i = 1; i < headers; i++)
         bytes[i] = fuzz_take(&qp->input);
     payload = (fuzz_take16(&qp->input) % (2 * FUZZ_MTU + 4)) & ~3u;
     memset(bytes + headers, 0xa5, payload);
-    if (codec_decode(bytes, headers + payload, &packet))
-        return;
-    make_plausible(qp, &packet, base(qp));
+    if (codec_decode(bytes, headers + payload, ret_packet))
+        return false;
+    make_plausible(qp, ret_packet, base);
     qp->packets_in++;
-    qp->bytes_in += codec_udp_payload_length(&packet);
-    if (qp->record.state != IBV_QPS_RESET)
+    qp->bytes_in += codec_udp_payload_length(ret_packet);
+    return true;
+}
+
+static void receive_packet(struct fuzz_qp *qp, psn_t (*base)(const struct fuzz_qp *qp))
+{
+    uint8_t bytes[HEADER_LENGTH_MAX + 2 * FUZZ_MTU + 4];
+    struct packet packet;
+
+    if (take_packet(qp, base(qp), bytes, &packet) && qp->record.state != IBV_QPS_RESET)
         transport_receive(&qp->transport, &packet);
+}
+
+/* XRC: what becomes of requests that other processes got. */
+static void hear_of_others(struct fuzz_qp *qp)
+{
+    uint8_t bytes[HEADER_LENGTH_MAX + 2 * FUZZ_MTU + 4], choice = fuzz_take(&qp->input);
+    struct packet packet;
+
+    if (qp->record.state == IBV_QPS_ERR)
+        return;
+    if (choice >= 250) {
+        relay_lost(&qp->transport);
+    } else if (choice >= 200) {
+        relay_again(&qp->transport);
+    } else if (take_packet(qp, qp->transport.relay.done, bytes, &packet) &&
+               !(opcode_table[packet.opcode].properties & OPCODE_REQUEST)) {
+        if (choice & 1) /* on a ring, memory may be named instead */
+            packet.flags |= PACKET_BY_REFERENCE;
+        packet.flags |= choice >= 190 ? PACKET_DROPPED : 0;
+        packet.payload = qp->memory[MEMORY_ALL];
+        relay_answer(&qp->transport, &packet, opcode_table[packet.opcode].properties);
+    }
 }
 
 static void post_receive(struct fuzz_qp *qp)
@@ -336,7 +393,7 @@ static void post_send(struct fuzz_qp *qp)
     uint8_t opcode = fuzz_take(&qp->input), flags = fuzz_take(&qp->input);
     struct wqe_sge *sge = send_wqe_body(wqe, qp->record.type);
 
-    if (sender->posted - sender->retired == FUZZ_DEPTH)
+    if (sender->posted - sender->retired == FUZZ_DEPTH || qp->record.type == IBV_QPT_XRC_RECV)
         return;
     memset(wqe, 0xee, SEND_STRIDE);
     wqe->wr_id = sender->posted;
@@ -352,6 +409,8 @@ static void post_send(struct fuzz_qp *qp)
         wqe->ud.remote_qkey = qp->record.attributes.qkey;
         memset(send_wqe_address(wqe), 0, sizeof(struct path_address));
     }
+    if (qp->record.type == IBV_QPT_XRC_SEND)
+        wqe_set_srqn(wqe, 1);
     if (wqe->opcode == IBV_WR_BIND_MW) {
         take_bind(qp, (struct window_bind *)sge);
     } else if (flags & 0x40) {
@@ -476,7 +535,10 @@ bool fuzz_qp_step(struct fuzz_qp *qp, psn_t (*base)(const struct fuzz_qp *qp))
         change_state(qp);
         break;
     case EVENT_CONGESTED:
-        transport_congested(&qp->transport);
+        if (qp->record.type == IBV_QPT_XRC_RECV)
+            hear_of_others(qp);
+        else
+            transport_congested(&qp->transport);
         break;
     case EVENT_COUNT:
         break;
@@ -515,7 +577,7 @@ static bool is_untouched(unsigned which)
 
 void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
 {
-    static const enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+    static const enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_XRC_SEND, IBV_QPT_UC, IBV_QPT_UD};
     uint8_t choice;
 
     if (!keys)
@@ -531,7 +593,7 @@ void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
     keys_publish_window(keys, 1 + MEMORY_COUNT, KEY_WINDOW_TYPE_2, PD, 9);
     choice = fuzz_take(&qp->input);
     qp->record.qpn = 0x11;
-    qp->record.type = types[choice & 3];
+    qp->record.type = (choice & 7) == 5 ? IBV_QPT_XRC_RECV : types[choice & 3];
     qp->record.pd = PD;
     qp->record.state = choice & 8 ? IBV_QPS_RTR : IBV_QPS_RTS;
     qp->record.send_depth = FUZZ_DEPTH;
@@ -559,6 +621,7 @@ void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
         .link = {.mtu = FUZZ_MTU},
         .receive_pd = PD,
     };
+    qp->transport.relay.possible = qp->record.type == IBV_QPT_XRC_RECV;
     qp->receives = receive_queue;
     responder_start(&qp->transport);
     sender_start(&qp->transport);
@@ -608,7 +671,8 @@ static void write16(struct fuzz_writer *writer, uint32_t value)
     fuzz_write(writer, (uint8_t[]){(uint8_t)(value >> 8), (uint8_t)value}, 2);
 }
 
-void fuzz_write_packet(struct fuzz_writer *writer, uint8_t opcode, int psn, uint8_t syndrome, uint32_t length)
+static void write_packet(struct fuzz_writer *writer, uint8_t opcode, int psn, uint8_t syndrome, uint32_t srqn,
+                         uint32_t length)
 {
     struct packet packet = {
         .opcode = opcode,
@@ -616,15 +680,35 @@ void fuzz_write_packet(struct fuzz_writer *writer, uint8_t opcode, int psn, uint
         .dest_qpn = 0x11,
         .psn = psn_make((uint16_t)psn),
         .syndrome = syndrome,
+        .srqn = srqn,
         .dma_length = length,
         .payload_length = opcode_table[opcode].properties & OPCODE_HAS_PAYLOAD ? length : 0,
     };
     uint8_t bytes[HEADER_LENGTH_MAX];
     size_t headers = codec_encode(&packet, bytes);
 
-    fuzz_write(writer, (uint8_t[]){EVENT_PACKET}, 1);
     fuzz_write(writer, bytes, headers);
     write16(writer, packet.payload_length + codec_pad(packet.payload_length));
+}
+
+void fuzz_write_packet(struct fuzz_writer *writer, uint8_t opcode, int psn, uint8_t syndrome, uint32_t length)
+{
+    fuzz_write(writer, (uint8_t[]){EVENT_PACKET}, 1);
+    write_packet(writer, opcode, psn, syndrome, 0, length);
+}
+
+void fuzz_write_xrc(struct fuzz_writer *writer, uint8_t opcode, int psn, uint32_t srqn, uint32_t length)
+{
+    fuzz_write(writer, (uint8_t[]){EVENT_PACKET}, 1);
+    write_packet(writer, opcode, psn, 0x1f, srqn, length);
+}
+
+void fuzz_write_answer(struct fuzz_writer *writer, uint8_t choice, uint8_t opcode, int psn, uint8_t syndrome,
+                       uint32_t length)
+{
+    fuzz_write(writer, (uint8_t[]){EVENT_CONGESTED, choice}, 2);
+    if (choice < 200)
+        write_packet(writer, opcode, psn, syndrome, 0, length);
 }
 
 void fuzz_write_receive(struct fuzz_writer *writer, uint32_t length)

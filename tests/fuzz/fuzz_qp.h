@@ -33,6 +33,7 @@ struct fuzz_qp {
     ns_t now;
     uint32_t sends_completed;
     unsigned failures;
+    uint32_t place;                                    /* XRC: the process that requests went to last */
     uint64_t bytes_in, bytes_out, answers, packets_in; /* bytes_out: but for answers to READs */
 };
 
@@ -51,6 +52,10 @@ struct fuzz_writer {
 };
 void fuzz_write(struct fuzz_writer *writer, const void *bytes, size_t length);
 void fuzz_write_packet(struct fuzz_writer *writer, uint8_t opcode, int psn, uint8_t syndrome,
+                       uint32_t length);
+/* XRC: a request for an SRQ; and what another process says of one (hear_of_others()). */
+void fuzz_write_xrc(struct fuzz_writer *writer, uint8_t opcode, int psn, uint32_t srqn, uint32_t length);
+void fuzz_write_answer(struct fuzz_writer *writer, uint8_t choice, uint8_t opcode, int psn, uint8_t syndrome,
                        uint32_t length);
 void fuzz_write_receive(struct fuzz_writer *writer, uint32_t length);
 void fuzz_write_send(struct fuzz_writer *writer, uint8_t opcode, uint32_t length);
