@@ -193,8 +193,7 @@ static void tell_id(struct out *out, const struct id_record *id, struct words *w
     }
 }
 
-/* Whether peers can reach the region's memory by themselves, where that was asked for. Else the table is not
- * looked at: that would make the owner's kernel fill its pages. */
+/* Whether peers can reach the region's memory by themselves; nothing where that was never considered. */
 static void tell_mapped(const struct view *view, struct out *out, const struct object *object,
                         struct words *words)
 {

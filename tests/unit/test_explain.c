@@ -257,9 +257,8 @@ static const char *region(void)
 
 static void a_region_says_how_much_of_it_is_mapped(void **state)
 {
-    f->mapped[0] = (struct mapped_record){.generation = 2, .length = 4096};
     assert_null(strstr(region(), "mapped"));
-    f->header->files_thread = 1;
+    f->mapped[0] = (struct mapped_record){.generation = 2, .length = 4096};
     assert_contains(region(), ", all mapped");
     f->mapped[0].length = 1024;
     f->mapped[0].reason = MAPPED_PARTIAL_PAGE;
