@@ -31,8 +31,10 @@ static void keep(struct qp *qp, struct qp_keeping *keeping)
     keeping->context.device = qp->context->device;
     keeping->context.generation = qp->context->generation;
     keeping->context.number = keeping->context.item = NO_OBJECT;
-    keeping->xrcd = *qp->xrcd;
     keeping->xrcd.context = &keeping->context;
+    keeping->xrcd.domain = qp->xrcd->domain;
+    keeping->xrcd.select = qp->xrcd->select;
+    keeping->xrcd.is_here = qp->xrcd->is_here;
     keeping->xrcd.users = 1;
     list_init(&keeping->xrcd.all);
     list_init(&keeping->xrcd.delegates);

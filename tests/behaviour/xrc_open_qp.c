@@ -522,6 +522,91 @@ static void whoever_has_it_open_hears_of_the_end_of_its_process(void **state)
     close_scene(&scene);
 }
 
+enum { OTHERS = 4 };
+
+static void open_until_refused_here(struct end *end, void *arg)
+{
+    struct handle *handle = arg;
+
+    do {
+        open_here(end, handle);
+        if (handle->qp) {
+            query_here(end, handle);
+            CHECK_ZERO(handle->error);
+            CHECK_ZERO(ibv_destroy_qp(handle->qp));
+        }
+    } while (handle->qp);
+}
+
+struct other {
+    struct holder holder;
+    struct handle handle;
+    struct end_call call;
+};
+
+static void add_other(struct scene *scene, struct other *other, unsigned int number)
+{
+    const struct end_attr attr = attr_of(IBV_QPT_RC);
+
+    add_holder(scene, &other->holder, &sides[1 + HOLDERS + number], &attr);
+    other->handle = (struct handle){.xrcd = other->holder.xrcd, .qpn = scene->holder[FIRST].qpn};
+    end_start(&other->call, &other->holder.end, open_until_refused_here, &other->handle,
+              sizeof(other->handle));
+}
+
+static void work_a_little(struct scene *scene, unsigned int rounds)
+{
+    for (uint64_t i = 0; i < rounds; i++) {
+        send_to(scene, a_write(&scene->sender, i, 0, 64, &scene->holder[SECOND].end, 64),
+                &scene->holder[SECOND]);
+        end_expect_success(&scene->sender, SQ, i, IBV_WC_RDMA_WRITE);
+    }
+}
+
+/* While they open and close it, at whatever instruction. */
+static void openers_that_are_killed_keep_nothing(void **state)
+{
+    struct handle handle;
+    struct other *other;
+    struct scene scene;
+
+    open_scene(&scene);
+    other = calloc(OTHERS, sizeof(*other));
+    for (unsigned int i = 0; i < OTHERS; i++) {
+        add_other(&scene, &other[i], i);
+        work_a_little(&scene, 1 + 17 * i);
+        side_kill(other[i].holder.end.side);
+    }
+    check_message(&scene, &scene.holder[SECOND], 1, 9000);
+    creator_lets_go(&scene);
+    EVENTUALLY((handle = open_at(&scene, FIRST), !handle.qp), "the end of the QP")
+    destroy_at(&scene, FIRST, &handle);
+    assert_int_equal(handle.error, EINVAL);
+    free(other);
+    close_scene(&scene);
+}
+
+/* Whatever they have just asked. */
+static void those_who_ask_a_process_that_is_killed_are_answered(void **state)
+{
+    struct other *other;
+    struct scene scene;
+
+    open_scene(&scene);
+    other = calloc(OTHERS, sizeof(*other));
+    for (unsigned int i = 0; i < OTHERS; i++)
+        add_other(&scene, &other[i], i);
+    work_a_little(&scene, 50);
+    side_kill(scene.holder[FIRST].end.side);
+    for (unsigned int i = 0; i < OTHERS; i++) {
+        end_finish(&other[i].call);
+        assert_int_equal(other[i].handle.error, EINVAL);
+        close_holder(&other[i].holder);
+    }
+    free(other);
+    close_scene(&scene);
+}
+
 /* --- users --------------------------------------------------------------------------------------------- */
 
 static void open_by_users(struct scene *scene, mode_t mode)
@@ -578,6 +663,10 @@ int main(int argc, char **argv)
         TEST_WITH(an_event_blocks_the_handle_that_it_is_of, .fars = HOLDERS),
         TEST_WITH(it_ends_with_the_process_that_had_it_last, .fars = HOLDERS, .needs = NEEDS_TWO_PROCESSES),
         TEST_WITH(whoever_has_it_open_hears_of_the_end_of_its_process, .fars = HOLDERS,
+                  .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(openers_that_are_killed_keep_nothing, .fars = HOLDERS + OTHERS,
+                  .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(those_who_ask_a_process_that_is_killed_are_answered, .fars = HOLDERS + OTHERS,
                   .needs = NEEDS_TWO_PROCESSES),
         TEST_WITH(another_user_opens_it_where_the_file_lets_him, .fars = HOLDERS),
         TEST_WITH(another_user_does_not_open_it_where_it_does_not, .fars = HOLDERS),

@@ -2,6 +2,7 @@
 #include "xrc_scene.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -145,6 +146,7 @@ void open_scene_as(struct scene *scene, const struct end_attr *attr, const uid_t
 
     memset(scene, 0, sizeof(*scene));
     make_file(file);
+    scene->fd = open_file(file);
     CHECK_ZERO(chmod(file, mode));
     end_open(&scene->sender, NEAR, attr);
     for (int i = 0; i < HOLDERS; i++) {
@@ -162,6 +164,15 @@ void open_scene_as(struct scene *scene, const struct end_attr *attr, const uid_t
     scene->holder[FIRST].peer = scene->sender;
     AT(&scene->holder[FIRST].end, connect_receive_here, &scene->holder[FIRST]);
     connect_send(scene);
+}
+
+void add_holder(struct scene *scene, struct holder *holder, struct side *side, const struct end_attr *attr)
+{
+    memset(holder, 0, sizeof(*holder));
+    snprintf(holder->file, sizeof(holder->file), "/proc/%d/fd/%d", (int)getpid(), scene->fd);
+    side_call(side, prepare_here, holder, sizeof(*holder));
+    end_open(&holder->end, side, attr);
+    AT(&holder->end, hold_here, holder);
 }
 
 void open_scene(struct scene *scene)
@@ -186,6 +197,7 @@ void close_scene(struct scene *scene)
             close_holder(&scene->holder[i]);
     }
     end_close(&scene->sender);
+    close(scene->fd);
 }
 
 static void receive_here(struct end *end, void *arg)

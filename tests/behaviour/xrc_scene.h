@@ -33,6 +33,7 @@ struct scene {
     struct end sender; /* near */
     struct ibv_qp *qp; /* XRC_SEND */
     struct holder holder[HOLDERS];
+    int fd; /* of the domain's file, near */
 };
 
 int open_file(const char *file);
@@ -47,6 +48,8 @@ void make_send(struct scene *scene);
 void connect_send(struct scene *scene);
 void open_scene_as(struct scene *scene, const struct end_attr *attr, const uid_t uid[HOLDERS], mode_t mode);
 void open_scene(struct scene *scene);
+/* One more, on that side. */
+void add_holder(struct scene *scene, struct holder *holder, struct side *side, const struct end_attr *attr);
 void close_holder(struct holder *holder);
 void close_scene(struct scene *scene);
 void receive_at(struct holder *holder, uint64_t id, size_t offset, size_t length);
