@@ -329,6 +329,44 @@ static void dm_in_use(void)
     node_close(&node);
 }
 
+/* --- a raw packet QP and counters, destroyed before the flow rule that names them
+ * ------------------------------------------------------------------- */
+
+static void flow_in_use(void)
+{
+    struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RAW_PACKET, .cap = {1, 1, 1, 1, 0}};
+    struct ibv_counters_init_attr none = {0};
+    struct ibv_counter_attach_attr point = {IBV_COUNTER_PACKETS, 0, 0};
+    struct __attribute__((packed, aligned(8))) {
+        struct ibv_flow_attr attr;
+        struct ibv_flow_spec_eth eth;
+        struct ibv_flow_spec_counter_action count;
+    } rule = {
+        .attr = {.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(rule), .num_of_specs = 2, .port = 1},
+        .eth = {.type = IBV_FLOW_SPEC_ETH, .size = sizeof(rule.eth)},
+        .count = {.type = IBV_FLOW_SPEC_ACTION_COUNT, .size = sizeof(rule.count)},
+    };
+    struct ibv_flow *flow;
+    struct ibv_qp *qp;
+    struct node node;
+
+    node_open(&node);
+    init.send_cq = init.recv_cq = make_cq(&node, 2, NULL);
+    qp = ibv_create_qp(node.pd, &init);
+    REQUIRE(qp);
+    rule.count.counters = ibv_create_counters(node.context, &none);
+    REQUIRE(rule.count.counters && ibv_attach_counters_point_flow(rule.count.counters, &point, NULL) == 0);
+    flow = ibv_create_flow(qp, (void *)&rule);
+    REQUIRE(flow);
+    REQUIRE(ibv_destroy_qp(qp) == EBUSY);
+    REQUIRE(ibv_destroy_counters(rule.count.counters) == EBUSY);
+    REQUIRE(ibv_destroy_flow(flow) == 0);
+    REQUIRE(ibv_destroy_counters(rule.count.counters) == 0);
+    REQUIRE(ibv_destroy_qp(qp) == 0);
+    REQUIRE(ibv_destroy_cq(init.send_cq) == 0);
+    node_close(&node);
+}
+
 /* --- a completion was lost to an overrun CQ
  * ----------------------------------------------------------------------- */
 
@@ -798,6 +836,7 @@ static const struct {
     {"domain-in-use", domain_in_use},
     {"xrcd-in-use", xrcd_in_use},
     {"dm-in-use", dm_in_use},
+    {"flow-in-use", flow_in_use},
     {"overrun", overrun},
     {"lost-srq-receive", lost_srq_receive},
     {"no-receive", no_receive},

@@ -146,6 +146,11 @@ def test_device_memory_freed_before_its_mr():
     causes("dm-in-use", r"ibv_free_dm\(DM \d+ of 4096 bytes\): MR of 128 bytes with lkey 0x[0-9a-f]+ still uses it")
 
 
+def test_raw_qp_and_counters_destroyed_before_their_flow():
+    causes("flow-in-use", r"ibv_destroy_qp\(QP 0x[0-9a-f]{6}\): flow \d+ still steers to it; "
+                          r"ibv_destroy_counters\(counters \d+\): flow \d+ still counts in it")
+
+
 def test_mr_freed_before_its_users():  # the-tcpdump-group/libpcap#1532
     told = only(run("mr-freed-before-users"), "in_use")
     matches(r"^ibv_dereg_mr\(MR .*\): 8 work requests that are not finished still name it, in the receive queue of QP",
