@@ -203,8 +203,11 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
 
         if (likely(open) && (likely(key_is_current(direct, rkey)) || find_key(direct, rkey)))
             there = address_in(direct, address, length, operation);
-        if (likely(there != NULL))
+        if (likely(there != NULL)) {
+            if (operation != REMOTE_READ)
+                atomic_store_explicit(&qp->ahead, there, memory_order_relaxed);
             return there;
+        }
         give_mark_back(direct);
         if (!open)
             direct->peer = NULL; /* to be met anew */

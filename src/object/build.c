@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/ahead.h"
 #include "base/rundown.h"
 #include "object/qp_internal.h"
 #include "rules/transitions.h"
@@ -21,6 +22,7 @@ void qp_build_fail(struct qp *qp, int error)
  * a RESET. */
 void qp_build_start(struct qp *qp)
 {
+    fetch_for_writing(atomic_load_explicit(&qp->ahead, memory_order_relaxed));
     lock_acquire(&qp->post_lock);
     if (qp->transport.tag_matching) {
         /* The adapter's own requests stay out of the slots that are being filled. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/ahead.h"
 #include "base/rundown.h"
 #include "object/life.h"
 #include "object/qp_internal.h"
@@ -215,6 +216,7 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
         *bad_wr = wr;
         return -EIO;
     }
+    fetch_for_writing(atomic_load_explicit(&qp->ahead, memory_order_relaxed));
     if (qp->is_extended)
         lock_acquire(&qp->post_lock);
     rundown_enter();

@@ -94,7 +94,10 @@ struct qp {
                              uint8_t types, uint8_t level);
         } newer;
     };
-    struct lock lock;      /* guards record, queues, route */
+    struct lock lock; /* guards record, queues, route */
+    /* Where its last WRITE or atomic went in mapped memory, NULL: nowhere. A hint that posting begins with,
+     * before it takes locks; what was there may be gone. */
+    _Atomic(const char *) ahead;
     struct lock post_lock; /* extended posting: held from wr_start to wr_complete, above `lock` */
     struct transport_qp transport;
     struct qp_record *record;
