@@ -23,7 +23,7 @@
 #define SWEEP_EVERY       1024 /* polls of one thread */
 #define SWEEPS_UNTIL_COLD 16
 #define WRITABLE_BATCH    16
-#define FETCH_BUDGET      (1u << 20) /* bytes by reference per batch of a lane */
+#define FETCH_BUDGET      (1u << 18) /* bytes by reference per batch of a lane */
 
 static _Atomic(struct lane *) *hot; /* HOT_MAX slots of reserved address space */
 static _Atomic unsigned hot_count;  /* written under hot_lock */
