@@ -234,8 +234,8 @@ class Ucx:
 class Table:
     """A program that prints all sizes in one go: asked once per round."""
 
-    def __init__(self, bench, name, tool, sizes, lat, rate, gbps):
-        self.bench, self.name, self.tool, self.sizes = bench, name, tool, sizes
+    def __init__(self, bench, name, tool, sizes, lat, rate, gbps, how=()):
+        self.bench, self.name, self.tool, self.sizes, self.how = bench, name, tool, sizes, how
         self.keys = (lat, rate, gbps)
         self.rows = None
 
@@ -244,7 +244,8 @@ class Table:
 
     def _row(self, size):
         if self.rows is None:
-            text = self.bench.single([self.bench.tool(self.tool), *map(str, self.bench.cpus), *map(str, self.sizes)])
+            text = self.bench.single([self.bench.tool(self.tool), *map(str, self.bench.cpus), *self.how,
+                                      *map(str, self.sizes)])
             self.rows = {}
             for line in text.splitlines():
                 words = line.split()
@@ -291,6 +292,11 @@ def memcpy(bench, sizes):
 def fresh(bench, sizes):
     """Of data that the other core has just written."""
     return Table(bench, 'memcpy other core', 'bench_memcpy', sizes, None, None, 'fresh_gbps')
+
+
+def pipeline(bench, sizes):
+    """Two threads without any library: one rewrites buffers, the other copies and reads them meanwhile."""
+    return Table(bench, 'two threads', 'bench_memcpy', sizes, None, None, 'pipe_gbps', ('pipe',))
 
 
 def icrc(bench):

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* memcpy, of data in this core's own cache and of data that another core has just written: a copying path
- * between two processes is bounded by the second. */
+ * between two processes is bounded by the second. `pipe`: buffers that one thread rewrites while another
+ * copies and reads those of before, which is what messages between programs that use their memory come to,
+ * without any library. */
 #include "common.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-enum { SAMPLES = 31, CHUNK = 1 << 18 };
+enum { SAMPLES = 31, CHUNK = 1 << 18, PIPE_RUNS = 5, PIPE_BYTES = 1 << 28 };
 
 static struct {
     int cpu;
@@ -45,6 +47,71 @@ static void rewrite(void)
         relax();
 }
 
+/* --- pipe -------------------------------------------------------------------------------------------- */
+
+static struct {
+    unsigned char *from;
+    size_t size, buffers, total;
+    _Alignas(128) _Atomic size_t written;
+    _Alignas(128) _Atomic size_t taken;
+} flow;
+
+static void *rewriter(void *unused)
+{
+    pin(other.cpu);
+    for (size_t n = 0; n < flow.total; n++) {
+        while (n - atomic_load_explicit(&flow.taken, memory_order_acquire) >= flow.buffers)
+            relax();
+        rewrite_all(flow.from + n % flow.buffers * flow.size, flow.size, n);
+        atomic_store_explicit(&flow.written, n + 1, memory_order_release);
+    }
+    return NULL;
+}
+
+/* GB/s; 0: no memory. */
+static double pipe_rate(size_t size)
+{
+    uint64_t sum = 0, least = UINT64_MAX;
+    unsigned char *to;
+
+    flow.size = size;
+    flow.buffers = touched_buffers(size);
+    flow.total = PIPE_BYTES / size + flow.buffers;
+    flow.from = aligned_alloc(4096, (size * flow.buffers + 4095) / 4096 * 4096);
+    to = aligned_alloc(4096, (size * flow.buffers + 4095) / 4096 * 4096);
+    if (!flow.from || !to)
+        return 0;
+    memset(flow.from, 1, size * flow.buffers);
+    memset(to, 1, size * flow.buffers);
+    for (int run = 0; run < PIPE_RUNS; run++) {
+        uint64_t began = now_ns(), took;
+        pthread_t thread;
+
+        atomic_store(&flow.written, 0);
+        atomic_store(&flow.taken, 0);
+        if (pthread_create(&thread, NULL, rewriter, NULL))
+            return 0;
+        for (size_t n = 0; n < flow.total; n++) {
+            size_t at = n % flow.buffers * size;
+
+            while (atomic_load_explicit(&flow.written, memory_order_acquire) <= n)
+                relax();
+            memcpy(to + at, flow.from + at, size);
+            sum += read_all(to + at, size);
+            atomic_store_explicit(&flow.taken, n + 1, memory_order_release);
+        }
+        pthread_join(thread, NULL);
+        took = now_ns() - began;
+        least = took < least ? took : least;
+    }
+    __asm__ volatile("" : : "r"(sum));
+    free(flow.from);
+    free(to);
+    return (double)(flow.total * size) / (double)least;
+}
+
+/* --- a copy ------------------------------------------------------------------------------------------ */
+
 static void copy(unsigned char *to, const unsigned char *from, size_t size)
 {
     memcpy(to, from, size);
@@ -79,8 +146,20 @@ int main(int argc, char **argv)
     pthread_t thread;
 
     if (argc < 4) {
-        fprintf(stderr, "usage: %s CPU CPU SIZE...\n", argv[0]);
+        fprintf(stderr, "usage: %s CPU CPU [pipe] SIZE...\n", argv[0]);
         return 2;
+    }
+    other.cpu = atoi(argv[2]);
+    if (!strcmp(argv[3], "pipe")) {
+        pin(atoi(argv[1]));
+        for (int i = 4; i < argc; i++) {
+            size_t size = strtoull(argv[i], NULL, 0);
+
+            if (size == 0 || size % 64 || size > PIPE_BYTES)
+                return 2;
+            printf("size %zu pipe_gbps %.3f\n", size, pipe_rate(size));
+        }
+        return 0;
     }
     for (int i = 3; i < argc; i++) {
         size_t size = strtoull(argv[i], NULL, 0);
@@ -89,7 +168,6 @@ int main(int argc, char **argv)
             return 2;
         largest = size > largest ? size : largest;
     }
-    other.cpu = atoi(argv[2]);
     other.data = malloc(largest);
     to = malloc(largest);
     if (!other.data || !to)

@@ -134,18 +134,6 @@ static void post_request(struct side *side, uint64_t buffer)
 
 /* --- target ------------------------------------------------------------------------------------------ */
 
-/* As fast as memory can be read. */
-static uint64_t sum_of(const char *memory, size_t size)
-{
-    const uint64_t *word = (const void *)memory;
-    uint64_t sum[4] = {0};
-
-    for (size_t i = 0; i + 4 <= size / sizeof(*word); i += 4)
-        for (size_t j = 0; j < 4; j++)
-            sum[j] += word[i + j];
-    return sum[0] + sum[1] + sum[2] + sum[3];
-}
-
 static void receive(struct side *side)
 {
     uint64_t sum = 0;
@@ -159,7 +147,7 @@ static void receive(struct side *side)
         if (count < 0 || wc.status != IBV_WC_SUCCESS)
             give_up("receive");
         if (opt.touched)
-            sum += sum_of(side->memory + wc.wr_id * opt.size, opt.size);
+            sum += read_all(side->memory + wc.wr_id * opt.size, opt.size);
         post_receive(side, wc.wr_id);
     }
     __asm__ volatile("" : : "r"(sum));
@@ -213,7 +201,7 @@ static double messages(struct side *side, double seconds)
                 continue;
         }
         if (opt.touched)
-            memset(side->memory + next % opt.buffers * opt.size, (int)next, opt.size);
+            rewrite_all(side->memory + next % opt.buffers * opt.size, opt.size, next);
         post_request(side, next % opt.buffers);
         flying++;
     }
@@ -292,8 +280,9 @@ static bool parse(int argc, char **argv)
             opt.op = ops[i].name;
             opt.opcode = ops[i].opcode;
         }
-    opt.buffers = opt.opcode != IBV_WR_SEND ? 1 : opt.size >= 1u << 20 ? 4 : RECEIVES / 2;
+    opt.buffers = opt.opcode == IBV_WR_SEND ? touched_buffers(opt.size) : 1;
     return opt.op && opt.size >= 8 && opt.size <= 1u << 26 && (argc == 5 || opt.touched || opt.from_malloc) &&
+           !(opt.touched && opt.opcode == IBV_WR_SEND && opt.size % 64) &&
            !(opt.from_malloc && (opt.opcode == IBV_WR_SEND || opt.size > opt.from_malloc / 2));
 }
 
@@ -305,7 +294,8 @@ int main(int argc, char **argv)
     if (!parse(argc, argv)) {
         fprintf(stderr,
                 "usage: %s CPU CPU send|write|read|faa SIZE [touched|malloc=BYTES]\n"
-                "touched: send: buffers are rewritten and read; others: the target writes to the line\n"
+                "touched: send: buffers, of a multiple of 64 bytes, are rewritten and read; others: the "
+                "target writes to the line\n"
                 "malloc: not send; in the middle of so many bytes of malloc()\n",
                 argv[0]);
         return 2;
