@@ -342,7 +342,10 @@ static void flow_in_use(void)
         struct ibv_flow_spec_eth eth;
         struct ibv_flow_spec_counter_action count;
     } rule = {
-        .attr = {.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(rule), .num_of_specs = 2, .port = 1},
+        .attr = {.type = IBV_FLOW_ATTR_NORMAL,
+                 .size = sizeof(rule.attr) + sizeof(rule.eth) + sizeof(rule.count),
+                 .num_of_specs = 2,
+                 .port = 1},
         .eth = {.type = IBV_FLOW_SPEC_ETH, .size = sizeof(rule.eth)},
         .count = {.type = IBV_FLOW_SPEC_ACTION_COUNT, .size = sizeof(rule.count)},
     };
