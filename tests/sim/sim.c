@@ -371,7 +371,7 @@ void sim_free(struct sim *sim)
 {
     sim_drop_packets(sim);
     free(sim->heap);
-    for (unsigned i = 0; i < sim->qp_count; i++)
+    for (unsigned i = sim->qp_count; i--;) /* delegates before the QP that they execute for */
         sim_forget_delegates(sim->qps[i]);
     for (unsigned i = 0; i < sim->qp_count; i++)
         free_qp(sim->qps[i]);
