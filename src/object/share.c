@@ -230,12 +230,14 @@ int share_open(const uint8_t node_guid[8], struct share **ret_share, int *ret_fd
     return 0;
 }
 
-static struct share *find(const uint8_t id[16])
+/* The id is what anybody wrote: it has to be the same file, too. */
+static struct share *find(const uint8_t id[16], const struct stat *status)
 {
     list_for_each (node, &shares) {
         struct share *share = list_entry(node, struct share, all);
 
-        if (!memcmp(share->id, id, sizeof(share->id)))
+        if (!memcmp(share->id, id, sizeof(share->id)) && share->inode == status->st_ino &&
+            share->device == status->st_dev)
             return share;
     }
     return NULL;
@@ -258,7 +260,7 @@ int share_adopt(int fd, uint8_t ret_node_guid[8], struct share **ret_share)
         head.version != SHARE_VERSION || head.size != FILE_SIZE)
         return -EINVAL;
     lock_acquire(&shares_lock);
-    *ret_share = find(head.id);
+    *ret_share = find(head.id, &status);
     if (*ret_share)
         (*ret_share)->references++;
     else
