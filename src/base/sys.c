@@ -190,6 +190,13 @@ int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count)
                                saved);
 }
 
+ssize_t sys_sendmsg(int fd, const struct msghdr *message)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_sendmsg, fd, message, MSG_DONTWAIT | MSG_NOSIGNAL), saved);
+}
+
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count)
 {
     int saved = errno;

@@ -55,6 +55,7 @@ struct msghdr;
 /* How many datagrams were taken or given. Neither waits. */
 int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count);
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count);
+ssize_t sys_sendmsg(int fd, const struct msghdr *message);
 ssize_t sys_recvmsg(int fd, struct msghdr *message);
 struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);

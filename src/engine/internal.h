@@ -107,8 +107,9 @@ void wire_open_for_mads(uint32_t block);
 struct udp_lane *wire_posted(struct qp *qp);
 /* Its way ends. QP lock held. */
 void wire_forget_turn(struct qp *qp);
-/* An acknowledgement that gives way to an answer of the program, if there is one, waits no longer. Outside
- * every rundown section. */
+/* Small packets that stay for others wait no longer. Without the lock of a lane. */
+void wire_release(void);
+/* Nor does an acknowledgement that gives way to an answer of the program. Outside every rundown section. */
 void wire_settle(void);
 /* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
 void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
@@ -120,6 +121,15 @@ void wire_detached(struct qp *qp, const uint8_t gid[16]);
 /* The program ends. */
 void wire_before_exit(void);
 void wire_after_fork_in_child(void);
+
+/* --- hold.c: small requests that wait for others
+ * --------------------------------------------------------------------------------------- */
+
+/* It was put into the QP's lane: does it stay there? Else the lane is to be flushed. QP lock held. */
+bool hold_stays(struct qp *qp, const struct packet *packet);
+bool hold_is_whole_request(uint8_t opcode);
+/* Lanes (bits) where something stays, which are the caller's to flush. */
+uint32_t hold_take(void);
 
 /* --- multicast.c
  * --------------------------------------------------------------------------------------------------- */

@@ -243,11 +243,13 @@ unsigned progress_run(void)
 
     rundown_enter();
     life_batch_begin();
+    wire_release();
     packets = local_poll(POLL_BUDGET);
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
         packets += udp_poll();
     if (unlikely(route_has_ready()))
         route_run_ready();
+    wire_release(); /* the thread may be going to sleep */
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
         atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire)) {

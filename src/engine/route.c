@@ -361,6 +361,8 @@ static void engine_connect(struct qp *qp)
 
 static void leave_lists(struct qp *qp)
 {
+    if (qp->route.held)
+        wire_release();
     qp->route.answer_due = false;
     wire_forget_turn(qp);
     waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);

@@ -125,6 +125,43 @@ void wire_leave_list(struct qp *qp)
     qp->route.blocked_wire = false;
 }
 
+static enum wire_turn turn_of(const struct qp *qp)
+{
+    return (enum wire_turn)atomic_load_explicit(&qp->route.turn, memory_order_relaxed);
+}
+
+/* QP lock held. */
+static void set_turn(struct qp *qp, enum wire_turn turn)
+{
+    atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
+}
+
+/* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
+static void note_sent(struct qp *qp, const struct packet *packet)
+{
+    if (hold_stays(qp, packet))
+        return;
+    qp->route.kick_wire = true;
+    /* The acknowledgement that gave way to it goes behind it: only the last packet of a datagram may be
+     * smaller. Other answers wait for wire_posted(). */
+    if (turn_of(qp) == TURN_GIVEN && hold_is_whole_request(packet->opcode)) {
+        set_turn(qp, TURN_NONE);
+        if (responder_owes_only_ack(&qp->transport))
+            responder_run(&qp->transport);
+    }
+}
+
+static void flush_lanes(uint32_t lanes)
+{
+    for (; lanes; lanes &= lanes - 1)
+        udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
+}
+
+void wire_release(void)
+{
+    flush_lanes(hold_take());
+}
+
 int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
               const struct path_address *to)
 {
@@ -138,7 +175,7 @@ int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *ga
         int error = udp_send(qp->route.wire, &path, packet, gather, gather_count);
 
         if (likely(!error)) {
-            qp->route.kick_wire = true;
+            note_sent(qp, packet);
             return 0;
         }
         if (error != -EAGAIN)
@@ -347,17 +384,6 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     note_kick(&kick);
 }
 
-static enum wire_turn turn_of(const struct qp *qp)
-{
-    return (enum wire_turn)atomic_load_explicit(&qp->route.turn, memory_order_relaxed);
-}
-
-/* QP lock held. */
-static void set_turn(struct qp *qp, enum wire_turn turn)
-{
-    atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
-}
-
 void wire_forget_turn(struct qp *qp)
 {
     set_turn(qp, TURN_NONE);
@@ -446,8 +472,8 @@ static void on_batch_end(void)
         lock_release(&qp->lock);
         note_kick(&kick);
     }
-    for (; to_flush; to_flush &= to_flush - 1)
-        udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(to_flush)));
+    flush_lanes(to_flush | hold_take());
+    to_flush = 0;
     if (unlikely(mads_came)) {
         mads_came = false;
         gsi_flush();
@@ -456,6 +482,7 @@ static void on_batch_end(void)
 
 void wire_settle(void)
 {
+    wire_release();
     if (likely(!atomic_load_explicit(&single, memory_order_relaxed)))
         return;
     rundown_enter();
@@ -468,7 +495,9 @@ void wire_before_exit(void)
     struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
     struct qp_kick kick;
 
-    /* Whoever has the lock may be the thread that exits, in a signal handler. */
+    /* Whoever has a lock may be the thread that exits, in a signal handler. */
+    for (uint32_t lanes = hold_take(); lanes; lanes &= lanes - 1)
+        udp_try_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
     if (!qp || turn_of(qp) != TURN_GIVEN || !lock_try(&qp->lock))
         return;
     rundown_enter();
@@ -573,6 +602,7 @@ static void clear(void)
     to_flush = 0;
     mads_came = false;
     atomic_store_explicit(&single, NULL, memory_order_relaxed);
+    (void)hold_take();
     last_address.generation = 0;
 }
 

@@ -61,6 +61,9 @@ struct qp_route {
     bool answer_due;           /* in the list of a lane whose batch is under way */
     _Atomic uint8_t turn;      /* enum wire_turn (engine/wire.c), written under the QP's lock */
     uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
+    uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
+    uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
+    uint32_t polls_seen, hold_epoch;
     struct list blocked;
     struct list
         waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */

@@ -308,10 +308,21 @@ static void count_sent(struct udp_lane *lane, unsigned messages)
     udp_count(&udp_counters->bytes_sent, bytes);
 }
 
+/* Messages that were sent, or -errno. */
+static int hand_over(const struct way *way, struct mmsghdr *headers, unsigned count)
+{
+    ssize_t length;
+
+    if (count > 1)
+        return sys_sendmmsg(way->source.fd, headers, count);
+    length = sys_sendmsg(way->source.fd, &headers->msg_hdr);
+    return length < 0 ? (int)length : 1;
+}
+
 /* One system call, or what came of it. false: blocked. */
 static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
 {
-    int sent = sys_sendmmsg(way->source.fd, lane->buffers->headers + lane->first, run);
+    int sent = hand_over(way, lane->buffers->headers + lane->first, run);
 
     if (likely(sent > 0)) {
         count_sent(lane, (unsigned)sent);
@@ -361,12 +372,24 @@ bool udp_is_blocked(struct udp_lane *lane)
     return blocked;
 }
 
-void udp_flush(struct udp_lane *lane)
+/* Lock held, which is released. */
+static void flush(struct udp_lane *lane)
 {
-    lock_acquire(&lane->lock);
     if (!is_blocked(lane))
         send_staged(lane);
     lock_release(&lane->lock);
+}
+
+void udp_flush(struct udp_lane *lane)
+{
+    lock_acquire(&lane->lock);
+    flush(lane);
+}
+
+void udp_try_flush(struct udp_lane *lane)
+{
+    if (lock_try(&lane->lock))
+        flush(lane);
 }
 
 static struct udp_lane *lane_of(const struct event_source *source)

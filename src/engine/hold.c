@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Small requests that wait for others. A datagram costs the same with one small packet or with many. So where
+ * a program goes on posting while much of what it has posted is on its way, packets stay in the lane for
+ * those that follow: until these are so many, the program polls or ends, or the helper thread does anything,
+ * which it is woken to by the acknowledgement of what is on its way, if nobody polls. Whoever posts and does
+ * not poll is not made to wait for that. */
+#include "engine/internal.h"
+#include "udp/udp.h"
+#include "wire/opcode.h"
+
+#define BEHIND   8u   /* packets on their way */
+#define MOST     32u  /* that stay */
+#define UNPOLLED 256u /* that have stayed since the program polled */
+
+static _Atomic uint32_t held;     /* lanes (bits) where something stays */
+static _Atomic uint32_t releases; /* how often that ended */
+
+/* Does it wait for an acknowledgement, and does nothing of its message follow anyway? */
+bool hold_is_whole_request(uint8_t opcode)
+{
+    uint32_t wanted = OPCODE_REQUEST | OPCODE_ONLY;
+
+    return (opcode_table[opcode].properties & wanted) == wanted &&
+           (BTH_SERVICE(opcode) == SERVICE_RC || BTH_SERVICE(opcode) == SERVICE_XRC);
+}
+
+static bool may_stay(struct qp *qp, const struct packet *packet)
+{
+    uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
+    uint32_t epoch = atomic_load_explicit(&releases, memory_order_relaxed);
+    int32_t ahead = psn_diff(packet->psn, qp->record->sender.unacked_psn);
+
+    if (qp->route.polls_seen != polls) {
+        qp->route.polls_seen = polls;
+        qp->route.unpolled = 0;
+    }
+    if (qp->route.hold_epoch != epoch) {
+        qp->route.hold_epoch = epoch;
+        qp->route.held = 0;
+    }
+    return ahead >= (int32_t)(BEHIND + qp->route.held) && qp->route.held < MOST &&
+           qp->route.unpolled++ < UNPOLLED;
+}
+
+bool hold_stays(struct qp *qp, const struct packet *packet)
+{
+    if (!hold_is_whole_request(packet->opcode) || !may_stay(qp, packet)) {
+        qp->route.held = 0;
+        return false;
+    }
+    qp->route.held++;
+    atomic_fetch_or_explicit(&held, 1u << udp_lane_number(qp->route.wire), memory_order_relaxed);
+    return true;
+}
+
+uint32_t hold_take(void)
+{
+    if (likely(!atomic_load_explicit(&held, memory_order_relaxed)))
+        return 0;
+    atomic_fetch_add_explicit(&releases, 1, memory_order_relaxed);
+    return atomic_exchange_explicit(&held, 0, memory_order_relaxed);
+}
