@@ -25,13 +25,15 @@ import pairs  # noqa: E402
 
 LIMIT = 1800
 NEAR, FAR = '10.79.0.1', '10.79.0.2'
-THERE = [['ip', 'netns', 'exec', name] for name in ('one', 'two')]
+# A processor for each side, as bench_udp has it.
+PINNED = [['taskset', '-c', cpu] for cpu in ('0', '1')]
+THERE = [['ip', 'netns', 'exec', name, *pinned] for name, pinned in zip(('one', 'two'), PINNED)]
 # name: program and options, column of perftest's row, is more better?, bar as factor of rxe0, floor as a function of what
 # floors() found
 WHATS = {
     'write_bw 64 KiB, MB/s': (['ib_write_bw', '-s', '65536', '-n', '400'], 3, True, 2, lambda f: 1000 * f[4096][1]),
     'send_bw 64 KiB, MB/s': (['ib_send_bw', '-s', '65536', '-n', '400'], 3, True, 2, lambda f: 1000 * f[4096][1]),
-    'send_bw 8 B, Mmsg/s': (['ib_send_bw', '-s', '8', '-n', '5000'], 4, True, 2, lambda f: 1000 * f[SMALL][1] / SMALL),
+    'send_bw 8 B, Mmsg/s': (['ib_send_bw', '-s', '8', '-n', '20000'], 4, True, 2, lambda f: 1000 * f[SMALL][1] / SMALL),
     'send_lat 8 B, us': (['ib_send_lat', '-s', '8', '-n', '1000'], 4, False, 1.5, lambda f: f[SMALL][0]),
 }
 SMALL = 24  # bytes of RoCEv2 in a datagram with a SEND of 8
@@ -56,7 +58,7 @@ def once(host, argv, ours):
     """perftest's row, and the processor time of both ends. None: perftest did not find the clock."""
     port = str(pairs.free_port())
     argv = [argv[0], '-p', port, '-m', '4096', '-F', *argv[1:], '-x', '0' if ours else '1', *([] if ours else ['-d', 'rxe0'])]
-    near, far = THERE if ours else ((), ())
+    near, far = THERE if ours else PINNED
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _, text = pairs.run_pair(host, argv, [*argv, NEAR if ours else '192.168.77.1'], port=int(port), limit=120, near=near,
                              far=far)
