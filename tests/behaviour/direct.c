@@ -280,16 +280,17 @@ static void take_back(struct end *end, enum taking how)
     }
 }
 
-/* Until the first of them are executed. */
-static void start_stream(struct end_call *call, struct pair *p, enum kind kind, unsigned int seed)
+/* Until the first of them are executed. The stream is written to when the call ends. */
+static void start_stream(struct end_call *call, struct pair *p, struct stream *traffic, unsigned int seed)
 {
-    struct stream traffic = {.to = p->a, .kind = kind};
+    enum kind kind = traffic->kind;
 
+    traffic->to = p->a;
     if (kind == READS)
         end_fill(&p->a, 0, CHUNK, seed);
-    traffic.last = end_peek64(&p->a, CHUNK - sizeof(uint64_t));
+    traffic->last = end_peek64(&p->a, CHUNK - sizeof(uint64_t));
     end_fill(&p->b, 0, CHUNK, seed);
-    end_start(call, &p->b, stream, &traffic, sizeof(traffic));
+    end_start(call, &p->b, stream, traffic, sizeof(*traffic));
     EVENTUALLY(end_peek64(&p->a, kind == READS ? CHUNK + 8 : 0) > 100 * (kind == ATOMICS), "the first bytes");
 }
 
@@ -300,6 +301,7 @@ static void a_stopped_initiator_changes_nothing(enum taking how, enum kind kind)
     unsigned int rounds = long_tests() ? 200 : how == ENTERS_ERR && kind == WRITES ? MAPPED_PLACES + 4 : 4;
 
     for (unsigned int round = 1; round <= rounds; round++) {
+        struct stream traffic = {.kind = kind};
         struct end_attr attr = attr_of(IBV_QPT_RC);
         struct end_call call;
         struct pair p;
@@ -312,7 +314,7 @@ static void a_stopped_initiator_changes_nothing(enum taking how, enum kind kind)
         end_connect(&p.a, &p.b);
         if (!is_mapped(p.a.side->pid, p.a.buf))
             skip_because("memory is not mapped on this machine (softhca doctor says why)");
-        start_stream(&call, &p, kind, round);
+        start_stream(&call, &p, &traffic, round);
         side_stop(FAR);
         take_back(&p.a, how);
         end_fill(&p.a, 0, 2 * CHUNK, 1000 + round);
@@ -344,6 +346,7 @@ STOPPED(a_stopped_reader_reads_nothing_new_after_destroy, DESTROYS_QP, READS)
 static void a_killed_initiator_holds_nothing_up(void **state)
 {
     for (unsigned int i = 1; i <= (long_tests() ? 60 : 9); i++) {
+        struct stream traffic = {.kind = (enum kind)(i % 3)};
         struct end_attr attr = attr_of(IBV_QPT_RC);
         struct end_call call;
         struct pair p;
@@ -352,7 +355,7 @@ static void a_killed_initiator_holds_nothing_up(void **state)
         end_open(&p.a, NEAR, &attr);
         end_open(&p.b, &sides[i], &attr);
         end_connect(&p.a, &p.b);
-        start_stream(&call, &p, (enum kind)(i % 3), i);
+        start_stream(&call, &p, &traffic, i);
         side_kill(&sides[i]);
         take_back(&p.a, (enum taking)(i % TAKINGS));
         end_fill(&p.a, 0, 2 * CHUNK, 1000 + i);
