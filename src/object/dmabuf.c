@@ -13,11 +13,6 @@
 
 #define MAGIC 0x444d4142 /* DMA_BUF_MAGIC of linux/magic.h since 5.3 */
 
-static size_t page_offset(uint64_t offset)
-{
-    return (size_t)(offset & ((uint64_t)sysconf(_SC_PAGESIZE) - 1));
-}
-
 /* By its file system: a request of dma-bufs alone could mean anything to another driver. */
 static int check(int fd, uint64_t offset, size_t length)
 {
@@ -46,17 +41,19 @@ static int bracket(int fd, uint64_t which)
     return error;
 }
 
-static int map(struct dmabuf *dmabuf, uint64_t offset, size_t length, bool write)
+/* From its beginning: Linux's graphics drivers whose memory is shmem show the beginning wherever a mapping of
+ * their dma-buf is asked to start. */
+static int map(struct dmabuf *dmabuf, size_t offset, size_t length, bool write)
 {
-    size_t before = page_offset(offset);
     int error;
-    char *at = sys_mmap(NULL, before + length, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, dmabuf->fd,
-                        (off_t)(offset - before), &error);
+    char *at = sys_mmap(NULL, offset + length, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED, dmabuf->fd,
+                        0, &error);
 
     if (!at)
         return error == -EACCES || error == -ENOMEM ? error : -EOPNOTSUPP;
-    sys_madvise(at, before + length, MADV_DONTFORK);
-    dmabuf->at = at + before;
+    sys_madvise(at, offset + length, MADV_DONTFORK);
+    dmabuf->at = at + offset;
+    dmabuf->offset = offset;
     dmabuf->length = length;
     return 0;
 }
@@ -94,11 +91,10 @@ int dmabuf_map(int fd, uint64_t offset, size_t length, bool write, struct dmabuf
 
 void dmabuf_unmap(struct dmabuf *dmabuf)
 {
-    size_t before = page_offset((uintptr_t)dmabuf->at);
     struct stat status;
     int saved = errno;
 
-    sys_munmap(dmabuf->at - before, dmabuf->length + before);
+    sys_munmap(dmabuf->at - dmabuf->offset, dmabuf->offset + dmabuf->length);
     /* Programs close descriptors that they do not know. */
     if (fstat(dmabuf->fd, &status) == 0 && status.st_dev == dmabuf->device &&
         status.st_ino == dmabuf->inode) {

@@ -9,7 +9,8 @@
 #include <sys/types.h>
 
 struct dmabuf {
-    char *at; /* what was asked for; NULL: none */
+    char *at;      /* what was asked for; NULL: none */
+    size_t offset; /* in front of it, mapped with it */
     size_t length;
     int fd; /* ours */
     dev_t device;

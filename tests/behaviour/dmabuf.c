@@ -367,10 +367,12 @@ static void descriptors_close_here(struct end *end, void *arg)
     struct ibv_mr *mr = ibv_reg_dmabuf_mr(end->pd, 0, 4096, 0, fd, RIGHTS);
 
     CHECK(mr, "ibv_reg_dmabuf_mr: %s", strerror(errno));
-    for (int i = fd + 1; i < fd + 20; i++) {
+    for (int i = 3; i < fd + 20; i++) {
         char path[32], name[64];
         ssize_t length;
 
+        if (i == fd)
+            continue;
         snprintf(path, sizeof(path), "/proc/self/fd/%d", i);
         length = readlink(path, name, sizeof(name) - 1);
         if (length > 0 && memmem(name, (size_t)length, "dmabuf", 6)) {
