@@ -364,7 +364,9 @@ struct relay {
     uint32_t srqn;   /* of the last request that was no duplicate */
     uint32_t life;   /* which connection of the QP it is */
     uint32_t epoch;  /* answers of another one are void */
-    bool asked;      /* an acknowledgement is asked for, of asked_psn */
+    bool lost;       /* the answer of a duplicate, from lost_psn on; the requester is to hear of it */
+    psn_t lost_psn;
+    bool asked; /* an acknowledgement is asked for, of asked_psn */
     psn_t asked_psn;
     psn_t done; /* away: what comes next of what is not executed */
 };

@@ -225,8 +225,15 @@ static void pass_on(struct transport_qp *qp, const struct packet *packet)
     out.dest_ifindex = qp->record->attributes.path.destination_ifindex;
     error = qp->ports->send(qp, &out, &payload, packet->payload_length ? 1 : 0, NULL);
     if (error == -EAGAIN) {
-        /* Of a duplicate, what is lost is asked for without being told; but not what is behind it. */
-        go_back(qp, psn_diff(packet->psn, qp->relay.done) >= 0 ? packet->psn : qp->relay.done);
+        bool duplicate = psn_diff(packet->psn, qp->relay.done) < 0;
+
+        /* Of a duplicate, what is lost is asked for by the requester's timer, where that runs; but not what
+         * is behind it. */
+        go_back(qp, duplicate ? qp->relay.done : packet->psn);
+        if (duplicate && qp->link.reliable) {
+            qp->relay.lost = true;
+            qp->relay.lost_psn = packet->psn;
+        }
         qp->relay.epoch++; /* what else is on its way of this answer, and of those behind it, is void */
         qp->relay.resumes = true;
         qp->relay.visits = false;
@@ -239,9 +246,25 @@ static void pass_on(struct transport_qp *qp, const struct packet *packet)
         qp->relay.done = psn_add(packet->psn, 1);
 }
 
+/* Everything up to there has been executed. After going back that may be more than has come again. */
+static void take_ack(struct transport_qp *qp, psn_t psn)
+{
+    struct responder *responder = &qp->record->responder;
+
+    if (psn_diff(psn, responder->expected_psn) >= 0)
+        psn = psn_add(responder->expected_psn, PSN_MASK);
+    if (psn_diff(psn, qp->relay.done) >= 0)
+        qp->relay.done = psn_add(psn, 1);
+    if (qp->relay.asked && psn_diff(psn, qp->relay.asked_psn) >= 0) {
+        responder->ack_owed = true;
+        qp->relay.asked = false;
+    }
+}
+
 void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     struct responder *responder = &qp->record->responder;
+    bool answers = properties & (OPCODE_READ | OPCODE_HAS_ATOMIC_ACK);
 
     if (!qp->relay.away || responder->fails)
         return;
@@ -252,22 +275,19 @@ void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t
         invalid(qp, qp->relay.done);
         return;
     }
-    if (psn_diff(packet->psn, responder->expected_psn) >= 0 ||
-        !(properties & (OPCODE_ACK | OPCODE_READ | OPCODE_ATOMIC)))
+    if (!(properties & (OPCODE_ACK | OPCODE_READ | OPCODE_ATOMIC)))
         return;
-    responder->msn = packet->msn;
-    if (properties & (OPCODE_READ | OPCODE_HAS_ATOMIC_ACK)) {
-        pass_on(qp, packet);
-    } else if (SYNDROME_KIND(packet->syndrome) != SYNDROME_ACK) {
-        if (psn_diff(packet->psn, qp->relay.done) >= 0)
-            take_nak(qp, packet);
+    if (!answers && SYNDROME_KIND(packet->syndrome) == SYNDROME_ACK) {
+        responder->msn = packet->msn;
+        take_ack(qp, packet->psn);
+    } else if (psn_diff(packet->psn, responder->expected_psn) >= 0) {
+        return;
     } else {
-        if (psn_diff(packet->psn, qp->relay.done) >= 0)
-            qp->relay.done = psn_add(packet->psn, 1);
-        if (qp->relay.asked && psn_diff(packet->psn, qp->relay.asked_psn) >= 0) {
-            responder->ack_owed = true;
-            qp->relay.asked = false;
-        }
+        responder->msn = packet->msn;
+        if (answers)
+            pass_on(qp, packet);
+        else if (psn_diff(packet->psn, qp->relay.done) >= 0)
+            take_nak(qp, packet);
     }
     relay_settle(qp);
 }

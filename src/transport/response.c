@@ -493,13 +493,22 @@ static int answer(struct transport_qp *qp, struct responder_resource *resource, 
     return answer_atomic(qp, resource, slice);
 }
 
+static psn_t nak_psn(const struct transport_qp *qp)
+{
+    const struct responder *responder = &qp->record->responder;
+
+    if (responder->fails)
+        return responder->owed_psn;
+    return qp->relay.lost ? qp->relay.lost_psn : responder_limit(qp);
+}
+
 static int send_nak(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
     struct packet packet;
     int error;
 
-    fill_answer(qp, OP_ACKNOWLEDGE, responder->fails ? responder->owed_psn : responder_limit(qp), &packet);
+    fill_answer(qp, OP_ACKNOWLEDGE, nak_psn(qp), &packet);
     packet.syndrome = responder->owed_syndrome;
     error = send_answer(qp, &packet, NULL);
     if (error)
@@ -507,6 +516,7 @@ static int send_nak(struct transport_qp *qp)
     if (responder->fails)
         responder->last_words = responder->owed_syndrome;
     responder->owed_syndrome = 0;
+    qp->relay.lost = false;
     responder->ack_owed = false; /* it acknowledges all before */
     responder->acks_owed = 0;
     return 0;
