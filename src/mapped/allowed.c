@@ -21,8 +21,8 @@
 #define MAPS_PER_GUARD   2u
 #define MAX_MAPS_DEFAULT 65530u
 #define STACK_DEFAULT    ((uint64_t)8 << 20)
-/* Of a thread control block: what the kernel writes to by itself (robust list, rseq) is this near its
- * address. */
+/* What the kernel writes to by itself in a thread control block (robust list, rseq) is this near the list of
+ * robust mutexes, if the keeper does not know better. */
 #define CONTROL_BLOCK 8192u
 /* Frames of the caller. */
 #define FRAMES 16384u
@@ -151,9 +151,31 @@ bool caller_is_alone(void)
     return alone;
 }
 
-static bool overlaps(uint64_t start, uint64_t end, uint64_t other_start, uint64_t other_end)
+/* --- stacks ------------------------------------------------------------------------------------------ */
+
+/* The kernel makes one mapping of neighbours that are alike. So a stack is not a mapping, but a part of one,
+ * and what is next to it is anybody's. */
+struct search {
+    const struct mapping *mapping;
+    uint64_t start, end;         /* where */
+    uint64_t found, found_until; /* the first part; nothing: both are `end` */
+};
+
+static void find(struct search *search, uint64_t start, uint64_t end)
 {
-    return start < other_end && other_start < end;
+    uint64_t page = page_size();
+
+    start = max_of(start & ~(page - 1), search->start);
+    end = min_of((end + page - 1) & ~(page - 1), search->end);
+    if (start < end && start < search->found) {
+        search->found = start;
+        search->found_until = end;
+    }
+}
+
+static bool is_in(const struct mapping *mapping, uint64_t address)
+{
+    return address >= mapping->start && address < mapping->end;
 }
 
 static uint64_t stack_limit(void)
@@ -165,40 +187,60 @@ static uint64_t stack_limit(void)
     return max_of((uint64_t)limit.rlim_cur, STACK_DEFAULT);
 }
 
-/* The list of robust mutexes starts in the thread control block, which libraries put on top of the stack. The
- * stack of the first thread is elsewhere. */
-static bool touches_stack_of(pid_t thread, const struct mapping *mapping, uint64_t start, uint64_t end)
+/* The list of robust mutexes of a thread, 0: the calling one. It is in the thread control block. 0: none. */
+static uint64_t control_block(pid_t thread)
 {
     void *head = NULL;
     size_t length;
-    uint64_t block, bottom;
 
-    if (syscall(SYS_get_robust_list, (long)thread, &head, &length) != 0 || !head)
-        return false;
-    block = (uint64_t)head;
-    bottom = block - min_of(block, thread == getpid() ? CONTROL_BLOCK : stack_limit());
-    bottom = max_of(bottom, (uint64_t)mapping->start);
-    return block >= mapping->start && block < mapping->end &&
-           overlaps(start, end, bottom, block + CONTROL_BLOCK);
+    return syscall(SYS_get_robust_list, (long)thread, &head, &length) == 0 ? (uint64_t)(uintptr_t)head : 0;
 }
 
-bool touches_thread(const struct mapping *mapping, uint64_t start, uint64_t end)
+static uint64_t control_block_end(uint64_t block)
 {
-    uint64_t frame = (uint64_t)__builtin_frame_address(0), random = getauxval(AT_RANDOM);
+    return block + (keeper.control_block ? keeper.control_block : CONTROL_BLOCK);
+}
+
+/* Libraries put the control block on top of the stack; that of the first thread is elsewhere. Below the stack
+ * there is a page that nobody may touch, and so another mapping. */
+static void find_stack_of(struct search *search, pid_t thread)
+{
+    uint64_t block = control_block(thread);
+    uint64_t depth = thread == getpid() ? CONTROL_BLOCK : stack_limit();
+
+    if (is_in(search->mapping, block))
+        find(search, block - min_of(block, depth), control_block_end(block));
+}
+
+/* The caller may be on a stack that the kernel knows nothing of. On one that it knows, nothing is above the
+ * control block. */
+static void find_frames(struct search *search)
+{
+    uint64_t frame = (uint64_t)__builtin_frame_address(0), block = control_block(0);
+    bool below = block > frame && block - frame < FRAMES;
+
+    find(search, frame - FRAMES, below ? control_block_end(block) : frame + FRAMES);
+}
+
+uint64_t stack_in(const struct mapping *mapping, uint64_t start, uint64_t end, uint64_t *ret_end)
+{
+    struct search search = {mapping, start, end, end, end};
     struct tasks tasks;
     pid_t thread;
-    bool touches = false;
 
-    /* The kernel left some random bytes on the first stack. */
-    if ((random >= mapping->start && random < mapping->end) ||
-        overlaps(start, end, frame - FRAMES, frame + FRAMES))
-        return true;
-    if (!tasks_open(&tasks))
-        return true;
-    while (!touches && (thread = tasks_next(&tasks)) != 0)
-        touches = touches_stack_of(thread, mapping, start, end);
-    sys_close(tasks.fd);
-    return touches;
+    /* The kernel left some random bytes on the first stack, which is a mapping for itself. */
+    if (is_in(mapping, getauxval(AT_RANDOM)))
+        find(&search, start, end);
+    find_frames(&search);
+    if (tasks_open(&tasks)) {
+        while (search.found > start && (thread = tasks_next(&tasks)) != 0)
+            find_stack_of(&search, thread);
+        sys_close(tasks.fd);
+    } else {
+        find(&search, start, end);
+    }
+    *ret_end = search.found_until;
+    return search.found;
 }
 
 /* --- budget ------------------------------------------------------------------------------------------ */

@@ -72,8 +72,9 @@ enum mapped_reason allowed_at_all(void);
 bool pages_are_pinned(void);
 /* No userfaultfd: is the calling thread the only one of the program's? */
 bool caller_is_alone(void);
-/* Whether [start, end) of the mapping is a stack or thread control block. */
-bool touches_thread(const struct mapping *mapping, uint64_t start, uint64_t end);
+/* The first part of [start, end) of the mapping that is a stack or thread control block, or near enough to be
+ * one: where it begins, and *ret_end. Both are `end` if there is none. Whole pages. */
+uint64_t stack_in(const struct mapping *mapping, uint64_t start, uint64_t end, uint64_t *ret_end);
 /* `mappings`: it would be a mapping of its own. */
 enum mapped_reason allowed_by_budget(uint64_t length, bool locked_by_program, bool mappings);
 /* Whether there may be one more that continues no other. */

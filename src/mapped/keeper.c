@@ -201,11 +201,10 @@ static void *keeper_main(void *argument)
 
 /* --- callers ----------------------------------------------------------------------------------------- */
 
-static int create_thread(int *ret_error)
+static int create_thread(int *ret_error, pthread_t *ret_thread)
 {
     sigset_t all, before;
     pthread_attr_t attributes;
-    pthread_t thread;
     size_t size;
     int error;
 
@@ -216,23 +215,42 @@ static int create_thread(int *ret_error)
     pthread_attr_getstacksize(&attributes, &size);
     pthread_attr_setstacksize(&attributes, STACK_SIZE);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, &attributes, keeper_main, ret_error);
+    error = pthread_create(ret_thread, &attributes, keeper_main, ret_error);
     if (error == EINVAL) { /* a program with much thread-local memory: it is part of the stack */
         pthread_attr_setstacksize(&attributes, size);
-        error = pthread_create(&thread, &attributes, keeper_main, ret_error);
+        error = pthread_create(ret_thread, &attributes, keeper_main, ret_error);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return -error;
 }
 
+/* Stacks end with the control block of their thread, which has the list of robust mutexes in it. How far it
+ * is from there to the end is the same for all, and of this thread, which never ends, it can be asked. */
+static size_t measure_control_block(pthread_t thread)
+{
+    pthread_attr_t attributes;
+    void *head = NULL, *stack = NULL;
+    size_t length, size = 0, distance;
+
+    if (syscall(SYS_get_robust_list, (long)keeper.thread, &head, &length) != 0 ||
+        pthread_getattr_np(thread, &attributes) != 0)
+        return 0;
+    if (pthread_attr_getstack(&attributes, &stack, &size) != 0)
+        size = 0;
+    pthread_attr_destroy(&attributes);
+    distance = (uintptr_t)stack + size - (uintptr_t)head;
+    return distance < size ? distance : 0;
+}
+
 static int start_locked(void)
 {
     int error, thread_error = 0;
+    pthread_t thread;
 
     memset(&keeper, 0, sizeof(keeper));
     atomic_store_explicit(&state, IDLE, memory_order_relaxed);
-    error = create_thread(&thread_error);
+    error = create_thread(&thread_error, &thread);
     if (error) {
         log_warn("no thread for mapped memory: %s", strerror(-error));
         return error;
@@ -241,6 +259,8 @@ static int start_locked(void)
     atomic_store_explicit(&state, IDLE, memory_order_relaxed);
     if (thread_error)
         keeper.thread = 0;
+    else
+        keeper.control_block = measure_control_block(thread);
     if (thread_error)
         log_info("memory cannot be mapped by peers: %s", strerror(-thread_error));
     return thread_error;

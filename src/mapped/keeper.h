@@ -19,9 +19,10 @@ struct keeper {
     pid_t thread;
     int arena[KEEPER_ARENAS];
     int pagemap, status;
-    int uffd;         /* -1: not allowed here */
-    bool uffd_full;   /* system calls wait, too; otherwise user mode only */
-    bool can_protect; /* UFFD_FEATURE_WP_HUGETLBFS_SHMEM: shared pages can be write-protected */
+    int uffd;             /* -1: not allowed here */
+    bool uffd_full;       /* system calls wait, too; otherwise user mode only */
+    bool can_protect;     /* UFFD_FEATURE_WP_HUGETLBFS_SHMEM: shared pages can be write-protected */
+    size_t control_block; /* of every thread, from the list of robust mutexes to the end; 0: not known */
     uint64_t arena_inode[KEEPER_ARENAS];
     uint64_t arena_device;
 };

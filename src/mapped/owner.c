@@ -55,21 +55,25 @@ static int add_piece(struct adding *adding, uint64_t address, uint64_t length, u
     return region_add_piece(adding->region, &piece);
 }
 
-/* Private pages. */
+/* Private pages, up to the next stack, or a stack: *end moves there. */
 static enum mapped_reason add_private(struct adding *adding, const struct mapping *mapping, uint64_t start,
-                                      uint64_t end, uint64_t *ret_done)
+                                      uint64_t *end, uint64_t *ret_done)
 {
+    enum mapped_reason reason = may_switch(adding);
+    uint64_t stack, stack_end, offset;
     unsigned arena = wanted_arena(adding);
-    bool locked = is_locked(start);
-    enum mapped_reason reason = allowed_by_budget(end - start, locked, !place_continues(start, end, arena));
-    uint64_t offset;
+    bool locked;
 
+    if (reason != MAPPED_YES)
+        return reason;
+    stack = stack_in(mapping, start, *end, &stack_end);
+    *end = stack == start ? stack_end : stack;
+    if (stack == start)
+        return MAPPED_STACK;
+    locked = is_locked(start);
+    reason = allowed_by_budget(*end - start, locked, !place_continues(start, *end, arena));
     if (reason == MAPPED_YES)
-        reason = may_switch(adding);
-    if (reason == MAPPED_YES && touches_thread(mapping, start, end))
-        reason = MAPPED_STACK;
-    if (reason == MAPPED_YES)
-        reason = place_in(start, end, arena, locked, adding->alone, ret_done, &offset);
+        reason = place_in(start, *end, arena, locked, adding->alone, ret_done, &offset);
     /* There is room for the piece: it was made before. */
     if (*ret_done)
         add_piece(adding, start, *ret_done, arena, offset, place_generation(arena, offset));
@@ -115,9 +119,10 @@ static enum mapped_reason add_shared(struct adding *adding, const struct mapping
     return reason;
 }
 
-/* [start, end) of one mapping. Sets how much of it, from the start, is mapped now. */
+/* [start, *end) of one mapping, or the first part of it: *end moves to where the answer no longer holds. Sets
+ * how much of that, from the start, is mapped now. */
 static enum mapped_reason add_mapping(struct adding *adding, const struct mapping *mapping, uint64_t start,
-                                      uint64_t end, uint64_t *ret_done)
+                                      uint64_t *end, uint64_t *ret_done)
 {
     enum mapped_reason reason;
 
@@ -130,8 +135,8 @@ static enum mapped_reason add_mapping(struct adding *adding, const struct mappin
         return MAPPED_EXECUTABLE;
     if (mapping->shared && mapping->readable &&
         (mapping->writable || !(adding->region->access & MAPPED_PEERS_WRITE))) {
-        reason = add_shared(adding, mapping, start, end);
-        *ret_done = reason == MAPPED_YES ? end - start : 0;
+        reason = add_shared(adding, mapping, start, *end);
+        *ret_done = reason == MAPPED_YES ? *end - start : 0;
         return reason;
     }
     if (!mapping->readable || !mapping->writable)
@@ -187,7 +192,7 @@ static void add_pages(struct adding *adding, uint64_t start, uint64_t end)
         refuse(adding, next, mapping.start, MAPPED_NOTHING_THERE);
         next = max_of(next, (uint64_t)mapping.start);
         stop = min_of(end, (uint64_t)mapping.end);
-        reason = add_mapping(adding, &mapping, next, stop, &done);
+        reason = add_mapping(adding, &mapping, next, &stop, &done);
         if (reason != MAPPED_YES)
             refuse(adding, next + done, stop, reason);
         next = stop;

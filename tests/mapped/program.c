@@ -369,69 +369,6 @@ static void transparent_huge_pages(void **state)
 
 /* --- what cannot be switched ------------------------------------------------------------------------- */
 
-static char in_data[3 * 4096] = {1};
-
-static void *on_own_stack(void *argument)
-{
-    char buffer[8 * 4096] __attribute__((aligned(4096)));
-    int *ret = argument;
-
-    memset(buffer, 1, sizeof buffer);
-    *ret = (int)refused(buffer, sizeof buffer);
-    return NULL;
-}
-
-struct parked {
-    char *buffer;
-    size_t length;
-    atomic_int stage;
-};
-
-static void *park(void *argument)
-{
-    char buffer[8 * 4096] __attribute__((aligned(4096)));
-    struct parked *parked = argument;
-
-    memset(buffer, 1, sizeof buffer);
-    parked->buffer = buffer;
-    parked->length = sizeof buffer;
-    atomic_store(&parked->stage, 1);
-    while (atomic_load(&parked->stage) == 1)
-        sched_yield();
-    return NULL;
-}
-
-static void stacks_and_files_stay(void **state)
-{
-    char buffer[8 * 4096] __attribute__((aligned(4096)));
-    struct parked parked = {0};
-    pthread_t thread;
-    int reason = -1, fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    char *file = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
-    char *device = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, open("/dev/zero", O_RDWR), 0);
-    enum way way = begin(16 * PAGE);
-
-    memset(buffer, 1, sizeof buffer);
-    CHECK(refused(buffer, sizeof buffer) == MAPPED_STACK, "the first stack");
-    if (way != WAY_ALONE) {
-        CHECK_ZERO(pthread_create(&thread, NULL, on_own_stack, &reason));
-        pthread_join(thread, NULL);
-        CHECK(reason == MAPPED_STACK, "the stack of the caller: %d", reason);
-        CHECK_ZERO(pthread_create(&thread, NULL, park, &parked));
-        while (atomic_load(&parked.stage) == 0)
-            sched_yield();
-        CHECK(refused(parked.buffer, parked.length) == MAPPED_STACK, "the stack of another thread");
-        atomic_store(&parked.stage, 2);
-        pthread_join(thread, NULL);
-        errno = 0;
-        CHECK(refused((void *)((uintptr_t)&errno & ~(PAGE - 1)), PAGE) == MAPPED_STACK, "the control block");
-    }
-    CHECK(file != MAP_FAILED && refused(file, PAGE) == MAPPED_PRIVATE_FILE, "a private mapping of a file");
-    CHECK(device != MAP_FAILED, "mmap of /dev/zero: %m");
-    refused((void *)(((uintptr_t)in_data + 4095) & ~(uintptr_t)4095),
-            PAGE); /* .data: a file or not, no crash */
-}
-
 static void memory_under_another_userfaultfd(void **state)
 {
     char *memory = map(8 * PAGE);
@@ -628,7 +565,6 @@ int main(int argc, char **argv)
         TEST_WITH(locked_memory_stays_locked, .fars = 0),
         TEST_WITH(everything_is_locked, .fars = 0),
         TEST_WITH(transparent_huge_pages, .fars = 0),
-        TEST_WITH(stacks_and_files_stay, .fars = 0),
         TEST_WITH(memory_under_another_userfaultfd, .fars = 0),
         TEST_WITH(pinned_pages_stay_what_they_are, .fars = 0),
         TEST_WITH(descriptors_are_out_of_reach, .fars = 0),
