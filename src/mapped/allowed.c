@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
+#include "mapped/window.h"
 
 /* Mappings that an extent takes which continues no other: its own, its shadow, and the rest of what it was
  * cut out of. */
@@ -280,7 +281,7 @@ static uint32_t count_maps(void)
     struct mapping mapping;
     uint32_t count = 0;
 
-    if (maps_open(&maps) != 0)
+    if (window_maps(&maps) != 0)
         return UINT32_MAX;
     for (uintptr_t next = 0; maps_find(&maps, next, &mapping) == 0; next = mapping.end)
         count++;

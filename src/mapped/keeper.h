@@ -35,6 +35,7 @@ enum keeper_limits {
     KEEPER_USER_MODE = 2,
     KEEPER_NO_SHARED_PROTECT = 4,
     KEEPER_SINGLE_MREMAP = 8, /* one mapping at a time */
+    KEEPER_READ_MAPS = 16,    /* no PROCMAP_QUERY */
 };
 extern unsigned keeper_limits;
 /* And: the so-manieth step of a switch from now on fails; 0: none does. */

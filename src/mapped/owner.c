@@ -212,7 +212,7 @@ static void add_range(struct adding *adding)
     }
     /* Between the handlers of a fork, the shadows are taken. */
     reason = owner_is_forking() ? MAPPED_CHANGED : allowed_at_all();
-    if (reason == MAPPED_YES && maps_open(&adding->maps) != 0)
+    if (reason == MAPPED_YES && window_maps(&adding->maps) != 0)
         reason = MAPPED_KERNEL;
     if (reason != MAPPED_YES) {
         refuse(adding, region->address, end, reason);
@@ -305,7 +305,7 @@ static int move_range(uint64_t start, uint64_t end)
     struct moving moving = {0};
     struct maps maps;
     struct mapping mapping;
-    int error = maps_open(&maps), failed = 0;
+    int error = window_maps(&maps), failed = 0;
 
     if (error)
         return error;

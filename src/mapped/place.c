@@ -200,7 +200,7 @@ static void release_moved(unsigned arena, const struct extent *extent, uint64_t 
     struct maps maps;
     struct mapping mapping;
 
-    if (maps_open(&maps) != 0)
+    if (window_maps(&maps) != 0)
         return;
     for (uintptr_t next = 0; maps_find(&maps, next, &mapping) == 0; next = mapping.end) {
         uint64_t first = max_of(mapping.offset, start);
@@ -230,7 +230,7 @@ static uint64_t next_in_place(unsigned arena, const struct extent *extent, uint6
     struct mapping mapping;
     uint64_t found = extent->end;
 
-    if (maps_open(&maps) != 0)
+    if (window_maps(&maps) != 0)
         return found;
     for (uintptr_t next = home + (at - extent->start);
          found == extent->end && maps_find(&maps, next, &mapping) == 0 &&

@@ -207,7 +207,7 @@ void switch_in(struct switch_in *request)
         return;
     }
     job.shadow = reserve(length, copy.wish);
-    error = maps_open(&job.maps);
+    error = window_maps(&job.maps);
     if (!error) {
         epoch_begin();
         error = switch_chunks(&job);

@@ -159,7 +159,7 @@ static int switch_run(struct job *job)
 
 static int switch_runs(struct job *job)
 {
-    int error = maps_open(&job->maps);
+    int error = window_maps(&job->maps);
 
     if (error)
         return error;
@@ -240,7 +240,7 @@ static int copy_to_shadow(const struct switch_copy *request)
 static int protect_alike(const struct switch_copy *request)
 {
     struct maps maps;
-    int error = maps_open(&maps);
+    int error = window_maps(&maps);
 
     if (error)
         return error;

@@ -43,6 +43,11 @@ int window_step(void)
     return keeper_fail_in && --keeper_fail_in == 0 ? -ENOMEM : 0;
 }
 
+int window_maps(struct maps *maps)
+{
+    return keeper_limits & KEEPER_READ_MAPS ? maps_open_text(maps) : maps_open(maps);
+}
+
 /* --- what is there ----------------------------------------------------------------------------------- */
 
 #define PAGE_PRESENT (1ull << 63)
@@ -229,7 +234,7 @@ static int move_each_over(uintptr_t from, size_t length, uintptr_t to)
     struct maps maps;
     struct mapping mapping;
     size_t done = 0;
-    int error = maps_open(&maps);
+    int error = window_maps(&maps);
 
     if (error)
         return error;

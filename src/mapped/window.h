@@ -18,6 +18,9 @@ size_t dense_chunk(void);
 /* What is not populated takes no copying. */
 #define SPARSE_CHUNK ((size_t)64 << 20)
 
+/* maps_open(), by either side. */
+int window_maps(struct maps *maps);
+
 /* What every step of a switch begins with: 0, or the error that a test asked for. */
 int window_step(void);
 

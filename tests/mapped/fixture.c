@@ -34,7 +34,7 @@ static enum way limit_to_way(void)
     static const unsigned limits[] = {
         [WAY_FULL] = 0,
         [WAY_USER] = KEEPER_USER_MODE,
-        [WAY_MINOR] = KEEPER_USER_MODE | KEEPER_NO_SHARED_PROTECT | KEEPER_SINGLE_MREMAP,
+        [WAY_MINOR] = KEEPER_USER_MODE | KEEPER_NO_SHARED_PROTECT | KEEPER_SINGLE_MREMAP | KEEPER_READ_MAPS,
         [WAY_ALONE] = KEEPER_NO_UFFD,
     };
     enum way way = way_wanted();
@@ -299,6 +299,26 @@ unsigned cycles(unsigned normal, unsigned thorough)
     unsigned wanted = long_tests() ? thorough : normal;
 
     return wanted / slowness() ? wanted / slowness() : 1;
+}
+
+static bool maps_are_read(void)
+{
+    struct mapping mapping;
+    struct maps maps;
+
+    if (way_wanted() == WAY_MINOR)
+        return true;
+    CHECK_ZERO(maps_open(&maps));
+    CHECK_ZERO(maps_find(&maps, 0, &mapping));
+    maps_close(&maps);
+    return !maps.by_query;
+}
+
+unsigned many_regions(unsigned normal, unsigned thorough)
+{
+    unsigned wanted = cycles(normal, thorough);
+
+    return maps_are_read() ? min_of(wanted, 1000u) : wanted;
 }
 
 /* --- writers ----------------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@
 enum way {
     WAY_FULL,  /* userfaultfd for every access */
     WAY_USER,  /* for accesses in user mode */
-    WAY_MINOR, /* the same on a kernel that cannot write-protect shared pages */
+    WAY_MINOR, /* the same on a kernel that cannot write-protect shared pages, nor be asked for one mapping */
     WAY_ALONE, /* none: only while the program has one thread */
 };
 /* The first thing in a test that switches memory. Skips the test where the machine does not allow the way, or
@@ -60,5 +60,8 @@ uint64_t writers_finish(struct writers *writers, uint64_t *ret_total);
 
 /* Cycles of a test: fewer in a normal run. */
 unsigned cycles(unsigned normal, unsigned thorough);
+/* Regions of a test that makes thousands of mappings: no more than 1000 where the kernel's list of mappings
+ * has to be read (before Linux 6.11), because then each takes as long as there are mappings. */
+unsigned many_regions(unsigned normal, unsigned thorough);
 
 #endif

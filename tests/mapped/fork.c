@@ -298,7 +298,7 @@ static void forks_while_others_write_and_register(void **state)
 /* Every second of them has ended, and some of those wait for their neighbours. */
 static void children_of_many_regions(void **state)
 {
-    unsigned count = cycles(12000, 100000), before;
+    unsigned count = many_regions(12000, 100000), before;
     struct mapped_region **regions = calloc(count, sizeof *regions);
     char *memory = map(count * PAGE);
     pid_t child;
