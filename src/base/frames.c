@@ -11,8 +11,7 @@
 #include "base/lock.h"
 #include "base/types.h"
 
-/* --- which file an address is in
- * ------------------------------------------------------------------------------------ */
+/* --- which file an address is in ------------------------------------------------------------------------ */
 
 static bool loaded_range(const struct dl_phdr_info *info, uint64_t address, uint64_t *ret_start,
                          uint64_t *ret_end)
@@ -61,8 +60,7 @@ int frames_module(uint64_t address, struct frame_module *ret_module)
     return dl_iterate_phdr(look_at_module, &search) ? 0 : -ENOENT;
 }
 
-/* --- what the unwinder asks of libc
- * --------------------------------------------------------------------------------- */
+/* --- what the unwinder asks of libc --------------------------------------------------------------------- */
 
 /* libgcc asks _dl_find_object() for the unwind tables, once per frame. That is a symbol of GLIBC_2.35, too
  * new for us, so this one of ours is what the libgcc inside of us finds. The tables of the files that were
@@ -139,8 +137,7 @@ int _dl_find_object(void *address, struct dl_find_object *result)
 
 #endif
 
-/* --- the stack
- * ------------------------------------------------------------------------------------------------------ */
+/* --- the stack ------------------------------------------------------------------------------------------ */
 
 struct walk {
     struct frame *frames;

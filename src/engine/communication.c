@@ -52,8 +52,7 @@ static struct communication *communication_of(const struct cm_id *id)
     return container_of(id, struct communication, id);
 }
 
-/* --- the machine's ports; cm_lock held
- * -------------------------------------------------------------------------- */
+/* --- the machine's ports; cm_lock held ------------------------------------------------------------------ */
 
 static void port_send(struct cm *machine, const struct cm_path *to, const struct cm_id *id,
                       const uint8_t mad[MAD_LENGTH])
@@ -130,8 +129,7 @@ static const struct cm_ports machine_ports = {
     .random = port_random,
 };
 
-/* --- one thread at a time
- * -------------------------------------------------------------------------------------- */
+/* --- one thread at a time ------------------------------------------------------------------------------- */
 
 static int cancellation_before;
 
@@ -256,8 +254,7 @@ void communication_after_fork_in_child(void)
     services_after_fork_in_child();
 }
 
-/* --- the table
- * ------------------------------------------------------------------------------------------------- */
+/* --- the table ------------------------------------------------------------------------------------------ */
 
 /* A block that makes comm ids: it stays ours as long as one of its QP numbers is. */
 static int start_locked(void)
@@ -540,8 +537,7 @@ static int call_qp_attributes(struct communication *communication, struct cm_qp_
     return error;
 }
 
-/* --- explanations
- * ------------------------------------------------------------------------------------------- */
+/* --- explanations --------------------------------------------------------------------------------------- */
 
 static void call_id_withdraw(struct id_record *record)
 {

@@ -29,8 +29,7 @@ static unsigned told_next;
 #define KIND_LOSSES (EXPLAIN_OVERRUN + 1)
 static unsigned told_of_kind[KIND_LOSSES + 1]; /* each enum explanation, and losses */
 
-/* --- settings
- * ------------------------------------------------------------------------------------------------------- */
+/* --- settings ------------------------------------------------------------------------------------------- */
 
 static enum form wanted_form(void)
 {
@@ -76,8 +75,7 @@ void explainer_set_handler(void (*wanted)(const char *text, void *argument), voi
         life_explain();
 }
 
-/* --- telling
- * -------------------------------------------------------------------------------------------------------- */
+/* --- telling -------------------------------------------------------------------------------------------- */
 
 static bool open_view(struct view *ret_view)
 {
@@ -161,9 +159,7 @@ static void begin(struct out *out)
     out_init(out, form == FORM_JSON, TEXT_LIMIT);
 }
 
-/* --- ports
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- ports ---------------------------------------------------------------------------------------------- */
 
 void explainer_explain(enum explanation what, enum object_kind kind, uint32_t number)
 {
@@ -258,8 +254,7 @@ void explainer_tell_leaks(void)
     explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
 }
 
-/* --- asked by the program
- * --------------------------------------------------------------------------------------------- */
+/* --- asked by the program ------------------------------------------------------------------------------- */
 
 char *explainer_object(enum object_kind kind, uint32_t number, bool json)
 {

@@ -96,8 +96,7 @@ void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
     post(to, mad, false);
 }
 
-/* --- into a ring
- * ----------------------------------------------------------------------------------------------- */
+/* --- into a ring ---------------------------------------------------------------------------------------- */
 
 static int write_mad(struct lane *lane, const struct outgoing *outgoing)
 {
@@ -189,8 +188,7 @@ static void send_on_link(struct link *link, struct outgoing *outgoing)
     gsi_lane_writable(lane, state);
 }
 
-/* --- which link
- * ------------------------------------------------------------------------------------------------ */
+/* --- which link ----------------------------------------------------------------------------------------- */
 
 /* Nobody has what it is for: our own machine says what is to be said then. */
 static void return_to_sender(struct outgoing *outgoing)
@@ -396,8 +394,7 @@ static void send_to_block(uint32_t block, struct outgoing *outgoing)
         return_to_sender(outgoing);
 }
 
-/* --- which process
- * --------------------------------------------------------------------------------------------- */
+/* --- which process -------------------------------------------------------------------------------------- */
 
 static void offer_copy(struct link *link, void *argument)
 {
@@ -474,8 +471,7 @@ void gsi_flush(void)
     pthread_setcancelstate(cancellation, NULL);
 }
 
-/* --- arrival
- * --------------------------------------------------------------------------------------------------- */
+/* --- arrival -------------------------------------------------------------------------------------------- */
 
 static bool is_mad(const struct packet *packet)
 {

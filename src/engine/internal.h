@@ -16,8 +16,7 @@
 #include "local/local.h"
 #include "object/qp.h"
 
-/* --- waiting.c: QPs that wait
- * --------------------------------------------------------------------------------------- */
+/* --- waiting.c: QPs that wait --------------------------------------------------------------------------- */
 
 enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_TURN };
 
@@ -67,8 +66,7 @@ struct udp_arrival;
 /* Tells the sender of a packet for this QP that it was marked. QP lock held. */
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival);
 
-/* --- route.c: the transport ports that are the engine's
- * --------------------------------------------------------------- */
+/* --- route.c: the transport ports that are the engine's ------------------------------------------------- */
 
 extern const struct qp_ports engine_qp_ports;
 
@@ -86,8 +84,7 @@ void route_flush_drops(struct lane *lane, struct lane_state *state);
 /* local_ops. */
 void route_link_down(struct link *link);
 
-/* --- wire.c: over the network
- * -------------------------------------------------------------------------------------- */
+/* --- wire.c: over the network --------------------------------------------------------------------------- */
 
 /* Over the network, wherever it goes? (SOFTHCA_PATH=wire; constant.) */
 bool wire_is_forced(void);
@@ -122,8 +119,7 @@ void wire_detached(struct qp *qp, const uint8_t gid[16]);
 void wire_before_exit(void);
 void wire_after_fork_in_child(void);
 
-/* --- hold.c: small requests that wait for others
- * --------------------------------------------------------------------------------------- */
+/* --- hold.c: small requests that wait for others -------------------------------------------------------- */
 
 /* It was put into the QP's lane: does it stay there? Else the lane is to be flushed. QP lock held. */
 bool hold_stays(struct qp *qp, const struct packet *packet);
@@ -131,8 +127,7 @@ bool hold_is_whole_request(uint8_t opcode);
 /* Lanes (bits) where something stays, which are the caller's to flush. */
 uint32_t hold_take(void);
 
-/* --- multicast.c
- * --------------------------------------------------------------------------------------------------- */
+/* --- multicast.c ---------------------------------------------------------------------------------------- */
 
 /* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits
  * for the next route_resolved() and asks again. */
@@ -143,8 +138,7 @@ void multicast_announce(ns_t limit);
 void multicast_resolved(void);
 void multicast_after_fork_in_child(void);
 
-/* --- raw.c: layer 2
- * ---------------------------------------------------------------------------------------------------- */
+/* --- raw.c: layer 2 ------------------------------------------------------------------------------------- */
 
 /* Longest frame of the QP's device, without FCS. */
 uint32_t raw_frame_limit(const struct qp *qp);
@@ -163,8 +157,7 @@ void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 void raw_steers(struct qp *qp);
 void raw_after_fork_in_child(void);
 
-/* --- progress.c
- * --------------------------------------------------------------------------------------------------- */
+/* --- progress.c ----------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;
 /* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
@@ -191,8 +184,7 @@ extern _Atomic uint32_t progress_application_polls;
 /* Counts packets, by whomever; likewise. */
 extern _Atomic uint32_t progress_packets;
 
-/* --- timers.c
- * ----------------------------------------------------------------------------------------------------- */
+/* --- timers.c ------------------------------------------------------------------------------------------- */
 
 int timers_open(void);
 int timers_fd(void);
@@ -210,8 +202,7 @@ void timers_run(void);
 bool timers_armed(void);
 void timers_run_due(void);
 
-/* --- communication.c: the CM's machine (engine/communication.h)
- * ----------------------------------------------------------------------------- */
+/* --- communication.c: the CM's machine (engine/communication.h) ----------------------------------------- */
 
 /* A MAD for this process, or for nobody on this host. */
 void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);
@@ -221,8 +212,7 @@ void communication_due(void);
 void communication_peer_gone(uint64_t serial);
 void communication_after_fork_in_child(void);
 
-/* --- helper.c
- * ------------------------------------------------------------------------------------------------------ */
+/* --- helper.c ------------------------------------------------------------------------------------------- */
 
 /* Starts the thread if it does not run. 0 or -errno. */
 int helper_start(void);
@@ -232,8 +222,7 @@ int helper_watch(int fd);
 void helper_kick(void);
 void helper_after_fork_in_child(void);
 
-/* --- interfaces.c
- * --------------------------------------------------------------------------------------------------- */
+/* --- interfaces.c --------------------------------------------------------------------------------------- */
 
 int interfaces_monitor_fd(void);
 void interfaces_changed(void);

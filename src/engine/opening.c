@@ -73,8 +73,7 @@ static bool works;              /* the thread runs */
 static _Atomic uint32_t wanted; /* futex: changes with each message that is to be served */
 static _Atomic uint32_t waiting_count;
 
-/* --- saying
- * ----------------------------------------------------------------------------------------------------- */
+/* --- saying --------------------------------------------------------------------------------------------- */
 
 static struct waiting *waiting_new(const struct message *message)
 {
@@ -168,8 +167,7 @@ static bool say(uint64_t serial, const struct message *message)
     return link != NULL;
 }
 
-/* --- asking
- * ----------------------------------------------------------------------------------------------------- */
+/* --- asking --------------------------------------------------------------------------------------------- */
 
 static void call_begin(struct call *call)
 {
@@ -406,8 +404,7 @@ static void take_event(uint64_t serial, const struct message *message)
     lock_release(&opening_lock);
 }
 
-/* --- serving
- * ---------------------------------------------------------------------------------------------------- */
+/* --- serving -------------------------------------------------------------------------------------------- */
 
 /* qp_ports.tell_opener: QP lock held. */
 void opening_tell(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type)
@@ -510,8 +507,7 @@ static void queue_work(struct link *link, const struct message *message)
     sys_futex((uint32_t *)&wanted, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
 }
 
-/* --- links
- * ------------------------------------------------------------------------------------------------------ */
+/* --- links ---------------------------------------------------------------------------------------------- */
 
 void opening_receive(struct lane *lane, const struct packet *packet)
 {

@@ -37,8 +37,7 @@ static struct port ports[DEVICES_MAX];
 static _Atomic unsigned ports_used;
 static bool refused; /* and said so */
 
-/* --- opening
- * ------------------------------------------------------------------------------------------------- */
+/* --- opening -------------------------------------------------------------------------------------------- */
 
 static bool is_wanted(void)
 {
@@ -173,8 +172,7 @@ void packet_socket_listen(const struct device *device)
     errno = saved;
 }
 
-/* --- frames
- * -------------------------------------------------------------------------------------------------- */
+/* --- frames --------------------------------------------------------------------------------------------- */
 
 void packet_socket_send(uint32_t ifindex, const struct iovec *gather, unsigned gather_count)
 {

@@ -16,8 +16,7 @@
 #include "object/xrc_domain.h"
 #include "wire/opcode.h"
 
-/* --- the process that has the QP
- * ------------------------------------------------------------------------------------ */
+/* --- the process that has the QP ------------------------------------------------------------------------ */
 
 static void fill_terms(const struct qp *qp, struct delegate_terms *terms)
 {
@@ -190,8 +189,7 @@ static void take_answer(struct lane *lane, const struct packet *packet)
     progress_note_kick(lane, &kick);
 }
 
-/* --- the process that has the SRQ
- * ----------------------------------------------------------------------------------- */
+/* --- the process that has the SRQ ----------------------------------------------------------------------- */
 
 static void take_terms(struct lane *lane, const struct packet *packet)
 {

@@ -18,8 +18,7 @@
 #include "udp/udp.h"
 #include "wire/opcode.h"
 
-/* --- sending
- * ---------------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------------- */
 
 /* For explanations: where the other end of a connected QP is. QP lock held. */
 static void publish_path(struct qp *qp, enum path_kind kind, const struct link *link)
@@ -311,8 +310,7 @@ static uint32_t engine_random(struct transport_qp *transport)
     return bits;
 }
 
-/* --- the QP's ways and ends
- * -------------------------------------------------------------------------------------- */
+/* --- the QP's ways and ends ----------------------------------------------------------------------------- */
 
 /* qp_ports.take_arrived. A packet arrives when it is written, so what lies in the ring came too early for a
  * QP that is not in RTR yet. If it were taken later, programs that connect a pair again with the same PSNs
@@ -411,8 +409,7 @@ static void engine_kick(struct qp *qp, const struct qp_kick *kick)
     }
 }
 
-/* --- words about dropped requests
- * ---------------------------------------------------------------------------------- */
+/* --- words about dropped requests ----------------------------------------------------------------------- */
 
 static bool send_drop(struct lane *lane, const struct drop *drop)
 {
@@ -485,8 +482,7 @@ void route_flush_drops(struct lane *lane, struct lane_state *state)
     lock_release(&state->lock);
 }
 
-/* --- death of a peer
- * ------------------------------------------------------------------------------------------------ */
+/* --- death of a peer ------------------------------------------------------------------------------------ */
 
 static void leave_link(struct qp *qp, void *argument)
 {

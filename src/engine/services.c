@@ -16,8 +16,7 @@
 
 static struct list services = {&services, &services};
 
-/* --- names
- * ------------------------------------------------------------------------------------------------------ */
+/* --- names ---------------------------------------------------------------------------------------------- */
 
 typedef char name_text[LOCAL_NAME_MAX + 1];
 
@@ -75,8 +74,7 @@ static bool somebody_shares(const name_text name)
     return local_name_is_held(shared);
 }
 
-/* --- who is in whose way
- * --------------------------------------------------------------------------------------- */
+/* --- who is in whose way -------------------------------------------------------------------------------- */
 
 static bool covers(const struct service_address *any, const struct service_address *address)
 {
@@ -134,8 +132,7 @@ static bool others_are_in_the_way(const struct service_address *address, bool sh
     return found;
 }
 
-/* --- holding
- * --------------------------------------------------------------------------------------------------- */
+/* --- holding -------------------------------------------------------------------------------------------- */
 
 static void give_names_back(struct service *service)
 {
@@ -268,8 +265,7 @@ struct service *services_find(uint64_t service_id, const uint8_t gid[16])
     return found;
 }
 
-/* --- ephemeral ports
- * ------------------------------------------------------------------------------------------- */
+/* --- ephemeral ports ------------------------------------------------------------------------------------ */
 
 /* Without a socket for each: they are granted in sets, each of which is one name. */
 #define SET_PORTS 32u

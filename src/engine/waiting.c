@@ -40,8 +40,7 @@ struct lane_state *lane_state(struct lane *lane)
     return state;
 }
 
-/* --- waiting
- * ---------------------------------------------------------------------------------------------------- */
+/* --- waiting -------------------------------------------------------------------------------------------- */
 
 /* QP lock held. */
 void waiting_enter(struct qp *qp, enum route_wait what)
@@ -103,8 +102,7 @@ static void settle(struct lane **lane, struct list *node)
         *lane = NULL;
 }
 
-/* --- running those whose wait is over
- * ------------------------------------------------------------------------------ */
+/* --- running those whose wait is over ------------------------------------------------------------------- */
 
 void route_ring(const struct qp_kick *kick)
 {

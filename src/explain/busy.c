@@ -35,9 +35,7 @@ void explanation_end(struct out *out)
         out_fini(out);
 }
 
-/* --- busy
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- busy ----------------------------------------------------------------------------------------------- */
 
 /* What the holders do with it, in the singular and the plural. */
 static const char *holding(enum object_kind kind, enum object_kind holder, bool many)
@@ -128,8 +126,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
     return true;
 }
 
-/* --- keys in use
- * ---------------------------------------------------------------------------------------------------- */
+/* --- keys in use ---------------------------------------------------------------------------------------- */
 
 /* Looking must stay cheap beside what programs do that register for each message. */
 #define ENTRIES_LOOKED_AT 4096u

@@ -32,9 +32,7 @@ static void tell_loss(struct out *out, const struct loss *loss)
     out_line(out, 1, "%s: wr_id %s", loss->whats, loss->ids.words.text);
 }
 
-/* --- a QP
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- a QP ----------------------------------------------------------------------------------------------- */
 
 static void collect_sends(const struct view *view, const struct qp_record *qp, struct loss *loss)
 {
@@ -124,8 +122,7 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     return true;
 }
 
-/* --- a CQ, an SRQ
- * ---------------------------------------------------------------------------------------------------- */
+/* --- a CQ, an SRQ --------------------------------------------------------------------------------------- */
 
 static bool losses_of_cq(const struct view *view, struct out *out, const struct object *object)
 {
@@ -252,8 +249,7 @@ bool explain_losses(const struct view *view, struct out *out, enum object_kind k
     return false;
 }
 
-/* --- overrun
- * -------------------------------------------------------------------------------------------------------- */
+/* --- overrun -------------------------------------------------------------------------------------------- */
 
 bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
 {
@@ -281,9 +277,7 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
     return true;
 }
 
-/* --- leaks
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- leaks ---------------------------------------------------------------------------------------------- */
 
 struct leaks {
     struct listed left, contexts;

@@ -10,8 +10,7 @@ static bool is_window(const struct key_entry *key)
     return key->kind == KEY_WINDOW_TYPE_1 || key->kind == KEY_WINDOW_TYPE_2;
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------------------- */
 
 /* Each: is this record an object, and which? */
 
@@ -219,8 +218,7 @@ uint32_t object_qpn(const struct object *object)
     return object->qp.qpn ? object->qp.qpn : object->qp.dying_qpn;
 }
 
-/* --- walking
- * -------------------------------------------------------------------------------------------------------- */
+/* --- walking -------------------------------------------------------------------------------------------- */
 
 void objects_for_each(const struct view *view, unsigned kinds,
                       bool (*visit)(const struct view *view, const struct object *object, void *argument),
@@ -291,8 +289,7 @@ void objects_for_each(const struct view *view, unsigned kinds,
     }
 }
 
-/* --- who holds what
- * ------------------------------------------------------------------------------------------------- */
+/* --- who holds what ------------------------------------------------------------------------------------- */
 
 static bool lists_wq(const struct view *view, const struct ind_table_record *table, uint32_t number)
 {
@@ -475,9 +472,7 @@ void words_add_counts(struct words *words, const struct listed *listed)
     }
 }
 
-/* --- labels
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- labels --------------------------------------------------------------------------------------------- */
 
 const char *object_kind_name(enum object_kind kind, uint64_t count)
 {

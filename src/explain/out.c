@@ -63,9 +63,7 @@ void printable(char *ret, const char *from, size_t size)
     ret[i] = '\0';
 }
 
-/* --- text
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- text ----------------------------------------------------------------------------------------------- */
 
 void out_line(struct out *out, unsigned level, const char *format, ...)
 {
@@ -96,9 +94,7 @@ void words_add(struct words *words, const char *format, ...)
     words->length += min_of((size_t)max_of(length, 0), room - 1);
 }
 
-/* --- JSON
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- JSON ----------------------------------------------------------------------------------------------- */
 
 static void quote(struct out *out, const char *text)
 {

@@ -12,8 +12,7 @@
 
 #define WR_ID_COUNTERS 1000000
 
-/* --- times and numbers
- * ---------------------------------------------------------------------------------------------- */
+/* --- times and numbers ---------------------------------------------------------------------------------- */
 
 void words_add_duration(struct words *words, uint64_t ms)
 {
@@ -60,8 +59,7 @@ void words_add_gid(struct words *words, const uint8_t gid[16])
     words_add(words, "%s", text);
 }
 
-/* --- threads and processes
- * ------------------------------------------------------------------------------------------ */
+/* --- threads and processes ------------------------------------------------------------------------------ */
 
 static ssize_t read_file(const char *path, char *ret, size_t size)
 {
@@ -106,9 +104,7 @@ bool process_is_stopped(const struct view *view, int32_t pid)
     return state && state[1] == ' ' && (state[2] == 'T' || state[2] == 't');
 }
 
-/* --- stacks
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- stacks --------------------------------------------------------------------------------------------- */
 
 /* The one that was noted last: what was there before may have been unloaded. */
 static bool find_module(const struct view *view, uint64_t address, struct module_record *ret)

@@ -18,8 +18,7 @@ static void sender_tell(const struct view *view, struct out *out, unsigned level
     out_line(out, level, "%s", words.text);
 }
 
-/* --- one object
- * ----------------------------------------------------------------------------------------------------- */
+/* --- one object ----------------------------------------------------------------------------------------- */
 
 bool explain_object(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
 {
@@ -51,8 +50,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
     return true;
 }
 
-/* --- what is stuck
- * --------------------------------------------------------------------------------------------------- */
+/* --- what is stuck -------------------------------------------------------------------------------------- */
 
 struct stuck {
     struct out *out;
@@ -113,8 +111,7 @@ void explain_process(const struct view *view, struct out *out)
     explanation_end(out);
 }
 
-/* --- everything
- * ----------------------------------------------------------------------------------------------------- */
+/* --- everything ----------------------------------------------------------------------------------------- */
 
 struct listing {
     struct out *out;

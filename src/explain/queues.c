@@ -56,8 +56,7 @@ bool cqe_read(const struct view *view, const struct cq_record *cq, uint32_t coun
                       sizeof(*ret));
 }
 
-/* --- lists of wr_ids
- * ------------------------------------------------------------------------------------------------ */
+/* --- lists of wr_ids ------------------------------------------------------------------------------------ */
 
 #define RUNS_TOLD 12
 

@@ -9,9 +9,7 @@
 #define ENTRIES_LOOKED_AT (64u << 20)
 #define PLACES_TOLD       16u
 
-/* --- places
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- places --------------------------------------------------------------------------------------------- */
 
 /* "was sent 3.2 s ago and "; nothing where times were not recorded. */
 static void add_stamp(const struct view *view, struct words *words, const char *what, uint32_t stamp)
@@ -314,8 +312,7 @@ static void look_at_srq(const struct view *view, struct search *search, const st
     }
 }
 
-/* --- completions
- * ---------------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------- */
 
 static void tell_completion(const struct view *view, struct search *search, const struct object *cq,
                             const struct cqe *cqe, uint32_t before, bool polled)

@@ -21,8 +21,7 @@
 #define WC_FLAGS_STAMPS (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 #define FLAGS_SUPPORTED (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
-/* --- life
- * --------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------------- */
 
 /* A power of two above the capacity: cq->cqe is 2^n - 1, as programs know it from hardware. */
 static uint32_t slots_for(uint32_t cqe)
@@ -221,8 +220,7 @@ void cq_ack_events(struct cq *cq, unsigned count)
                     count);
 }
 
-/* --- size
- * --------------------------------------------------------------------------------------------------- */
+/* --- size ----------------------------------------------------------------------------------------------- */
 
 /* Closes the gaps that purged completions left. The live ones move towards the newest, so that both counters
  * only ever grow. Lock held, and no consumer at the ring. */
@@ -311,8 +309,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     return error;
 }
 
-/* --- notification
- * ------------------------------------------------------------------------------------------- */
+/* --- notification --------------------------------------------------------------------------------------- */
 
 static void fire(struct cq *cq)
 {
@@ -384,8 +381,7 @@ void cq_moderation_due(struct cq *cq)
     lock_release(&cq->lock);
 }
 
-/* --- producers
- * ---------------------------------------------------------------------------------------------- */
+/* --- producers ------------------------------------------------------------------------------------------ */
 
 /* Dead completions take no room. */
 static bool cold_path make_room(struct cq *cq, uint32_t produced)

@@ -95,8 +95,7 @@ int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
     return looks_empty(cq) ? 0 : take(cq, count, wc);
 }
 
-/* --- extended
- * ----------------------------------------------------------------------------------------------- */
+/* --- extended ------------------------------------------------------------------------------------------- */
 
 /* Makes the next completion the current one; poll_lock held. */
 static bool load_next(struct cq *cq)

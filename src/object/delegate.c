@@ -97,8 +97,7 @@ static bool take_out(struct qp *qp)
     return taken;
 }
 
-/* --- life
- * ------------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------------- */
 
 /* Lock held. Terms are a stranger's: what is out of bounds is brought into them. */
 static void agree(struct qp *qp, const struct delegate_terms *terms)

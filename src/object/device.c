@@ -36,8 +36,7 @@ void device_table_after_fork_in_child(struct device_table *table)
     lock_init(&table->lock);
 }
 
-/* --- GUIDs and names
- * ------------------------------------------------------------------------------------------ */
+/* --- GUIDs and names ------------------------------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t value)
 {
@@ -117,8 +116,7 @@ static void make_name(const struct device_table *table, struct device *device)
     snprintf(device->name, sizeof(device->name), "softhca%u", device->number);
 }
 
-/* --- applying a snapshot
- * ---------------------------------------------------------------------------------------- */
+/* --- applying a snapshot -------------------------------------------------------------------------------- */
 
 static bool gid_is_zero(const uint8_t gid[16])
 {
@@ -426,8 +424,7 @@ int device_table_apply(struct device_table *table, const struct netdev_snapshot 
     return changes;
 }
 
-/* --- looking up
- * -------------------------------------------------------------------------------------------------- */
+/* --- looking up ----------------------------------------------------------------------------------------- */
 
 unsigned device_table_list(struct device_table *table, struct device *ret_devices[DEVICES_MAX])
 {

@@ -22,8 +22,7 @@
 #define DEVICES_MAX     64u
 #define DEVICE_NAME_MAX 64u /* IBV_SYSFS_NAME_MAX */
 
-/* --- what the interfaces look like
- * --------------------------------------------------------------------------- */
+/* --- what the interfaces look like ---------------------------------------------------------------------- */
 
 struct netdev {
     uint32_t ifindex;
@@ -52,8 +51,7 @@ struct netdev_snapshot {
     unsigned netdev_count, address_count;
 };
 
-/* --- the table
- * ------------------------------------------------------------------------------------------------ */
+/* --- the table ------------------------------------------------------------------------------------------ */
 
 /* From the environment; read once, above. */
 struct device_options {
@@ -137,8 +135,7 @@ unsigned device_table_addresses(struct device_table *table, uint8_t (*ret_gids)[
 /* The device whose GID table has this entry (reference taken), or NULL. ret_index may be NULL. */
 struct device *device_table_find_gid(struct device_table *table, const uint8_t gid[16], uint32_t *ret_index);
 
-/* --- one device; each takes the table's lock
- * ------------------------------------------------------------------- */
+/* --- one device; each takes the table's lock ------------------------------------------------------------ */
 
 /* 0, -ENODATA for an empty entry, -EINVAL beyond the table. */
 int device_query_gid(struct device_table *table, const struct device *device, uint32_t index,

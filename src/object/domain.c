@@ -8,8 +8,7 @@
 #include "object/pd.h"
 #include "object/ports.h"
 
-/* --- thread domains
- * --------------------------------------------------------------------------------------------- */
+/* --- thread domains ------------------------------------------------------------------------------------- */
 
 int td_allocate(struct context *context, const struct ibv_td_init_attr *attributes, struct td **ret_td)
 {
@@ -42,8 +41,7 @@ int td_deallocate(struct td *td)
     return 0;
 }
 
-/* --- parent domains
- * --------------------------------------------------------------------------------------------- */
+/* --- parent domains ------------------------------------------------------------------------------------- */
 
 static int check_parent(const struct context *context, const struct ibv_parent_domain_init_attr *attributes)
 {
@@ -95,8 +93,7 @@ int parent_domain_allocate(struct context *context, const struct ibv_parent_doma
     return 0;
 }
 
-/* --- memory of queues
- * ------------------------------------------------------------------------------------------- */
+/* --- memory of queues ----------------------------------------------------------------------------------- */
 
 int queue_memory_take(struct pd *pd, enum queue_kind kind, size_t size, struct queue_memory *ret_memory)
 {

@@ -18,8 +18,7 @@
 
 _Static_assert(ASYNC_PENDING_LIMIT *TYPE_BITS <= 64, "types of pending events in one word");
 
-/* --- the descriptor
- * ----------------------------------------------------------------------------------------- */
+/* --- the descriptor ------------------------------------------------------------------------------------- */
 
 int event_queue_open(struct event_queue *queue)
 {
@@ -107,8 +106,7 @@ int event_token_wait(struct event_queue *queue)
     return error;
 }
 
-/* --- asynchronous events
- * ------------------------------------------------------------------------------------ */
+/* --- asynchronous events -------------------------------------------------------------------------------- */
 
 int async_queue_open(struct async_queue *queue)
 {

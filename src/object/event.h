@@ -63,8 +63,7 @@ static inline void ack_account_init(struct ack_account *account, struct event_re
     *account = (struct ack_account){.record = record};
 }
 
-/* --- the descriptor; for the queues in this room
- * ------------------------------------------------------------ */
+/* --- the descriptor; for the queues in this room -------------------------------------------------------- */
 
 int event_queue_open(struct event_queue *queue);
 void event_queue_close(struct event_queue *queue);
@@ -90,8 +89,7 @@ static inline void ack_account_drop(struct ack_account *account)
 /* An event of this account is handed to the application (lock held). type: of asynchronous ones. */
 void ack_account_report(struct ack_account *account, uint32_t type);
 
-/* --- asynchronous events
- * ------------------------------------------------------------------------------------ */
+/* --- asynchronous events -------------------------------------------------------------------------------- */
 
 int async_queue_open(struct async_queue *queue);
 void async_queue_close(struct async_queue *queue);
@@ -107,8 +105,7 @@ void async_purge(struct async_queue *queue, struct ack_account *account);
 /* ibv_ack_async_event, for every kind of event: object/ack.c. */
 void async_ack(const struct ibv_async_event *event);
 
-/* --- acknowledging
- * ------------------------------------------------------------------------------------------ */
+/* --- acknowledging -------------------------------------------------------------------------------------- */
 
 /* Adds to the public counter and wakes a destroy that waits for it. completed: under mutex. */
 void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,

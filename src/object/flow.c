@@ -20,8 +20,7 @@ static struct flow **flows; /* sorted, flow_count of them */
 static uint32_t flows_room;
 static uint32_t next_handle;
 
-/* --- life
- * --------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------------- */
 
 static uint32_t count_of_flows(void)
 {
@@ -194,8 +193,7 @@ void flows_after_fork_in_child(void)
     atomic_store_explicit(&sniffer_count, 0, memory_order_relaxed);
 }
 
-/* --- steering
- * ----------------------------------------------------------------------------------------------- */
+/* --- steering ------------------------------------------------------------------------------------------- */
 
 struct meeting {
     const struct steered *frame;

@@ -20,8 +20,7 @@
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
      IBV_ACCESS_ZERO_BASED | ACCESS_FLUSH_GLOBAL)
 
-/* --- ours
- * ------------------------------------------------------------------------------------------------------- */
+/* --- ours ----------------------------------------------------------------------------------------------- */
 
 /* What finds no room cannot be imported. */
 void region_export(struct mr *mr, const struct memory_file *file)
@@ -55,8 +54,7 @@ void region_unexport(struct mr *mr)
     mr->exported = NULL;
 }
 
-/* --- another process's
- * ------------------------------------------------------------------------------------------ */
+/* --- another process's ---------------------------------------------------------------------------------- */
 
 static int refuse(const struct pd *pd, uint32_t handle)
 {

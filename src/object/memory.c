@@ -81,8 +81,7 @@ int memory_check_file(uintptr_t address, size_t length, bool write, struct memor
     return check(address, length, write, ret_file, maps_open);
 }
 
-/* --- a second mapping
- * ----------------------------------------------------------------------------------------- */
+/* --- a second mapping ----------------------------------------------------------------------------------- */
 
 static size_t page_size(void)
 {

@@ -334,8 +334,7 @@ int mr_deregister(struct mr *mr)
     return 0;
 }
 
-/* --- changing
- * ----------------------------------------------------------------------------------------------- */
+/* --- changing ------------------------------------------------------------------------------------------- */
 
 #define REREG_KNOWN (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS)
 
@@ -432,8 +431,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     return 0;
 }
 
-/* --- advice
- * ------------------------------------------------------------------------------------------------- */
+/* --- advice --------------------------------------------------------------------------------------------- */
 
 static int advise(struct pd *pd, const struct ibv_sge *sge, enum ibv_advise_mr_advice advice, uint32_t flags)
 {

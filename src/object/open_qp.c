@@ -22,8 +22,7 @@ struct qp_keeping {
     struct xrcd xrcd;
 };
 
-/* --- the QP
- * ----------------------------------------------------------------------------------------------------- */
+/* --- the QP --------------------------------------------------------------------------------------------- */
 
 /* QP lock held. */
 static void keep(struct qp *qp, struct qp_keeping *keeping)
@@ -167,8 +166,7 @@ void qp_forget_openers(struct qp *qp)
     free(keeping);
 }
 
-/* --- handles
- * ---------------------------------------------------------------------------------------------------- */
+/* --- handles -------------------------------------------------------------------------------------------- */
 
 static struct qp *make_handle(struct context *context, const struct ibv_qp_open_attr *attributes)
 {
@@ -341,8 +339,7 @@ int qp_handle_destroy(struct qp *handle)
     return 0;
 }
 
-/* --- for other processes
- * ---------------------------------------------------------------------------------------- */
+/* --- for other processes -------------------------------------------------------------------------------- */
 
 int qp_open_for(const struct qp_asker *asker, uint32_t ifindex, uint64_t device, uint64_t inode)
 {

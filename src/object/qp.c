@@ -21,8 +21,7 @@
 #include "rules/limits.h"
 #include "steering/toeplitz.h"
 
-/* --- lookup
- * ---------------------------------------------------------------------------------------------------- */
+/* --- lookup --------------------------------------------------------------------------------------------- */
 
 struct qp *qp_lock_number(uint32_t qpn)
 {
@@ -56,8 +55,7 @@ void qp_retire_sends(uint32_t qpn, uint32_t retires)
 
 _Static_assert(sizeof(((struct qp *)0)->hash_key) == TOEPLITZ_KEY_LENGTH, "a whole key");
 
-/* --- creation
- * ---------------------------------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------------------------- */
 
 static int check_type(const struct ibv_qp_init_attr_ex *attributes)
 {
@@ -488,8 +486,7 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
     return error;
 }
 
-/* --- destruction
- * --------------------------------------------------------------------------------------------------- */
+/* --- destruction ---------------------------------------------------------------------------------------- */
 
 static int destroy(struct qp *qp)
 {

@@ -27,8 +27,7 @@
 static struct lock shares_lock = LOCK_INIT; /* the list, references, our name */
 static struct list shares = {&shares, &shares};
 
-/* --- processes
- * -------------------------------------------------------------------------------------------------- */
+/* --- processes ------------------------------------------------------------------------------------------ */
 
 /* The name by which others see that this process lives. It stays as long as the process. */
 static struct {
@@ -163,8 +162,7 @@ static void leave(struct share *share)
     atomic_store_explicit(&share->page->process[share->index].tag, 0, memory_order_release);
 }
 
-/* --- the file
- * --------------------------------------------------------------------------------------------------- */
+/* --- the file ------------------------------------------------------------------------------------------- */
 
 /* shares_lock held. */
 static int map(int fd, const uint8_t id[16], struct share **ret_share)
@@ -311,8 +309,7 @@ bool share_knows_process(const struct share *share, uint32_t index, uint32_t *re
     return index < SHARE_PROCESSES && index != share->index && share_process_lives(process);
 }
 
-/* --- device memory
- * ---------------------------------------------------------------------------------------------- */
+/* --- device memory -------------------------------------------------------------------------------------- */
 
 static char *unit_at(const struct share *share, uint32_t unit)
 {

@@ -44,8 +44,7 @@ void share_after_fork_in_child(void);
 /* Has another process that place, and lives? Its number, for people. */
 bool share_knows_process(const struct share *share, uint32_t index, uint32_t *ret_pid);
 
-/* --- objects that processes share
- * ------------------------------------------------------------------------------- */
+/* --- objects that processes share ----------------------------------------------------------------------- */
 
 enum share_kind { SHARE_PD, SHARE_DM, SHARE_MR };
 
@@ -82,8 +81,7 @@ void shared_give_handle(struct shared *shared);
 /* A structure less. Was it the last one of this process? Then *shared is gone. */
 bool shared_drop(struct shared *shared);
 
-/* --- regions
- * ---------------------------------------------------------------------------------------------------- */
+/* --- regions -------------------------------------------------------------------------------------------- */
 
 /* A region of memory that other processes may have, too: shared mappings of files, and device memory. */
 struct share_region {
@@ -102,8 +100,7 @@ int share_region_find(const struct shared *pd, uint32_t handle, struct share_reg
 /* Is the file the device's own, so that it is device memory? */
 bool share_is_file(const struct share *share, const struct memory_file *file);
 
-/* --- device memory
- * ---------------------------------------------------------------------------------------------- */
+/* --- device memory -------------------------------------------------------------------------------------- */
 
 #define SHARE_UNIT 4096u
 

@@ -207,8 +207,7 @@ void shared_unuse(struct shared *shared)
     lock_release(&share->lock);
 }
 
-/* --- their end
- * -------------------------------------------------------------------------------------------------- */
+/* --- their end ------------------------------------------------------------------------------------------ */
 
 static const char *kind_name(enum share_kind kind)
 {
@@ -302,8 +301,7 @@ const _Atomic uint64_t *shared_word(const struct shared *shared, uint64_t *ret_m
     return word_of(shared->share, shared->kind, shared->handle);
 }
 
-/* --- regions
- * ---------------------------------------------------------------------------------------------------- */
+/* --- regions -------------------------------------------------------------------------------------------- */
 
 void share_region_fill(const struct shared *shared, const struct share_region *region)
 {

@@ -41,8 +41,7 @@ static void check_limit(struct srq *srq)
     async_raise(&srq->pd->context->events, &event, &srq->async_events);
 }
 
-/* --- life
- * --------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------------- */
 
 static void install_ring(struct srq *srq, const struct queue_memory *memory, uint32_t slots)
 {
@@ -170,8 +169,7 @@ void srq_unuse(struct srq *srq)
     lock_release(&srq->lock);
 }
 
-/* --- attributes
- * --------------------------------------------------------------------------------------------- */
+/* --- attributes ----------------------------------------------------------------------------------------- */
 
 /* Lock held. Moves what waits to another ring; both counters go on. *memory becomes the old one's. */
 static void move_ring(struct srq *srq, struct queue_memory *memory, uint32_t slots)
@@ -232,8 +230,7 @@ int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes)
     return 0;
 }
 
-/* --- receives
- * ----------------------------------------------------------------------------------------------- */
+/* --- receives ------------------------------------------------------------------------------------------- */
 
 static int post_one(struct srq *srq, const struct ibv_recv_wr *wr, uint32_t stamp)
 {

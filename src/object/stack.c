@@ -36,8 +36,7 @@ void stacks_after_fork_in_child(void)
     module_count = 0;
 }
 
-/* --- modules
- * -------------------------------------------------------------------------------------------------------- */
+/* --- modules -------------------------------------------------------------------------------------------- */
 
 static bool module_is_known(uint64_t address)
 {
@@ -70,8 +69,7 @@ static void add_module(uint64_t address)
     atomic_store_explicit(&record->state, 1, memory_order_release);
 }
 
-/* --- records
- * -------------------------------------------------------------------------------------------------------- */
+/* --- records -------------------------------------------------------------------------------------------- */
 
 static uint64_t hash_of(const struct frame *frames, unsigned depth)
 {
@@ -121,8 +119,7 @@ static uint32_t number_of(const struct frame *frames, unsigned depth)
     return NO_STACK;
 }
 
-/* --- capturing
- * ------------------------------------------------------------------------------------------------------ */
+/* --- capturing ------------------------------------------------------------------------------------------ */
 
 /* Only x86-64 keeps every return address at a place that follows from the frame's top. */
 static bool is_true(const struct memory *memory, uint64_t stack_pointer, uint32_t thread)

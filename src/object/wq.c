@@ -45,8 +45,7 @@ static void set_state(struct wq *wq, enum ibv_wq_state state)
     atomic_store_explicit(&wq->record->wq_state, (uint32_t)state, memory_order_release);
 }
 
-/* --- frames
- * ------------------------------------------------------------------------------------------------- */
+/* --- frames --------------------------------------------------------------------------------------------- */
 
 /* DELAY_DROP: without a receive a frame waits for one. Hardware holds the sender back for a while; here the
  * frames wait, which is bounded by their number instead of by time. */
@@ -128,8 +127,7 @@ void wq_receive(struct wq *wq, const struct arrival *arrival)
     lock_release(&wq->lock);
 }
 
-/* --- life
- * --------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------------- */
 
 static int check_create(struct context *context, const struct ibv_wq_init_attr *attributes)
 {
@@ -331,8 +329,7 @@ void wq_after_fork_in_child(void)
     list_init(&wqs); /* may be half linked: the entries are lost */
 }
 
-/* --- states
- * ------------------------------------------------------------------------------------------------- */
+/* --- states --------------------------------------------------------------------------------------------- */
 
 static bool transition_is_legal(enum ibv_wq_state from, enum ibv_wq_state to)
 {
@@ -449,8 +446,7 @@ void wq_fail_on_overrun(void)
     lock_release(&wqs_lock);
 }
 
-/* --- receives
- * ----------------------------------------------------------------------------------------------- */
+/* --- receives ------------------------------------------------------------------------------------------- */
 
 static int post_one(struct wq *wq, const struct ibv_recv_wr *wr, uint32_t stamp)
 {

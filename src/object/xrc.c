@@ -25,8 +25,7 @@ void xrc_after_fork_in_child(void)
     xrc_domains_after_fork_in_child();
 }
 
-/* --- domains
- * --------------------------------------------------------------------------------------------------- */
+/* --- domains -------------------------------------------------------------------------------------------- */
 
 /* xrc_lock held. */
 static struct srq *find_srq(const struct xrc_domain *domain, uint32_t srqn)
@@ -76,8 +75,7 @@ bool xrcd_is_shared(const struct xrcd *xrcd)
     return !xrcd->domain->is_private;
 }
 
-/* --- delegates
- * -------------------------------------------------------------------------------------------------- */
+/* --- delegates ------------------------------------------------------------------------------------------ */
 
 bool xrc_adopt(struct qp *delegate, void (*end)(struct qp *delegate), uint64_t device, uint64_t inode,
                uid_t uid)
@@ -190,8 +188,7 @@ void xrcd_unuse(struct xrcd *xrcd)
     atomic_fetch_sub_explicit(&xrcd->users, 1, memory_order_relaxed);
 }
 
-/* --- SRQs
- * ------------------------------------------------------------------------------------------------------ */
+/* --- SRQs ----------------------------------------------------------------------------------------------- */
 
 static void forget_srq(struct qp *qp, void *argument)
 {

@@ -39,8 +39,7 @@ void xrc_domains_after_fork_in_child(void)
     list_init(&domains);
 }
 
-/* --- descriptors
- * --------------------------------------------------------------------------------------------------- */
+/* --- descriptors ---------------------------------------------------------------------------------------- */
 
 static int keep(struct xrc_descriptor *descriptor, int fd)
 {
@@ -79,8 +78,7 @@ static int pin_file(struct xrc_domain *domain, int fd)
     return keep(&domain->pin, own < 0 ? -EMFILE : fd_own(own));
 }
 
-/* --- between processes
- * --------------------------------------------------------------------------------------------- */
+/* --- between processes ---------------------------------------------------------------------------------- */
 
 /* A descriptor or -errno; -EADDRINUSE. */
 static int bind_name(const struct xrc_domain *domain, const char *rest)
@@ -158,8 +156,7 @@ static int mark(struct xrc_domain *domain, int flags)
     return error;
 }
 
-/* --- in this process
- * ----------------------------------------------------------------------------------------------- */
+/* --- in this process ------------------------------------------------------------------------------------ */
 
 /* Lock held. */
 static struct xrc_domain *find(const struct stat *status)

@@ -70,8 +70,7 @@ static inline uint32_t key_slot(uint32_t key)
 _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
                "slot numbers fill the bits between");
 
-/* --- owner's side; the caller holds the table's lock
- * ---------------------------------------------------------- */
+/* --- owner's side; the caller holds the table's lock ---------------------------------------------------- */
 
 /* Fills a free slot; random supplies unguessable bits. Keys are returned in the entry. IBV_ACCESS_ZERO_BASED
  * in access makes addresses start at 0, whatever iova says; a KEY_REGION_NULL has no rkey and takes any
@@ -117,8 +116,7 @@ void keys_unbind_window(struct key_table *table, uint32_t slot);
  * §4.6) */
 enum verdict keys_invalidate(struct key_table *table, uint32_t rkey, uint32_t pd, bool remote_request);
 
-/* --- checks; any thread, any process that mapped the table
- * ---------------------------------------------------- */
+/* --- checks; any thread, any process that mapped the table ---------------------------------------------- */
 
 enum remote_operation { REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC };
 

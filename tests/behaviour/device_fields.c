@@ -32,8 +32,7 @@ static void close_all(void)
         assert_int_equal(errno, error);                                                                      \
     } while (0)
 
-/* --- sizes
- * ------------------------------------------------------------------------------------------------------ */
+/* --- sizes ---------------------------------------------------------------------------------------------- */
 
 static struct ibv_qp *try_qp(uint32_t send_wr, uint32_t recv_wr, uint32_t send_sge, uint32_t recv_sge)
 {
@@ -193,8 +192,7 @@ static void what_there_is_none_of_is_zero(void **state)
     close_all();
 }
 
-/* --- connections
- * ------------------------------------------------------------------------------------------------ */
+/* --- connections ---------------------------------------------------------------------------------------- */
 
 static void depths_of_reads_are_what_is_said(void **state)
 {
@@ -297,8 +295,7 @@ static void a_group_has_as_many_members_as_is_said(void **state)
     close_all();
 }
 
-/* --- capabilities
- * ----------------------------------------------------------------------------------------------- */
+/* --- capabilities --------------------------------------------------------------------------------------- */
 
 static void windows_and_domains_are_there_if_it_says_so(void **state)
 {
@@ -408,8 +405,7 @@ static void time_stamps_are_of_the_clock_that_is_said(void **state)
     close_all();
 }
 
-/* --- raw packets
- * ------------------------------------------------------------------------------------------------ */
+/* --- raw packets ---------------------------------------------------------------------------------------- */
 
 static struct ibv_qp *try_raw(uint32_t flags)
 {
@@ -523,8 +519,7 @@ static void frames_are_spread_by_the_fields_that_are_said(void **state)
     close_all();
 }
 
-/* --- on-demand paging
- * ------------------------------------------------------------------------------------------- */
+/* --- on-demand paging ----------------------------------------------------------------------------------- */
 
 enum { OF_ALL = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV };
 

@@ -42,8 +42,7 @@ static void a_null_region_gives_zeros_and_takes_everything(void **state)
     pair_close(&p);
 }
 
-/* --- device memory
- * ---------------------------------------------------------------------------------------------- */
+/* --- device memory -------------------------------------------------------------------------------------- */
 
 struct place {
     struct ibv_dm *dm;
@@ -249,8 +248,7 @@ static void device_memory_checks_what_it_is_asked_for(void **state)
     ibv_close_device(context);
 }
 
-/* --- import: in one process; several have a topic of their own
- * ----------------------------------------------------------------------------------------------------- */
+/* --- import: in one process; several have a topic of their own ------------------------------------------ */
 
 static void an_imported_pd_and_mr_are_the_exporters(void **state)
 {

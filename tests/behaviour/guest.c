@@ -210,8 +210,7 @@ static void a_blocked_reader_of_events_can_be_cancelled(void **state)
     pair_close(&p);
 }
 
-/* --- two users
- * ---------------------------------------------------------------------------------------------------- */
+/* --- two users ------------------------------------------------------------------------------------------ */
 
 static void become_nobody(void *arg)
 {

@@ -26,8 +26,7 @@ struct part {
     uint32_t word;
 };
 
-/* --- the owner
- * --------------------------------------------------------------------------------------------------- */
+/* --- the owner ------------------------------------------------------------------------------------------ */
 
 static void make_here(void *arg)
 {
@@ -45,8 +44,7 @@ static void make_here(void *arg)
     part->dm_handle = part->dm->handle;
 }
 
-/* --- the importer
- * ------------------------------------------------------------------------------------------------ */
+/* --- the importer --------------------------------------------------------------------------------------- */
 
 /* As one who was given the descriptor. Another user has it before he becomes that. */
 static void import_here(void *arg)
@@ -93,8 +91,7 @@ static void unimport_here(void *arg)
     CHECK_ZERO(ibv_close_device(part->context));
 }
 
-/* --- what either does
- * -------------------------------------------------------------------------------------------- */
+/* --- what either does ----------------------------------------------------------------------------------- */
 
 static char memory[4096];
 
@@ -188,8 +185,7 @@ static void at(struct side *side, side_fn *fn, struct part *part)
     side_call(side, fn, part, sizeof(*part));
 }
 
-/* --- protection domains
- * ------------------------------------------------------------------------------------------ */
+/* --- protection domains --------------------------------------------------------------------------------- */
 
 static void an_imported_pd_works_and_is_busy_while_either_uses_it(struct part *theirs)
 {
@@ -348,8 +344,7 @@ static void a_pd_and_device_memory_outlive_the_process_that_made_them(void **sta
     close_here(&ours);
 }
 
-/* --- device memory
- * ----------------------------------------------------------------------------------------------- */
+/* --- device memory -------------------------------------------------------------------------------------- */
 
 static void device_memory_ends_for_all_and_comes_back_zeroed(void **state)
 {
@@ -386,8 +381,7 @@ static void device_memory_ends_for_all_and_comes_back_zeroed(void **state)
     close_here(&ours);
 }
 
-/* --- regions
- * ----------------------------------------------------------------------------------------------------- */
+/* --- regions -------------------------------------------------------------------------------------------- */
 
 static void import_mr_here(void *arg)
 {

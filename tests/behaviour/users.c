@@ -35,8 +35,7 @@ static void split_users(void)
     }
 }
 
-/* --- memory
- * ----------------------------------------------------------------------------------------------------- */
+/* --- memory --------------------------------------------------------------------------------------------- */
 
 /* a is one user's; b, whose memory it is about, another's. */
 static void connect_users(struct pair *p, unsigned int mr_access)
@@ -291,8 +290,7 @@ static void device_memory_of_another_user_is_reached_by_its_key(void **state)
     pair_close(&p);
 }
 
-/* --- frames
- * ----------------------------------------------------------------------------------------------------- */
+/* --- frames --------------------------------------------------------------------------------------------- */
 
 struct counting {
     struct ibv_counters *counters;

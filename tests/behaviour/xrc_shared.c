@@ -15,8 +15,7 @@ struct member {
     int flags, error;
 };
 
-/* --- domains
- * --------------------------------------------------------------------------------------------------- */
+/* --- domains -------------------------------------------------------------------------------------------- */
 
 static void open_there(void *arg)
 {
@@ -104,8 +103,7 @@ static void one_of_all_is_the_first(void **state)
     unlink(member[0].file);
 }
 
-/* --- requests for an SRQ of another process
- * ------------------------------------------------------------------------- */
+/* --- requests for an SRQ of another process ------------------------------------------------------------- */
 
 static void messages_reach_the_srq_of_another_process(void **state)
 {
@@ -357,8 +355,7 @@ static void a_connection_can_be_made_anew(void **state)
     close_scene(&scene);
 }
 
-/* --- death
- * ------------------------------------------------------------------------------------------------------ */
+/* --- death ---------------------------------------------------------------------------------------------- */
 
 static void the_connection_outlives_a_process_that_had_an_srq(void **state)
 {
@@ -412,8 +409,7 @@ static void an_srq_outlives_the_process_that_had_the_qp(void **state)
     close_scene(&scene);
 }
 
-/* --- users
- * ------------------------------------------------------------------------------------------------------ */
+/* --- users ---------------------------------------------------------------------------------------------- */
 
 enum { ONE_USER = 61001, ANOTHER_USER = 61002 };
 

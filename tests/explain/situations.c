@@ -25,8 +25,7 @@ static struct ibv_cq *make_cq(const struct node *node, int entries, struct ibv_c
     return cq;
 }
 
-/* --- the wrong CQ was acknowledged (openucx/ucx#1039)
- * ------------------------------------------------------------- */
+/* --- the wrong CQ was acknowledged (openucx/ucx#1039) --------------------------------------------------- */
 
 struct acknowledgement {
     struct ibv_cq *cq;
@@ -82,8 +81,7 @@ static void wrong_cq_acknowledged(void)
     node_close(&node);
 }
 
-/* --- an asynchronous event was not acknowledged, by another thread and by the same
- * -------------------------------- */
+/* --- an asynchronous event was not acknowledged, by another thread and by the same ---------------------- */
 
 static struct ibv_async_event event_read;
 
@@ -156,8 +154,7 @@ static void own_event(void)
     node_close(&node);
 }
 
-/* --- an MR was left behind (linux-rdma/perftest#77)
- * --------------------------------------------------------------- */
+/* --- an MR was left behind (linux-rdma/perftest#77) ----------------------------------------------------- */
 
 static void mr_left_behind(void)
 {
@@ -175,8 +172,7 @@ static void mr_left_behind(void)
     REQUIRE(ibv_close_device(node.context) == 0);
 }
 
-/* --- an MR was freed before its users (the-tcpdump-group/libpcap#1532)
- * -------------------------------------------- */
+/* --- an MR was freed before its users (the-tcpdump-group/libpcap#1532) ---------------------------------- */
 
 static void mr_freed_before_users(void)
 {
@@ -197,8 +193,7 @@ static void mr_freed_before_users(void)
     REQUIRE(ibv_close_device(node.context) == 0);
 }
 
-/* --- everything in the wrong order (ska-sa/spead2#134)
- * ------------------------------------------------------------ */
+/* --- everything in the wrong order (ska-sa/spead2#134) -------------------------------------------------- */
 
 static void wrong_order(void)
 {
@@ -222,8 +217,7 @@ static void wrong_order(void)
     ibv_close_device(node.context);
 }
 
-/* --- a CQ was destroyed before its QP (fio, Valkey)
- * ---------------------------------------------------------------- */
+/* --- a CQ was destroyed before its QP (fio, Valkey) ----------------------------------------------------- */
 
 static void cq_before_qp(void)
 {
@@ -240,8 +234,7 @@ static void cq_before_qp(void)
     node_close(&node);
 }
 
-/* --- domains and device memory were freed before their users
- * ------------------------------------------------------- */
+/* --- domains and device memory were freed before their users -------------------------------------------- */
 
 static void domain_in_use(void)
 {
@@ -329,8 +322,7 @@ static void dm_in_use(void)
     node_close(&node);
 }
 
-/* --- a raw packet QP and counters, destroyed before the flow rule that names them
- * ------------------------------------------------------------------- */
+/* --- a raw packet QP and counters, destroyed before the flow rule that names them ----------------------- */
 
 static void flow_in_use(void)
 {
@@ -370,8 +362,7 @@ static void flow_in_use(void)
     node_close(&node);
 }
 
-/* --- a completion was lost to an overrun CQ
- * ----------------------------------------------------------------------- */
+/* --- a completion was lost to an overrun CQ ------------------------------------------------------------- */
 
 static void overrun(void)
 {
@@ -399,8 +390,7 @@ static void overrun(void)
     node_close(&node);
 }
 
-/* --- a work request of an SRQ was lost
- * ---------------------------------------------------------------------------- */
+/* --- a work request of an SRQ was lost ------------------------------------------------------------------ */
 
 static void lost_srq_receive(void)
 {
@@ -452,8 +442,7 @@ static void lost_srq_receive(void)
     node_close(&node);
 }
 
-/* --- completions that do not come
- * --------------------------------------------------------------------------------- */
+/* --- completions that do not come ----------------------------------------------------------------------- */
 
 /* wr_ids */
 enum { FIRST = 0x100, BEHIND = 0x101, READS = 0x200, QUIET = 0x300, LOUD = 0x301 };
@@ -531,8 +520,7 @@ static void nobody_there(void)
     node_close(&node);
 }
 
-/* --- a peer in another process that does nothing any more
- * --------------------------------------------------------- */
+/* --- a peer in another process that does nothing any more ----------------------------------------------- */
 
 struct peer {
     pid_t pid;
@@ -742,8 +730,7 @@ static void sqd(void)
     node_close(&node);
 }
 
-/* --- leaks
- * -------------------------------------------------------------------------------------------------------- */
+/* --- leaks ---------------------------------------------------------------------------------------------- */
 
 static __attribute__((noinline)) struct ibv_qp *make_a_qp_and_forget_it(const struct node *node,
                                                                         struct ibv_cq *cq)
@@ -771,8 +758,7 @@ static void leak_at_exit(void)
     make_a_qp_and_forget_it(&node, make_cq(&node, 16, NULL));
 }
 
-/* --- nothing is wrong
- * --------------------------------------------------------------------------------------------- */
+/* --- nothing is wrong ----------------------------------------------------------------------------------- */
 
 static void all_well(void)
 {

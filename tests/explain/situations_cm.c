@@ -88,8 +88,7 @@ static void destroy_with_event(struct rdma_cm_id *id, struct rdma_cm_event *even
     pthread_join(thread, NULL);
 }
 
-/* --- an error event is not acknowledged (linux-rdma/perftest#60)
- * ------------------------------------------------ */
+/* --- an error event is not acknowledged (linux-rdma/perftest#60) ---------------------------------------- */
 
 static void error_event(void)
 {
@@ -114,8 +113,7 @@ static void error_event(void)
     rdma_destroy_event_channel(channel);
 }
 
-/* --- an event is put aside, and its id destroyed by the thread that has it (spdk/spdk#3347)
- * --------------------- */
+/* --- an event is put aside, and its id destroyed by the thread that has it (spdk/spdk#3347) ------------- */
 
 static void kept_event(void)
 {
@@ -149,8 +147,7 @@ static void kept_event(void)
     rdma_destroy_event_channel(channel);
 }
 
-/* --- an id is forgotten
- * ----------------------------------------------------------------------------------------- */
+/* --- an id is forgotten --------------------------------------------------------------------------------- */
 
 static void forgotten_id(void)
 {

@@ -43,8 +43,7 @@ static void assert_contains(const char *text, const char *part)
         fail_msg("\"%s\" is not in \"%s\"", part, text ? text : "");
 }
 
-/* --- work requests
- * ------------------------------------------------------------------------------------------------ */
+/* --- work requests -------------------------------------------------------------------------------------- */
 
 /* `posted` work requests with wr_ids from 100 on; the first `begun` of them are under way. */
 static struct sender *post(uint32_t posted, uint32_t begun)
@@ -283,8 +282,7 @@ static void many_places_are_counted_and_some_told(void **state)
     assert_contains(out.text, "    and 8 more\n");
 }
 
-/* --- busy, blocked, lost
- * ------------------------------------------------------------------------------------------ */
+/* --- busy, blocked, lost -------------------------------------------------------------------------------- */
 
 static const char *busy(enum object_kind kind, uint32_t number)
 {
@@ -493,8 +491,7 @@ static void leaks(void **state)
     assert_contains(out.text, "ibv_close_device(context 0 of softhca0 \"fixture\") leaves");
 }
 
-/* --- views
- * -------------------------------------------------------------------------------------------------------- */
+/* --- views ---------------------------------------------------------------------------------------------- */
 
 static void a_view_refuses_what_it_cannot_trust(void **state)
 {

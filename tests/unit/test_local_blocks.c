@@ -208,8 +208,7 @@ static void test_descriptors_end_with_an_error(void **state)
     RUN_SIDES(runs_out_of_descriptors);
 }
 
-/* --- being looked at
- * --------------------------------------------------------------------------------------------- */
+/* --- being looked at ------------------------------------------------------------------------------------ */
 
 /* The answer to a look; *ret_fd: what came along, or -1. */
 static enum look_result look(uint32_t qpn, int *ret_fd)

@@ -17,9 +17,7 @@
 #include "local/rendezvous.h"
 #include "local/start.h"
 
-/* --- death
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- death ---------------------------------------------------------------------------------------------- */
 
 /* Talks as fast as it can with everything that may be under way when it is killed: a greeting, records of all
  * sizes, full rings, sleeping and waking. */
@@ -134,9 +132,7 @@ static void test_what_was_written_before_the_end_arrives(void **state)
     RUN_SIDES(hears_everything, speaks_its_last);
 }
 
-/* --- fork
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* --- fork ----------------------------------------------------------------------------------------------- */
 
 static void forks_and_dies(unsigned number)
 {

@@ -297,8 +297,7 @@ static void test_another_user_gets_no_references(void **state)
     side_finish(two);
 }
 
-/* --- another pid namespace, the same network: containers of one pod
- * ---------------------------------------------------- */
+/* --- another pid namespace, the same network: containers of one pod ------------------------------------- */
 
 static void outside(unsigned number)
 {

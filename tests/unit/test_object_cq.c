@@ -2,8 +2,7 @@
 /* Completion queues and channels (verbs-contract §5, §1.3). */
 #include "object_fixture.h"
 
-/* --- helpers
- * ------------------------------------------------------------------------------------------------ */
+/* --- helpers -------------------------------------------------------------------------------------------- */
 
 static struct {
     uint32_t qpn, retires;
@@ -106,8 +105,7 @@ static void drop(struct cq *cq, struct channel *channel)
         assert_int_equal(channel_destroy(channel), 0);
 }
 
-/* --- life
- * --------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------------- */
 
 static void create_grants_at_least_what_was_asked(void **state)
 {
@@ -163,8 +161,7 @@ static void destroy_is_refused_while_used(void **state)
     drop(cq, channel);
 }
 
-/* --- polling
- * ------------------------------------------------------------------------------------------------ */
+/* --- polling -------------------------------------------------------------------------------------------- */
 
 static void poll_returns_completions_in_order(void **state)
 {
@@ -287,8 +284,7 @@ static void stamps_are_taken_only_when_asked_for(void **state)
     drop(cq, NULL);
 }
 
-/* --- overrun, resize, purge
- * --------------------------------------------------------------------------------- */
+/* --- overrun, resize, purge ----------------------------------------------------------------------------- */
 
 static void overrun_kills_the_cq(void **state)
 {
@@ -417,8 +413,7 @@ static void purge_in_an_open_window_is_skipped(void **state)
     drop(cq, NULL);
 }
 
-/* --- notification
- * ------------------------------------------------------------------------------------------- */
+/* --- notification --------------------------------------------------------------------------------------- */
 
 static void arming_is_one_shot_and_for_what_comes(void **state)
 {
@@ -528,8 +523,7 @@ static void moderation_holds_events_back(void **state)
     assert_int_equal(port_calls.moderation_cancel, 1);
 }
 
-/* --- acknowledgement
- * ---------------------------------------------------------------------------------------- */
+/* --- acknowledgement ------------------------------------------------------------------------------------ */
 
 static void destroy_drops_unread_events(void **state)
 {
@@ -639,8 +633,7 @@ static void blocked_reader_is_woken(void **state)
     drop(cq, channel);
 }
 
-/* --- producers and consumers at once
- * ------------------------------------------------------------------------ */
+/* --- producers and consumers at once -------------------------------------------------------------------- */
 
 #define STRESS_COMPLETIONS 200000u
 #define STRESS_UNPOLLED    15u

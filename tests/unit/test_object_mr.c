@@ -46,8 +46,7 @@ static char *map(size_t length, int protection)
     return memory;
 }
 
-/* --- is the memory there?
- * ----------------------------------------------------------------------------------- */
+/* --- is the memory there? ------------------------------------------------------------------------------- */
 
 typedef int check_function(uintptr_t address, size_t length, bool write);
 
@@ -108,8 +107,7 @@ static void huge_sparse_regions_stay_sparse(void **state)
     munmap(memory, length);
 }
 
-/* --- regions
- * ------------------------------------------------------------------------------------------------ */
+/* --- regions -------------------------------------------------------------------------------------------- */
 
 static void registration_fills_the_public_struct(void **state)
 {
@@ -272,8 +270,7 @@ static void reregistration(void **state)
     assert_int_equal(pd_deallocate(foreign), 0);
 }
 
-/* --- windows
- * ------------------------------------------------------------------------------------------------ */
+/* --- windows -------------------------------------------------------------------------------------------- */
 
 static void bound_windows_keep_their_region(void **state)
 {
@@ -308,8 +305,7 @@ static void bound_windows_keep_their_region(void **state)
     assert_int_equal(pd_deallocate(pd), 0);
 }
 
-/* --- mapped memory
- * ------------------------------------------------------------------------------------------ */
+/* --- mapped memory -------------------------------------------------------------------------------------- */
 
 static void what_was_put_off_is_mapped_later(void **state)
 {

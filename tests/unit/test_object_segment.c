@@ -13,8 +13,7 @@ void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {
 }
 
-/* --- the segment
- * -------------------------------------------------------------------------------------------- */
+/* --- the segment ---------------------------------------------------------------------------------------- */
 
 static bool lies_within(const struct segment_header *header, const struct segment_table *table, size_t stride,
                         uint32_t count)
@@ -74,8 +73,7 @@ static void what_is_released_is_punched_out(void **state)
     assert_int_equal(segment_allocate((size_t)1 << 50), 0);
 }
 
-/* --- the arena
- * ---------------------------------------------------------------------------------------------- */
+/* --- the arena ------------------------------------------------------------------------------------------ */
 
 static void arena_splits_and_merges(void **state)
 {
@@ -154,8 +152,7 @@ static void arena_extents_never_overlap(void **state)
     arena_fini(&arena);
 }
 
-/* --- numbers
- * ------------------------------------------------------------------------------------------------ */
+/* --- numbers -------------------------------------------------------------------------------------------- */
 
 static void numbers_go_round(void **state)
 {
@@ -180,8 +177,7 @@ static void numbers_go_round(void **state)
         number_return(&pool_srqs, i);
 }
 
-/* --- fork
- * --------------------------------------------------------------------------------------------------- */
+/* --- fork ----------------------------------------------------------------------------------------------- */
 
 /* Exit code of the child: the line that failed. */
 #define child_assert(condition)                                                                              \
@@ -249,8 +245,7 @@ static void child_leaves_the_parent_alone(void **state)
     assert_int_equal(channel_destroy(channel), 0);
 }
 
-/* --- address handles
- * ---------------------------------------------------------------------------------------- */
+/* --- address handles ------------------------------------------------------------------------------------ */
 
 static const uint8_t here[16] = {[10] = 0xff, 0xff, 192, 0, 2, 1},
                      next_door[16] = {[10] = 0xff, 0xff, 192, 0, 2, 2},

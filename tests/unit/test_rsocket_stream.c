@@ -183,8 +183,7 @@ static uint32_t read_some(struct end *end, uint32_t wanted)
     return length;
 }
 
-/* --- streams
- * ----------------------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------------------- */
 
 static void bytes_arrive_in_order_whatever_the_sizes(uint32_t send_bytes, uint32_t receive_bytes,
                                                      uint16_t requests, uint32_t inline_bytes, unsigned seed)
@@ -298,8 +297,7 @@ static void control_messages_are_four_at_a_time(void **state)
     ends_free(ends);
 }
 
-/* --- ends of streams
- * --------------------------------------------------------------------------------------- */
+/* --- ends of streams ------------------------------------------------------------------------------------ */
 
 static void say(struct end *end, int how, bool expected, enum rsocket_control expected_control)
 {
@@ -349,8 +347,7 @@ static void shutting_both_directions_says_goodbye_once(void **state)
     ends_free(ends);
 }
 
-/* --- peers that lie
- * ---------------------------------------------------------------------------------------- */
+/* --- peers that lie ------------------------------------------------------------------------------------- */
 
 static void a_peer_cannot_claim_more_than_it_was_lent(void **state)
 {
@@ -416,8 +413,7 @@ static void any_immediates_and_tables_leave_it_within_bounds(void **state)
     ends_free(ends);
 }
 
-/* --- bytes
- * ------------------------------------------------------------------------------------------------- */
+/* --- bytes ---------------------------------------------------------------------------------------------- */
 
 static void private_data_as_on_the_wire(void **state)
 {

@@ -73,8 +73,7 @@ static bool map(int fd, struct looked_at *at)
     return true;
 }
 
-/* --- by /proc
- * ----------------------------------------------------------------------------------------------------- */
+/* --- by /proc ------------------------------------------------------------------------------------------- */
 
 /* The owner's descriptor is; one that somebody has to look (another `softhca ps`) is not. */
 static bool is_writable(const char *path)
@@ -123,8 +122,7 @@ static int look_through_proc(pid_t pid, struct looked_at *at)
     return result;
 }
 
-/* --- by its socket
- * ------------------------------------------------------------------------------------------------ */
+/* --- by its socket -------------------------------------------------------------------------------------- */
 
 static int connect_to(uint32_t block, struct ucred *ret_peer)
 {
@@ -209,8 +207,7 @@ static bool look_through_socket(uint32_t block, struct looked_at *at)
     return done;
 }
 
-/* --- finding
- * ------------------------------------------------------------------------------------------------------ */
+/* --- finding -------------------------------------------------------------------------------------------- */
 
 struct blocks {
     uint32_t *list;
@@ -415,8 +412,7 @@ unsigned look_around(struct looked_at **ret)
     return crowd.count;
 }
 
-/* --- the other end of a QP
- * --------------------------------------------------------------------------------------------- */
+/* --- the other end of a QP ------------------------------------------------------------------------------ */
 
 #define PEERS_MAX 16
 

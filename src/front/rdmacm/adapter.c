@@ -192,8 +192,7 @@ struct ibv_xrcd *adapter_get_xrcd(struct adapter *adapter)
     return xrcd;
 }
 
-/* --- what programs call
- * ------------------------------------------------------------------------------------------ */
+/* --- what programs call --------------------------------------------------------------------------------- */
 
 RDMACM_EXPORT struct ibv_context **rdma_get_devices(int *ret_count)
 {

@@ -11,8 +11,7 @@
 #include "base/log.h"
 #include "front/rdmacm/front.h"
 
-/* --- arrival
- * ------------------------------------------------------------------------------------------------ */
+/* --- arrival -------------------------------------------------------------------------------------------- */
 
 static void copy_private(struct event *event, const uint8_t *data, size_t length)
 {
@@ -179,8 +178,7 @@ static void on_event(void *end, const struct cm_event *from)
 
 const struct communication_owner communication_owner = {.request = on_request, .event = on_event};
 
-/* --- in the program's thread
- * -------------------------------------------------------------------------------- */
+/* --- in the program's thread ---------------------------------------------------------------------------- */
 
 /* The child becomes the program's. False: it cannot be, and is gone. */
 static bool hand_out(struct event *event)

@@ -34,8 +34,7 @@ static struct channel *channel_of(struct rdma_event_channel *channel)
     return container_of(channel, struct channel, public);
 }
 
-/* --- tokens; events_lock held, so by raw system calls: libc's are cancellation points
- * -------------------------------------- */
+/* --- tokens; events_lock held, so by raw system calls: libc's are cancellation points ------------------- */
 
 static void put_token(struct channel *channel)
 {
@@ -60,8 +59,7 @@ static void take_tokens_back(struct channel *channel, uint32_t count)
     errno = saved;
 }
 
-/* --- channels
- * ----------------------------------------------------------------------------------------------- */
+/* --- channels ------------------------------------------------------------------------------------------- */
 
 struct rdma_event_channel *channel_new(void)
 {
@@ -108,8 +106,7 @@ RDMACM_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel
     channel_free(channel);
 }
 
-/* --- events
- * ------------------------------------------------------------------------------------------------- */
+/* --- events --------------------------------------------------------------------------------------------- */
 
 struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status)
 {
@@ -284,8 +281,7 @@ void event_transfer(struct event *event, struct id *to)
     lock_release(&events_lock);
 }
 
-/* --- acknowledging
- * ------------------------------------------------------------------------------------------ */
+/* --- acknowledging -------------------------------------------------------------------------------------- */
 
 static void acknowledge(struct event *event)
 {

@@ -8,8 +8,7 @@
 
 #define RETRIES_MAX 7 /* three bits of the REQ */
 
-/* --- what goes out
- * ------------------------------------------------------------------------------------------ */
+/* --- what goes out -------------------------------------------------------------------------------------- */
 
 static void fill_path(const struct id *id, struct cm_path *ret_path)
 {
@@ -106,8 +105,7 @@ static bool has_srq(const struct id *id, const struct rdma_conn_param *param)
     return id->public.qp ? id->public.qp->srq != NULL : param && param->srq;
 }
 
-/* --- active side
- * -------------------------------------------------------------------------------------------- */
+/* --- active side ---------------------------------------------------------------------------------------- */
 
 static int connect_reliably(struct id *id, const struct rdma_conn_param *param)
 {
@@ -193,8 +191,7 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
     return conclude(error);
 }
 
-/* --- passive side
- * ------------------------------------------------------------------------------------------- */
+/* --- passive side --------------------------------------------------------------------------------------- */
 
 static int accept_reliably(struct id *id, const struct rdma_conn_param *param)
 {
@@ -291,8 +288,7 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
     return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->communication) : -EINVAL);
 }
 
-/* --- the end
- * ------------------------------------------------------------------------------------------------ */
+/* --- the end -------------------------------------------------------------------------------------------- */
 
 RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
 {
@@ -313,8 +309,7 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     return conclude(id_complete(id));
 }
 
-/* --- enhanced connection establishment
- * ---------------------------------------------------------------------- */
+/* --- enhanced connection establishment ------------------------------------------------------------------ */
 
 RDMACM_EXPORT int rdma_set_local_ece(struct rdma_cm_id *public, struct ibv_ece *ece)
 {

@@ -43,8 +43,7 @@ static inline int conclude(int result)
     return -1;
 }
 
-/* --- start.c: the other library
- * --------------------------------------------------------------------------------- */
+/* --- start.c: the other library ------------------------------------------------------------------------- */
 
 extern const struct communication_calls *calls;
 /* Before anything else in every function that makes something: 0, -ENODEV (no RDMA device)... Again in the
@@ -53,8 +52,7 @@ int start(void);
 /* Forks since the first process; what was made before one is dead in the child. */
 uint32_t generation(void);
 
-/* --- adapter.c: devices, opened once and for the life of the process
- * ------------------------------------------------ */
+/* --- adapter.c: devices, opened once and for the life of the process ------------------------------------ */
 
 struct adapter {
     struct ibv_context *verbs;
@@ -84,8 +82,7 @@ void adapter_put_pd(struct adapter *adapter);
 struct ibv_xrcd *adapter_get_xrcd(struct adapter *adapter);
 void adapters_forget(void);
 
-/* --- address.c: addresses and what they mean to InfiniBand
- * ----------------------------------------------------------- */
+/* --- address.c: addresses and what they mean to InfiniBand ---------------------------------------------- */
 
 /* -EINVAL: not an address of a family that we know. The length that the family has. */
 int address_length(const struct sockaddr *address);
@@ -105,8 +102,7 @@ int address_source(const struct sockaddr *to, const struct sockaddr *from,
 /* What the service id of an address is in a port space. */
 uint64_t address_service(const struct sockaddr *address, enum rdma_port_space ps);
 
-/* --- channel.c: queues of events
- * -------------------------------------------------------------------------------- */
+/* --- channel.c: queues of events ------------------------------------------------------------------------ */
 
 struct channel;
 struct id;
@@ -153,8 +149,7 @@ struct rdma_event_channel *channel_new(void);
 void channel_free(struct rdma_event_channel *channel);
 void channels_after_fork_in_child(void);
 
-/* --- id.c
- * -------------------------------------------------------------------------------------------------------- */
+/* --- id.c ----------------------------------------------------------------------------------------------- */
 
 struct id {
     struct rdma_cm_id public;
@@ -231,27 +226,23 @@ void id_clear_device(struct id *id);
 /* Of a synchronous id: waits for the event of what was just begun. 0 or -errno. */
 int id_complete(struct id *id);
 
-/* --- bind.c
- * ------------------------------------------------------------------------------------------------------ */
+/* --- bind.c --------------------------------------------------------------------------------------------- */
 
 /* Gives the id a source port, and the address, if it is specific. */
 int bind_address(struct id *id, const struct sockaddr *address);
 
-/* --- route.c
- * ----------------------------------------------------------------------------------------------------- */
+/* --- route.c -------------------------------------------------------------------------------------------- */
 
 /* RDMA_OPTION_IB_PATH: struct ibv_path_data[]. */
 int route_set(struct id *id, const void *paths, size_t length);
 
-/* --- arrival.c
- * --------------------------------------------------------------------------------------------------- */
+/* --- arrival.c ------------------------------------------------------------------------------------------ */
 
 extern const struct communication_owner communication_owner;
 /* What an event means to the QP and the id, before the program sees it; in its thread. False: it does not. */
 bool connect_handle(struct event *event);
 
-/* --- qp.c
- * -------------------------------------------------------------------------------------------------------- */
+/* --- qp.c ----------------------------------------------------------------------------------------------- */
 
 int qp_to_error(struct id *id);
 /* INIT, RTR and RTS with what the CM knows. */
@@ -259,8 +250,7 @@ int qp_connect(struct id *id);
 /* The address vector of a path, from its local end. */
 void path_to_ah(const struct id *id, const struct cm_path *path, struct ibv_ah_attr *ret_attributes);
 
-/* --- multicast.c
- * ------------------------------------------------------------------------------------------------- */
+/* --- multicast.c ---------------------------------------------------------------------------------------- */
 
 void multicast_leave_all(struct id *id);
 

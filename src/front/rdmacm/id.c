@@ -154,8 +154,7 @@ int id_complete(struct id *id)
     return -abs(public->event->status);
 }
 
-/* --- destroying
- * --------------------------------------------------------------------------------------------- */
+/* --- destroying ----------------------------------------------------------------------------------------- */
 
 /* Events that nobody is going to read. A child goes after them: what has come for it is among them. */
 static void drop_events(struct list *events)
@@ -210,8 +209,7 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
     return 0;
 }
 
-/* --- moving
- * ------------------------------------------------------------------------------------------------- */
+/* --- moving --------------------------------------------------------------------------------------------- */
 
 RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_channel *channel)
 {
@@ -238,8 +236,7 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
     return 0;
 }
 
-/* --- options
- * ------------------------------------------------------------------------------------------------ */
+/* --- options -------------------------------------------------------------------------------------------- */
 
 static int get_int(const void *value, size_t length, int *ret_value)
 {

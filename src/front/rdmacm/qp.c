@@ -5,8 +5,7 @@
 #include "front/rdmacm/front.h"
 #include "rules/flush.h"
 
-/* --- attributes
- * --------------------------------------------------------------------------------------------- */
+/* --- attributes ----------------------------------------------------------------------------------------- */
 
 void path_to_ah(const struct id *id, const struct cm_path *path, struct ibv_ah_attr *ret_attributes)
 {
@@ -116,8 +115,7 @@ RDMACM_EXPORT int rdma_init_qp_attr(struct rdma_cm_id *public, struct ibv_qp_att
     return conclude(attributes && ret_mask ? attributes_for(id, attributes, ret_mask) : -EINVAL);
 }
 
-/* --- states
- * ------------------------------------------------------------------------------------------------- */
+/* --- states --------------------------------------------------------------------------------------------- */
 
 int qp_to_error(struct id *id)
 {
@@ -173,8 +171,7 @@ static int prepare(struct id *id, struct ibv_qp *qp)
     return -ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN);
 }
 
-/* --- completion queues that an id makes for itself
- * ------------------------------------------------------------------- */
+/* --- completion queues that an id makes for itself ------------------------------------------------------ */
 
 static int make_cq(struct id *id, uint32_t size, struct ibv_comp_channel **channel, struct ibv_cq **cq)
 {
@@ -213,8 +210,7 @@ static int make_cqs(struct id *id, uint32_t send_size, uint32_t receive_size)
     return error;
 }
 
-/* --- QPs
- * ---------------------------------------------------------------------------------------------------- */
+/* --- QPs ------------------------------------------------------------------------------------------------ */
 
 static int check_cqs(const struct rdma_cm_id *public, const struct ibv_qp_init_attr_ex *attributes)
 {
@@ -324,8 +320,7 @@ RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
         id_of(public)->record->qpn = 0;
 }
 
-/* --- SRQs
- * --------------------------------------------------------------------------------------------------- */
+/* --- SRQs ----------------------------------------------------------------------------------------------- */
 
 /* An XRC SRQ completes in a CQ of its own, which is the id's where the program names none. */
 static int complete_xrc_attributes(struct id *id, struct ibv_srq_init_attr_ex *attributes)

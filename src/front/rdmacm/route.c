@@ -6,8 +6,7 @@
 
 #include "front/rdmacm/front.h"
 
-/* --- addresses
- * ---------------------------------------------------------------------------------------------- */
+/* --- addresses ------------------------------------------------------------------------------------------ */
 
 /* The source is known now: device, port and path address. */
 static int settle_source(struct id *id, const struct sockaddr_storage *source)
@@ -103,8 +102,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
     return conclude(error ? error : id_complete(id));
 }
 
-/* --- paths
- * -------------------------------------------------------------------------------------------------- */
+/* --- paths ---------------------------------------------------------------------------------------------- */
 
 enum { SELECT_EXACTLY = 2, LIFETIME = 14 };
 

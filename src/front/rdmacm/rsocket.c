@@ -13,8 +13,7 @@
 /* How long rclose() and rshutdown() wait until the peer has what was sent. */
 #define LINGER_NS (10 * NS_PER_S)
 
-/* --- rsocket()
- * ---------------------------------------------------------------------------------------------- */
+/* --- rsocket() ------------------------------------------------------------------------------------------ */
 
 /* A library that stands in front of socket() and not of accept4() cannot carry a program that asks for flags
  * here (Debian's librspreload): the program would call what nobody translates. Refused, such a library takes
@@ -84,8 +83,7 @@ RDMACM_EXPORT int rsocket(int domain, int type, int protocol)
     return (int)rsocket_conclude(open_socket(domain, type, protocol));
 }
 
-/* --- addresses
- * ---------------------------------------------------------------------------------------------- */
+/* --- addresses ------------------------------------------------------------------------------------------ */
 
 /* A copy that is as long as its family says. */
 int rsocket_copy_address(const struct rsocket *rsocket, const struct sockaddr *address, socklen_t length,
@@ -178,8 +176,7 @@ RDMACM_EXPORT int rgetsockname(int fd, struct sockaddr *address, socklen_t *leng
     return conclude(name_of(fd, address, length, false));
 }
 
-/* --- listening
- * ---------------------------------------------------------------------------------------------- */
+/* --- listening ------------------------------------------------------------------------------------------ */
 
 static int listen_at(struct rsocket *rsocket, int backlog)
 {
@@ -275,8 +272,7 @@ RDMACM_EXPORT int raccept(int fd, struct sockaddr *address, socklen_t *length)
     return (int)rsocket_conclude(result);
 }
 
-/* --- connecting
- * --------------------------------------------------------------------------------------------- */
+/* --- connecting ----------------------------------------------------------------------------------------- */
 
 /* After a failure a socket may try again: with a new id, bound as the old one. */
 static int renew(struct rsocket *rsocket)
@@ -366,8 +362,7 @@ RDMACM_EXPORT int rconnect(int fd, const struct sockaddr *address, socklen_t len
     return conclude(error);
 }
 
-/* --- the end
- * ------------------------------------------------------------------------------------------------ */
+/* --- the end -------------------------------------------------------------------------------------------- */
 
 /* Until all that was sent has arrived, or cannot any more. With the turn to send. */
 static int flush(struct rsocket *rsocket, struct rsocket_patience *patience)

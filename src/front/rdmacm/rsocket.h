@@ -18,8 +18,7 @@
 #include "front/rdmacm/front.h"
 #include "front/rdmacm/rsocket_stream.h"
 
-/* --- defaults (rsocket_defaults.c): files of /etc/rdma/rsocket, read once
- * --------------------------------------------- */
+/* --- defaults (rsocket_defaults.c): files of /etc/rdma/rsocket, read once ------------------------------- */
 
 struct rsocket_defaults {
     uint32_t send_bytes, receive_bytes;       /* wmem_default, mem_default */
@@ -38,8 +37,7 @@ void rsocket_defaults_after_fork_in_child(void);
 /* What a file says that holds a number; `otherwise` if there is none. */
 uint32_t rsocket_number_in(const char *path, uint32_t otherwise);
 
-/* --- an rsocket
- * -------------------------------------------------------------------------------------------- */
+/* --- an rsocket ----------------------------------------------------------------------------------------- */
 
 enum rsocket_phase {
     PHASE_NEW,
@@ -147,8 +145,7 @@ static inline ssize_t rsocket_conclude(ssize_t result)
     return -1;
 }
 
-/* --- rsocket_table.c: numbers
- * -------------------------------------------------------------------------------- */
+/* --- rsocket_table.c: numbers --------------------------------------------------------------------------- */
 
 /* Of rsocket.c: a copy that is as long as its family says; what a program is given. 0 or -errno. */
 int rsocket_copy_address(const struct rsocket *rsocket, const struct sockaddr *address, socklen_t length,
@@ -173,8 +170,7 @@ bool rsocket_is_one(int fd);
 struct rsocket *rsocket_inherited(int fd);
 void rsockets_after_fork_in_child(void);
 
-/* --- rsocket_wait.c; all with the rsocket's lock held
- * ------------------------------------------------------------ */
+/* --- rsocket_wait.c; all with the rsocket's lock held --------------------------------------------------- */
 
 /* Somebody may be waiting for what has just changed. */
 void rsocket_changed(struct rsocket *rsocket);
@@ -209,8 +205,7 @@ int rsocket_event_fd(const struct rsocket *rsocket);
 /* Reads the completion event if it is there and nobody else is going to. */
 void rsocket_drain(struct rsocket *rsocket);
 
-/* --- rsocket_endpoint.c
- * -------------------------------------------------------------------------------------- */
+/* --- rsocket_endpoint.c --------------------------------------------------------------------------------- */
 
 /* QP, CQ, memory and receives of rsocket->id, which has a device. Lock held. */
 int endpoint_open(struct rsocket *rsocket);
@@ -227,8 +222,7 @@ void endpoint_send_credits(struct rsocket *rsocket);
 int endpoint_write(struct rsocket *rsocket, const struct stream_write *write, const void *data);
 uint32_t endpoint_inline_limit(void);
 
-/* --- rsocket_connect.c
- * --------------------------------------------------------------------------------------- */
+/* --- rsocket_connect.c ---------------------------------------------------------------------------------- */
 
 /* Makes the id of a stream. */
 int connect_make_id(struct rsocket *rsocket);
@@ -247,8 +241,7 @@ void connect_handle_event(struct rdma_cm_event *event);
 void connect_tend_children(void);
 void connect_after_fork_in_child(void);
 
-/* --- rsocket_service.c: one thread, started when it is needed
- * ------------------------------------------------------ */
+/* --- rsocket_service.c: one thread, started when it is needed ------------------------------------------- */
 
 /* NULL with errno. */
 struct rdma_event_channel *service_channel(void);
@@ -264,35 +257,30 @@ int service_watch_datagrams(struct rsocket *rsocket, int udp);
 void service_unwatch_datagrams(struct rsocket *rsocket, int udp);
 void service_after_fork_in_child(void);
 
-/* --- rsocket_options.c
- * --------------------------------------------------------------------------------------- */
+/* --- rsocket_options.c ---------------------------------------------------------------------------------- */
 
 /* Tells a new id what was set before. Lock held. 0 or -errno. */
 int options_apply(struct rsocket *rsocket);
 
-/* --- rsocket_transfer.c; lock held, and dropped meanwhile
- * ---------------------------------------------------------- */
+/* --- rsocket_transfer.c; lock held, and dropped meanwhile ----------------------------------------------- */
 
 ssize_t transfer_send(struct rsocket *rsocket, const struct iovec *parts, size_t count, int flags);
 ssize_t transfer_receive(struct rsocket *rsocket, const struct iovec *parts, size_t count, int flags);
 /* Why nothing can be sent any more. */
 int transfer_send_error(struct rsocket *rsocket);
 
-/* --- rsocket_iomap.c
- * ----------------------------------------------------------------------------------------- */
+/* --- rsocket_iomap.c ------------------------------------------------------------------------------------ */
 
 /* Says what has been mapped since. Lock and the turn to send held. 0 or -errno. */
 int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience);
 /* With nobody else in it; no lock. */
 void mappings_close(struct rsocket *rsocket);
 
-/* --- rsocket_poll.c
- * ------------------------------------------------------------------------------------------ */
+/* --- rsocket_poll.c ------------------------------------------------------------------------------------- */
 
 void poll_after_fork_in_child(void);
 
-/* --- rsocket_datagram.c; lock held, but for datagram_udp_ready()
- * -------------------------------------------------------- */
+/* --- rsocket_datagram.c; lock held, but for datagram_udp_ready() ---------------------------------------- */
 
 /* The descriptor, or -errno. */
 int datagram_open(struct rsocket *rsocket);

@@ -26,8 +26,7 @@ static int check_message(const struct msghdr *message)
     return check_parts(message->msg_iov, message->msg_iovlen);
 }
 
-/* --- sending
- * ----------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------------- */
 
 static ssize_t send_parts(int fd, const struct iovec *parts, size_t count, int flags,
                           const struct sockaddr *to, socklen_t length)
@@ -88,8 +87,7 @@ RDMACM_EXPORT ssize_t rwritev(int fd, const struct iovec *parts, int count)
     return rsocket_conclude(send_parts(fd, parts, (size_t)count, 0, NULL, 0));
 }
 
-/* --- receiving
- * --------------------------------------------------------------------------------------------- */
+/* --- receiving ------------------------------------------------------------------------------------------ */
 
 /* Unlike TCP, a stream says whom its bytes are from, to who asks. */
 static ssize_t receive_parts(int fd, const struct iovec *parts, size_t count, int flags,

@@ -31,8 +31,7 @@ void connect_after_fork_in_child(void)
     list_init(&listeners_with_room);
 }
 
-/* --- ids
- * --------------------------------------------------------------------------------------------------- */
+/* --- ids ------------------------------------------------------------------------------------------------ */
 
 int connect_make_id(struct rsocket *rsocket)
 {
@@ -49,8 +48,7 @@ static void learn_addresses(struct rsocket *rsocket)
     rsocket->remote = rsocket->id->route.addr.dst_storage;
 }
 
-/* --- the active side; the rsocket's lock held
- * ----------------------------------------------------------------- */
+/* --- the active side; the rsocket's lock held ----------------------------------------------------------- */
 
 static void fail(struct rsocket *rsocket, int error)
 {
@@ -206,8 +204,7 @@ int connect_finish(struct rsocket *rsocket, bool nonblocking)
     return error;
 }
 
-/* --- children; the service thread's
- * ------------------------------------------------------------------------------ */
+/* --- children; the service thread's --------------------------------------------------------------------- */
 
 static void drop_child(struct rsocket *child)
 {
@@ -374,8 +371,7 @@ static void make_ready(struct rsocket *child)
     lock_release(&listener->lock);
 }
 
-/* --- events
- * ------------------------------------------------------------------------------------------------ */
+/* --- events --------------------------------------------------------------------------------------------- */
 
 /* The peer has disconnected, or is dead. The QP gives up, and whoever waits for it hears of that. */
 static void handle_end(struct rsocket *rsocket, enum rdma_cm_event_type type)
@@ -445,8 +441,7 @@ void connect_tend_children(void)
         accept_held(rsocket);
 }
 
-/* --- calls of the program
- * ---------------------------------------------------------------------------------- */
+/* --- calls of the program ------------------------------------------------------------------------------- */
 
 struct rsocket *connect_take_child(struct rsocket *listener)
 {

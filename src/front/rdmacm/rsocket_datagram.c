@@ -25,8 +25,7 @@ static int result_of(long returned)
     return returned < 0 ? -errno : (int)returned;
 }
 
-/* --- opening and closing
- * ----------------------------------------------------------------------------------- */
+/* --- opening and closing -------------------------------------------------------------------------------- */
 
 static void close_descriptors(struct datagram *datagram)
 {
@@ -225,8 +224,7 @@ int datagram_get_option(struct rsocket *rsocket, int level, int option, void *va
     return result_of(syscall(SYS_getsockopt, rsocket->datagram->udp, level, option, value, length));
 }
 
-/* --- completions
- * ------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------- */
 
 static bool is_wanted(const struct datagram *datagram, const struct sockaddr_storage *from)
 {
@@ -339,8 +337,7 @@ short datagram_events(struct rsocket *rsocket, short events)
     return ready & events;
 }
 
-/* --- sending
- * ----------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------------- */
 
 #define PARTS_MAX 1024 /* IOV_MAX */
 
@@ -459,8 +456,7 @@ ssize_t datagram_send(struct rsocket *rsocket, const struct iovec *parts, size_t
     return error ? error : (ssize_t)total;
 }
 
-/* --- receiving
- * --------------------------------------------------------------------------------------------- */
+/* --- receiving ------------------------------------------------------------------------------------------ */
 
 static size_t copy_to(const struct arrival *arrival, const struct iovec *parts, size_t count)
 {
@@ -503,8 +499,7 @@ ssize_t datagram_receive(struct rsocket *rsocket, const struct iovec *parts, siz
     return (ssize_t)length;
 }
 
-/* --- what comes by UDP
- * ------------------------------------------------------------------------------------- */
+/* --- what comes by UDP ---------------------------------------------------------------------------------- */
 
 static void keep(struct rsocket *rsocket, const uint8_t *data, size_t length,
                  const struct sockaddr_storage *from)

@@ -64,8 +64,7 @@ struct datagram {
     unsigned udp_arrivals;
 };
 
-/* --- rsocket_path.c
- * ------------------------------------------------------------------------------------------ */
+/* --- rsocket_path.c ------------------------------------------------------------------------------------- */
 
 /* The path of a local address (its port is that of the UDP socket); made if there is none. 0 or -errno. */
 int path_find(struct rsocket *rsocket, const struct sockaddr_storage *local, struct path **ret_path);

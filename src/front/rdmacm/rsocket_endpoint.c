@@ -21,8 +21,7 @@ uint32_t endpoint_inline_limit(void)
     return INLINE_MAX;
 }
 
-/* --- making
- * ------------------------------------------------------------------------------------------------ */
+/* --- making --------------------------------------------------------------------------------------------- */
 
 static size_t pages(size_t bytes)
 {
@@ -193,8 +192,7 @@ void endpoint_close(struct rsocket *rsocket)
     rsocket->armed = false;
 }
 
-/* --- posting
- * ----------------------------------------------------------------------------------------------- */
+/* --- posting -------------------------------------------------------------------------------------------- */
 
 static int post_write(struct rsocket *rsocket, const struct stream_write *write, struct ibv_sge *pieces,
                       int count)
@@ -253,8 +251,7 @@ void endpoint_send_credits(struct rsocket *rsocket)
     }
 }
 
-/* --- completions
- * ------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------- */
 
 void endpoint_fail(struct rsocket *rsocket, int error)
 {

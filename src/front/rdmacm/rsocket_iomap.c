@@ -23,8 +23,7 @@ static bool is_unsaid(const struct mapping_slot *slot)
     return slot->mapping ? !slot->said : slot->occupied;
 }
 
-/* --- riomap(), riounmap()
- * ---------------------------------------------------------------------------------- */
+/* --- riomap(), riounmap() ------------------------------------------------------------------------------- */
 
 static int make_slots(struct rsocket *rsocket)
 {
@@ -137,8 +136,7 @@ void mappings_close(struct rsocket *rsocket)
     free(rsocket->mapping_slots);
 }
 
-/* --- telling the peer
- * -------------------------------------------------------------------------------------- */
+/* --- telling the peer ----------------------------------------------------------------------------------- */
 
 static int wait_for_room(struct rsocket *rsocket, bool (*can_send)(const struct stream *),
                          struct rsocket_patience *patience)
@@ -203,8 +201,7 @@ int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience)
     return error;
 }
 
-/* --- riowrite()
- * --------------------------------------------------------------------------------------------- */
+/* --- riowrite() ----------------------------------------------------------------------------------------- */
 
 /* What the peer has mapped there. */
 static bool find_target(const struct rsocket *rsocket, uint64_t offset, struct rsocket_window *ret_window)

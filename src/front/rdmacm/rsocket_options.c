@@ -13,8 +13,7 @@
 #define MAXSEG_UNKNOWN     2048
 #define ROUTE_BYTES_MAX    (64 * sizeof(struct ibv_path_data))
 
-/* --- values
- * ------------------------------------------------------------------------------------------------ */
+/* --- values --------------------------------------------------------------------------------------------- */
 
 static int get_int(const void *value, socklen_t length, int *ret_value)
 {
@@ -51,8 +50,7 @@ static int give_int(int value, void *to, socklen_t *length)
     return give(&value, sizeof(value), to, length);
 }
 
-/* --- setting
- * ----------------------------------------------------------------------------------------------- */
+/* --- setting -------------------------------------------------------------------------------------------- */
 
 static bool has_buffers(const struct rsocket *rsocket)
 {
@@ -295,8 +293,7 @@ RDMACM_EXPORT int rsetsockopt(int fd, int level, int option, const void *value, 
     return conclude(error);
 }
 
-/* --- getting
- * ----------------------------------------------------------------------------------------------- */
+/* --- getting -------------------------------------------------------------------------------------------- */
 
 static int get_socket_level(struct rsocket *rsocket, int option, void *value, socklen_t *length)
 {
@@ -483,8 +480,7 @@ RDMACM_EXPORT int rgetsockopt(int fd, int level, int option, void *value, sockle
     return conclude(error);
 }
 
-/* --- rfcntl()
- * ---------------------------------------------------------------------------------------------- */
+/* --- rfcntl() ------------------------------------------------------------------------------------------- */
 
 static int control(struct rsocket *rsocket, int command, int argument)
 {

@@ -11,8 +11,7 @@
 
 #define RESOLVE_MS 2000
 
-/* --- paths
- * ------------------------------------------------------------------------------------------------- */
+/* --- paths ---------------------------------------------------------------------------------------------- */
 
 static int open_id(struct path *path)
 {
@@ -164,8 +163,7 @@ int path_find(struct rsocket *rsocket, const struct sockaddr_storage *local, str
     return 0;
 }
 
-/* --- destinations
- * ------------------------------------------------------------------------------------------ */
+/* --- destinations --------------------------------------------------------------------------------------- */
 
 static struct list *bucket_of(struct datagram *datagram, const struct sockaddr_storage *address)
 {
@@ -268,8 +266,7 @@ struct destination *destination_find(struct rsocket *rsocket, const struct socka
     return destination;
 }
 
-/* --- what a destination's answer says
- * ---------------------------------------------------------------------- */
+/* --- what a destination's answer says ------------------------------------------------------------------- */
 
 static int index_of(struct rdma_cm_id *id, const union ibv_gid *gid)
 {

@@ -14,8 +14,7 @@
 #define POLLRDHUP 0x2000
 #endif
 
-/* --- descriptors to be woken through
- * ------------------------------------------------------------------------- */
+/* --- descriptors to be woken through -------------------------------------------------------------------- */
 
 #define POOL_MAX 16
 
@@ -60,8 +59,7 @@ static void return_wake_fd(int fd)
         sys_close(fd);
 }
 
-/* --- what an rsocket is ready for; its lock held
- * -------------------------------------------------------------- */
+/* --- what an rsocket is ready for; its lock held -------------------------------------------------------- */
 
 static short stream_events(const struct rsocket *rsocket, short events)
 {
@@ -118,8 +116,7 @@ static short look(struct rsocket *rsocket, short events)
     return events_of(rsocket, events);
 }
 
-/* --- looking
- * ----------------------------------------------------------------------------------------------- */
+/* --- looking -------------------------------------------------------------------------------------------- */
 
 /* Where a sleeping thread can be found. */
 struct place {
@@ -202,8 +199,7 @@ static int look_once(struct poll *poll)
     return error ? error : count_ready(poll);
 }
 
-/* --- sleeping
- * ---------------------------------------------------------------------------------------------- */
+/* --- sleeping ------------------------------------------------------------------------------------------- */
 
 /* What tells this thread of changes, besides its own descriptor; -1: nothing does. */
 static int descriptor_of(struct rsocket *rsocket)
@@ -331,8 +327,7 @@ RDMACM_EXPORT int rpoll(struct pollfd *fds, nfds_t count, int timeout)
     return (int)rsocket_conclude(ready);
 }
 
-/* --- rselect()
- * --------------------------------------------------------------------------------------------- */
+/* --- rselect() ------------------------------------------------------------------------------------------ */
 
 /* As select(2) understands poll's bits. */
 #define SELECT_IN     (POLLRDNORM | POLLIN | POLLHUP | POLLERR)

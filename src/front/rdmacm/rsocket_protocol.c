@@ -55,8 +55,7 @@ static uint64_t get64(const uint8_t *from)
     return be64toh(value);
 }
 
-/* --- private data
- * ------------------------------------------------------------------------------------------ */
+/* --- private data --------------------------------------------------------------------------------------- */
 
 /* Eight bits: up to 128 as it is, above in units of 256. */
 static uint8_t scale(uint32_t count)
@@ -117,8 +116,7 @@ int rsocket_offer_decode(const void *bytes, size_t length, struct rsocket_offer 
     return 0;
 }
 
-/* --- tables
- * ------------------------------------------------------------------------------------------------ */
+/* --- tables --------------------------------------------------------------------------------------------- */
 
 static void swap_window(struct rsocket_window *window)
 {
@@ -171,8 +169,7 @@ void rsocket_mapping_load(const void *entry, struct rsocket_mapping *ret_mapping
     ret_mapping->offset = __atomic_load_n(words, __ATOMIC_RELAXED);
 }
 
-/* --- datagrams
- * --------------------------------------------------------------------------------------------- */
+/* --- datagrams ------------------------------------------------------------------------------------------ */
 
 static const struct sockaddr_in *as_ipv4(const struct sockaddr *address)
 {

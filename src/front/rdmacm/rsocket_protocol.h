@@ -13,8 +13,7 @@
 
 #include "base/types.h"
 
-/* --- streams
- * ----------------------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------------------- */
 
 /* The upper three bits of an immediate. The gaps are reserved. */
 enum rsocket_message {
@@ -94,8 +93,7 @@ void rsocket_mapping_encode(const struct rsocket_mapping *mapping, bool swap,
                             uint8_t ret_bytes[RSOCKET_MAPPING_BYTES]);
 void rsocket_mapping_load(const void *entry, struct rsocket_mapping *ret_mapping);
 
-/* --- datagrams
- * --------------------------------------------------------------------------------------------- */
+/* --- datagrams ------------------------------------------------------------------------------------------ */
 
 #define RSOCKET_DATAGRAM_HEADER_IPV4 8u
 #define RSOCKET_DATAGRAM_HEADER_IPV6 24u

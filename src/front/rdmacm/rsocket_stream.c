@@ -63,8 +63,7 @@ void stream_connect(struct stream *stream, const struct rsocket_offer *offer)
     stream->connected = stream->readable = stream->writable = true;
 }
 
-/* --- sending
- * ----------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------------- */
 
 bool stream_can_send_direct(const struct stream *stream)
 {
@@ -163,8 +162,7 @@ void stream_send_mapping(struct stream *stream, uint32_t index, struct stream_wr
     take_request(stream, ret_write);
 }
 
-/* --- control
- * ----------------------------------------------------------------------------------------------- */
+/* --- control -------------------------------------------------------------------------------------------- */
 
 bool stream_can_control(const struct stream *stream)
 {
@@ -225,8 +223,7 @@ void stream_send_control(struct stream *stream, enum rsocket_control control,
         stream->connected = false; /* the last word */
 }
 
-/* --- completions
- * ------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------- */
 
 /* Entries are written in turn, and each only after what was in it is used up. */
 static void take_windows(struct stream *stream)
@@ -312,8 +309,7 @@ void stream_break(struct stream *stream)
     stream->broken = true;
 }
 
-/* --- reading
- * ----------------------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------------------- */
 
 uint32_t stream_peek(const struct stream *stream, uint32_t skip, uint32_t *ret_at)
 {

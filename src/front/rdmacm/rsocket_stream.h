@@ -71,8 +71,7 @@ void stream_init(struct stream *stream, const struct stream_options *options);
 void stream_offer(const struct stream *stream, struct rsocket_offer *ret_offer);
 void stream_connect(struct stream *stream, const struct rsocket_offer *offer);
 
-/* --- work requests
- * ----------------------------------------------------------------------------------------- */
+/* --- work requests -------------------------------------------------------------------------------------- */
 
 /* A work request to be posted; all are RDMA WRITEs. */
 struct stream_write {
@@ -114,8 +113,7 @@ bool stream_can_control(const struct stream *stream);
 void stream_send_control(struct stream *stream, enum rsocket_control control,
                          struct stream_control *ret_control);
 
-/* --- completions
- * ------------------------------------------------------------------------------------------- */
+/* --- completions ---------------------------------------------------------------------------------------- */
 
 /* The id of receives. */
 #define STREAM_WR_RECEIVE (1ull << 63)
@@ -130,8 +128,7 @@ bool stream_is_idle(const struct stream *stream); /* no signaled one is missing 
 /* The connection is gone. What has arrived can still be read. */
 void stream_break(struct stream *stream);
 
-/* --- reading
- * ----------------------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------------------- */
 
 /* Bytes that are there from `skip` on, up to the end of the ring: where, and how many. */
 uint32_t stream_peek(const struct stream *stream, uint32_t skip, uint32_t *ret_at);

@@ -29,8 +29,7 @@ void rsockets_after_fork_in_child(void)
     poll_after_fork_in_child();
 }
 
-/* --- the table
- * --------------------------------------------------------------------------------------------- */
+/* --- the table ------------------------------------------------------------------------------------------ */
 
 static entry *entry_of(int fd)
 {
@@ -106,8 +105,7 @@ struct rsocket *rsocket_inherited(int fd)
     return rsocket && is_inherited(rsocket) ? rsocket : NULL;
 }
 
-/* --- entering
- * ---------------------------------------------------------------------------------------------- */
+/* --- entering ------------------------------------------------------------------------------------------- */
 
 int rsocket_enter(int fd, struct rsocket **ret_rsocket)
 {
@@ -133,8 +131,7 @@ void rsocket_leave(struct rsocket *rsocket)
     lock_release(&rsocket->lock);
 }
 
-/* --- memory
- * ------------------------------------------------------------------------------------------------ */
+/* --- memory --------------------------------------------------------------------------------------------- */
 
 static struct rsocket *take_free(void)
 {

@@ -6,8 +6,7 @@
 /* What is read goes back to the peer in pieces, so that it can go on sending meanwhile. */
 #define READ_CHUNK (64u << 10)
 
-/* --- the program's buffers
- * --------------------------------------------------------------------------------- */
+/* --- the program's buffers ------------------------------------------------------------------------------ */
 
 struct cursor {
     const struct iovec *parts;
@@ -60,8 +59,7 @@ static void copy_to(struct cursor *cursor, const uint8_t *from, size_t length)
     }
 }
 
-/* --- sending
- * ----------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------------- */
 
 static int take_error(struct rsocket *rsocket)
 {
@@ -166,8 +164,7 @@ ssize_t transfer_send(struct rsocket *rsocket, const struct iovec *parts, size_t
     return result;
 }
 
-/* --- receiving
- * --------------------------------------------------------------------------------------------- */
+/* --- receiving ------------------------------------------------------------------------------------------ */
 
 /* What is there, or a piece of it. */
 static size_t read_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t wanted)

@@ -12,8 +12,7 @@
 #include "base/sys.h"
 #include "front/rdmacm/rsocket.h"
 
-/* --- telling
- * ----------------------------------------------------------------------------------------------- */
+/* --- telling -------------------------------------------------------------------------------------------- */
 
 static void wake_sleepers(struct rsocket *rsocket)
 {
@@ -59,8 +58,7 @@ int rsocket_sleep(struct rsocket *rsocket, uint32_t seen, ns_t deadline)
     return error == -EINTR || error == -ETIMEDOUT ? (int)error : 0;
 }
 
-/* --- turns
- * ------------------------------------------------------------------------------------------------- */
+/* --- turns ---------------------------------------------------------------------------------------------- */
 
 int rsocket_take_turn(struct rsocket *rsocket, bool *turn, const struct rsocket_patience *patience)
 {
@@ -81,8 +79,7 @@ void rsocket_return_turn(struct rsocket *rsocket, bool *turn)
         rsocket_changed(rsocket);
 }
 
-/* --- completions and their channels
- * ------------------------------------------------------------------------------ */
+/* --- completions and their channels --------------------------------------------------------------------- */
 
 bool rsocket_can_progress(const struct rsocket *rsocket)
 {

@@ -26,8 +26,7 @@ VERBS_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
     return positive(ah_destroy(ah_of(ah)));
 }
 
-/* --- from a receive
- * ------------------------------------------------------------------------------------------------- */
+/* --- from a receive ------------------------------------------------------------------------------------- */
 
 static bool ipv4_checksum_is_right(const uint8_t header[IPV4_BYTES])
 {
@@ -107,9 +106,7 @@ VERBS_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_
     return ibv_create_ah(pd, &attributes);
 }
 
-/* --- layer 2
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- layer 2 -------------------------------------------------------------------------------------------- */
 
 static bool multicast_mac(const uint8_t gid[16], uint8_t mac[ETHERNET_LL_SIZE])
 {

@@ -61,8 +61,7 @@ __attribute__((destructor)) static void end_of_program(void)
     engine_before_exit();
 }
 
-/* --- closing
- * --------------------------------------------------------------------------------------------------- */
+/* --- closing -------------------------------------------------------------------------------------------- */
 
 /* One that others have open goes on: its handle here is as good as destroyed. */
 static void silence_qp(struct qp *qp, void *context)
@@ -100,8 +99,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
     return 0;
 }
 
-/* --- asynchronous events
- * ----------------------------------------------------------------------------------------- */
+/* --- asynchronous events -------------------------------------------------------------------------------- */
 
 VERBS_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
@@ -116,8 +114,7 @@ VERBS_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
     async_ack(event);
 }
 
-/* --- sharing of contexts (verbs-contract §10.8)
- * ----------------------------------------------------------------------- */
+/* --- sharing of contexts (verbs-contract §10.8) --------------------------------------------------------- */
 
 VERBS_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 {

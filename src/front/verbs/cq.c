@@ -3,8 +3,7 @@
 #include "object/cq.h"
 #include "front/verbs/front.h"
 
-/* --- channels
- * --------------------------------------------------------------------------------------------------- */
+/* --- channels ------------------------------------------------------------------------------------------- */
 
 VERBS_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
@@ -40,8 +39,7 @@ VERBS_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
         cq_ack_events(cq_of(cq), count);
 }
 
-/* --- queues
- * ----------------------------------------------------------------------------------------------------- */
+/* --- queues --------------------------------------------------------------------------------------------- */
 
 static struct cq *create(struct ibv_context *context, const struct cq_attributes *attributes)
 {
@@ -98,8 +96,7 @@ int front_req_notify_cq(struct ibv_cq *cq, int solicited_only)
     return positive(cq_arm(cq_of(cq), solicited_only != 0));
 }
 
-/* --- extended polling
- * --------------------------------------------------------------------------------------------- */
+/* --- extended polling ----------------------------------------------------------------------------------- */
 
 #define SUPPORTED_WC_FLAGS                                                                                   \
     (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                                           \

@@ -108,8 +108,7 @@ VERBS_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
     return positive(mr_deregister(mr_of(mr)));
 }
 
-/* --- device memory
- * ----------------------------------------------------------------------------------------------- */
+/* --- device memory -------------------------------------------------------------------------------------- */
 
 struct ibv_dm *front_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attributes)
 {
@@ -133,8 +132,7 @@ struct ibv_mr *front_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t of
     return result < 0 ? null_with(result) : &mr->ibv;
 }
 
-/* --- memory windows
- * ---------------------------------------------------------------------------------------------- */
+/* --- memory windows ------------------------------------------------------------------------------------- */
 
 struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {

@@ -56,8 +56,7 @@ VERBS_EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
     return front_query_port(context, port, (struct ibv_port_attr *)attributes, LEGACY_PORT_ATTRIBUTES);
 }
 
-/* --- GIDs
- * ------------------------------------------------------------------------------------------------------- */
+/* --- GIDs ----------------------------------------------------------------------------------------------- */
 
 /* 0, -ENODATA: empty entry, -EINVAL. */
 static int read_gid(struct ibv_context *context, uint32_t port, uint32_t index,
@@ -134,8 +133,7 @@ VERBS_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, u
     return minus_one(result);
 }
 
-/* --- P_Keys
- * ------------------------------------------------------------------------------------------------------ */
+/* --- P_Keys --------------------------------------------------------------------------------------------- */
 
 VERBS_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
 {
@@ -152,8 +150,7 @@ VERBS_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, _
     return 0;
 }
 
-/* --- clock
- * -------------------------------------------------------------------------------------------------------- */
+/* --- clock ---------------------------------------------------------------------------------------------- */
 
 /* The clock of completion time stamps: as on hardware, all of it in tv_nsec. */
 int front_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
