@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Random connections over random networks, with deaths and strangers. A failing seed prints itself:
- * `cm_random SEED [trace]` repeats it alone. SOFTHCA_SIM_SEEDS says how many there are to be,
- * SOFTHCA_SIM_FIRST where they begin. */
+ * `cm_random SEED [trace]` repeats it alone (seeds.h). */
 #include "net.h"
-
-#include <stdio.h>
+#include "seeds.h"
 
 enum { SEEDS = 400, SEEDS_LONG = 20000, SEEDS_PER_TEST = 50, ENDS_MAX = 24 };
-
-static bool traced;
 
 struct weather {
     bool deaths, forgeries;
@@ -159,7 +155,7 @@ static void check_agreement(struct net *net)
         }
 }
 
-static void run_seed(uint64_t seed)
+static void run_seed(uint64_t seed, bool traced)
 {
     struct net *net = net_new(seed);
     struct weather weather = {.deaths = net_below(net, 4) == 0, .forgeries = net_below(net, 4) == 0};
@@ -198,47 +194,9 @@ static void run_seed(uint64_t seed)
     net_free(net);
 }
 
-static void run_range(void **state)
-{
-    const uint64_t *range = *state;
-
-    for (uint64_t seed = range[0]; seed < range[1]; seed++)
-        run_seed(seed);
-}
-
 int main(int argc, char **argv)
 {
-    const char *wanted = getenv("SOFTHCA_SIM_SEEDS"), *first = getenv("SOFTHCA_SIM_FIRST");
-    uint64_t seeds = wanted                        ? strtoull(wanted, NULL, 0)
-                     : getenv("SOFTHCA_TEST_LONG") ? SEEDS_LONG
-                                                   : SEEDS,
-             begin = first ? strtoull(first, NULL, 0) : 1;
-    size_t count;
-    struct CMUnitTest *tests;
-    uint64_t(*ranges)[2];
-    char(*names)[64];
-    int failed;
+    static const struct seeds seeds = {"cm random", SEEDS, SEEDS_LONG, SEEDS_PER_TEST, run_seed};
 
-    if (argc > 1) {
-        begin = strtoull(argv[1], NULL, 0);
-        seeds = 1;
-        traced = argc > 2;
-    }
-    count = (seeds + SEEDS_PER_TEST - 1) / SEEDS_PER_TEST;
-    tests = calloc(count, sizeof(*tests));
-    ranges = calloc(count, sizeof(*ranges));
-    names = calloc(count, sizeof(*names));
-    for (size_t i = 0; i < count; i++) {
-        ranges[i][0] = begin + i * SEEDS_PER_TEST;
-        ranges[i][1] = min_of(begin + seeds, ranges[i][0] + SEEDS_PER_TEST);
-        snprintf(names[i], sizeof(names[i]), "seeds %llu to %llu", (unsigned long long)ranges[i][0],
-                 (unsigned long long)ranges[i][1] - 1);
-        tests[i] = (struct CMUnitTest){.name = names[i], .test_func = run_range, .initial_state = ranges[i]};
-    }
-    cmocka_set_message_output(CM_OUTPUT_TAP);
-    failed = _cmocka_run_group_tests("cm random", tests, count, NULL, NULL);
-    free(tests);
-    free(ranges);
-    free(names);
-    return failed;
+    return run_seeds(&seeds, argc, argv);
 }

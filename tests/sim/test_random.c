@@ -4,7 +4,7 @@
 #include "unreliable.h"
 #include "workload.h"
 
-enum { SEEDS = 400 };
+enum { SEEDS = 400, SEEDS_LONG = 10000, SEEDS_PER_TEST = 40 };
 
 static void random_link(struct sim *sim, struct sim_link *link)
 {
@@ -103,5 +103,7 @@ static void run_seed(uint64_t seed, bool traced)
 
 int main(int argc, char **argv)
 {
-    return run_seeds("random", SEEDS, run_seed, argc, argv);
+    static const struct seeds seeds = {"random", SEEDS, SEEDS_LONG, SEEDS_PER_TEST, run_seed};
+
+    return run_seeds(&seeds, argc, argv);
 }

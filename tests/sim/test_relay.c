@@ -4,7 +4,7 @@
 #include "seeds.h"
 #include "workload.h"
 
-enum { SEEDS = 200 };
+enum { SEEDS = 200, SEEDS_LONG = 10000, SEEDS_PER_TEST = 40 };
 
 static void random_link(struct sim *sim, struct sim_link *link)
 {
@@ -58,5 +58,7 @@ static void run_seed(uint64_t seed, bool traced)
 
 int main(int argc, char **argv)
 {
-    return run_seeds("relay", SEEDS, run_seed, argc, argv);
+    static const struct seeds seeds = {"relay", SEEDS, SEEDS_LONG, SEEDS_PER_TEST, run_seed};
+
+    return run_seeds(&seeds, argc, argv);
 }

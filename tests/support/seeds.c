@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "seeds.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sim.h"
+#include <cmocka.h>
 
-enum { SEEDS_LONG = 10000, SEEDS_PER_TEST = 40 };
+#include "base/types.h"
 
 static bool traced;
 static void (*run_one)(uint64_t seed, bool traced);
@@ -19,13 +22,12 @@ static void run_range(void **state)
         run_one(seed, traced);
 }
 
-int run_seeds(const char *group, unsigned usual, void (*run)(uint64_t seed, bool traced), int argc,
-              char **argv)
+int run_seeds(const struct seeds *what, int argc, char **argv)
 {
     const char *wanted = getenv("SOFTHCA_SIM_SEEDS"), *first = getenv("SOFTHCA_SIM_FIRST");
     uint64_t seeds = wanted                        ? strtoull(wanted, NULL, 0)
-                     : getenv("SOFTHCA_TEST_LONG") ? SEEDS_LONG
-                                                   : usual,
+                     : getenv("SOFTHCA_TEST_LONG") ? what->in_long
+                                                   : what->usual,
              begin = first ? strtoull(first, NULL, 0) : 1;
     size_t count;
     struct CMUnitTest *tests;
@@ -33,25 +35,25 @@ int run_seeds(const char *group, unsigned usual, void (*run)(uint64_t seed, bool
     char(*names)[64];
     int failed;
 
-    run_one = run;
+    run_one = what->run;
     if (argc > 1) {
         begin = strtoull(argv[1], NULL, 0);
         seeds = 1;
         traced = argc > 2;
     }
-    count = (seeds + SEEDS_PER_TEST - 1) / SEEDS_PER_TEST;
+    count = (seeds + what->per_test - 1) / what->per_test;
     tests = calloc(count, sizeof(*tests));
     ranges = calloc(count, sizeof(*ranges));
     names = calloc(count, sizeof(*names));
     for (size_t i = 0; i < count; i++) {
-        ranges[i][0] = begin + i * SEEDS_PER_TEST;
-        ranges[i][1] = min_of(begin + seeds, ranges[i][0] + SEEDS_PER_TEST);
+        ranges[i][0] = begin + i * what->per_test;
+        ranges[i][1] = min_of(begin + seeds, ranges[i][0] + what->per_test);
         snprintf(names[i], sizeof(names[i]), "seeds %llu to %llu", (unsigned long long)ranges[i][0],
                  (unsigned long long)ranges[i][1] - 1);
         tests[i] = (struct CMUnitTest){.name = names[i], .test_func = run_range, .initial_state = ranges[i]};
     }
     cmocka_set_message_output(CM_OUTPUT_TAP);
-    failed = _cmocka_run_group_tests(group, tests, count, NULL, NULL);
+    failed = _cmocka_run_group_tests(what->group, tests, count, NULL, NULL);
     free(tests);
     free(ranges);
     free(names);
