@@ -20,13 +20,6 @@ static void close_all(void)
     assert_int_equal(ibv_close_device(context), 0);
 }
 
-#define assert_refused(call, error)                                                                          \
-    do {                                                                                                     \
-        errno = 0;                                                                                           \
-        assert_null(call);                                                                                   \
-        assert_int_equal(errno, error);                                                                      \
-    } while (0)
-
 static void a_new_cq_is_initialised_and_holds_at_least_what_was_asked(void **state)
 {
     struct ibv_comp_channel *channel;

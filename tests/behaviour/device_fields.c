@@ -25,13 +25,6 @@ static void close_all(void)
     end_close(&end);
 }
 
-#define assert_refused(call, error)                                                                          \
-    do {                                                                                                     \
-        errno = 0;                                                                                           \
-        assert_null(call);                                                                                   \
-        assert_int_equal(errno, error);                                                                      \
-    } while (0)
-
 /* --- sizes ---------------------------------------------------------------------------------------------- */
 
 static struct ibv_qp *try_qp(uint32_t send_wr, uint32_t recv_wr, uint32_t send_sge, uint32_t recv_sge)

@@ -10,6 +10,12 @@
 
 enum { CHUNK = 1 << 20, MAPPED_PLACES = 16 };
 
+static void need_mapped(const struct end *end)
+{
+    if (!is_mapped(end->side->pid, end->buf))
+        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+}
+
 static void connect_mapped(struct pair *p, size_t size)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);
@@ -18,8 +24,8 @@ static void connect_mapped(struct pair *p, size_t size)
     attr.timeout = 14; /* 67 ms: some requests below are never answered */
     attr.retry_cnt = 2;
     pair_connect_as(p, &attr);
-    if (!is_mapped(p->a.side->pid, p->a.buf) || !is_mapped(p->b.side->pid, p->b.buf))
-        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    need_mapped(&p->a);
+    need_mapped(&p->b);
     pair_marker(&p->a, &p->b);
 }
 
@@ -82,8 +88,7 @@ static void who_may_write_can_where_others_may_only_read(void **state)
     attr.size = CHUNK;
     attr.mr_access = IBV_ACCESS_LOCAL_WRITE;
     pair_connect_as(&p, &attr);
-    if (!is_mapped(p.a.side->pid, p.a.buf))
-        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    need_mapped(&p.a);
     more = ibv_reg_mr(p.a.pd, p.a.buf, CHUNK, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     assert_non_null(more);
     to = p.a;
@@ -180,8 +185,7 @@ static void atomics_of_both_ways_are_atomic_to_each_other(void **state)
 
     attr.mr_access |= IBV_ACCESS_MW_BIND;
     pair_connect_as(&p, &attr);
-    if (!is_mapped(p.a.side->pid, p.a.buf))
-        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    need_mapped(&p.a);
     end_share(&target, &p.a);
     end_open(&ring, &sides[2], &attr);
     end_connect(&target, &ring);
@@ -312,8 +316,7 @@ static void a_stopped_initiator_changes_nothing(enum taking how, enum kind kind)
         end_open(&p.a, NEAR, &attr);
         end_open(&p.b, FAR, &attr);
         end_connect(&p.a, &p.b);
-        if (!is_mapped(p.a.side->pid, p.a.buf))
-            skip_because("memory is not mapped on this machine (softhca doctor says why)");
+        need_mapped(&p.a);
         start_stream(&call, &p, &traffic, round);
         side_stop(FAR);
         take_back(&p.a, how);
@@ -391,8 +394,7 @@ static void large_sends_are_fetched_from_mapped_memory(void **state)
     attr.size = CHUNK;
     attr.mr_access = IBV_ACCESS_LOCAL_WRITE;
     pair_connect_as(&p, &attr);
-    if (!is_mapped(p.a.side->pid, p.a.buf))
-        skip_because("memory is not mapped on this machine (softhca doctor says why)");
+    need_mapped(&p.a);
     end_fill(&p.a, 0, CHUNK, 1);
     first = end_peek64(&p.a, 0);
     assert_true(first != 0);
@@ -442,8 +444,7 @@ static void a_stopped_receiver_takes_nothing_for_good(enum taking how)
         attr.size = (RECEIVES + 1) * MESSAGE;
         attr.mr_access = IBV_ACCESS_LOCAL_WRITE;
         pair_connect_as(&p, &attr);
-        if (!is_mapped(p.a.side->pid, p.a.buf))
-            skip_because("memory is not mapped on this machine (softhca doctor says why)");
+        need_mapped(&p.a);
         end_open(&other.a, NEAR, &attr);
         end_share(&other.b, &p.b);
         end_connect(&other.a, &other.b);

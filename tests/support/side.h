@@ -92,6 +92,14 @@ void complain(const char *file, int line, const char *format, ...)
                      strerror(zero_ < 0 ? -zero_ : zero_), strerror(errno));                                 \
     } while (0)
 
+/* A verb that makes an object makes none, and says why. */
+#define assert_refused(call, error)                                                                          \
+    do {                                                                                                     \
+        errno = 0;                                                                                           \
+        assert_null(call);                                                                                   \
+        assert_int_equal(errno, error);                                                                      \
+    } while (0)
+
 /* Deadlines: nothing here waits by time alone, but everything that waits gives up and says what it waited
  * for. */
 struct patience {
