@@ -579,6 +579,21 @@ bool responder_leave(struct transport_qp *qp)
     return !responder->owed_syndrome || !send_nak(qp);
 }
 
+/* To whoever repeats a request then, nobody is there who could acknowledge it again. So where packets get
+ * lost, the last acknowledgement is said a few times. */
+#define PARTING_ACKS 2
+
+void responder_part(struct transport_qp *qp)
+{
+    bool serves = qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) <= IBV_QPS_SQE;
+
+    if (qp->link.reliable || !is_reliable(qp->record) || !serves || !qp->record->responder.established ||
+        responder_owes(qp))
+        return;
+    for (unsigned i = 0; i < PARTING_ACKS; i++)
+        (void)send_ack(qp, responder_limit(qp)); /* no room: lost, as it may be anywhere */
+}
+
 bool responder_run(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
