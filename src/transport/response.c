@@ -202,11 +202,12 @@ static struct responder_resource *find_resource(const struct transport_qp *qp, p
 {
     const struct responder *responder = &qp->record->responder;
 
-    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
-        struct responder_resource *resource = resource_at(qp, i);
+    /* The latest first: the same number may stand for an older one, of 2^24 PSNs ago. */
+    for (uint32_t i = responder->resource_tail; i != responder->resource_head; i--) {
+        struct responder_resource *resource = resource_at(qp, i - 1);
 
         if (psn_distance(resource->first_psn, psn) < resource->packets) {
-            *ret_counter = i;
+            *ret_counter = i - 1;
             return resource;
         }
     }

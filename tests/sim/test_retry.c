@@ -326,6 +326,38 @@ static void nothing_is_said_again_that_was_not_said(struct sim *sim)
     assert_sent(stage.a, 0, 2, VERDICT_RETRY_EXCEEDED);
 }
 
+static bool loses_first_atomic_answer(struct sim *sim, const struct packet *packet)
+{
+    return packet->opcode == OP_ATOMIC_ACKNOWLEDGE && sim->delivered[OP_ATOMIC_ACKNOWLEDGE] == 1 &&
+           !sim->lost;
+}
+
+/* A saved result is that of the latest request with its number: all 2^24 may have been used since. */
+static void old_results_are_not_said_for_new_ones(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_ATOMIC_FETCH_AND_ADD, 8);
+    psn_t first = stage.a->record.sender.next_psn;
+
+    *(uint64_t *)stage.far->bytes = 41;
+    stage.wr.compare_add = 1;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_int_equal(*(uint64_t *)stage.local->bytes, 41);
+
+    /* As after 2^24 - 1 more packets. */
+    stage.a->record.sender.next_psn = stage.a->record.sender.unacked_psn = stage.a->record.sender.sent_psn =
+        first;
+    stage.b->record.responder.expected_psn = first;
+    sim->unjudged = true;
+    sim->loses = loses_first_atomic_answer;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_int_equal(sim->lost, 1);
+    assert_sent(stage.a, 1, 2, VERDICT_OK);
+    assert_int_equal(*(uint64_t *)stage.local->bytes, 42);
+    assert_int_equal(*(uint64_t *)stage.far->bytes, 43);
+}
+
 /* A question that stays without an answer does not leave the requester waiting for ever. */
 static void error_in_the_middle_of_an_answer(struct sim *sim)
 {
@@ -360,6 +392,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(error_does_not_swallow_acknowledgements),
     SCENARIO_ON(error_in_the_middle_of_an_answer, ON_RING | ON_WIRE),
     SCENARIO_ON(lost_last_acknowledgement_is_said_again, ON_WIRE),
+    SCENARIO_ON(old_results_are_not_said_for_new_ones, ON_WIRE),
     SCENARIO_ON(nothing_is_said_again_that_was_not_said, ON_WIRE),
     SCENARIO(nobody_answers),
     SCENARIO(nobody_answers_for_ever),
