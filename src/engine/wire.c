@@ -398,8 +398,9 @@ static void receive_multicast(struct qp *qp, void *argument)
 /* udp_ops.packet */
 static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 {
+    uint32_t properties = opcode_table[packet->opcode].properties;
+    bool request = (properties & OPCODE_REQUEST) || !properties; /* or one that nothing stands for */
     struct qp *qp;
-    bool request;
 
     progress_count_packet();
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
@@ -416,7 +417,6 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         return;
     }
     packet->dest_ifindex = interface_of(packet->grh.destination);
-    request = opcode_table[packet->opcode].properties & OPCODE_REQUEST;
     qp = hold_number(packet->dest_qpn);
     if (unlikely(!qp))
         return;
