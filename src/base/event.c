@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/log.h"
+#include "base/sys.h"
 
 #define FDS_MAX (1u << 20) /* the kernel's own default limit (fs.nr_open) */
 #define BATCH   32
@@ -25,7 +25,7 @@ int fd_own(int fd)
     if (fd < 0)
         return fd;
     if ((unsigned)fd >= FDS_MAX) {
-        close(fd);
+        sys_close(fd);
         errno = EMFILE;
         return -EMFILE;
     }
@@ -45,15 +45,12 @@ static void fd_disown(int fd)
 
 void fd_close(int fd)
 {
-    int saved = errno;
-
     if (fd < 0)
         return;
     /* First not ours: the number may be the program's a moment after close(), and a child must not close
      * that. */
     fd_disown(fd);
-    close(fd);
-    errno = saved;
+    sys_close(fd);
 }
 
 int event_start(void)
@@ -81,7 +78,7 @@ void event_after_fork_in_child(void)
 {
     int saved = errno;
 
-    /* close() only: EPOLL_CTL_DEL would reach into the set that the parent uses. */
+    /* Only closed: EPOLL_CTL_DEL would reach into the set that the parent uses. */
     for (unsigned i = 0; i < atomic_load_explicit(&our_words, memory_order_relaxed); i++) {
         uint64_t bits = atomic_load_explicit(&our_fds[i], memory_order_relaxed);
 
@@ -90,7 +87,7 @@ void event_after_fork_in_child(void)
         atomic_store_explicit(&our_fds[i], 0, memory_order_relaxed);
         for (int bit = 0; bit < 64; bit++) {
             if (bits >> bit & 1)
-                close((int)(i * 64) + bit);
+                sys_close((int)(i * 64) + bit);
         }
     }
     epoll_fd = -1;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/sys.h"
 #include "base/types.h"
 #include "object/context.h"
 #include "object/life.h"
@@ -40,12 +41,8 @@ int event_queue_open(struct event_queue *queue)
 
 void event_queue_close(struct event_queue *queue)
 {
-    int saved = errno;
-
-    /* Not through libc: its close() is a cancellation point, and the caller has more to free. */
-    syscall(SYS_close, queue->fd);
+    sys_close(queue->fd);
     queue->fd = -1;
-    errno = saved;
 }
 
 static bool is_inherited(const struct event_queue *queue)

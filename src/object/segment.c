@@ -402,7 +402,7 @@ void segment_after_fork_in_child(void)
         if (rest)
             sys_mmap(base + used, rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
                      -1, 0, NULL);
-        syscall(SYS_close, segment.fd);
+        sys_close(segment.fd);
     }
     arena_fini(&segment.arena);
     memset(&segment, 0, sizeof(segment));

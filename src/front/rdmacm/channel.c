@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "front/rdmacm/front.h"
 
 struct channel {
@@ -85,7 +86,7 @@ void channel_free(struct rdma_event_channel *public)
 
     while ((node = list_pop_front(&channel->events)))
         free(list_entry(node, struct event, node)); /* of ids that the program has forgotten */
-    syscall(SYS_close, public->fd);
+    sys_close(public->fd);
     free(channel);
     errno = saved;
 }
