@@ -110,10 +110,13 @@ class Side:
                 prefix = (*prefix, 'setpriv', f'--reuid={USERS[user]}', f'--regid={USERS[user]}', '--clear-groups', '--')
             else:
                 kw = dict(user=USERS[user], group=USERS[user], extra_groups=[])
+        env = host.env(env, launch)
+        # Memory that peers are to map is locked: as much as the machine allows.
+        locks = bool(host.local) or env.get('SOFTHCA_LOCAL') == 'mapped'
         self.p = subprocess.Popen([*prefix, *host.argv(argv, launch)], stdin=subprocess.DEVNULL, stdout=stdout or self.out,
-                                  stderr=subprocess.STDOUT, env=host.env(env, launch), cwd='/',
+                                  stderr=subprocess.STDOUT, env=env, cwd='/',
                                   start_new_session=True, restore_signals=True,
-                                  preexec_fn=lambda: _before_exec(signals, host.local), **kw)
+                                  preexec_fn=lambda: _before_exec(signals, locks), **kw)
         self.pid = self.p.pid
 
     def text(self):
@@ -135,8 +138,8 @@ class Side:
         self.p.wait()
 
 
-def _before_exec(signals, local):
-    if not local:  # memory that peers are to map is locked: with --local, as much as the machine allows
+def _before_exec(signals, locks):
+    if not locks:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEMLOCK, MEMLOCK))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if signals == 'blocked':

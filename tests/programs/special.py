@@ -11,6 +11,7 @@ import subprocess
 import time
 
 import judge
+import matrix
 from pairs import Failure, Side, Skip, free_port, run_pair
 
 # Signals that no thread can block, and the two that libc keeps for itself and never lets a mask hold.
@@ -265,6 +266,27 @@ def check_no_descriptors_inherited(host):
     run_pair(host, argv, argv + ['127.0.0.1'], port=port, limit=30, during=during)
 
 
+VALGRIND = ('valgrind', '-q', '--leak-check=no')
+
+
+def check_valgrind(host):
+    """A program under valgrind, whose memory is not mapped, and one that is not and asks for mapped memory: either may be
+    the server."""
+    if not shutil.which(VALGRIND[0]):
+        raise Skip('valgrind is not installed')
+    args = ('-n', '200', '-s', '65536', '-c')
+    for near, far in (VALGRIND, ()), ((), VALGRIND):
+        port = free_port()
+        case = matrix.pingpong('ibv_rc_pingpong', 1024, size=65536, iters=200, args=('-c',))
+        command = ['ibv_rc_pingpong', '-p', str(port), '-g', '0', *args]
+        server, client = [*near, *command], [*far, *command, '127.0.0.1']
+        said = run_pair(host, server, client, port=port, limit=120, env={'SOFTHCA_LOCAL': 'mapped'})
+        judge.pair(case, (server, said[0]), (client, said[1]))
+        for text in said:
+            if 'libibverbs' in text:
+                raise Failure('valgrind complains of the library: ' + text)
+
+
 CHECKS = (
     ('ibv_devices', check_devices),
     ('ibv_devinfo -v', check_devinfo),
@@ -273,5 +295,6 @@ CHECKS = (
     ('raw_ethernet_lat and raw_ethernet_bw', check_raw_ethernet),
     ('raw_ethernet_lat from one interface to another', check_raw_interface),
     ('helper threads block all signals', check_thread_masks),
+    ('under valgrind', check_valgrind),
     ('no descriptor survives exec', check_no_descriptors_inherited),
 )

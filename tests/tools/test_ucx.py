@@ -60,10 +60,10 @@ def talk(*options, iterations, env=None):
                 process.wait()
 
 
-def ucp(test, transport, size, iterations):
+def ucp(test, transport, size, iterations, **env):
     # The auxiliary transport is needed to wire up, so that plain "rc_verbs" would not do.
     talk("-t", test, "-s", str(size), iterations=iterations,
-         env={"UCX_NET_DEVICES": "softhca0:1", "UCX_TLS": transport})
+         env=dict(UCX_NET_DEVICES="softhca0:1", UCX_TLS=transport, **env))
 
 
 def test_rc_active_messages():
@@ -100,6 +100,12 @@ def test_tagged_messages_over_ud():
 
 def test_streams_over_rc():
     ucp("stream_bw", "rc_v", 65536, 200)
+
+
+def test_mapped_memory():
+    ucp("tag_bw", "rc_v", 1 << 20, 50, SOFTHCA_LOCAL="mapped")
+    ucp("ucp_put_lat", "rc_v", 4096, 500, SOFTHCA_LOCAL="mapped")
+    ucp("ucp_get", "rc_v", 65536, 200, SOFTHCA_LOCAL="mapped")
 
 
 if __name__ == "__main__":
