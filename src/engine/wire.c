@@ -38,6 +38,15 @@ static unsigned due_count;
 static uint32_t to_flush;
 static bool mads_came;
 
+/* Packets of a datagram are mostly for one QP, and then the end of the batch is. So it stays locked from one
+ * to the next, but not for too many: threads that post wait for it. Under the receive lock. */
+#define HELD_MOST 16u
+static struct {
+    struct qp *qp; /* NULL: none */
+    uint32_t qpn;
+    unsigned packets;
+} held;
+
 /* An acknowledgement leaves with the batch that it is for, because a program may take its last receive and be
  * gone. But it takes a system call, and where two programs answer each other the answer waits for it, and the
  * peer's processor has another datagram to take. So where a program has time and again answered a single
@@ -297,6 +306,43 @@ static void note_kick(const struct qp_kick *kick)
         route_ring(&others);
 }
 
+static void let_go(void)
+{
+    struct qp *qp = held.qp;
+    struct qp_kick kick;
+
+    if (!qp)
+        return;
+    held.qp = NULL;
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    note_kick(&kick);
+}
+
+/* Locks it, if it has that number. */
+static struct qp *hold_number(uint32_t qpn)
+{
+    if (held.qp && held.qpn == qpn && held.packets < HELD_MOST) {
+        held.packets++;
+        return held.qp;
+    }
+    let_go();
+    held.qp = qp_lock_number(qpn);
+    held.qpn = qpn;
+    held.packets = 1;
+    return held.qp;
+}
+
+static void hold_qp(struct qp *qp)
+{
+    if (held.qp == qp)
+        return;
+    let_go();
+    lock_acquire(&qp->lock);
+    held.qp = qp;
+    held.packets = HELD_MOST; /* it may have lost its number */
+}
+
 /* QP lock held. */
 static void answer_at_batch_end(struct qp *qp)
 {
@@ -352,25 +398,26 @@ static void receive_multicast(struct qp *qp, void *argument)
 /* udp_ops.packet */
 static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 {
-    struct qp_kick kick;
+    uint32_t properties = opcode_table[packet->opcode].properties;
+    bool request = (properties & OPCODE_REQUEST) || !properties; /* or one that nothing stands for */
     struct qp *qp;
-    bool request;
 
     progress_count_packet();
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
+        let_go();
         packet->dest_ifindex = arrival->ifindex;
         if (packet->dest_qpn == PSN_MASK)
             multicast_deliver(packet->grh.destination, receive_multicast, packet);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {
+        let_go();
         gsi_receive_from_network(packet);
         mads_came = true;
         return;
     }
     packet->dest_ifindex = interface_of(packet->grh.destination);
-    request = opcode_table[packet->opcode].properties & OPCODE_REQUEST;
-    qp = qp_lock_number(packet->dest_qpn);
+    qp = hold_number(packet->dest_qpn);
     if (unlikely(!qp))
         return;
     if (likely(progress_accepts(qp, packet, request) &&
@@ -379,9 +426,6 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
             congestion_notify(qp, packet, arrival);
         receive_locked(qp, packet, request);
     }
-    kick = qp_take_kick(qp, false);
-    lock_release(&qp->lock);
-    note_kick(&kick);
 }
 
 void wire_forget_turn(struct qp *qp)
@@ -411,22 +455,18 @@ struct udp_lane *wire_posted(struct qp *qp)
 static void end_turn(void)
 {
     struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
-    struct qp_kick kick;
 
     if (likely(!qp))
         return;
     atomic_store_explicit(&single, NULL, memory_order_relaxed);
     if (likely(turn_of(qp) == TURN_NONE))
         return;
-    lock_acquire(&qp->lock);
+    hold_qp(qp);
     if (turn_of(qp) != TURN_NONE) { /* else it was answered, reset or destroyed meanwhile */
         wire_forget_turn(qp);
         if (responder_owes(&qp->transport))
             route_run(qp);
     }
-    kick = qp_take_kick(qp, false);
-    lock_release(&qp->lock);
-    note_kick(&kick);
 }
 
 /* Of the only QP that owes something after a batch that an application thread has taken. Does its
@@ -443,13 +483,10 @@ static bool gives_way(struct qp *qp)
 /* udp_ops.congestion */
 static void on_congestion(const struct packet *packet)
 {
-    struct qp *qp = qp_lock_number(packet->dest_qpn);
+    struct qp *qp = hold_number(packet->dest_qpn);
 
-    if (!qp)
-        return;
-    if (is_connected(qp->record) && is_from_peer(qp, packet))
+    if (qp && is_connected(qp->record) && is_from_peer(qp, packet))
         transport_congested(&qp->transport);
-    lock_release(&qp->lock);
 }
 
 /* udp_ops.batch_end */
@@ -460,18 +497,15 @@ static void on_batch_end(void)
     end_turn();
     while (due_count) {
         struct qp *qp = due[--due_count];
-        struct qp_kick kick;
 
-        lock_acquire(&qp->lock);
+        hold_qp(qp);
         if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
             qp->route.answer_due = false;
             if (!alone || !gives_way(qp))
                 route_run(qp);
         }
-        kick = qp_take_kick(qp, false);
-        lock_release(&qp->lock);
-        note_kick(&kick);
     }
+    let_go();
     flush_lanes(to_flush | hold_take());
     to_flush = 0;
     if (unlikely(mads_came)) {
@@ -601,6 +635,7 @@ static void clear(void)
     due_count = 0;
     to_flush = 0;
     mads_came = false;
+    held.qp = NULL;
     atomic_store_explicit(&single, NULL, memory_order_relaxed);
     (void)hold_take();
     last_address.generation = 0;

@@ -329,6 +329,8 @@ void qp_answer(struct qp *qp)
 {
     if (responder_owes(&qp->transport) && responder_run(&qp->transport) && responder_owes(&qp->transport))
         responder_leave(&qp->transport);
+    else
+        responder_part(&qp->transport);
 }
 
 cold_path void qp_note_times(struct qp *qp, bool heard, uint32_t now)

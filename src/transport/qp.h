@@ -455,6 +455,9 @@ void tagged_forget(struct transport_qp *qp);
  * loses nothing tells the requester of the questions that stay without an answer, since its timer does not
  * run. responder_run() does that in ERR. false: no room, call again. */
 bool responder_leave(struct transport_qp *qp);
+/* Before it does, and when everything was answered: says the last acknowledgement again where it may have got
+ * lost. */
+void responder_part(struct transport_qp *qp);
 /* -> ERR: completes the receive that is being filled, if any, as flushed. The owner calls it before it
  * flushes the receives that nobody took. */
 void responder_flush(struct transport_qp *qp);

@@ -202,11 +202,12 @@ static struct responder_resource *find_resource(const struct transport_qp *qp, p
 {
     const struct responder *responder = &qp->record->responder;
 
-    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
-        struct responder_resource *resource = resource_at(qp, i);
+    /* The latest first: the same number may stand for an older one, of 2^24 PSNs ago. */
+    for (uint32_t i = responder->resource_tail; i != responder->resource_head; i--) {
+        struct responder_resource *resource = resource_at(qp, i - 1);
 
         if (psn_distance(resource->first_psn, psn) < resource->packets) {
-            *ret_counter = i;
+            *ret_counter = i - 1;
             return resource;
         }
     }
@@ -577,6 +578,21 @@ bool responder_leave(struct transport_qp *qp)
         responder->owed_syndrome = 0; /* of something behind it */
     }
     return !responder->owed_syndrome || !send_nak(qp);
+}
+
+/* To whoever repeats a request then, nobody is there who could acknowledge it again. So where packets get
+ * lost, the last acknowledgement is said a few times. */
+#define PARTING_ACKS 2
+
+void responder_part(struct transport_qp *qp)
+{
+    bool serves = qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) <= IBV_QPS_SQE;
+
+    if (qp->link.reliable || !is_reliable(qp->record) || !serves || !qp->record->responder.established ||
+        responder_owes(qp))
+        return;
+    for (unsigned i = 0; i < PARTING_ACKS; i++)
+        (void)send_ack(qp, responder_limit(qp)); /* no room: lost, as it may be anywhere */
 }
 
 bool responder_run(struct transport_qp *qp)

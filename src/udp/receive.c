@@ -107,6 +107,7 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
         .congested = (datagram->traffic_class & ECN_MASK) == ECN_CE,
     };
     struct packet packet;
+    int error;
 
     if (unlikely(udp_room.loss) && is_to_be_lost())
         return;
@@ -114,7 +115,9 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
         take_notification(datagram, bytes);
         return;
     }
-    if (unlikely(codec_decode(bytes, length - ICRC_LENGTH, &packet) != 0)) {
+    error = codec_decode(bytes, length - ICRC_LENGTH, &packet);
+    /* An operation that nothing stands for is the responder's to refuse (IBA 9.7.4). */
+    if (unlikely(error && error != -EPROTONOSUPPORT)) {
         udp_count(&udp_counters->malformed, 1);
         return;
     }

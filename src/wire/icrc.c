@@ -125,22 +125,41 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
 /* Longer ones are left to icrc_of(), which is quicker for them where polynomials are multiplied. */
 #define FEW 40u
 
-static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
+/* What a bit of the identification, and nothing else, makes of the register by the end of the UDP header. */
+static const uint32_t by_identification[16] = {
+    0x9b73ead4, 0xed96d3e9, 0x005ca193, 0x00b94326, 0x0172864c, 0x02e50c98, 0x05ca1930, 0x0b943260,
+    0x81256527, 0xd93bcc0f, 0x69069e5f, 0xd20d3cbe, 0x7f6b7f3d, 0xfed6fe7a, 0x26dcfab5, 0x4db9f56a,
+};
+
+/* Packets in one datagram are counted: what is remembered is of the first. */
+static uint32_t of_identification(const struct icrc_path *path)
 {
-    return a->identification == b->identification && a->source_port == b->source_port &&
-           a->destination_port == b->destination_port && a->dont_fragment == b->dont_fragment &&
-           !memcmp(a->destination, b->destination, 16) && !memcmp(a->source, b->source, 16);
+    uint32_t crc = 0;
+
+    if (is_ipv4(path))
+        for (uint32_t bits = path->identification; bits; bits &= bits - 1)
+            crc ^= by_identification[__builtin_ctz(bits)];
+    return crc;
 }
 
-/* Of a path whose packets in one datagram are counted and mostly differ in length by words. */
-static struct icrc_start *start_for(struct icrc_memory *memory, const struct icrc_path *path, size_t length)
+static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
 {
-    struct icrc_start *start = &memory->starts[(length / 4 + path->identification) % ICRC_STARTS];
+    return a->source_port == b->source_port && a->destination_port == b->destination_port &&
+           a->dont_fragment == b->dont_fragment && !memcmp(a->destination, b->destination, 16) &&
+           !memcmp(a->source, b->source, 16);
+}
 
-    if (likely(start->length == length && is_same_path(&start->path, path)))
-        return start;
-    *start = (struct icrc_start){.path = *path, .length = length, .crc = icrc_begin(path, length)};
-    return start;
+/* Packets of a path mostly differ in length by words. Identification 0. */
+static uint32_t start_for(struct icrc_memory *memory, const struct icrc_path *path, size_t length)
+{
+    struct icrc_start *start = &memory->starts[(length / 4 + path->source_port) % ICRC_STARTS];
+
+    if (unlikely(start->length != length || !is_same_path(&start->path, path))) {
+        *start = (struct icrc_start){.path = *path, .length = length};
+        start->path.identification = 0;
+        start->crc = icrc_begin(&start->path, length);
+    }
+    return start->crc;
 }
 
 uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, const uint8_t *packet,
@@ -150,7 +169,7 @@ uint32_t icrc_of_next(struct icrc_memory *memory, const struct icrc_path *path, 
 
     if (covered > FEW || !crc_has_table())
         return icrc_of(path, packet, length);
-    return crc_of_few(start_for(memory, path, length)->crc, packet, covered,
+    return crc_of_few(start_for(memory, path, length) ^ of_identification(path), packet, covered,
                       (uint64_t)0xff << 8 * BTH_CONGESTION);
 }
 

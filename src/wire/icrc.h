@@ -26,8 +26,8 @@ uint32_t icrc_add(uint32_t crc, const void *bytes, size_t length);
 /* The same of a whole packet, whose length includes the ICRC; at least BTH_LENGTH + ICRC_LENGTH bytes. */
 uint32_t icrc_of(const struct icrc_path *path, const uint8_t *udp_payload, size_t length);
 
-/* The CRCs of what is in front of packets are the same for those of one path and length: some are remembered.
- * All zero: none. One thread at a time. */
+/* The CRCs of what is in front of packets are the same for those of one path and length, but for what the
+ * identification adds: some are remembered. All zero: none. One thread at a time. */
 #define ICRC_STARTS 8
 struct icrc_memory {
     struct icrc_start {

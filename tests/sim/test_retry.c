@@ -271,6 +271,93 @@ static void error_does_not_swallow_acknowledgements(struct sim *sim)
     assert_false(responder_owes(&stage.b->transport));
 }
 
+static unsigned acks_to_lose;
+
+static bool loses_acks(struct sim *sim, const struct packet *packet)
+{
+    return packet->opcode == OP_ACKNOWLEDGE && acks_to_lose && acks_to_lose--;
+}
+
+/* As the owner does it when the program is through. */
+static void leave(struct sim *sim, void *argument)
+{
+    struct sim_qp *qp = argument;
+
+    responder_part(&qp->transport);
+    sim_to_error(qp);
+}
+
+/* Whoever has taken the last message may go at once, though nobody can be asked for its acknowledgement then.
+ */
+static void lost_last_acknowledgement_is_said_again(struct sim *sim)
+{
+    for (unsigned lost = 1; lost <= 2; lost++) {
+        struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+
+        acks_to_lose = lost;
+        sim->loses = loses_acks;
+        sim_post_recv(stage.b, 11, &SGE(stage.far, 0, 8), 1);
+        sim_post_send(stage.a, &stage.wr);
+        sim_run_for(sim, sim->link.delay + 1);
+        assert_received(stage.b, 0, 11, VERDICT_OK);
+        assert_int_equal(acks_to_lose, lost - 1);
+        sim_at(sim, 0, leave, stage.b);
+        sim_run(sim);
+        assert_sent(stage.a, 0, 2, VERDICT_OK);
+        assert_int_equal(stage.a->record.sender.retransmissions, 0);
+    }
+}
+
+/* Who has heard nothing, or owes an answer that will not come, has nothing to say again. */
+static void nothing_is_said_again_that_was_not_said(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, SIZE);
+
+    responder_part(&stage.b->transport);
+    assert_int_equal(sim->packets, 0);
+    sim->link.capacity = 2;
+    sim_post_send(stage.a, &stage.wr);
+    while (sim->delivered[OP_READ_REQUEST] == 0)
+        sim_run_for(sim, sim->link.delay);
+    assert_true(responder_owes(&stage.b->transport));
+    sim->link.capacity = 0;
+    leave(sim, stage.b);
+    sim_run(sim);
+    assert_sent(stage.a, 0, 2, VERDICT_RETRY_EXCEEDED);
+}
+
+static bool loses_first_atomic_answer(struct sim *sim, const struct packet *packet)
+{
+    return packet->opcode == OP_ATOMIC_ACKNOWLEDGE && sim->delivered[OP_ATOMIC_ACKNOWLEDGE] == 1 &&
+           !sim->lost;
+}
+
+/* A saved result is that of the latest request with its number: all 2^24 may have been used since. */
+static void old_results_are_not_said_for_new_ones(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_ATOMIC_FETCH_AND_ADD, 8);
+    psn_t first = stage.a->record.sender.next_psn;
+
+    *(uint64_t *)stage.far->bytes = 41;
+    stage.wr.compare_add = 1;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_int_equal(*(uint64_t *)stage.local->bytes, 41);
+
+    /* As after 2^24 - 1 more packets. */
+    stage.a->record.sender.next_psn = stage.a->record.sender.unacked_psn = stage.a->record.sender.sent_psn =
+        first;
+    stage.b->record.responder.expected_psn = first;
+    sim->unjudged = true;
+    sim->loses = loses_first_atomic_answer;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_int_equal(sim->lost, 1);
+    assert_sent(stage.a, 1, 2, VERDICT_OK);
+    assert_int_equal(*(uint64_t *)stage.local->bytes, 42);
+    assert_int_equal(*(uint64_t *)stage.far->bytes, 43);
+}
+
 /* A question that stays without an answer does not leave the requester waiting for ever. */
 static void error_in_the_middle_of_an_answer(struct sim *sim)
 {
@@ -304,6 +391,9 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(progress_restarts_the_count, ON_WIRE),
     SCENARIO(error_does_not_swallow_acknowledgements),
     SCENARIO_ON(error_in_the_middle_of_an_answer, ON_RING | ON_WIRE),
+    SCENARIO_ON(lost_last_acknowledgement_is_said_again, ON_WIRE),
+    SCENARIO_ON(old_results_are_not_said_for_new_ones, ON_WIRE),
+    SCENARIO_ON(nothing_is_said_again_that_was_not_said, ON_WIRE),
     SCENARIO(nobody_answers),
     SCENARIO(nobody_answers_for_ever),
     SCENARIO(peer_becomes_ready),

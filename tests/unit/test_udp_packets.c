@@ -296,6 +296,38 @@ static void test_packets_without_checksum_are_taken(void **state)
     side_finish(side_start(sends_without_checksum, 2));
 }
 
+/* Whose QP it is for refuses it. */
+static void sends_what_nothing_stands_for(unsigned number)
+{
+    static const uint8_t reserved[] = {0x1e, 0x1f, SERVICE_UC | OP_READ_REQUEST, SERVICE_UD | OP_WRITE_ONLY,
+                                       0xff};
+    const struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
+    uint8_t bytes[256];
+    uint32_t length;
+    uint16_t port;
+    int fd;
+
+    open_block();
+    foreign_socket(AF_INET, false, "127.0.0.1", &fd, &port);
+    length = build(&path, port, 0, bytes);
+    for (unsigned i = 0; i < array_size(reserved); i++) {
+        const struct packet *packet = &inbox->kept[i].packet;
+
+        bytes[0] = reserved[i];
+        seal(&path, port, 0, bytes, length);
+        CHECK(send(fd, bytes, length, 0) == (ssize_t)length);
+        UNTIL(atomic_load(&inbox->count) == i + 1);
+        CHECK(packet->opcode == reserved[i] && packet->dest_qpn == QPN && packet->psn.value == 0xabcdef);
+        CHECK(packet->payload_length == 0);
+    }
+    CHECK(udp_counters->malformed == 0);
+}
+
+static void test_unknown_operations_are_the_responders(void **state)
+{
+    side_finish(side_start(sends_what_nothing_stands_for, 0));
+}
+
 static void sends_rubbish(unsigned number)
 {
     bool ipv4 = ipudp_gid_is_ipv4(path_between(ways[number].from, ways[number].to).source);
@@ -478,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_one_by_one_works_as_well),
         cmocka_unit_test(test_identifications_of_other_senders_are_solved_for),
         cmocka_unit_test(test_packets_without_checksum_are_taken),
+        cmocka_unit_test(test_unknown_operations_are_the_responders),
         cmocka_unit_test(test_damaged_packets_are_dropped),
         cmocka_unit_test(test_congestion_marks_are_seen),
         cmocka_unit_test(test_congestion_notifications_are_told),
