@@ -164,8 +164,10 @@ void cm_close(struct cm *cm, struct cm_id *id, ns_t now)
     case CM_STATE_SIDR_REQ_RCVD:
         sidr_answer(cm, id, CM_SIDR_REJECTED, 0, 0, NULL, 0, now);
         break;
-    case CM_STATE_DREQ_SENT:
     case CM_STATE_TIMEWAIT:
+        say_drep_again(cm, id);
+        break;
+    case CM_STATE_DREQ_SENT:
     case CM_STATE_SIDR_REP_SENT:
     case CM_STATES:
         break;

@@ -288,6 +288,7 @@ struct cm_id {
     bool passive, datagram;
     bool exit_due;     /* TIMEWAIT_EXIT is to come */
     bool left_by_peer; /* it was the peer who disconnected */
+    bool drep_again;   /* its DREQ is answered once more when the owner closes the id */
     struct cm_link by_local, by_remote, by_qpn;
     struct {
         struct cm_id *child, *next, *previous;

@@ -179,8 +179,21 @@ int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     /* DREP at once: whoever disconnected is not to wait until our program looks, as it has to for Linux. */
     answer_drep(cm, &id->path, mad);
     id->left_by_peer = true;
+    id->drep_again = !id->path.peer;
+    id->disconnect_transaction = mad->transaction_id;
     disconnected(cm, id, 0, now);
     return 0;
+}
+
+void say_drep_again(struct cm *cm, struct cm_id *id)
+{
+    struct cm_mad mad = message_of(id, CM_DREP);
+
+    if (!id->drep_again)
+        return;
+    id->drep_again = false;
+    mad.transaction_id = id->disconnect_transaction;
+    send_and_keep(cm, id, &mad);
 }
 
 int on_drep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)

@@ -484,6 +484,35 @@ static void a_dreq_that_nobody_answers_ends_the_connection(void **state)
     assert_int_equal(net_sent(net, CM_DREQ, 0), 16);
 }
 
+/* Whose end on the host the other would hear of, says nothing again. */
+static void a_lost_drep_is_said_again_by_who_goes(void **state)
+{
+    struct net *net = *state;
+
+    for (unsigned remote = 0; remote < 2; remote++) {
+        struct end *active = side_connect(net->sides[0]), *passive;
+        unsigned before;
+
+        net_settle(net);
+        passive = end_peer(active);
+        if (remote)
+            passive->id.path.peer = 0;
+        before = net_sent(net, CM_DREP, 1);
+        if (remote)
+            net_rule(net, (struct rule){CM_DREP, 1, 0, 1, LOSE, 0});
+        assert_int_equal(cm_disconnect(&net->sides[0]->cm, &active->id, net->now), 0);
+        net_run(net, net->now + 20 * NS_PER_MS);
+        must_have_seen(passive, CM_EVENT_DISCONNECTED);
+        assert_int_equal(net_sent(net, CM_DREP, 1), before + 1);
+        end_close(passive);
+        net_run(net, net->now + 20 * NS_PER_MS);
+        assert_int_equal(net_sent(net, CM_DREP, 1), before + 1 + remote);
+        assert_int_equal(must_have_seen(active, CM_EVENT_DISCONNECTED)->status, 0);
+        assert_int_equal(net_sent(net, CM_DREQ, 0), 1 + remote);
+        net_settle(net);
+    }
+}
+
 static void a_connection_is_over_before_its_rtu_arrives(void **state)
 {
     struct net *net = *state;
@@ -788,6 +817,7 @@ int main(void)
         TEST(either_side_disconnects),
         TEST(both_sides_disconnect_at_once),
         TEST(a_dreq_that_nobody_answers_ends_the_connection),
+        TEST(a_lost_drep_is_said_again_by_who_goes),
         TEST(a_connection_is_over_before_its_rtu_arrives),
         TEST(the_peer_leaves_before_our_rtu),
         TEST(an_id_can_be_used_again),
