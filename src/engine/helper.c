@@ -31,8 +31,14 @@
 #define TICK_MS 2
 /* How long the helper goes on polling after the last packet before it lets itself be rung. */
 #define LINGER_NS (20 * NS_PER_US)
-/* A polling application takes packets sooner than this. */
+/* An application that spins on its CQ polls sooner than this. */
 #define PATIENCE_NS (10 * NS_PER_US)
+/* One that polls, and uses its memory between two polls, takes packets sooner than this, of its processor
+ * time: to rewrite or read a buffer of a MiB takes 0.1 ms. To poll along with it meanwhile would take the
+ * processor from it, where it has only that one. */
+#define AWAY_NS (500 * NS_PER_US)
+/* Instead of TICK_MS where packets have been found lying. */
+#define LOOK_MS 1
 /* So long without a gap of PATIENCE_NS, and polls are trusted again. */
 #define STEADY_NS (200 * NS_PER_US)
 /* How long polls are not trusted after packets were left lying: doubles each time. */
@@ -83,28 +89,37 @@ static ns_t application_ran(void)
     return clock_of(CLOCK_PROCESS_CPUTIME_ID) - clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
+/* Packets lay in the rings, and neither this thread nor another was at them: what was counted then. */
+static struct {
+    bool active;
+    uint32_t polls, packets;
+    ns_t ran;
+} suspicion;
+
 /* Do packets lie in the rings while application threads run and do not poll, though one did lately? One that
- * does not get a processor cannot poll, so ours is offered meanwhile, and only time that it ran counts. */
+ * does not get a processor cannot poll, so only time that it ran counts. Found by two looks: a poll, some
+ * posts before the next poll, or what the program does with the messages may take a while. */
 static bool packets_are_left(void)
 {
-    const struct timespec patience = {.tv_nsec = PATIENCE_NS};
-    uint32_t polls = application_polls(), packets;
-    ns_t ran;
+    uint32_t polls = application_polls();
+    uint32_t packets = atomic_load_explicit(&progress_packets, memory_order_relaxed);
     bool left;
 
     rundown_enter();
     left = local_has_packets() ||
            (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && udp_has_packets());
     rundown_exit();
-    if (!left || rundown_others_are_inside())
+    if (!left || rundown_others_are_inside()) {
+        suspicion.active = false;
         return false;
-    packets = atomic_load_explicit(&progress_packets, memory_order_relaxed);
-    ran = application_ran();
-    nanosleep(&patience, NULL);
-    /* A poll, or some posts before the next poll, may take longer than our patience. */
-    return application_polls() == polls &&
-           atomic_load_explicit(&progress_packets, memory_order_relaxed) == packets &&
-           !rundown_others_are_inside() && application_ran() - ran >= PATIENCE_NS;
+    }
+    if (suspicion.active && suspicion.polls == polls && suspicion.packets == packets)
+        return application_ran() - suspicion.ran >= AWAY_NS;
+    suspicion.active = true;
+    suspicion.polls = polls;
+    suspicion.packets = packets;
+    suspicion.ran = application_ran();
+    return false;
 }
 
 static void lose_trust(ns_t now)
@@ -114,6 +129,7 @@ static void lose_trust(ns_t now)
         distrust.length = 0;
     distrust.length = distrust.length ? min_of(distrust.length * 2, DISTRUST_MAX_NS) : DISTRUST_MIN_NS;
     distrust.until = now + distrust.length;
+    suspicion.active = false;
 }
 
 /* Watches how steadily application threads poll while the helper works, so that trust comes back. */
@@ -211,7 +227,8 @@ static void *helper_main(void *argument)
         log_warn("the interfaces cannot be read");
     for (;;) {
         struct epoll_event events[8];
-        int count = epoll_wait(epoll_fd, events, (int)array_size(events), watching ? TICK_MS : -1);
+        int timeout = !watching ? -1 : suspicion.active ? LOOK_MS : TICK_MS;
+        int count = epoll_wait(epoll_fd, events, (int)array_size(events), timeout);
         ns_t now;
 
         if (count < 0 && errno != EINTR) {
@@ -235,8 +252,8 @@ static void *helper_main(void *argument)
         }
         /* Between two events there may be no time for a poll, least of all where we share a processor. */
         watching = now - poll_seen_at < TICK_MS * NS_PER_MS && trusted(now);
-        if (watching && packets_are_left()) {
-            lose_trust(sys_now());
+        if ((watching || suspicion.active) && packets_are_left()) {
+            lose_trust(now);
             watching = false;
         }
         if (!watching)
@@ -328,5 +345,6 @@ void helper_after_fork_in_child(void)
     timers_after_fork_in_child();
     close_descriptors();
     lock_init(&start_lock);
+    suspicion.active = false;
     atomic_store_explicit(&running, false, memory_order_relaxed);
 }
