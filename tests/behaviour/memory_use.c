@@ -4,9 +4,14 @@
 #include "lent.h"
 
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static void change_here(struct end *end, void *arg)
@@ -90,6 +95,16 @@ FREED(with_private_memory)
 FREED(with_shared_memory)
 FREED(with_a_file)
 
+/* Where peers write, which is not for ThreadSanitizer (support/data.c). */
+static __attribute__((no_sanitize("thread"))) bool is_zero(const uint8_t *at, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (at[i])
+            return false;
+    }
+    return true;
+}
+
 /* It becomes zero, or the advice is refused, as for locked memory; what was there must not stay with success.
  */
 static void advise(struct lent *lent)
@@ -97,11 +112,7 @@ static void advise(struct lent *lent)
     const bool refused = madvise(lent->at, LENGTH, MADV_DONTNEED) != 0;
 
     CHECK(!refused || errno == EINVAL, "MADV_DONTNEED: %s", strerror(errno));
-    if (refused)
-        CHECK(find_difference(lent->at, LENGTH, 2) == LENGTH, "contents");
-    else
-        for (size_t i = 0; i < LENGTH; i++)
-            CHECK(lent->at[i] == 0, "byte %zu is %u", i, lent->at[i]);
+    CHECK(refused ? find_difference(lent->at, LENGTH, 2) == LENGTH : is_zero(lent->at, LENGTH), "contents");
     madvise(lent->at, LENGTH, MADV_FREE); /* an answer, not an order */
 }
 
@@ -174,8 +185,7 @@ static void make_longer(struct lent *lent)
         return;
     }
     lent->at = moved;
-    for (size_t i = LENGTH; i < 2 * LENGTH; i++)
-        CHECK(moved[i] == 0, "byte %zu behind it is %u", i - LENGTH, moved[i]);
+    CHECK(is_zero(moved + LENGTH, LENGTH), "somebody else's memory is behind it");
     memset(moved + LENGTH, 1, LENGTH);
 }
 
@@ -196,6 +206,143 @@ static void moved_memory_keeps_what_is_in_it(void **state)
     peer_writes(&p, &to, 6);
     AT(&p.b, deregister_here, &lent);
     pair_close(&p);
+}
+
+/* --- pages that the kernel holds --------------------------------------------------------------------- */
+
+/* A fixed buffer of io_uring: the kernel writes to the pages that were there when it got to know it. */
+static struct {
+    int fd;
+    uint8_t *rings;
+    struct io_uring_params params;
+    struct io_uring_sqe *requests;
+    uint64_t seed;
+} fixed;
+
+static bool fix(struct lent *lent)
+{
+    struct iovec buffer = {lent->at, LENGTH};
+    size_t length;
+
+    fixed.fd = (int)syscall(SYS_io_uring_setup, 1, &fixed.params);
+    if (fixed.fd < 0 || !(fixed.params.features & IORING_FEAT_SINGLE_MMAP) ||
+        syscall(SYS_io_uring_register, fixed.fd, IORING_REGISTER_BUFFERS, &buffer, 1)) {
+        snprintf(lent->why_not, sizeof(lent->why_not), "io_uring: %s", strerror(errno));
+        return false;
+    }
+    length = fixed.params.cq_off.cqes + fixed.params.cq_entries * sizeof(struct io_uring_cqe);
+    fixed.rings = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fixed.fd, IORING_OFF_SQ_RING);
+    fixed.requests = mmap(NULL, fixed.params.sq_entries * sizeof(*fixed.requests), PROT_READ | PROT_WRITE,
+                          MAP_SHARED, fixed.fd, IORING_OFF_SQES);
+    CHECK(fixed.rings != MAP_FAILED && fixed.requests != MAP_FAILED, "mmap: %s", strerror(errno));
+    return true;
+}
+
+static uint32_t *in_rings(uint32_t offset)
+{
+    return (uint32_t *)(void *)(fixed.rings + offset);
+}
+
+/* The kernel reads a file into it, and the program sees what it reads. */
+static void kernel_writes(struct lent *lent)
+{
+    const int file = memfd_create("test", MFD_CLOEXEC);
+    uint8_t *bytes = map_at(NULL, LENGTH, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    const struct io_uring_cqe *done = (const void *)(fixed.rings + fixed.params.cq_off.cqes);
+    uint32_t *head = in_rings(fixed.params.cq_off.head), *tail = in_rings(fixed.params.sq_off.tail);
+
+    CHECK(file >= 0 && bytes, "a file: %s", strerror(errno));
+    fill_pattern(bytes, LENGTH, ++fixed.seed);
+    CHECK(write(file, bytes, LENGTH) == LENGTH, "write: %s", strerror(errno));
+    fixed.requests[0] = (struct io_uring_sqe){
+        .opcode = IORING_OP_READ_FIXED, .fd = file, .addr = (uintptr_t)lent->at, .len = LENGTH};
+    in_rings(fixed.params.sq_off.array)[*tail & (fixed.params.sq_entries - 1)] = 0;
+    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+    CHECK(syscall(SYS_io_uring_enter, fixed.fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1,
+          "io_uring_enter: %s", strerror(errno));
+    done += *head & (fixed.params.cq_entries - 1);
+    CHECK(done->res == LENGTH, "the kernel reads %d bytes", done->res);
+    __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+    CHECK(find_difference(lent->at, LENGTH, fixed.seed) == LENGTH, "the kernel writes to pages of before");
+    munmap(bytes, LENGTH);
+    close(file);
+}
+
+static bool fixed_before(struct lent *lent)
+{
+    private_memory(lent);
+    return fix(lent);
+}
+
+static void fix_now(struct lent *lent)
+{
+    fix(lent);
+}
+
+static void kernel_and_peer_write(struct pair *p, struct end *to, struct lent *lent, uint64_t seed)
+{
+    lent->change = kernel_writes;
+    AT(&p->b, change_here, lent);
+    peer_reads(p, to, seed);
+    peer_writes(p, to, 100 + seed);
+}
+
+static void kernel_writes_when_it_has_ended(struct pair *p, struct lent *lent)
+{
+    AT(&p->b, deregister_here, lent);
+    AT(&p->b, change_here, lent);
+    pair_close(p);
+}
+
+static void fixed_buffers_of_io_uring_are_registered(void **state)
+{
+    struct lent lent = {.make = fixed_before};
+    struct end to;
+    struct pair p;
+
+    lend(&p, &lent, &to);
+    assert_false(is_mapped(p.b.side->pid, to.buf));
+    for (unsigned int i = 1; i <= 3; i++)
+        kernel_and_peer_write(&p, &to, &lent, i);
+    kernel_writes_when_it_has_ended(&p, &lent);
+}
+
+static void registered_memory_becomes_a_fixed_buffer(void **state)
+{
+    struct lent lent;
+    struct end to;
+    struct pair p;
+
+    changed_meanwhile(&p, &to, &lent, fix_now);
+    if (lent.why_not[0])
+        skip_because("%s", lent.why_not);
+    for (unsigned int i = 1; i <= 3; i++)
+        kernel_and_peer_write(&p, &to, &lent, i);
+    kernel_writes_when_it_has_ended(&p, &lent);
+}
+
+static void opt_out_here(void *arg)
+{
+    setenv("SOFTHCA_MAPPED", "0", 1);
+}
+
+static void who_opts_out_shares_nothing(void **state)
+{
+    struct lent lent = {.make = private_memory};
+    struct end to;
+    struct pair p;
+
+    side_call(FAR, opt_out_here, NULL, 0);
+    lend(&p, &lent, &to);
+    assert_false(is_mapped(p.b.side->pid, to.buf));
+    lent.change = fix_now;
+    AT(&p.b, change_here, &lent);
+    if (lent.why_not[0])
+        skip_because("%s", lent.why_not);
+    for (unsigned int i = 1; i <= 3; i++)
+        kernel_and_peer_write(&p, &to, &lent, i);
+    assert_false(is_mapped(p.b.side->pid, to.buf));
+    kernel_writes_when_it_has_ended(&p, &lent);
 }
 
 /* --- writes all along -------------------------------------------------------------------------------- */
@@ -275,8 +422,8 @@ static void peer_adds(struct pair *p, struct lent *lent, unsigned int round)
 /* Atomics are the processor's: those of peers and those of the program add up, wherever the memory is. */
 static void no_write_is_lost_while_it_is_registered_again_and_again(void **state)
 {
-    /* Over the network nothing is switched, and the writers keep its threads from their processors. */
-    const unsigned int rounds = over_wire() ? 3 : long_tests() ? 10000 : 20;
+    /* Elsewhere nothing is switched, and the writers keep who executes the requests from the processors. */
+    const unsigned int rounds = path_under_test() != PATH_MAPPED ? 3 : long_tests() ? 10000 : 20;
     struct lent lent = {.make = private_memory, .change = start_writing};
     struct sums sums = {0};
     struct end to;
@@ -309,6 +456,9 @@ int main(int argc, char **argv)
         TEST(advice_never_leaves_old_bytes),
         TEST(protections_stay),
         TEST(moved_memory_keeps_what_is_in_it),
+        TEST(fixed_buffers_of_io_uring_are_registered),
+        TEST(registered_memory_becomes_a_fixed_buffer),
+        TEST(who_opts_out_shares_nothing),
         TEST_WITH(no_write_is_lost_while_it_is_registered_again_and_again, .fars = 1, .seconds = 1800),
     };
 
