@@ -5,46 +5,43 @@
 
 #include "wire/cursor.h"
 
-/* Second byte of BTH (IBA 9.2.2-9.2.5): SE, MigReq, PadCnt, TVer. */
-#define BTH_SOLICITED     0x80u
-#define BTH_MIGRATED      0x40u
-#define BTH_PAD(byte)     ((byte) >> 4 & 3u)
-#define BTH_VERSION(byte) ((byte)&0x0fu)
-#define BTH_ACK_REQUEST   0x80u
+/* BTH (IBA 9.2) is three words. The first: opcode, SE, MigReq, PadCnt, TVer, P_Key; FECN, BECN and reserved
+ * bits above the number in the second, which routers change; AckReq and reserved bits above the PSN in the
+ * third. */
+#define BTH_SOLICITED     0x800000u
+#define BTH_MIGRATED      0x400000u
+#define BTH_PAD_SHIFT     20
+#define BTH_PAD(word)     ((word) >> BTH_PAD_SHIFT & 3u)
+#define BTH_VERSION(word) ((word) >> 16 & 0x0fu)
+#define BTH_ACK_REQUEST   0x80000000u
+#define BTH_NUMBER        0xffffffu
 
-/* Returns the second byte, which has the pad count. */
-static uint8_t get_bth(struct cursor_in *in, struct packet *packet)
+static void get_bth(struct cursor_in *in, struct packet *packet)
 {
-    packet->opcode = cursor_get8(in);
+    uint32_t first = cursor_get32(in), third;
 
-    uint8_t byte = cursor_get8(in);
-
-    packet->flags = byte & BTH_SOLICITED ? PACKET_SOLICITED : 0;
-    packet->pkey = cursor_get16(in);
-    cursor_get8(in); /* FECN, BECN, reserved: routers change them */
-    packet->dest_qpn = cursor_get24(in);
-    if (cursor_get8(in) & BTH_ACK_REQUEST)
-        packet->flags |= PACKET_ACK_REQUEST;
-    packet->psn = psn_make(cursor_get24(in));
-    return byte;
+    packet->opcode = (uint8_t)(first >> 24);
+    packet->pkey = (uint16_t)first;
+    packet->dest_qpn = cursor_get32(in) & BTH_NUMBER;
+    third = cursor_get32(in);
+    packet->flags = (uint8_t)((first & BTH_SOLICITED ? PACKET_SOLICITED : 0) |
+                              (third & BTH_ACK_REQUEST ? PACKET_ACK_REQUEST : 0));
+    packet->psn = psn_make(third & BTH_NUMBER);
 }
 
 static void put_bth(struct cursor_out *out, const struct packet *packet)
 {
     /* Path migration has always "happened" where there is none; hardware checks the bit even in
      * acknowledgements. */
-    uint8_t byte = BTH_MIGRATED;
+    uint32_t first = (uint32_t)packet->opcode << 24 | BTH_MIGRATED | packet->pkey |
+                     codec_pad(packet->payload_length) << BTH_PAD_SHIFT;
 
     if (packet->flags & PACKET_SOLICITED)
-        byte |= BTH_SOLICITED;
-    byte |= (uint8_t)(codec_pad(packet->payload_length) << 4);
-    cursor_put8(out, packet->opcode);
-    cursor_put8(out, byte);
-    cursor_put16(out, packet->pkey);
-    cursor_put8(out, 0);
-    cursor_put24(out, packet->dest_qpn);
-    cursor_put8(out, packet->flags & PACKET_ACK_REQUEST ? BTH_ACK_REQUEST : 0);
-    cursor_put24(out, packet->psn.value);
+        first |= BTH_SOLICITED;
+    cursor_put32(out, first);
+    cursor_put32(out, packet->dest_qpn & BTH_NUMBER);
+    cursor_put32(out, (packet->flags & PACKET_ACK_REQUEST ? BTH_ACK_REQUEST : 0) |
+                          (packet->psn.value & BTH_NUMBER));
 }
 
 static void get_extensions(struct cursor_in *in, uint32_t properties, struct packet *packet)
@@ -72,8 +69,10 @@ static void get_extensions(struct cursor_in *in, uint32_t properties, struct pac
         packet->compare = cursor_get64(in);
     }
     if (properties & OPCODE_HAS_AETH) {
-        packet->syndrome = cursor_get8(in);
-        packet->msn = cursor_get24(in);
+        uint32_t word = cursor_get32(in);
+
+        packet->syndrome = (uint8_t)(word >> 24);
+        packet->msn = word & BTH_NUMBER;
     }
     if (properties & OPCODE_HAS_ATOMIC_ACK)
         packet->original = cursor_get64(in);
@@ -107,10 +106,8 @@ static void put_extensions(struct cursor_out *out, uint32_t properties, const st
         cursor_put64(out, packet->swap_add);
         cursor_put64(out, packet->compare);
     }
-    if (properties & OPCODE_HAS_AETH) {
-        cursor_put8(out, packet->syndrome);
-        cursor_put24(out, packet->msn);
-    }
+    if (properties & OPCODE_HAS_AETH)
+        cursor_put32(out, (uint32_t)packet->syndrome << 24 | (packet->msn & BTH_NUMBER));
     if (properties & OPCODE_HAS_ATOMIC_ACK)
         cursor_put64(out, packet->original);
     if (properties & OPCODE_HAS_IMM)
@@ -119,38 +116,33 @@ static void put_extensions(struct cursor_out *out, uint32_t properties, const st
         cursor_put32(out, packet->invalidate_rkey);
 }
 
+/* Of an opcode that we know: whole words of payload, at least as many bytes as are padding, and none at all
+ * where the opcode carries nothing. */
+static bool is_well_formed(const struct opcode_info *info, size_t length, uint32_t pad)
+{
+    size_t rest = length - info->header_length;
+
+    return length >= info->header_length && !(rest & 3) && pad <= rest &&
+           (!rest || (info->properties & OPCODE_HAS_PAYLOAD));
+}
+
 int codec_decode(const void *bytes, size_t length, struct packet *ret_packet)
 {
-    struct cursor_in in = {.at = bytes, .end = (const uint8_t *)bytes + length};
-    struct packet packet;
+    struct cursor_in in = {.at = bytes, .end = (const uint8_t *)bytes + length}, ahead = in;
+    uint32_t first = cursor_get32(&ahead);
+    const struct opcode_info *info = &opcode_table[first >> 24];
 
-    packet_clear(&packet);
-    if (length < BTH_LENGTH || length > UINT32_MAX)
+    if (length < BTH_LENGTH || length > UINT32_MAX || BTH_VERSION(first) != 0 ||
+        (info->name && !is_well_formed(info, length, BTH_PAD(first))))
         return -EPROTO;
-
-    uint8_t byte = get_bth(&in, &packet);
-    const struct opcode_info *info = &opcode_table[packet.opcode];
-    uint32_t pad = BTH_PAD(byte);
-
-    if (BTH_VERSION(byte) != 0)
-        return -EPROTO;
-    if (!info->name) {
-        *ret_packet = packet;
+    packet_clear(ret_packet);
+    get_bth(&in, ret_packet);
+    if (!info->name)
         return -EPROTONOSUPPORT;
-    }
-    get_extensions(&in, info->properties, &packet);
-    if (in.failed)
-        return -EPROTO;
-
-    /* Whole words, at least as many bytes as are padding, and none at all where the opcode carries nothing.
-     */
-    size_t rest = (size_t)(in.end - in.at);
-
-    if ((rest & 3) || pad > rest || (rest && !(info->properties & OPCODE_HAS_PAYLOAD)))
-        return -EPROTO;
-    packet.payload_length = (uint32_t)rest - pad;
-    packet.payload = packet.payload_length ? in.at : NULL;
-    *ret_packet = packet;
+    if (info->header_length != BTH_LENGTH)
+        get_extensions(&in, info->properties, ret_packet);
+    ret_packet->payload_length = (uint32_t)(in.end - in.at) - BTH_PAD(first);
+    ret_packet->payload = ret_packet->payload_length ? in.at : NULL;
     return 0;
 }
 
@@ -162,6 +154,7 @@ size_t codec_encode(const struct packet *packet, uint8_t ret_bytes[HEADER_LENGTH
     if (!info->name)
         return 0;
     put_bth(&out, packet);
-    put_extensions(&out, info->properties, packet);
+    if (info->header_length != BTH_LENGTH)
+        put_extensions(&out, info->properties, packet);
     return (size_t)(out.at - ret_bytes);
 }

@@ -4,6 +4,7 @@
 #ifndef WIRE_CURSOR_H
 #define WIRE_CURSOR_H
 
+#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,7 +51,15 @@ static inline uint32_t cursor_get24(struct cursor_in *cursor)
 
 static inline uint32_t cursor_get32(struct cursor_in *cursor)
 {
-    return (uint32_t)cursor_get(cursor, 4);
+    uint32_t word;
+
+    if ((size_t)(cursor->end - cursor->at) < sizeof(word)) {
+        cursor->failed = true;
+        return 0;
+    }
+    memcpy(&word, cursor->at, sizeof(word));
+    cursor->at += sizeof(word);
+    return be32toh(word);
 }
 
 static inline uint64_t cursor_get64(struct cursor_in *cursor)
@@ -98,7 +107,14 @@ static inline void cursor_put24(struct cursor_out *cursor, uint32_t value)
 
 static inline void cursor_put32(struct cursor_out *cursor, uint32_t value)
 {
-    cursor_put(cursor, value, 4);
+    const uint32_t word = htobe32(value);
+
+    if ((size_t)(cursor->end - cursor->at) < sizeof(word)) {
+        cursor->failed = true;
+        return;
+    }
+    memcpy(cursor->at, &word, sizeof(word));
+    cursor->at += sizeof(word);
 }
 
 static inline void cursor_put64(struct cursor_out *cursor, uint64_t value)
