@@ -39,6 +39,9 @@ struct receive_buffers {
     struct iovec vectors[BATCH][2];
     struct sockaddr_in6 names[BATCH];
     uint8_t control[BATCH][CONTROL_SIZE] __attribute__((aligned(16)));
+    /* So many headers are as prepare_headers() makes them, for the one kind of reader or the other. */
+    unsigned prepared;
+    bool prepared_for_mailbox;
     struct icrc_memory icrc;
 };
 
@@ -167,8 +170,9 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         }
         at += length;
     }
-    udp_count(&udp_counters->packets_received, packets);
-    udp_count(&udp_counters->bytes_received, datagram->length);
+    /* Only under the receive lock. */
+    udp_count_alone(&udp_counters->packets_received, packets);
+    udp_count_alone(&udp_counters->bytes_received, datagram->length);
     return packets;
 }
 
@@ -260,9 +264,13 @@ static bool describe(struct datagram *ret, struct mmsghdr *header)
 
 /* --- batches ------------------------------------------------------------------------------------- */
 
+/* The kernel changes those of what it gives, and leaves them alone while nothing comes. */
 static void prepare_headers(bool is_mailbox, unsigned count)
 {
-    for (unsigned i = 0; i < count; i++) {
+    if (buffers->prepared_for_mailbox != is_mailbox)
+        buffers->prepared = 0;
+    buffers->prepared_for_mailbox = is_mailbox;
+    for (unsigned i = buffers->prepared; i < count; i++) {
         struct msghdr *header = &buffers->headers[i].msg_hdr;
 
         buffers->vectors[i][0] = (struct iovec){&buffers->slot[i].description, sizeof(struct datagram)};
@@ -278,6 +286,7 @@ static void prepare_headers(bool is_mailbox, unsigned count)
             header->msg_controllen = CONTROL_SIZE;
         }
     }
+    buffers->prepared = max_of(buffers->prepared, count);
 }
 
 /* Old kernels give the port's sockets what is meant for groups that somebody has joined. */
@@ -343,6 +352,8 @@ static int take_batch(struct reader *reader, unsigned *packets)
         return 0;
     prepare_headers(reader->is_mailbox, room);
     count = receive(reader, room);
+    if (count > 0)
+        buffers->prepared = 0;
     /* To look for another one costs a third of taking one, and mostly there is none. */
     reader->was_full = count == (int)room;
     for (int i = 0; i < count; i++)

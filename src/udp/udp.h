@@ -144,6 +144,13 @@ bool udp_prepare_sleep(void);
 /* Never NULL: udp_options.counters, or before that some of the room's own. */
 extern struct network_counters *udp_counters;
 
+/* Of a counter that nobody else counts on at the same time. */
+static inline void udp_count_alone(_Atomic uint64_t *counter, uint64_t count)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + count,
+                          memory_order_relaxed);
+}
+
 static inline void udp_count(_Atomic uint64_t *counter, uint64_t count)
 {
     atomic_fetch_add_explicit(counter, count, memory_order_relaxed);
