@@ -145,19 +145,35 @@ static void set_turn(struct qp *qp, enum wire_turn turn)
     atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
 }
 
+/* Of the request that is being sent. */
+static bool is_last_posted(const struct qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    return atomic_load_explicit(&sender->posted, memory_order_relaxed) == sender->next + 1;
+}
+
+/* The acknowledgement that gave way to this request goes behind it: only the last packet of a datagram may be
+ * smaller. The peer waits for nothing but that, so both leave before all else is done about them. */
+static void answer(struct qp *qp)
+{
+    set_turn(qp, TURN_NONE);
+    if (responder_owes_only_ack(&qp->transport))
+        responder_run(&qp->transport);
+    if (is_last_posted(qp)) {
+        qp->route.kick_wire = false;
+        udp_flush(qp->route.wire);
+    }
+}
+
 /* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
 static void note_sent(struct qp *qp, const struct packet *packet)
 {
     if (hold_stays(qp, packet))
         return;
     qp->route.kick_wire = true;
-    /* The acknowledgement that gave way to it goes behind it: only the last packet of a datagram may be
-     * smaller. Other answers wait for wire_posted(). */
-    if (turn_of(qp) == TURN_GIVEN && hold_is_whole_request(packet->opcode)) {
-        set_turn(qp, TURN_NONE);
-        if (responder_owes_only_ack(&qp->transport))
-            responder_run(&qp->transport);
-    }
+    if (turn_of(qp) == TURN_GIVEN && hold_is_whole_request(packet->opcode))
+        answer(qp); /* others wait for wire_posted() */
 }
 
 static void flush_lanes(uint32_t lanes)

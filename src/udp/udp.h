@@ -112,7 +112,7 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
 /* A congestion notification packet (IBA annex A17.9.3) for that QP; if it cannot be sent just now it is not
  * sent. */
 void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn);
-/* After a batch of udp_send(), without other locks. */
+/* After a batch of udp_send(). A system call: without other locks, but where nothing can wait. */
 void udp_flush(struct udp_lane *lane);
 /* Likewise, unless somebody is at work there. */
 void udp_try_flush(struct udp_lane *lane);
