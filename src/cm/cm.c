@@ -160,6 +160,7 @@ void cm_close(struct cm *cm, struct cm_id *id, ns_t now)
         break;
     case CM_STATE_ESTABLISHED:
         send_dreq(cm, id, now);
+        say_dreq_again(cm, id);
         break;
     case CM_STATE_SIDR_REQ_RCVD:
         sidr_answer(cm, id, CM_SIDR_REJECTED, 0, 0, NULL, 0, now);
@@ -168,6 +169,8 @@ void cm_close(struct cm *cm, struct cm_id *id, ns_t now)
         say_drep_again(cm, id);
         break;
     case CM_STATE_DREQ_SENT:
+        say_dreq_again(cm, id);
+        break;
     case CM_STATE_SIDR_REP_SENT:
     case CM_STATES:
         break;

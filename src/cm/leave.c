@@ -196,6 +196,12 @@ void say_drep_again(struct cm *cm, struct cm_id *id)
     send_and_keep(cm, id, &mad);
 }
 
+void say_dreq_again(struct cm *cm, struct cm_id *id)
+{
+    if (!id->path.peer)
+        send_again(cm, id);
+}
+
 int on_drep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
 {
     if (mad->local_comm_id != id->remote_comm_id || mad->transaction_id != id->disconnect_transaction ||

@@ -132,9 +132,10 @@ void disconnected(struct cm *cm, struct cm_id *id, int status, ns_t now);
 int on_rej(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
 int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
 int on_drep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
-/* The owner of an id that was left by its peer closes it, and its process may end: then nobody is there who
- * could answer the DREQ again. On this host the carriage tells the peer that the process is gone. */
+/* The owner closes an id, and its process may end: then nobody is there who could answer the peer's DREQ
+ * again, or repeat ours. On this host the carriage tells the peer that the process is gone. */
 void say_drep_again(struct cm *cm, struct cm_id *id);
+void say_dreq_again(struct cm *cm, struct cm_id *id);
 /* Nobody answered. May end the id. */
 void gave_up(struct cm *cm, struct cm_id *id, ns_t now);
 

@@ -513,6 +513,31 @@ static void a_lost_drep_is_said_again_by_who_goes(void **state)
     }
 }
 
+/* disconnected: the program has disconnected before it closes, and does not wait. */
+static void closes_and_is_heard(struct net *net, bool disconnected)
+{
+    struct end *active = side_connect(net->sides[0]), *passive;
+    unsigned before = net_sent(net, CM_DREQ, 0);
+
+    net_settle(net);
+    passive = end_peer(active);
+    active->id.path.peer = 0;
+    net_rule(net, (struct rule){CM_DREQ, 0, 0, 1, LOSE, 0});
+    if (disconnected)
+        assert_int_equal(cm_disconnect(&net->sides[0]->cm, &active->id, net->now), 0);
+    end_close(active);
+    net_run(net, net->now + 20 * NS_PER_MS);
+    assert_int_equal(must_have_seen(passive, CM_EVENT_DISCONNECTED)->status, 0);
+    assert_int_equal(net_sent(net, CM_DREQ, 0), before + 2);
+    net_settle(net);
+}
+
+static void a_lost_dreq_is_said_again_by_who_goes(void **state)
+{
+    closes_and_is_heard(*state, false);
+    closes_and_is_heard(*state, true);
+}
+
 static void a_connection_is_over_before_its_rtu_arrives(void **state)
 {
     struct net *net = *state;
@@ -818,6 +843,7 @@ int main(void)
         TEST(both_sides_disconnect_at_once),
         TEST(a_dreq_that_nobody_answers_ends_the_connection),
         TEST(a_lost_drep_is_said_again_by_who_goes),
+        TEST(a_lost_dreq_is_said_again_by_who_goes),
         TEST(a_connection_is_over_before_its_rtu_arrives),
         TEST(the_peer_leaves_before_our_rtu),
         TEST(an_id_can_be_used_again),
