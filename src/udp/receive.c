@@ -410,7 +410,8 @@ bool udp_has_packets(void)
 {
     bool has = false;
 
-    lock_acquire(&receive_lock);
+    if (!lock_try(&receive_lock))
+        return false; /* whoever has it takes them */
     list_for_each (node, &polled) {
         struct pollfd watched = {.fd = list_entry(node, struct reader, node)->source.fd, .events = POLLIN};
 

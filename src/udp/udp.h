@@ -135,7 +135,7 @@ unsigned udp_poll(void);
 void udp_drain(void);
 /* Calls ops->batch_end() and takes nothing, waiting for other threads. Inside a rundown section. */
 void udp_end_batch(void);
-/* Is there something to take? A system call. */
+/* Is there something to take, and nobody at it? A system call. */
 bool udp_has_packets(void);
 /* Nobody is going to poll: the next arrival shall wake the helper thread, at once if something is there.
  * false: the kernel has no memory for that now. */
