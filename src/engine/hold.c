@@ -10,7 +10,11 @@
 
 #define BEHIND   8u   /* packets on their way */
 #define MOST     32u  /* that stay */
-#define UNPOLLED 256u /* that have stayed since the program polled */
+#define UNPOLLED 256u /* sent since the program polled */
+/* A program that has posted so many between two polls, so often in a row, does so the next time, too: then
+ * one packet on its way is enough. If it does not, that was the last time for a while. */
+#define BURST           32u
+#define BURSTS_TO_TRUST 4u
 
 static _Atomic uint32_t held;     /* lanes (bits) where something stays */
 static _Atomic uint32_t releases; /* how often that ended */
@@ -24,22 +28,36 @@ bool hold_is_whole_request(uint8_t opcode)
            (BTH_SERVICE(opcode) == SERVICE_RC || BTH_SERVICE(opcode) == SERVICE_XRC);
 }
 
-static bool may_stay(struct qp *qp, const struct packet *packet)
+static void count_posts(struct qp *qp)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
-    uint32_t epoch = atomic_load_explicit(&releases, memory_order_relaxed);
-    int32_t ahead = psn_diff(packet->psn, qp->record->sender.unacked_psn);
 
     if (qp->route.polls_seen != polls) {
+        if (qp->route.unpolled < BURST)
+            qp->route.bursts = 0;
+        else if (qp->route.bursts < BURSTS_TO_TRUST)
+            qp->route.bursts++;
         qp->route.polls_seen = polls;
         qp->route.unpolled = 0;
     }
+    if (qp->route.unpolled < UNPOLLED)
+        qp->route.unpolled++;
+}
+
+static bool may_stay(struct qp *qp, const struct packet *packet)
+{
+    uint32_t epoch = atomic_load_explicit(&releases, memory_order_relaxed);
+    int32_t ahead = psn_diff(packet->psn, qp->record->sender.unacked_psn);
+    uint32_t behind;
+
+    count_posts(qp);
+    behind = qp->route.bursts < BURSTS_TO_TRUST ? BEHIND : 1;
     if (qp->route.hold_epoch != epoch) {
         qp->route.hold_epoch = epoch;
         qp->route.held = 0;
     }
-    return ahead >= (int32_t)(BEHIND + qp->route.held) && qp->route.held < MOST &&
-           qp->route.unpolled++ < UNPOLLED;
+    return ahead >= (int32_t)(behind + qp->route.held) && qp->route.held < MOST &&
+           qp->route.unpolled < UNPOLLED;
 }
 
 bool hold_stays(struct qp *qp, const struct packet *packet)

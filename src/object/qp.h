@@ -63,6 +63,7 @@ struct qp_route {
     uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
     uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
+    uint8_t bursts;    /* how often in a row it was many (engine/hold.c) */
     uint32_t polls_seen, hold_epoch;
     struct list blocked;
     struct list
