@@ -253,6 +253,10 @@ class Table:
                 self.rows[int(row['size'])] = row
         return self.rows[size]
 
+    def column(self, size, key):
+        """Of the last round."""
+        return self._row(size)[key]
+
     def latency(self, size):
         return self._row(size)[self.keys[0]] if self.keys[0] else None
 
