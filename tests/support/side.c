@@ -248,7 +248,8 @@ void side_start(struct call *call, struct side *side, side_fn *fn, void *arg, si
     CHECK(length <= SIDE_ARG_MAX, "%zu bytes are too many for a call", length);
     there->fn = fn;
     there->length = length;
-    memcpy(there->arg, arg, length);
+    if (length)
+        memcpy(there->arg, arg, length);
     CHECK(send(side->sock, "!", 1, MSG_NOSIGNAL) == 1, "side %u is gone", side->index);
 }
 
@@ -275,7 +276,8 @@ void side_finish(struct call *call)
     }
     if (there->failed)
         complain(__FILE__, __LINE__, "on side %u: %s", call->side->index, there->complaint);
-    memcpy(call->arg, there->arg, call->length);
+    if (call->length)
+        memcpy(call->arg, there->arg, call->length);
 }
 
 void side_call(struct side *side, side_fn *fn, void *arg, size_t length)
