@@ -32,6 +32,18 @@ static void changed_meanwhile(struct pair *p, struct end *to, struct lent *lent,
     AT(&p->b, change_here, lent);
 }
 
+/* After it was deregistered and used otherwise: what the peer reads has that seed, what it writes the next.
+ */
+static void peer_uses_it_again(struct pair *p, struct end *to, struct lent *lent, uint64_t seed)
+{
+    AT(&p->b, register_here, lent);
+    to->rkey = lent->rkey;
+    peer_reads(p, to, seed);
+    peer_writes(p, to, seed + 1);
+    AT(&p->b, deregister_here, lent);
+    end_expect_data(to, 0, LENGTH, seed + 1);
+}
+
 /* Its address is somebody else's then, and who deregisters too late must not disturb him. */
 static void freed_before(void (*replace)(struct lent *))
 {
@@ -46,12 +58,7 @@ static void freed_before(void (*replace)(struct lent *))
     if (lent.replaced) {
         end_expect_data(&to, 0, LENGTH, 5);
         assert_false(is_mapped(p.b.side->pid, to.buf));
-        AT(&p.b, register_here, &lent);
-        to.rkey = lent.rkey;
-        peer_reads(&p, &to, 5);
-        peer_writes(&p, &to, 6);
-        AT(&p.b, deregister_here, &lent);
-        end_expect_data(&to, 0, LENGTH, 6);
+        peer_uses_it_again(&p, &to, &lent, 5);
     }
     pair_close(&p);
 }
@@ -125,12 +132,7 @@ static void advice_never_leaves_old_bytes(void **state)
     changed_meanwhile(&p, &to, &lent, advise);
     AT(&p.b, deregister_here, &lent);
     end_fill(&to, 0, LENGTH, 7);
-    AT(&p.b, register_here, &lent);
-    to.rkey = lent.rkey;
-    peer_reads(&p, &to, 7);
-    peer_writes(&p, &to, 8);
-    AT(&p.b, deregister_here, &lent);
-    end_expect_data(&to, 0, LENGTH, 8);
+    peer_uses_it_again(&p, &to, &lent, 7);
     pair_close(&p);
 }
 
