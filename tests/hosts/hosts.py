@@ -92,3 +92,13 @@ class Hosts:
         subprocess.run(['ip', 'link', 'del', 'near'], capture_output=True)
         self.holder.kill()
         self.holder.wait()
+
+
+def entered(mtu):
+    """Both hosts, this program on the near one; None, which was said in TAP, where the machine does not let us."""
+    try:
+        enter()
+        return Hosts(mtu)
+    except Unable as e:
+        print(f'1..0 # SKIP {e}')
+        return None

@@ -138,12 +138,10 @@ def main():
     if opt.list:
         print('\n'.join(name for name, _, _ in todo))
         return 0
-    try:
-        hosts.enter()
-        hosts.Hosts(1500).close()
-    except hosts.Unable as e:
-        print(f'1..0 # SKIP {e}')
+    two = hosts.entered(1500)
+    if not two:
         return 0
+    two.close()
 
     print(f'1..{len(todo)}', flush=True)
     host = pairs.Host(opt.lib, users=hosts.has_users())
