@@ -119,7 +119,7 @@ int engine_start(void)
 
 void engine_before_exit(void)
 {
-    wire_before_exit();
+    parting_before_exit();
 }
 
 int engine_expect_events(void)

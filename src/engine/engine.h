@@ -12,7 +12,8 @@ int engine_start(void);
 /* Reads the interfaces and brings the device table up to date, raising what open contexts must hear. Cheap
  * enough for every ibv_get_device_list(). */
 int engine_refresh_devices(void);
-/* The program exits: what waited for something to go with goes alone. */
+/* The program exits: what waited for something to go with goes alone, and last acknowledgements are repeated.
+ */
 void engine_before_exit(void);
 /* A thread is about to wait for asynchronous events: some come from interfaces, and only the helper thread
  * watches those. 0 or -errno. */

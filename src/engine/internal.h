@@ -115,8 +115,6 @@ bool wire_has_groups(const struct qp *qp);
 /* qp_ports.attached, qp_ports.detached. */
 void wire_attached(struct qp *qp, const uint8_t gid[16]);
 void wire_detached(struct qp *qp, const uint8_t gid[16]);
-/* The program ends. */
-void wire_before_exit(void);
 void wire_after_fork_in_child(void);
 
 /* --- hold.c: small requests that wait for others -------------------------------------------------------- */
@@ -126,6 +124,11 @@ bool hold_stays(struct qp *qp, const struct packet *packet);
 bool hold_is_whole_request(uint8_t opcode);
 /* Lanes (bits) where something stays, which are the caller's to flush. */
 uint32_t hold_take(void);
+
+/* --- parting.c ------------------------------------------------------------------------------------------ */
+
+/* The program ends. Any locks may be held. */
+void parting_before_exit(void);
 
 /* --- multicast.c ---------------------------------------------------------------------------------------- */
 

@@ -540,27 +540,6 @@ void wire_settle(void)
     rundown_exit();
 }
 
-void wire_before_exit(void)
-{
-    struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
-    struct qp_kick kick;
-
-    /* Whoever has a lock may be the thread that exits, in a signal handler. */
-    for (uint32_t lanes = hold_take(); lanes; lanes &= lanes - 1)
-        udp_try_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
-    if (!qp || turn_of(qp) != TURN_GIVEN || !lock_try(&qp->lock))
-        return;
-    rundown_enter();
-    if (turn_of(qp) == TURN_GIVEN && responder_owes_only_ack(&qp->transport))
-        responder_run(&qp->transport);
-    wire_forget_turn(qp);
-    kick = qp_take_kick(qp, false);
-    lock_release(&qp->lock);
-    if (kick.wire)
-        udp_flush(kick.wire);
-    rundown_exit();
-}
-
 /* udp_ops.is_ours */
 static bool is_ours(uint32_t qpn)
 {

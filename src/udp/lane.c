@@ -386,10 +386,12 @@ void udp_flush(struct udp_lane *lane)
     flush(lane);
 }
 
-void udp_try_flush(struct udp_lane *lane)
+bool udp_try_flush(struct udp_lane *lane)
 {
-    if (lock_try(&lane->lock))
-        flush(lane);
+    if (!lock_try(&lane->lock))
+        return false;
+    flush(lane);
+    return true;
 }
 
 static struct udp_lane *lane_of(const struct event_source *source)

@@ -114,8 +114,8 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
 void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn);
 /* After a batch of udp_send(). A system call: without other locks, but where nothing can wait. */
 void udp_flush(struct udp_lane *lane);
-/* Likewise, unless somebody is at work there. */
-void udp_try_flush(struct udp_lane *lane);
+/* Likewise; false: somebody is at work there. */
+bool udp_try_flush(struct udp_lane *lane);
 /* After -EAGAIN: is ops->writable() still to come? (As lane_is_blocked() of local/local.h.) */
 bool udp_is_blocked(struct udp_lane *lane);
 /* Every lane has a number below this. */

@@ -8,6 +8,7 @@ those, and answers to its READs.
 """
 
 import argparse
+import collections
 import ipaddress
 import os
 import random
@@ -30,13 +31,14 @@ PORT = 4791
 LIMIT_S = 120
 RC_QPS, UC_QPS, PEER_QPN, QKEY = 24, 2, 0x100, 0x11111111  # target.c
 PULSE = 0  # the RC QP that is asked for signs of life, and nothing else
+SERVED, UNSERVED = (20, 21), (22, 23)  # at the exit; the cases leave them alone
 AT_ONCE = 32  # packets between two of those: fewer than any receive buffer takes
 SMALL, ANSWER = 16, 20
 GROWTH_KIB, GROWTH_FDS = 16 << 10, 32  # of the process, whatever it gets
 LATE_S = 2
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 
-OP_SEND_ONLY, OP_WRITE_ONLY, OP_READ, OP_ATOMICS = 0x04, 0x0a, 0x0c, (0x13, 0x14)
+OP_SEND_ONLY, OP_WRITE_ONLY, OP_READ, OP_ACKNOWLEDGE, OP_ATOMICS = 0x04, 0x0a, 0x0c, 0x11, (0x13, 0x14)
 UC, UD, CNP, BECN = 0x20, 0x60, 0x81, 0x40
 RETH_OPS = (0x06, 0x0a, 0x0b, 0x0c)
 MAD_QKEY = 0x80010000
@@ -139,6 +141,12 @@ class Target:
     def check_alive(self):
         if self.p.poll() is not None:
             raise Wrong(f'the target has ended, status {self.p.returncode}: {self.p.stdout.read()}')
+
+    def exit(self):
+        """Returns from main(), with its QPs as they are."""
+        self.p.stdin.close()
+        if self.p.wait(LIMIT_S):
+            raise Wrong(f'the target has exited with {self.p.returncode}: {self.p.stdout.read()}')
 
     def close(self):
         self.p.kill()
@@ -322,12 +330,32 @@ def late_answers(number, attack):
     return good
 
 
+def last_words(attack):
+    """When the program exits its QPs say their last acknowledgement again, for nobody can be asked for it then; where a lock was
+    held all the time they do not. Those that have acknowledged nothing have nothing to say."""
+    target, told = attack.target, collections.Counter()
+    for i in SERVED:
+        attack.peer.send(bth(OP_WRITE_ONLY, target.rc[i], 0, ack=True) + struct.pack('>QII', 0, 0, 0))
+    attack.settle()
+    attack.answered = []
+    target.exit()
+    deadline = time.monotonic() + LIMIT_S
+    while not any(told[i] for i in SERVED) and time.monotonic() < deadline:
+        select.select([attack.peer.socket], [], [], 1)
+        attack.take()
+        told = collections.Counter(dest_qpn(p) - PEER_QPN for p in attack.answered if p[0] == OP_ACKNOWLEDGE)
+    print(f'# acknowledged again at the exit: {dict(told)}')
+    if not any(told[i] for i in SERVED) or any(told[i] for i in UNSERVED):
+        raise Wrong(f'of the QPs {SERVED}, which had acknowledged something, and {UNSERVED}, which had not, '
+                    f'acknowledgements came at the exit: {dict(told)}')
+
+
 def run(opt, two, host):
     target = Target(opt, two, host)
     peer, strange = Wire(hosts.NEAR[0], hosts.FAR[0]), Wire(hosts.NEAR[1], hosts.FAR[1])
     try:
         todo = list(cases(target, peer, strange))
-        print(f'1..{len(todo) + 2}', flush=True)
+        print(f'1..{len(todo) + 3}', flush=True)
         failed, before, number, attack = 0, None, 0, None
         for number, (name, wire, packets, allowance) in enumerate(todo, 1):
             began = time.monotonic()
@@ -348,6 +376,13 @@ def run(opt, two, host):
         print(f'# memory: {before[0]} KiB before, {after[0]} after; descriptors: {before[1]}, {after[1]}')
         grown = after[0] - before[0] > GROWTH_KIB or after[1] - before[1] > GROWTH_FDS
         print(f'{"not ok" if grown else "ok"} {number + 2} - memory and descriptors of the process are what they were')
+        began = time.monotonic()
+        try:
+            last_words(attack)
+            tap.result(number + 3, 'last acknowledgements of a program that exits', began)
+        except Wrong as e:
+            failed += 1
+            tap.result(number + 3, 'last acknowledgements of a program that exits', began, e)
         return failed + grown
     finally:
         target.close()
