@@ -29,26 +29,11 @@
 /* Of all peers together: whoever writes so many and reads none loses the rest. */
 #define WAITING_MAX 16384u
 
-enum message_kind { SAY_ANSWER = 16, SAY_CLOSE, SAY_EVENT }; /* beside enum qp_request */
-
-/* Payload of PACKET_OPENING. */
-struct message {
-    uint32_t kind;
-    int32_t error;          /* of an answer */
-    uint64_t call;          /* of a question, and of its answer */
-    uint64_t name;          /* what its process calls the handle */
-    uint64_t device, inode; /* of the domain's file, to open */
-    uint32_t qpn, ifindex;
-    int32_t mask;
-    uint32_t event;
-    struct ibv_qp_attr attributes;
-};
-
 /* A message that waits: with a lane, or to be served. */
 struct waiting {
     struct list node;
     struct qp_asker asker; /* to be served */
-    struct message message;
+    struct opening_message message;
 };
 
 /* A thread of the program that waits for an answer, or for the owner of a number to be found. */
@@ -75,7 +60,7 @@ static _Atomic uint32_t waiting_count;
 
 /* --- saying --------------------------------------------------------------------------------------------- */
 
-static struct waiting *waiting_new(const struct message *message)
+static struct waiting *waiting_new(const struct opening_message *message)
 {
     struct waiting *waiting = NULL;
 
@@ -96,7 +81,7 @@ static void waiting_free(struct waiting *waiting)
     free(waiting);
 }
 
-static int write_message(struct lane *lane, struct message *message)
+static int write_message(struct lane *lane, struct opening_message *message)
 {
     const struct iovec payload = {message, sizeof(*message)};
     const struct packet packet = {
@@ -142,7 +127,7 @@ void opening_lane_down(struct lane_state *state)
 }
 
 /* Any locks but leaves held. false: the link is down, or there is no room. */
-static bool say(uint64_t serial, const struct message *message)
+static bool say(uint64_t serial, const struct opening_message *message)
 {
     struct waiting *waiting = waiting_new(message);
     struct lane_state *state;
@@ -202,7 +187,7 @@ static int call_wait(struct call *call)
     return call->error;
 }
 
-static int ask(uint64_t serial, struct message *message, struct ibv_qp_attr *ret_attributes)
+static int ask(uint64_t serial, struct opening_message *message, struct ibv_qp_attr *ret_attributes)
 {
     struct call call = {.serial = serial, .attributes = ret_attributes};
 
@@ -263,9 +248,9 @@ static int find_owner(const struct qp *handle, uint64_t *ret_serial, pid_t *ret_
     }
 }
 
-static struct message message_of(const struct qp *handle, uint32_t kind)
+static struct opening_message message_of(const struct qp *handle, uint32_t kind)
 {
-    struct message message;
+    struct opening_message message;
 
     memset(&message, 0, sizeof(message)); /* its padding, too: others read it */
     message.kind = kind;
@@ -278,7 +263,7 @@ static struct message message_of(const struct qp *handle, uint32_t kind)
 int opening_open(struct qp *qp)
 {
     struct qp_handle *handle = qp->handle;
-    struct message message;
+    struct opening_message message;
     uint64_t serial;
     pid_t pid;
     int error = helper_start();
@@ -318,7 +303,7 @@ static bool is_lost(const struct qp_handle *handle)
 /* qp_ports.ask_elsewhere */
 int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask)
 {
-    struct message message = message_of(handle, request);
+    struct opening_message message = message_of(handle, request);
     int error = -EIO;
 
     message.mask = mask;
@@ -338,7 +323,7 @@ int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *
 /* qp_ports.close_elsewhere: no event comes after this. */
 void opening_close(struct qp *qp)
 {
-    const struct message message = message_of(qp, SAY_CLOSE);
+    const struct opening_message message = message_of(qp, SAY_CLOSE);
     bool lost;
 
     lock_acquire(&opening_lock);
@@ -349,17 +334,28 @@ void opening_close(struct qp *qp)
         (void)say(qp->handle->serial, &message);
 }
 
-static void take_answer(uint64_t serial, const struct message *message)
+/* What a QP can be: programs look things up by these. */
+static bool is_of_a_qp(const struct ibv_qp_attr *attributes)
 {
+    return attributes->qp_state <= IBV_QPS_ERR && attributes->cur_qp_state <= IBV_QPS_ERR &&
+           attributes->path_mtu <= IBV_MTU_4096 && attributes->path_mig_state <= IBV_MIG_ARMED;
+}
+
+static void take_answer(uint64_t serial, const struct opening_message *message)
+{
+    int error = min_of(message->error, 0);
+
     lock_acquire(&opening_lock);
     list_for_each (node, &calls) {
         struct call *call = list_entry(node, struct call, node);
 
         if (call->number != message->call || call->serial != serial)
             continue;
-        if (call->attributes && !message->error)
+        if (call->attributes && !error && !is_of_a_qp(&message->attributes))
+            error = -EIO;
+        if (call->attributes && !error)
             *call->attributes = message->attributes;
-        call_end(call, min_of(message->error, 0));
+        call_end(call, error);
         break;
     }
     lock_release(&opening_lock);
@@ -388,7 +384,7 @@ static bool is_of_qp(uint32_t type)
     }
 }
 
-static void take_event(uint64_t serial, const struct message *message)
+static void take_event(uint64_t serial, const struct opening_message *message)
 {
     if (!is_of_qp(message->event))
         return;
@@ -409,7 +405,7 @@ static void take_event(uint64_t serial, const struct message *message)
 /* qp_ports.tell_opener: QP lock held. */
 void opening_tell(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type)
 {
-    struct message message;
+    struct opening_message message;
 
     memset(&message, 0, sizeof(message));
     message.kind = SAY_EVENT;
@@ -432,8 +428,8 @@ static bool is_up(uint64_t serial)
 static void serve(const struct waiting *waiting)
 {
     const struct qp_asker *asker = &waiting->asker;
-    const struct message *message = &waiting->message;
-    struct message answer;
+    const struct opening_message *message = &waiting->message;
+    struct opening_message answer;
 
     memset(&answer, 0, sizeof(answer));
     answer.kind = SAY_ANSWER;
@@ -479,7 +475,7 @@ static void *serve_all(void *argument)
     return NULL;
 }
 
-static void queue_work(struct link *link, const struct message *message)
+static void queue_work(struct link *link, const struct opening_message *message)
 {
     struct waiting *waiting = waiting_new(message);
     int error = 0;
@@ -512,7 +508,7 @@ static void queue_work(struct link *link, const struct message *message)
 void opening_receive(struct lane *lane, const struct packet *packet)
 {
     struct link *link = lane_link(lane);
-    struct message message;
+    struct opening_message message;
 
     if (packet->payload_length != sizeof(message) || (packet->flags & PACKET_BY_REFERENCE))
         return;

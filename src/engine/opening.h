@@ -6,7 +6,21 @@
 #include "engine/internal.h"
 #include "object/open_qp.h"
 
-/* A packet with PACKET_OPENING. */
+/* What processes say to each other: the payload of a packet with PACKET_OPENING. */
+enum opening_kind { SAY_ANSWER = 16, SAY_CLOSE, SAY_EVENT }; /* beside enum qp_request */
+struct opening_message {
+    uint32_t kind;
+    int32_t error;          /* of an answer */
+    uint64_t call;          /* of a question, and of its answer */
+    uint64_t name;          /* what its process calls the handle */
+    uint64_t device, inode; /* of the domain's file, to open */
+    uint32_t qpn, ifindex;
+    int32_t mask;
+    uint32_t event;
+    struct ibv_qp_attr attributes;
+};
+
+/* Such a packet. */
 void opening_receive(struct lane *lane, const struct packet *packet);
 /* qp_ports */
 int opening_open(struct qp *handle);

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What comes out of a unix socket that another process has connected to: a greeting (local/greeting.h), a
+ * letter or a box of those who share the UDP port (udp/letter.h), with descriptors. Whatever it is, what was
+ * taken for one is one, and no descriptor is left over.
+ *
+ * Input: one byte of who reads it, one how many descriptors come along, then the message. */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/event.h"
+#include "fuzz.h"
+#include "local/greeting.h"
+#include "udp/letter.h"
+#include "udp/udp.h"
+
+#define FDS_MOST 80u /* more than any reader has room for */
+
+enum reader { READS_GREETING, READS_LETTER, READS_BOX, READERS };
+
+static int ends[2] = {-1, -1};
+
+static void send_message(const uint8_t *bytes, size_t length, unsigned fd_count)
+{
+    struct iovec part = {(void *)(uintptr_t)bytes, length};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(FDS_MOST * sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (fd_count) {
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        for (unsigned i = 0; i < fd_count; i++)
+            memcpy(CMSG_DATA(&control.header) + i * sizeof(int), &ends[1], sizeof(int));
+    }
+    require(sendmsg(ends[1], &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length);
+}
+
+/* One that is not open: the lowest that is free, when nothing has leaked. */
+static int lowest_free(void)
+{
+    int fd = dup(ends[1]);
+
+    require(fd >= 0);
+    close(fd);
+    return fd;
+}
+
+static void read_greeting(uint8_t choice)
+{
+    enum greeting_type type = GREETING_HELLO + choice % 3;
+    struct greeting greeting;
+    int fd, error = greeting_receive(ends[0], type, &greeting, &fd);
+
+    require(error <= 0 && fd >= -1);
+    if (!error)
+        require(greeting.magic == GREETING_MAGIC && greeting.type == type &&
+                greeting.layout_size == LAYOUT_SIZE);
+    else if (error == -EPROTO)
+        (void)greeting_is_look(&greeting);
+    if (fd >= 0)
+        fd_close(fd);
+}
+
+static void read_letter(uint8_t choice)
+{
+    enum letter_type type = LETTER_CALL + choice % 2;
+    int fds[LETTER_FDS], error;
+    struct letter letter;
+    unsigned count;
+
+    error = letter_receive(ends[0], type, &letter, fds, &count);
+    require(error <= 0 && count <= LETTER_FDS);
+    if (!error)
+        require(letter.magic == LETTER_MAGIC && letter.type == type && letter.block_count <= LETTER_BLOCKS);
+    while (count)
+        fd_close(fds[--count]);
+}
+
+/* A box is looked at, and nothing is taken out of it. */
+static void read_box(uint8_t choice, unsigned fd_count)
+{
+    int fd = box_get(ends[0], choice % UDP_SLOTS, UDP_SLOTS);
+    char bytes[1024];
+
+    require(fd < 0 || fd_count == UDP_SLOTS);
+    if (fd >= 0)
+        fd_close(fd);
+    require(recv(ends[0], bytes, sizeof(bytes), MSG_DONTWAIT) >= 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    unsigned fd_count;
+    int before;
+
+    if (size < 2)
+        return 0;
+    if (ends[0] < 0)
+        require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+    before = lowest_free();
+    fd_count = data[1] % (FDS_MOST + 1);
+    send_message(data + 2, size - 2, fd_count);
+    switch ((enum reader)(data[0] % READERS)) {
+    case READS_GREETING:
+        read_greeting(data[0] / READERS);
+        break;
+    case READS_LETTER:
+        read_letter(data[0] / READERS);
+        break;
+    case READS_BOX:
+    case READERS:
+        read_box(data[0] / READERS, fd_count);
+        break;
+    }
+    require(lowest_free() == before);
+    return 0;
+}
+
+/* --- seeds -----------------------------------------------------------------------------------------------
+ */
+
+static void add_input(fuzz_add *add, unsigned reader, uint8_t fds, const void *message, size_t length)
+{
+    uint8_t input[256] = {(uint8_t)reader, fds};
+
+    memcpy(input + 2, message, length);
+    add(input, 2 + length);
+}
+
+void fuzz_seeds(fuzz_add *add)
+{
+    for (unsigned type = 0; type < 3; type++) {
+        const struct greeting greeting = {.magic = GREETING_MAGIC,
+                                          .version = GREETING_VERSION,
+                                          .type = (uint16_t)(GREETING_HELLO + type),
+                                          .layout_size = LAYOUT_SIZE};
+
+        add_input(add, READERS * type + READS_GREETING, type == 0, &greeting, sizeof(greeting));
+    }
+    for (unsigned type = 0; type < 2; type++) {
+        const struct letter letter = {.magic = LETTER_MAGIC,
+                                      .version = LETTER_VERSION,
+                                      .type = (uint16_t)(LETTER_CALL + type),
+                                      .block_count = 2};
+
+        add_input(add, READERS * type + READS_LETTER, 2, &letter, sizeof(letter));
+        add_input(add, READERS * type + READS_LETTER, LETTER_FDS + 4, &letter, sizeof(letter));
+    }
+    add_input(add, READS_BOX, UDP_SLOTS, "box", 4);
+    add_input(add, READS_BOX, UDP_SLOTS + 1, "box", 4);
+}

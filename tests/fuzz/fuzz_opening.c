@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What another process says about QPs that two processes have open (engine/opening.c): it asks for handles of
+ * ours, changes them and closes them, and answers what we ask about its own. Real are those messages' reader,
+ * the objects and their locks; the link is made up here.
+ *
+ * Input: steps of one byte, what is done, and another one, how many bytes of the message that is right there
+ * are something else; then those, each as its offset and what it is. */
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/rundown.h"
+#include "engine/opening.h"
+#include "fuzz.h"
+#include "object/context.h"
+#include "object/device.h"
+#include "object/ports.h"
+#include "object/qp_table.h"
+#include "object/segment.h"
+#include "object/share.h"
+#include "object/xrc.h"
+#include "object/xrc_domain.h"
+#include "wire/opcode.h"
+
+#define QPS      2u      /* of ours */
+#define HANDLES  3u      /* of the peer's */
+#define PEER_QPN 0x9000u /* its QPs are numbered from here on */
+#define IFINDEX  7u
+#define LAST     0xffffffffull /* the call of the question that we put behind those of the peer */
+#define STEPS    64u
+
+enum step {
+    ASKS_OPEN,
+    ASKS_MODIFY,
+    ASKS_QUERY,
+    SAYS_CLOSE,
+    SAYS_EVENT,
+    SAYS_ANSWER,
+    ENDS,
+    OPENS,
+    MODIFIES,
+    QUERIES,
+    CLOSES,
+    DESTROYS,
+    STEP_KINDS
+};
+
+struct lane {
+    struct lane_state state;
+};
+
+struct link {
+    _Atomic uint64_t serial; /* of the one that is up; 0: none is */
+    uid_t uid;
+    struct lane lane;
+} the_link;
+
+static struct context *context;
+static struct xrcd *xrcd;
+static struct qp *qps[QPS], *handles[HANDLES];
+static uint32_t last_qpn,
+    given_up_qpn; /* of a QP that has no creator any more; it lives while the peer has it open */
+static sem_t served;
+
+static const uint8_t *input;
+static size_t left;
+
+static uint8_t next_byte(void)
+{
+    if (!left)
+        return 0;
+    left--;
+    return *input++;
+}
+
+/* --- the local room --------------------------------------------------------------------------------------
+ */
+
+struct link *lane_link(struct lane *lane)
+{
+    return &the_link;
+}
+
+struct lane *link_lane(struct link *link, uint32_t local_qpn)
+{
+    return &link->lane;
+}
+
+struct lane_state *lane_state(struct lane *lane)
+{
+    return &lane->state;
+}
+
+struct link *local_link_of_serial(uint64_t serial)
+{
+    return serial == the_link.serial ? &the_link : NULL;
+}
+
+struct link *local_resolve(uint32_t qpn)
+{
+    return &the_link;
+}
+
+uint64_t link_serial(const struct link *link)
+{
+    return link->serial;
+}
+
+pid_t link_peer_pid(const struct link *link)
+{
+    return 1;
+}
+
+uid_t link_peer_uid(const struct link *link)
+{
+    return link->uid;
+}
+
+bool link_is_self(const struct link *link)
+{
+    return false;
+}
+
+bool lane_is_blocked(const struct lane *lane)
+{
+    return false;
+}
+
+void lane_ring(struct lane *lane)
+{
+}
+
+int helper_start(void)
+{
+    return 0;
+}
+
+/* --- the peer --------------------------------------------------------------------------------------------
+ */
+
+static void say(const struct opening_message *message)
+{
+    /* Of its size: a sanitizer sees who reads on. */
+    struct opening_message *copy = malloc(sizeof(*copy));
+    const struct packet packet = {.opcode = SERVICE_XRC | OP_SEND_ONLY,
+                                  .flags = PACKET_OPENING,
+                                  .payload = copy,
+                                  .payload_length = sizeof(*copy)};
+
+    require(copy);
+    memcpy(copy, message, sizeof(*copy));
+    opening_receive(&the_link.lane, &packet);
+    free(copy);
+}
+
+static void say_what_is_left(struct opening_message message)
+{
+    for (uint8_t changes = next_byte() % 16; changes; changes--) {
+        size_t at = next_byte() % sizeof(message);
+
+        ((uint8_t *)&message)[at] = next_byte();
+    }
+    say(&message);
+}
+
+static struct opening_message answer_to(const struct opening_message *question)
+{
+    struct opening_message answer;
+
+    memset(&answer, 0, sizeof(answer));
+    answer.kind = SAY_ANSWER;
+    answer.call = question->call;
+    answer.qpn = question->qpn;
+    answer.attributes.qp_state = answer.attributes.cur_qp_state = IBV_QPS_INIT;
+    return answer;
+}
+
+/* What we say. A question is answered twice, the first time by the input: nobody must wait for ever. */
+int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
+              unsigned gather_count)
+{
+    struct opening_message message;
+
+    require(gather_count == 1 && gather->iov_len == sizeof(message) &&
+            packet->payload_length == sizeof(message));
+    memcpy(&message, gather->iov_base, sizeof(message));
+    switch (message.kind) {
+    case SAY_ANSWER:
+        require(message.error <= 0 && message.error > -4096);
+        require(message.attributes.qp_state <= IBV_QPS_UNKNOWN);
+        if (message.call == LAST)
+            require(sem_post(&served) == 0);
+        break;
+    case SAY_EVENT:
+    case SAY_CLOSE:
+        break;
+    default:
+        require(message.kind <= QP_REQUEST_QUERY);
+        message = answer_to(&message);
+        say_what_is_left(message);
+        say(&message);
+    }
+    return 0;
+}
+
+/* All that was asked before has been served by the thread that serves. */
+static void await_service(void)
+{
+    struct opening_message message;
+
+    memset(&message, 0, sizeof(message));
+    message.kind = QP_REQUEST_QUERY;
+    message.call = LAST;
+    say(&message);
+    while (sem_wait(&served) != 0)
+        require(errno == EINTR);
+}
+
+/* A peer that goes comes again under another number. */
+static void end_link(void)
+{
+    uint64_t serial = the_link.serial;
+
+    atomic_store(&the_link.serial, 0);
+    rundown_wait();
+    opening_lane_down(&the_link.lane.state);
+    opening_link_down(serial);
+    for (unsigned i = 0; i < QPS; i++)
+        require(qps[i]->opener_count == 0 && qps[i]->holders == 1);
+    atomic_store(&the_link.serial, serial + 1);
+}
+
+/* --- objects ---------------------------------------------------------------------------------------------
+ */
+
+static void prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+{
+}
+
+static void take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire)
+{
+}
+
+static void ignore(struct qp *qp)
+{
+}
+
+static void kick(struct qp *qp, const struct qp_kick *kick)
+{
+}
+
+static int allocate_number(uint32_t *ret_qpn)
+{
+    *ret_qpn = ++last_qpn;
+    return 0;
+}
+
+static void release_number(uint32_t qpn)
+{
+}
+
+static ns_t now(struct transport_qp *transport)
+{
+    return 1;
+}
+
+static void set_timer(struct transport_qp *transport, ns_t deadline)
+{
+}
+
+static bool settle(enum object_kind kind, uint32_t slot, bool evict)
+{
+    return false;
+}
+
+static struct qp *create(void)
+{
+    struct ibv_qp_init_attr_ex attributes = {
+        .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = &xrcd->ibv};
+    struct qp *qp;
+
+    require(qp_create(context, NULL, &attributes, &qp) == 0);
+    return qp;
+}
+
+static void set_up(void)
+{
+    static const struct qp_ports ports = {
+        .transport_link = {.now = now, .set_timer = set_timer},
+        .prepare = prepare,
+        .take_arrived = take_arrived,
+        .connect = ignore,
+        .disconnect = ignore,
+        .kick = kick,
+        .call_back = ignore,
+        .open_elsewhere = opening_open,
+        .ask_elsewhere = opening_ask,
+        .close_elsewhere = opening_close,
+        .tell_opener = opening_tell,
+        .forget = ignore,
+        .allocate_number = allocate_number,
+        .release_number = release_number,
+    };
+    static const struct object_ports object = {.settle = settle};
+    static const struct netdev netdevs[] = {
+        {.ifindex = IFINDEX, .mtu = 1500, .name = "eth0", .running = true}};
+    struct netdev_address address = {
+        .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .ifindex = IFINDEX, .prefix_length = 128};
+    const struct netdev_snapshot snapshot = {
+        .netdevs = netdevs, .netdev_count = 1, .addresses = &address, .address_count = 1};
+    struct device_change changes[DEVICE_CHANGES_MAX];
+    struct ibv_xrcd_init_attr attributes = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+                                            .fd = memfd_create("domain", MFD_CLOEXEC),
+                                            .oflags = O_CREAT};
+
+    object_ports = &object;
+    qp_ports_install(&ports);
+    device_table_init(&host_devices, &(struct device_options){0});
+    require(device_table_apply(&host_devices, &snapshot, changes) >= 0);
+    require(context_open(&host_devices.devices[0], &context) == 0);
+    require(fchmod(attributes.fd, 0600) == 0);
+    require(xrcd_open(context, &attributes, &xrcd) == 0);
+    the_link.serial = 1;
+    list_init(&the_link.lane.state.openings);
+    lock_init(&the_link.lane.state.lock);
+    require(sem_init(&served, 0, 0) == 0);
+}
+
+/* --- steps -----------------------------------------------------------------------------------------------
+ */
+
+static struct opening_message question(uint32_t kind, unsigned number)
+{
+    struct opening_message message;
+
+    memset(&message, 0, sizeof(message));
+    message.kind = kind;
+    message.call = 1;
+    message.name = number & 4;
+    message.qpn = number & 2 ? given_up_qpn : qps[number % QPS]->ibv.qp_num;
+    message.device = xrcd->domain->device;
+    message.inode = xrcd->domain->inode;
+    message.ifindex = IFINDEX;
+    message.event = IBV_EVENT_COMM_EST;
+    return message;
+}
+
+/* The way of a QP to RTS, its next step from the state it is in. */
+static void fill_in(struct opening_message *message, enum ibv_qp_state from)
+{
+    struct ibv_qp_attr *to = &message->attributes;
+
+    message->mask = IBV_QP_STATE;
+    to->port_num = 1;
+    to->qp_state = from < IBV_QPS_RTS ? from + 1 : IBV_QPS_RESET;
+    if (from == IBV_QPS_RESET)
+        message->mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    if (from == IBV_QPS_INIT) {
+        message->mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        to->path_mtu = IBV_MTU_1024;
+        to->max_dest_rd_atomic = 2;
+        to->ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh.hop_limit = 1};
+        memcpy(to->ah_attr.grh.dgid.raw, (const uint8_t[16]){[10] = 0xff, 0xff, 192, 0, 2, 9}, 16);
+    }
+    if (from == IBV_QPS_RTR)
+        message->mask |= IBV_QP_TIMEOUT | IBV_QP_SQ_PSN;
+}
+
+static void peer_asks(uint32_t kind, unsigned number)
+{
+    struct opening_message message = question(kind, number);
+
+    if (kind == QP_REQUEST_MODIFY)
+        fill_in(&message, qp_state(qps[number % QPS]));
+    say_what_is_left(message);
+}
+
+/* About handles that we have of its QPs. */
+static void peer_says(uint32_t kind, unsigned number)
+{
+    struct opening_message message = question(kind, number);
+    const struct qp *handle = handles[number % HANDLES];
+
+    message.name = handle ? handle->handle->name : 0;
+    say_what_is_left(message);
+}
+
+static void open_handle(unsigned number)
+{
+    struct ibv_qp_open_attr attributes = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+                                                       IBV_QP_OPEN_ATTR_TYPE,
+                                          .qp_num = PEER_QPN + number,
+                                          .xrcd = &xrcd->ibv,
+                                          .qp_type = IBV_QPT_XRC_RECV};
+    struct qp *handle;
+
+    if (!handles[number] && qp_open(context, &attributes, &handle) == 0)
+        handles[number] = handle;
+}
+
+static void close_handle(unsigned number)
+{
+    if (handles[number])
+        require(qp_handle_destroy(handles[number]) == 0);
+    handles[number] = NULL;
+}
+
+static void modify_handle(struct qp *handle)
+{
+    struct opening_message message;
+
+    if (!handle)
+        return;
+    memset(&message, 0, sizeof(message));
+    fill_in(&message, IBV_QPS_RESET);
+    (void)qp_modify(handle, &message.attributes, message.mask);
+}
+
+static void query_handle(struct qp *handle)
+{
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attributes;
+
+    if (handle && qp_query(handle, &attributes, IBV_QP_STATE, &init) == 0)
+        require(attributes.qp_state <= IBV_QPS_UNKNOWN && init.qp_type == IBV_QPT_XRC_RECV);
+}
+
+static void take_step(uint8_t choice)
+{
+    unsigned number = choice / STEP_KINDS;
+    struct qp *handle = handles[number % HANDLES];
+
+    switch ((enum step)(choice % STEP_KINDS)) {
+    case ASKS_OPEN:
+        the_link.uid = number & 8 ? getuid() + 1 : getuid();
+        peer_asks(QP_REQUEST_OPEN, number);
+        break;
+    case ASKS_MODIFY:
+        peer_asks(QP_REQUEST_MODIFY, number);
+        break;
+    case ASKS_QUERY:
+        peer_asks(QP_REQUEST_QUERY, number);
+        break;
+    case SAYS_CLOSE:
+        peer_asks(SAY_CLOSE, number);
+        break;
+    case SAYS_EVENT:
+        peer_says(SAY_EVENT, number);
+        break;
+    case SAYS_ANSWER:
+        peer_says(SAY_ANSWER, number);
+        break;
+    case ENDS:
+        end_link();
+        break;
+    case OPENS:
+        the_link.uid = getuid();
+        open_handle(number % HANDLES);
+        break;
+    case MODIFIES:
+        modify_handle(handle);
+        break;
+    case QUERIES:
+        query_handle(handle);
+        break;
+    case CLOSES:
+        close_handle(number % HANDLES);
+        break;
+    case DESTROYS:
+        given_up_qpn = qps[number % QPS]->ibv.qp_num;
+        require(qp_destroy(qps[number % QPS]) == 0);
+        qps[number % QPS] = create();
+        break;
+    case STEP_KINDS:
+        break;
+    }
+}
+
+static void check(void)
+{
+    await_service();
+    for (unsigned i = 0; i < QPS; i++)
+        require(qp_state(qps[i]) <= IBV_QPS_ERR && qps[i]->holders == qps[i]->opener_count + 1);
+    for (unsigned i = 0; i < HANDLES; i++)
+        require(!handles[i] || qp_state(handles[i]) <= IBV_QPS_UNKNOWN);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!context)
+        set_up();
+    input = data;
+    left = size;
+    last_qpn = 1;
+    given_up_qpn = 0;
+    for (unsigned i = 0; i < QPS; i++)
+        qps[i] = create();
+    for (unsigned step = 0; left && step < STEPS; step++) {
+        take_step(next_byte());
+        check();
+    }
+    left = 0;
+    for (unsigned i = 0; i < HANDLES; i++)
+        close_handle(i);
+    await_service();
+    end_link();
+    for (unsigned i = 0; i < QPS; i++)
+        require(qp_destroy(qps[i]) == 0);
+    require(atomic_load(&xrcd->users) == 0 && atomic_load(&xrcd->domain->references) == 1);
+    return 0;
+}
+
+/* --- seeds -----------------------------------------------------------------------------------------------
+ */
+
+static size_t add_step(uint8_t *bytes, enum step step, unsigned number)
+{
+    bytes[0] = (uint8_t)(number * STEP_KINDS + step);
+    bytes[1] = 0;
+    return step == ENDS || step == CLOSES || step == DESTROYS ? 1 : 2;
+}
+
+static void add_steps(fuzz_add *add, const enum step *steps, size_t count, unsigned number)
+{
+    uint8_t bytes[2 * STEPS];
+    size_t length = 0;
+
+    for (size_t i = 0; i < count; i++)
+        length += add_step(bytes + length, steps[i], number);
+    add(bytes, length);
+}
+
+void fuzz_seeds(fuzz_add *add)
+{
+    static const enum step theirs[] = {ASKS_OPEN,  ASKS_MODIFY, ASKS_MODIFY, ASKS_MODIFY, ASKS_QUERY,
+                                       SAYS_CLOSE, ASKS_OPEN,   ENDS,        ASKS_MODIFY, ASKS_OPEN},
+                           ours[] = {OPENS, MODIFIES, QUERIES, SAYS_EVENT, SAYS_ANSWER, QUERIES,
+                                     ENDS,  QUERIES,  CLOSES,  OPENS,      MODIFIES},
+                           outlived[] = {ASKS_OPEN, DESTROYS, ASKS_OPEN, DESTROYS, ENDS};
+
+    for (unsigned number = 0; number < 16; number++) {
+        add_steps(add, theirs, array_size(theirs), number);
+        add_steps(add, ours, array_size(ours), number);
+        add_steps(add, outlived, array_size(outlived), number);
+    }
+    add((const uint8_t[]){ASKS_OPEN, 0, DESTROYS, 2 * STEP_KINDS + ASKS_MODIFY, 0,
+                          2 * STEP_KINDS + ASKS_MODIFY, 0, 2 * STEP_KINDS + ASKS_QUERY, 0,
+                          2 * STEP_KINDS + SAYS_CLOSE, 0},
+        11);
+}
