@@ -53,6 +53,8 @@ void objects_for_each(const struct view *view, unsigned kinds,
                       bool (*visit)(const struct view *view, const struct object *object, void *argument),
                       void *argument);
 
+/* holders.c: who holds what */
+
 /* Does `user` keep `object` from being destroyed? */
 bool object_holds(const struct view *view, const struct object *user, const struct object *object);
 
@@ -73,6 +75,8 @@ void listed_holders(const struct view *view, const struct object *object, struct
 void listed_children(const struct view *view, uint32_t context, struct listed *ret);
 /* "2 QPs and 1 CQ" */
 void words_add_counts(struct words *words, const struct listed *listed);
+
+/* tell.c */
 
 /* One paragraph about an object at that level of indentation; key as in out.h. stack_frames: at most so many
  * of the stack that made it. */
