@@ -9,14 +9,12 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "engine/engine.h"
-#include "engine/explainer.h"
 #include "engine/gsi.h"
 #include "engine/internal.h"
 #include "engine/services.h"
 #include "object/context.h"
 #include "object/device.h"
 #include "object/life.h"
-#include "object/segment.h"
 
 /* Programs tell their peers the port that rdma_bind_addr() gave them before they listen, and on one host the
  * peer may be quicker. So a request waits for rdma_listen(); when it is repeated in vain, nobody listens. */
@@ -537,50 +535,8 @@ static int call_qp_attributes(struct communication *communication, struct cm_qp_
     return error;
 }
 
-/* --- explanations --------------------------------------------------------------------------------------- */
-
-static void call_id_withdraw(struct id_record *record)
-{
-    if (record)
-        id_withdraw(record);
-}
-
-static void call_id_event_read(struct id_record *record, uint32_t type)
-{
-    if (record)
-        life_event_read(&record->events, type, record->events.reported + 1);
-}
-
-static void call_id_event_acknowledged(struct id_record *record)
-{
-    if (!record)
-        return;
-    record->events.acked_by = explained() ? (uint32_t)sys_gettid() : 0;
-    __atomic_fetch_add(&record->events.acked, 1, __ATOMIC_RELAXED);
-}
-
-static void call_id_waits(struct id_record *record, enum id_call call)
-{
-    if (!record)
-        return;
-    record->waits_in = (uint8_t)call;
-    life_dying(&record->life);
-}
-
-static void call_id_still_waits(struct id_record *record)
-{
-    if (record && explained())
-        explainer_explain(EXPLAIN_BLOCKED, OBJECT_CM_ID, id_number(record));
-}
-
-static void call_id_waited(struct id_record *record, bool told)
-{
-    if (!record)
-        return;
-    if (told && explained())
-        explainer_explain(EXPLAIN_RESUMED, OBJECT_CM_ID, id_number(record));
-    life_waited(&record->life);
-}
+/* --- the whole table -------------------------------------------------------------------------------------
+ */
 
 const struct communication_calls communication_calls = {
     .start = call_start,
@@ -595,12 +551,12 @@ const struct communication_calls communication_calls = {
     .keep_open = call_keep_open,
     .keep_pd = call_keep_pd,
     .id_publish = id_publish,
-    .id_withdraw = call_id_withdraw,
-    .id_event_read = call_id_event_read,
-    .id_event_acknowledged = call_id_event_acknowledged,
-    .id_waits = call_id_waits,
-    .id_still_waits = call_id_still_waits,
-    .id_waited = call_id_waited,
+    .id_withdraw = id_record_withdraw,
+    .id_event_read = id_record_event_read,
+    .id_event_acknowledged = id_record_event_acknowledged,
+    .id_waits = id_record_waits,
+    .id_still_waits = id_record_still_waits,
+    .id_waited = id_record_waited,
     .announce_multicast = engine_announce_multicast,
     .create = call_create,
     .close = call_close,

@@ -215,6 +215,16 @@ void communication_due(void);
 void communication_peer_gone(uint64_t serial);
 void communication_after_fork_in_child(void);
 
+/* --- id_record.c: communication_calls, id_... ------------------------------------------------------------
+ */
+
+void id_record_withdraw(struct id_record *record);
+void id_record_event_read(struct id_record *record, uint32_t type);
+void id_record_event_acknowledged(struct id_record *record);
+void id_record_waits(struct id_record *record, enum id_call call);
+void id_record_still_waits(struct id_record *record);
+void id_record_waited(struct id_record *record, bool told);
+
 /* --- helper.c ------------------------------------------------------------------------------------------- */
 
 /* Starts the thread if it does not run. 0 or -errno. */
