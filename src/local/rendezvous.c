@@ -191,32 +191,14 @@ static bool going_on(const struct list *greeters, enum greeting_type awaits, con
 /* --- connector -------------------------------------------------------------------------------------------
  */
 
-/* A descriptor or -errno. */
-static int connect_to_block(uint32_t block)
-{
-    struct sockaddr_un address;
-    socklen_t length = block_address(block, &address);
-    int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-
-    if (fd < 0) {
-        log_error("no socket to reach QPN block %04x: %m", block);
-        return -errno;
-    }
-    if (connect(fd, (struct sockaddr *)&address, length) < 0) {
-        int error = -errno;
-
-        fd_close(fd);
-        return error;
-    }
-    return fd;
-}
-
 /* 0; -EAGAIN: the owner has too many connections that it has not looked at. */
 static int open_connection(struct greeter *greeter)
 {
-    char buffer[24];
-    int fd = greeter->search ? names_connect(greeter->search->text) : connect_to_block(greeter->block);
+    char buffer[24], block[LOCAL_BLOCK_NAME_MAX + 1];
+    int fd;
 
+    local_block_name(greeter->block, block);
+    fd = names_connect(greeter->search ? greeter->search->text : block);
     if (fd < 0) {
         if (fd != -EAGAIN && fd != -ECONNREFUSED)
             log_warn("%s cannot be reached: %s", wanted_name(greeter, buffer), strerror(-fd));
