@@ -14,7 +14,7 @@ static bool is_window(const struct key_entry *key)
 
 /* Each: is this record an object, and which? */
 
-static bool take_qp(uint32_t number, struct object *object)
+static bool take_qp(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_QP;
     object->number = number;
@@ -25,7 +25,7 @@ static bool take_qp(uint32_t number, struct object *object)
     return object->qp.qpn != 0 || object->qp.dying_qpn != 0;
 }
 
-static bool take_cq(uint32_t number, struct object *object)
+static bool take_cq(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_CQ;
     object->number = number;
@@ -36,7 +36,7 @@ static bool take_cq(uint32_t number, struct object *object)
     return object->cq.state != OBJECT_FREE;
 }
 
-static bool take_srq(uint32_t number, struct object *object)
+static bool take_srq(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_SRQ;
     object->number = number;
@@ -47,7 +47,7 @@ static bool take_srq(uint32_t number, struct object *object)
     return object->srq.state != OBJECT_FREE;
 }
 
-static bool take_wq(uint32_t number, struct object *object)
+static bool take_wq(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_WQ;
     object->number = number;
@@ -58,7 +58,7 @@ static bool take_wq(uint32_t number, struct object *object)
     return object->wq.state != OBJECT_FREE;
 }
 
-static bool take_ind_table(uint32_t number, struct object *object)
+static bool take_ind_table(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_IND_TABLE;
     object->number = number;
@@ -69,7 +69,7 @@ static bool take_ind_table(uint32_t number, struct object *object)
     return object->ind_table.state != OBJECT_FREE;
 }
 
-static bool take_id(uint32_t number, struct object *object)
+static bool take_id(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_CM_ID;
     object->number = number;
@@ -80,7 +80,7 @@ static bool take_id(uint32_t number, struct object *object)
     return object->id.state != OBJECT_FREE && object->id.given;
 }
 
-static bool take_pd(uint32_t number, struct object *object)
+static bool take_pd(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_PD;
     object->number = number;
@@ -107,7 +107,7 @@ static bool take_key(const struct view *view, uint32_t number, struct object *ob
     return true;
 }
 
-static bool take_item(uint32_t number, struct object *object)
+static bool take_item(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = (enum object_kind)object->item.kind;
     object->number = number;
@@ -144,6 +144,31 @@ static bool take_item(uint32_t number, struct object *object)
     return false;
 }
 
+/* Whose records lie in which table, in the order in which they are told. */
+static const struct kind_table {
+    unsigned kinds;
+    size_t offset; /* of a struct segment_table in the header */
+    bool (*take)(const struct view *view, uint32_t number, struct object *object);
+} kind_tables[] = {
+    {1u << OBJECT_PD, offsetof(struct segment_header, pds), take_pd},
+    {1u << OBJECT_MR | 1u << OBJECT_MW, offsetof(struct segment_header, keys), take_key},
+    {1u << OBJECT_CQ, offsetof(struct segment_header, cqs), take_cq},
+    {1u << OBJECT_SRQ, offsetof(struct segment_header, srqs), take_srq},
+    {1u << OBJECT_QP, offsetof(struct segment_header, qps), take_qp},
+    {1u << OBJECT_WQ, offsetof(struct segment_header, wqs), take_wq},
+    {1u << OBJECT_IND_TABLE, offsetof(struct segment_header, ind_tables), take_ind_table},
+    {1u << OBJECT_CM_ID, offsetof(struct segment_header, ids), take_id},
+    {1u << OBJECT_CONTEXT | 1u << OBJECT_CHANNEL | 1u << OBJECT_AH | 1u << OBJECT_ATTACHMENT |
+         1u << OBJECT_TD | 1u << OBJECT_XRCD | 1u << OBJECT_DM | 1u << OBJECT_FLOW | 1u << OBJECT_COUNTERS,
+     offsetof(struct segment_header, items), take_item},
+};
+
+/* Of whichever kind: they are in one place. */
+static void *record_of(struct object *object)
+{
+    return &object->qp;
+}
+
 struct search {
     uint32_t number, qpn;
     struct object *found;
@@ -161,45 +186,32 @@ static bool is_it(const struct view *view, const struct object *object, void *ar
     return search->qpn && object->qp.opened; /* a handle of it: the QP itself may be here, too */
 }
 
+static const struct kind_table *table_of(enum object_kind kind)
+{
+    for (size_t i = 0; i < array_size(kind_tables); i++) {
+        if (kind_tables[i].kinds & 1u << kind)
+            return &kind_tables[i];
+    }
+    return NULL;
+}
+
+static const struct segment_table *segment_table(const struct view *view, const struct kind_table *table)
+{
+    return (const struct segment_table *)(const void *)((const char *)&view->header + table->offset);
+}
+
 bool object_read(const struct view *view, enum object_kind kind, uint32_t number, struct object *ret)
 {
-    const struct segment_header *header = &view->header;
-    struct search search = {.number = number, .found = ret};
+    const struct kind_table *table = table_of(kind);
 
-    switch (kind) {
-    case OBJECT_QP:
-        return view_record(view, &header->qps, number, &ret->qp) && take_qp(number, ret);
-    case OBJECT_CQ:
-        return view_record(view, &header->cqs, number, &ret->cq) && take_cq(number, ret);
-    case OBJECT_SRQ:
-        return view_record(view, &header->srqs, number, &ret->srq) && take_srq(number, ret);
-    case OBJECT_PD:
-        return view_record(view, &header->pds, number, &ret->protection_domain) && take_pd(number, ret);
-    case OBJECT_MR:
-    case OBJECT_MW:
-        return view_record(view, &header->keys, number, &ret->key) && take_key(view, number, ret) &&
-               ret->kind == kind;
-    case OBJECT_AH:
-    case OBJECT_ATTACHMENT:
-    case OBJECT_TD:
-    case OBJECT_XRCD:
-    case OBJECT_DM:
-    case OBJECT_FLOW:
-    case OBJECT_COUNTERS:
-        return view_record(view, &header->items, number, &ret->item) && take_item(number, ret) &&
-               ret->kind == kind;
-    case OBJECT_CONTEXT:
-    case OBJECT_CHANNEL:
+    if (kind == OBJECT_CONTEXT || kind == OBJECT_CHANNEL) {
+        struct search search = {.number = number, .found = ret};
+
         objects_for_each(view, 1u << kind, is_it, &search);
         return search.any;
-    case OBJECT_WQ:
-        return view_record(view, &header->wqs, number, &ret->wq) && take_wq(number, ret);
-    case OBJECT_IND_TABLE:
-        return view_record(view, &header->ind_tables, number, &ret->ind_table) && take_ind_table(number, ret);
-    case OBJECT_CM_ID:
-        return view_record(view, &header->ids, number, &ret->id) && take_id(number, ret);
     }
-    return false;
+    return table && view_record(view, segment_table(view, table), number, record_of(ret)) &&
+           table->take(view, number, ret) && ret->kind == kind;
 }
 
 bool object_read_qpn(const struct view *view, uint32_t qpn, struct object *ret)
@@ -224,66 +236,17 @@ void objects_for_each(const struct view *view, unsigned kinds,
                       bool (*visit)(const struct view *view, const struct object *object, void *argument),
                       void *argument)
 {
-    const struct segment_header *header = &view->header;
-    const unsigned of_items = 1u << OBJECT_CONTEXT | 1u << OBJECT_CHANNEL | 1u << OBJECT_AH |
-                              1u << OBJECT_ATTACHMENT | 1u << OBJECT_TD | 1u << OBJECT_XRCD |
-                              1u << OBJECT_DM | 1u << OBJECT_FLOW | 1u << OBJECT_COUNTERS;
     struct object object;
     struct view_walk walk;
     uint32_t number;
 
-    if (kinds & 1u << OBJECT_PD) {
-        for (walk = view_walk(view, &header->pds); view_next(&walk, &number, &object.protection_domain);) {
-            if (take_pd(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & (1u << OBJECT_MR | 1u << OBJECT_MW)) {
-        for (walk = view_walk(view, &header->keys); view_next(&walk, &number, &object.key);) {
-            if (take_key(view, number, &object) && (kinds & 1u << object.kind) &&
+    for (size_t i = 0; i < array_size(kind_tables); i++) {
+        if (!(kinds & kind_tables[i].kinds))
+            continue;
+        walk = view_walk(view, segment_table(view, &kind_tables[i]));
+        while (view_next(&walk, &number, record_of(&object))) {
+            if (kind_tables[i].take(view, number, &object) && (kinds & 1u << object.kind) &&
                 !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & 1u << OBJECT_CQ) {
-        for (walk = view_walk(view, &header->cqs); view_next(&walk, &number, &object.cq);) {
-            if (take_cq(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & 1u << OBJECT_SRQ) {
-        for (walk = view_walk(view, &header->srqs); view_next(&walk, &number, &object.srq);) {
-            if (take_srq(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & 1u << OBJECT_QP) {
-        for (walk = view_walk(view, &header->qps); view_next(&walk, &number, &object.qp);) {
-            if (take_qp(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & 1u << OBJECT_WQ) {
-        for (walk = view_walk(view, &header->wqs); view_next(&walk, &number, &object.wq);) {
-            if (take_wq(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & 1u << OBJECT_IND_TABLE) {
-        for (walk = view_walk(view, &header->ind_tables); view_next(&walk, &number, &object.ind_table);) {
-            if (take_ind_table(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & 1u << OBJECT_CM_ID) {
-        for (walk = view_walk(view, &header->ids); view_next(&walk, &number, &object.id);) {
-            if (take_id(number, &object) && !visit(view, &object, argument))
-                return;
-        }
-    }
-    if (kinds & of_items) {
-        for (walk = view_walk(view, &header->items); view_next(&walk, &number, &object.item);) {
-            if (take_item(number, &object) && (kinds & 1u << object.kind) && !visit(view, &object, argument))
                 return;
         }
     }
