@@ -60,7 +60,7 @@ help:
 	@echo 'make                        build/softhca and build/lib'
 	@echo 'make demo                   install what is missing, build, and show two processes talking'
 	@echo 'make check                  all tests; the last line is "N passed, N failed, N skipped"'
-	@echo 'make check-long             the same without a limit on time'
+	@echo 'make check-long             these and the long ones, without a limit on time'
 	@echo 'make bench [CHECK=--check]  measurements (against their bars)'
 	@echo 'make bench-guest [CHECK=--check]  the network path against the kernel, in a guest of QEMU'
 	@echo 'make install PREFIX=/usr/local DESTDIR='
