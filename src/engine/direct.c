@@ -191,26 +191,43 @@ bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
     return false;
 }
 
+static inline char *try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+                              enum remote_operation operation)
+{
+    struct direct_route *direct = &qp->route.direct;
+    char *there = NULL;
+    bool open;
+
+    if (unlikely(!direct->peer) || !take_mark(direct, qp->slot, key_slot(rkey)))
+        return NULL;
+    open = is_open(direct);
+    if (likely(open) && (likely(key_is_current(direct, rkey)) || find_key(direct, rkey)))
+        there = address_in(direct, address, length, operation);
+    if (likely(there != NULL))
+        return there;
+    give_mark_back(direct);
+    if (!open)
+        direct->peer = NULL; /* to be met anew */
+    return NULL;
+}
+
+char *direct_try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+                       enum remote_operation operation)
+{
+    return try_reach(qp, rkey, address, length, operation);
+}
+
 void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                    enum remote_operation operation)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &qp->route.direct;
-    char *there = NULL;
+    char *there = try_reach(qp, rkey, address, length, operation);
 
-    if (likely(direct->peer != NULL) && take_mark(direct, qp->slot, key_slot(rkey))) {
-        bool open = is_open(direct);
-
-        if (likely(open) && (likely(key_is_current(direct, rkey)) || find_key(direct, rkey)))
-            there = address_in(direct, address, length, operation);
-        if (likely(there != NULL)) {
-            if (operation != REMOTE_READ)
-                atomic_store_explicit(&qp->ahead, there, memory_order_relaxed);
-            return there;
-        }
-        give_mark_back(direct);
-        if (!open)
-            direct->peer = NULL; /* to be met anew */
+    if (likely(there != NULL)) {
+        if (operation != REMOTE_READ)
+            atomic_store_explicit(&qp->ahead, there, memory_order_relaxed);
+        return there;
     }
     if (unlikely(transport->reach_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
         transport->reach_later = transport->reach_later || direct_ask(qp, rkey);

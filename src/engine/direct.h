@@ -4,6 +4,7 @@
  *   direct.c        a QP's requests: marks, checks, addresses
  *   direct_peer.c   what is known of a peer, and how it comes to be known: the helper thread's
  *   direct_fetch.c  packets by reference: their bytes are fetched from mapped memory
+ *   direct_deposit.c  half of a large SEND: its sender puts it into the receive that it takes
  *   direct_owner.c  the other end: waiting for peers that are at work in memory of ours
  *
  * A mark says that its process is at work, for which QP of the other and by which key. It is taken before the
@@ -48,6 +49,10 @@ struct direct_view {
     struct mapped_view *view;
 };
 
+/* What is mapped of a peer's queues. */
+#define DIRECT_QPS    1024u
+#define DIRECT_QUEUES (4u << 20)
+
 /* Views of one peer: one place for each slot number modulo this. */
 #define DIRECT_VIEWS 1024u
 
@@ -60,11 +65,15 @@ struct direct_peer {
     const struct key_entry *keys;
     const struct mapped_record *mapped;
     const struct direct_record *directs;
+    /* The first DIRECT_QPS, NULL if they could not be mapped; and the arena from there to there. */
+    const struct qp_record *qps;
+    const char *queues;
+    uint64_t queues_from, queues_end;
     _Atomic(struct direct_view *) views[DIRECT_VIEWS];
     /* The helper thread's: */
     bool useless; /* something about it is not as it has to be; it is not asked again */
     struct mapped_file *segment;
-    struct mapped_view *segment_view;
+    struct mapped_view *segment_view, *qps_view, *queues_view;
     struct mapped_file *files[SEGMENT_FILES];
     bool file_tried[SEGMENT_FILES];
 };
@@ -76,6 +85,9 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
                    enum remote_operation operation);
 bool direct_reach_ends(struct transport_qp *transport);
 bool direct_reaches(struct transport_qp *transport, uint32_t rkey);
+/* The same as direct_reach(), and nothing is asked for if it fails. */
+char *direct_try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+                       enum remote_operation operation);
 /* qp_ports.fetch_ahead: what the request is going to be written to. */
 void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe);
 /* link_properties.direct_up_to of a connected QP whose requests go to that link. */
@@ -103,6 +115,17 @@ struct direct_found {
 bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found *ret_found);
 /* Afterwards: was it the peer's memory all the time? If not, what was copied is void. */
 bool direct_was_there(const struct direct_found *found);
+
+/* --- direct_deposit.c ------------------------------------------------------------------------------- */
+
+/* transport_ports. */
+bool direct_finds_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone);
+bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struct iovec *from, unsigned count,
+                    uint32_t *ret_mark);
+/* What the packet brings is in the receive already that is being filled. QP lock held. */
+bool direct_was_deposited(const struct qp *qp, const struct packet *packet);
+/* link_properties.deposits */
+bool direct_deposits(const struct qp *qp, const struct link *link);
 
 /* --- direct_peer.c ---------------------------------------------------------------------------------- */
 

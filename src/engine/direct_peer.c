@@ -133,6 +133,34 @@ static bool table_fits(const struct segment_table *table, size_t stride, uint32_
            (uint64_t)count * stride <= end - table->offset && table->offset % CACHE_LINE == 0;
 }
 
+/* The first of the peer's QPs and the beginning of the arena, where most programs have all their queues: a
+ * program that locks its memory locks this, too, and fills it. Without them receives are not found. */
+static void map_queues(struct direct_peer *peer, const struct segment_header *header, uint64_t page)
+{
+    uint64_t end = header->total_size & ~(page - 1), from = header->arena_offset;
+    struct mapped_view *qps, *queues = NULL;
+    int error;
+
+    if (!table_fits(&header->qps, sizeof(struct qp_record), LIMIT_QP, end) || header->qps.offset % page ||
+        from > end || from % page)
+        return;
+    qps = mapped_attach(peer->segment, header->qps.offset,
+                        (DIRECT_QPS * sizeof(struct qp_record) + page - 1) & ~(page - 1), &error);
+    if (qps)
+        queues = mapped_attach(peer->segment, from, min_of(end - from, (uint64_t)DIRECT_QUEUES), &error);
+    if (!queues) {
+        if (qps)
+            mapped_detach(qps);
+        return;
+    }
+    peer->qps_view = qps;
+    peer->queues_view = queues;
+    peer->qps = mapped_view_address(qps, header->qps.offset);
+    peer->queues = mapped_view_address(queues, from);
+    peer->queues_from = from;
+    peer->queues_end = from + min_of(end - from, (uint64_t)DIRECT_QUEUES);
+}
+
 /* Maps the tables that requests are checked by. */
 static bool map_segment(struct direct_peer *peer)
 {
@@ -165,6 +193,7 @@ static bool map_segment(struct direct_peer *peer)
     peer->mapped = mapped_view_address(peer->segment_view, header.mapped.offset);
     peer->directs = mapped_view_address(peer->segment_view, header.directs.offset);
     peer->alive = atomic_load_explicit(&peer->header->alive, memory_order_relaxed);
+    map_queues(peer, &header, (uint64_t)page);
     return peer->alive != 0;
 }
 
@@ -232,6 +261,10 @@ void direct_link_down(struct link *link)
             drop_view(atomic_load_explicit(&peer->views[i], memory_order_relaxed));
         for (uint32_t i = 0; i < SEGMENT_FILES; i++)
             mapped_file_drop(peer->files[i]);
+        if (peer->qps_view)
+            mapped_detach(peer->qps_view);
+        if (peer->queues_view)
+            mapped_detach(peer->queues_view);
         if (peer->segment_view)
             mapped_detach(peer->segment_view);
         mapped_file_drop(peer->segment);

@@ -61,6 +61,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
         lane && lends && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     qp->transport.link.fetched_from =
         lane && lends && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
+    qp->transport.link.deposits = qp->transport.link.fetched_from && direct_deposits(qp, lane_link(lane));
     qp->transport.link.read_reference_from =
         lane && lends && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     if (!is_connected(qp->record))
@@ -267,6 +268,8 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
     uint32_t epoch;
     int error;
 
+    if (direct_was_deposited(qp, packet))
+        return 0;
     if (direct_find(qp, packet, &found)) {
         if (unlikely(qp->record->path.kind != PATH_MAPPED))
             publish_path(qp, PATH_MAPPED, lane_link(qp->route.arrival_lane));
@@ -564,6 +567,8 @@ const struct qp_ports engine_qp_ports = {
             .reach = direct_reach,
             .reach_ends = direct_reach_ends,
             .reaches = direct_reaches,
+            .finds_receive = direct_finds_receive,
+            .deposit = direct_deposit,
             .now = engine_now,
             .set_timer = engine_set_timer,
             .random = engine_random,

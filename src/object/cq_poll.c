@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "object/cq.h"
+#include "object/mapping.h"
 #include "object/ports.h"
 
 /* Without a lock, so only a hint: what comes meanwhile is found by the next poll. */
@@ -43,11 +44,20 @@ static cold_path void retire_operation(const struct cqe *cqe)
         atomic_store_explicit(&record->ops_retired, cqe->retires, memory_order_release);
 }
 
+/* A receive that was flushed is the program's memory again. Where a peer was given up that may still write to
+ * it (mapping_settle_qp()), it moves first. */
+static void before_error_is_told(void)
+{
+    if (mapping_must_evict())
+        mapping_evict();
+}
+
 static int take(struct cq *cq, int count, struct ibv_wc *wc)
 {
     struct cq_record *record = cq->record;
     const struct cqe *last_send = NULL;
     uint32_t produced, consumed;
+    bool error = false;
     int taken = 0;
 
     lock_acquire(&cq->poll_lock);
@@ -60,6 +70,7 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
 
         if (kind == CQE_PURGED)
             continue;
+        error |= cqe->status != IBV_WC_SUCCESS;
         fill_wc(&wc[taken++], cqe, kind);
         if (kind == CQE_SEND) {
             /* Of consecutive completions of one QP the last says it all. */
@@ -75,6 +86,8 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
     /* Release: the slots were read. Partner: make_room() in cq.c. */
     atomic_store_explicit(&record->consumed, consumed, memory_order_release);
     lock_release(&cq->poll_lock);
+    if (unlikely(error))
+        before_error_is_told();
     return taken;
 }
 
@@ -120,6 +133,8 @@ static bool load_next(struct cq *cq)
     lock_release(&cq->ring_lock);
     if (kind == CQE_PURGED)
         return false;
+    if (unlikely(cq->copy.status != IBV_WC_SUCCESS))
+        before_error_is_told();
     cq->current = &cq->copy;
     /* Now, and not at the end of the window: applications post in it and count on the slot. */
     if (kind == CQE_SEND)

@@ -45,6 +45,13 @@ struct direct_route {
     char *base;             /* in ours */
     _Atomic uint64_t *mark; /* taken; and what was written there */
     uint64_t mark_word;
+    /* engine/direct_deposit.c: */
+    bool receives_known; /* the peer's receive that the first request took which takes one */
+    uint32_t first_receive;
+    struct {
+        uint32_t number, lkey, rkey;
+        uint64_t address;
+    } receive; /* of the request that was begun last */
 };
 
 /* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of

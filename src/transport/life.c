@@ -128,6 +128,8 @@ void sender_reset(struct transport_qp *qp)
 
     sender_revoke(qp);
     stop_timer(qp);
+    qp->two_sided = 0;
+    qp->deposits = false;
     memset((char *)sender + COUNTERS, 0, sizeof(*sender) - COUNTERS);
     sender->next = sender->begun = sender->completed = posted;
     sender->own_completed = sender->own_posted;

@@ -235,7 +235,7 @@ struct transport_ports {
                 unsigned gather_count, const struct path_address *to);
     /* Fetches what a packet that is just being received refers to; lengths agree. 0, -ESRCH when the peer is
      * gone, -ESTALE when what was fetched is void since a revoke() of the peer came between, another -errno
-     * when its memory cannot be read. Nobody ever writes to a peer's memory: what a program may reuse, only
+     * when its memory cannot be read. Nothing is written to the peer's memory: what a program may reuse, only
      * its own process knows. */
     int (*pull)(struct transport_qp *qp, const struct packet *packet, const struct iovec *to,
                 unsigned to_count);
@@ -250,6 +250,14 @@ struct transport_ports {
     /* Is reach() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
      * seen to that it will be later, where that is possible. */
     bool (*reaches)(struct transport_qp *qp, uint32_t rkey);
+    /* A SEND is being begun whose payload goes by reference, the number-th request (from 0) that takes a
+     * receive of the peer's; alone: all requests before it have their verdicts. Is it known which receive it
+     * takes, and may we write there? */
+    bool (*finds_receive)(struct transport_qp *qp, uint32_t number, uint32_t length, bool alone);
+    /* Part of its payload, into that receive, before the packet is sent that refers to it. False: it is not
+     * there, and the peer has to fetch it; otherwise *ret_mark says so in the slot of the first reference. */
+    bool (*deposit)(struct transport_qp *qp, uint32_t offset, const struct iovec *from, unsigned count,
+                    uint32_t *ret_mark);
     /* Can peers fetch, without the kernel, from the region with the key in this slot? */
     bool (*is_mapped)(uint32_t slot);
     /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
@@ -318,6 +326,7 @@ struct link_properties {
     bool reliable;   /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
     bool piggyback_acks;   /* carries PACKET_HAS_ACK */
     uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->reach() may be asked */
+    bool deposits;         /* ports->finds_receive() may be asked */
 };
 
 #define WINDOW_DEFAULT 128
@@ -389,6 +398,10 @@ struct transport_qp {
     bool lends;        /* ports->lends() was told */
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
+    uint32_t two_sided;     /* so many of these were begun since the QP was connected */
+    /* The request begun last is one whose receive is known, and none of its packets was sent before: what a
+     * packet brings may be received already when it is repeated, and the memory the program's. */
+    bool deposits;
     bool reach_later; /* ports->reach() is being seen to: the owner takes this back and calls sender_run() */
 };
 

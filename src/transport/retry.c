@@ -233,6 +233,7 @@ void sender_go_back(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
+    qp->deposits = false;
     sender->next = sender->completed;
     sender->next_offset = 0;
     if (has_outstanding(sender))

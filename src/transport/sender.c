@@ -170,6 +170,18 @@ static cold_path void fail_here(struct sender *sender, struct send_wqe *wqe, enu
     sender->waiting = SENDER_WAITS_TO_FAIL;
 }
 
+static inline void begin_two_sided(struct transport_qp *qp, const struct send_wqe *wqe,
+                                   enum request_kind kind)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t number = qp->two_sided++;
+
+    qp->two_sided_end = sender->begun;
+    qp->deposits = unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND &&
+                   wqe->packets > 1 &&
+                   qp->ports->finds_receive(qp, number, wqe->length, sender->begun - sender->completed == 1);
+}
+
 /* false: it waits (sender->waiting says for what). Otherwise it is begun; a verdict or no packets at all:
  * nothing is to be transmitted. */
 static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form)
@@ -208,7 +220,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     wqe->packets = packets;
     sender->next_psn = psn_add(sender->next_psn, packets);
     if (kind == REQUEST_SEND || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
-        qp->two_sided_end = sender->begun;
+        begin_two_sided(qp, wqe, kind);
     if (awaits_answer(wqe)) {
         sender->reads_in_flight++;
         sender->references_asked += wqe->by_reference;
@@ -321,6 +333,15 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
         packet->flags |= PACKET_ACK_REQUEST;
 }
 
+/* The second half of a message: the peer fetches the first meanwhile. */
+static bool is_deposited(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    return qp->deposits && sender->next + 1 == sender->begun &&
+           sender->next_offset >= wqe->packets - wqe->packets / 2;
+}
+
 /* Hands over one packet with its payload, after the last checks. -EPROTO: failed here. */
 static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                             struct packet *packet)
@@ -332,6 +353,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
     struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
     struct gather gather;
     enum verdict verdict;
+    uint32_t mark;
     int error;
 
     fill_message(qp, wqe, form, packet);
@@ -370,6 +392,8 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
         references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
                                                   .length = (uint32_t)gather.vector[i].iov_len,
                                                   .slot = gather.slot[i]};
+    if (unlikely(is_deposited(qp, wqe)) && qp->ports->deposit(qp, offset, gather.vector, gather.count, &mark))
+        references[0].slot |= mark;
     error = qp->ports->send(qp, packet, NULL, 0, NULL);
     if (!error) {
         wqe->lent = true;
@@ -510,6 +534,8 @@ static void run(struct transport_qp *qp, uint32_t limit)
         packets++;
         if (!wqe->by_reference && !awaits_answer(wqe))
             bytes += min_of(wqe->length, qp->link.mtu);
+        else if (unlikely(is_deposited(qp, wqe)) && sender->next_offset + 1 == wqe->packets)
+            bytes += wqe->length / 2;
         error = transmit(qp, wqe, form);
         if (unlikely(error == -EAGAIN)) {
             sender->waiting = SENDER_WAITS_FOR_LINK;
