@@ -25,7 +25,8 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STAGES = [
     ("gcc", "build", "gcc", [], None, 4),
     ("clang", "build-clang", "clang", [], ["unit", "sim", "abi"], 4),
-    ("asan", "build-asan", "gcc", ["-Db_sanitize=address,undefined"], ["unit", "sim", "process", "ring", "stress"], 8),
+    ("asan", "build-asan", "gcc", ["-Db_sanitize=address,undefined"],
+     ["unit", "sim", "process", "ring", "stress", "addresses"], 8),
     ("tsan", "build-tsan", "clang", ["-Db_sanitize=thread", "-Db_lundef=false"],
      ["unit", "behaviour", "room", "stress"], 10),
 ]

@@ -222,7 +222,7 @@ static struct search *search_new(const char *name)
     if (!search)
         return NULL;
     list_init(&search->waiting);
-    memcpy(search->name, name, sizeof(search->name));
+    memcpy(search->name, name, strnlen(name, LOCAL_NAME_MAX)); /* the array may be just long enough for it */
     search->cookie = ++last_cookie;
     list_push_back(&searches, &search->node);
     return search;
