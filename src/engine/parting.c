@@ -83,6 +83,9 @@ void parting_before_exit(void)
 
     (void)hold_take();
     flush_lanes(&parting, (1u << UDP_LANES) - 1);
+    /* Nothing can have come from the network, maybe no verb was ever used: nothing is begun for that now. */
+    if (!atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        return;
     rundown_enter();
     qp_for_each(part, &parting);
     rundown_exit();
