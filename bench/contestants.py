@@ -298,9 +298,10 @@ def fresh(bench, sizes):
     return Table(bench, 'memcpy other core', 'bench_memcpy', sizes, None, None, 'fresh_gbps')
 
 
-def pipeline(bench, sizes):
-    """Two threads without any library: one rewrites buffers, the other copies and reads them meanwhile."""
-    return Table(bench, 'two threads', 'bench_memcpy', sizes, None, None, 'pipe_gbps', ('pipe',))
+def pipeline(bench, sizes, percent=0):
+    """Two threads without any library: one rewrites buffers, the other copies and reads them meanwhile. percent: of the copy, the
+    first one does so much."""
+    return Table(bench, f'two threads, {percent} %', 'bench_memcpy', sizes, None, None, 'pipe_gbps', (f'pipe={percent}',))
 
 
 def icrc(bench):

@@ -2,7 +2,8 @@
 /* memcpy, of data in this core's own cache and of data that another core has just written: a copying path
  * between two processes is bounded by the second. `pipe`: buffers that one thread rewrites while another
  * copies and reads those of before, which is what messages between programs that use their memory come to,
- * without any library; and how quick each of the three is meanwhile. */
+ * without any library; and how quick each of the three is meanwhile. `pipe=50`: the thread that rewrites
+ * copies the second half itself. */
 #include "common.h"
 
 #include <pthread.h>
@@ -52,9 +53,12 @@ static void rewrite(void)
 
 static struct {
     unsigned char *from;
+    unsigned char *to;
     size_t size, buffers, total;
+    size_t pushed; /* so many bytes at the end of each the rewriter copies */
     _Alignas(128) _Atomic size_t written;
     _Alignas(128) _Atomic size_t taken;
+    _Atomic bool ready;
 } flow;
 
 /* What one message in PIPE_TIMED took, in all runs; the clock would slow down the others. */
@@ -63,7 +67,9 @@ static uint64_t rewriting_ns, copying_ns, reading_ns, timed;
 static void *rewriter(void *unused)
 {
     pin(other.cpu);
+    atomic_store(&flow.ready, true);
     for (size_t n = 0; n < flow.total; n++) {
+        size_t at = n % flow.buffers * flow.size, kept = flow.size - flow.pushed;
         bool is_timed = n % PIPE_TIMED == 0;
         uint64_t began = 0;
 
@@ -71,22 +77,24 @@ static void *rewriter(void *unused)
             relax();
         if (is_timed)
             began = now_ns();
-        rewrite_all(flow.from + n % flow.buffers * flow.size, flow.size, n);
+        rewrite_all(flow.from + at, flow.size, n);
         if (is_timed)
             rewriting_ns += now_ns() - began;
+        memcpy(flow.to + at + kept, flow.from + at + kept, flow.pushed);
         atomic_store_explicit(&flow.written, n + 1, memory_order_release);
     }
     return NULL;
 }
 
 /* GB/s; 0: no memory. */
-static double pipe_rate(size_t size)
+static double pipe_rate(size_t size, unsigned percent)
 {
     uint64_t sum = 0, least = UINT64_MAX;
     unsigned char *to;
 
     rewriting_ns = copying_ns = reading_ns = timed = 0;
     flow.size = size;
+    flow.pushed = size * percent / 100 / 64 * 64;
     flow.buffers = touched_buffers(size);
     flow.total = PIPE_BYTES / size + flow.buffers;
     flow.from = aligned_alloc(4096, (size * flow.buffers + 4095) / 4096 * 4096);
@@ -95,14 +103,20 @@ static double pipe_rate(size_t size)
         return 0;
     memset(flow.from, 1, size * flow.buffers);
     memset(to, 1, size * flow.buffers);
+    flow.to = to;
     for (int run = 0; run < PIPE_RUNS; run++) {
-        uint64_t began = now_ns(), took;
+        uint64_t began, took;
         pthread_t thread;
 
         atomic_store(&flow.written, 0);
         atomic_store(&flow.taken, 0);
+        atomic_store(&flow.ready, false);
         if (pthread_create(&thread, NULL, rewriter, NULL))
             return 0;
+        /* It begins on this thread's processor: until it has moved, it would wait for a turn there. */
+        while (!atomic_load(&flow.ready))
+            sched_yield();
+        began = now_ns();
         for (size_t n = 0; n < flow.total; n++) {
             size_t at = n % flow.buffers * size;
             bool is_timed = n % PIPE_TIMED == 0;
@@ -112,7 +126,7 @@ static double pipe_rate(size_t size)
                 relax();
             if (is_timed)
                 copies = now_ns();
-            memcpy(to + at, flow.from + at, size);
+            memcpy(to + at, flow.from + at, size - flow.pushed);
             if (is_timed)
                 reads = now_ns();
             sum += read_all(to + at, size);
@@ -169,11 +183,15 @@ int main(int argc, char **argv)
     pthread_t thread;
 
     if (argc < 4) {
-        fprintf(stderr, "usage: %s CPU CPU [pipe] SIZE...\n", argv[0]);
+        fprintf(stderr, "usage: %s CPU CPU [pipe[=PERCENT]] SIZE...\n", argv[0]);
         return 2;
     }
     other.cpu = atoi(argv[2]);
-    if (!strcmp(argv[3], "pipe")) {
+    if (!strncmp(argv[3], "pipe", 4)) {
+        unsigned percent = argv[3][4] == '=' ? (unsigned)strtoul(argv[3] + 5, NULL, 0) : 0;
+
+        if (percent >= 100)
+            return 2;
         pin(atoi(argv[1]));
         for (int i = 4; i < argc; i++) {
             size_t size = strtoull(argv[i], NULL, 0);
@@ -181,10 +199,11 @@ int main(int argc, char **argv)
 
             if (size == 0 || size % 64 || size > PIPE_BYTES)
                 return 2;
-            gbps = pipe_rate(size);
+            gbps = pipe_rate(size, percent);
             bytes = (double)timed * (double)size;
             printf("size %zu pipe_gbps %.3f rewriting_gbps %.3f copying_gbps %.3f reading_gbps %.3f\n", size,
-                   gbps, bytes / (double)rewriting_ns, bytes / (double)copying_ns,
+                   gbps, bytes / (double)rewriting_ns,
+                   (double)timed * (double)(size - flow.pushed) / (double)copying_ns,
                    bytes / (double)reading_ns);
         }
         return 0;
