@@ -38,6 +38,7 @@ WHATS = {
 }
 SMALL = 24  # bytes of RoCEv2 in a datagram with a SEND of 8
 TRIES = 8
+WARM_UP = 2
 RECEIVE_BUFFER = 4 << 20  # as `softhca doctor` advises, and what bench_udp asks for
 
 
@@ -69,16 +70,19 @@ def once(host, argv, ours):
     return judge.perftest_rows(text)[0], used
 
 
-def median_of(host, what, ours, rounds):
+def row_of(host, what, ours):
     argv, column, *_ = WHATS[what]
-    values, used = [], []
-    for _ in range(rounds + TRIES):
+    for _ in range(TRIES):
         if (got := once(host, argv, ours)) is not None:
-            values.append(got[0][column])
-            used.append(got[1])
-        if len(values) == rounds:
-            return statistics.median(values), statistics.median(used)
+            return got[0][column], got[1]
     raise pairs.Failure('perftest does not find the clock')
+
+
+def medians_of(hosts, what, rounds):
+    """Value and processor time, ours and theirs, who take turns. The first rounds count for neither: files are read from
+    the host in them, and QEMU translates what is executed for the first time."""
+    rows = [[row_of(hosts[ours], what, ours) for ours in (True, False)] for _ in range(WARM_UP + rounds)][WARM_UP:]
+    return [[statistics.median(values) for values in zip(*side)] for side in zip(*rows)]
 
 
 def crc_speed(program):
@@ -101,8 +105,7 @@ def inside(lib, bench, rounds, check, out):
     hosts = {True: pairs.Host(lib), False: pairs.Host(system=True)}
     status = 0
     for what, (argv, _, more, bar, floor_of) in WHATS.items():
-        ours, used = median_of(hosts[True], what, True, rounds)
-        theirs, _ = median_of(hosts[False], what, False, rounds)
+        (ours, used), (theirs, _) = medians_of(hosts, what, rounds)
         factor = ours / theirs
         good = factor >= bar if more else factor <= bar
         status |= check and not good
