@@ -397,8 +397,10 @@ static void rules_of_a_process_are_nothing_to_another_of_its_user(void **state)
     struct end sender;
 
     split_users();
-    open_station(&first, &sides[ONE], with_drop(for_mac(to_far, 0)));
+    /* The sender's process last: it knows all others once it has a rule. One that another process links
+     * itself to hears of that only afterwards, and frames are not repeated. */
     open_station(&second, &sides[SAME_AS_ONE], for_mac(to_far, 7));
+    open_station(&first, &sides[ONE], with_drop(for_mac(to_far, 0)));
     grouped = steer(&second.end, a_rule(IBV_FLOW_ATTR_MC_DEFAULT, 0));
     end_share(&sender, &first.end);
     raw_to_rts(&sender);
