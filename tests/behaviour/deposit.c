@@ -2,6 +2,7 @@
 /* Large SENDs whose second half their sender puts into the receive (docs/mapped.md): that it does, that what
  * arrives is the message, and what a receiver may rely on when it takes its memory back.
  */
+#include "taking.h"
 #include "work.h"
 
 #include <stdlib.h>
@@ -136,44 +137,23 @@ static void send_all(struct end *end, void *arg)
     }
 }
 
-enum taking { DEREGISTERS, REREGISTERS, ENTERS_ERR, FAILS, ENTERS_RESET, DESTROYS_QP, TAKINGS };
+/* Ways to take it back, beside those of taking.h. */
+enum { FAILS = TAKINGS, WAYS };
 
-static void take_back(struct end *end, enum taking how)
+static void take_back_by(struct end *end, unsigned int how)
 {
-    static uint8_t elsewhere[8192] __attribute__((aligned(4096)));
+    struct send bad = a_send(end, 99, 0, 8);
     struct ibv_wc wc;
 
-    switch (how) {
-    case DEREGISTERS:
-        CHECK_ZERO(ibv_dereg_mr(end->mr));
-        end->mr = NULL;
-        return;
-    case REREGISTERS:
-        CHECK_ZERO(
-            ibv_rereg_mr(end->mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, elsewhere, sizeof(elsewhere), 0));
-        return;
-    case ENTERS_ERR:
-        CHECK_ZERO(end_to_state(end, IBV_QPS_ERR));
-        return;
-    case FAILS: { /* a request that is not allowed; what was not received comes back flushed */
-        struct send bad = a_send(end, 99, 0, 8);
-
-        bad.sge[0].lkey ^= 0xff;
-        end_send(end, bad);
-        for (unsigned int i = 0; i < RECEIVES; i++)
-            end_poll(end, RQ, &wc, 1);
+    if (how != FAILS) {
+        take_back(end, (enum taking)how);
         return;
     }
-    case ENTERS_RESET:
-        CHECK_ZERO(end_to_state(end, IBV_QPS_RESET));
-        return;
-    case DESTROYS_QP:
-        CHECK_ZERO(ibv_destroy_qp(end->qp));
-        end->qp = NULL;
-        return;
-    case TAKINGS:
-        break;
-    }
+    /* A request that is not allowed; what was not received comes back flushed. */
+    bad.sge[0].lkey ^= 0xff;
+    end_send(end, bad);
+    for (unsigned int i = 0; i < RECEIVES; i++)
+        end_poll(end, RQ, &wc, 1);
 }
 
 static void receive_some(struct end *end, unsigned int count)
@@ -188,7 +168,7 @@ static void receive_some(struct end *end, unsigned int count)
 }
 
 /* Mostly it is stopped in the middle of a copy. */
-static void a_stopped_sender_changes_nothing(enum taking how)
+static void a_stopped_sender_changes_nothing(unsigned int how)
 {
     for (unsigned int round = 1; round <= (long_tests() ? 200 : 4); round++) {
         struct end_call call;
@@ -201,7 +181,7 @@ static void a_stopped_sender_changes_nothing(enum taking how)
         end_start(&call, &p.b, send_all, NULL, 0);
         receive_some(&p.a, 12 + round % 16);
         side_stop(FAR);
-        take_back(&p.a, how);
+        take_back_by(&p.a, how);
         end_fill(&p.a, 0, RECEIVES * CHUNK, 1000 + round);
         side_continue(FAR);
         /* A sender that finds no receive left tries for ever. */
@@ -227,7 +207,7 @@ STOPPED(a_stopped_sender_changes_nothing_after_destroy, DESTROYS_QP)
 
 static void a_killed_sender_holds_nothing_up(void **state)
 {
-    for (unsigned int i = 1; i <= (long_tests() ? 20 : TAKINGS); i++) {
+    for (unsigned int i = 1; i <= (long_tests() ? 20 : WAYS); i++) {
         struct end_call call;
         struct pair p;
 
@@ -238,7 +218,7 @@ static void a_killed_sender_holds_nothing_up(void **state)
         end_start(&call, &p.b, send_all, NULL, 0);
         receive_some(&p.a, 12 + i);
         side_kill(&sides[i]);
-        take_back(&p.a, (enum taking)(i % TAKINGS));
+        take_back_by(&p.a, i % WAYS);
         end_fill(&p.a, 0, RECEIVES * CHUNK, 1000 + i);
         end_expect_data(&p.a, 0, RECEIVES * CHUNK, 1000 + i);
         free(call.box);
@@ -260,7 +240,7 @@ int main(int argc, char **argv)
         DEPOSIT(a_stopped_sender_changes_nothing_once_receives_are_flushed, 1),
         DEPOSIT(a_stopped_sender_changes_nothing_after_reset, 1),
         DEPOSIT(a_stopped_sender_changes_nothing_after_destroy, 1),
-        DEPOSIT(a_killed_sender_holds_nothing_up, long_tests() ? 20 : TAKINGS),
+        DEPOSIT(a_killed_sender_holds_nothing_up, long_tests() ? 20 : WAYS),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

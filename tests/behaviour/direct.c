@@ -2,6 +2,7 @@
 /* One-sided requests that their initiator executes itself in mapped memory (docs/mapped.md): that it does,
  * what the target may rely on when it takes the memory back, and what death and standstill at any moment do.
  */
+#include "taking.h"
 #include "work.h"
 
 #include <stdio.h>
@@ -251,36 +252,6 @@ static void stream(struct end *end, void *arg)
         }
         CHECK(what->kind != READS || wc.status != IBV_WC_SUCCESS || end_peek64(end, CHUNK - 8) == what->last,
               "read what was written after the memory was given back");
-    }
-}
-
-enum taking { DEREGISTERS, REREGISTERS, ENTERS_ERR, ENTERS_RESET, DESTROYS_QP, TAKINGS };
-
-static void take_back(struct end *end, enum taking how)
-{
-    static uint8_t elsewhere[8192] __attribute__((aligned(4096)));
-
-    switch (how) {
-    case DEREGISTERS:
-        CHECK_ZERO(ibv_dereg_mr(end->mr));
-        end->mr = NULL;
-        return;
-    case REREGISTERS:
-        CHECK_ZERO(
-            ibv_rereg_mr(end->mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, elsewhere, sizeof(elsewhere), 0));
-        return;
-    case ENTERS_ERR:
-        CHECK_ZERO(end_to_state(end, IBV_QPS_ERR));
-        return;
-    case ENTERS_RESET:
-        CHECK_ZERO(end_to_state(end, IBV_QPS_RESET));
-        return;
-    case DESTROYS_QP:
-        CHECK_ZERO(ibv_destroy_qp(end->qp));
-        end->qp = NULL;
-        return;
-    case TAKINGS:
-        break;
     }
 }
 
