@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* verbs-contract §10.8: regions of memory that two processes have mapped. */
-#include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -52,12 +50,8 @@ static void register_file(struct file *file, struct part *part)
 static void map_there(void *arg)
 {
     struct file *file = arg;
-    char path[64];
-    int fd;
+    int fd = open_of(file->owner, file->fd);
 
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)file->owner, file->fd);
-    fd = open(path, O_RDWR | O_CLOEXEC);
-    CHECK(fd >= 0, "open %s: %s", path, strerror(errno));
     file->at = mmap(NULL, SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(file->at != MAP_FAILED, "mmap: %s", strerror(errno));
     close(fd);

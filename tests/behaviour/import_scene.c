@@ -29,16 +29,23 @@ void make_here(void *arg)
 
 /* --- the importer --------------------------------------------------------------------------------------- */
 
+int open_of(pid_t owner, int fd)
+{
+    char path[64];
+    int ours;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)owner, fd);
+    ours = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(ours >= 0, "open %s: %s", path, strerror(errno));
+    return ours;
+}
+
 /* As one who was given the descriptor. Another user has it before he becomes that. */
 void import_here(void *arg)
 {
     struct part *part = arg;
-    char path[64];
-    int fd;
+    int fd = open_of(part->owner, part->cmd_fd);
 
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)part->owner, part->cmd_fd);
-    fd = open(path, O_RDWR | O_CLOEXEC);
-    CHECK(fd >= 0, "open %s: %s", path, strerror(errno));
     if (part->user) {
         CHECK(!setresgid(part->user, part->user, part->user) &&
                   !setresuid(part->user, part->user, part->user),

@@ -25,6 +25,8 @@ struct part {
 extern char memory[4096]; /* of this process, to be registered */
 
 void make_here(void *arg);
+/* Another process's descriptor. */
+int open_of(pid_t owner, int fd);
 void import_here(void *arg);
 void import_at(struct side *side, struct part *part, const struct part *of);
 void unimport_here(void *arg);
