@@ -535,8 +535,7 @@ static int call_qp_attributes(struct communication *communication, struct cm_qp_
     return error;
 }
 
-/* --- the whole table -------------------------------------------------------------------------------------
- */
+/* --- the whole table ------------------------------------------------------------------------------------ */
 
 const struct communication_calls communication_calls = {
     .start = call_start,

@@ -215,8 +215,7 @@ void communication_due(void);
 void communication_peer_gone(uint64_t serial);
 void communication_after_fork_in_child(void);
 
-/* --- id_record.c: communication_calls, id_... ------------------------------------------------------------
- */
+/* --- id_record.c: communication_calls, id_... ----------------------------------------------------------- */
 
 void id_record_withdraw(struct id_record *record);
 void id_record_event_read(struct id_record *record, uint32_t type);
