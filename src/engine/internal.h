@@ -57,6 +57,7 @@ void route_run_ready(void);
 bool route_has_ready(void);
 /* local_ops. */
 void route_resolved(uint32_t block, struct link *link);
+void route_settled(void);
 void route_lane_writable(struct lane *lane);
 void waiting_after_fork_in_child(void);
 
@@ -133,7 +134,7 @@ void parting_before_exit(void);
 /* --- multicast.c ---------------------------------------------------------------------------------------- */
 
 /* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits
- * for the next route_resolved() and asks again. */
+ * for the next route_resolved() or route_settled() and asks again. */
 bool multicast_ready(void);
 /* Links this process to all others; waits for those that do not answer no longer than that. */
 void multicast_announce(ns_t limit);

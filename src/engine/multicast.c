@@ -2,7 +2,8 @@
 /* Who takes part in multicast (verbs-contract §8.3). A multicast packet is offered to every process that this
  * one is linked to; each decides by its own table who gets a copy. So a process that attaches, and one that
  * sends to a group for the first time, links itself to every other process of the host: whichever of the two
- * comes second finds the first. */
+ * comes second finds the first. A link is in place at the end that asked for it a moment before it is at the
+ * other; there, sending waits for it, so that who has attached misses nothing that is sent from then on. */
 #include <linux/futex.h>
 #include <stdatomic.h>
 
@@ -27,6 +28,8 @@ bool multicast_ready(void)
 {
     ns_t began;
 
+    if (unlikely(local_link_is_coming()))
+        return false;
     if (likely(atomic_load_explicit(&discovered, memory_order_relaxed)))
         return true;
     began = atomic_load_explicit(&discovery_began, memory_order_relaxed);

@@ -308,6 +308,7 @@ const struct local_ops engine_local_ops = {
     .packet = on_packet,
     .batch_end = on_batch_end,
     .resolved = route_resolved,
+    .settled = route_settled,
     .found = gsi_found,
     .link_down = route_link_down,
     .link_leaving = direct_link_leaving,

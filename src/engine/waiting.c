@@ -174,14 +174,13 @@ void route_run_ready(void)
     }
 }
 
-/* local_ops.resolved: helper thread, in no rundown section; those that run read registered memory. */
-void route_resolved(uint32_t block, struct link *link)
+/* Runs those that wait for an owner. missing_block: as in struct qp_route, of the block that nobody has; 0:
+ * none. Helper thread, in no rundown section; those that run read registered memory. */
+static void run_those_waiting_for_owner(uint32_t missing_block)
 {
     struct list found;
     struct list *node;
 
-    multicast_resolved();
-    opening_resolved(block, link);
     list_init(&found);
     rundown_enter();
     lock_acquire(&waiting_lock);
@@ -202,8 +201,8 @@ void route_resolved(uint32_t block, struct link *link)
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
             qp->route.waits_for = ROUTE_WAITS_FOR_NOTHING;
             /* Those that wait for another block ask again and come back to the list. */
-            if (!link)
-                qp->route.missing_block = block + 1;
+            if (missing_block)
+                qp->route.missing_block = missing_block;
             route_run(qp);
         }
         kick = qp_take_kick(qp, false);
@@ -211,6 +210,20 @@ void route_resolved(uint32_t block, struct link *link)
         route_ring(&kick);
     }
     rundown_exit();
+}
+
+/* local_ops.resolved */
+void route_resolved(uint32_t block, struct link *link)
+{
+    multicast_resolved();
+    opening_resolved(block, link);
+    run_those_waiting_for_owner(link ? 0 : block + 1);
+}
+
+/* local_ops.settled */
+void route_settled(void)
+{
+    run_those_waiting_for_owner(0);
 }
 
 static struct qp *pop_blocked(struct lane_state *state)

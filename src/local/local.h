@@ -41,6 +41,8 @@ struct local_ops {
     /* A block's owner was found, or is known to be missing (link NULL, retry by local_resolve later). Helper
      * thread. */
     void (*resolved)(uint32_t block, struct link *link);
+    /* local_link_is_coming() may have become false. Helper thread. NULL: nobody cares. */
+    void (*settled)(void);
     /* The end of local_name_search(): the link to the holder; NULL: nobody holds the name, or its holder
      * cannot be reached. Helper thread. */
     void (*found)(uint64_t cookie, struct link *link);
@@ -217,5 +219,9 @@ void local_for_each_peer(void (*visit)(struct link *link, void *argument), void 
 /* Starts connecting to every process of this host that owns a block and is not linked yet (multicast).
  * Returns how many blocks that concerns; ops->resolved() follows for each. Any thread. */
 unsigned local_discover_peers(void);
+/* May another process of this user have a link to this one that is not in place here yet? What it has been
+ * told to expect would not reach it. Ends with ops->settled(), after two seconds at the latest if that
+ * process is stopped. Any thread. */
+bool local_link_is_coming(void);
 
 #endif

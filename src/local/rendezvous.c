@@ -2,6 +2,7 @@
 #include "local/rendezvous.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,11 +47,18 @@ struct greeter {
     ns_t deadline, retry_at; /* retry_at: NS_NEVER while there is a socket */
     struct ucred peer;
     struct link *link; /* being made; NULL before */
+    bool is_coming;    /* counted in coming: the other end may have the link already */
 };
 
 static struct list outgoing = {&outgoing, &outgoing}, incoming = {&incoming, &incoming};
 static unsigned outgoing_count, incoming_count;
 static ns_t accept_again = NS_NEVER;
+static _Atomic unsigned coming; /* written by the helper thread alone */
+
+bool local_link_is_coming(void)
+{
+    return atomic_load_explicit(&coming, memory_order_acquire) > 0; /* partner: set_coming() */
+}
 
 void rendezvous_after_fork_in_child(void)
 {
@@ -59,6 +67,7 @@ void rendezvous_after_fork_in_child(void)
     list_init(&incoming);
     outgoing_count = incoming_count = 0;
     accept_again = NS_NEVER;
+    atomic_store_explicit(&coming, 0, memory_order_relaxed);
 }
 
 /* --- greeters --------------------------------------------------------------------------------------------
@@ -87,8 +96,26 @@ static struct greeter *greeter_new(bool is_outgoing, uint32_t block)
     return greeter;
 }
 
+/* True before the word that lets the other end have its link is sent; false when ours is in place, or will
+ * not be.
+ */
+static void set_coming(struct greeter *greeter, bool is_coming)
+{
+    if (greeter->is_coming == is_coming)
+        return;
+    greeter->is_coming = is_coming;
+    if (is_coming) {
+        atomic_fetch_add_explicit(&coming, 1, memory_order_relaxed); /* sending orders it */
+    } else {
+        atomic_fetch_sub_explicit(&coming, 1, memory_order_release);
+        if (local.ops->settled)
+            local.ops->settled();
+    }
+}
+
 static void greeter_free(struct greeter *greeter)
 {
+    set_coming(greeter, false);
     if (greeter->is_outgoing)
         outgoing_count--;
     else
@@ -292,6 +319,7 @@ static void welcomed(struct greeter *greeter, const struct greeting *welcome)
                       reference_same_user(greeter->peer.uid);
     link->may_pull = probe(&greeter->peer, welcome);
     greeting_fill(&ready, GREETING_READY, GREETING_OK, link->may_pull);
+    set_coming(greeter, true);
     if (greeting_send(greeter->socket.fd, &ready, -1) != 0 || !hand_over(greeter)) {
         give_up(greeter);
         return;
@@ -403,6 +431,8 @@ static void greeted(struct greeter *greeter, const struct greeting *hello, int m
     greeter->link->may_pull = probe(&greeter->peer, hello);
     greeting_fill(&welcome, GREETING_WELCOME, GREETING_OK, greeter->link->may_pull);
     greeter->awaits = GREETING_READY;
+    /* Who waits for links waits for its own user's: another could hold it up again and again. */
+    set_coming(greeter, reference_same_user(greeter->peer.uid));
     if (greeting_send(greeter->socket.fd, &welcome, -1) != 0)
         give_up(greeter);
 }
@@ -543,6 +573,7 @@ void rendezvous_expire(void)
             continue;
         if (greeter->awaits == GREETING_READY && now - greeter->began < rendezvous_patience) {
             greeter->deadline = now + GREETING_TIMEOUT;
+            set_coming(greeter, false); /* stopped: nobody waits any longer */
             continue;
         }
         log_warn("process %d (uid %u) connected and said nothing", (int)greeter->peer.pid,

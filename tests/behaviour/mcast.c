@@ -369,6 +369,35 @@ static void a_group_is_left_by_a_process_that_is_killed(void **state)
     end_close(&from);
 }
 
+/* Each of a process that nobody knew of before. */
+static void who_has_attached_misses_nothing_that_is_sent_from_then_on(void **state)
+{
+    enum { MEMBERS = 16 };
+    const struct end_attr attr = attr_of(IBV_QPT_UD);
+    struct end from, members[MEMBERS];
+
+    end_open(&from, NEAR, &attr);
+    end_to_init(&from);
+    end_to_rtr(&from, &from);
+    end_to_rts(&from);
+    for (unsigned int i = 0; i < MEMBERS; i++) {
+        struct end *member = &members[i];
+
+        end_open(member, &sides[1 + i], &attr);
+        end_to_init(member);
+        end_to_rtr(member, &from);
+        end_recv(member, a_recv(member, 1, 0, 256));
+        end_fill(&from, 0, 64, i);
+        assert_int_equal(attach(member, &group_v4, 0), 0);
+        send_to(&from, &group_v4, 2, 64, attr.qkey);
+        expect_copy(member, 1, 64, i, &from);
+        assert_int_equal(detach(member, &group_v4, 0), 0);
+    }
+    for (unsigned int i = 0; i < MEMBERS; i++)
+        end_close(&members[i]);
+    end_close(&from);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -384,6 +413,8 @@ int main(int argc, char **argv)
         TEST(an_attached_sender_gets_a_copy),
         TEST(block_self_multicast_loopback_keeps_the_own_copy_away),
         TEST_WITH(a_group_is_left_by_a_process_that_is_killed, .fars = 2, .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(who_has_attached_misses_nothing_that_is_sent_from_then_on, .fars = 16,
+                  .needs = NEEDS_TWO_PROCESSES),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

@@ -373,6 +373,7 @@ static void is_lied_to(unsigned number)
      */
     UNTIL(count_fds() == fds + 2);
     CHECK(seen.downs == 0);
+    CHECK(!local_link_is_coming());
     meet(1, 2);
     UNTIL(seen.downs == 1);
     CHECK(count_fds() == fds);
@@ -382,6 +383,59 @@ static void test_lies_of_connectors_lead_nowhere(void **state)
 {
     board_clear();
     RUN_SIDES(is_lied_to, lies_to_acceptors);
+}
+
+static unsigned links_visited;
+
+static void count_link(struct link *link, void *argument)
+{
+    links_visited++;
+}
+
+static void says_ready_late_and_never(unsigned number)
+{
+    const unsigned seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    uint32_t other = await_qpn(0);
+    struct greeting ready;
+    int fd;
+
+    CHECK(greet(other, memory_of(LAYOUT_SIZE, seals), &fd) == GREETING_OK);
+    greeting_fill(&ready, GREETING_READY, GREETING_OK, false);
+    ready.instance[0] = 1; /* as greet() has called us */
+    meet(1, 2);
+    meet(2, 2);
+    CHECK(greeting_send(fd, &ready, -1) == 0);
+    meet(3, 2);
+    CHECK(greet(other, memory_of(LAYOUT_SIZE, seals), &fd) == GREETING_OK);
+    meet(4, 2);
+    meet(5, 2);
+}
+
+/* From WELCOME on, the other end has the link, and may tell others so. */
+static void knows_what_is_coming(unsigned number)
+{
+    publish_qpn(number);
+    CHECK(!local_link_is_coming());
+    meet(1, 2);
+    CHECK(local_link_is_coming());
+    local_for_each_link(count_link, NULL);
+    CHECK(links_visited == 0 && seen.settled == 0);
+    meet(2, 2);
+    UNTIL(!local_link_is_coming());
+    local_for_each_link(count_link, NULL);
+    CHECK(links_visited == 1 && seen.settled == 1);
+    meet(3, 2);
+    meet(4, 2);
+    CHECK(local_link_is_coming());
+    UNTIL(!local_link_is_coming()); /* after its time */
+    CHECK(seen.settled == 2);
+    meet(5, 2);
+}
+
+static void test_a_link_that_only_the_other_end_has_is_coming(void **state)
+{
+    board_clear();
+    RUN_SIDES(knows_what_is_coming, says_ready_late_and_never);
 }
 
 enum lie { LIE_CLOSE, LIE_NOISE, LIE_REFUSE, LIE_READY, LIE_KNOWN, LIES };
@@ -524,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_descriptors_of_the_program_are_left_alone),
         cmocka_unit_test(test_a_silent_owner_holds_up_nobody_else),
         cmocka_unit_test(test_lies_of_connectors_lead_nowhere),
+        cmocka_unit_test(test_a_link_that_only_the_other_end_has_is_coming),
         cmocka_unit_test(test_lies_of_owners_lead_nowhere),
         cmocka_unit_test(test_a_peer_may_write_anything_anywhere),
     };

@@ -97,6 +97,11 @@ static void note_down(struct link *link)
     seen.down = link;
 }
 
+static void note_settled(void)
+{
+    seen.settled++;
+}
+
 static void note_writable(struct lane *lane)
 {
     seen.writable++;
@@ -111,6 +116,7 @@ static int published(void)
 static const struct local_ops ops = {.packet = note_packet,
                                      .batch_end = note_batch_end,
                                      .resolved = note_resolved,
+                                     .settled = note_settled,
                                      .found = note_found,
                                      .link_down = note_down,
                                      .lane_writable = note_writable,

@@ -27,7 +27,7 @@ extern struct board *board;
 #define NO_BLOCK UINT32_MAX
 /* What has come to this side. */
 struct seen {
-    unsigned packets, batches, resolved, downs, writable;
+    unsigned packets, batches, resolved, settled, downs, writable;
     struct packet last; /* pointers void */
     uint8_t payload[LOCAL_MTU];
     struct packet_reference references[PACKET_REFERENCES];
