@@ -62,9 +62,17 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     return error;
 }
 
+/* Small records take a line each. A record is to be seen when the zero in the line behind it is written,
+ * which the reader has from the lap before; so that line is fetched, too, and the next, in time for the next
+ * record.
+ */
 void lane_fetch_ahead(const struct lane *lane)
 {
-    fetch_for_writing(atomic_load_explicit(&lane->ahead, memory_order_relaxed));
+    const char *ahead = atomic_load_explicit(&lane->ahead, memory_order_relaxed);
+
+    fetch_for_writing(ahead);
+    fetch_for_writing(ahead + GRANULE);
+    fetch_for_writing(ahead + 2 * GRANULE);
 }
 
 void lane_revoke(struct lane *lane)
