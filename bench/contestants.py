@@ -87,8 +87,8 @@ def count_for(size, volume, least, most):
 class Perftest:
     """ib_OP_lat and ib_OP_bw, with as many rounds as make a run of some tenths of a second."""
 
-    def __init__(self, bench, op, local):
-        self.bench, self.op, self.local = bench, op, local
+    def __init__(self, bench, op, local, volume=1 << 31):
+        self.bench, self.op, self.local, self.volume = bench, op, local, volume
         self.name = f'{op} {local}'
 
     def _rows(self, argv):
@@ -103,7 +103,7 @@ class Perftest:
         return self._rows([f'ib_{self.op}_lat', '-F', '-x', '0', '-s', str(size), '-n', str(n)])[4]  # t_typical
 
     def rate(self, size):
-        n = count_for(size, 1 << 31, 100, 1000000)
+        n = count_for(size, self.volume, 100, 1000000)
         row = self._rows([f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n)])
         return row[4] * 1e6
 
@@ -267,6 +267,10 @@ class Table:
 
 class CacheLine:
     name = 'cache line'
+    # A host may run both processors of a virtual machine on one core for a while (0.009 us); between two cores the quickest known
+    # take 0.018 us.
+    LEAST_US = 0.015
+    TRIES = 10
 
     def __init__(self, bench):
         self.bench = bench
@@ -274,7 +278,15 @@ class CacheLine:
     def latency(self, size):
         if size > 64:
             return None
-        return float(self.bench.single([self.bench.tool('bench_cacheline'), *map(str, self.bench.cpus)]).split()[1])
+        for _ in range(self.TRIES):
+            took = float(self.bench.single([self.bench.tool('bench_cacheline'), *map(str, self.bench.cpus)]).split()[1])
+            if took >= self.LEAST_US:
+                return took
+            time.sleep(0.2)
+        near, far = self.bench.cpus
+        print(f'bench: cache line: {took} us between processors {near} and {far}, {self.TRIES} times: they share a core at the moment, '
+              'so this is not counted', file=sys.stderr, flush=True)
+        return None
 
     def rate(self, size):
         return None

@@ -23,7 +23,7 @@ static struct {
     size_t from_malloc; /* bytes; 0: whole pages */
     bool touched;
     double seconds;
-} opt = {.seconds = 1};
+} opt = {.seconds = 0.5};
 
 struct side {
     struct endpoint ep;
