@@ -215,6 +215,15 @@ ssize_t sys_sendmsg(int fd, const struct msghdr *message)
     return value_or_error(syscall(SYS_sendmsg, fd, message, MSG_DONTWAIT | MSG_NOSIGNAL), saved);
 }
 
+ssize_t sys_sendto(int fd, const struct iovec *data, const struct sockaddr *name, unsigned name_length)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_sendto, fd, data->iov_base, data->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL,
+                                  name, (long)name_length),
+                          saved);
+}
+
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count)
 {
     int saved = errno;

@@ -56,6 +56,8 @@ struct msghdr;
 int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count);
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count);
 ssize_t sys_sendmsg(int fd, const struct msghdr *message);
+struct sockaddr;
+ssize_t sys_sendto(int fd, const struct iovec *data, const struct sockaddr *name, unsigned name_length);
 ssize_t sys_recvmsg(int fd, struct msghdr *message);
 struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);

@@ -50,6 +50,8 @@ extern struct udp_room udp_room;
  * messages for its source and hop limit; all zero if there is no such path. *ret_segments: how many packets
  * it takes at once. */
 int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments);
+/* What says nothing else is cut into packets of so many bytes; 0: is not. 0 or -errno. */
+int socket_set_segment(int fd, uint16_t segment);
 /* The sockets of the port, each behind its slot's number. 0 or -errno; -EADDRINUSE: somebody has the port. */
 int socket_make_group(int ret_fds[UDP_SLOTS]);
 /* What whoever reads one of them wants of it. */

@@ -27,6 +27,10 @@
 #define FLUSH_AT     (64u * 1024)
 #define DATAGRAM_END 65000u /* IPv6 or IPv4, whatever is in front of it */
 #define CONTROL_SIZE 128
+/* Two programs that answer each other send datagrams of small packets of one size over and over. After so
+ * many the socket itself cuts: a control message less, and with no others a system call that copies less. */
+#define CUT_AFTER 16u
+#define CUT_MOST  512u /* fits whatever path a packet takes that is not cut */
 /* Of a congestion notification packet: sixteen reserved bytes behind the BTH (IBA annex A17.9.3). */
 #define NOTIFICATION_LENGTH (BTH_LENGTH + 16u + ICRC_LENGTH)
 #define BTH_BECN            0x40
@@ -44,6 +48,9 @@ struct way {
     uint16_t port;
     unsigned segments;     /* how many packets a datagram may have */
     struct udp_path usual; /* all zero: none */
+    uint16_t cut;      /* the socket cuts into packets of so many bytes what says nothing else; 0: does not */
+    uint16_t repeated; /* of the last datagram that was to be cut */
+    unsigned repeats;
 };
 
 struct lane_buffers {
@@ -197,8 +204,21 @@ static void address_ipv6(struct msghdr *header, const struct udp_path *path)
         add_control_int(header, IPPROTO_IPV6, IPV6_TCLASS, path->traffic_class);
 }
 
+static bool is_cut_so(const struct way *way, const struct message *message)
+{
+    return message->segments > 1 ? message->segment == way->cut : !way->cut || message->length <= way->cut;
+}
+
+static void add_segment(struct msghdr *header, const struct message *message)
+{
+    uint16_t segment = message->segments > 1 ? message->segment : 0;
+
+    add_control(header, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof(segment));
+}
+
 static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
 {
+    const struct way *way = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
     struct lane_buffers *buffers = lane->buffers;
     const struct message *message = &buffers->messages[index];
     struct msghdr *header = &buffers->headers[index].msg_hdr;
@@ -211,11 +231,11 @@ static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
         .msg_control = buffers->control[index],
     };
     if (is_ipv4)
-        address_ipv4(header, &message->path, is_usual(&lane->ipv4, &message->path));
+        address_ipv4(header, &message->path, is_usual(way, &message->path));
     else
         address_ipv6(header, &message->path);
-    if (message->segments > 1)
-        add_control(header, IPPROTO_UDP, UDP_SEGMENT, &message->segment, sizeof(message->segment));
+    if (!is_cut_so(way, message))
+        add_segment(header, message);
 }
 
 /* Messages from `first` on that go through the same socket. */
@@ -269,17 +289,39 @@ static void add_icrc(struct udp_lane *lane, const struct way *way, const struct 
     icrc_store(icrc_of_next(&lane->buffers->icrc, &covered, bytes, length), bytes + length - ICRC_LENGTH);
 }
 
+static void set_cut(struct way *way, uint16_t segment)
+{
+    way->cut = socket_set_segment(way->source.fd, segment) == 0 ? segment : 0;
+    way->repeats = 0;
+}
+
+/* The last datagram needed a control message for how it is cut, or for not being cut. */
+static void note_cut(struct way *way, const struct message *message)
+{
+    uint16_t wanted = message->segments > 1 ? message->segment : 0;
+
+    if (wanted > CUT_MOST)
+        return;
+    if (wanted != way->repeated)
+        way->repeats = 0;
+    way->repeated = wanted;
+    if (++way->repeats == CUT_AFTER)
+        set_cut(way, wanted);
+}
+
 /* This kernel, or the interface that the route leads to, cannot cut: one packet at a time from now on, and
  * the packets of the first message, whose identifications are going to be others, too. */
 static void send_singly(struct udp_lane *lane, struct way *way)
 {
-    const struct message message = lane->buffers->messages[lane->first++];
-    struct mmsghdr header = lane->buffers->headers[lane->first - 1];
+    const struct message message = lane->buffers->messages[lane->first];
+    struct mmsghdr *header = &lane->buffers->headers[lane->first];
     struct iovec vector;
 
     way->segments = 1;
-    header.msg_hdr.msg_controllen -= CMSG_SPACE(sizeof(message.segment));
-    header.msg_hdr.msg_iov = &vector;
+    set_cut(way, 0);
+    lane->buffers->messages[lane->first].segments = 1;
+    prepare_header(lane, lane->first++, way == &lane->ipv4);
+    header->msg_hdr.msg_iov = &vector;
     for (uint32_t at = 0; at < message.length; at += message.segment) {
         uint8_t *bytes = lane->buffers->bytes + message.begin + at;
         uint32_t length = min_of((uint32_t)message.segment, message.length - at);
@@ -287,8 +329,8 @@ static void send_singly(struct udp_lane *lane, struct way *way)
         add_icrc(lane, way, &message.path, 0, bytes, length);
         vector = (struct iovec){bytes, length};
         /* Whatever does not fit now is lost, as it may be anywhere. */
-        udp_count(sys_sendmmsg(way->source.fd, &header, 1) == 1 ? &udp_counters->packets_sent
-                                                                : &udp_counters->not_sent,
+        udp_count(sys_sendmmsg(way->source.fd, header, 1) == 1 ? &udp_counters->packets_sent
+                                                               : &udp_counters->not_sent,
                   1);
     }
 }
@@ -308,21 +350,31 @@ static void count_sent(struct udp_lane *lane, unsigned messages)
     udp_count(&udp_counters->bytes_sent, bytes);
 }
 
-/* Messages that were sent, or -errno. */
-static int hand_over(const struct way *way, struct mmsghdr *headers, unsigned count)
+static ssize_t hand_over_one(struct way *way, const struct msghdr *header, const struct message *message)
 {
+    if (!is_cut_so(way, message))
+        note_cut(way, message);
+    if (header->msg_controllen)
+        return sys_sendmsg(way->source.fd, header);
+    return sys_sendto(way->source.fd, header->msg_iov, header->msg_name, header->msg_namelen);
+}
+
+/* Messages that were sent, or -errno. */
+static int hand_over(struct udp_lane *lane, struct way *way, unsigned count)
+{
+    struct mmsghdr *headers = lane->buffers->headers + lane->first;
     ssize_t length;
 
     if (count > 1)
         return sys_sendmmsg(way->source.fd, headers, count);
-    length = sys_sendmsg(way->source.fd, &headers->msg_hdr);
+    length = hand_over_one(way, &headers->msg_hdr, &lane->buffers->messages[lane->first]);
     return length < 0 ? (int)length : 1;
 }
 
 /* One system call, or what came of it. false: blocked. */
 static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
 {
-    int sent = hand_over(way, lane->buffers->headers + lane->first, run);
+    int sent = hand_over(lane, way, run);
 
     if (likely(sent > 0)) {
         count_sent(lane, (unsigned)sent);
@@ -338,6 +390,8 @@ static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
     }
     if ((sent == -EIO || sent == -EINVAL) && lane->buffers->messages[lane->first].segments > 1)
         send_singly(lane, way);
+    else if ((sent == -EIO || sent == -EINVAL) && way->cut)
+        set_cut(way, 0);
     else
         drop_first(lane, sent);
     return true;

@@ -120,6 +120,14 @@ int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, u
     return error ? error : fd;
 }
 
+int socket_set_segment(int fd, uint16_t segment)
+{
+    int saved = errno, error = set(fd, IPPROTO_UDP, UDP_SEGMENT, segment);
+
+    errno = saved;
+    return error;
+}
+
 /* --- receiving ----------------------------------------------------------------------------------- */
 
 static void take_without_checksum(int fd, int family)

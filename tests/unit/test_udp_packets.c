@@ -196,6 +196,44 @@ static void test_one_by_one_works_as_well(void **state)
     unsetenv("SOFTHCA_UDP");
 }
 
+/* Datagrams of one form over and over, and then of another: the socket may learn how they are cut, and what
+ * is not like them must not suffer. */
+static void sends_forms(unsigned number)
+{
+    static const struct {
+        unsigned count;
+        uint32_t length, last;
+    } forms[] = {{2, 8, 4}, {1, 4, 4},  {1, 64, 64}, {1, 4096, 4096}, {2, 8, 4},     {3, 64, 8},
+                 {2, 8, 8}, {2, 64, 4}, {2, 8, 4},   {1, 1024, 1024}, {2, 1024, 64}, {2, 8, 4}};
+    const unsigned rounds = 20;
+    struct udp_path path = path_between(ways[number].from, ways[number].to);
+    unsigned sent = 0;
+
+    open_block();
+    for (unsigned round = 0; round < rounds * array_size(forms); round++) {
+        unsigned form = round / rounds, from = sent;
+
+        path.hop_limit = round % 7 == 6 ? 33 : 64; /* now and then a control message of another kind */
+        for (unsigned i = 0; i < forms[form].count; i++, sent++)
+            send_pattern(&path, QPN, sent, i + 1 == forms[form].count ? forms[form].last : forms[form].length,
+                         sent);
+        udp_flush(udp_lane(QPN));
+        UNTIL(atomic_load(&inbox->count) == sent);
+        for (unsigned i = from; i < sent; i++) {
+            CHECK(inbox->kept[i].packet.psn.value == i && is_pattern(&inbox->kept[i], i));
+            CHECK(inbox->kept[i].packet.grh.hop_limit == path.hop_limit);
+        }
+    }
+    CHECK(udp_counters->packets_sent == sent && udp_counters->packets_received == sent);
+    CHECK(udp_counters->bad_icrc == 0 && udp_counters->malformed == 0 && udp_counters->not_sent == 0);
+}
+
+static void test_datagrams_of_one_form_after_those_of_another(void **state)
+{
+    for (unsigned i = 0; i < array_size(ways); i++)
+        side_finish(side_start(sends_forms, i));
+}
+
 /* Another sender of the protocol: a plain socket, with what identification the kernel likes to give. */
 static void foreign_socket(int domain, bool connected, const char *to, int *ret_fd, uint16_t *ret_port)
 {
@@ -508,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_packets_from_several_addresses_leave_by_one_socket),
         cmocka_unit_test(test_batches_keep_their_order),
         cmocka_unit_test(test_one_by_one_works_as_well),
+        cmocka_unit_test(test_datagrams_of_one_form_after_those_of_another),
         cmocka_unit_test(test_identifications_of_other_senders_are_solved_for),
         cmocka_unit_test(test_packets_without_checksum_are_taken),
         cmocka_unit_test(test_unknown_operations_are_the_responders),
