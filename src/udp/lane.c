@@ -19,12 +19,12 @@
 #include "wire/icrc.h"
 #include "wire/ipudp.h"
 
-#define BUFFER_SIZE (128u * 1024)
+#define BUFFER_SIZE (256u * 1024)
 #define PACKET_MAX  (HEADER_LENGTH_MAX + 4096u + 4 + ICRC_LENGTH)
 #define MESSAGES    64u
 /* What is staged leaves when it is so much: the receiver begins before the sender has done, and all of it
  * stays in the cache of one processor. */
-#define FLUSH_AT     (64u * 1024)
+#define FLUSH_AT     (128u * 1024)
 #define DATAGRAM_END 65000u /* IPv6 or IPv4, whatever is in front of it */
 #define CONTROL_SIZE 128
 /* Two programs that answer each other send datagrams of small packets of one size over and over. After so
