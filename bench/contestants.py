@@ -213,8 +213,8 @@ class Explained(Perftest):
 class Ucx:
     """ucx_perftest; tls says which of its shared-memory transports it may use."""
 
-    def __init__(self, bench, name, lat, bw, tls):
-        self.bench, self.name, self.lat, self.bw, self.tls = bench, name, lat, bw, tls
+    def __init__(self, bench, name, lat, bw, tls, volume=1 << 31):
+        self.bench, self.name, self.lat, self.bw, self.tls, self.volume = bench, name, lat, bw, tls, volume
 
     def _row(self, test, size, n):
         env = self.bench.env({'UCX_TLS': self.tls, 'UCX_WARN_UNUSED_ENV_VARS': 'n'})
@@ -228,7 +228,7 @@ class Ucx:
         return self._row(self.lat, size, count_for(size, 1 << 29, 50, 100000))['50.0_percentile_lat']
 
     def rate(self, size):
-        return self._row(self.bw, size, count_for(size, 1 << 31, 100, 2000000))['overall_mr']
+        return self._row(self.bw, size, count_for(size, self.volume, 100, 2000000))['overall_mr']
 
 
 class Table:
