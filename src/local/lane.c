@@ -64,15 +64,14 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
 
 /* Small records take a line each. A record is to be seen when the zero in the line behind it is written,
  * which the reader has from the lap before; so that line is fetched, too, and the next, in time for the next
- * record.
- */
+ * record. */
 void lane_fetch_ahead(const struct lane *lane)
 {
-    const char *ahead = atomic_load_explicit(&lane->ahead, memory_order_relaxed);
+    /* A number: it may be 0, before the first record, and the lines behind it beyond the ring. */
+    uintptr_t ahead = (uintptr_t)atomic_load_explicit(&lane->ahead, memory_order_relaxed);
 
-    fetch_for_writing(ahead);
-    fetch_for_writing(ahead + GRANULE);
-    fetch_for_writing(ahead + 2 * GRANULE);
+    for (uintptr_t line = ahead; line <= ahead + 2 * GRANULE; line += GRANULE)
+        fetch_for_writing((const void *)line);
 }
 
 void lane_revoke(struct lane *lane)
