@@ -157,6 +157,10 @@ static void cycle(const struct endpoint *ep, char *memory, unsigned number)
     deregister(registered(ep, memory + (size_t)(number % 100) * PAGE, pages * PAGE));
 }
 
+/* The key table goes round, with 64 bytes for each registration in each of two mappings: after 32,768 it
+ * comes to 2 MiB that it has not been in before, which takes each a page table. */
+enum { KEY_TABLES_KIB = 8 };
+
 static int cycles(const struct endpoint *ep)
 {
     size_t size = (size_t)1 << 20;
@@ -174,7 +178,8 @@ static int cycles(const struct endpoint *ep)
            (unsigned long long)before.tables, (unsigned long long)after.tables,
            (unsigned long long)before.maps, (unsigned long long)after.maps);
     munmap(memory, size);
-    return after.arenas > before.arenas || after.tables > before.tables || after.maps > before.maps;
+    return after.arenas > before.arenas || after.tables > before.tables + KEY_TABLES_KIB ||
+           after.maps > before.maps;
 }
 
 int main(int argc, char **argv)
