@@ -54,6 +54,7 @@ static struct list outgoing = {&outgoing, &outgoing}, incoming = {&incoming, &in
 static unsigned outgoing_count, incoming_count;
 static ns_t accept_again = NS_NEVER;
 static _Atomic unsigned coming; /* written by the helper thread alone */
+static bool settled;            /* it has become less since ops->settled() was told */
 
 bool local_link_is_coming(void)
 {
@@ -68,6 +69,7 @@ void rendezvous_after_fork_in_child(void)
     outgoing_count = incoming_count = 0;
     accept_again = NS_NEVER;
     atomic_store_explicit(&coming, 0, memory_order_relaxed);
+    settled = false;
 }
 
 /* --- greeters --------------------------------------------------------------------------------------------
@@ -96,9 +98,8 @@ static struct greeter *greeter_new(bool is_outgoing, uint32_t block)
     return greeter;
 }
 
-/* True before the word that lets the other end have its link is sent; false when ours is in place, or will
- * not be.
- */
+/* True before the word that lets the other end have its link is sent; false when ours is in place, or is not
+ * going to be. The lock of a name may be held. */
 static void set_coming(struct greeter *greeter, bool is_coming)
 {
     if (greeter->is_coming == is_coming)
@@ -108,9 +109,17 @@ static void set_coming(struct greeter *greeter, bool is_coming)
         atomic_fetch_add_explicit(&coming, 1, memory_order_relaxed); /* sending orders it */
     } else {
         atomic_fetch_sub_explicit(&coming, 1, memory_order_release);
-        if (local.ops->settled)
-            local.ops->settled();
+        settled = true;
     }
+}
+
+void rendezvous_tell_settled(void)
+{
+    if (likely(!settled))
+        return;
+    settled = false;
+    if (local.ops->settled)
+        local.ops->settled();
 }
 
 static void greeter_free(struct greeter *greeter)

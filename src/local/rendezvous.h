@@ -35,6 +35,8 @@ void rendezvous_begin(uint32_t block, struct name_search *search);
 bool rendezvous_has_room(void);
 /* Ends what took too long, tries again what could not go on. */
 void rendezvous_expire(void);
+/* Calls ops->settled() if there is a reason; last, and without locks: it runs QPs. */
+void rendezvous_tell_settled(void);
 /* When rendezvous_expire() has something to do; NS_NEVER: nothing is going on. */
 ns_t rendezvous_deadline(void);
 void rendezvous_after_fork_in_child(void);

@@ -186,6 +186,7 @@ bool local_dispatch(void)
     names_bury();
     event_dispatch();
     rendezvous_expire();
+    rendezvous_tell_settled();
     set_timer(rendezvous_deadline());
     errno = saved;
     return hot_now || writable;
