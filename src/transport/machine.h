@@ -7,6 +7,7 @@
  *   retry.c      timers, NAKs, going back
  *   direct.c     one-sided requests in memory of the peer's that is mapped here
  *   window.c     how much may be on its way where packets get lost
+ *   receive.c    packets that arrive -> the machines below and above
  *   responder.c  request -> checks -> memory, receive completion
  *   response.c   what is owed -> packets
  *   tags.c       the list of tagged buffers of an SRQ

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Packets that arrive -> the machine that they are for: the sender's, which hears answers, the responder's,
+ * or that of datagrams. The state of the QP decides what it hears at all (verbs-contract §2.1). */
+#include "transport/machine.h"
+
+/* A code that nothing stands for, from the right peer and in its turn: a request that we cannot know
+ * (verbs-contract §3.10). */
+static cold_path void receive_unknown(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder *responder = &qp->record->responder;
+
+    if (is_reliable(qp->record) && !responder->fails && psn_equal(packet->psn, responder->expected_psn))
+        responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+}
+
+static bool receive_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    enum ibv_qp_state state = qp_state(qp);
+
+    if (state != IBV_QPS_RTS && state != IBV_QPS_SQD)
+        return false;
+    if (packet->flags & PACKET_DROPPED) {
+        if (qp->record->type == IBV_QPT_UC)
+            sender_returned(qp, packet->psn);
+        else
+            sender_silence(qp);
+    } else if (is_reliable(qp->record) || (qp->link.reliable && packet->opcode == OP_ACKNOWLEDGE)) {
+        sender_receive(qp, packet, properties);
+    }
+    return true;
+}
+
+static bool receive_connected(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+{
+    const struct qp_record *record = qp->record;
+    uint8_t service = service_of(record);
+
+    if (qp->link.reliable && unlikely(packet->src_qpn != record->attributes.dest_qpn))
+        return false; /* of another connection, or nobody's */
+    if (packet->flags & PACKET_HAS_ACK) {
+        sender_piggybacked(qp, packet->ack_psn);
+        if (unlikely(qp_state(qp) == IBV_QPS_ERR))
+            return false; /* the sender failed by it */
+    }
+    if ((properties && !(properties & OPCODE_REQUEST)) || (packet->flags & PACKET_DROPPED))
+        return receive_answer(qp, packet, properties);
+    if (unlikely(BTH_SERVICE(packet->opcode) != service))
+        return false;
+    if (unlikely(!properties)) {
+        receive_unknown(qp, packet);
+        return true;
+    }
+    responder_receive(qp, packet, properties);
+    /* In error the responder owes nothing any more, but UC has to give back what it was lent. */
+    return service != SERVICE_UC || qp_state(qp) != IBV_QPS_ERR;
+}
+
+static bool repeat_last_words(struct transport_qp *qp, uint32_t properties)
+{
+    if (!responder_has_last_words(qp) || !(properties & OPCODE_REQUEST))
+        return false;
+    qp->record->responder.owed_syndrome = qp->record->responder.last_words;
+    return true;
+}
+
+static bool receive(struct transport_qp *qp, const struct packet *packet)
+{
+    uint32_t properties = opcode_table[packet->opcode].properties;
+
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTR:
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+    case IBV_QPS_SQE:
+        break;
+    case IBV_QPS_ERR:
+        return repeat_last_words(qp, properties);
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_UNKNOWN:
+        return false;
+    }
+    /* The only partition there is, of full or limited members (verbs-contract §8.6). */
+    if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)) && !(packet->flags & PACKET_DROPPED)) {
+        if (qp->counters)
+            atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);
+        return false;
+    }
+    if (likely(qp->record->type != IBV_QPT_UD))
+        return receive_connected(qp, packet, properties);
+    ud_receive(qp, packet, properties);
+    return true;
+}
+
+bool transport_receive(struct transport_qp *qp, const struct packet *packet)
+{
+    /* The word that something was dropped is never answered with another: it would go on for ever. */
+    return receive(qp, packet) || (packet->flags & PACKET_DROPPED);
+}
