@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the files of the room share.
  *
- * Locks: blocks_lock (port.c), then receive_lock (receive.c), under which ops->packet() and ops->batch_end()
- * run, then the lock of a lane (lane.c). All but lane.c and the polling half of receive.c is the helper
- * thread's alone. */
+ * Locks: claims_lock (claims.c), then receive_lock (receive.c), under which ops->packet() and
+ * ops->batch_end() run, then the lock of a lane (lane.c). All but lane.c and the polling half of receive.c is
+ * the helper thread's alone. */
 #ifndef UDP_INTERNAL_H
 #define UDP_INTERNAL_H
 
@@ -174,9 +174,24 @@ void seek_expire(ns_t now);
 ns_t seek_deadline(void);
 void seek_after_fork_in_child(void);
 
-/* --- port.c -------------------------------------------------------------------------------------- */
+/* --- claims.c ------------------------------------------------------------------------------------ */
 
 struct letter;
+/* A block of ours whose packets are to come here. 0 or -ENOMEM. Any thread. */
+int claims_add(uint32_t block, int proof);
+bool claims_exist(void);
+/* Puts those that the warden does not know of into a letter to him, with what proves that they are ours.
+ * true: there are more. */
+bool claims_declare(struct letter *letter, int *ret_proofs);
+/* The warden does not know of ours any more. */
+void claims_forget_declarations(void);
+/* Which of them have their packets come here (udp_serves())? acknowledged: the last letter that the warden
+ * has confirmed. true: a slot is somebody else's for now. */
+bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged);
+void claims_after_fork_in_child(void);
+
+/* --- port.c -------------------------------------------------------------------------------------- */
+
 /* Somebody listens whom we have called. */
 void port_called(const struct ucred *peer);
 /* An answer. Descriptors as in the letter: who keeps one sets it to -1. true: the connection is kept, under
@@ -187,7 +202,6 @@ bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *f
 void port_sought(void);
 /* The helper thread shall look at everything again. Any thread. */
 void port_wake(void);
-void port_after_fork_in_child(void);
 /* Is it the user that this process runs as, for certain? */
 bool port_is_own_user(const struct ucred *peer);
 

@@ -36,23 +36,14 @@
 #define MEMBER_PATIENCE (20 * NS_PER_S)
 #define OFF_FOR         (2 * NS_PER_S)
 
-struct own_block {
-    uint32_t block;
-    int proof;
-    uint32_t serial; /* of the letter that declared it to the warden of now; 0: none did */
-};
-
 struct udp_room udp_room;
 
 static _Atomic uint32_t state;   /* enum udp_state; written by the helper thread */
 static _Atomic uint32_t host;    /* UDP_GUEST: the user who has the port; written before the state */
 static _Atomic uint32_t changes; /* futex: something that udp_serve() may wait for */
 static _Atomic bool wanted;      /* port_wake() was called */
-static _Atomic uint64_t served[65536 / 64];
 
-static struct lock blocks_lock = LOCK_INIT; /* guards these, and reason */
-static struct own_block *blocks;
-static unsigned block_count, block_room;
+static struct lock reason_lock = LOCK_INIT; /* leaf */
 static char reason[UDP_REASON_MAX];
 
 /* The helper thread's. */
@@ -75,9 +66,9 @@ enum udp_state udp_state(void)
 
 void udp_reason(char ret_text[UDP_REASON_MAX])
 {
-    lock_acquire(&blocks_lock);
+    lock_acquire(&reason_lock);
     memcpy(ret_text, reason, sizeof(reason));
-    lock_release(&blocks_lock);
+    lock_release(&reason_lock);
 }
 
 static void tell(void)
@@ -96,11 +87,11 @@ static void __attribute__((format(printf, 1, 2))) turn_off(const char *format, .
 {
     va_list arguments;
 
-    lock_acquire(&blocks_lock);
+    lock_acquire(&reason_lock);
     va_start(arguments, format);
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
-    lock_release(&blocks_lock);
+    lock_release(&reason_lock);
     log_error("no packets from the network: %s", reason);
     seek_end();
     off_until = sys_now() + OFF_FOR;
@@ -129,70 +120,16 @@ bool udp_believes(uid_t uid)
            (udp_state() == UDP_GUEST && atomic_load_explicit(&host, memory_order_relaxed) == uid);
 }
 
-/* --- our blocks ---------------------------------------------------------------------------------- */
+/* --- the warden, as others see him --------------------------------------------------------------- */
 
-bool udp_serves(uint32_t block)
-{
-    return atomic_load_explicit(&served[block / 64], memory_order_acquire) >> (block % 64) & 1;
-}
-
-static void set_served(uint32_t block, bool is_served)
-{
-    uint64_t bit = 1ull << (block % 64);
-
-    if (is_served)
-        atomic_fetch_or_explicit(&served[block / 64], bit, memory_order_release);
-    else
-        atomic_fetch_and_explicit(&served[block / 64], ~bit, memory_order_release);
-}
-
-/* 0 or -ENOMEM. */
-static int add_block(uint32_t block, int proof)
-{
-    bool known = false;
-    int error = 0;
-
-    lock_acquire(&blocks_lock);
-    for (unsigned i = 0; i < block_count && !known; i++)
-        known = blocks[i].block == block;
-    if (!known && block_count == block_room) {
-        unsigned room = block_room ? 2 * block_room : 8;
-        struct own_block *more = realloc(blocks, room * sizeof(*more));
-
-        if (more) {
-            blocks = more;
-            block_room = room;
-        } else {
-            error = -ENOMEM;
-        }
-    }
-    if (!known && !error)
-        blocks[block_count++] = (struct own_block){.block = block, .proof = proof};
-    lock_release(&blocks_lock);
-    return error;
-}
-
-/* Blocks that the warden has not been told of, in one letter. */
+/* Tells him of blocks that he does not know of. true: there are more. */
 static bool declare_some(bool with_proof)
 {
-    struct letter letter = {.magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL};
+    struct letter letter = {
+        .magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL, .serial = ++serial};
     int proofs[LETTER_BLOCKS];
-    bool more = false;
+    bool more = claims_declare(&letter, proofs);
 
-    letter.serial = ++serial;
-    lock_acquire(&blocks_lock);
-    for (unsigned i = 0; i < block_count; i++) {
-        if (blocks[i].serial)
-            continue;
-        if (letter.block_count == LETTER_BLOCKS) {
-            more = true;
-            break;
-        }
-        proofs[letter.block_count] = blocks[i].proof;
-        letter.blocks[letter.block_count++] = (uint16_t)blocks[i].block;
-        blocks[i].serial = serial;
-    }
-    lock_release(&blocks_lock);
     if (letter.block_count == 0)
         return false;
     if (letter_send(upstream.fd, &letter, proofs, with_proof ? letter.block_count : 0) != 0)
@@ -207,34 +144,11 @@ static void declare_all(void)
     }
 }
 
-/* Which of our blocks have their packets come here? true: a slot is somebody else's for now. */
-static bool judge_blocks(void)
-{
-    bool missing = false;
-
-    lock_acquire(&blocks_lock);
-    for (unsigned i = 0; i < block_count; i++) {
-        struct own_block *own = &blocks[i];
-        bool held = is_member() && slots_hold(own->block % UDP_SLOTS, true);
-        bool told = is_warden || (own->serial && (int32_t)(acknowledged - own->serial) >= 0);
-
-        missing |= !held;
-        set_served(own->block, held || told);
-    }
-    lock_release(&blocks_lock);
-    return missing;
-}
-
 static void forget_declarations(void)
 {
-    lock_acquire(&blocks_lock);
-    for (unsigned i = 0; i < block_count; i++)
-        blocks[i].serial = 0;
-    lock_release(&blocks_lock);
+    claims_forget_declarations();
     groups_forget_declarations();
 }
-
-/* --- the warden, as others see him --------------------------------------------------------------- */
 
 static void lose_upstream(void)
 {
@@ -416,16 +330,6 @@ static void find_a_warden(void)
     }
 }
 
-static bool somebody_asks(void)
-{
-    bool asks;
-
-    lock_acquire(&blocks_lock);
-    asks = block_count > 0;
-    lock_release(&blocks_lock);
-    return asks;
-}
-
 static void open_port(void)
 {
     if (udp_state() != UDP_OPENING) {
@@ -445,7 +349,7 @@ static void step(bool asked)
     switch (udp_state()) {
     case UDP_CLOSED:
     case UDP_OPENING:
-        if (somebody_asks())
+        if (claims_exist())
             open_port();
         groups_step(GROUPS_NOT_YET, -1, &serial, acknowledged);
         break;
@@ -457,14 +361,14 @@ static void step(bool asked)
         if (!is_warden && upstream.fd < 0)
             find_a_warden();
         declare_all();
-        missing = judge_blocks();
+        missing = claims_judge(true, is_warden, acknowledged);
         if (warden_hold_missing() || missing)
             retry_in(SLOT_RETRY);
         groups_step(GROUPS_BY_SOCKET, -1, &serial, acknowledged);
         break;
     case UDP_GUEST:
         declare_all();
-        judge_blocks();
+        (void)claims_judge(false, is_warden, acknowledged);
         groups_step(GROUPS_BY_WARDEN, upstream.fd, &serial, acknowledged);
         break;
     }
@@ -560,7 +464,7 @@ int udp_serve_within(uint32_t block, int proof, ns_t patience)
         return 0;
     error = start_timer();
     if (!error)
-        error = add_block(block, proof);
+        error = claims_add(block, proof);
     if (error)
         return error;
     first = atomic_load_explicit(&changes, memory_order_acquire);
@@ -619,14 +523,11 @@ void udp_after_fork_in_child(void)
     mailbox_after_fork_in_child();
     seek_after_fork_in_child();
     warden_after_fork_in_child();
-    lock_init(&blocks_lock);
+    claims_after_fork_in_child();
+    lock_init(&reason_lock);
     lock_init(&start_lock);
     atomic_store_explicit(&state, UDP_CLOSED, memory_order_relaxed);
     atomic_store_explicit(&wanted, false, memory_order_relaxed);
-    for (unsigned i = 0; i < block_count; i++)
-        set_served(blocks[i].block, false);
-    blocks = NULL; /* lost: somebody may have been enlarging it */
-    block_count = block_room = 0;
     timer.fd = upstream.fd = -1;
     is_warden = found_member = false;
     serial = acknowledged = 0;

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What this process claims: the packets for its QPN blocks. Which of them the warden has been told of, and
+ * which have their packets come here by now. The helper thread makes it so; any thread claims and asks. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "udp/internal.h"
+#include "udp/letter.h"
+
+struct claim {
+    uint32_t block;
+    int proof;
+    uint32_t serial; /* of the letter that declared it to the warden of now; 0: none did */
+};
+
+static _Atomic uint64_t served[65536 / 64]; /* bits by block: claims that hold */
+
+static struct lock claims_lock = LOCK_INIT; /* guards these */
+static struct claim *claims;
+static unsigned claim_count, claim_room;
+
+bool udp_serves(uint32_t block)
+{
+    return atomic_load_explicit(&served[block / 64], memory_order_acquire) >> (block % 64) & 1;
+}
+
+static void set_served(uint32_t block, bool is_served)
+{
+    uint64_t bit = 1ull << (block % 64);
+
+    if (is_served)
+        atomic_fetch_or_explicit(&served[block / 64], bit, memory_order_release);
+    else
+        atomic_fetch_and_explicit(&served[block / 64], ~bit, memory_order_release);
+}
+
+int claims_add(uint32_t block, int proof)
+{
+    bool known = false;
+    int error = 0;
+
+    lock_acquire(&claims_lock);
+    for (unsigned i = 0; i < claim_count && !known; i++)
+        known = claims[i].block == block;
+    if (!known && claim_count == claim_room) {
+        unsigned room = claim_room ? 2 * claim_room : 8;
+        struct claim *more = realloc(claims, room * sizeof(*more));
+
+        if (more) {
+            claims = more;
+            claim_room = room;
+        } else {
+            error = -ENOMEM;
+        }
+    }
+    if (!known && !error)
+        claims[claim_count++] = (struct claim){.block = block, .proof = proof};
+    lock_release(&claims_lock);
+    return error;
+}
+
+bool claims_exist(void)
+{
+    bool there;
+
+    lock_acquire(&claims_lock);
+    there = claim_count > 0;
+    lock_release(&claims_lock);
+    return there;
+}
+
+bool claims_declare(struct letter *letter, int *ret_proofs)
+{
+    bool more = false;
+
+    lock_acquire(&claims_lock);
+    for (unsigned i = 0; i < claim_count; i++) {
+        if (claims[i].serial)
+            continue;
+        if (letter->block_count == LETTER_BLOCKS) {
+            more = true;
+            break;
+        }
+        ret_proofs[letter->block_count] = claims[i].proof;
+        letter->blocks[letter->block_count++] = (uint16_t)claims[i].block;
+        claims[i].serial = letter->serial;
+    }
+    lock_release(&claims_lock);
+    return more;
+}
+
+void claims_forget_declarations(void)
+{
+    lock_acquire(&claims_lock);
+    for (unsigned i = 0; i < claim_count; i++)
+        claims[i].serial = 0;
+    lock_release(&claims_lock);
+}
+
+bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged)
+{
+    bool missing = false;
+
+    lock_acquire(&claims_lock);
+    for (unsigned i = 0; i < claim_count; i++) {
+        struct claim *claim = &claims[i];
+        bool held = is_member && slots_hold(claim->block % UDP_SLOTS, true);
+        bool told = is_warden || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
+
+        missing |= !held;
+        set_served(claim->block, held || told);
+    }
+    lock_release(&claims_lock);
+    return missing;
+}
+
+void claims_after_fork_in_child(void)
+{
+    lock_init(&claims_lock);
+    for (unsigned i = 0; i < claim_count; i++)
+        set_served(claims[i].block, false);
+    claims = NULL; /* lost: somebody may have been enlarging it */
+    claim_count = claim_room = 0;
+}
