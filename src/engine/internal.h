@@ -100,11 +100,6 @@ void wire_flush_mads(void);
 /* Opens the port, for which it takes a block of ours. Waits a moment, without locks, outside every rundown
  * section, not in the helper thread. */
 void wire_open_for_mads(uint32_t block);
-/* The program has posted on the QP, without its lock, inside a rundown section. Returns a lane to be flushed,
- * or NULL. */
-struct udp_lane *wire_posted(struct qp *qp);
-/* Its way ends. QP lock held. */
-void wire_forget_turn(struct qp *qp);
 /* Small packets that stay for others wait no longer. Without the lock of a lane. */
 void wire_release(void);
 /* Nor does an acknowledgement that gives way to an answer of the program. Outside every rundown section. */
@@ -125,6 +120,29 @@ bool hold_stays(struct qp *qp, const struct packet *packet);
 bool hold_is_whole_request(uint8_t opcode);
 /* Lanes (bits) where something stays, which are the caller's to flush. */
 uint32_t hold_take(void);
+
+/* --- turn.c: acknowledgements that give way to what a program answers ----------------------------------- */
+
+/* Does the acknowledgement of the only QP that owes something after a batch, which an application thread has
+ * taken, give way? QP lock and receive lock held. */
+bool turn_gives_way(struct qp *qp);
+/* A request was put into the QP's lane, which is to be flushed: what gave way to it goes behind it (only the
+ * last packet of a datagram may be smaller). The peer waits for nothing but that, so both leave before all
+ * else is done about them. QP lock held. */
+void turn_sent(struct qp *qp, const struct packet *packet);
+/* The program has posted on the QP, without its lock, inside a rundown section. Returns a lane to be flushed,
+ * or NULL. */
+struct udp_lane *turn_posted(struct qp *qp);
+/* Is there a QP that the program may be about to answer on? */
+bool turn_is_on(void);
+/* The program polls before it has answered: that QP, which is to be locked for turn_end(); or NULL. Receive
+ * lock held. */
+struct qp *turn_take(void);
+/* What gave way is sent, and the next does not give way for a while. QP lock held. */
+void turn_end(struct qp *qp);
+/* The QP's way ends. QP lock held. */
+void turn_forget(struct qp *qp);
+void turn_start(void);
 
 /* --- parting.c ------------------------------------------------------------------------------------------ */
 

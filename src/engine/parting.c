@@ -64,7 +64,7 @@ static void part(struct qp *qp, void *argument)
         return;
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp->route.by_wire &&
         parting->lanes & 1u << udp_lane_number(qp->route.wire)) {
-        wire_forget_turn(qp);
+        turn_forget(qp);
         if (responder_owes_only_ack(&qp->transport))
             responder_run(&qp->transport);
         responder_part(&qp->transport);

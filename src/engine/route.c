@@ -365,7 +365,7 @@ static void leave_lists(struct qp *qp)
     if (qp->route.held)
         wire_release();
     qp->route.answer_due = false;
-    wire_forget_turn(qp);
+    turn_forget(qp);
     waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
     wire_leave_list(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
@@ -399,7 +399,7 @@ static void engine_forget(struct qp *qp)
 /* qp_ports.kick: after a post. */
 static void engine_kick(struct qp *qp, const struct qp_kick *kick)
 {
-    struct udp_lane *wire = wire_posted(qp);
+    struct udp_lane *wire = turn_posted(qp);
 
     route_ring(kick);
     if (unlikely(wire && wire != kick->wire))

@@ -47,22 +47,6 @@ static struct {
     unsigned packets;
 } held;
 
-/* An acknowledgement leaves with the batch that it is for, because a program may take its last receive and be
- * gone. But it takes a system call, and where two programs answer each other the answer waits for it, and the
- * peer's processor has another datagram to take. So where a program has time and again answered a single
- * packet before it polled again, the acknowledgement gives way to the next answer, and leaves in the same
- * datagram. If there is none it leaves with the next poll, by whomever (if the program does not poll, the
- * helper thread's comes with its next tick) or when the program exits, and for this QP that was the last time
- * for a while. */
-#define ANSWERS_TO_TRUST 8u
-enum wire_turn {
-    TURN_NONE,
-    TURN_TAKEN, /* the acknowledgement has just left */
-    TURN_GIVEN, /* it waits */
-};
-/* The QP of whose acknowledgement that holds. Written under the receive lock. */
-static _Atomic(struct qp *) single;
-
 /* Where the last destination address was found, and in which state of the table. Receive lock. */
 static struct {
     uint64_t generation;
@@ -134,46 +118,13 @@ void wire_leave_list(struct qp *qp)
     qp->route.blocked_wire = false;
 }
 
-static enum wire_turn turn_of(const struct qp *qp)
-{
-    return (enum wire_turn)atomic_load_explicit(&qp->route.turn, memory_order_relaxed);
-}
-
-/* QP lock held. */
-static void set_turn(struct qp *qp, enum wire_turn turn)
-{
-    atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
-}
-
-/* Of the request that is being sent. */
-static bool is_last_posted(const struct qp *qp)
-{
-    const struct sender *sender = &qp->record->sender;
-
-    return atomic_load_explicit(&sender->posted, memory_order_relaxed) == sender->next + 1;
-}
-
-/* The acknowledgement that gave way to this request goes behind it: only the last packet of a datagram may be
- * smaller. The peer waits for nothing but that, so both leave before all else is done about them. */
-static void answer(struct qp *qp)
-{
-    set_turn(qp, TURN_NONE);
-    if (responder_owes_only_ack(&qp->transport))
-        responder_run(&qp->transport);
-    if (is_last_posted(qp)) {
-        qp->route.kick_wire = false;
-        udp_flush(qp->route.wire);
-    }
-}
-
 /* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
 static void note_sent(struct qp *qp, const struct packet *packet)
 {
     if (hold_stays(qp, packet))
         return;
     qp->route.kick_wire = true;
-    if (turn_of(qp) == TURN_GIVEN && hold_is_whole_request(packet->opcode))
-        answer(qp); /* others wait for wire_posted() */
+    turn_sent(qp, packet);
 }
 
 static void flush_lanes(uint32_t lanes)
@@ -444,58 +395,6 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     }
 }
 
-void wire_forget_turn(struct qp *qp)
-{
-    set_turn(qp, TURN_NONE);
-    qp->route.answers = 0;
-}
-
-struct udp_lane *wire_posted(struct qp *qp)
-{
-    struct qp_kick kick;
-
-    if (likely(turn_of(qp) == TURN_NONE))
-        return NULL;
-    lock_acquire(&qp->lock);
-    if (turn_of(qp) != TURN_NONE && qp->route.answers < ANSWERS_TO_TRUST)
-        qp->route.answers++;
-    if (turn_of(qp) == TURN_GIVEN && responder_owes(&qp->transport))
-        responder_run(&qp->transport);
-    set_turn(qp, TURN_NONE);
-    kick = qp_take_kick(qp, false);
-    lock_release(&qp->lock);
-    return kick.wire;
-}
-
-/* The program polls before it has answered. Receive lock held. */
-static void end_turn(void)
-{
-    struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
-
-    if (likely(!qp))
-        return;
-    atomic_store_explicit(&single, NULL, memory_order_relaxed);
-    if (likely(turn_of(qp) == TURN_NONE))
-        return;
-    hold_qp(qp);
-    if (turn_of(qp) != TURN_NONE) { /* else it was answered, reset or destroyed meanwhile */
-        wire_forget_turn(qp);
-        if (responder_owes(&qp->transport))
-            route_run(qp);
-    }
-}
-
-/* Of the only QP that owes something after a batch that an application thread has taken. Does its
- * acknowledgement give way? QP lock held. */
-static bool gives_way(struct qp *qp)
-{
-    if (!responder_owes_only_ack(&qp->transport) || qp->record->responder.acks_owed != 1)
-        return false;
-    atomic_store_explicit(&single, qp, memory_order_relaxed);
-    set_turn(qp, qp->route.answers < ANSWERS_TO_TRUST ? TURN_TAKEN : TURN_GIVEN);
-    return turn_of(qp) == TURN_GIVEN;
-}
-
 /* udp_ops.congestion */
 static void on_congestion(const struct packet *packet)
 {
@@ -509,15 +408,19 @@ static void on_congestion(const struct packet *packet)
 static void on_batch_end(void)
 {
     bool alone = due_count == 1 && progress_is_application();
+    struct qp *unanswered = turn_take();
 
-    end_turn();
+    if (unlikely(unanswered != NULL)) {
+        hold_qp(unanswered);
+        turn_end(unanswered);
+    }
     while (due_count) {
         struct qp *qp = due[--due_count];
 
         hold_qp(qp);
         if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
             qp->route.answer_due = false;
-            if (!alone || !gives_way(qp))
+            if (!alone || !turn_gives_way(qp))
                 route_run(qp);
         }
     }
@@ -533,7 +436,7 @@ static void on_batch_end(void)
 void wire_settle(void)
 {
     wire_release();
-    if (likely(!atomic_load_explicit(&single, memory_order_relaxed)))
+    if (likely(!turn_is_on()))
         return;
     rundown_enter();
     udp_end_batch();
@@ -631,7 +534,7 @@ static void clear(void)
     to_flush = 0;
     mads_came = false;
     held.qp = NULL;
-    atomic_store_explicit(&single, NULL, memory_order_relaxed);
+    turn_start();
     (void)hold_take();
     last_address.generation = 0;
 }

@@ -66,7 +66,7 @@ struct qp_route {
     struct udp_lane *wire;     /* what goes over the network takes this one */
     bool blocked_wire;         /* in its list of QPs that wait for room */
     bool answer_due;           /* in the list of a lane whose batch is under way */
-    _Atomic uint8_t turn;      /* enum wire_turn (engine/wire.c), written under the QP's lock */
+    _Atomic uint8_t turn;      /* enum wire_turn (engine/turn.c), written under the QP's lock */
     uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
     uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
