@@ -190,6 +190,8 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
     if (!object_read(view, kind, number, &object) || !object.life.dying_ns)
         return false;
     events = kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : async_events(&object);
+    if (!events)
+        return false;
     words_add(&cause, "%s(%s) goes on after ", object_waiting_verb(&object),
               object_label(view, &object).text);
     words_add_duration(&cause, view_age(view, object.life.dying_ns));

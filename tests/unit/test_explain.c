@@ -410,6 +410,26 @@ static void accounts_of_each_kind(void **state)
     assert_contains(blocked(OBJECT_QP, 0), "and the thread that read it is the one that waits");
 }
 
+static const char *resumed(enum object_kind kind, uint32_t number)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    return explain_resumed(&view, &out, kind, number) ? cause() : NULL;
+}
+
+static void wait_that_ended(void **state)
+{
+    assert_null(resumed(OBJECT_QP, 0));
+    f->qps[0].life.dying_ns = f->pds[0].life.dying_ns = FIXTURE_AGO(1500);
+    f->qps[0].events.acked_by = FIXTURE_THREAD;
+    assert_contains(resumed(OBJECT_QP, 0),
+                    "ibv_destroy_qp(QP 0x000012 \"fixture\") goes on after 1.5 s: what "
+                    "was read is acknowledged by thread 77");
+    assert_null(resumed(OBJECT_PD, 0)); /* has no events, whatever is written there */
+}
+
 static const char *losses(enum object_kind kind, uint32_t number)
 {
     struct view view = fixture_view();
@@ -600,6 +620,7 @@ int main(void)
         TEST(holders_of_each_kind),
         TEST(holders_of_thread_domains_xrc_domains_and_device_memory),
         TEST(accounts_of_each_kind),
+        TEST(wait_that_ended),
         TEST(losses_of_each_kind),
         TEST(an_mr_that_work_requests_name),
         TEST(leaks),
