@@ -37,6 +37,18 @@ static const char *cause(void)
     return line;
 }
 
+typedef bool explanation(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
+
+/* What it says of the object; NULL: nothing. */
+static const char *said(explanation *explain, enum object_kind kind, uint32_t number)
+{
+    struct view view = fixture_view();
+
+    out_fini(&out);
+    out_init(&out, false, SIZE_MAX);
+    return explain(&view, &out, kind, number) ? cause() : NULL;
+}
+
 static void assert_contains(const char *text, const char *part)
 {
     if (!text || !strstr(text, part))
@@ -286,12 +298,7 @@ static void many_places_are_counted_and_some_told(void **state)
 
 static const char *busy(enum object_kind kind, uint32_t number)
 {
-    struct view view = fixture_view();
-
-    out_fini(&out);
-    out_init(&out, false, SIZE_MAX);
-    assert_true(explain_busy(&view, &out, kind, number));
-    return cause();
+    return said(explain_busy, kind, number);
 }
 
 static void holders_of_each_kind(void **state)
@@ -361,11 +368,7 @@ static void holders_of_thread_domains_xrc_domains_and_device_memory(void **state
 
 static const char *blocked(enum object_kind kind, uint32_t number)
 {
-    struct view view = fixture_view();
-
-    out_fini(&out);
-    out_init(&out, false, SIZE_MAX);
-    return explain_blocked(&view, &out, kind, number) ? cause() : NULL;
+    return said(explain_blocked, kind, number);
 }
 
 static void accounts_of_each_kind(void **state)
@@ -412,11 +415,7 @@ static void accounts_of_each_kind(void **state)
 
 static const char *resumed(enum object_kind kind, uint32_t number)
 {
-    struct view view = fixture_view();
-
-    out_fini(&out);
-    out_init(&out, false, SIZE_MAX);
-    return explain_resumed(&view, &out, kind, number) ? cause() : NULL;
+    return said(explain_resumed, kind, number);
 }
 
 static void wait_that_ended(void **state)
@@ -432,11 +431,7 @@ static void wait_that_ended(void **state)
 
 static const char *losses(enum object_kind kind, uint32_t number)
 {
-    struct view view = fixture_view();
-
-    out_fini(&out);
-    out_init(&out, false, SIZE_MAX);
-    return explain_losses(&view, &out, kind, number) ? cause() : NULL;
+    return said(explain_losses, kind, number);
 }
 
 static void losses_of_each_kind(void **state)
