@@ -142,6 +142,7 @@ struct qp *turn_take(void);
 void turn_end(struct qp *qp);
 /* The QP's way ends. QP lock held. */
 void turn_forget(struct qp *qp);
+/* It is nobody's turn: at the start, and in a forked child. */
 void turn_start(void);
 
 /* --- parting.c ------------------------------------------------------------------------------------------ */

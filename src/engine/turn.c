@@ -50,7 +50,7 @@ static bool is_last_posted(const struct qp *qp)
 
 void turn_sent(struct qp *qp, const struct packet *packet)
 {
-    if (likely(turn_of(qp) != TURN_GIVEN) || !hold_is_whole_request(packet->opcode))
+    if (turn_of(qp) != TURN_GIVEN || !hold_is_whole_request(packet->opcode))
         return; /* others wait for turn_posted() */
     set_turn(qp, TURN_NONE);
     if (responder_owes_only_ack(&qp->transport))

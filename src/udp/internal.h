@@ -186,7 +186,7 @@ bool claims_declare(struct letter *letter, int *ret_proofs);
 /* The warden does not know of ours any more. */
 void claims_forget_declarations(void);
 /* Which of them have their packets come here (udp_serves())? acknowledged: the last letter that the warden
- * has confirmed. true: a slot is somebody else's for now. */
+ * has confirmed. true: the slot of one of them is not read here. */
 bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged);
 void claims_after_fork_in_child(void);
 

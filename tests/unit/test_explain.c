@@ -298,7 +298,10 @@ static void many_places_are_counted_and_some_told(void **state)
 
 static const char *busy(enum object_kind kind, uint32_t number)
 {
-    return said(explain_busy, kind, number);
+    const char *text = said(explain_busy, kind, number);
+
+    assert_non_null(text);
+    return text;
 }
 
 static void holders_of_each_kind(void **state)
