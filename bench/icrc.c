@@ -68,6 +68,6 @@ int main(int argc, char **argv)
         storing[s] = between - began;
     }
     printf("store_gbps %.3f check_gbps %.3f by %s\n", bytes / (double)median(storing, SAMPLES),
-           bytes / (double)median(checking, SAMPLES), crc_shifts() ? "shifts" : "libdeflate");
+           bytes / (double)median(checking, SAMPLES), crc_way_name(crc_way()));
     return 0;
 }

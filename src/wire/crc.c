@@ -1,178 +1,97 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "wire/crc.h"
 
-#include <endian.h>
 #include <libdeflate.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "base/lock.h"
 #include "base/types.h"
+#include "wire/crc_ways.h"
 
-#define GENERATOR 0xedb88320u
-/* Libdeflate is to be the slower one by so much: what is measured is never quite the same. */
-#define FACTOR  2
 #define SAMPLES 5
 #define SAMPLE  4096
 
-static struct lock choosing = LOCK_INIT; /* guards filled, chosen, and the filling of the table */
+static struct lock choosing = LOCK_INIT; /* guards filled, chosen, and what the ways prepare */
 static bool chosen;
-static _Atomic bool use_shifts, filled; /* the former only set where the table is filled */
-/* [n][byte]: what the byte has made of the register n bytes later. */
-static uint32_t table[8][256];
+static _Atomic bool filled;
+static _Atomic enum crc_way way_in_use; /* another than libdeflate only where the table is filled */
 
-/* --- shifts --------------------------------------------------------------------------------------- */
+/* Libdeflate is to be the slower one by so many quarters: what is measured is never quite the same. */
+static const unsigned quarters[CRC_WAYS] = {[CRC_LIBDEFLATE] = 4, [CRC_WIDE] = 5, [CRC_SHIFTS] = 8};
+static const char *const names[CRC_WAYS] = {
+    [CRC_LIBDEFLATE] = "libdeflate", [CRC_WIDE] = "wide", [CRC_SHIFTS] = "shifts"};
 
-static void fill_table(void)
+enum crc_way crc_way(void)
 {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
-
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? GENERATOR : 0);
-        table[0][i] = crc;
-    }
-    for (unsigned n = 1; n < 8; n++)
-        for (unsigned i = 0; i < 256; i++)
-            table[n][i] = table[n - 1][i] >> 8 ^ table[0][table[n - 1][i] & 0xff];
+    return atomic_load_explicit(&way_in_use, memory_order_acquire); /* partner: use() */
 }
 
-static uint64_t word_at(const uint8_t *bytes)
+const char *crc_way_name(enum crc_way way)
 {
-    uint64_t word;
-
-    memcpy(&word, bytes, sizeof(word));
-    return le64toh(word);
+    return names[way];
 }
 
-static uint32_t half_word_at(const uint8_t *bytes)
+static uint32_t by(enum crc_way way, uint32_t crc, const void *bytes, size_t length)
 {
-    uint32_t word;
-
-    memcpy(&word, bytes, sizeof(word));
-    return le32toh(word);
-}
-
-/* The register behind eight bytes, from what they are with the register before added to the first four. */
-static uint32_t of_word(uint64_t word)
-{
-    return table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^
-           table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^ table[2][word >> 40 & 0xff] ^
-           table[1][word >> 48 & 0xff] ^ table[0][word >> 56];
-}
-
-static uint32_t by_table(uint32_t crc, const uint8_t *bytes, size_t length)
-{
-    for (; length >= 8; bytes += 8, length -= 8)
-        crc = of_word(word_at(bytes) ^ crc);
-    if (length >= 4) {
-        uint32_t word = half_word_at(bytes) ^ crc;
-
-        crc = table[3][word & 0xff] ^ table[2][word >> 8 & 0xff] ^ table[1][word >> 16 & 0xff] ^
-              table[0][word >> 24];
-        bytes += 4;
-        length -= 4;
-    }
-    for (; length; bytes++, length--)
-        crc = crc >> 8 ^ table[0][(crc ^ *bytes) & 0xff];
-    return crc;
-}
-
-/* The generator divides x^300 + x^155 + x^117 + x^89 + 1. So a bit of the message may be taken away if those
- * 145, 183, 211 and 300 bits behind it are turned over: the CRC stays the same. Done with 64 bits at once,
- * these reach into the second to fifth word behind, of which five registers keep what is to be turned over in
- * them. When few words are left, a table ends it. */
-#define WORDS 5u
-#define BLOCK (8 * WORDS)
-/* Less than this is left to the table. */
-#define SHIFTED_LEAST (4 * BLOCK)
-
-#define TAKE_AWAY(bytes, first, third, fourth, fifth)                                                        \
-    do {                                                                                                     \
-        uint64_t word = word_at(bytes) ^ (first);                                                            \
-        (third) ^= word << 17 ^ word << 55;                                                                  \
-        (fourth) ^= word >> 47 ^ word >> 9 ^ word << 19;                                                     \
-        (fifth) ^= word >> 45 ^ word << 44;                                                                  \
-        (first) = word >> 20; /* by now it stands for the word behind the fifth */                           \
-    } while (0)
-
-static uint32_t by_shifts(uint32_t crc, const uint8_t *bytes, size_t length)
-{
-    uint64_t a = crc, b = 0, c = 0, d = 0, e = 0;
-    uint8_t rest[2 * BLOCK];
-
-    for (; length >= 2 * BLOCK; bytes += BLOCK, length -= BLOCK) {
-        TAKE_AWAY(bytes, a, c, d, e);
-        TAKE_AWAY(bytes + 8, b, d, e, a);
-        TAKE_AWAY(bytes + 16, c, e, a, b);
-        TAKE_AWAY(bytes + 24, d, a, b, c);
-        TAKE_AWAY(bytes + 32, e, b, c, d);
-    }
-    const uint64_t turned[WORDS] = {a, b, c, d, e};
-
-    memcpy(rest, bytes, length);
-    for (unsigned i = 0; i < WORDS; i++) {
-        uint64_t word = htole64(word_at(bytes + 8 * i) ^ turned[i]);
-
-        memcpy(rest + 8 * i, &word, sizeof(word));
-    }
-    return by_table(0, rest, length);
-}
-
-static uint32_t with_shifts(uint32_t crc, const uint8_t *bytes, size_t length)
-{
-    return ~(length < SHIFTED_LEAST ? by_table(~crc, bytes, length) : by_shifts(~crc, bytes, length));
-}
-
-/* --- which ----------------------------------------------------------------------------------------- */
-
-bool crc_shifts(void)
-{
-    return atomic_load_explicit(&use_shifts, memory_order_acquire); /* partner: use() */
+    if (way == CRC_WIDE && length >= CRC_WIDE_LEAST)
+        return ~crc_by_wide(~crc, bytes, length);
+    if (unlikely(way == CRC_SHIFTS))
+        return ~crc_by_shifts(~crc, bytes, length);
+    return libdeflate_crc32(crc, bytes, length);
 }
 
 uint32_t crc_of(uint32_t crc, const void *bytes, size_t length)
 {
-    return unlikely(crc_shifts()) ? with_shifts(crc, bytes, length) : libdeflate_crc32(crc, bytes, length);
+    return by(crc_way(), crc, bytes, length);
 }
 
 bool crc_has_table(void)
 {
-    return atomic_load_explicit(&filled, memory_order_acquire); /* partner: use() */
+    return atomic_load_explicit(&filled, memory_order_acquire); /* partner: prepare() */
 }
 
 uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on)
 {
-    return ~by_table(of_word((word_at(bytes) | turned_on) ^ ~crc), bytes + 8, length - 8);
+    return ~crc_by_table(crc_of_word((crc_word_at(bytes) | turned_on) ^ ~crc), bytes + 8, length - 8);
+}
+
+/* Lock held. Returns whether this processor knows the way. */
+static bool prepare(enum crc_way way)
+{
+    if (!atomic_load_explicit(&filled, memory_order_relaxed))
+        crc_fill_table();
+    atomic_store_explicit(&filled, true, memory_order_release);
+    return way != CRC_WIDE || crc_wide_works();
 }
 
 /* Lock held. */
-static void use(bool shifts)
+static void use(enum crc_way way)
 {
-    if (!atomic_load_explicit(&filled, memory_order_relaxed))
-        fill_table();
-    atomic_store_explicit(&filled, true, memory_order_release);
-    atomic_store_explicit(&use_shifts, shifts, memory_order_release);
+    atomic_store_explicit(&way_in_use, way, memory_order_release);
+    chosen = true;
 }
 
-void crc_use_shifts(bool shifts)
+bool crc_use(enum crc_way way)
 {
+    bool works;
+
     lock_acquire(&choosing);
-    use(shifts);
-    chosen = true;
+    works = prepare(way);
+    if (works)
+        use(way);
     lock_release(&choosing);
+    return works;
 }
 
 /* The least of several: what else happens on the machine only adds to it. */
-static uint64_t cost(uint64_t (*now)(void), bool shifts)
+static uint64_t cost(uint64_t (*now)(void), enum crc_way way)
 {
     static uint8_t sample[SAMPLE];
     uint64_t least = UINT64_MAX;
 
     for (int i = 0; i < SAMPLES; i++) {
         uint64_t began = now();
-        /* The result is used, so that it is computed. */
-        uint32_t crc = shifts ? with_shifts(0, sample, SAMPLE) : libdeflate_crc32(0, sample, SAMPLE);
+        uint32_t crc = by(way, 0, sample, SAMPLE); /* used, so that it is computed */
         uint64_t took = now() - began + (crc == 0);
 
         least = min_of(least, took);
@@ -184,9 +103,18 @@ void crc_choose(uint64_t (*now)(void))
 {
     lock_acquire(&choosing);
     if (!chosen) {
-        use(false);
-        use(cost(now, false) > FACTOR * cost(now, true));
-        chosen = true;
+        enum crc_way best = CRC_LIBDEFLATE;
+        uint64_t least = UINT64_MAX;
+
+        for (enum crc_way way = 0; way < CRC_WAYS; way++) {
+            uint64_t costs = prepare(way) ? quarters[way] * cost(now, way) : UINT64_MAX;
+
+            if (costs < least) {
+                least = costs;
+                best = way;
+            }
+        }
+        use(best);
     }
     lock_release(&choosing);
 }
