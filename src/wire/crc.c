@@ -50,11 +50,6 @@ bool crc_has_table(void)
     return atomic_load_explicit(&filled, memory_order_acquire); /* partner: prepare() */
 }
 
-uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on)
-{
-    return ~crc_by_table(crc_of_word((crc_word_at(bytes) | turned_on) ^ ~crc), bytes + 8, length - 8);
-}
-
 /* Lock held. Returns whether this processor knows the way. */
 static bool prepare(enum crc_way way)
 {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "wire/crc.h"
 #include "wire/crc_ways.h"
 
 /* [n][byte]: what the byte has made of the register n bytes later. */
@@ -18,7 +19,8 @@ void crc_fill_table(void)
             table[n][i] = table[n - 1][i] >> 8 ^ table[0][table[n - 1][i] & 0xff];
 }
 
-uint32_t crc_of_word(uint64_t word)
+/* The register behind eight bytes, from what they are with the register before added to the first four. */
+static uint32_t of_word(uint64_t word)
 {
     return table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^
            table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^ table[2][word >> 40 & 0xff] ^
@@ -36,7 +38,7 @@ static uint32_t half_word_at(const uint8_t *bytes)
 uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, size_t length)
 {
     for (; length >= 8; bytes += 8, length -= 8)
-        crc = crc_of_word(crc_word_at(bytes) ^ crc);
+        crc = of_word(crc_word_at(bytes) ^ crc);
     if (length >= 4) {
         uint32_t word = half_word_at(bytes) ^ crc;
 
@@ -48,4 +50,9 @@ uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, size_t length)
     for (; length; bytes++, length--)
         crc = crc >> 8 ^ table[0][(crc ^ *bytes) & 0xff];
     return crc;
+}
+
+uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on)
+{
+    return ~crc_by_table(of_word((crc_word_at(bytes) | turned_on) ^ ~crc), bytes + 8, length - 8);
 }

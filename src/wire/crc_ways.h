@@ -17,8 +17,6 @@
 /* Not by two threads at once. */
 void crc_fill_table(void);
 uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, size_t length);
-/* The register behind eight bytes, from what they are with the register before added to the first four. */
-uint32_t crc_of_word(uint64_t word);
 
 static inline uint64_t crc_word_at(const uint8_t *bytes)
 {
