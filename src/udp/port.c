@@ -126,10 +126,11 @@ bool udp_believes(uid_t uid)
 static bool declare_some(bool with_proof)
 {
     struct letter letter = {
-        .magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL, .serial = ++serial};
+        .magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL, .serial = serial + 1};
     int proofs[LETTER_BLOCKS];
     bool more = claims_declare(&letter, proofs);
 
+    serial++;
     if (letter.block_count == 0)
         return false;
     if (letter_send(upstream.fd, &letter, proofs, with_proof ? letter.block_count : 0) != 0)
