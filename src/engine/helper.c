@@ -29,6 +29,9 @@
 #include "udp/udp.h"
 
 #define TICK_MS 2
+/* On a slow processor, a poll in which there is much to do takes longer than a tick: so long since its last
+ * poll, a thread that is inside of the library is taken to be at it still. */
+#define LONG_POLL_NS (20 * NS_PER_MS)
 /* How long the helper goes on polling after the last packet before it lets itself be rung. */
 #define LINGER_NS (20 * NS_PER_US)
 /* An application that spins on its CQ polls sooner than this. */
@@ -177,6 +180,32 @@ static void work(void)
     }
 }
 
+/* Polls of application threads, as far as the helper has seen them. */
+struct polling {
+    uint32_t polls;
+    ns_t polled_at, seen_at;
+    bool inside; /* one of them was at it at the last look */
+};
+
+/* To work along with a thread that is at it would be to wait for its locks, and where there is one processor
+ * for both, to keep it from it. Between two events, or when it has just left, there may have been no time for
+ * a poll. */
+static bool is_polled(struct polling *polling, ns_t now)
+{
+    uint32_t polls = application_polls();
+    bool inside;
+
+    if (polls != polling->polls) {
+        polling->polls = polls;
+        polling->polled_at = polling->seen_at = now;
+    }
+    inside = now - polling->polled_at < LONG_POLL_NS && rundown_others_are_inside();
+    if (inside || polling->inside)
+        polling->seen_at = now;
+    polling->inside = inside;
+    return now - polling->seen_at < TICK_MS * NS_PER_MS;
+}
+
 static void dispatch(int fd)
 {
     uint64_t kicks;
@@ -216,8 +245,7 @@ static bool work_until_quiet(void)
 
 static void *helper_main(void *argument)
 {
-    uint32_t polls_seen = 0;
-    ns_t poll_seen_at = 0;
+    struct polling polling = {0};
     bool watching = false;
 
     pthread_setname_np(pthread_self(), "softhca");
@@ -246,12 +274,7 @@ static void *helper_main(void *argument)
             wire_settle();
         direct_run();
         now = sys_now();
-        if (application_polls() != polls_seen) {
-            polls_seen = application_polls();
-            poll_seen_at = now;
-        }
-        /* Between two events there may be no time for a poll, least of all where we share a processor. */
-        watching = now - poll_seen_at < TICK_MS * NS_PER_MS && trusted(now);
+        watching = is_polled(&polling, now) && trusted(now);
         if ((watching || suspicion.active) && packets_are_left()) {
             lose_trust(now);
             watching = false;
