@@ -206,15 +206,20 @@ static bool is_polled(struct polling *polling, ns_t now)
     return now - polling->seen_at < TICK_MS * NS_PER_MS;
 }
 
-static void dispatch(int fd)
+/* Returns whether it may be that packets have come. */
+static bool dispatch(int fd)
 {
     uint64_t kicks;
 
     if (fd == timers_fd()) {
         timers_run();
-    } else if (fd == interfaces_monitor_fd()) {
+        return false;
+    }
+    if (fd == interfaces_monitor_fd()) {
         interfaces_changed();
-    } else if (fd == kick_fd) {
+        return false;
+    }
+    if (fd == kick_fd) {
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
             log_error("eventfd: errno %d", errno);
     } else if (fd == local_event_fd()) {
@@ -222,6 +227,7 @@ static void dispatch(int fd)
     } else {
         packet_socket_receive(fd);
     }
+    return true;
 }
 
 /* Works until everything is quiet, and lets itself be rung. Returns false when a trusted application thread
@@ -257,6 +263,7 @@ static void *helper_main(void *argument)
         struct epoll_event events[8];
         int timeout = !watching ? -1 : suspicion.active ? LOOK_MS : TICK_MS;
         int count = epoll_wait(epoll_fd, events, (int)array_size(events), timeout);
+        bool rung = false, polled;
         ns_t now;
 
         if (count < 0 && errno != EINTR) {
@@ -265,16 +272,17 @@ static void *helper_main(void *argument)
             return NULL;
         }
         for (int i = 0; i < count; i++)
-            dispatch(events[i].data.fd);
+            rung |= dispatch(events[i].data.fd);
         /* What a doorbell announced is taken at once, also where an application polls: it may just have
          * stopped. */
-        if (count > 0)
+        if (rung)
             progress_run();
-        else
-            wire_settle();
         direct_run();
         now = sys_now();
-        watching = is_polled(&polling, now) && trusted(now);
+        polled = is_polled(&polling, now);
+        if (!polled)
+            wire_settle(); /* whoever polls does so itself, and may be about to answer */
+        watching = polled && trusted(now);
         if ((watching || suspicion.active) && packets_are_left()) {
             lose_trust(now);
             watching = false;

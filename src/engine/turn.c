@@ -4,8 +4,8 @@
  * programs answer each other the answer waits for it, and the peer's processor has another datagram to take.
  * So where a program has time and again answered a single packet before it polled again, the acknowledgement
  * gives way to the next answer, and leaves in the same datagram. If there is none it leaves with the next
- * poll, by whomever (if the program does not poll, the helper thread's comes with its next tick) or when the
- * program exits, and for this QP that was the last time for a while. */
+ * poll, by whomever (the helper thread's comes at a tick at which it finds that the program does not poll) or
+ * when the program exits, and for this QP that was the last time for a while. */
 #include "engine/internal.h"
 #include "udp/udp.h"
 
