@@ -137,6 +137,11 @@ int event_change(struct event_source *source, uint32_t events)
     return control_and_note(EPOLL_CTL_MOD, source, events);
 }
 
+void event_note(struct event_source *source)
+{
+    source->inode = inode_of(source->fd, &source->device);
+}
+
 bool event_is_intact(const struct event_source *source)
 {
     dev_t device;

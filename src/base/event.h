@@ -37,7 +37,9 @@ int event_change(struct event_source *source, uint32_t events);
  * waited for. */
 void event_pause(struct event_source *source);
 int event_resume(struct event_source *source, uint32_t events);
-/* Is the descriptor still the file that was added? To be asked before writing to it. */
+/* Notes which file source->fd is, without watching it. */
+void event_note(struct event_source *source);
+/* Is the descriptor still the file that was added or noted? To be asked before writing to it. */
 bool event_is_intact(const struct event_source *source);
 /* Stops watching and closes; safe on a source without descriptor. */
 void event_close(struct event_source *source);

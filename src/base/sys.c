@@ -249,6 +249,24 @@ int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns)
         syscall(SYS_ppoll, watched, count, timeout_ns == NS_NEVER ? NULL : &timeout, NULL, 0L), saved);
 }
 
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
+int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns)
+{
+    const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S),
+                                     .tv_nsec = (long)(timeout_ns % NS_PER_S)};
+    int saved = errno;
+    long result = syscall(SYS_epoll_pwait2, epoll, events, most, &timeout, NULL, 0L);
+
+    /* Before Linux 5.11, or behind a filter that does not know it. */
+    if (result < 0 && (errno == ENOSYS || errno == EPERM))
+        result = syscall(SYS_epoll_pwait, epoll, events, most,
+                         (int)((timeout_ns + NS_PER_MS - 1) / NS_PER_MS), NULL, 0L);
+    return (int)value_or_error(result, saved);
+}
+
 int sys_poll_now(struct pollfd *watched, unsigned count)
 {
     return sys_poll(watched, count, 0);

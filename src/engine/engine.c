@@ -24,7 +24,11 @@ static bool started, fork_handler_installed;
 
 static const struct object_ports ports = {
     .progress = progress_from_application,
+    .take_arrived = progress_take_arrived,
     .expect_sleep = progress_expect_sleep,
+    .open_channel = local_open_channel,
+    .close_channel = local_close_channel,
+    .event_owed = helper_event_owed,
     .cq_overrun = progress_cq_overrun,
     .start_timers = helper_start,
     .moderation_timer = timers_set_moderation,

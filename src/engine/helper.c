@@ -26,6 +26,7 @@
 #include "engine/engine.h"
 #include "engine/internal.h"
 #include "engine/packet_socket.h"
+#include "object/cq.h"
 #include "udp/udp.h"
 
 #define TICK_MS 2
@@ -42,6 +43,8 @@
 #define AWAY_NS (500 * NS_PER_US)
 /* Instead of TICK_MS where packets have been found lying. */
 #define LOOK_MS 1
+/* The same where threads sleep on channels: two looks are a millisecond. */
+#define GLANCE_NS (500 * NS_PER_US)
 /* So long without a gap of PATIENCE_NS, and polls are trusted again. */
 #define STEADY_NS (200 * NS_PER_US)
 /* How long polls are not trusted after packets were left lying: doubles each time. */
@@ -206,8 +209,8 @@ static bool is_polled(struct polling *polling, ns_t now)
     return now - polling->seen_at < TICK_MS * NS_PER_MS;
 }
 
-/* Returns whether it may be that packets have come. */
-static bool dispatch(int fd)
+/* Returns whether it may be that packets have come. *later: a channel was rung. */
+static bool dispatch(int fd, bool *later)
 {
     uint64_t kicks;
 
@@ -223,7 +226,10 @@ static bool dispatch(int fd)
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
             log_error("eventfd: errno %d", errno);
     } else if (fd == local_event_fd()) {
-        local_dispatch();
+        bool look_later, packets = local_dispatch(&look_later);
+
+        *later |= look_later;
+        return packets;
     } else {
         packet_socket_receive(fd);
     }
@@ -241,12 +247,113 @@ static bool work_until_quiet(void)
         work();
         if (trusted(sys_now()) && application_polls() != polls)
             return false;
-        rundown_enter();
-        quiet = local_prepare_sleep();
-        rundown_exit();
+        local_helper_sleeps(true);
+        quiet = local_prepare_sleep(ATTENTION_ASLEEP);
+        if (!quiet)
+            local_helper_sleeps(false);
     } while (!quiet);
     /* What lies there by now wakes us at once. */
     return !atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) || udp_prepare_sleep();
+}
+
+/* --- programs that sleep -------------------------------------------------------------------------------- */
+
+/* A channel was rung (base/notify.h), or its program has armed a CQ and was taken for awake: what the last
+ * look has found. */
+static struct {
+    bool active;
+    uint32_t polls, packets;
+} called;
+
+/* Do packets wait for a thread that was called, and nobody has come from one look to the next? What others
+ * wait for must not wait for a program that does not read its channel. */
+static bool nobody_comes(void)
+{
+    enum attention attention = local_attention();
+    uint32_t polls = application_polls();
+    uint32_t packets = atomic_load_explicit(&progress_packets, memory_order_relaxed);
+    bool left = false, again;
+
+    if (attention == ATTENTION_RUNG || (attention == ATTENTION_AWAKE && cq_armed_count)) {
+        rundown_enter();
+        left = local_has_packets();
+        rundown_exit();
+    }
+    again = left && called.active && called.polls == polls && called.packets == packets;
+    called.active = left;
+    called.polls = polls;
+    called.packets = packets;
+    return again;
+}
+
+/* Events whose peer was stopped before it wrote their token. Returns whether another look is needed. */
+static bool see_to_owed_events(void)
+{
+    static uint32_t last_changes;
+    uint32_t changes;
+
+    if (!channels_owe(&changes))
+        return false;
+    if (changes == last_changes)
+        channels_make_owed();
+    last_changes = changes;
+    return true;
+}
+
+static _Atomic uint32_t armings_seen, armings_before; /* at the last two looks */
+
+static void glance(ns_t now)
+{
+    static ns_t last;
+    uint32_t armings = atomic_load_explicit(&progress_armings, memory_order_relaxed);
+
+    if (now - last < GLANCE_NS)
+        return;
+    last = now;
+    local_ring_overdue();
+    if (turn_is_overdue())
+        wire_settle();
+    atomic_store_explicit(&armings_before, atomic_load_explicit(&armings_seen, memory_order_relaxed),
+                          memory_order_relaxed);
+    atomic_store_explicit(&armings_seen, armings, memory_order_relaxed);
+}
+
+bool helper_saw_arming(void)
+{
+    return atomic_load_explicit(&progress_armings, memory_order_relaxed) !=
+           atomic_load_explicit(&armings_before, memory_order_relaxed);
+}
+
+void helper_event_owed(void)
+{
+    if (local_helper_is_asleep())
+        helper_kick();
+}
+
+/* While CQs are armed writers must ring, also after this thread has taken what they rang for. */
+static void let_doze(void)
+{
+    for (int i = 0; i < 2 && cq_armed_count && local_attention() == ATTENTION_AWAKE; i++) {
+        if (!local_prepare_sleep(ATTENTION_DOZES))
+            progress_run();
+    }
+}
+
+static int wait_for_events(struct epoll_event *events, int most, ns_t timeout)
+{
+    int count;
+
+    if (timeout != NS_NEVER)
+        return sys_epoll_wait(epoll_fd, events, most, timeout);
+    count = epoll_wait(epoll_fd, events, most, -1);
+    return count < 0 ? -errno : count;
+}
+
+static ns_t pause_while_watching(void)
+{
+    if (cq_armed_count || called.active || helper_saw_arming() || local_has_ring_due() || turn_is_on())
+        return GLANCE_NS;
+    return (suspicion.active ? LOOK_MS : TICK_MS) * NS_PER_MS;
 }
 
 static void *helper_main(void *argument)
@@ -261,34 +368,49 @@ static void *helper_main(void *argument)
         log_warn("the interfaces cannot be read");
     for (;;) {
         struct epoll_event events[8];
-        int timeout = !watching ? -1 : suspicion.active ? LOOK_MS : TICK_MS;
-        int count = epoll_wait(epoll_fd, events, (int)array_size(events), timeout);
-        bool rung = false, polled;
+        int count =
+            wait_for_events(events, (int)array_size(events), watching ? pause_while_watching() : NS_NEVER);
+        bool rung = false, later = false, polled;
         ns_t now;
 
-        if (count < 0 && errno != EINTR) {
+        if (count < 0 && count != -EINTR) {
             /* Somebody closed descriptors that he does not know. Better no helper than one that spins. */
-            log_error("the helper thread ends: its descriptors are gone, errno %d", errno);
+            log_error("the helper thread ends: its descriptors are gone, errno %d", -count);
             return NULL;
         }
+        local_helper_sleeps(false);
         for (int i = 0; i < count; i++)
-            rung |= dispatch(events[i].data.fd);
+            rung |= dispatch(events[i].data.fd, &later);
         /* What a doorbell announced is taken at once, also where an application polls: it may just have
          * stopped. */
         if (rung)
             progress_run();
         direct_run();
         now = sys_now();
+        if (later)
+            polling.seen_at = now;
         polled = is_polled(&polling, now);
         if (!polled)
             wire_settle(); /* whoever polls does so itself, and may be about to answer */
+        else if (!helper_saw_arming())
+            udp_disarm();
         watching = polled && trusted(now);
-        if ((watching || suspicion.active) && packets_are_left()) {
+        /* A program that sleeps leaves them lying when it has not been called. */
+        if (!helper_saw_arming() && (watching || suspicion.active) && packets_are_left()) {
             lose_trust(now);
             watching = false;
         }
+        if (watching && nobody_comes()) {
+            progress_run();
+            watching = false;
+        }
+        glance(now);
         if (!watching)
             watching = !work_until_quiet();
+        watching |= local_has_ring_due();
+        watching |= see_to_owed_events();
+        if (watching)
+            let_doze();
     }
     return NULL;
 }

@@ -135,6 +135,8 @@ void turn_sent(struct qp *qp, const struct packet *packet);
 struct udp_lane *turn_posted(struct qp *qp);
 /* Is there a QP that the program may be about to answer on? */
 bool turn_is_on(void);
+/* Helper thread, once in a while: has it waited since the last time but one? */
+bool turn_is_overdue(void);
 /* The program polls before it has answered: that QP, which is to be locked for turn_end(); or NULL. Receive
  * lock held. */
 struct qp *turn_take(void);
@@ -201,11 +203,15 @@ void progress_from_application(void);
 /* Is it in that function that this thread takes packets? */
 bool progress_is_application(void);
 void progress_expect_sleep(void);
+void progress_take_arrived(void);
 void progress_cq_overrun(struct cq *cq);
 /* Counts application polls; the helper compares. */
 extern _Atomic uint32_t progress_application_polls;
 /* Counts packets, by whomever; likewise. */
 extern _Atomic uint32_t progress_packets;
+
+/* Counts armings of CQs, by whomever; likewise. */
+extern _Atomic uint32_t progress_armings;
 
 /* --- timers.c ------------------------------------------------------------------------------------------- */
 
@@ -250,6 +256,13 @@ void id_record_waited(struct id_record *record, bool told);
 int helper_start(void);
 /* It calls packet_socket_receive() when the descriptor is readable, until that is closed. -errno. */
 int helper_watch(int fd);
+/* Was a CQ armed since the helper thread has looked? */
+bool helper_saw_arming(void);
+/* Has a batch of this thread completed a receive, whose program sleeps? Then its acknowledgement may wait for
+ * an answer. Once for each batch. */
+bool progress_expects_answer(void);
+/* object_ports.event_owed */
+void helper_event_owed(void);
 /* Wakes it: there is something for route_run_ready() or a CQ failed. */
 void helper_kick(void);
 void helper_after_fork_in_child(void);

@@ -10,6 +10,7 @@
 #include "engine/gsi.h"
 #include "engine/internal.h"
 #include "engine/relay.h"
+#include "object/cq.h"
 #include "object/device.h"
 #include "object/segment.h"
 #include "object/wq.h"
@@ -23,9 +24,11 @@
  * this processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
 #define YIELD_EVERY 4096u
 
-_Atomic uint32_t progress_application_polls, progress_packets;
+_Atomic uint32_t progress_application_polls, progress_packets, progress_armings;
 static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
 static __thread bool is_application __attribute__((tls_model("initial-exec")));
+static __thread uint32_t receives_seen
+    __attribute__((tls_model("initial-exec"))); /* at the last batch's end */
 static _Atomic bool cq_overrun_pending;
 
 bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
@@ -201,22 +204,38 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     progress_note_kick(lane, &kick);
 }
 
+/* A thread that is woken by a message mostly answers it: then the acknowledgement, which is in the ring, and
+ * the answer behind it are worth one doorbell. The helper thread sees to it that it is not long. */
+bool progress_expects_answer(void)
+{
+    bool has_received = qp_receives_completed != receives_seen;
+
+    receives_seen = qp_receives_completed;
+    return has_received && !local_helper_is_asleep() &&
+           (local_attention() != ATTENTION_AWAKE || cq_armed_count || helper_saw_arming());
+}
+
 /* local_ops.batch_end */
 static void on_batch_end(struct lane *lane)
 {
     /* Partner: the release in lane_state(), which a posting thread may be in. */
     struct lane_state *state =
         atomic_load_explicit((_Atomic(struct lane_state *) *)lane_owner_data(lane), memory_order_acquire);
+    bool kick, acknowledged;
 
     if (!state)
         return;
     /* With every batch: a program may take its last receive and be gone, and its peer must not wait for an
      * acknowledgement that never comes. */
+    kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
+    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
     answer_all_due(lane, state);
-    if (atomic_load_explicit(&state->kick, memory_order_relaxed)) {
-        atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    acknowledged = atomic_load_explicit(&state->kick, memory_order_relaxed);
+    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    if (!kick && acknowledged && progress_expects_answer())
+        lane_ring_later(lane);
+    else if (kick || acknowledged)
         lane_ring(lane);
-    }
 }
 
 static void fail_on_overrun(struct qp *qp, void *argument)
@@ -242,6 +261,7 @@ unsigned progress_run(void)
     unsigned packets;
 
     rundown_enter();
+    events_hold();
     life_batch_begin();
     wire_release();
     packets = local_poll(POLL_BUDGET);
@@ -250,6 +270,7 @@ unsigned progress_run(void)
     if (unlikely(route_has_ready()))
         route_run_ready();
     wire_release(); /* the thread may be going to sleep */
+    events_release();
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
         atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire)) {
@@ -270,36 +291,101 @@ bool progress_is_application(void)
     return is_application;
 }
 
-/* object_ports.progress. The counter may lose increments of concurrent pollers: that it moves is all that
- * matters. */
-void progress_from_application(void)
+/* Where packets lie in a lane that another thread reads, that takes them, or the helper thread does, which
+ * looks in unless it sleeps, too. */
+static void go_to_sleep(void)
+{
+    if (!local_prepare_sleep(ATTENTION_DOZES) && local_helper_is_asleep())
+        helper_kick();
+}
+
+/* A thread has found packets. While no CQ is armed nobody needs to ring; where another thread, or this one,
+ * is to be woken by a further CQ, writers have to know. */
+static void attend(void)
+{
+    enum attention attention = local_attention();
+
+    if (!atomic_load_explicit(&cq_armed_count, memory_order_seq_cst)) {
+        if (attention == ATTENTION_DOZES || attention == ATTENTION_RUNG)
+            local_attend(attention);
+    } else if (attention == ATTENTION_AWAKE || attention == ATTENTION_RUNG) {
+        go_to_sleep();
+    }
+}
+
+/* The counter may lose increments of concurrent pollers: that it moves is all that matters. */
+static uint32_t count_application_poll(void)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
-    unsigned packets;
 
     atomic_store_explicit(&progress_application_polls, polls, memory_order_relaxed);
+    return polls;
+}
+
+static unsigned run_from_application(void)
+{
+    unsigned packets;
+
+    is_application = true;
+    packets = progress_run();
+    is_application = false;
+    if (packets)
+        attend();
+    return packets;
+}
+
+/* object_ports.take_arrived. What a peer rang for has made its event: it must not make another one. */
+void progress_take_arrived(void)
+{
+    bool arrived;
+
+    count_application_poll();
+    rundown_enter();
+    arrived = local_has_packets();
+    rundown_exit();
+    if (arrived)
+        run_from_application();
+}
+
+/* object_ports.progress */
+void progress_from_application(void)
+{
+    uint32_t polls = count_application_poll();
+    unsigned packets;
+
+    local_ring_due();
     if (unlikely(polls % RUNG_EVERY == 0))
         local_poll_rung();
     if (unlikely(timers_armed()) && polls % TIMERS_EVERY == 0)
         timers_run_due();
-    is_application = true;
-    packets = progress_run();
-    is_application = false;
+    packets = run_from_application();
     if (packets)
         polls_in_vain = 0;
     else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))
         sched_yield();
 }
 
-/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event; the next
- * arrival must wake the helper. */
+/* So often what has come is taken before the helper thread has to see to it. */
+#define TRIES_TO_SLEEP 4
+
+/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event: the next
+ * arrival must wake it, or the helper thread. What is there already makes its event now. */
 void progress_expect_sleep(void)
 {
-    rundown_enter();
-    if (!local_prepare_sleep())
+    bool ready = local_prepare_sleep(ATTENTION_DOZES);
+
+    for (int i = 0; i < TRIES_TO_SLEEP && !ready; i++) {
+        run_from_application();
+        ready = local_prepare_sleep(ATTENTION_DOZES);
+    }
+    atomic_store_explicit(&progress_armings,
+                          atomic_load_explicit(&progress_armings, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    /* Whoever holds a lane now goes to sleep after us; the helper thread looks in, unless it sleeps, too. */
+    if (!ready && local_helper_is_asleep())
         helper_kick();
-    rundown_exit();
-    wire_settle();
+    if (local_helper_is_asleep())
+        wire_settle();
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && !udp_prepare_sleep())
         helper_kick();
 }

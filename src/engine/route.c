@@ -13,6 +13,7 @@
 #include "engine/internal.h"
 #include "engine/opening.h"
 #include "engine/relay.h"
+#include "object/cq.h"
 #include "object/delegate.h"
 #include "object/device.h"
 #include "udp/udp.h"
@@ -44,6 +45,26 @@ static enum path_kind path_of(const struct link *link)
     return link_can_reference(link) || link_can_pull(link) ? PATH_CMA : PATH_RING;
 }
 
+/* Whoever sends to the QP may ring the channel of its receive CQ. QP lock held, in a rundown section. */
+static void offer_channel(const struct qp *qp, struct lane *lane)
+{
+    const struct cq *cq = qp->recv_cq;
+
+    if (cq && cq->channel && cq->bit < NOTIFY_CQS)
+        local_offer_channel(lane_link(lane), cq->channel->line_number);
+}
+
+/* Only where each message makes one completion, on that CQ. */
+static void show_receives(const struct qp *qp)
+{
+    const struct cq *cq = qp->recv_cq;
+    uint32_t type = qp->record->type;
+
+    if (cq && cq->channel && cq->bit < NOTIFY_CQS && !qp->transport.tag_matching && !qp->origin &&
+        (type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD))
+        local_show_qp(qp->ibv.qp_num, cq->channel->line_number, cq->bit);
+}
+
 /* The fields that only local links carry. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
@@ -66,10 +87,12 @@ static void set_lane(struct qp *qp, struct lane *lane)
         lane && lends && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     if (!is_connected(qp->record))
         return;
-    if (lane)
+    if (lane) {
         publish_path(qp, path_of(lane_link(lane)), lane_link(lane));
-    else
+        offer_channel(qp, lane);
+    } else {
         publish_path(qp, PATH_UNKNOWN, NULL);
+    }
 }
 
 void route_is_direct(struct qp *qp)
@@ -91,6 +114,7 @@ void route_set_reply_lane(struct qp *qp, struct lane *lane)
         return;
     qp->route.reply_lane = lane;
     qp->transport.link.piggyback_acks = lane == qp->route.lane;
+    offer_channel(qp, lane);
 }
 
 static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
@@ -358,6 +382,8 @@ static void engine_connect(struct qp *qp)
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
     if (qp->route.by_wire)
         publish_path(qp, PATH_WIRE, NULL);
+    else
+        show_receives(qp);
 }
 
 static void leave_lists(struct qp *qp)
@@ -374,6 +400,7 @@ static void leave_lists(struct qp *qp)
 /* qp_ports.disconnect: RESET. QP lock held. */
 static void engine_disconnect(struct qp *qp)
 {
+    local_hide_qp(qp->ibv.qp_num);
     transport_revoke(&qp->transport);
     raw_forget(qp);
     relay_call_back(qp);

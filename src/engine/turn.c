@@ -31,13 +31,26 @@ static void set_turn(struct qp *qp, enum wire_turn turn)
     atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
 }
 
+/* Looks of the helper thread at what waits, and at which of them it began to. */
+static _Atomic uint32_t looks, given_at;
+
 bool turn_gives_way(struct qp *qp)
 {
     if (!responder_owes_only_ack(&qp->transport) || qp->record->responder.acks_owed != 1)
         return false;
     atomic_store_explicit(&single, qp, memory_order_relaxed);
     set_turn(qp, qp->route.answers < ANSWERS_TO_TRUST ? TURN_TAKEN : TURN_GIVEN);
+    atomic_store_explicit(&given_at, atomic_load_explicit(&looks, memory_order_relaxed),
+                          memory_order_relaxed);
     return turn_of(qp) == TURN_GIVEN;
+}
+
+bool turn_is_overdue(void)
+{
+    uint32_t now = atomic_load_explicit(&looks, memory_order_relaxed) + 1;
+
+    atomic_store_explicit(&looks, now, memory_order_relaxed);
+    return turn_is_on() && now - atomic_load_explicit(&given_at, memory_order_relaxed) >= 2;
 }
 
 /* Of the request that is being sent. */

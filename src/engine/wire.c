@@ -404,11 +404,15 @@ static void on_congestion(const struct packet *packet)
         transport_congested(&qp->transport);
 }
 
+static __thread bool settling __attribute__((tls_model("initial-exec"))); /* wire_settle() */
+
 /* udp_ops.batch_end */
 static void on_batch_end(void)
 {
-    bool alone = due_count == 1 && progress_is_application();
-    struct qp *unanswered = turn_take();
+    /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
+    bool sleeps = progress_expects_answer(), polled = progress_is_application();
+    bool alone = due_count == 1 && (polled || sleeps);
+    struct qp *unanswered = polled || settling || !helper_saw_arming() ? turn_take() : NULL;
 
     if (unlikely(unanswered != NULL)) {
         hold_qp(unanswered);
@@ -439,7 +443,9 @@ void wire_settle(void)
     if (likely(!turn_is_on()))
         return;
     rundown_enter();
+    settling = true;
     udp_end_batch();
+    settling = false;
     rundown_exit();
 }
 

@@ -81,8 +81,7 @@ int greeting_answer_look(int fd, enum look_result result, int segment_fd)
     return send_with_descriptor(fd, &look, sizeof(look), segment_fd);
 }
 
-/* Takes the one descriptor out of a control message and closes what more there is. */
-static int take_descriptor(struct msghdr *message)
+int take_descriptor(struct msghdr *message)
 {
     int kept = -1;
 

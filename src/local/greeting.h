@@ -46,6 +46,9 @@ int greeting_send(int fd, const struct greeting *greeting, int memory_fd);
  * came along, -1 if none; the caller closes it in any case. */
 int greeting_receive(int fd, enum greeting_type type, struct greeting *greeting, int *ret_memory_fd);
 
+/* Takes the one descriptor out of a control message and closes what more there is; -1: there is none. */
+int take_descriptor(struct msghdr *message);
+
 /* Who is at the other end. */
 bool greeting_credentials(int fd, struct ucred *ret_peer);
 /* The process behind the socket: exactly, where the kernel can say (6.5); else by its number, which cannot be

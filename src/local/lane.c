@@ -5,6 +5,7 @@
 
 #include "base/ahead.h"
 #include "local/link.h"
+#include "local/notify.h"
 #include "local/start.h"
 
 struct lane *link_lane(struct link *link, uint32_t local_qpn)
@@ -34,6 +35,7 @@ static int cold_path send_failed(struct lane *lane, int error, const struct pack
     if (error == -EAGAIN) {
         if (!lane_block(lane))
             return -EHOSTUNREACH;
+        notify_full(lane);
         /* The reader may have made room before it could see that we wait. If so lane_writable() comes for
          * nothing. */
         error = ring_write(&lane->writer, packet, gather, gather_count);
@@ -87,6 +89,15 @@ void lane_revoke(struct lane *lane)
 
 void lane_ring(struct lane *lane)
 {
-    if (unlikely(ring_take_reader_sleeps(lane->writer.control)))
-        link_ring(lane->link);
+    uint32_t sleeps;
+
+    if (unlikely(atomic_load_explicit(&lane->ring_due, memory_order_relaxed))) {
+        atomic_store_explicit(&lane->ring_due, 0, memory_order_relaxed);
+        atomic_store_explicit(&lane->rung_late, 0, memory_order_relaxed);
+    }
+    /* Partners: the fences in ring_arm_reader() and notify_set_attention(). */
+    atomic_thread_fence(memory_order_seq_cst);
+    sleeps = atomic_load_explicit(&lane->writer.control->reader_sleeps, memory_order_relaxed);
+    if (unlikely(sleeps != READER_POLLS))
+        notify_wake(lane, sleeps);
 }

@@ -50,6 +50,14 @@
 #define RING_SIZE 262144u
 #define RING_HOME 65536u
 
+/* ring_control.reader_sleeps. Another value than 0 is a wish to be rung, by whoever does not know them all.
+ */
+enum reader_sleeps {
+    READER_POLLS,
+    READER_SLEEPS,
+    READER_HEEDED, /* whether it sleeps is in its notification page (base/notify.h) */
+};
+
 /* One line per writer and purpose, so that polling one does not take away another. */
 struct ring_control {
     _Atomic uint64_t consumed
@@ -57,6 +65,7 @@ struct ring_control {
     _Atomic uint32_t reader_sleeps
         cache_aligned; /* reader sets it: ring me. Whoever takes it back to 0 rings */
     _Atomic uint32_t writer_waits cache_aligned; /* writer sets it: ring me when `consumed` moves. Likewise */
+    _Atomic uint32_t writer_heeds; /* writer sets it once: it has the reader's notification page */
     /* writer: moves on when memory that records refer to is the program's again. A record carries the lower
      * half of what it was when the record was written; whoever has fetched what the record refers to
      * compares, and takes it for void if they differ. Half is enough: a step ends a connection that had lent

@@ -17,6 +17,8 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "local/greeting.h"
+#include "local/notify.h"
 #include "local/start.h"
 
 #define BLOCKS            65536
@@ -90,23 +92,33 @@ static void arm_all(void *memory)
         atomic_store_explicit(&control[i].reader_sleeps, 1, memory_order_relaxed);
 }
 
-int link_memory_create(int *ret_fd, void **ret_memory)
+int shared_memory_create(const char *name, size_t size)
 {
-    int error, saved = errno;
+    int error = 0, saved = errno;
     /* The seal against execution is wanted where vm.memfd_noexec asks for it, and unknown to kernels
      * before 6.3. */
-    int fd = sys_memfd_create("softhca-link", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    int fd = sys_memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
     if (fd == -EINVAL)
-        fd = sys_memfd_create("softhca-link", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        fd = sys_memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     fd = fd_own(fd);
     if (fd < 0)
         return fd;
-    if (ftruncate(fd, LAYOUT_SIZE) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+    if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
         error = -errno;
-    else
-        error = map_memory(fd, ret_memory);
     errno = saved;
+    if (error)
+        fd_close(fd);
+    return error ? error : fd;
+}
+
+int link_memory_create(int *ret_fd, void **ret_memory)
+{
+    int error, fd = shared_memory_create("softhca-link", LAYOUT_SIZE);
+
+    if (fd < 0)
+        return fd;
+    error = map_memory(fd, ret_memory);
     if (error) {
         fd_close(fd);
         return error;
@@ -116,19 +128,24 @@ int link_memory_create(int *ret_fd, void **ret_memory)
     return 0;
 }
 
-int link_memory_accept(int fd, void **ret_memory)
+bool shared_memory_is_sound(int fd, size_t size)
 {
-    int saved = errno, error = 0, seals = fcntl(fd, F_GET_SEALS);
+    int saved = errno, seals = fcntl(fd, F_GET_SEALS);
     struct statfs filesystem;
     struct stat file;
+    bool sound;
 
     /* Memory that can shrink, or huge pages that may run out, would be a SIGBUS in our program whenever the
      * peer likes. */
-    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &file) < 0 || file.st_size != LAYOUT_SIZE ||
-        fstatfs(fd, &filesystem) < 0 || filesystem.f_type != TMPFS_MAGIC)
-        error = -EBADF;
+    sound = seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &file) == 0 && file.st_size == (off_t)size &&
+            fstatfs(fd, &filesystem) == 0 && filesystem.f_type == TMPFS_MAGIC;
     errno = saved;
-    return error ? error : map_memory(fd, ret_memory);
+    return sound;
+}
+
+int link_memory_accept(int fd, void **ret_memory)
+{
+    return shared_memory_is_sound(fd, LAYOUT_SIZE) ? map_memory(fd, ret_memory) : -EBADF;
 }
 
 /* --- links -----------------------------------------------------------------------------------------------
@@ -164,6 +181,7 @@ void link_free(struct link *link)
         return;
     event_close(&link->socket);
     event_close(&link->pidfd);
+    notify_peer_free(atomic_load_explicit(&link->peer, memory_order_relaxed));
     sys_munmap(link->memory, LAYOUT_SIZE);
     free(link);
 }
@@ -213,17 +231,38 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
     link_remove(container_of(source, struct link, pidfd), true, "the process has ended");
 }
 
+/* Returns the length of a message, 0 at the end, or -1. */
+static ssize_t receive_message(int socket, struct link_offer *offer, int *ret_fd)
+{
+    struct iovec part = {offer, sizeof(*offer)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t length = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    *ret_fd = length > 0 ? take_descriptor(&message) : -1;
+    return length;
+}
+
 static void socket_ready(struct event_source *source, uint32_t events)
 {
     struct link *link = container_of(source, struct link, socket);
     bool rung = false;
 
     for (int i = 0; i < DOORBELLS_AT_ONCE; i++) {
-        char doorbell[16];
-        ssize_t length = recv(source->fd, doorbell, sizeof(doorbell), MSG_DONTWAIT);
+        struct link_offer offer = {0};
+        int fd;
+        ssize_t length = receive_message(source->fd, &offer, &fd);
 
         if (length > 0) {
-            rung = true;
+            if (offer.type == LINK_RINGS_LATER)
+                local_look_later();
+            else if (offer.type == LINK_RINGS)
+                rung = true;
+            notify_accept(link, &offer, fd);
             continue;
         }
         if (length < 0 && (errno == EAGAIN || errno == EINTR))
@@ -231,6 +270,8 @@ static void socket_ready(struct event_source *source, uint32_t events)
         link_remove(link, true, "the process has closed it");
         return;
     }
+    if (rung)
+        local_was_rung();
     if (rung && progress_rung(link, false))
         local_became_hot();
 }
@@ -384,14 +425,12 @@ struct link *link_table_get(uint32_t block)
     return atomic_load_explicit(&block_table[block % BLOCKS], memory_order_acquire);
 }
 
-void link_ring(struct link *link)
+void link_ring(struct link *link, uint8_t message)
 {
-    static const char doorbell;
-
     if (link->is_self)
         local_ring_self();
     else if (event_is_intact(&link->socket)) /* full: it is rung already; at its end: the helper will see */
-        (void)sys_send(link->socket.fd, &doorbell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* --- what the door tells ---------------------------------------------------------------------------------

@@ -43,14 +43,19 @@ struct lane {
     struct lock transmit_lock cache_aligned;
     struct ring_writer writer; /* transmit_lock */
     _Atomic(const char *)
-        ahead;                /* where the next record is likely to be written; likewise; read by anybody */
-    _Atomic bool blocked;     /* ops->lane_writable() is still to come; written under blocked_lock */
-    struct list blocked_node; /* blocked_lock */
+        ahead;                 /* where the next record is likely to be written; likewise; read by anybody */
+    _Atomic uint32_t ring_due; /* lane_ring_later(): in which look of the helper thread; 0: nothing waits */
+    uint8_t ring_at_once;      /* so often it does not wait; receive_lock */
+    _Atomic uint8_t rung_late; /* how often in a row it has waited in vain */
+    _Atomic bool blocked;      /* ops->lane_writable() is still to come; written under blocked_lock */
+    struct list blocked_node;  /* blocked_lock */
 } cache_aligned;
 
 enum link_state { LINK_NEW, LINK_UP, LINK_DOWN };
 
 #define LINK_OWNED 8u
+
+struct notify_peer;
 
 struct link {
     struct lane lanes[LOCAL_LANES];
@@ -70,9 +75,11 @@ struct link {
     /* Blocks that the kernel says the peer owns, 0: none; the next one takes the place of the oldest. */
     _Atomic uint32_t owned[LINK_OWNED];
     _Atomic uint32_t owned_turn;
-    void *memory;               /* LAYOUT_SIZE bytes, shared; private in the link to ourselves */
-    struct event_source socket; /* doorbell */
-    struct event_source pidfd;  /* readable: the peer is dead; fd -1 where there are no pidfds */
+    void *memory;                       /* LAYOUT_SIZE bytes, shared; private in the link to ourselves */
+    struct event_source socket;         /* doorbell */
+    _Atomic(struct notify_peer *) peer; /* notify.c: what it has offered us; NULL: nothing */
+    _Atomic uint64_t offered;           /* bits: channels that we have offered; the highest: the page */
+    struct event_source pidfd;          /* readable: the peer is dead; fd -1 where there are no pidfds */
 };
 
 /* Makes a link over `memory`, not yet visible. connector: we write direction 0 of each lane. NULL: no memory.
@@ -103,8 +110,12 @@ struct link *link_find_process(pid_t pid, uid_t uid);
 void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others);
 /* The link to ourselves, made at the first call; NULL without memory. Any thread; the caller serialises. */
 struct link *local_self_link(void);
-/* Rings the peer's helper thread. */
-void link_ring(struct link *link);
+/* Rings the peer's helper thread; message: LINK_RINGS, LINK_RINGS_LATER. */
+void link_ring(struct link *link, uint8_t message);
+/* A memfd of that size, sealed against change of size, or -errno. */
+int shared_memory_create(const char *name, size_t size);
+/* Is it one, whoever made it? */
+bool shared_memory_is_sound(int fd, size_t size);
 void link_table_set(uint32_t block, struct link *link);
 struct link *link_table_get(uint32_t block);
 int link_start(void);

@@ -20,6 +20,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "base/notify.h"
 #include "base/types.h"
 #include "wire/packet.h"
 
@@ -73,8 +74,9 @@ void local_after_fork_in_child(void);
  * doorbell, death). */
 int local_event_fd(void);
 /* Handles what made the descriptor readable. Helper thread only, outside every rundown section and lock (it
- * waits for rundowns). Returns true if lanes became hot or may be writable (poll now). */
-bool local_dispatch(void);
+ * waits for rundowns). Returns true if packets may have come, or lanes may be writable (poll now).
+ * *ret_look_later: a channel was rung, and it is to be seen that its reader comes. */
+bool local_dispatch(bool *ret_look_later);
 
 /* QP numbers: unique on the host, never 0, 1 or 0xffffff, not reused before a whole round of the process's
  * numbers. May take a new block (binds a socket). 0 or -EAGAIN/-EMFILE... */
@@ -174,6 +176,16 @@ void lane_fetch_ahead(const struct lane *lane);
 /* Rings the doorbell if the reader of this lane sleeps. Once after a batch of lane_send(), without locks. */
 void lane_ring(struct lane *lane);
 
+/* The same, but what was sent is no hurry: the program is likely to send more on this lane soon. Else with
+ * local_ring_due(). Under the receive lock. False: it has not been so lately, and was rung. */
+void lane_ring_later(struct lane *lane);
+/* Rings what waits for that. */
+void local_ring_due(void);
+/* Helper thread, once in a while: rings what has waited since the last time but one; such a lane does not
+ * wait again for a while. */
+void local_ring_overdue(void);
+bool local_has_ring_due(void);
+
 /* After -EAGAIN: is lane_writable() still to come? Whoever notes down that something waits for the lane asks
  * this afterwards: if not, the notification may have come before the note, and it is time to try again. */
 bool lane_is_blocked(const struct lane *lane);
@@ -203,9 +215,29 @@ void lane_drain(struct lane *lane);
 void local_poll_rung(void);
 /* Has a hot lane something to take? Inside a rundown section. */
 bool local_has_packets(void);
-/* Nobody is going to poll: makes every lane cold, so that writers ring, then looks once more. Returns false
- * (all hot again) if something had come meanwhile. */
-bool local_prepare_sleep(void);
+/* Nobody is going to poll: from now on writers ring (ATTENTION_DOZES, or ATTENTION_ASLEEP, of the helper
+ * thread); then looks once more. Returns false if something had come meanwhile: somebody has to poll, and to
+ * try again. */
+bool local_prepare_sleep(enum attention attention);
+
+/* --- who is woken (base/notify.h) ------------------------------------------------------------------------
+ */
+
+/* A completion channel's eventfd is shown to peers: its line, and the line's number; NULL: no room. */
+struct notify_channel *local_open_channel(int fd, unsigned *ret_number);
+void local_close_channel(unsigned number);
+/* Messages for the QP complete on a CQ of that channel; or there is no such QP any more. */
+void local_show_qp(uint32_t qpn, unsigned channel, unsigned bit);
+void local_hide_qp(uint32_t qpn);
+/* The peer may ring the channel, if it is of this user. In a rundown section; cheap when repeated. */
+void local_offer_channel(struct link *link, unsigned number);
+/* What writers know of us; AWAKE where there is no channel. */
+enum attention local_attention(void);
+/* Somebody polls now: AWAKE, if it is still as seen. */
+void local_attend(enum attention seen);
+/* The helper thread does not look in any more by itself; or it does again. */
+void local_helper_sleeps(bool sleeps);
+bool local_helper_is_asleep(void);
 
 /* Is the process at the other end alive, and on the link? */
 bool link_peer_is_there(const struct link *link);

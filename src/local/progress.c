@@ -4,7 +4,8 @@
  * hot[] is what local_poll() walks, without a lock: a slot is stored before the count that shows it, and a
  * lane that is removed is replaced by the last one, so that a walker at worst misses one lane once or meets
  * one twice. A lane outside hot[] has asked to be rung (reader_sleeps in its ring) and was seen empty after
- * that, or its doorbell is on the way.
+ * that, or its doorbell is on the way. A lane whose writer heeds our attention (base/notify.h) stays in hot[]
+ * while we sleep, so that whoever is woken finds the record without being told where.
  *
  * A lane whose ring to the peer was full is on the blocked list until somebody who polls finds room. While
  * the helper thread sleeps, which `asleep` says, the peer is asked to ring when it makes room (writer_waits).
@@ -17,6 +18,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "local/link.h"
+#include "local/notify.h"
 #include "local/start.h"
 
 #define HOT_MAX           (LINKS_MAX * LOCAL_LANES)
@@ -33,6 +35,8 @@ static struct list blocked_lanes = {&blocked_lanes, &blocked_lanes}; /* blocked_
 static _Atomic unsigned blocked_count;                               /* written under blocked_lock */
 static struct lock blocked_lock = LOCK_INIT;
 static _Atomic bool asleep;
+static _Atomic bool rings_due;     /* of some lane */
+static _Atomic uint32_t looks = 1; /* of the helper thread for them; never 0 */
 
 static __thread unsigned polls __attribute__((tls_model("initial-exec")));
 
@@ -54,6 +58,7 @@ void progress_after_fork_in_child(void)
     atomic_store_explicit(&hot_count, 0, memory_order_relaxed);
     atomic_store_explicit(&blocked_count, 0, memory_order_relaxed);
     atomic_store_explicit(&asleep, false, memory_order_relaxed);
+    atomic_store_explicit(&rings_due, false, memory_order_relaxed);
     lock_init(&hot_lock);
     lock_init(&blocked_lock);
     list_init(&blocked_lanes);
@@ -73,7 +78,7 @@ __attribute__((no_sanitize("thread"))) static inline bool looks_empty(struct lan
 static void show_position(struct lane *lane, bool all)
 {
     if (ring_publish(&lane->reader, all) && ring_take_writer_waits(lane->reader.control))
-        link_ring(lane->link);
+        link_ring(lane->link, LINK_RINGS);
 }
 
 /* Under the receive lock, which is not to be held for long: what is fetched by reference counts, too. */
@@ -95,7 +100,7 @@ static unsigned take_records(struct lane *lane, unsigned budget)
         fetched += packet.reference_count ? packet.payload_length : 0;
         taken++;
         if (unlikely(ring_release(&lane->reader, granules)) && ring_take_writer_waits(lane->reader.control))
-            link_ring(lane->link);
+            link_ring(lane->link, LINK_RINGS);
     }
     if (unlikely(found < 0)) {
         atomic_store_explicit(&lane->next, &nothing_comes, memory_order_relaxed);
@@ -144,6 +149,16 @@ static void set_hot_index(struct lane *lane, int index)
     atomic_store_explicit(&lane->hot_index, index, memory_order_relaxed);
 }
 
+static uint32_t reader_sleeps(const struct lane *lane)
+{
+    return atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_relaxed);
+}
+
+static void set_reader_sleeps(struct lane *lane, enum reader_sleeps sleeps)
+{
+    atomic_store_explicit(&lane->reader.control->reader_sleeps, sleeps, memory_order_relaxed);
+}
+
 /* The lane is polled from now on, if it is not already and was rung. The caller found it rung, but that may
  * have been before it went cold: then nobody is coming to poll it. */
 static bool heat(struct lane *lane)
@@ -151,12 +166,13 @@ static bool heat(struct lane *lane)
     bool became_hot = false;
 
     lock_acquire(&hot_lock);
-    if (hot_index(lane) < 0 && link_is_up(lane->link) &&
-        atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_relaxed) == 0) {
+    if (hot_index(lane) < 0 && link_is_up(lane->link) && reader_sleeps(lane) == READER_POLLS) {
         unsigned count = atomic_load_explicit(&hot_count, memory_order_relaxed);
 
         set_hot_index(lane, (int)count);
         lane->idle_sweeps = 0;
+        if (notify_heeded(lane))
+            set_reader_sleeps(lane, READER_HEEDED);
         atomic_store_explicit(&hot[count], lane, memory_order_release);
         atomic_store_explicit(&hot_count, count + 1, memory_order_release);
         became_hot = true;
@@ -165,7 +181,7 @@ static bool heat(struct lane *lane)
     return became_hot;
 }
 
-/* Under hot_lock. */
+/* Under hot_lock. What waits there to be rung is rung: only hot lanes are looked at. */
 static void remove_hot(struct lane *lane)
 {
     unsigned last = atomic_load_explicit(&hot_count, memory_order_relaxed) - 1;
@@ -175,21 +191,42 @@ static void remove_hot(struct lane *lane)
     atomic_store_explicit(&hot[hot_index(lane)], moved, memory_order_release);
     set_hot_index(lane, -1);
     atomic_store_explicit(&hot_count, last, memory_order_release);
+    if (atomic_load_explicit(&lane->ring_due, memory_order_relaxed) && link_is_up(lane->link))
+        lane_ring(lane);
 }
 
 /* Asks to be rung. Returns false, and does not, if the lane has or may have something, or somebody else reads
  * it. Under hot_lock. */
 static bool cool(struct lane *lane)
 {
+    enum reader_sleeps before;
     bool empty;
 
     if (!lock_try(&lane->receive_lock))
         return false;
     show_position(lane, true);
+    before = reader_sleeps(lane) == READER_HEEDED ? READER_HEEDED : READER_POLLS;
     ring_arm_reader(lane->reader.control);
     empty = looks_empty(lane);
     if (!empty)
-        atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
+        set_reader_sleeps(lane, before);
+    lock_release(&lane->receive_lock);
+    return empty;
+}
+
+/* The same for a lane that stays where it is: its writer looks at our attention, which was set before. */
+static bool is_quiet(struct lane *lane)
+{
+    bool empty;
+
+    if (!looks_empty(lane) || !lock_try(&lane->receive_lock))
+        return false;
+    show_position(lane, true);
+    if (reader_sleeps(lane) != READER_HEEDED) {
+        set_reader_sleeps(lane, READER_HEEDED);
+        atomic_thread_fence(memory_order_seq_cst); /* partner: lane_ring() */
+    }
+    empty = looks_empty(lane);
     lock_release(&lane->receive_lock);
     return empty;
 }
@@ -223,7 +260,7 @@ bool progress_rung(struct link *link, bool glance)
     for (unsigned i = 0; i < LOCAL_LANES; i++) {
         struct lane *lane = &link->lanes[i];
 
-        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) != 0)
+        if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) != READER_POLLS)
             continue;
         /* The doorbell comes once, and the lane may be on its way from hot to cold: heat() waits for that.
          */
@@ -250,6 +287,77 @@ void progress_forget(struct link *link)
         }
         lock_release(&blocked_lock);
     }
+}
+
+/* --- doorbells that wait ---------------------------------------------------------------------------------
+ */
+
+/* A program that once was late may just not have had a processor; one that does not answer is known by the
+ * third time. */
+#define LATE_MOST 6u
+
+void lane_ring_later(struct lane *lane)
+{
+    if (lane->ring_at_once) {
+        lane->ring_at_once--;
+        lane_ring(lane);
+        return;
+    }
+    atomic_store_explicit(&lane->ring_due, atomic_load_explicit(&looks, memory_order_relaxed),
+                          memory_order_relaxed);
+    atomic_store_explicit(&rings_due, true, memory_order_release);
+}
+
+bool local_has_ring_due(void)
+{
+    return atomic_load_explicit(&rings_due, memory_order_relaxed);
+}
+
+/* Of the lanes where something has waited for so many looks; they are hot, for packets have come there. */
+static bool ring_waiting(uint32_t least_looks)
+{
+    uint32_t now = atomic_load_explicit(&looks, memory_order_relaxed);
+    bool left = false;
+    unsigned count;
+
+    rundown_enter();
+    count = atomic_load_explicit(&hot_count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_acquire);
+        unsigned late;
+        uint32_t since = atomic_load_explicit(&lane->ring_due, memory_order_relaxed);
+
+        if (!since)
+            continue;
+        if (now - since < least_looks) {
+            left = true;
+            continue;
+        }
+        late = atomic_load_explicit(&lane->rung_late, memory_order_relaxed) + 1;
+        lane_ring(lane);
+        if (!least_looks || !lock_try(&lane->receive_lock))
+            continue;
+        lane->ring_at_once = (uint8_t)(1u << late);
+        atomic_store_explicit(&lane->rung_late, (uint8_t)min_of(late, LATE_MOST), memory_order_relaxed);
+        lock_release(&lane->receive_lock);
+    }
+    rundown_exit();
+    return left;
+}
+
+void local_ring_due(void)
+{
+    if (unlikely(local_has_ring_due()) && atomic_exchange_explicit(&rings_due, false, memory_order_acquire))
+        ring_waiting(0);
+}
+
+void local_ring_overdue(void)
+{
+    uint32_t now = atomic_load_explicit(&looks, memory_order_relaxed) + 1;
+
+    atomic_store_explicit(&looks, now ? now : 1, memory_order_relaxed);
+    if (atomic_exchange_explicit(&rings_due, false, memory_order_acquire) && ring_waiting(2))
+        atomic_store_explicit(&rings_due, true, memory_order_relaxed);
 }
 
 /* --- blocked lanes ---------------------------------------------------------------------------------------
@@ -378,31 +486,40 @@ static void arm_blocked(void)
     lock_release(&blocked_lock);
 }
 
-/* Whether every hot lane could be made cold; then hot[] is empty. */
-static bool cool_all(void)
+/* Whether every hot lane is empty, and its writer will ring. Then those are cold whose writers do not heed
+ * our attention. */
+static bool cool_all(enum attention attention)
 {
     bool all = true;
     unsigned count;
 
     lock_acquire(&hot_lock);
+    notify_set_attention(attention);
     count = atomic_load_explicit(&hot_count, memory_order_relaxed);
-    for (unsigned i = 0; i < count && all; i++)
-        all = cool(atomic_load_explicit(&hot[i], memory_order_relaxed));
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count && all; i++) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
 
-        if (all)
-            set_hot_index(lane, -1);
-        else /* they stay hot; a doorbell that is on the way is harmless */
-            atomic_store_explicit(&lane->reader.control->reader_sleeps, 0, memory_order_relaxed);
+        all = notify_heeded(lane) ? is_quiet(lane) : cool(lane);
     }
-    if (all)
-        atomic_store_explicit(&hot_count, 0, memory_order_release);
+    for (unsigned i = count; i-- > 0;) {
+        struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
+
+        if (reader_sleeps(lane) == READER_HEEDED)
+            continue;
+        if (all)
+            remove_hot(lane);
+        else /* it stays hot; a doorbell that is on the way is harmless */
+            set_reader_sleeps(lane, READER_POLLS);
+    }
+    /* The helper thread goes on polling. Of other threads one may be asleep by now, for which writers ring.
+     */
+    if (!all && attention == ATTENTION_ASLEEP)
+        notify_set_attention(ATTENTION_AWAKE);
     lock_release(&hot_lock);
     return all;
 }
 
-bool local_prepare_sleep(void)
+bool local_prepare_sleep(enum attention attention)
 {
     bool ready = true;
 
@@ -415,7 +532,7 @@ bool local_prepare_sleep(void)
         arm_blocked();
         ready = notify_writable(&uncertain) == 0 && !uncertain;
     }
-    ready = ready && cool_all();
+    ready = ready && cool_all(attention);
     if (!ready)
         atomic_store_explicit(&asleep, false, memory_order_relaxed);
     rundown_exit();

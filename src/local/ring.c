@@ -237,6 +237,7 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
      * peek by the poller. */
     atomic_store_explicit(&record->word, record_word(position, granules, packet->opcode, packet->flags),
                           memory_order_release);
+    writer->last = position;
     if (unlikely(position != writer->position))
         atomic_store_explicit(&ring_at(writer->data, writer->position)->word,
                               record_word(writer->position, to_end / GRANULE, RECORD_SKIP, 0),

@@ -18,6 +18,7 @@ struct ring_writer {
     struct ring_control *control;
     uint64_t position;
     uint64_t consumed; /* last seen of control->consumed */
+    uint64_t last;     /* where the last record was written */
     uint32_t reference_epoch;
     bool roams; /* beyond RING_HOME, in this lap */
 };
@@ -95,15 +96,6 @@ static inline void ring_arm_writer(struct ring_control *control)
 {
     atomic_store_explicit(&control->writer_waits, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
-}
-
-/* After publishing records: takes back the reader's wish to be rung. Partner of the fence in
- * ring_arm_reader(). */
-static inline bool ring_take_reader_sleeps(struct ring_control *control)
-{
-    atomic_thread_fence(memory_order_seq_cst);
-    return atomic_load_explicit(&control->reader_sleeps, memory_order_relaxed) != 0 &&
-           atomic_exchange_explicit(&control->reader_sleeps, 0, memory_order_relaxed) != 0;
 }
 
 /* The reader wants to be rung; it must look for a record once more afterwards. */

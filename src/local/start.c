@@ -14,12 +14,13 @@
 #include "base/sys.h"
 #include "local/blocks.h"
 #include "local/names.h"
+#include "local/notify.h"
 #include "local/rendezvous.h"
 
 struct local_state local;
 
 static bool started;
-static bool hot_now; /* helper thread: since local_dispatch() began */
+static bool hot_now, rung_now, later_now; /* helper thread: since local_dispatch() began */
 static _Atomic bool self_rung;
 static struct event_source kick = {.fd = -1}, timer = {.fd = -1};
 static ns_t timer_at = NS_NEVER; /* helper thread */
@@ -67,9 +68,10 @@ static void drain_counter(struct event_source *source)
 static void kicked(struct event_source *source, uint32_t events)
 {
     drain_counter(source);
-    if (atomic_exchange_explicit(&self_rung, false, memory_order_acquire) &&
-        progress_rung(local_self_link(), false))
-        hot_now = true;
+    if (atomic_exchange_explicit(&self_rung, false, memory_order_acquire)) {
+        rung_now = true;
+        hot_now |= progress_rung(local_self_link(), false);
+    }
     link_remove_broken();
     requests_begin();
 }
@@ -124,7 +126,7 @@ int local_start(const struct local_ops *ops)
 
 void local_after_fork_in_child(void)
 {
-    started = hot_now = false;
+    started = hot_now = rung_now = later_now = false;
     timer_at = NS_NEVER;
     atomic_store_explicit(&self_rung, false, memory_order_relaxed);
     kick.fd = timer.fd = -1;
@@ -134,6 +136,7 @@ void local_after_fork_in_child(void)
     blocks_after_fork_in_child();
     names_after_fork_in_child();
     progress_after_fork_in_child();
+    notify_after_fork_in_child();
     link_after_fork_in_child();
 }
 
@@ -161,6 +164,16 @@ void local_became_hot(void)
     hot_now = true;
 }
 
+void local_was_rung(void)
+{
+    rung_now = true;
+}
+
+void local_look_later(void)
+{
+    later_now = true;
+}
+
 static void set_timer(ns_t when)
 {
     struct itimerspec setting = {0};
@@ -176,12 +189,12 @@ static void set_timer(ns_t when)
         log_error("no timer for the helper thread: %m");
 }
 
-bool local_dispatch(void)
+bool local_dispatch(bool *ret_look_later)
 {
     int saved = errno;
     bool writable;
 
-    hot_now = false;
+    hot_now = rung_now = later_now = false;
     writable = progress_awake();
     names_bury();
     event_dispatch();
@@ -189,5 +202,6 @@ bool local_dispatch(void)
     rendezvous_tell_settled();
     set_timer(rendezvous_deadline());
     errno = saved;
-    return hot_now || writable;
+    *ret_look_later = later_now;
+    return hot_now || rung_now || writable || !later_now;
 }

@@ -27,5 +27,8 @@ void local_kick(void);
 void local_ring_self(void);
 /* Helper thread: lanes became hot. */
 void local_became_hot(void);
+/* Helper thread: a doorbell was rung; or a channel was, and it is to be seen that somebody comes. */
+void local_was_rung(void);
+void local_look_later(void);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "object/cq.h"
 #include "object/device.h"
 #include "object/life.h"
 #include "object/pd.h"
@@ -116,5 +117,6 @@ void object_after_fork_in_child(void)
     list_init(&contexts);
     stacks_after_fork_in_child();
     wq_after_fork_in_child();
+    channels_after_fork_in_child();
     segment_after_fork_in_child();
 }

@@ -21,6 +21,8 @@
 #define WC_FLAGS_STAMPS (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 #define FLAGS_SUPPORTED (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
 
+_Atomic uint32_t cq_armed_count;
+
 /* --- life ----------------------------------------------------------------------------------------------- */
 
 /* A power of two above the capacity: cq->cqe is 2^n - 1, as programs know it from hardware. */
@@ -121,6 +123,8 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     pthread_cond_init(&cq->ibv.cond, NULL);
     install_ring(cq, &memory, slots);
     publish(cq, context);
+    if (cq->channel)
+        channel_give_bit(cq->channel, cq);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_cq = cq;
     return 0;
@@ -137,6 +141,17 @@ free_cq:
     return error;
 }
 
+/* Lock held. False: a peer has ended the arming, and makes the event. */
+static bool disarm(struct cq *cq)
+{
+    cq->record->armed = CQ_UNARMED;
+    atomic_fetch_sub_explicit(&cq_armed_count, 1, memory_order_relaxed);
+    if (!cq->shown)
+        return true;
+    cq->shown = false;
+    return notify_take_back(cq->channel->line, cq->bit);
+}
+
 /* Out of service, unless somebody uses it. */
 static int retire(struct cq *cq, struct losses **ret_losses)
 {
@@ -148,7 +163,8 @@ static int retire(struct cq *cq, struct losses **ret_losses)
     } else {
         *ret_losses = note_losses(OBJECT_CQ, cq->number);
         atomic_store_explicit(&cq->record->state, OBJECT_DYING, memory_order_relaxed);
-        cq->record->armed = CQ_UNARMED;
+        if (cq->record->armed != CQ_UNARMED)
+            disarm(cq);
     }
     lock_release(&cq->lock);
     return error;
@@ -313,9 +329,11 @@ int cq_resize(struct cq *cq, uint32_t cqe)
 
 static void fire(struct cq *cq)
 {
-    cq->record->armed = CQ_UNARMED;
     cq->since_event = 0;
-    channel_post(cq->channel, cq);
+    if (disarm(cq))
+        channel_post(cq->channel, cq);
+    else
+        channel_owe(cq->channel, cq);
 }
 
 /* A completion was added to an armed CQ (§5.4); lock held. solicited: also those that did not succeed. */
@@ -342,10 +360,20 @@ int cq_arm(struct cq *cq, bool solicited_only)
         return -EIO;
     if (!cq->channel)
         return 0; /* nobody to notify */
+    object_ports->take_arrived();
     lock_acquire(&cq->lock);
-    if (cq->record->armed == CQ_UNARMED)
+    if (cq->record->armed != CQ_UNARMED && cq->shown && !notify_is_armed(cq->channel->line, cq->bit) &&
+        !disarm(cq)) /* a peer has ended it: this is the next one */
+        channel_owe(cq->channel, cq);
+    if (cq->record->armed == CQ_UNARMED) {
         cq->since_event = 0;
+        atomic_fetch_add_explicit(&cq_armed_count, 1, memory_order_relaxed);
+    }
     cq->record->armed = max_of(cq->record->armed, wanted); /* any wins until fired */
+    if (cq->bit < NOTIFY_CQS && !cq->moderation_period) {
+        cq->shown = true;
+        notify_arm(cq->channel->line, cq->bit, cq->record->armed == CQ_ARMED_SOLICITED);
+    }
     lock_release(&cq->lock);
     object_ports->expect_sleep();
     return 0;
@@ -365,6 +393,11 @@ int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
     lock_acquire(&cq->lock);
     cq->moderation_count = count;
     cq->moderation_period = period_us;
+    if (period_us && cq->shown) {
+        /* Peers know nothing of moderation. */
+        if (notify_take_back(cq->channel->line, cq->bit))
+            cq->shown = false;
+    }
     /* What the old terms held back is due at once; the new ones begin with the next completion. */
     if (cq->record->armed != CQ_UNARMED && cq->since_event)
         fire(cq);

@@ -9,6 +9,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/notify.h"
 #include "base/timer.h"
 #include "object/context.h"
 #include "object/event.h"
@@ -21,6 +22,9 @@ struct channel {
     struct context *context;
     uint32_t number;
     uint32_t item;
+    struct notify_channel *line; /* what peers see of it, NULL: nothing */
+    unsigned line_number;
+    struct cq *cqs[NOTIFY_CQS]; /* that have a bit in the line; under queue.lock */
 };
 
 struct cq {
@@ -40,6 +44,8 @@ struct cq {
     uint64_t wc_flags; /* cq_ex: what completions must carry */
     bool is_extended;
     struct ack_account completion_events, async_events;
+    unsigned bit;           /* in the channel's line; NOTIFY_CQS: none */
+    int32_t debt;           /* events that peers have taken upon themselves; under channel->queue.lock */
     struct list event;      /* in channel->queue.entries while events are queued, under channel->queue.lock */
     uint32_t events_queued; /* firings that nobody has read; under channel->queue.lock */
 
@@ -48,6 +54,7 @@ struct cq {
         cache_aligned;      /* guards record->produced, armed, failed, state, and down to the next lock */
     uint32_t consumed_seen; /* record->consumed as producers last saw it */
     uint32_t capacity;      /* = ibv.cqe; changes under both locks */
+    bool shown;             /* the channel's line has been told of the arming */
     uint32_t since_event;   /* completions since arming that would have fired, for moderation */
     uint16_t moderation_count, moderation_period; /* period 0: off */
     bool moderation_timer_runs, moderation_timer_used;
@@ -93,8 +100,20 @@ int channel_use(struct channel *channel, const struct context *context);
 void channel_unuse(struct channel *channel);
 /* The CQ fires: one event more. Called with the CQ's lock held. */
 void channel_post(struct channel *channel, struct cq *cq);
-/* Drops unread events of a CQ. */
+/* The same, but a peer has taken it upon itself, and its token is on the way. */
+void channel_owe(struct channel *channel, struct cq *cq);
+/* Drops unread events of a CQ, and its bit in the line. */
 void channel_purge(struct channel *channel, struct cq *cq);
+/* The CQ gets a bit in the channel's line, if one is left. */
+void channel_give_bit(struct channel *channel, struct cq *cq);
+/* Is an event owed by a peer? How often that has changed: what two looks find alike is late. */
+bool channels_owe(uint32_t *ret_changes);
+/* Makes the events that peers owe. No lock held. */
+void channels_make_owed(void);
+void channels_after_fork_in_child(void);
+
+/* How many CQs with a channel are armed; one may be counted longer than it is. */
+extern _Atomic uint32_t cq_armed_count;
 
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq);
 int cq_resize(struct cq *cq, uint32_t cqe);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/rundown.h"
 #include "base/sys.h"
 #include "base/types.h"
 #include "object/context.h"
@@ -23,7 +24,7 @@ _Static_assert(ASYNC_PENDING_LIMIT *TYPE_BITS <= 64, "types of pending events in
 
 int event_queue_open(struct event_queue *queue)
 {
-    int saved = errno, fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+    int saved = errno, fd = eventfd(0, EFD_CLOEXEC);
 
     if (fd < 0) {
         int error = -errno;
@@ -34,13 +35,14 @@ int event_queue_open(struct event_queue *queue)
     lock_init(&queue->lock);
     list_init(&queue->entries);
     queue->fd = fd;
-    queue->surplus = 0;
+    queue->pending = queue->written = queue->credit = 0;
     queue->generation = process_generation();
     return 0;
 }
 
 void event_queue_close(struct event_queue *queue)
 {
+    rundown_wait(); /* events_release() */
     sys_close(queue->fd);
     queue->fd = -1;
 }
@@ -52,51 +54,109 @@ static bool is_inherited(const struct event_queue *queue)
 
 /* The descriptor is touched with locks held here, so by raw system calls: the wrappers of libc are
  * cancellation points. */
-void event_token_put(struct event_queue *queue)
+static void write_token(struct event_queue *queue)
 {
-    const uint64_t one = 1;
-    int saved = errno;
-
-    if (!is_inherited(queue) && syscall(SYS_write, queue->fd, &one, sizeof(one)) < 0)
-        log_error("event queue: descriptor %d takes no token: %s", queue->fd, strerror(errno));
-    errno = saved;
-}
-
-void event_token_take_back(struct event_queue *queue, uint32_t count)
-{
-    uint64_t token;
-    struct iovec to = {&token, sizeof(token)};
+    const uint64_t own = EVENT_TOKEN_OWN;
     int saved = errno;
 
     if (is_inherited(queue))
         return;
-    /* RWF_NOWAIT, and not O_NONBLOCK: that is the application's, and readers would see it. Offset -1: none. A
-     * kernel that refuses (before 5.8 for eventfds) leaves surplus tokens in the descriptor: it is readable
-     * for nothing until somebody reads. */
-    while (count > 0 && syscall(SYS_preadv2, queue->fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
-        count--;
-    queue->surplus += count;
+    if (syscall(SYS_write, queue->fd, &own, sizeof(own)) < 0)
+        log_error("event queue: descriptor %d takes no token: %s", queue->fd, strerror(errno));
+    else
+        queue->written++;
     errno = saved;
 }
 
-/* Tokens are not told apart. Without this a reader with the token of a purged event could take the event that
- * was raised next, and leave that one's token behind: a descriptor that is readable for nothing. */
-bool event_token_is_good(struct event_queue *queue)
+void event_token_brought(struct event_queue *queue, uint64_t tokens)
 {
-    if (likely(queue->surplus == 0))
-        return true;
-    queue->surplus--;
-    return false;
+    queue->written -= min_of((uint32_t)(tokens / EVENT_TOKEN_OWN), queue->written);
+    queue->credit += (uint32_t)tokens;
 }
 
-int event_token_wait(struct event_queue *queue)
+/* RWF_NOWAIT, and not O_NONBLOCK: that is the application's, and readers would see it. Offset -1: none. A
+ * kernel that refuses (before 5.8 for eventfds) leaves the token in the descriptor: it is readable for
+ * nothing until somebody reads. */
+static void drain(struct event_queue *queue)
 {
-    uint64_t token;
+    uint64_t tokens;
+    struct iovec to = {&tokens, sizeof(tokens)};
+    int saved = errno;
+
+    if (!is_inherited(queue) && syscall(SYS_preadv2, queue->fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
+        event_token_brought(queue, tokens);
+    errno = saved;
+}
+
+/* Where one of our tokens is about, it lies there, or a reader has it and looks at `pending` next. */
+void event_token_settle(struct event_queue *queue)
+{
+    if (queue->pending && !queue->written)
+        write_token(queue);
+    else if (!queue->pending && queue->written)
+        drain(queue);
+}
+
+#define HELD_MOST 8
+
+static __thread struct {
+    bool holding;
+    unsigned count;
+    struct event_queue *queues[HELD_MOST];
+} held __attribute__((tls_model("initial-exec")));
+
+static bool hold(struct event_queue *queue)
+{
+    if (!held.holding)
+        return false;
+    for (unsigned i = 0; i < held.count; i++) {
+        if (held.queues[i] == queue)
+            return true;
+    }
+    if (held.count == HELD_MOST)
+        return false;
+    held.queues[held.count++] = queue;
+    return true;
+}
+
+void event_token_put(struct event_queue *queue)
+{
+    queue->pending++;
+    if (!hold(queue))
+        event_token_settle(queue);
+}
+
+void events_hold(void)
+{
+    held.holding = true;
+}
+
+void events_release(void)
+{
+    held.holding = false;
+    while (unlikely(held.count)) {
+        struct event_queue *queue = held.queues[--held.count];
+
+        lock_acquire(&queue->lock);
+        event_token_settle(queue);
+        lock_release(&queue->lock);
+    }
+}
+
+void event_token_take_back(struct event_queue *queue, uint32_t count)
+{
+    queue->pending -= count;
+    if (!queue->pending)
+        drain(queue);
+}
+
+int event_token_wait(struct event_queue *queue, uint64_t *ret_tokens)
+{
     int saved = errno, error = 0;
 
     if (is_inherited(queue))
         return -EIO;
-    if (read(queue->fd, &token, sizeof(token)) < 0) {
+    if (read(queue->fd, ret_tokens, sizeof(*ret_tokens)) < 0) {
         error = -errno;
         errno = saved;
     }
@@ -179,13 +239,17 @@ static bool pop(struct async_queue *queue, struct ibv_async_event *ret_event)
 int async_get(struct async_queue *queue, struct ibv_async_event *ret_event)
 {
     for (;;) {
-        int error = event_token_wait(&queue->queue);
+        uint64_t tokens;
+        int error = event_token_wait(&queue->queue, &tokens);
         bool found;
 
         if (error)
             return error;
         lock_acquire(&queue->queue.lock);
-        found = event_token_is_good(&queue->queue) && pop(queue, ret_event);
+        event_token_brought(&queue->queue, tokens);
+        found = pop(queue, ret_event);
+        queue->queue.pending -= found;
+        event_token_settle(&queue->queue);
         lock_release(&queue->queue.lock);
         if (found)
             return 0;

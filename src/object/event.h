@@ -2,9 +2,10 @@
 /* Event queues behind a descriptor: asynchronous events of a context and completion events of a channel
  * (verbs-contract §1.3, §5.4, §9).
  *
- * The descriptor is an eventfd in semaphore mode: one token per queued event, so that poll, epoll, O_NONBLOCK
- * set by fcntl and a cancellable blocking read all work as applications expect. Events of a destroyed object
- * are purged together with their tokens.
+ * The descriptor is an eventfd, readable while events are queued, so that poll, epoll, O_NONBLOCK set by
+ * fcntl and a cancellable blocking read all work as applications expect. A reader takes all tokens at once
+ * and puts one back if events are left. So tokens that nobody needs any more go with the next event, and a
+ * process that dies between two writes leaves nothing that a later reader would wait for.
  *
  * Nothing is allocated when an event is raised: what waits to be read is written down in its object (a CQ
  * counts its completion events, an account holds the types of its asynchronous ones), and the queue is a list
@@ -25,7 +26,9 @@ struct event_queue {
     struct lock lock; /* a leaf: guards entries and every reported counter */
     struct list entries;
     int fd;
-    uint32_t surplus;    /* tokens, in the descriptor or in the hands of readers, whose event was purged */
+    uint32_t pending;    /* events that nobody has read */
+    uint32_t written;    /* our tokens in the descriptor, or in the hands of readers */
+    uint32_t credit;     /* tokens of peers that were read, whose events were not looked for yet */
     uint32_t generation; /* of the process that opened it: a forked child takes no tokens of its parent */
 };
 
@@ -67,14 +70,18 @@ static inline void ack_account_init(struct ack_account *account, struct event_re
 
 int event_queue_open(struct event_queue *queue);
 void event_queue_close(struct event_queue *queue);
+/* Tokens of ours are told from those that peers write (base/notify.h), which count 1. */
+#define EVENT_TOKEN_OWN (1ull << 32)
 /* One event more (lock held). */
 void event_token_put(struct event_queue *queue);
-/* `count` events fewer (lock held). A reader may have their tokens in hand already: those are surplus. */
+/* `count` events fewer (lock held). A reader may have the token in hand already, and reads on. */
 void event_token_take_back(struct event_queue *queue, uint32_t count);
-/* A reader comes with its token (lock held). False: it was a surplus one, read on. */
-bool event_token_is_good(struct event_queue *queue);
-/* Waits for a token without the lock; a cancellation point. 0, -EAGAIN (O_NONBLOCK), -EINTR... */
-int event_token_wait(struct event_queue *queue);
+/* A reader comes with what event_token_wait() gave it (lock held). */
+void event_token_brought(struct event_queue *queue, uint64_t tokens);
+/* Events were taken or added: the descriptor is readable if some are left, and else not (lock held). */
+void event_token_settle(struct event_queue *queue);
+/* Waits for tokens without the lock; a cancellation point. 0, -EAGAIN (O_NONBLOCK), -EINTR... */
+int event_token_wait(struct event_queue *queue, uint64_t *ret_tokens);
 /* An event of this account was raised, or some of them were purged unread (lock held). */
 static inline void ack_account_raise(struct ack_account *account)
 {
@@ -88,6 +95,12 @@ static inline void ack_account_drop(struct ack_account *account)
 }
 /* An event of this account is handed to the application (lock held). type: of asynchronous ones. */
 void ack_account_report(struct ack_account *account, uint32_t type);
+
+/* While this thread takes packets, whose locks a reader would have to wait for, the descriptors of its events
+ * stay as they are: between the two calls, in a rundown section. Who closes a queue waits for such sections.
+ */
+void events_hold(void);
+void events_release(void);
 
 /* --- asynchronous events -------------------------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@
 
 struct qp;
 struct cq;
+struct notify_channel;
 
 /* What is to be explained. */
 enum explanation {
@@ -25,9 +26,19 @@ enum explanation {
 struct object_ports {
     /* Moves everything along that can move: an application thread polled an empty CQ. No lock held. */
     void (*progress)(void);
+    /* A CQ is about to be armed: what has come by now does not count as coming after that. No lock held, but
+     * maybe a CQ's poll_lock. */
+    void (*take_arrived)(void);
     /* An application thread is about to sleep on a channel (it armed a CQ): from now on arrivals must wake
-     * the helper thread. */
+     * it, or the helper thread. Likewise. */
     void (*expect_sleep)(void);
+    /* A channel with this eventfd may be rung by peers: its line in the notification page, and the line's
+     * number; NULL: it may not. No lock held. */
+    struct notify_channel *(*open_channel)(int fd, unsigned *ret_number);
+    void (*close_channel)(unsigned number);
+    /* A peer has taken an event upon itself (base/notify.h), and has not written its token yet:
+     * channels_make_owed() is to be called when it may take too long. A CQ's lock is held. */
+    void (*event_owed)(void);
     /* An overrun CQ: every QP that uses it goes to ERR with QP_FATAL. Called with the CQ's and maybe a QP's
      * lock held: the engine does it later, holding neither, by cq_fail_users(). */
     void (*cq_overrun)(struct cq *cq);

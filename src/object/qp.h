@@ -159,6 +159,9 @@ struct qp {
     bool build_needs_address; /* UD: the WR has no address yet */
 };
 
+/* How many receives the calling thread has completed. */
+extern __thread uint32_t qp_receives_completed __attribute__((tls_model("initial-exec")));
+
 static inline struct qp *qp_of(struct ibv_qp *qp)
 {
     return container_of(qp, struct qp, ibv);

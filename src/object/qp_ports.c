@@ -11,6 +11,7 @@
 #include "object/xrc.h"
 
 const struct qp_ports *qp_ports;
+__thread uint32_t qp_receives_completed;
 struct transport_ports qp_transport_ports;
 
 static enum ibv_wc_opcode send_wc_opcode(uint8_t opcode)
@@ -109,6 +110,7 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
         .flow_tag = completion->flow_tag,
     };
 
+    qp_receives_completed++;
     if (unlikely(qp->transport.tag_matching)) {
         cqe.is_send = CQE_TAGGED;
         cqe.app_ctx = completion->app_ctx;
@@ -357,6 +359,12 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp)
     switch (qp_state(qp)) {
     case IBV_QPS_RTS:
     case IBV_QPS_SQD:
+        /* The batch of packets that brought a message may be under way in another thread: what acknowledges
+         * it goes before the program's answer, so that the peer sees its request complete first. */
+        if (unlikely(qp->route.answer_due) && !qp->route.by_wire) {
+            qp->route.answer_due = false;
+            responder_run(&qp->transport);
+        }
         sender_run(&qp->transport);
         if (explained())
             qp_note_times(qp, false, stamp ? stamp : life_stamp_now());

@@ -53,6 +53,8 @@ static struct lock receive_lock = LOCK_INIT; /* guards all below, and the lists 
 static struct receive_buffers *buffers;
 static struct list polled = {&polled, &polled}, others = {&others, &others};
 static _Atomic uint32_t idle_polls;
+/* Of the readers that are polled: changed with the receive lock held. */
+static _Atomic bool any_armed, all_armed;
 
 /* --- one datagram -------------------------------------------------------------------------------- */
 
@@ -423,25 +425,53 @@ bool udp_has_packets(void)
 
 /* --- readers ------------------------------------------------------------------------------------- */
 
-/* The next arrival wakes the helper thread once: while somebody polls it is to sleep, and the senders are to
- * be spared the look at who waits. */
+/* The helper thread is woken by what arrives. Receive lock held. */
+static void set_armed(struct reader *reader)
+{
+    reader->armed = true;
+    atomic_store_explicit(&any_armed, true, memory_order_relaxed);
+}
+
 static bool arm(struct reader *reader)
 {
-    int error = reader->armed ? 0 : event_resume(&reader->source, EPOLLIN | EPOLLONESHOT);
+    int error = reader->armed ? 0 : event_resume(&reader->source, EPOLLIN);
 
-    reader->armed = error != -ENOMEM && error != -ENOSPC; /* else nothing is ever going to come there */
-    return reader->armed;
+    if (error == -ENOMEM || error == -ENOSPC)
+        return false;
+    set_armed(reader); /* else nothing is ever going to come there */
+    return true;
 }
 
 bool udp_prepare_sleep(void)
 {
     bool armed = true;
 
+    if (atomic_load_explicit(&all_armed, memory_order_acquire))
+        return true;
     lock_acquire(&receive_lock);
     list_for_each (node, &polled)
         armed &= arm(list_entry(node, struct reader, node));
+    atomic_store_explicit(&all_armed, armed, memory_order_release);
     lock_release(&receive_lock);
     return armed;
+}
+
+/* The senders are to be spared the look at who waits, too. */
+void udp_disarm(void)
+{
+    if (!atomic_load_explicit(&any_armed, memory_order_relaxed))
+        return;
+    lock_acquire(&receive_lock);
+    atomic_store_explicit(&all_armed, false, memory_order_relaxed);
+    atomic_store_explicit(&any_armed, false, memory_order_relaxed);
+    list_for_each (node, &polled) {
+        struct reader *reader = list_entry(node, struct reader, node);
+
+        if (reader->armed)
+            event_pause(&reader->source);
+        reader->armed = false;
+    }
+    lock_release(&receive_lock);
 }
 
 /* Helper thread. What is polled, it polls next. */
@@ -451,10 +481,6 @@ static void ready(struct event_source *source, uint32_t events)
     unsigned packets = 0;
 
     if (reader->polled) {
-        lock_acquire(&receive_lock);
-        event_pause(source);
-        reader->armed = false;
-        lock_release(&receive_lock);
         atomic_store_explicit(&idle_polls, 0, memory_order_relaxed);
         return;
     }
@@ -487,11 +513,12 @@ int reader_add(struct reader *reader)
     error = need_buffers();
     if (!error) {
         reader->source.ready = ready;
-        error = event_add(&reader->source, reader->polled ? EPOLLIN | EPOLLONESHOT : EPOLLIN);
+        error = event_add(&reader->source, EPOLLIN);
     }
     if (!error) {
-        reader->armed = true;
+        set_armed(reader);
         list_push_back(reader->polled ? &polled : &others, &reader->node);
+        atomic_store_explicit(&all_armed, false, memory_order_relaxed); /* until somebody has looked */
         if (reader->polled)
             atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
     }
@@ -515,7 +542,6 @@ void reader_set_polled(struct reader *reader)
         list_remove(&reader->node);
         list_push_back(&polled, &reader->node);
         reader->polled = true;
-        event_change(&reader->source, EPOLLIN | EPOLLONESHOT);
         atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
     }
     lock_release(&receive_lock);
@@ -538,5 +564,7 @@ void receive_after_fork_in_child(void)
     list_init(&others);
     buffers = NULL; /* lost: somebody may have been reading into them */
     atomic_store_explicit(&udp_has_sockets, false, memory_order_relaxed);
+    atomic_store_explicit(&any_armed, false, memory_order_relaxed);
+    atomic_store_explicit(&all_armed, false, memory_order_relaxed);
     atomic_store_explicit(&idle_polls, 0, memory_order_relaxed);
 }

@@ -140,6 +140,8 @@ bool udp_has_packets(void);
 /* Nobody is going to poll: the next arrival shall wake the helper thread, at once if something is there.
  * false: the kernel has no memory for that now. */
 bool udp_prepare_sleep(void);
+/* Somebody polls, and arrivals shall wake nobody, until the next udp_prepare_sleep(). */
+void udp_disarm(void);
 
 /* Never NULL: udp_options.counters, or before that some of the room's own. */
 extern struct network_counters *udp_counters;

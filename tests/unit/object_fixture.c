@@ -5,6 +5,7 @@
 #include "object/share.h"
 
 struct port_calls port_calls;
+struct notify_channel *port_line;
 struct context *context, *other_context;
 
 static void progress(void)
@@ -12,6 +13,25 @@ static void progress(void)
     port_calls.progress++;
     if (port_calls.on_progress)
         port_calls.on_progress();
+}
+
+static struct notify_channel *open_channel(int fd, unsigned *ret_number)
+{
+    *ret_number = 0;
+    return port_line;
+}
+
+static void close_channel(unsigned number)
+{
+}
+
+static void event_owed(void)
+{
+    port_calls.event_owed++;
+}
+
+static void take_arrived(void)
+{
 }
 
 static void expect_sleep(void)
@@ -69,7 +89,11 @@ static void tell_losses_of(struct losses *losses)
 
 static const struct object_ports ports = {
     .progress = progress,
+    .take_arrived = take_arrived,
     .expect_sleep = expect_sleep,
+    .open_channel = open_channel,
+    .close_channel = close_channel,
+    .event_owed = event_owed,
     .cq_overrun = cq_overrun,
     .start_timers = start_timers,
     .moderation_timer = moderation_timer,

@@ -24,7 +24,7 @@
 #include "object/ports.h"
 
 struct port_calls {
-    unsigned progress, expect_sleep, cq_overrun, moderation_timer, moderation_cancel;
+    unsigned progress, expect_sleep, event_owed, cq_overrun, moderation_timer, moderation_cancel;
     ns_t moderation_delay;
     int start_timers_error;
     unsigned explained[EXPLAIN_LEAKS + 1]; /* the last: */
@@ -34,6 +34,8 @@ struct port_calls {
     void (*on_progress)(void); /* what arrives while an empty CQ is polled */
 };
 extern struct port_calls port_calls;
+/* What channels are shown to peers by; NULL: they are not. */
+extern struct notify_channel *port_line;
 
 /* One context of one device, and one that is foreign to it. */
 extern struct context *context, *other_context;

@@ -39,7 +39,7 @@ static void talks_until_killed(unsigned number)
         lane_ring(lane);
         if (rand_r(&random) % 16 == 0) {
             turn(0);
-            local_prepare_sleep();
+            local_prepare_sleep(ATTENTION_ASLEEP);
         }
     }
 }
@@ -120,7 +120,8 @@ static void hears_everything(unsigned number)
         struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
 
         poll(&event, 1, -1);
-        local_dispatch(); /* without local_poll(): what is left is taken when the link goes down */
+        local_dispatch(
+            &(bool){false}); /* without local_poll(): what is left is taken when the link goes down */
     }
     CHECK(seen.packets == 100);
     CHECK(seen.batches > 0);
@@ -216,7 +217,7 @@ static void loses_its_descriptors(unsigned number)
     for (int i = 0; i < 64; i++)
         numbers[i] = fcntl(pipes[1], F_DUPFD_CLOEXEC, 3);
     lane_ring(link_lane(link, mine));
-    link_ring(link);
+    link_ring(link, 0);
     local_kick();
     /* Not a byte of ours in them. */
     CHECK(read(pipes[0], numbers, sizeof(numbers)) < 0 && errno == EAGAIN);
@@ -533,9 +534,9 @@ static void scribbles(unsigned number)
         if (i % 64 == 0) {
             struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
 
-            link_ring(link);
+            link_ring(link, 0);
             if (poll(&event, 1, 0) > 0) /* only to see it go down; our own view is spoilt too */
-                local_dispatch();
+                local_dispatch(&(bool){false});
         }
     }
 }
@@ -553,7 +554,7 @@ static void is_scribbled_at(unsigned number)
 
             lane_send(link_lane(lane_link(seen.lane), mine), &packet, NULL, 0);
             lane_ring(seen.lane);
-            local_prepare_sleep();
+            local_prepare_sleep(ATTENTION_ASLEEP);
         }
     }
     CHECK(seen.downs == 1);

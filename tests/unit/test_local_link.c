@@ -51,10 +51,10 @@ static void wakes_itself(unsigned number)
     struct link *link = find_link(qpn);
 
     for (unsigned i = 0; i < 1000; i++) {
-        CHECK(local_prepare_sleep());
+        CHECK(local_prepare_sleep(ATTENTION_ASLEEP));
         send_text(link_lane(link, qpn), qpn, qpn, "wake up");
         CHECK(poll(&event, 1, -1) == 1);
-        CHECK(local_dispatch());
+        CHECK(local_dispatch(&(bool){false}));
         turn(0);
         CHECK(seen.packets == i + 1);
         turn(0);
@@ -87,7 +87,7 @@ static void wakes_although_another_looks(unsigned number)
 
     CHECK(pthread_create(&thread, NULL, glances, NULL) == 0);
     for (unsigned i = 0; i < 20000; i++) {
-        while (!local_prepare_sleep())
+        while (!local_prepare_sleep(ATTENTION_ASLEEP))
             turn(0);
         send_text(link_lane(link, qpn), qpn, qpn, "wake up");
         CHECK(poll(&event, 1, 30000) == 1);
@@ -270,9 +270,9 @@ static void sleep_and_take(void)
 {
     struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
 
-    if (local_prepare_sleep()) {
+    if (local_prepare_sleep(ATTENTION_ASLEEP)) {
         CHECK(poll(&event, 1, -1) == 1);
-        local_dispatch();
+        local_dispatch(&(bool){false});
     }
     rundown_enter();
     local_poll(16);
@@ -468,10 +468,10 @@ static void *helps(void *argument)
     struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
 
     while (atomic_load(&taken_by_threads) < SENDERS * SENT_PER_THREAD) {
-        if (local_prepare_sleep()) {
+        if (local_prepare_sleep(ATTENTION_ASLEEP)) {
             /* The pollers may take the last packet without us: hence a limit. */
             if (poll(&event, 1, 10) == 1)
-                local_dispatch();
+                local_dispatch(&(bool){false});
         }
         rundown_enter();
         local_poll(16);

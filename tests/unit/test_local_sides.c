@@ -195,7 +195,7 @@ void turn_deaf(int timeout_ms)
     struct pollfd event = {.fd = local_event_fd(), .events = POLLIN};
 
     if (poll(&event, 1, timeout_ms) > 0)
-        local_dispatch();
+        local_dispatch(&(bool){false});
 }
 
 unsigned turn(int timeout_ms)

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Who is woken by a message: the thread that waits for its completion, where the writer can tell which that
+ * is, else the helper thread. The formats are in base/notify.h and local/notify.h. */
+#include "local/notify.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/layout.h"
+#include "local/start.h"
+#include "wire/opcode.h"
+
+/* Descriptors of peers' channels that this process keeps at most; further ones are woken by way of their
+ * helper thread. */
+#define PEER_CHANNELS_MAX 64u
+
+struct notify_peer {
+    struct notify_page *page;
+    struct {
+        struct event_source source;
+        _Atomic uint32_t serial; /* 0: none */
+    } channels[NOTIFY_CHANNELS];
+};
+
+static struct lock start_lock = LOCK_INIT; /* guards the descriptors and serials here */
+static _Atomic(struct notify_page *) own_page;
+static struct notify_peer *own; /* what we have ourselves, as a peer: for the link to ourselves */
+static int own_fd = -1;
+static uint32_t last_serial;
+static _Atomic unsigned peer_channels;
+static _Atomic bool helper_sleeps;
+
+static struct notify_page *page_of_ours(void)
+{
+    return atomic_load_explicit(&own_page, memory_order_acquire);
+}
+
+/* --- our page ------------------------------------------------------------------------------------------- */
+
+/* start_lock held. */
+static int make_page(void)
+{
+    int error = 0, fd;
+    struct notify_page *page;
+
+    if (!own)
+        own = calloc(1, sizeof(*own));
+    if (!own)
+        return -ENOMEM;
+    fd = shared_memory_create("softhca-notify", sizeof(*page));
+    if (fd < 0)
+        return fd;
+    page = sys_mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, &error);
+    if (page && sys_madvise(page, sizeof(*page), MADV_DONTFORK) != 0) {
+        sys_munmap(page, sizeof(*page));
+        page = NULL;
+        error = -ENOMEM;
+    }
+    if (!page) {
+        fd_close(fd);
+        return error;
+    }
+    own_fd = fd;
+    own->page = page;
+    atomic_store_explicit(&own_page, page, memory_order_release);
+    return 0;
+}
+
+struct notify_channel *local_open_channel(int fd, unsigned *ret_number)
+{
+    struct notify_channel *line = NULL;
+
+    lock_acquire(&start_lock);
+    if (page_of_ours() || make_page() == 0) {
+        for (unsigned i = 0; i < NOTIFY_CHANNELS && !line; i++) {
+            if (atomic_load_explicit(&own->channels[i].serial, memory_order_relaxed))
+                continue;
+            line = &own->page->channels[i];
+            *ret_number = i;
+            own->channels[i].source.fd = fd;
+            event_note(&own->channels[i].source);
+            last_serial = last_serial == UINT32_MAX ? 1 : last_serial + 1;
+            atomic_store_explicit(&line->armed, 0, memory_order_relaxed);
+            atomic_store_explicit(&line->armed_solicited, 0, memory_order_relaxed);
+            atomic_store_explicit(&line->rung, 0, memory_order_relaxed);
+            atomic_store_explicit(&own->channels[i].serial, last_serial, memory_order_relaxed);
+            atomic_store_explicit(&line->serial, last_serial, memory_order_release);
+        }
+    }
+    lock_release(&start_lock);
+    return line;
+}
+
+static void forget_offer(struct link *link, void *argument)
+{
+    atomic_fetch_and_explicit(&link->offered, ~(1ull << *(unsigned *)argument), memory_order_relaxed);
+}
+
+void local_close_channel(unsigned number)
+{
+    lock_acquire(&start_lock);
+    atomic_store_explicit(&own->page->channels[number].serial, 0, memory_order_relaxed);
+    atomic_store_explicit(&own->channels[number].serial, 0, memory_order_relaxed);
+    own->channels[number].source.fd = -1;
+    local_for_each_link(forget_offer, &number);
+    lock_release(&start_lock);
+}
+
+void local_show_qp(uint32_t qpn, unsigned channel, unsigned bit)
+{
+    struct notify_page *page = page_of_ours();
+
+    if (page)
+        atomic_store_explicit(notify_slot(page, qpn), notify_place(qpn, channel, bit), memory_order_relaxed);
+}
+
+void local_hide_qp(uint32_t qpn)
+{
+    struct notify_page *page = page_of_ours();
+    uint64_t place;
+
+    if (!page)
+        return;
+    place = atomic_load_explicit(notify_slot(page, qpn), memory_order_relaxed);
+    if ((place & 0xffffff) == qpn)
+        atomic_compare_exchange_strong_explicit(notify_slot(page, qpn), &place, 0, memory_order_relaxed,
+                                                memory_order_relaxed);
+}
+
+static bool send_offer(const struct link *link, enum link_message type, unsigned channel, uint32_t serial,
+                       int fd)
+{
+    struct link_offer offer = {.type = (uint8_t)type, .channel = (uint8_t)channel, .serial = serial};
+    struct iovec part = {&offer, sizeof(offer)};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {
+        .header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+
+    memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+    return event_is_intact(&link->socket) && sys_sendmsg(link->socket.fd, &message) == sizeof(offer);
+}
+
+/* To processes of the same user only: who has the descriptors can wake us for nothing. */
+void local_offer_channel(struct link *link, unsigned number)
+{
+    uint64_t bit = 1ull << number, page_bit = 1ull << NOTIFY_CHANNELS;
+    uint64_t offered = atomic_load_explicit(&link->offered, memory_order_relaxed);
+    bool done;
+
+    if (likely(offered & bit))
+        return;
+    if (link->is_self) {
+        atomic_store_explicit(&link->peer, own, memory_order_release);
+        for (unsigned i = 0; i < LOCAL_LANES; i++)
+            atomic_store_explicit(&link->lanes[i].writer.control->writer_heeds, 1, memory_order_release);
+        atomic_fetch_or_explicit(&link->offered, ~0ull, memory_order_relaxed);
+        return;
+    }
+    if (link->peer_uid != geteuid() || !link_is_up(link))
+        return;
+    lock_acquire(&start_lock);
+    offered = atomic_load_explicit(&link->offered, memory_order_relaxed);
+    done = offered & page_bit || send_offer(link, LINK_OFFERS_PAGE, 0, 0, own_fd);
+    if (done)
+        offered |= page_bit;
+    /* A channel is rung by its eventfd: whoever closed ours has another file there. */
+    if (done && !(offered & bit) && event_is_intact(&own->channels[number].source) &&
+        send_offer(link, LINK_OFFERS_CHANNEL, number,
+                   atomic_load_explicit(&own->channels[number].serial, memory_order_relaxed),
+                   own->channels[number].source.fd))
+        offered |= bit;
+    atomic_fetch_or_explicit(&link->offered, offered, memory_order_relaxed);
+    lock_release(&start_lock);
+}
+
+/* --- our attention -------------------------------------------------------------------------------------- */
+
+bool notify_heeded(const struct lane *lane)
+{
+    return atomic_load_explicit(&lane->reader.control->writer_heeds, memory_order_acquire) != 0 &&
+           page_of_ours();
+}
+
+enum attention local_attention(void)
+{
+    struct notify_page *page = page_of_ours();
+
+    return page ? (enum attention)(atomic_load_explicit(&page->attention, memory_order_relaxed) &
+                                   ATTENTION_MASK)
+                : ATTENTION_AWAKE;
+}
+
+void notify_set_attention(enum attention wanted)
+{
+    struct notify_page *page = page_of_ours();
+    uint64_t now;
+
+    if (!page)
+        return;
+    now = atomic_load_explicit(&page->attention, memory_order_relaxed);
+    for (;;) {
+        enum attention to = wanted;
+
+        if (to == ATTENTION_DOZES && atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
+            to = ATTENTION_ASLEEP;
+        if (!atomic_compare_exchange_weak_explicit(&page->attention, &now,
+                                                   ((now & ~ATTENTION_MASK) + ATTENTION_STEP) | (uint64_t)to,
+                                                   memory_order_seq_cst, memory_order_relaxed))
+            continue;
+        /* Partner: the same in local_helper_sleeps(). Either it finds that we doze, or we that it sleeps. */
+        atomic_thread_fence(memory_order_seq_cst);
+        if (to != ATTENTION_DOZES || !atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
+            return;
+        now = atomic_load_explicit(&page->attention, memory_order_relaxed);
+    }
+}
+
+void local_attend(enum attention seen)
+{
+    struct notify_page *page = page_of_ours();
+    uint64_t now;
+
+    if (!page)
+        return;
+    now = atomic_load_explicit(&page->attention, memory_order_relaxed);
+    if ((now & ATTENTION_MASK) == (uint64_t)seen)
+        atomic_compare_exchange_strong_explicit(&page->attention, &now, now & ~ATTENTION_MASK,
+                                                memory_order_relaxed, memory_order_relaxed);
+}
+
+void local_helper_sleeps(bool sleeps)
+{
+    struct notify_page *page = page_of_ours();
+    uint64_t now;
+
+    atomic_store_explicit(&helper_sleeps, sleeps, memory_order_relaxed);
+    if (!page || !sleeps)
+        return;
+    atomic_thread_fence(memory_order_seq_cst);
+    now = atomic_load_explicit(&page->attention, memory_order_relaxed);
+    while ((now & ATTENTION_MASK) == ATTENTION_DOZES &&
+           !atomic_compare_exchange_weak_explicit(&page->attention, &now, now | ATTENTION_ASLEEP,
+                                                  memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
+bool local_helper_is_asleep(void)
+{
+    return atomic_load_explicit(&helper_sleeps, memory_order_relaxed);
+}
+
+/* --- what peers offer ----------------------------------------------------------------------------------- */
+
+static void accept_page(struct link *link, int fd)
+{
+    struct notify_peer *peer = atomic_load_explicit(&link->peer, memory_order_relaxed);
+
+    if (peer || !shared_memory_is_sound(fd, sizeof(struct notify_page)))
+        return;
+    peer = calloc(1, sizeof(*peer));
+    if (!peer)
+        return;
+    peer->page = sys_mmap(NULL, sizeof(*peer->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, NULL);
+    if (peer->page && sys_madvise(peer->page, sizeof(*peer->page), MADV_DONTFORK) != 0) {
+        sys_munmap(peer->page, sizeof(*peer->page));
+        peer->page = NULL;
+    }
+    if (!peer->page) {
+        free(peer);
+        return;
+    }
+    for (unsigned i = 0; i < NOTIFY_CHANNELS; i++)
+        peer->channels[i].source.fd = -1;
+    atomic_store_explicit(&link->peer, peer, memory_order_release);
+    for (unsigned i = 0; i < LOCAL_LANES; i++)
+        atomic_store_explicit(&link->lanes[i].writer.control->writer_heeds, 1, memory_order_release);
+}
+
+static bool accept_channel(struct link *link, const struct link_offer *offer, int fd)
+{
+    struct notify_peer *peer = atomic_load_explicit(&link->peer, memory_order_relaxed);
+    struct event_source *source;
+
+    if (!peer || offer->channel >= NOTIFY_CHANNELS || !offer->serial)
+        return false;
+    source = &peer->channels[offer->channel].source;
+    if (source->fd < 0) {
+        if (atomic_load_explicit(&peer_channels, memory_order_relaxed) >= PEER_CHANNELS_MAX)
+            return false;
+        atomic_fetch_add_explicit(&peer_channels, 1, memory_order_relaxed);
+        source->fd = fd;
+        event_note(source);
+    } else {
+        /* Another channel of the same number. Whoever writes to the old one keeps its number. */
+        int error = dup3(fd, source->fd, O_CLOEXEC);
+
+        fd_close(fd);
+        if (error < 0)
+            return true;
+        event_note(source);
+    }
+    atomic_store_explicit(&peer->channels[offer->channel].serial, offer->serial, memory_order_release);
+    return true;
+}
+
+void notify_accept(struct link *link, const struct link_offer *offer, int fd)
+{
+    bool kept = false;
+
+    if (fd < 0)
+        return;
+    if (link->peer_uid == geteuid() && offer->type == LINK_OFFERS_PAGE)
+        accept_page(link, fd);
+    else if (link->peer_uid == geteuid() && offer->type == LINK_OFFERS_CHANNEL)
+        kept = accept_channel(link, offer, fd);
+    if (!kept)
+        fd_close(fd);
+}
+
+void notify_peer_free(struct notify_peer *peer)
+{
+    if (!peer || peer == own)
+        return;
+    for (unsigned i = 0; i < NOTIFY_CHANNELS; i++) {
+        if (peer->channels[i].source.fd < 0)
+            continue;
+        event_close(&peer->channels[i].source);
+        atomic_fetch_sub_explicit(&peer_channels, 1, memory_order_relaxed);
+    }
+    sys_munmap(peer->page, sizeof(*peer->page));
+    free(peer);
+}
+
+/* --- ringing -------------------------------------------------------------------------------------------- */
+
+/* The last record that was written: is it the end of a message that takes a receive, and of which QP? */
+static bool completes_receive(struct lane *lane, uint32_t *ret_qpn, bool *ret_solicited)
+{
+    enum { PLAIN = PACKET_SOLICITED | PACKET_ACK_REQUEST | PACKET_HAS_ACK | PACKET_BY_REFERENCE };
+    const struct record_header *record;
+    uint32_t properties;
+    uint64_t word;
+
+    lock_acquire(&lane->transmit_lock);
+    record = ring_at(lane->writer.data, lane->writer.last);
+    word = atomic_load_explicit(&record->word, memory_order_relaxed);
+    *ret_qpn = record->dest_qpn & 0xffffff;
+    lock_release(&lane->transmit_lock);
+    properties = opcode_table[(word >> 48) & 0xff].properties;
+    *ret_solicited = (word >> 56) & PACKET_SOLICITED;
+    return !((word >> 56) & ~(uint64_t)PLAIN) && properties & OPCODE_REQUEST &&
+           properties & (OPCODE_LAST | OPCODE_ONLY) && properties & (OPCODE_SEND | OPCODE_HAS_IMM);
+}
+
+static bool ring_channel(struct notify_peer *peer, struct lane *lane)
+{
+    static const uint64_t one = 1;
+    struct notify_channel *line;
+    unsigned number;
+    bool solicited;
+    uint64_t place;
+    uint32_t qpn;
+
+    if (!completes_receive(lane, &qpn, &solicited))
+        return false;
+    place = atomic_load_explicit(notify_slot(peer->page, qpn), memory_order_relaxed);
+    number = notify_place_channel(place);
+    if ((place & 0xffffff) != qpn || number >= NOTIFY_CHANNELS)
+        return false;
+    line = &peer->page->channels[number];
+    if (!notify_is_armed(line, notify_place_bit(place)) ||
+        atomic_load_explicit(&peer->channels[number].serial, memory_order_acquire) !=
+            atomic_load_explicit(&line->serial, memory_order_relaxed) ||
+        !event_is_intact(&peer->channels[number].source) ||
+        !notify_disarm(line, notify_place_bit(place), solicited))
+        return false;
+    atomic_fetch_or_explicit(&line->rung, 1ull << notify_place_bit(place), memory_order_release);
+    (void)sys_write(peer->channels[number].source.fd, &one, sizeof(one)); /* full: it is readable anyhow */
+    return true;
+}
+
+/* Ringing comes before the attention is changed: a process that is stopped in between keeps nobody else from
+ * ringing. */
+void notify_wake(struct lane *lane, uint32_t sleeps)
+{
+    struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);
+    uint64_t attention, next = ATTENTION_AWAKE;
+
+    if (sleeps != READER_HEEDED || !peer) {
+        if (atomic_exchange_explicit(&lane->writer.control->reader_sleeps, 0, memory_order_relaxed) != 0)
+            link_ring(lane->link, LINK_RINGS);
+        return;
+    }
+    attention = atomic_load_explicit(&peer->page->attention, memory_order_relaxed);
+    switch ((enum attention)(attention & ATTENTION_MASK)) {
+    case ATTENTION_AWAKE:
+        return;
+    case ATTENTION_RUNG:
+        (void)ring_channel(peer, lane);
+        return;
+    case ATTENTION_DOZES:
+    case ATTENTION_ASLEEP:
+        if (ring_channel(peer, lane)) {
+            next = ATTENTION_RUNG;
+            if ((attention & ATTENTION_MASK) == ATTENTION_ASLEEP)
+                link_ring(lane->link, LINK_RINGS_LATER);
+        } else {
+            link_ring(lane->link, LINK_RINGS);
+        }
+        break;
+    }
+    atomic_compare_exchange_strong_explicit(&peer->page->attention, &attention,
+                                            (attention & ~ATTENTION_MASK) | next, memory_order_relaxed,
+                                            memory_order_relaxed);
+}
+
+void notify_full(struct lane *lane)
+{
+    const struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);
+
+    if (peer && (atomic_load_explicit(&peer->page->attention, memory_order_relaxed) & ATTENTION_MASK) ==
+                    ATTENTION_RUNG)
+        link_ring(lane->link, LINK_RINGS);
+}
+
+void notify_after_fork_in_child(void)
+{
+    lock_init(&start_lock);
+    atomic_store_explicit(&own_page, NULL, memory_order_relaxed); /* is not in the child (MADV_DONTFORK) */
+    free(own);
+    own = NULL;
+    own_fd = -1;
+    atomic_store_explicit(&peer_channels, 0, memory_order_relaxed);
+    atomic_store_explicit(&helper_sleeps, false, memory_order_relaxed);
+}
