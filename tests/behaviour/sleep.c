@@ -460,6 +460,45 @@ static void a_sender_that_dies_keeps_nobody_asleep(void **state)
     end_close(&receiver[0]);
 }
 
+/* The acknowledgement of a message is older than the answer to it: programs with one CQ see their request
+ * complete first, as hardware has it. */
+static void in_one_cq_a_send_completes_before_its_answer(void **state)
+{
+    struct end_attr attr = with_channel();
+    struct pair p;
+
+    attr.one_cq = true;
+    pair_connect_as(&p, &attr);
+    for (uint64_t i = 0; i < 300; i++) {
+        struct ibv_wc wc[2] = {{0}};
+        unsigned int got = 0;
+        struct ibv_cq *cq;
+        void *context;
+
+        end_recv(&p.a, a_recv(&p.a, 1000 + i, 0, 64));
+        end_recv(&p.b, a_recv(&p.b, 1000 + i, 0, 64));
+        arm(p.a.send_cq);
+        end_send(&p.a, a_send(&p.a, i, 64, 64));
+        for (bool received = false; !received;) {
+            wc[0] = end_wc(&p.b, SQ);
+            received = wc[0].opcode & IBV_WC_RECV;
+        }
+        end_send(&p.b, a_send(&p.b, i, 64, 64));
+        EVENTUALLY(got == 2, "the completions of round %d", (int)i)
+        {
+            wait_readable(p.a.channel->fd);
+            CHECK_ZERO(ibv_get_cq_event(p.a.channel, &cq, &context));
+            ibv_ack_cq_events(cq, 1);
+            arm(cq);
+            while (got < 2 && ibv_poll_cq(p.a.send_cq, 1, &wc[got]) == 1)
+                got++;
+        }
+        check_success(&wc[0], i, IBV_WC_SEND);
+        check_success(&wc[1], 1000 + i, IBV_WC_RECV);
+    }
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -475,6 +514,7 @@ int main(int argc, char **argv)
         TEST(nobody_waits_for_a_channel_that_is_not_read),
         TEST(a_ring_that_fills_up_does_not_wait_for_the_program),
         TEST_WITH(a_sender_that_dies_keeps_nobody_asleep, .fars = 2, .needs = NEEDS_TWO_PROCESSES),
+        TEST(in_one_cq_a_send_completes_before_its_answer),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);
