@@ -230,7 +230,7 @@ static void look_at_srq(const struct view *view, struct users *users, const stru
     for (uint32_t i = 0; i < count && users->budget; i++, users->budget--) {
         if (!srq_receive_read(view, srq, srq->taken + i, &wqe))
             return;
-        if (names_key(view, srq->ring_offset, srq->stride, slots_for(srq->max_wr), srq->taken + i,
+        if (names_key(view, srq->ring_offset, srq->stride, slots_for(srq->max_wr + 1), srq->taken + i,
                       offsetof(struct recv_wqe, sge), wqe.num_sge, users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }

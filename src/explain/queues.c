@@ -45,7 +45,7 @@ bool srq_receive_read(const struct view *view, const struct srq_record *srq, uin
                       struct recv_wqe *ret)
 {
     return srq->max_wr && srq->max_wr <= LIMIT_SRQ_WR &&
-           entry_read(view, srq->ring_offset, srq->stride, slots_for(srq->max_wr), counter, ret,
+           entry_read(view, srq->ring_offset, srq->stride, slots_for(srq->max_wr + 1), counter, ret,
                       offsetof(struct recv_wqe, sge));
 }
 

@@ -188,7 +188,7 @@ struct srq_record {
     uint32_t context, pd;
     _Atomic uint32_t users; /* QPs */
     uint32_t max_wr, max_sge, stride, limit;
-    _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr - 1 */
+    _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr */
     uint32_t cq;                    /* of an XRC or tag matching SRQ, else NO_OBJECT */
     uint32_t tm_number;             /* tag matching: what completions of its list operations have for a QP */
     uint32_t ops_posted;            /* list operations that complete; free-running */

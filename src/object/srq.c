@@ -10,12 +10,14 @@
 #include "object/life.h"
 #include "object/ports.h"
 
+/* A power of two above what is granted: 2^n - 1, as of a CQ. So a CQ that was asked for with the same number
+ * has a place for the completion of each receive. */
 static uint32_t slots_for(uint32_t max_wr)
 {
-    return max_wr <= 1 ? 1 : 1u << (32 - __builtin_clz(max_wr - 1));
+    return 1u << (32 - __builtin_clz(max_wr));
 }
 
-_Static_assert((LIMIT_SRQ_WR & (LIMIT_SRQ_WR - 1)) == 0, "what is granted is a power of two");
+_Static_assert((LIMIT_SRQ_WR & (LIMIT_SRQ_WR + 1)) == 0, "the largest is one less than a power of two");
 
 static struct recv_wqe *wqe_at(const struct srq *srq, uint32_t counter)
 {
@@ -49,7 +51,7 @@ static void install_ring(struct srq *srq, const struct queue_memory *memory, uin
     srq->ring = memory->at;
     srq->mask = slots - 1;
     srq->record->ring_offset = memory->offset;
-    srq->record->max_wr = slots;
+    srq->record->max_wr = slots - 1;
 }
 
 int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
@@ -75,7 +77,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->number = number_take(&pool_srqs);
     if (srq->number == NO_OBJECT)
         goto free_srq;
-    error = queue_memory_take(pd, QUEUE_SHARED_RECEIVE, slots * RECV_WQE_SIZE(max_sge), &memory);
+    error = queue_memory_take(pd, QUEUE_SHARED_RECEIVE, (size_t)slots * RECV_WQE_SIZE(max_sge), &memory);
     if (error)
         goto return_number;
     srq->pd = pd;
@@ -97,7 +99,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     pthread_mutex_init(&srq->ibv.mutex, NULL);
     pthread_cond_init(&srq->ibv.cond, NULL);
     atomic_store_explicit(&srq->record->state, OBJECT_ALIVE, memory_order_release);
-    attributes->max_wr = slots;
+    attributes->max_wr = slots - 1;
     attributes->max_sge = max_sge;
     if (limit) { /* an empty queue is below any limit */
         srq->record->limit = limit;
@@ -205,7 +207,7 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
             return error;
     }
     lock_acquire(&srq->lock);
-    max_wr = resize ? slots : srq->record->max_wr;
+    max_wr = resize ? slots - 1 : srq->record->max_wr;
     if ((resize && attributes->max_wr < waiting(srq)) || (arm && attributes->srq_limit > max_wr))
         error = -EINVAL;
     if (!error && resize)

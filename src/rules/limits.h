@@ -11,7 +11,7 @@
 #define LIMIT_CQ                   65536u
 #define LIMIT_CQE                  4194303u
 #define LIMIT_SRQ                  65536u
-#define LIMIT_SRQ_WR               16384u
+#define LIMIT_SRQ_WR               32767u
 #define LIMIT_SRQ_SGE              32u
 #define LIMIT_TAGS                 4096u /* of one tag matching SRQ */
 #define LIMIT_TAG_OPS              4096u

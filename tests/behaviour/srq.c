@@ -150,6 +150,48 @@ static void exactly_the_granted_depth_can_be_posted(void **state)
     pair_close(&p);
 }
 
+static struct ibv_srq *make_srq(const struct end *end, uint32_t wrs)
+{
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = wrs, .max_sge = 1}};
+    struct ibv_srq *srq = ibv_create_srq(end->pd, &init);
+
+    CHECK(srq, "ibv_create_srq: %s", strerror(errno));
+    return srq;
+}
+
+static uint32_t granted(struct ibv_srq *srq)
+{
+    struct ibv_srq_attr attr;
+
+    assert_int_equal(ibv_query_srq(srq, &attr), 0);
+    return attr.max_wr;
+}
+
+/* Programs make both with the same number, and fill the SRQ with as many as it has. */
+static void a_cq_of_as_many_entries_holds_the_completions_of_an_srq(void **state)
+{
+    const uint32_t sizes[] = {1, 2, 3, 4, 15, 16, 17, 1000, 4095, 4096, 4097};
+    const struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct ibv_srq_attr more = {0};
+    struct end end;
+
+    end_open(&end, NEAR, &attr);
+    for (unsigned int i = 0; i < COUNT(sizes); i++) {
+        struct ibv_cq *cq = ibv_create_cq(end.context, (int)sizes[i], NULL, NULL, 0);
+        struct ibv_srq *srq = make_srq(&end, sizes[i]), *resized = make_srq(&end, 1);
+
+        more.max_wr = sizes[i];
+        CHECK_ZERO(ibv_modify_srq(resized, &more, IBV_SRQ_MAX_WR));
+        CHECK(granted(srq) >= sizes[i] && granted(srq) <= (uint32_t)cq->cqe,
+              "asked for %u: %u receives, %d completions", sizes[i], granted(srq), cq->cqe);
+        assert_int_equal(granted(resized), granted(srq));
+        CHECK_ZERO(ibv_destroy_srq(resized));
+        CHECK_ZERO(ibv_destroy_srq(srq));
+        CHECK_ZERO(ibv_destroy_cq(cq));
+    }
+    end_close(&end);
+}
+
 static void posting_obeys_the_bad_wr_rule(void **state)
 {
     struct recv recvs[3];
@@ -409,6 +451,7 @@ int main(int argc, char **argv)
         TEST(an_empty_srq_runs_rnr_retries_out),
         TEST(write_with_immediate_takes_from_the_srq),
         TEST(exactly_the_granted_depth_can_be_posted),
+        TEST(a_cq_of_as_many_entries_holds_the_completions_of_an_srq),
         TEST(posting_obeys_the_bad_wr_rule),
         TEST(posting_is_legal_while_the_qps_are_in_any_state),
         TEST(receives_survive_the_error_of_a_qp_and_serve_another),

@@ -94,7 +94,7 @@ static void make_others(void)
         .state = OBJECT_ALIVE, .users = 5, .protects = NO_OBJECT, .td = NO_OBJECT, .life = life()};
     fixture.srqs[0] = (struct srq_record){.state = OBJECT_ALIVE,
                                           .cq = NO_OBJECT,
-                                          .max_wr = FIXTURE_SLOTS,
+                                          .max_wr = FIXTURE_SLOTS - 1,
                                           .max_sge = 1,
                                           .stride = FIXTURE_STRIDE,
                                           .ring_offset = queue(FIXTURE_STRIDE),
