@@ -28,7 +28,7 @@ enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *s
     for (; length; sge++, num_sge--) {
         struct memory_range range;
         enum verdict verdict;
-        uint32_t part;
+        uint32_t part, from;
 
         if (unlikely(!num_sge))
             return VERDICT_LOCAL_LENGTH;
@@ -36,21 +36,24 @@ enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *s
             offset -= sge->length;
             continue;
         }
-        verdict = keys_check_local(qp->keys, pd, sge->lkey, sge->address, sge->length, write, &range);
+        part = min_of(sge->length - offset, length);
+        from = write ? offset : 0;
+        verdict = keys_check_local(qp->keys, pd, sge->lkey, sge->address + from, write ? part : sge->length,
+                                   write, &range);
         if (unlikely(verdict != VERDICT_OK))
             return verdict;
-        part = min_of(sge->length - offset, length);
+        range.address += offset - from;
         if (unlikely(range.kind == KEY_REGION_NULL)) {
             if (!add_null(ret_gather, part, write))
                 return VERDICT_LOCAL_LENGTH;
         } else {
             if (unlikely(ret_gather->count == GATHER_MAX))
                 return VERDICT_LOCAL_LENGTH;
-            if (unlikely(!is_there(qp, &range, offset, part, write)))
+            if (unlikely(!is_there(qp, &range, 0, part, write)))
                 return VERDICT_LOCAL_PROTECTION;
             ret_gather->slot[ret_gather->count] = range.slot;
             ret_gather->vector[ret_gather->count++] =
-                (struct iovec){.iov_base = (void *)(uintptr_t)(range.address + offset), .iov_len = part};
+                (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = part};
         }
         offset = 0;
         length -= part;

@@ -92,8 +92,10 @@ struct gather {
     uint32_t slot[GATHER_MAX]; /* of its key; of null regions: not set */
 };
 
-/* Addresses of `length` bytes from `offset` on of a scatter/gather list, each SGE checked as a whole
- * (verbs-contract §4.3). The list is long enough: the caller compared. */
+/* Addresses of `length` bytes from `offset` on of a scatter/gather list. To be written, these bytes are what
+ * is checked, for a receive may be longer than its region if the message is not. To be read, each SGE is
+ * checked as a whole (verbs-contract §4.3), so that nothing of a bad list is sent. The list is long enough:
+ * the caller compared. */
 enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
                           uint32_t pd, uint32_t offset, uint32_t length, bool write,
                           struct gather *ret_gather);

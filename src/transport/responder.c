@@ -341,14 +341,14 @@ static bool place_send(struct request *request, uint32_t at)
 
         if (unlikely(sge->length - at < request->length))
             return fail_receive(request, VERDICT_LOCAL_LENGTH);
-        verdict =
-            keys_check_local(qp->keys, qp->receive_pd, sge->lkey, sge->address, sge->length, true, &range);
+        verdict = keys_check_local(qp->keys, qp->receive_pd, sge->lkey, sge->address + at, request->length,
+                                   true, &range);
         if (unlikely(verdict != VERDICT_OK))
             return fail_receive(request, verdict);
-        if (unlikely(!is_there(qp, &range, at, request->length, true)))
+        if (unlikely(!is_there(qp, &range, 0, request->length, true)))
             return fail_receive(request, VERDICT_LOCAL_PROTECTION);
         if (likely(range.kind != KEY_REGION_NULL))
-            place((char *)(uintptr_t)range.address + at, request->packet->payload, request->length);
+            place((char *)(uintptr_t)range.address, request->packet->payload, request->length);
         return true;
     }
     if (gather_length(receive->sge, receive->num_sge) - at < request->length)

@@ -263,6 +263,29 @@ static void messages_go_to_the_srq_that_they_name(void **state)
     close_link(&link);
 }
 
+/* What a message does not use of its receive is not looked at. */
+static void a_receive_may_be_longer_than_its_region_but_not_the_message(void **state)
+{
+    const size_t sizes[] = {64, 4096, 60000};
+    struct link link;
+
+    for (unsigned int i = 0; i < 2 * COUNT(sizes); i++) {
+        size_t length = sizes[i / 2], excess = i % 2;
+        struct ibv_wc wc;
+
+        open_link(&link, false);
+        end_fill(&link.p.a, 0, length + excess, i);
+        receive_at(&link.p.b, &link.b, 0, 1, link.p.b.attr.size - length, 2 * link.p.b.attr.size);
+        send_to(&link, a_send(&link.p.a, 2, 0, length + excess), link.b.srqn[0]);
+        wc = received(&link.p.b, &link.b);
+        assert_int_equal(wc.status, excess ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS);
+        end_expect_status(&link.p.a, SQ, 2, excess ? IBV_WC_REM_OP_ERR : IBV_WC_SUCCESS);
+        if (!excess)
+            end_expect_data(&link.p.b, link.p.b.attr.size - length, length, i);
+        close_link(&link);
+    }
+}
+
 static void remote_memory_is_that_of_the_srqs_pd(void **state)
 {
     struct link link;
@@ -526,6 +549,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST(messages_go_to_the_srq_that_they_name),
+        TEST(a_receive_may_be_longer_than_its_region_but_not_the_message),
         TEST(remote_memory_is_that_of_the_srqs_pd),
         TEST(an_srq_that_is_not_there_ends_the_connection),
         TEST(an_srq_can_be_destroyed_while_a_qp_has_used_it),
