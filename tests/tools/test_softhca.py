@@ -205,6 +205,38 @@ def test_ucx_finds_them_through_the_shim_only():
     assert "rc_verbs" not in {transport for transport, _ in ucx_transports("--no-shim")}
 
 
+LOADS = """
+import ctypes, os, sys
+ctypes.CDLL(sys.argv[1])
+print("\\n".join(sorted({line.split()[-1] for line in open("/proc/self/maps") if sys.argv[1] in line})))
+"""
+
+
+def loaded(command, name):
+    """The files that a program maps which opens a library by that name."""
+    done = subprocess.run([command, "run", "--no-shim", "--", sys.executable, "-c", LOADS, name], env=environment(),
+                          capture_output=True, text=True, timeout=120)
+    tap.equal(done.returncode, 0, done.stderr)
+    return done.stdout.split()
+
+
+def test_libraries_are_found_without_a_version():
+    for name in "libibverbs.so", "librdmacm.so":
+        tap.equal(loaded(SOFTHCA, name), [os.path.realpath(f"{LIBRARY}/{name}.1")])
+
+
+def test_libraries_are_found_without_a_version_where_they_are_installed():
+    build = os.path.dirname(SOFTHCA)
+    if not os.access(os.path.join(build, "meson-logs"), os.W_OK):
+        raise tap.Skip("meson install writes into the build directory")
+    there = os.path.join(WORK.name, "there")
+    subprocess.run(["meson", "install", "-C", build, "--no-rebuild", "--destdir", there], check=True, capture_output=True)
+    command = subprocess.check_output(["find", there, "-name", "softhca", "-type", "f"], text=True).strip()
+    for name in "libibverbs.so", "librdmacm.so":
+        found = loaded(command, name)
+        assert len(found) == 1 and found[0].startswith(there) and found[0].endswith(f"/softhca/{name}.1"), found
+
+
 def test_run_can_name_the_devices():
     result = softhca("run", "--devices", "mlx5_0", "--", "ls", "/sys/class/infiniband")
     assert "mlx5_0" in result.stdout.split(), result
