@@ -11,6 +11,7 @@ clang-format --dry-run -Werror "${files[@]}" || status=1
 [ "${1-}" = --format ] && exit $status
 
 scripts/check-arrows.py || status=1
+scripts/check-descriptors.py || status=1
 cppcheck --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 --std=c11 --library=posix -Isrc \
     -j2 --suppress=missingIncludeSystem --suppress=preprocessorErrorDirective \
     --suppress=internalAstError --suppress=readdirCalled src tools || status=1

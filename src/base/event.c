@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -22,6 +23,7 @@ static int batch_next, batch_count;
 
 int fd_own(int fd)
 {
+    fd = fd_lift(fd);
     if (fd < 0)
         return fd;
     if ((unsigned)fd >= FDS_MAX) {
@@ -57,7 +59,7 @@ int event_start(void)
 {
     int saved = errno;
 
-    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
     if (epoll_fd < 0) {
         int error = -errno;
 

@@ -25,8 +25,8 @@ int event_start(void);
 void event_after_fork_in_child(void);
 int event_epoll_fd(void);
 
-/* Notes a new descriptor as ours. Passes on fd, also a negative one; closes it if it is too large to be
- * noted, with -EMFILE and errno. */
+/* Notes a new descriptor as ours, after fd_lift(). Passes on fd, also a negative one; closes it if it is too
+ * large to be noted, with -EMFILE and errno. */
 int fd_own(int fd);
 void fd_close(int fd);
 

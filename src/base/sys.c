@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "base/sys.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -108,7 +109,7 @@ int sys_memfd_create(const char *name, unsigned flags)
 {
     int saved = errno;
 
-    return (int)value_or_error(syscall(SYS_memfd_create, name, flags), saved);
+    return (int)value_or_error(fd_lift((int)syscall(SYS_memfd_create, name, flags)), saved);
 }
 
 int sys_punch_hole(int fd, off_t offset, off_t length)
@@ -123,14 +124,14 @@ int sys_pidfd_open(pid_t pid)
 {
     int saved = errno;
 
-    return (int)value_or_error(syscall(SYS_pidfd_open, pid, 0), saved);
+    return (int)value_or_error(fd_lift((int)syscall(SYS_pidfd_open, pid, 0)), saved);
 }
 
 int sys_open(const char *path, int flags)
 {
     int saved = errno;
 
-    return (int)value_or_error(syscall(SYS_openat, (long)AT_FDCWD, path, (long)flags), saved);
+    return (int)value_or_error(fd_lift((int)syscall(SYS_openat, (long)AT_FDCWD, path, (long)flags)), saved);
 }
 
 int sys_close(int fd)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/event.h"
+#include "base/fd.h"
 #include "base/types.h"
 
 /* A host with more sockets than this has the rest of them ignored: the list is somebody else's to fill. */
@@ -46,10 +47,10 @@ static void look_at(const struct search *search, const char *line, size_t length
 static int open_list(void)
 {
     /* The network namespace is a thread's: /proc/net would be that of the main thread. */
-    int fd = open("/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
+    int fd = fd_lift(open("/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC));
 
     if (fd < 0)
-        fd = open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
+        fd = fd_lift(open("/proc/net/unix", O_RDONLY | O_CLOEXEC));
     return fd_own(fd);
 }
 

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
@@ -437,10 +438,10 @@ static int open_descriptors(void)
 
     int fd;
 
-    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
     if (epoll_fd < 0)
         return -errno;
-    fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd < 0)
         return -errno;
     atomic_store_explicit(&kick_fd, fd, memory_order_relaxed);

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/types.h"
 
@@ -200,7 +201,7 @@ static bool has_address(const struct collection *collection, uint32_t ifindex)
 static int attempt(struct collection *collection, char *buffer)
 {
     /* A socket of its own: an interrupted dump leaves datagrams behind. */
-    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), result;
+    int fd = fd_lift(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE)), result;
     unsigned kept = 0;
 
     if (fd < 0)
@@ -253,7 +254,8 @@ int netdev_monitor_open(void)
 {
     struct sockaddr_nl address = {.nl_family = AF_NETLINK,
                                   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR};
-    int saved = errno, fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+    int saved = errno,
+        fd = fd_lift(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
     int result = fd < 0 ? -errno : fd;
 
     if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
@@ -288,7 +290,7 @@ bool netdev_monitor_drain(int fd)
 static uint64_t hash_file(const char *path, uint64_t hash)
 {
     char text[64];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC));
     ssize_t got = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
 
     if (fd >= 0)

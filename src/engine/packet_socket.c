@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/rundown.h"
@@ -72,7 +73,7 @@ static int open_socket(uint32_t ifindex, uint16_t protocol)
 {
     const struct sockaddr_ll address = {
         .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = (int)ifindex};
-    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = fd_lift(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int error = fd < 0 ? -errno : 0;
 
     if (!error && protocol)

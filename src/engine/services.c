@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "object/device.h"
@@ -282,7 +283,7 @@ static void read_range(void)
 {
     char text[64];
     unsigned first = 0, last = 0;
-    int fd = open("/proc/sys/net/ipv4/ip_local_port_range", O_RDONLY | O_CLOEXEC);
+    int fd = fd_lift(open("/proc/sys/net/ipv4/ip_local_port_range", O_RDONLY | O_CLOEXEC));
     ssize_t length = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
 
     if (fd >= 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "explain/objects.h"
 #include "explain/symbols.h"
 
@@ -63,7 +64,7 @@ void words_add_gid(struct words *words, const uint8_t gid[16])
 
 static ssize_t read_file(const char *path, char *ret, size_t size)
 {
-    int saved = errno, fd = open(path, O_RDONLY | O_CLOEXEC);
+    int saved = errno, fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC));
     ssize_t length = fd < 0 ? -1 : read(fd, ret, size - 1);
 
     if (fd >= 0)

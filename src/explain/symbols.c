@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/types.h"
 
 #define SECTIONS_MAX 4096u
@@ -34,12 +35,13 @@ static int open_plain(const char *path)
 {
     char again[64];
     struct stat status;
-    int fd, found = open(path, O_PATH | O_CLOEXEC);
+    int fd, found = fd_lift(open(path, O_PATH | O_CLOEXEC));
 
     if (found < 0)
         return -1;
     snprintf(again, sizeof(again), "/proc/self/fd/%d", found);
-    fd = fstat(found, &status) == 0 && S_ISREG(status.st_mode) ? open(again, O_RDONLY | O_CLOEXEC) : -1;
+    fd = fstat(found, &status) == 0 && S_ISREG(status.st_mode) ? fd_lift(open(again, O_RDONLY | O_CLOEXEC))
+                                                               : -1;
     close(found);
     return fd;
 }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/layout.h"
@@ -304,7 +305,7 @@ static bool accept_channel(struct link *link, const struct link_offer *offer, in
         event_note(source);
     } else {
         /* Another channel of the same number. Whoever writes to the old one keeps its number. */
-        int error = dup3(fd, source->fd, O_CLOEXEC);
+        int error = fd_lift(dup3(fd, source->fd, O_CLOEXEC));
 
         fd_close(fd);
         if (error < 0)

@@ -10,6 +10,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
 
@@ -51,7 +52,7 @@ static bool system_calls_would_wait(void)
     int fd = -1;
 
     if (!(keeper_limits & (KEEPER_USER_MODE | KEEPER_NO_UFFD)))
-        fd = (int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK));
+        fd = fd_lift((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK)));
     if (fd >= 0)
         sys_close(fd);
     return fd >= 0;

@@ -10,6 +10,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 
 #define MAGIC 0x444d4142 /* DMA_BUF_MAGIC of linux/magic.h since 5.3 */
@@ -63,7 +64,7 @@ static int adopt(int fd, struct dmabuf *dmabuf)
 {
     struct stat status;
 
-    dmabuf->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    dmabuf->fd = fd_lift(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (dmabuf->fd < 0)
         return -errno;
     if (fstat(dmabuf->fd, &status) == 0) {

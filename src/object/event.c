@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
@@ -24,7 +25,7 @@ _Static_assert(ASYNC_PENDING_LIMIT *TYPE_BITS <= 64, "types of pending events in
 
 int event_queue_open(struct event_queue *queue)
 {
-    int saved = errno, fd = eventfd(0, EFD_CLOEXEC);
+    int saved = errno, fd = fd_lift(eventfd(0, EFD_CLOEXEC));
 
     if (fd < 0) {
         int error = -errno;

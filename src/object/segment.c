@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -105,7 +106,7 @@ static char *map_arena(int fd, int *ret_error)
 
 static void read_program_name(char *name, size_t size)
 {
-    int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    int fd = fd_lift(open("/proc/self/comm", O_RDONLY | O_CLOEXEC));
     ssize_t length = 0;
 
     if (fd >= 0) {
@@ -246,7 +247,7 @@ int segment_open_for_reading(void)
     if (fd < 0)
         return -EBADF;
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
         fd = -errno;
     errno = saved;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The file, who has it open, and device memory. What processes write to, and what of it is believed, tells
  * shared.c. */
+#include "base/fd.h"
 #include "object/share_internal.h"
 
 #include <errno.h>
@@ -75,7 +76,7 @@ static void introduce_myself(void)
 /* Has nobody the name? libc's connect(2) would be a cancellation point. */
 static bool is_unknown(uint64_t tag)
 {
-    int saved = errno, fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int saved = errno, fd = fd_lift(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     struct sockaddr_un address;
     bool unknown;
 

@@ -100,9 +100,10 @@ int box_make(const int *sockets, unsigned count)
         errno = saved;
         return error;
     }
-    error = send_with_fds(fd_own(pair[1]), name, sizeof(name), sockets, count);
+    pair[0] = fd_own(pair[0]);
+    pair[1] = fd_own(pair[1]);
+    error = pair[0] < 0 ? -EMFILE : send_with_fds(pair[1], name, sizeof(name), sockets, count);
     fd_close(pair[1]);
-    fd_own(pair[0]);
     if (!error)
         return pair[0];
     fd_close(pair[0]);

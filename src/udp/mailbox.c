@@ -27,10 +27,11 @@ int mailbox_open(void)
         log_error("no mailbox for packets from the network: %s", strerror(-error));
         return error;
     }
+    pair[0] = fd_own(pair[0]);
     their_end = fd_own(pair[1]);
     (void)setsockopt(their_end, SOL_SOCKET, SO_SNDBUF, &size,
                      sizeof(size)); /* what lies there counts at the writer */
-    mailbox = (struct reader){.source.fd = fd_own(pair[0]), .is_mailbox = true, .hand_to = -1};
+    mailbox = (struct reader){.source.fd = pair[0], .is_mailbox = true, .hand_to = -1};
     error = reader_add(&mailbox);
     if (error) {
         fd_close(pair[0]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* verbs-contract §11.6: connecting, refusing, disconnecting; §11.10: the events of it. */
 #include "cm.h"
+#include "standard.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,6 +43,17 @@ static void expect_data(const struct cm_seen *seen, const struct cm_parameters *
 }
 
 /* --- the way of a connection --- */
+
+static void no_descriptor_is_stdin_stdout_or_stderr(void **state)
+{
+    struct cm_pair pair;
+
+    standard_close();
+    cm_pair_open(&pair);
+    cm_pair_talk(&pair);
+    standard_check();
+    cm_pair_close(&pair);
+}
 
 static void a_connection_goes_through_its_events(void **state)
 {
@@ -819,6 +831,7 @@ static void a_client_that_dies_takes_its_request_back(void **state)
 }
 
 static const struct test tests[] = {
+    TEST(no_descriptor_is_stdin_stdout_or_stderr),
     TEST(a_connection_goes_through_its_events),
     TEST(the_passive_side_may_disconnect),
     TEST(both_may_disconnect_at_once),

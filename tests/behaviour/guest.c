@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* design.md §2 and §5, compat-surface §9 and §10: the library is a guest in somebody's process, next to
  * others'. */
+#include "standard.h"
 #include "threads.h"
 #include "work.h"
 
@@ -88,6 +89,60 @@ static void every_descriptor_is_closed_on_exec(void **state)
         CHECK(before[fd] || flags < 0 || (flags & FD_CLOEXEC), "descriptor %d stays open in what is executed",
               fd);
     }
+    pair_close(&p);
+}
+
+static void make_domain(struct end *end, void *arg)
+{
+    struct ibv_xrcd_init_attr attr = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = *(int *)arg, .oflags = O_CREAT};
+    struct ibv_xrcd *xrcd = ibv_open_xrcd(end->context, &attr);
+
+    CHECK(xrcd, "ibv_open_xrcd: %s", strerror(errno));
+    CHECK_ZERO(ibv_close_xrcd(xrcd));
+}
+
+static void talk_a_lot(enum ibv_qp_type type, size_t length)
+{
+    struct end_attr attr = attr_of(type);
+    struct pair p;
+
+    attr.channel = true;
+    attr.size = 2 * length;
+    pair_connect_as(&p, &attr);
+    for (unsigned int i = 0; i < 3; i++) {
+        pair_marker(&p.a, &p.b);
+        pair_marker(&p.b, &p.a);
+        if (type != IBV_QPT_RC)
+            continue;
+        end_fill(&p.a, 0, length, i);
+        end_send(&p.a, a_write(&p.a, 1, 0, length, &p.b, 0));
+        end_expect_success(&p.a, SQ, 1, IBV_WC_RDMA_WRITE);
+        end_recv(&p.a, a_recv(&p.a, 2, length, length));
+        end_send(&p.b, a_send(&p.b, 3, 0, length));
+        end_expect_success(&p.b, SQ, 3, IBV_WC_SEND);
+        end_expect_success(&p.a, RQ, 2, IBV_WC_RECV);
+        end_expect_data(&p.a, length, length, i);
+    }
+    pair_close(&p);
+}
+
+/* A program that was started with one of them closed prints all the same: into a ring or a socket of ours. */
+static void no_descriptor_is_stdin_stdout_or_stderr(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    int none = -1, file = fcntl(memfd_create("domain", MFD_CLOEXEC), F_DUPFD_CLOEXEC, 50);
+    struct pair p;
+
+    standard_close();
+    attr.channel = true;
+    pair_connect_as(&p, &attr);
+    AT(&p.a, make_domain, &none);
+    AT(&p.a, make_domain, &file);
+    talk_a_lot(IBV_QPT_RC, 1 << 20);
+    talk_a_lot(IBV_QPT_UC, 4096);
+    talk_a_lot(IBV_QPT_UD, 4096);
+    standard_check();
     pair_close(&p);
 }
 
@@ -274,6 +329,7 @@ int main(int argc, char **argv)
         TEST(signals_never_land_on_a_thread_of_the_library),
         TEST(errno_survives_what_succeeds),
         TEST(every_descriptor_is_closed_on_exec),
+        TEST(no_descriptor_is_stdin_stdout_or_stderr),
         TEST(what_is_reserved_is_not_accessible),
         TEST(everything_may_be_locked),
         TEST(nothing_is_printed),

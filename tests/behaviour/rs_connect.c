@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* verbs-contract §11.12: how streams come into being and find each other. */
 #include "rs.h"
+#include "standard.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -28,6 +29,22 @@ static uint16_t unused_port(void)
     port = rs_listen(&listener, 1);
     rs_close(&listener);
     return port;
+}
+
+/* Datagrams, too, and what rpoll() waits with. */
+static void no_descriptor_is_stdin_stdout_or_stderr(void **state)
+{
+    struct rs_end datagram;
+    struct rs_pair pair;
+
+    standard_close();
+    rs_pair_open(&pair);
+    rs_talk(&pair);
+    rs_await(pair.near.fd, POLLOUT);
+    rs_open(&datagram, NEAR, SOCK_DGRAM, NULL);
+    standard_check();
+    rs_close(&datagram);
+    rs_pair_close(&pair);
 }
 
 static void kinds_that_there_are_not_are_refused(void **state)
@@ -490,6 +507,7 @@ static void an_ipv6_listener_hears_ipv4(void **state)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
+        TEST(no_descriptor_is_stdin_stdout_or_stderr),
         TEST(kinds_that_there_are_not_are_refused),
         TEST(a_socket_is_a_descriptor_of_the_process),
 #ifndef __SANITIZE_ADDRESS__ /* which stands in front of accept4() and not of socket(), as librspreload does \

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "front/rdmacm/front.h"
 
 /* A datagram socket that is connected asks for a route, and sends nothing. */
@@ -195,7 +196,7 @@ int address_source(const struct sockaddr *to, const struct sockaddr *from,
     }
     if (to->sa_family == AF_IB)
         return gid_source(to, ret_source);
-    fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    fd = fd_lift(socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return -errno;
     error = ask_route(fd, to, from, ret_source);

@@ -9,6 +9,7 @@
 
 #include <linux/capability.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 #include "front/rdmacm/front.h"
 
@@ -18,7 +19,7 @@
 static int number_in(const char *path, int otherwise)
 {
     char text[16];
-    int fd = open(path, O_RDONLY | O_CLOEXEC), saved = errno;
+    int fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC)), saved = errno;
     ssize_t length = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
 
     if (fd >= 0)

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -70,7 +71,7 @@ struct rdma_event_channel *channel_new(void)
         return NULL;
     list_init(&channel->events);
     channel->generation = generation();
-    channel->public.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+    channel->public.fd = fd_lift(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC));
     if (channel->public.fd < 0) {
         free(channel);
         return NULL;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -44,7 +45,7 @@ static int open_stream(struct rsocket *rsocket)
 
     if (error)
         return error;
-    fd = eventfd(0, EFD_CLOEXEC);
+    fd = fd_lift(eventfd(0, EFD_CLOEXEC));
     error = fd < 0 ? -errno : rsocket_publish(rsocket, fd);
     if (!error)
         return fd;
@@ -217,7 +218,7 @@ RDMACM_EXPORT int rlisten(int fd, int backlog)
 
 static int publish_child(struct rsocket *listener, struct rsocket *child)
 {
-    int fd = eventfd(0, EFD_CLOEXEC), error = fd < 0 ? -errno : 0;
+    int fd = fd_lift(eventfd(0, EFD_CLOEXEC)), error = fd < 0 ? -errno : 0;
 
     if (!error) {
         child->status_flags = O_RDWR;

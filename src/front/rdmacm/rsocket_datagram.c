@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 
@@ -42,11 +43,11 @@ static int open_descriptors(struct datagram *datagram, int domain)
     struct epoll_event event = {.events = EPOLLIN};
 
     datagram->epoll_fd = datagram->poke_fd = -1;
-    datagram->udp = result_of(syscall(SYS_socket, domain, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    datagram->udp = result_of(fd_lift((int)syscall(SYS_socket, domain, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
     if (datagram->udp < 0)
         return datagram->udp;
-    datagram->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    datagram->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    datagram->epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
+    datagram->poke_fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (datagram->epoll_fd < 0 || datagram->poke_fd < 0)
         return -errno;
     return result_of(epoll_ctl(datagram->epoll_fd, EPOLL_CTL_ADD, datagram->poke_fd, &event));

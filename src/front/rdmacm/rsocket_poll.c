@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 #include "front/rdmacm/rsocket.h"
 
@@ -40,7 +41,7 @@ static int take_wake_fd(void)
         fd = pool.fds[--pool.count];
     lock_release(&pool.lock);
     if (fd < 0)
-        fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     return fd < 0 ? -errno : fd;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -181,8 +182,8 @@ static int start_thread(void)
 
     if (error)
         return error;
-    service.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    service.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    service.epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
+    service.wake_fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     error = service.epoll_fd < 0 || service.wake_fd < 0 ? -errno : watch(service.channel->fd, READY_CHANNEL);
     if (!error)
         error = watch(service.wake_fd, READY_WAKE);

@@ -14,6 +14,7 @@
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
 
+#include "base/fd.h"
 #include "base/types.h"
 #include "front/verbs/export.h"
 
@@ -68,7 +69,7 @@ VERBS_EXPORT int ibv_read_sysfs_file(const char *directory, const char *file, ch
     path[directory_length] = '/';
     memcpy(path + directory_length + 1, file, file_length + 1);
 
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = fd_lift(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
         return -1;
     do {
