@@ -47,8 +47,7 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
 {
     const uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
 
-    if ((attributes->comp_mask & ~known) || !attributes->pd ||
-        attributes->pd->context != &context->verbs.context)
+    if (!attributes->pd || attributes->pd->context != &context->verbs.context)
         return -EINVAL;
     if (attributes->td && attributes->td->context != &context->verbs.context)
         return -EINVAL;
@@ -58,7 +57,7 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
     if ((attributes->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
         (!attributes->alloc || !attributes->free))
         return -EINVAL;
-    return 0;
+    return attributes->comp_mask & ~known ? -EOPNOTSUPP : 0;
 }
 
 int parent_domain_allocate(struct context *context, const struct ibv_parent_domain_init_attr *attributes,

@@ -222,6 +222,7 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
     if (mask & IBV_QP_AV) {
         qp->record->attributes.path = path;
         qp->record->attributes.sgid_index = attributes->ah_attr.grh.sgid_index;
+        qp->record->attributes.static_rate = attributes->ah_attr.static_rate;
         if (from == IBV_QPS_SQD)
             qp_ports->connect(qp);
     }
@@ -294,6 +295,7 @@ static void query_address(const struct qp_attributes *from, struct ibv_ah_attr *
     to->grh.hop_limit = from->path.hop_limit;
     to->grh.traffic_class = from->path.traffic_class;
     to->sl = from->path.service_level;
+    to->static_rate = from->static_rate;
     to->is_global = 1;
     to->port_num = from->port;
 }

@@ -211,14 +211,17 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
         return -EINVAL;
 
     const struct transition *row = &transitions[current][next][service];
+    /* Hardware paces raw packets only, or else says that it cannot. */
+    int unsupported = service == RAW ? mask & IBV_QP_RATE_LIMIT : 0;
 
     if (!row->legal || (mask & row->required & ~not_needed(type)) != (row->required & ~not_needed(type)) ||
-        (mask & ~(row->required | row->optional | STATE)))
+        (mask & ~(row->required | row->optional | STATE | unsupported)))
         return -EINVAL;
     /* Begun messages still use the attributes (verbs-contract §2.5). */
     if (limits->draining && current == IBV_QPS_SQD && next != IBV_QPS_RESET && next != IBV_QPS_ERR)
         return -EINVAL;
-    return check_values(attributes, mask, current, limits);
+    error = check_values(attributes, mask, current, limits);
+    return !error && unsupported ? -EOPNOTSUPP : error;
 }
 
 int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state)

@@ -26,7 +26,7 @@ struct qp_attributes {
     uint8_t port, path_mtu; /* enum ibv_mtu */
     uint8_t max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, timeout, retry_count, rnr_retry;
     uint8_t path_mig_state, sgid_index, signal_all, sq_drained_event; /* last: SQD was asked to tell */
-    uint8_t reserved[4];
+    uint8_t static_rate, reserved[3];
     struct path_address path; /* connected QPs, from RTR on */
 };
 

@@ -342,6 +342,23 @@ static void parent_domains_check_what_they_are_made_of(void **state)
     ibv_close_device(context);
 }
 
+/* Flags of newer libraries: who asks for one tells that it is not there from a mistake. */
+static void a_flag_that_is_not_there_is_unsupported(void **state)
+{
+    struct ibv_context *context = open_the_device();
+    struct ibv_pd *pd = ibv_alloc_pd(context);
+
+    for (unsigned int bit = 2; bit < 32; bit++) {
+        struct ibv_parent_domain_init_attr attr = {.pd = pd, .comp_mask = 1u << bit};
+
+        assert_refused(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
+        attr.pd = NULL;
+        assert_refused(ibv_alloc_parent_domain(context, &attr), EINVAL);
+    }
+    assert_int_equal(ibv_dealloc_pd(pd), 0);
+    ibv_close_device(context);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -351,6 +368,7 @@ int main(int argc, char **argv)
         TEST(rings_of_srqs_and_cqs_lie_there_too_and_move_with_a_resize),
         TEST(everything_can_be_made_of_a_parent_domain),
         TEST(domains_are_ebusy_while_they_are_used_and_all_goes_on),
+        TEST(a_flag_that_is_not_there_is_unsupported),
         TEST(parent_domains_check_what_they_are_made_of),
     };
 

@@ -376,6 +376,27 @@ static void query_returns_what_was_set(void **state)
     end_close(&end);
 }
 
+static void query_returns_the_static_rate(void **state)
+{
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr, now;
+    struct end end;
+
+    open_type(&end, IBV_QPT_RC);
+    go(&end, IBV_QPS_INIT);
+    attr = good_attr(&end, IBV_QPS_INIT, IBV_QPS_RTR);
+    attr.ah_attr.static_rate = IBV_RATE_40_GBPS;
+    assert_int_equal(
+        end_modify(&end, &attr, find(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR)->required | IBV_QP_STATE), 0);
+    assert_int_equal(ibv_query_qp(end.qp, &now, IBV_QP_AV, &init), 0);
+    assert_int_equal(now.ah_attr.static_rate, IBV_RATE_40_GBPS);
+    CHECK_ZERO(end_to_state(&end, IBV_QPS_RESET));
+    go(&end, IBV_QPS_RTR);
+    assert_int_equal(ibv_query_qp(end.qp, &now, IBV_QP_AV, &init), 0);
+    assert_int_equal(now.ah_attr.static_rate, 0);
+    end_close(&end);
+}
+
 static void query_refuses_bits_above_the_attributes(void **state)
 {
     struct ibv_qp_init_attr init;
@@ -463,6 +484,7 @@ int main(int argc, char **argv)
         TEST(values_out_of_range_are_einval_and_change_nothing),
         TEST(path_migration_is_refused_but_staying_migrated_is_not),
         TEST(query_returns_what_was_set),
+        TEST(query_returns_the_static_rate),
         TEST(query_refuses_bits_above_the_attributes),
         TEST(upper_bits_of_24_bit_attributes_are_masked_off),
         TEST(reset_forgets_the_attributes),
