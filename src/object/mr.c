@@ -45,14 +45,15 @@ static int check_access(unsigned *access)
     return 0;
 }
 
-/* A range may be empty: such a region is good for messages without bytes (compat-surface §9). */
+/* The kernel pins nothing of an empty range, and refuses it; memory on demand that is all of the address
+ * space has its length. */
 static int check_range(const void *address, size_t length, uint64_t iova, unsigned access,
                        struct memory_file *ret_file)
 {
     uint64_t end;
 
     *ret_file = (struct memory_file){.inode = 0};
-    if (__builtin_add_overflow((uintptr_t)address, length, &end) ||
+    if (!length || __builtin_add_overflow((uintptr_t)address, length, &end) ||
         __builtin_add_overflow(iova, length, &end))
         return -EINVAL;
     if (access & IBV_ACCESS_ON_DEMAND) /* what is there shows when it is used */

@@ -98,6 +98,25 @@ static void a_wrapping_range_is_einval(void **state)
     close_all();
 }
 
+static void an_empty_range_is_einval(void **state)
+{
+    const int access[] = {0, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_ON_DEMAND};
+    struct ibv_mr *mr;
+
+    open_all();
+    for (unsigned int i = 0; i < COUNT(access); i++) {
+        registration_refused(memory, 0, access[i], EINVAL);
+        registration_refused(memory + 1, 0, access[i], EINVAL);
+        registration_refused(NULL, 0, access[i], EINVAL);
+        assert_refused((ibv_reg_mr_iova)(pd, memory, 0, 0, access[i]), EINVAL);
+        assert_refused(ibv_reg_mr_iova2(pd, memory, 0, 4096, IBV_ACCESS_RELAXED_ORDERING), EINVAL);
+    }
+    mr = ibv_alloc_null_mr(pd);
+    assert_non_null(mr);
+    assert_int_equal(ibv_dereg_mr(mr), 0);
+    close_all();
+}
+
 static void an_unmapped_range_is_efault(void **state)
 {
     char *hole = mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -503,6 +522,7 @@ int main(int argc, char **argv)
         TEST(remote_write_and_atomic_need_local_write),
         TEST(unknown_access_bits_are_einval_and_optional_ones_ignored),
         TEST(a_wrapping_range_is_einval),
+        TEST(an_empty_range_is_einval),
         TEST(an_unmapped_range_is_efault),
         TEST(read_only_memory_is_efault_with_any_write_and_fine_without),
         TEST(the_same_memory_may_be_registered_many_times),
