@@ -6,14 +6,21 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <infiniband/verbs.h>
+
+void __verbs_log(void *context, uint32_t level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static struct ibv_device **devices;
 static struct ibv_context *context;
@@ -397,6 +404,55 @@ static void test_bad_qkeys_are_counted(void **state)
     assert_int_equal(ibv_dealloc_pd(pd), 0);
 }
 
+/* What a provider logs in a process with that environment, on stderr, or in the file that it names. */
+static const char *logged(const char *level, const char *ours, bool in_file)
+{
+    static char text[256];
+    int out = memfd_create("out", 0), file = memfd_create("file", 0), status;
+    char path[32];
+    ssize_t length;
+    pid_t child;
+
+    child = fork();
+    if (child == 0) {
+        dup2(out, STDERR_FILENO);
+        unsetenv("VERBS_LOG_LEVEL");
+        unsetenv("SOFTHCA_LOG");
+        if (level)
+            setenv("VERBS_LOG_LEVEL", level, 1);
+        if (ours)
+            setenv("SOFTHCA_LOG", ours, 1);
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+        if (in_file)
+            setenv("VERBS_LOG_FILE", path, 1);
+        errno = 4711;
+        __verbs_log(NULL, 0, "never\n");
+        __verbs_log(NULL, 1, "error %d\n", 17);
+        __verbs_log(NULL, 2, "warning\n");
+        __verbs_log(NULL, 4, "debug\n");
+        _exit(errno == 4711 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    length = pread(in_file ? file : out, text, sizeof(text) - 1, 0);
+    assert_true(length >= 0);
+    text[length] = '\0';
+    close(out);
+    close(file);
+    return text;
+}
+
+static void test_providers_are_heard_where_they_are_asked(void **state)
+{
+    assert_string_equal(logged(NULL, NULL, false), "");
+    assert_string_equal(logged(NULL, "warn", false), ""); /* as softhca run sets it */
+    assert_string_equal(logged("0", "info", false), "");
+    assert_string_equal(logged("1", NULL, false), "error 17\n");
+    assert_string_equal(logged("2", NULL, false), "error 17\nwarning\n");
+    assert_string_equal(logged("4", "error", false), "error 17\nwarning\ndebug\n");
+    assert_string_equal(logged("4", NULL, true), "error 17\nwarning\ndebug\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_layer_2),
         cmocka_unit_test(test_ah_from_wc),
+        cmocka_unit_test(test_providers_are_heard_where_they_are_asked),
         cmocka_unit_test(test_bad_qkeys_are_counted),
     };
 

@@ -4,14 +4,18 @@
  * called and work; the rest commands a kernel driver that is not there, and says so (compat-surface §1.3,
  * §2). */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <infiniband/verbs.h>
 
-#include "base/log.h"
+#include "base/fd.h"
+#include "base/sys.h"
 #include "front/verbs/export.h"
 
 extern bool verbs_allow_disassociate_destroy;
@@ -26,20 +30,44 @@ VERBS_EXPORT void verbs_register_driver_34(const void *driver_ops)
 {
 }
 
-/* Levels: 0 none, 1 error, 2 warning, 3 information, 4 debug. The context may be NULL or a provider's idea of
- * one, so it is not looked at. */
+/* Levels: 0 none, 1 error, 2 warning, 3 information, 4 debug. As in rdma-core, what providers say is heard
+ * only where VERBS_LOG_LEVEL asks for it, in the file that VERBS_LOG_FILE names or on stderr. Programs ask
+ * libmlx5 and libefa of each device whether it is theirs, and these call a no an error. */
+static bool wants(uint32_t level)
+{
+    static _Atomic int wanted = -1; /* -1: the environment was not read yet */
+    int limit = atomic_load_explicit(&wanted, memory_order_relaxed);
+
+    if (limit < 0) {
+        const char *text = secure_getenv("VERBS_LOG_LEVEL");
+
+        limit = text ? (int)max_of(strtol(text, NULL, 0), 0l) : 0;
+        atomic_store_explicit(&wanted, limit, memory_order_relaxed);
+    }
+    return level && level <= (uint32_t)limit;
+}
+
+/* The context may be NULL or a provider's idea of one, so it is not looked at. */
 VERBS_EXPORT void __verbs_log(struct verbs_context *context, uint32_t level, const char *format, ...)
 {
-    enum log_level ours = level < LOG_LEVEL_DEBUG ? (enum log_level)level : LOG_LEVEL_DEBUG;
+    const char *path = secure_getenv("VERBS_LOG_FILE");
+    int saved = errno, length, file = -1;
     char text[512];
     va_list arguments;
 
-    if (ours == LOG_LEVEL_NONE || !log_enabled(ours))
+    if (!wants(level))
         return;
     va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
+    length = vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    log_message(ours, "provider: %s", text);
+    length = min_of(length, (int)sizeof(text) - 1);
+    if (path)
+        file = fd_lift(open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+    if (length > 0)
+        (void)sys_write(file < 0 ? STDERR_FILENO : file, text, (size_t)length);
+    if (file >= 0)
+        sys_close(file);
+    errno = saved;
 }
 
 /* A caller passes more arguments than these take, which the calling conventions that we build for allow. */
