@@ -7,6 +7,7 @@
 #include "object/device.h"
 #include "object/life.h"
 #include "object/pd.h"
+#include "object/spent.h"
 
 /* What the kernel gives RoCEv2 paths that name none. */
 #define DEFAULT_HOP_LIMIT 64u
@@ -89,11 +90,13 @@ uncount:
 
 int ah_destroy(struct ah *ah)
 {
+    if (spent_has(SPENT_AH, ah))
+        return -EINVAL;
     if (context_is_inherited(ah->pd->context))
         return 0;
     atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
     item_return(ah->item);
     pd_unuse(ah->pd);
-    free(ah);
+    spent_free(SPENT_AH, ah, sizeof(*ah));
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "object/cq.h"
 #include "object/life.h"
 #include "object/ports.h"
+#include "object/spent.h"
 
 static struct lock lines_lock = LOCK_INIT; /* then event_queue.lock */
 static struct channel *lines[NOTIFY_CHANNELS];
@@ -53,6 +54,8 @@ int channel_destroy(struct channel *channel)
 {
     bool busy;
 
+    if (spent_has(SPENT_CHANNEL, channel))
+        return -EINVAL;
     if (context_is_inherited(channel->context))
         return 0;
     lock_acquire(&channel->queue.lock);
@@ -70,7 +73,7 @@ int channel_destroy(struct channel *channel)
     item_return(channel->item);
     number_return(&pool_channels, channel->number);
     atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
-    free(channel);
+    spent_free(SPENT_CHANNEL, channel, sizeof(*channel));
     return 0;
 }
 

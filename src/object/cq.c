@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "object/life.h"
 #include "object/ports.h"
+#include "object/spent.h"
 
 #define WC_FLAGS_SUPPORTED                                                                                   \
     (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |          \
@@ -172,12 +173,17 @@ static int retire(struct cq *cq, struct losses **ret_losses)
 
 int cq_destroy(struct cq *cq)
 {
-    struct context *context = cq->context;
-    const struct destroyed destroyed = {OBJECT_CQ, cq->number, &cq->record->life};
+    struct destroyed destroyed = {.kind = OBJECT_CQ};
     struct losses *losses = NULL;
+    struct context *context;
 
+    if (spent_has(SPENT_CQ, cq))
+        return -EINVAL;
+    context = cq->context;
     if (context_is_inherited(context))
         return 0;
+    destroyed.number = cq->number;
+    destroyed.life = &cq->record->life;
     if (retire(cq, &losses) != 0)
         return busy_because(OBJECT_CQ, cq->number);
     /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.
@@ -205,7 +211,7 @@ int cq_destroy(struct cq *cq)
     atomic_fetch_sub_explicit(&context->objects, 1, memory_order_release);
     pthread_cond_destroy(&cq->ibv.cond);
     pthread_mutex_destroy(&cq->ibv.mutex);
-    free(cq);
+    spent_free(SPENT_CQ, cq, sizeof(*cq));
     tell_losses(losses);
     return 0;
 }

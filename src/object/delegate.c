@@ -179,7 +179,7 @@ static bool make(struct link *origin, uid_t uid, uint32_t qpn, const struct dele
     lock_release(&qp->lock);
     if (!made) {
         xrc_abandon(qp);
-        number_return(&pool_qps, slot);
+        qp_give_slot(qp, false);
     }
     return made;
 }
@@ -201,7 +201,7 @@ static void end(struct qp *qp)
     lock_acquire(&qp->lock);
     free_parts(qp);
     lock_release(&qp->lock);
-    number_return(&pool_qps, qp->slot);
+    qp_give_slot(qp, false);
 }
 
 void delegate_end(struct qp *qp)

@@ -13,6 +13,7 @@
 #include "object/ports.h"
 #include "object/qp.h"
 #include "object/share.h"
+#include "object/spent.h"
 #include "rules/alias.h"
 #include "rules/flush.h"
 
@@ -254,11 +255,12 @@ static void forget(struct mr *mr)
 
     lock_acquire(&keys_lock);
     last = --region->structures == 0 && region->ended;
+    mr->forgotten = true;
     lock_release(&keys_lock);
     if (last)
-        free(region);
+        spent_free(SPENT_MR, region, sizeof(*region));
     if (mr != region)
-        free(mr);
+        spent_free(SPENT_MR, mr, sizeof(*mr));
 }
 
 /* keys_lock held. */
@@ -311,11 +313,16 @@ void mr_unimport(struct mr *mr)
 
 int mr_deregister(struct mr *mr)
 {
-    struct mr *region = region_of(mr);
+    struct mr *region;
     int error;
 
+    if (spent_has(SPENT_MR, mr))
+        return -EINVAL;
     if (context_is_inherited(context_of(mr->ibv.context)))
         return 0;
+    if (mr->forgotten)
+        return -EINVAL;
+    region = region_of(mr);
     if (mr->imported) {
         log_warn("ibv_dereg_mr: the region with handle %u is ended by the process that registered it",
                  mr->ibv.handle);

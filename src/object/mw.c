@@ -7,6 +7,7 @@
 #include "object/life.h"
 #include "object/pd.h"
 #include "object/qp.h"
+#include "object/spent.h"
 
 static _Atomic uint32_t windows;
 
@@ -53,6 +54,8 @@ unuse_pd:
 
 int mw_deallocate(struct mw *mw)
 {
+    if (spent_has(SPENT_MW, mw))
+        return -EINVAL;
     if (context_is_inherited(mw->pd->context))
         return 0;
     lock_acquire(&keys_lock);
@@ -65,6 +68,6 @@ int mw_deallocate(struct mw *mw)
     number_return(&pool_keys, mw->slot);
     atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
     pd_unuse(mw->pd);
-    free(mw);
+    spent_free(SPENT_MW, mw, sizeof(*mw));
     return 0;
 }

@@ -222,7 +222,7 @@ static void unmake_handle(struct qp *handle)
     lock_release(&handle->lock);
     free(parts);
     xrcd_unuse(handle->xrcd);
-    number_return(&pool_qps, handle->slot);
+    qp_give_slot(handle, true);
 }
 
 /* -ENOENT: this process has no QP with that number. */

@@ -10,6 +10,7 @@
 #include "object/life.h"
 #include "object/ports.h"
 #include "object/share.h"
+#include "object/spent.h"
 #include "rules/alias.h"
 
 struct lock keys_lock = LOCK_INIT;
@@ -143,7 +144,7 @@ static void forget(struct pd *pd)
     if (pd->shared && shared_drop(pd->shared))
         number_return(&pool_pds, number);
     atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
-    free(pd);
+    spent_free(SPENT_PD, pd, sizeof(*pd));
 }
 
 void pd_unimport(struct pd *pd)
@@ -201,6 +202,8 @@ int pd_deallocate(struct pd *pd)
     bool busy;
     int error = 0;
 
+    if (spent_has(SPENT_PD, pd))
+        return -EINVAL;
     if (context_is_inherited(pd->context))
         return 0;
     lock_acquire(&pd->lock);

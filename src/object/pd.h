@@ -54,6 +54,7 @@ struct mr {
     struct mr *of;       /* the first one, which is the region; NULL: this one */
     uint32_t structures; /* of the region, until it has ended and none is left; under keys_lock */
     bool ended;          /* likewise */
+    bool forgotten;      /* likewise: the program has given this structure back */
     /* object/imported.c: what other processes see of it, or it is another process's: */
     struct shared *exported, *imported;
     uint32_t aliases[2]; /* of an imported one: its keys */

@@ -16,6 +16,7 @@
 #include "object/ports.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
+#include "object/spent.h"
 #include "object/wq.h"
 #include "object/xrc.h"
 #include "rules/limits.h"
@@ -478,7 +479,7 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
     error = assemble(qp, slot, context, pd, attributes, &queues);
     lock_release(&qp->lock);
     if (error) {
-        number_return(&pool_qps, slot);
+        qp_give_slot(qp, false);
         give_queues(pd, &queues);
     } else {
         *ret_qp = qp;
@@ -546,13 +547,15 @@ static int destroy(struct qp *qp)
     qp_forget_openers(qp);
     atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
-    number_return(&pool_qps, qp->slot);
+    qp_give_slot(qp, true);
     tell_losses(losses);
     return 0;
 }
 
 int qp_destroy(struct qp *qp)
 {
+    if (spent_has(SPENT_QP, qp) || qp->let_go)
+        return -EINVAL;
     if (context_is_inherited(qp->context))
         return 0; /* the parent's: only this process's copy goes, with the process */
     if (unlikely(qp->handle))

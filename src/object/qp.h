@@ -113,6 +113,7 @@ struct qp {
     struct transport_qp transport;
     struct qp_record *record;
     uint32_t slot;
+    struct qp *next_idle; /* qp_slots.c */
     struct context *context;
     struct pd *pd;
     struct cq *send_cq, *recv_cq;

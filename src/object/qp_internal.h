@@ -53,6 +53,8 @@ void qp_make_blank(struct qp *qp, uint32_t slot);
 void qp_slots_after_fork_in_child(void);
 /* qp_slots.c: a slot that nobody has; its QP's record is somebody's old one. */
 struct qp *qp_take_slot(uint32_t *ret_slot);
+/* spent: the program had it, and may destroy it again. */
+void qp_give_slot(struct qp *qp, bool spent);
 /* lending.c */
 void lending_begins(struct transport_qp *transport);
 void lending_forget(struct qp *qp);

@@ -5,9 +5,13 @@
 #include "object/device.h"
 #include "object/qp_internal.h"
 #include "object/qp_table.h"
+#include "object/spent.h"
 
-/* All slots that were ever used; a slot's struct qp is allocated once and reused (type-stable, see qp.h). */
+/* All slots that were ever used. A struct qp is allocated once and reused (type-stable, see qp.h), in
+ * whatever slot, but not before the program has destroyed many others (spent.h). */
 static _Atomic(struct qp *) slots[LIMIT_QP];
+static struct lock idle_lock = LOCK_INIT; /* a leaf: guards the list of those that may be used again */
+static struct qp *idle;
 static _Atomic uint32_t slots_used; /* slots from here on were never used */
 
 void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument)
@@ -38,7 +42,11 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
 
     if (slot == NO_OBJECT)
         return NULL;
-    qp = atomic_load_explicit(&slots[slot], memory_order_relaxed);
+    lock_acquire(&idle_lock);
+    qp = idle;
+    if (qp)
+        idle = qp->next_idle;
+    lock_release(&idle_lock);
     if (!qp) {
         qp = calloc(1, sizeof(*qp));
         if (!qp) {
@@ -54,12 +62,32 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         list_init(&qp->lending);
         list_init(&qp->by_origin);
         list_init(&qp->by_xrcd);
-        qp->record = segment_qp(slot);
-        atomic_store_explicit(&slots[slot], qp, memory_order_release);
-        raise_slots_used(slot + 1);
     }
+    /* Of one that was used before, somebody who found it by its number may hold the lock. */
+    lock_acquire(&qp->lock);
+    qp->slot = slot;
+    qp->record = segment_qp(slot);
+    lock_release(&qp->lock);
+    atomic_store_explicit(&slots[slot], qp, memory_order_release);
+    raise_slots_used(slot + 1);
     *ret_slot = slot;
     return qp;
+}
+
+void qp_give_slot(struct qp *qp, bool spent)
+{
+    uint32_t slot = qp->slot;
+
+    atomic_store_explicit(&slots[slot], NULL, memory_order_relaxed);
+    number_return(&pool_qps, slot);
+    if (spent)
+        qp = spent_exchange(SPENT_QP, qp);
+    if (!qp)
+        return;
+    lock_acquire(&idle_lock);
+    qp->next_idle = idle;
+    idle = qp;
+    lock_release(&idle_lock);
 }
 
 void qp_make_blank(struct qp *qp, uint32_t slot)
@@ -104,4 +132,7 @@ void qp_slots_after_fork_in_child(void)
             qp_table_remove(qp->ibv.qp_num);
     }
     atomic_store_explicit(&slots_used, 0, memory_order_relaxed);
+    lock_init(&idle_lock);
+    idle = NULL;
+    spent_after_fork_in_child();
 }

@@ -9,6 +9,7 @@
 #include "base/types.h"
 #include "object/life.h"
 #include "object/ports.h"
+#include "object/spent.h"
 
 /* A power of two above what is granted: 2^n - 1, as of a CQ. So a CQ that was asked for with the same number
  * has a place for the completion of each receive. */
@@ -119,12 +120,16 @@ unuse_pd:
 
 int srq_destroy(struct srq *srq)
 {
-    const struct destroyed destroyed = {OBJECT_SRQ, srq->number, &srq->record->life};
+    struct destroyed destroyed = {.kind = OBJECT_SRQ};
     struct losses *losses = NULL;
     bool busy;
 
+    if (spent_has(SPENT_SRQ, srq))
+        return -EINVAL;
     if (context_is_inherited(srq->pd->context))
         return 0;
+    destroyed.number = srq->number;
+    destroyed.life = &srq->record->life;
     lock_acquire(&srq->lock);
     busy = atomic_load_explicit(&srq->record->users, memory_order_relaxed) != 0;
     if (!busy) {
@@ -146,7 +151,7 @@ int srq_destroy(struct srq *srq)
     pd_unuse(srq->pd);
     pthread_cond_destroy(&srq->ibv.cond);
     pthread_mutex_destroy(&srq->ibv.mutex);
-    free(srq);
+    spent_free(SPENT_SRQ, srq, sizeof(*srq));
     tell_losses(losses);
     return 0;
 }

@@ -140,12 +140,40 @@ static void live_through_everything(void)
     }
 }
 
+/* The handles of the last thousand destroys of each kind are kept, and no more. */
+static void destroy_many_here(struct end *end, void *arg)
+{
+    struct ibv_context *context = open_the_device();
+    struct ibv_pd *pd = ibv_alloc_pd(context);
+    struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+    struct ibv_srq_init_attr srq = {.attr = {1, 1, 0}};
+    struct ibv_qp_init_attr qp = {
+        .qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}};
+    struct ibv_ah_attr ah = {.is_global = 1, .port_num = 1};
+
+    CHECK_ZERO(ibv_query_gid(context, 1, 0, &ah.grh.dgid));
+    for (unsigned int i = 0; i < 1100; i++) {
+        CHECK_ZERO(ibv_destroy_qp(ibv_create_qp(pd, &qp)));
+        CHECK_ZERO(ibv_destroy_srq(ibv_create_srq(pd, &srq)));
+        CHECK_ZERO(ibv_destroy_cq(ibv_create_cq(context, 1, NULL, NULL, 0)));
+        CHECK_ZERO(ibv_dereg_mr(ibv_reg_mr(pd, &ah, sizeof(ah), IBV_ACCESS_LOCAL_WRITE)));
+        CHECK_ZERO(ibv_destroy_ah(ibv_create_ah(pd, &ah)));
+        CHECK_ZERO(ibv_dealloc_pd(ibv_alloc_pd(context)));
+        CHECK_ZERO(ibv_destroy_comp_channel(ibv_create_comp_channel(context)));
+    }
+    CHECK_ZERO(ibv_destroy_cq(cq));
+    CHECK_ZERO(ibv_dealloc_pd(pd));
+    CHECK_ZERO(ibv_close_device(context));
+}
+
 static void objects_and_traffic_leave_nothing_behind(void **state)
 {
     const unsigned int rounds = long_tests() ? 5000 : 200;
     struct holdings near_before, far_before, near_now, far_now;
 
     /* the first times pay for what stays: segment, links, helper thread, heaps, numbers that rest */
+    AT_PLAIN(&(struct end){.side = NEAR}, destroy_many_here);
+    AT_PLAIN(&(struct end){.side = FAR}, destroy_many_here);
     for (unsigned int i = 0; i < 40; i++)
         live_through_everything();
     near_before = holdings_of(NEAR);
