@@ -15,7 +15,7 @@ int engine_refresh_devices(void);
 /* The program exits: what waited for something to go with goes alone, and last acknowledgements are repeated.
  */
 void engine_before_exit(void);
-/* A thread is about to wait for asynchronous events: some come from interfaces, and only the helper thread
+/* Asynchronous events may be waited for from now on: some come from interfaces, and only the helper thread
  * watches those. 0 or -errno. */
 int engine_expect_events(void);
 /* Makes sure that members and senders of multicast groups of other processes know of this process

@@ -12,6 +12,13 @@
 #include "object/qp.h"
 #include "object/share.h"
 
+/* Without the helper thread, events of objects arrive all the same. */
+static void watch_interfaces(void)
+{
+    if (engine_expect_events() < 0)
+        log_warn("events of the port will not be seen");
+}
+
 /* Takes the share, the descriptor of its file and a reference on the device over, on success. */
 static int open_with(struct ibv_device *device, struct share *share, int cmd_fd, struct context **ret_context)
 {
@@ -28,6 +35,9 @@ static int open_with(struct ibv_device *device, struct share *share, int cmd_fd,
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->verbs.sz = sizeof(context->verbs);
     front_fill_ops(&context->verbs);
+    /* A program may do nothing but wait for async_fd to be readable: opening the device is the last that we
+     * hear of it. */
+    watch_interfaces();
     *ret_context = context;
     return 0;
 }
@@ -103,9 +113,8 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
 
 VERBS_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
-    /* Without the helper thread, events of objects arrive all the same. */
-    if (!context_is_inherited(context_of(context)) && engine_expect_events() < 0)
-        log_warn("events of the port will not be seen");
+    if (!context_is_inherited(context_of(context)))
+        watch_interfaces(); /* if that failed before */
     return minus_one(async_get(&context_of(context)->events, event));
 }
 
