@@ -56,3 +56,17 @@ void log_message(enum log_level level, const char *format, ...)
     (void)sys_write(STDERR_FILENO, line, (size_t)length);
     errno = saved;
 }
+
+bool log_first(struct log_once *once, uint64_t cause, uint64_t *ret_untold)
+{
+    for (unsigned i = 0; i < LOG_CAUSES; i++) {
+        if (once->cause[i] == cause) {
+            once->untold++;
+            return false;
+        }
+    }
+    once->cause[once->next++ % LOG_CAUSES] = cause;
+    *ret_untold = once->untold;
+    once->untold = 0;
+    return true;
+}

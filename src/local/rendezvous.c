@@ -517,6 +517,23 @@ void rendezvous_accept(struct event_source *listener, uint32_t events)
 /* --- progress --------------------------------------------------------------------------------------------
  */
 
+/* A process can fail to greet as often as it likes: it is told of once. Helper thread. */
+static void tell_failure(const struct greeter *greeter, int error)
+{
+    static struct log_once failures;
+    uint64_t cause = (uint64_t)(uint32_t)error << 32 | (uint32_t)greeter->peer.pid, untold;
+    char more[80] = "";
+
+    if (!log_first(&failures, cause, &untold))
+        return;
+    if (untold)
+        snprintf(more, sizeof(more), "; before, %llu times more that were told of already",
+                 (unsigned long long)untold);
+    log_warn("greeting with process %d (uid %u) failed: %s%s%s", (int)greeter->peer.pid,
+             (unsigned)greeter->peer.uid, strerror(-error),
+             error == -EPROTO ? " (does it use another version of SoftHCA?)" : "", more);
+}
+
 static void greeter_ready(struct event_source *source, uint32_t events)
 {
     struct greeter *greeter = container_of(source, struct greeter, socket);
@@ -546,12 +563,12 @@ static void greeter_ready(struct event_source *source, uint32_t events)
             try_again_later(greeter);
             return;
         }
-        /* Who leaves without a word only looked who we are (`softhca ps`). */
-        log_message(error == -ECONNRESET && greeter->awaits == GREETING_HELLO ? LOG_LEVEL_DEBUG
-                                                                              : LOG_LEVEL_WARN,
-                    "greeting with process %d (uid %u) failed: %s", (int)greeter->peer.pid,
-                    (unsigned)greeter->peer.uid, strerror(-error));
-        give_up(greeter);
+        tell_failure(greeter, error);
+        /* An end of the socket without a word would be tried again at once, for each block of ours. */
+        if (error == -EPROTO && greeter->awaits == GREETING_HELLO && greeting.magic == GREETING_MAGIC)
+            refuse(greeter, GREETING_REFUSED);
+        else
+            give_up(greeter);
         return;
     }
     switch (greeter->awaits) {

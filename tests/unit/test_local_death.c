@@ -386,6 +386,59 @@ static void test_lies_of_connectors_lead_nowhere(void **state)
     RUN_SIDES(is_lied_to, lies_to_acceptors);
 }
 
+enum { GREETINGS_OF_ANOTHER_TIME = 50 };
+
+static void is_of_another_time(unsigned number)
+{
+    uint32_t victim = await_qpn(0);
+
+    for (unsigned i = 0; i < GREETINGS_OF_ANOTHER_TIME; i++) {
+        struct greeting greeting;
+        int fd = connect_to(victim);
+
+        greeting_fill(&greeting, GREETING_HELLO, GREETING_OK, false);
+        if (i % 2)
+            greeting.version++;
+        else
+            greeting.layout_size += 4096;
+        CHECK(greeting_send(fd, &greeting, -1) == 0);
+        /* An answer, and not the end of the socket, which would be tried again at once. */
+        CHECK(recv(fd, &greeting, sizeof(greeting), 0) == (ssize_t)sizeof(greeting));
+        CHECK(greeting.type == GREETING_WELCOME && greeting.result == GREETING_REFUSED);
+        close(fd);
+    }
+    atomic_store(&board->word[5], 1);
+}
+
+static void tells_of_it_once(unsigned number)
+{
+    int words = memfd_create("stderr", MFD_CLOEXEC), out = dup(STDERR_FILENO);
+    char text[4096] = "";
+    unsigned told = 0;
+
+    setenv("SOFTHCA_LOG", "warn", 1);
+    side_up();
+    dup2(words, STDERR_FILENO);
+    publish_qpn(number);
+    UNTIL(atomic_load(&board->word[5]));
+    dup2(out, STDERR_FILENO);
+    CHECK(pread(words, text, sizeof(text) - 1, 0) >= 0);
+    for (const char *at = text; (at = strstr(at, "greeting with process")); at++)
+        told++;
+    CHECK(told == 1);
+}
+
+static void test_a_process_of_another_version_is_refused_and_told_of_once(void **state)
+{
+    pid_t victim, other;
+
+    board_clear();
+    victim = side_start_bare(tells_of_it_once, 0);
+    other = side_start(is_of_another_time, 1);
+    side_finish(other);
+    side_finish(victim);
+}
+
 static unsigned links_visited;
 
 static void count_link(struct link *link, void *argument)
@@ -579,6 +632,7 @@ int main(void)
         cmocka_unit_test(test_descriptors_of_the_program_are_left_alone),
         cmocka_unit_test(test_a_silent_owner_holds_up_nobody_else),
         cmocka_unit_test(test_lies_of_connectors_lead_nowhere),
+        cmocka_unit_test(test_a_process_of_another_version_is_refused_and_told_of_once),
         cmocka_unit_test(test_a_link_that_only_the_other_end_has_is_coming),
         cmocka_unit_test(test_lies_of_owners_lead_nowhere),
         cmocka_unit_test(test_a_peer_may_write_anything_anywhere),
