@@ -93,6 +93,20 @@ def test_tagged_messages_over_rc():
     ucp("tag_bw", "rc_v", 65536, 200)
 
 
+def test_transports_as_the_manual_names_them():
+    ucp("tag_lat", "self,rc_v", 8, 500)
+
+
+def test_rc_alone_has_no_auxiliary_transport():
+    """What docs/running.md says of it: should it come to work, the page is to be changed."""
+    try:
+        ucp("tag_lat", "self,rc_verbs", 8, 10)
+    except AssertionError as error:
+        assert "no auxiliary transport" in str(error), error
+    else:
+        raise AssertionError("it works")
+
+
 def test_tagged_messages_over_ud():
     ucp("tag_lat", "ud_v", 8, 200)
     ucp("tag_bw", "ud_v", 65536, 50)
