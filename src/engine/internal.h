@@ -27,13 +27,10 @@ enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FO
 struct lane_state {
     struct qp *due[DUE_MAX]; /* the lane's reader only (its receive lock) */
     unsigned due_count;
-    struct lock lock;    /* guards the lists and drops; the lane transmit lock is below it */
+    struct lock lock;    /* guards the lists and words; the lane transmit lock is below it */
     struct list blocked; /* qp.route.blocked: waits for room in the ring */
-    struct drop {
-        uint32_t dest_qpn, src_qpn, psn;
-        uint8_t flags;
-    } * drops; /* words about dropped requests that found the ring full */
-    uint32_t drop_count, drop_room;
+    struct word *words;  /* words.c: what must not get lost and found the ring full, in order */
+    uint32_t word_count, word_room;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */
     struct list openings; /* opening.c: messages, likewise */
     _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
@@ -80,10 +77,21 @@ struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
 /* The QP's requests may be executed in memory of the peer's (direct.h). QP lock held. */
 void route_is_direct(struct qp *qp);
-void route_send_drop(struct lane *lane, const struct packet *dropped);
-void route_flush_drops(struct lane *lane, struct lane_state *state);
 /* local_ops. */
 void route_link_down(struct link *link);
+
+/* --- words.c: what a peer has to hear though nobody is left to say it ------------------------------------
+ */
+
+/* To the sender of a request that was dropped: its ACK timer runs only if it hears of it. */
+void words_send_drop(struct lane *lane, const struct packet *dropped);
+/* transport_ports.tell */
+void words_tell(struct transport_qp *transport, const struct packet *packet);
+/* The QP begins a new life: what it said in the former one and is still here is not to be taken for an answer
+ * of this one. QP lock held. */
+void words_of_former_life(const struct qp *qp, struct lane *lane);
+/* There is room. */
+void words_flush(struct lane *lane, struct lane_state *state);
 
 /* --- wire.c: over the network --------------------------------------------------------------------------- */
 

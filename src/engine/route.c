@@ -379,6 +379,8 @@ static void engine_connect(struct qp *qp)
     qp->transport.link.reliable = !qp->route.by_wire;
     if (!qp->route.by_wire && is_connected(qp->record))
         link = local_resolve(qp->record->attributes.dest_qpn);
+    if (link)
+        words_of_former_life(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
     if (qp->route.by_wire)
         publish_path(qp, PATH_WIRE, NULL);
@@ -402,6 +404,12 @@ static void engine_disconnect(struct qp *qp)
 {
     local_hide_qp(qp->ibv.qp_num);
     transport_revoke(&qp->transport);
+    /* What the QP said last is on these lanes, whose reader may sleep. */
+    if (qp->route.kick && qp->route.lane)
+        lane_ring(qp->route.lane);
+    if (qp->route.kick_reply && qp->route.reply_lane)
+        lane_ring(qp->route.reply_lane);
+    qp->route.kick = qp->route.kick_reply = false;
     raw_forget(qp);
     relay_call_back(qp);
     leave_lists(qp);
@@ -437,79 +445,6 @@ static void engine_kick(struct qp *qp, const struct qp_kick *kick)
         lock_release(&qp->lock);
         helper_kick();
     }
-}
-
-/* --- words about dropped requests ----------------------------------------------------------------------- */
-
-static bool send_drop(struct lane *lane, const struct drop *drop)
-{
-    const struct packet word = {
-        .opcode = OP_ACKNOWLEDGE,
-        .flags = drop->flags,
-        .dest_qpn = drop->dest_qpn,
-        .src_qpn = drop->src_qpn,
-        .psn = psn_make(drop->psn),
-    };
-
-    return lane_send(lane, &word, NULL, 0) != -EAGAIN;
-}
-
-/* A peer that writes and never reads must not fill our memory. An honest one is silenced by the first word
- * about a QP, and has fewer QPs that send into the void. */
-#define DROPS_MAX 65536u
-
-/* state->lock held. */
-static bool keep_drop(struct lane_state *state, const struct drop *drop)
-{
-    if (state->drop_count == DROPS_MAX)
-        return false;
-    if (state->drop_count == state->drop_room) {
-        uint32_t room = state->drop_room ? state->drop_room * 2 : 64;
-        struct drop *drops = realloc(state->drops, room * sizeof(*drops));
-
-        if (!drops)
-            return false;
-        state->drops = drops;
-        state->drop_room = room;
-    }
-    state->drops[state->drop_count++] = *drop;
-    return true;
-}
-
-/* The requester's ACK timer runs only if it hears of the drop, so the word must not get lost: what finds the
- * ring full waits in drops[] for lane_writable(). */
-void route_send_drop(struct lane *lane, const struct packet *dropped)
-{
-    const struct drop drop = {dropped->src_qpn, dropped->dest_qpn, dropped->psn.value,
-                              (uint8_t)(PACKET_DROPPED | (dropped->flags & PACKET_RELAYED))};
-    struct lane_state *state = lane_state(lane);
-    bool kept;
-
-    lock_acquire(&state->lock);
-    kept = keep_drop(state, &drop);
-    lock_release(&state->lock);
-    if (!kept)
-        log_error("no room to tell QP 0x%06x that its request was dropped", drop.dest_qpn);
-    route_flush_drops(lane, state);
-}
-
-void route_flush_drops(struct lane *lane, struct lane_state *state)
-{
-    uint32_t sent = 0;
-
-    lock_acquire(&state->lock);
-    while (sent < state->drop_count) {
-        if (send_drop(lane, &state->drops[sent]))
-            sent++;
-        else if (lane_is_blocked(lane))
-            break; /* lane_writable() follows */
-    }
-    if (sent) {
-        memmove(state->drops, state->drops + sent, (state->drop_count - sent) * sizeof(*state->drops));
-        state->drop_count -= sent;
-        atomic_store_explicit(&state->kick, true, memory_order_relaxed);
-    }
-    lock_release(&state->lock);
 }
 
 /* --- death of a peer ------------------------------------------------------------------------------------ */
@@ -568,7 +503,7 @@ void route_link_down(struct link *link)
         if (state) {
             gsi_lane_down(state);
             opening_lane_down(state);
-            free(state->drops);
+            free(state->words);
         }
         free(state);
     }
@@ -589,6 +524,7 @@ const struct qp_ports engine_qp_ports = {
     .transport_link =
         {
             .send = engine_send,
+            .tell = words_tell,
             .pull = engine_pull,
             .revoke = engine_revoke,
             .reach = direct_reach,

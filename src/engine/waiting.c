@@ -243,7 +243,7 @@ void route_lane_writable(struct lane *lane)
     struct lane_state *state = lane_state(lane);
     struct qp *qp;
 
-    route_flush_drops(lane, state);
+    words_flush(lane, state);
     gsi_lane_writable(lane, state);
     opening_lane_writable(lane, state);
     lane_ring(lane);

@@ -329,8 +329,10 @@ void qp_take_arrived(struct qp *qp)
  * A READ that would take longer is not going to be answered, and the peer is told. */
 void qp_answer(struct qp *qp)
 {
-    if (responder_owes(&qp->transport) && responder_run(&qp->transport) && responder_owes(&qp->transport))
-        responder_leave(&qp->transport);
+    if (responder_owes(&qp->transport))
+        (void)responder_run(&qp->transport); /* as far as there is room */
+    if (responder_owes(&qp->transport))
+        (void)responder_leave(&qp->transport);
     else
         responder_part(&qp->transport);
 }

@@ -233,6 +233,10 @@ struct transport_ports {
      * of a UD packet, NULL for connected QPs. */
     int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
                 unsigned gather_count, const struct path_address *to);
+    /* On a link that loses nothing: a packet without payload that the peer waits for, and that nobody is
+     * going to send again. What finds no room is kept, and leaves in its turn even if the QP is gone by then.
+     */
+    void (*tell)(struct transport_qp *qp, const struct packet *packet);
     /* Fetches what a packet that is just being received refers to; lengths agree. 0, -ESRCH when the peer is
      * gone, -ESTALE when what was fetched is void since a revoke() of the peer came between, another -errno
      * when its memory cannot be read. Nothing is written to the peer's memory: what a program may reuse, only
@@ -466,7 +470,8 @@ void tagged_flush(struct transport_qp *qp);
 void tagged_forget(struct transport_qp *qp);
 /* The QP is going to stop answering (ERR, RESET, destroy): acknowledges what was accepted, and on a link that
  * loses nothing tells the requester of the questions that stay without an answer, since its timer does not
- * run. responder_run() does that in ERR. false: no room, call again. */
+ * run. responder_run() does that in ERR. false: no room on a link that may lose packets, call again, or not.
+ */
 bool responder_leave(struct transport_qp *qp);
 /* Before it does, and when everything was answered: says the last acknowledgement again where it may have got
  * lost. */

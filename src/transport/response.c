@@ -325,6 +325,15 @@ static int send_answer(struct transport_qp *qp, const struct packet *packet, con
     return error == -EAGAIN ? error : 0;
 }
 
+/* Words of few bytes. leaves: the QP is not going to say it again. */
+static int say(struct transport_qp *qp, const struct packet *packet, bool leaves)
+{
+    if (!leaves || !qp->link.reliable)
+        return send_answer(qp, packet, NULL);
+    qp->ports->tell(qp, packet);
+    return 0;
+}
+
 static enum verdict check_read(const struct transport_qp *qp, const struct responder_resource *resource,
                                uint32_t length, struct memory_range *ret_range)
 {
@@ -503,7 +512,7 @@ static psn_t nak_psn(const struct transport_qp *qp)
     return qp->relay.lost ? qp->relay.lost_psn : responder_limit(qp);
 }
 
-static int send_nak(struct transport_qp *qp)
+static int send_nak(struct transport_qp *qp, bool leaves)
 {
     struct responder *responder = &qp->record->responder;
     struct packet packet;
@@ -511,7 +520,7 @@ static int send_nak(struct transport_qp *qp)
 
     fill_answer(qp, OP_ACKNOWLEDGE, nak_psn(qp), &packet);
     packet.syndrome = responder->owed_syndrome;
-    error = send_answer(qp, &packet, NULL);
+    error = say(qp, &packet, leaves);
     if (error)
         return error;
     if (responder->fails)
@@ -524,14 +533,14 @@ static int send_nak(struct transport_qp *qp)
 }
 
 /* Of everything before `limit`. */
-static int send_ack(struct transport_qp *qp, psn_t limit)
+static int send_ack(struct transport_qp *qp, psn_t limit, bool leaves)
 {
     struct responder *responder = &qp->record->responder;
     struct packet packet;
     int error;
 
     fill_answer(qp, OP_ACKNOWLEDGE, psn_add(limit, PSN_MASK), &packet);
-    error = send_answer(qp, &packet, NULL);
+    error = say(qp, &packet, leaves);
     if (error)
         return error;
     responder->ack_owed = false;
@@ -540,15 +549,15 @@ static int send_ack(struct transport_qp *qp, psn_t limit)
 }
 
 /* The word of a link that loses nothing; on others the requester's timer runs anyway. */
-static int send_dropped(struct transport_qp *qp, psn_t psn)
+static void tell_dropped(struct transport_qp *qp, psn_t psn)
 {
     struct packet packet;
 
     if (!qp->link.reliable)
-        return 0;
+        return;
     fill_answer(qp, OP_ACKNOWLEDGE, psn, &packet);
     packet.flags = PACKET_DROPPED;
-    return send_answer(qp, &packet, NULL);
+    qp->ports->tell(qp, &packet);
 }
 
 static struct responder_resource *next_unanswered(const struct transport_qp *qp)
@@ -569,15 +578,14 @@ bool responder_leave(struct transport_qp *qp)
     struct responder *responder = &qp->record->responder;
     const struct responder_resource *unanswered = next_unanswered(qp);
 
-    if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder_limit(qp)))
+    if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder_limit(qp), true))
         return false;
     if (unanswered) {
-        if (send_dropped(qp, unanswered->first_psn))
-            return false;
+        tell_dropped(qp, unanswered->first_psn);
         responder->resource_next = responder->resource_tail;
         responder->owed_syndrome = 0; /* of something behind it */
     }
-    return !responder->owed_syndrome || !send_nak(qp);
+    return !responder->owed_syndrome || !send_nak(qp, true);
 }
 
 /* To whoever repeats a request then, nobody is there who could acknowledge it again. So where packets get
@@ -592,7 +600,7 @@ void responder_part(struct transport_qp *qp)
         responder_owes(qp))
         return;
     for (unsigned i = 0; i < PARTING_ACKS; i++)
-        (void)send_ack(qp, responder_limit(qp)); /* no room: lost, as it may be anywhere */
+        (void)send_ack(qp, responder_limit(qp), false); /* no room: lost, as it may be anywhere */
 }
 
 bool responder_run(struct transport_qp *qp)
@@ -612,13 +620,13 @@ bool responder_run(struct transport_qp *qp)
     if (unlikely(qp->relay.due))
         relay_settle(qp);
     if (unlikely(responder->owed_syndrome)) {
-        if (send_nak(qp))
+        if (send_nak(qp, false))
             return false;
         if (responder->fails)
             qp->ports->responder_failed(qp);
         return true;
     }
-    return !responder->ack_owed || !send_ack(qp, responder_limit(qp));
+    return !responder->ack_owed || !send_ack(qp, responder_limit(qp), false);
 }
 
 void responder_flush(struct transport_qp *qp)

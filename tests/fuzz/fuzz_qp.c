@@ -78,6 +78,11 @@ static int port_send(struct transport_qp *transport, const struct packet *packet
     return 0;
 }
 
+static void port_tell(struct transport_qp *transport, const struct packet *packet)
+{
+    abort(); /* the link loses packets */
+}
+
 static int port_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
                      unsigned to_count)
 {
@@ -218,6 +223,7 @@ static void port_lock(struct transport_qp *transport)
 
 static const struct transport_ports ports = {
     .send = port_send,
+    .tell = port_tell,
     .pull = port_pull,
     .revoke = port_revoke,
     .complete_send = port_complete_send,

@@ -253,6 +253,18 @@ int sim_port_send(struct transport_qp *transport, const struct packet *packet, c
     return 0;
 }
 
+/* The link keeps what it has no room for. */
+void sim_port_tell(struct transport_qp *transport, const struct packet *packet)
+{
+    struct sim *sim = container_of(transport, struct sim_qp, transport)->node->sim;
+    uint32_t capacity = sim->link.capacity;
+
+    assert_true(sim->link.properties.reliable);
+    sim->link.capacity = 0;
+    (void)sim_port_send(transport, packet, NULL, 0, NULL);
+    sim->link.capacity = capacity;
+}
+
 /* --- arriving ------------------------------------------------------------------------------------- */
 
 /* What the engine says of a request that a state dropped. */

@@ -296,6 +296,7 @@ static void port_lock(struct transport_qp *transport)
 
 const struct transport_ports sim_ports = {
     .send = sim_port_send,
+    .tell = sim_port_tell,
     .pull = port_pull,
     .revoke = port_revoke,
     .lends = port_lends,
