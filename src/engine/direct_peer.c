@@ -345,17 +345,31 @@ static const struct direct_record *find_qp(const struct direct_peer *peer, uint3
     return NULL;
 }
 
+/* Requests without packets have no PSNs. So they are not for a responder that would not hear packets: one
+ * that has been connected with other PSNs, or anew. QP lock held. */
+static bool psns_agree(const struct qp *qp, const struct direct_peer *peer, uint32_t slot, uint32_t rq_psn)
+{
+    const struct sender *sender = &qp->record->sender;
+    psn_t expected;
+
+    if (!peer->qps || slot >= DIRECT_QPS)
+        return rq_psn == qp->record->attributes.sq_psn;
+    expected = psn_make(__atomic_load_n(&peer->qps[slot].responder.expected_psn.value, __ATOMIC_RELAXED));
+    return psn_diff(expected, sender->unacked_psn) >= 0 && psn_diff(expected, sender->next_psn) <= 0;
+}
+
 /* QP lock held. */
 static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct direct_record *record)
 {
     const struct qp_attributes *attributes = &qp->record->attributes;
     struct direct_route direct = {.peer = peer, .record = record};
     uint32_t generation = atomic_load_explicit(&record->generation, memory_order_acquire);
-    uint32_t qpn, dest_qpn, ifindex;
+    uint32_t qpn, dest_qpn, ifindex, rq_psn;
 
     qpn = __atomic_load_n(&record->qpn, __ATOMIC_RELAXED);
     dest_qpn = __atomic_load_n(&record->dest_qpn, __ATOMIC_RELAXED);
     ifindex = __atomic_load_n(&record->ifindex, __ATOMIC_RELAXED);
+    rq_psn = __atomic_load_n(&record->rq_psn, __ATOMIC_RELAXED);
     direct.pd = __atomic_load_n(&record->pd, __ATOMIC_RELAXED);
     direct.access = __atomic_load_n(&record->access, __ATOMIC_RELAXED);
     direct.slot = (uint32_t)(record - peer->directs);
@@ -364,7 +378,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     if (!generation || (generation & 1) ||
         atomic_load_explicit(&record->generation, memory_order_relaxed) != generation ||
         qpn != attributes->dest_qpn || dest_qpn != qp->ibv.qp_num ||
-        ifindex != attributes->path.destination_ifindex)
+        ifindex != attributes->path.destination_ifindex || !psns_agree(qp, peer, direct.slot, rq_psn))
         return;
     qp->route.direct = direct;
     route_is_direct(qp);

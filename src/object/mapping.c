@@ -357,6 +357,7 @@ void mapping_update_qp(struct qp *qp)
     set(record->pd, qp->pd->number);
     set(record->access, access);
     set(record->ifindex, device_ifindex(qp->context->device));
+    set(record->rq_psn, qp->record->attributes.rq_psn);
     raise_used(qp->slot + 1);
     open_record(&record->generation);
 }

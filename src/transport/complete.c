@@ -139,7 +139,13 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
     struct sender *sender = &qp->record->sender;
     psn_t limit = psn_add(psn, 1);
 
-    if (!is_outstanding(qp, psn) || !sender_advance(qp, limit))
+    if (unlikely(!is_outstanding(qp, psn))) {
+        /* What was acknowledged last may come twice, after a request came twice. */
+        if (!psn_equal(limit, sender->unacked_psn))
+            sender_doubt(qp);
+        return;
+    }
+    if (!sender_advance(qp, limit))
         return;
     if (unlikely(answer_is_missing(sender, limit)))
         retry_missing_answer(qp, psn);
@@ -188,7 +194,11 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     struct sender *sender = &qp->record->sender;
     uint8_t code = SYNDROME_VALUE(packet->syndrome);
 
-    if (!is_outstanding(qp, packet->psn) || !sender_advance(qp, packet->psn))
+    if (unlikely(!is_outstanding(qp, packet->psn))) {
+        sender_doubt(qp);
+        return;
+    }
+    if (!sender_advance(qp, packet->psn))
         return;
     /* On a link that loses nothing the answer came and was void (take_answer()). There will be no other. */
     if (answer_is_missing(sender, packet->psn) && !(qp->link.reliable && ends_the_peer(packet))) {

@@ -193,6 +193,9 @@ void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code);
 void sender_progressed(struct transport_qp *qp, uint32_t psns);
 /* A packet is on its way that may get lost. */
 void sender_arm(struct transport_qp *qp);
+/* The peer has answered what is not on its way: on a link that loses nothing, it does not hear what is (the
+ * PSNs of the connection do not agree), and the ACK timer decides. Transmission goes on. */
+void sender_doubt(struct transport_qp *qp);
 /* The packet with this number asks for an acknowledgement, and is sent for the first time. */
 void sender_measure(struct transport_qp *qp, psn_t psn);
 
@@ -224,6 +227,10 @@ void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *pack
 void responder_enqueue_atomic_write(struct transport_qp *qp, const struct packet *packet);
 void responder_enqueue_flush(struct transport_qp *qp, const struct packet *packet);
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* On a link that loses nothing: the word that the request with this number is not going to be answered, since
+ * the QP goes away, or (in place of a syndrome) since it is a duplicate that nobody can answer again. */
+enum { DROPPED_AT_THE_END = 0, DROPPED_DUPLICATE = 0xff };
+void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why);
 /* Were answers by reference sent? Forgets it. */
 bool responder_take_lent(struct transport_qp *qp);
 /* Were they, and (*ret_named) did one name memory by the key in this slot? */

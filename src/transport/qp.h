@@ -399,6 +399,7 @@ struct transport_qp {
     struct tagged tagged;
     bool tag_matching; /* its SRQ is a tag matching one */
     bool building;     /* tag_matching: the owner builds WQEs behind `posted` */
+    uint8_t manner;    /* enum packet_manner, of the request that is sent next */
     bool lends;        /* ports->lends() was told */
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */

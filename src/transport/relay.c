@@ -135,6 +135,7 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
     psns = psns_of(qp, packet, properties);
     copy = *packet;
     copy.flags = (packet->flags & PACKET_SOLICITED) | PACKET_ACK_REQUEST; /* we want to know of each */
+    copy.syndrome = 0;
     moves = may_move(qp);
     if (duplicate)
         qp->relay.left = qp->relay.away || qp->relay.left;
@@ -271,8 +272,11 @@ void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t
     /* Another process's word: an answer that the requester could not be given is none. */
     if ((packet->flags & PACKET_BY_REFERENCE) || packet->payload_length > qp->link.mtu)
         return;
-    if (packet->flags & PACKET_DROPPED) { /* there is nobody any more */
-        invalid(qp, qp->relay.done);
+    if (packet->flags & PACKET_DROPPED) {
+        if (packet->syndrome == DROPPED_DUPLICATE)
+            responder_tell_dropped(qp, packet->psn, DROPPED_DUPLICATE);
+        else /* there is nobody any more */
+            invalid(qp, qp->relay.done);
         return;
     }
     if (!(properties & (OPCODE_ACK | OPCODE_READ | OPCODE_ATOMIC)))

@@ -81,8 +81,10 @@ static cold_path bool rc_out_of_sequence(struct request *request, int32_t distan
             responder_repeat(request->qp, request->packet, request->properties);
     } else if (!relay_lacks(request->qp)) {
         /* Behind a gap that was told of, what follows the missing packet comes once more: it has been
-         * repeated, and got lost again. Nobody else would tell before the requester's timer. */
-        bool again = distance == 1 && responder->nak_sent == NAK_OF_GAP && !request->qp->link.reliable;
+         * repeated, and got lost again. Nobody else would tell before the requester's timer. Where nothing
+         * gets lost, the requester begins there, and what is missing never comes: its PSNs are wrong. */
+        bool again = request->qp->link.reliable ? (request->packet->syndrome & PACKET_BEGINS) != 0
+                                                : distance == 1 && responder->nak_sent == NAK_OF_GAP;
 
         responder->drops++;
         if (responder->nak_sent == NAK_NONE || again) {

@@ -229,22 +229,23 @@ static bool reposition_read(const struct transport_qp *qp, struct responder_reso
     return true;
 }
 
-static void repeat_answer(struct transport_qp *qp, const struct packet *packet)
+/* false: nobody can. */
+static bool repeat_answer(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
     struct responder_resource *resource;
     uint32_t counter;
 
     if (!responder->resources)
-        return;
+        return false;
     resource = find_resource(qp, packet->psn, &counter);
     if (!resource || resource->operation != BTH_OPERATION(packet->opcode))
-        return; /* too old, or another request: nobody waits for the answer */
+        return false; /* too old, or another request */
     if (resource->operation == OP_READ_REQUEST) {
         if (!reposition_read(qp, resource, packet))
-            return;
+            return false;
     } else if (packet->rkey != resource->rkey || packet->address != resource->address) {
-        return;
+        return false;
     }
     resource->repeated |= resource->answered;
     resource->answered = false;
@@ -252,14 +253,15 @@ static void repeat_answer(struct transport_qp *qp, const struct packet *packet)
     /* Back to it; those between are answered and are passed over. */
     if (responder->resource_next - responder->resource_head > counter - responder->resource_head)
         responder->resource_next = counter;
+    return true;
 }
 
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
-    if (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH))
-        repeat_answer(qp, packet);
-    else
+    if (!(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)))
         qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
+    else if (!repeat_answer(qp, packet))
+        responder_tell_dropped(qp, packet->psn, DROPPED_DUPLICATE);
 }
 
 bool responder_take_lent(struct transport_qp *qp)
@@ -549,7 +551,7 @@ static int send_ack(struct transport_qp *qp, psn_t limit, bool leaves)
 }
 
 /* The word of a link that loses nothing; on others the requester's timer runs anyway. */
-static void tell_dropped(struct transport_qp *qp, psn_t psn)
+void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why)
 {
     struct packet packet;
 
@@ -557,6 +559,7 @@ static void tell_dropped(struct transport_qp *qp, psn_t psn)
         return;
     fill_answer(qp, OP_ACKNOWLEDGE, psn, &packet);
     packet.flags = PACKET_DROPPED;
+    packet.syndrome = why;
     qp->ports->tell(qp, &packet);
 }
 
@@ -581,7 +584,7 @@ bool responder_leave(struct transport_qp *qp)
     if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder_limit(qp), true))
         return false;
     if (unanswered) {
-        tell_dropped(qp, unanswered->first_psn);
+        responder_tell_dropped(qp, unanswered->first_psn, DROPPED_AT_THE_END);
         responder->resource_next = responder->resource_tail;
         responder->owed_syndrome = 0; /* of something behind it */
     }

@@ -14,8 +14,9 @@
  * more than that packet comes to be acknowledged, nothing was lost, and the peer was only late: nothing else
  * is repeated.
  *
- * On a link that loses nothing the timer runs only after somebody said that packets went nowhere: a peer that
- * is merely slow is never suspected. */
+ * On a link that loses nothing the timer runs only after somebody said that packets went nowhere, or has
+ * answered something else than what was asked: a peer that is merely slow is never suspected. The first
+ * packet after the timeout says that it is that (PACKET_BEGINS), so that it is answered in any case. */
 #include "rules/timing.h"
 #include "transport/machine.h"
 
@@ -234,6 +235,7 @@ void sender_go_back(struct transport_qp *qp)
     struct sender *sender = &qp->record->sender;
 
     qp->deposits = false;
+    qp->manner |= PACKET_BEGINS;
     sender->next = sender->completed;
     sender->next_offset = 0;
     if (has_outstanding(sender))
@@ -398,6 +400,14 @@ static void give_up_lent(struct transport_qp *qp)
     if (sender->next != sender->begun)
         sender->unacked_psn = psn_add(send_wqe_at(qp, sender->next)->first_psn, sender->next_offset);
     sender_complete_unacknowledged(qp);
+}
+
+void sender_doubt(struct transport_qp *qp)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    if (qp->link.reliable && has_outstanding(sender) && sender->waiting != SENDER_WAITS_FOR_RNR_TIMER)
+        sender_arm(qp);
 }
 
 void sender_silence(struct transport_qp *qp)

@@ -446,6 +446,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     packet.src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
     packet.psn = psn_add(wqe->first_psn, sender->next_offset);
     packet.dest_ifindex = record->attributes.path.destination_ifindex;
+    packet.syndrome = qp->manner;
     acknowledges = add_ack(qp, &packet);
     error =
         question ? transmit_question(qp, wqe, form, psns, &packet) : transmit_message(qp, wqe, form, &packet);
@@ -454,6 +455,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
         return error;
     if (acknowledges)
         clear_ack(&record->responder);
+    qp->manner &= (uint8_t)~PACKET_BEGINS;
     if (unlikely(!qp->link.reliable))
         window_sent(qp, wqe, psns, packet.flags & PACKET_ACK_REQUEST);
     sender->next_offset += psns;

@@ -28,6 +28,13 @@ enum packet_flags {
                                                          open (engine/opening.c) */
 };
 
+/* What a request on a local link says of its sender, in the place of the syndrome, which requests have not.
+ */
+enum packet_manner {
+    PACKET_BEGINS = 8, /* the first after RTS, or after going back: nothing that was sent before is still on
+                          its way */
+};
+
 /* Global routing information of UD packets; GIDs as on the wire. */
 struct packet_grh {
     uint8_t source[16], destination[16];
@@ -54,7 +61,7 @@ struct packet {
     psn_t ack_psn;         /* with PACKET_HAS_ACK */
     uint32_t dest_ifindex; /* local links: interface of the destination GID; 0 on the wire */
 
-    uint8_t syndrome;         /* AETH */
+    uint8_t syndrome;         /* AETH; requests on local links: enum packet_manner */
     uint8_t flush;            /* FETH: placement types, above them two bits of selectivity level */
     uint16_t reference_epoch; /* received by reference: when it was written, for the link (local/layout.h) */
     uint32_t msn;             /* AETH */

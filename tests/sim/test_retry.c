@@ -38,6 +38,61 @@ static void nobody_answers_for_ever(struct sim *sim)
     assert_int_equal(sim->events, 0);
 }
 
+/* The first packet, and each that follows a timeout, is answered with something else than it asks for, or
+ * with nothing. In its next life the requester fares no better. */
+static void psns_do_not_agree_by(struct sim *sim, enum ibv_wr_opcode opcode, uint32_t distance)
+{
+    struct stage stage = set_stage(sim, opcode, 8);
+    struct sim_qp *a = stage.a;
+    psn_t *expected = &stage.b->record.responder.expected_psn;
+
+    *expected = psn_add(*expected, distance);
+    sim->unjudged = true;
+    sim_post_recv(stage.b, 1, &SGE(stage.far, 0, SIZE), 1);
+    for (unsigned life = 0; life < 2; life++) {
+        ns_t begun = sim->now;
+
+        a->record.attributes.retry_count = 3;
+        sender_start(&a->transport);
+        sim_post_send(a, &stage.wr);
+        sim_run(sim);
+        assert_int_equal(a->sent_count, life + 1);
+        assert_int_equal(a->sent[life].verdict, VERDICT_RETRY_EXCEEDED);
+        assert_in_range(a->failed_at - begun, 4 * timing_ack_timeout(14), 17 * timing_ack_timeout(14) / 2);
+        assert_int_equal(a->record.sender.expirations, 4);
+        assert_int_equal(atomic_load(&stage.b->record.state), IBV_QPS_RTS);
+        assert_int_equal(stage.b->received_count, 0);
+        sender_reset(&a->transport);
+        sim_set_state(a, IBV_QPS_RTS);
+    }
+}
+
+static void psns_do_not_agree(struct sim *sim)
+{
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+                                                 IBV_WR_ATOMIC_FETCH_AND_ADD};
+
+    for (unsigned i = 0; i < array_size(opcodes); i++) {
+        psns_do_not_agree_by(sim, opcodes[i], -1u);
+        psns_do_not_agree_by(sim, opcodes[i], -5000u);
+        psns_do_not_agree_by(sim, opcodes[i], 5000);
+    }
+}
+
+static void psns_do_not_agree_for_ever(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 8);
+    psn_t *expected = &stage.b->record.responder.expected_psn;
+
+    *expected = psn_add(*expected, 5000);
+    stage.a->record.attributes.timeout = 0;
+    sim->unjudged = true;
+    sim_post_send(stage.a, &stage.wr);
+    sim_run_for(sim, 1000 * NS_PER_S);
+    assert_int_equal(stage.a->sent_count, 0);
+    assert_int_equal(sim->events, 0);
+}
+
 static void make_ready(struct sim *sim, void *argument)
 {
     struct sim_qp *b = argument;
@@ -396,6 +451,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(nothing_is_said_again_that_was_not_said, ON_WIRE),
     SCENARIO(nobody_answers),
     SCENARIO(nobody_answers_for_ever),
+    SCENARIO(psns_do_not_agree),
+    SCENARIO(psns_do_not_agree_for_ever),
     SCENARIO(peer_becomes_ready),
     SCENARIO(peer_in_error),
     SCENARIO_ON(slow_peer_is_not_suspected, ON_LOCAL),
