@@ -364,12 +364,13 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     const struct qp_attributes *attributes = &qp->record->attributes;
     struct direct_route direct = {.peer = peer, .record = record};
     uint32_t generation = atomic_load_explicit(&record->generation, memory_order_acquire);
-    uint32_t qpn, dest_qpn, ifindex, rq_psn;
+    uint32_t qpn, dest_qpn, ifindex, rq_psn, path_mtu;
 
     qpn = __atomic_load_n(&record->qpn, __ATOMIC_RELAXED);
     dest_qpn = __atomic_load_n(&record->dest_qpn, __ATOMIC_RELAXED);
     ifindex = __atomic_load_n(&record->ifindex, __ATOMIC_RELAXED);
     rq_psn = __atomic_load_n(&record->rq_psn, __ATOMIC_RELAXED);
+    path_mtu = __atomic_load_n(&record->path_mtu, __ATOMIC_RELAXED);
     direct.pd = __atomic_load_n(&record->pd, __ATOMIC_RELAXED);
     direct.access = __atomic_load_n(&record->access, __ATOMIC_RELAXED);
     direct.slot = (uint32_t)(record - peer->directs);
@@ -378,7 +379,8 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     if (!generation || (generation & 1) ||
         atomic_load_explicit(&record->generation, memory_order_relaxed) != generation ||
         qpn != attributes->dest_qpn || dest_qpn != qp->ibv.qp_num ||
-        ifindex != attributes->path.destination_ifindex || !psns_agree(qp, peer, direct.slot, rq_psn))
+        ifindex != attributes->path.destination_ifindex || path_mtu != attributes->path_mtu ||
+        !psns_agree(qp, peer, direct.slot, rq_psn))
         return;
     qp->route.direct = direct;
     route_is_direct(qp);

@@ -100,7 +100,8 @@ struct direct_record {
     uint32_t pd, access; /* enum ibv_access_flags */
     uint32_t ifindex;    /* of its device */
     uint32_t rq_psn;     /* as it was connected */
-    uint32_t reserved[9];
+    uint32_t path_mtu;   /* enum ibv_mtu */
+    uint32_t reserved[8];
 };
 _Static_assert(sizeof(struct direct_record) == 64, "one cache line");
 

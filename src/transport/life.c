@@ -15,7 +15,7 @@ void sender_start(struct transport_qp *qp)
     sender->rnr_retries_left = attributes->rnr_retry;
     sender->waiting = SENDER_RUNS;
     sender->read_gap_seen = false;
-    qp->manner = PACKET_BEGINS;
+    qp->manner = (attributes->path_mtu & PACKET_MTU) | PACKET_BEGINS;
     window_start(qp);
 }
 

@@ -269,6 +269,17 @@ static inline void complete_request(struct transport_qp *qp, const struct send_w
         qp->ports->complete_send(qp, wqe, counter - qp->record->sender.own_completed, verdict, byte_len);
 }
 
+/* On a link that loses nothing packets are not cut to the path MTU. What would not be cut alike by both ends,
+ * if theirs differ, is invalid all the same: messages longer than this. */
+static inline uint32_t responder_agrees_up_to(const struct transport_qp *qp, const struct packet *packet)
+{
+    uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
+
+    if (likely(theirs == ours) || !theirs || !ours)
+        return UINT32_MAX;
+    return 128u << min_of(theirs, ours);
+}
+
 /* On the wire all packets of a message but the last are full (IBA 9.7.2.1.3). */
 bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 

@@ -108,9 +108,9 @@ struct responder_resource {
     uint8_t executed;      /* not a READ: (original is valid,) never execute again */
     uint8_t fresh;         /* nothing of this answer was sent yet */
     uint8_t repeated;      /* answered before: nothing is lost when another request takes its place */
-    uint8_t reserved;
-    uint64_t original; /* atomic: value before */
-    union {            /* kept until executed: what is to be done waits for the READs before it */
+    uint8_t mtu;           /* enum ibv_mtu of the packets of the answer; 0: that of the link */
+    uint64_t original;     /* atomic: value before */
+    union {                /* kept until executed: what is to be done waits for the READs before it */
         struct {
             uint64_t compare, swap_add;
         } atomic;

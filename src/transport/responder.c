@@ -243,8 +243,12 @@ static inline bool measure(struct request *request)
  * likes. */
 static inline bool is_cut_wrong(const struct request *request)
 {
-    if (request->qp->link.reliable)
-        return false;
+    if (likely(request->qp->link.reliable)) {
+        uint32_t limit = responder_agrees_up_to(request->qp, request->packet);
+
+        return unlikely(limit != UINT32_MAX) &&
+               (!(request->properties & OPCODE_ONLY) || request->length > limit);
+    }
     if (request->properties & (OPCODE_FIRST | OPCODE_MIDDLE))
         return request->length != request->qp->link.mtu;
     return (request->properties & OPCODE_LAST) && !request->length;

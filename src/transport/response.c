@@ -88,6 +88,8 @@ static void enqueue(struct transport_qp *qp, const struct responder_resource *re
 /* Bytes of a packet of the answer. */
 static uint32_t answer_mtu(const struct transport_qp *qp, const struct responder_resource *resource)
 {
+    if (unlikely(resource->mtu))
+        return 128u << resource->mtu;
     return resource->by_reference ? qp->link.reference_mtu : qp->link.mtu;
 }
 
@@ -107,6 +109,13 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
     /* No answer without payload goes by reference. */
     resource->by_reference =
         (packet->flags & PACKET_BY_REFERENCE) && qp->link.reference_mtu && packet->dma_length;
+    /* In packets of a path MTU that the requester does not expect, and shorter than any of the link. */
+    if (qp->link.reliable && unlikely(packet->dma_length > responder_agrees_up_to(qp, packet))) {
+        uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
+
+        resource->mtu = (uint8_t)min_of(theirs, ours);
+        resource->by_reference = false;
+    }
     resource->packets = packets_of(packet->dma_length, answer_mtu(qp, resource));
     verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, packet->dma_length, REMOTE_READ, &range);

@@ -31,6 +31,7 @@ enum packet_flags {
 /* What a request on a local link says of its sender, in the place of the syndrome, which requests have not.
  */
 enum packet_manner {
+    PACKET_MTU = 7,    /* enum ibv_mtu: its path MTU, however the link cuts; 0: it does not say */
     PACKET_BEGINS = 8, /* the first after RTS, or after going back: nothing that was sent before is still on
                           its way */
 };
