@@ -364,13 +364,14 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     const struct qp_attributes *attributes = &qp->record->attributes;
     struct direct_route direct = {.peer = peer, .record = record};
     uint32_t generation = atomic_load_explicit(&record->generation, memory_order_acquire);
-    uint32_t qpn, dest_qpn, ifindex, rq_psn, path_mtu;
+    uint32_t qpn, dest_qpn, ifindex, rq_psn, path_mtu, granted;
 
     qpn = __atomic_load_n(&record->qpn, __ATOMIC_RELAXED);
     dest_qpn = __atomic_load_n(&record->dest_qpn, __ATOMIC_RELAXED);
     ifindex = __atomic_load_n(&record->ifindex, __ATOMIC_RELAXED);
     rq_psn = __atomic_load_n(&record->rq_psn, __ATOMIC_RELAXED);
     path_mtu = __atomic_load_n(&record->path_mtu, __ATOMIC_RELAXED);
+    granted = __atomic_load_n(&record->granted, __ATOMIC_RELAXED);
     direct.pd = __atomic_load_n(&record->pd, __ATOMIC_RELAXED);
     direct.access = __atomic_load_n(&record->access, __ATOMIC_RELAXED);
     direct.slot = (uint32_t)(record - peer->directs);
@@ -383,6 +384,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
         !psns_agree(qp, peer, direct.slot, rq_psn))
         return;
     qp->route.direct = direct;
+    qp->transport.link.asks_by_packets = attributes->max_rd_atomic > granted;
     route_is_direct(qp);
 }
 

@@ -74,6 +74,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     qp->route.lane = lane;
     qp->route.direct.peer = NULL;
     qp->route.direct.misses = qp->route.direct.next_ask = 0;
+    qp->transport.link.asks_by_packets = false;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
      * ring. */

@@ -37,6 +37,8 @@ static struct qp *due[DUE_MAX];
 static unsigned due_count;
 static uint32_t to_flush;
 static bool mads_came;
+/* The QP whose READ, atomic or FLUSH the last packet was; 0: it was none. */
+static uint32_t last_asked;
 
 /* Packets of a datagram are mostly for one QP, and then the end of the batch is. So it stays locked from one
  * to the next, but not for too many: threads that post wait for it. Under the receive lock. */
@@ -367,7 +369,12 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 {
     uint32_t properties = opcode_table[packet->opcode].properties;
     bool request = (properties & OPCODE_REQUEST) || !properties; /* or one that nothing stands for */
+    bool question = request && (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH));
     struct qp *qp;
+
+    if (unlikely(question && arrival->follows && last_asked == packet->dest_qpn))
+        packet->syndrome = PACKET_TOGETHER;
+    last_asked = question ? packet->dest_qpn : 0;
 
     progress_count_packet();
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
@@ -539,6 +546,7 @@ static void clear(void)
     due_count = 0;
     to_flush = 0;
     mads_came = false;
+    last_asked = 0;
     held.qp = NULL;
     turn_start();
     (void)hold_take();

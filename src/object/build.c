@@ -60,6 +60,8 @@ struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
         .flags = post_wqe_flags(qp, qp->ex.wr_flags),
         .stamp = qp->build_stamp,
     };
+    if (qp->build_wqe)
+        wqe->flags |= WQE_CHAINED;
     qp->build_wqe = wqe;
     qp->build_needs_address =
         qp->record->type == IBV_QPT_UD ||

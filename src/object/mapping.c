@@ -359,6 +359,7 @@ void mapping_update_qp(struct qp *qp)
     set(record->ifindex, device_ifindex(qp->context->device));
     set(record->rq_psn, qp->record->attributes.rq_psn);
     set(record->path_mtu, qp->record->attributes.path_mtu);
+    set(record->granted, qp->record->attributes.max_dest_rd_atomic);
     raise_used(qp->slot + 1);
     open_record(&record->generation);
 }

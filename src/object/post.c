@@ -185,18 +185,21 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
                             bool *ret_more)
 {
     struct sender *sender = &qp->record->sender;
-    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed), first = posted;
     int error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
 
     qp->stamp = life_stamp();
     for (; wr && !error; wr = wr->next) {
+        struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
+
         if (unlikely(send_queue_room(qp, posted) == 0))
             error = -ENOMEM;
         else
-            error = write_send_wqe(qp, send_wqe_at(&qp->transport, posted), wr);
+            error = write_send_wqe(qp, wqe, wr);
         if (unlikely(error))
             break;
-        posted++;
+        if (posted++ != first)
+            wqe->flags |= WQE_CHAINED;
     }
     if (unlikely(error))
         *bad_wr = wr;

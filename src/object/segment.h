@@ -101,7 +101,8 @@ struct direct_record {
     uint32_t ifindex;    /* of its device */
     uint32_t rq_psn;     /* as it was connected */
     uint32_t path_mtu;   /* enum ibv_mtu */
-    uint32_t reserved[8];
+    uint32_t granted;    /* max_dest_rd_atomic */
+    uint32_t reserved[7];
 };
 _Static_assert(sizeof(struct direct_record) == 64, "one cache line");
 

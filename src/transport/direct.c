@@ -15,6 +15,9 @@ static enum remote_operation operation_of(enum request_kind kind)
 
 static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
 {
+    /* So many at once may have to be refused, which is the responder's to do. */
+    if (unlikely(qp->link.asks_by_packets) && kind != REQUEST_WRITE)
+        return false;
     switch (kind) {
     case REQUEST_WRITE:
         return wqe->opcode != IBV_WR_RDMA_WRITE_WITH_IMM;

@@ -144,6 +144,10 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
 
 /* --- window.c, on links that may lose packets ------------------------------------------------------- */
 
+/* Packets of an answer that one READ request asks for: a power of two between these. */
+#define ASK_LEAST 4u
+#define ASK_MOST  32u
+
 void window_start(struct transport_qp *qp);
 /* So many PSNs, up to unacked_psn, have come to be acknowledged. */
 void window_acknowledged(struct transport_qp *qp, uint32_t psns);
@@ -295,6 +299,9 @@ static inline psn_t responder_limit(const struct transport_qp *qp)
 bool relay_request(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 /* A duplicate: likewise, if it asks for an answer. */
 bool relay_duplicate(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+/* What has come cannot be executed now: it is dropped, and asked for again when what was before it is done.
+ */
+void relay_postpone(struct transport_qp *qp);
 /* There is a gap. Is it too early to say so, since what was before is not done? Then it is said later. */
 bool relay_lacks(struct transport_qp *qp);
 /* What was done has been answered: what waits for that alone is asked for. */

@@ -135,7 +135,7 @@ struct responder {
     uint8_t owed_syndrome; /* NAK or RNR that is due instead of an acknowledgement, 0 if none */
     uint8_t fails;         /* after that NAK the QP is in error */
     uint8_t last_words;    /* that NAK, when it was sent */
-    uint8_t reserved;
+    uint8_t together;      /* READs, atomics and FLUSH of the last go that were accepted */
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
 };
@@ -331,6 +331,8 @@ struct link_properties {
     bool piggyback_acks;   /* carries PACKET_HAS_ACK */
     uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->reach() may be asked */
     bool deposits;         /* ports->finds_receive() may be asked */
+    bool asks_by_packets; /* … but ports->reach() only for WRITE: the peer grants fewer READs and atomics at
+                             once than may be asked */
 };
 
 #define WINDOW_DEFAULT 128

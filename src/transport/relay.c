@@ -28,8 +28,7 @@ static bool may_move(const struct transport_qp *qp)
     return is_idle(qp) && (!qp->relay.visits || qp->relay.impatient);
 }
 
-/* What has come cannot go now: it is going to be asked for. */
-static void postpone(struct transport_qp *qp)
+void relay_postpone(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
 
@@ -67,7 +66,7 @@ bool relay_lacks(struct transport_qp *qp)
 {
     if (!qp->relay.away || may_move(qp))
         return false;
-    postpone(qp);
+    relay_postpone(qp);
     return true;
 }
 
@@ -95,7 +94,7 @@ static uint32_t psns_of(const struct transport_qp *qp, const struct packet *pack
 static bool come_back(struct transport_qp *qp, bool duplicate)
 {
     if (qp->relay.away && !may_move(qp)) {
-        postpone(qp);
+        relay_postpone(qp);
         return true;
     }
     if (!duplicate)
@@ -149,7 +148,7 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
         invalid(qp, packet->psn);
         return true;
     default:
-        postpone(qp);
+        relay_postpone(qp);
         qp->relay.waits = moves; /* whoever has said no will say when */
         qp->relay.visits = qp->relay.visits && qp->relay.away;
         return true;

@@ -546,6 +546,10 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
 {
     struct request request = {.qp = qp, .packet = packet, .properties = properties};
 
+    /* Whatever becomes of it: it may be a duplicate, or go to another process. */
+    if (unlikely(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) &&
+        !(packet->syndrome & PACKET_TOGETHER))
+        qp->record->responder.together = 0;
     if (unlikely(qp->record->responder.fails) || !check_psn(&request))
         return;
     communication_established(qp);

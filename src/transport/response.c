@@ -51,14 +51,51 @@ static bool make_room(struct transport_qp *qp)
     return true;
 }
 
-/* A free resource, or that of the oldest answered request. NULL: there are more questions than the QP granted
- * (max_dest_rd_atomic): an invalid request. */
+/* A requester that asks for a long READ in parts (window.c) asks one question. */
+static bool is_next_part(const struct transport_qp *qp, const struct packet *packet)
+{
+    const struct responder *responder = &qp->record->responder;
+    const struct responder_resource *before;
+    uint32_t mtu = 128u << qp->record->attributes.path_mtu;
+
+    if (BTH_OPERATION(packet->opcode) != OP_READ_REQUEST ||
+        responder->resource_tail == responder->resource_head)
+        return false;
+    before = resource_at(qp, responder->resource_tail - 1);
+    return before->operation == OP_READ_REQUEST && before->rkey == packet->rkey &&
+           before->address + before->length == packet->address && before->length >= ASK_LEAST * mtu &&
+           before->length % mtu == 0;
+}
+
+/* More questions in one go than the QP granted (max_dest_rd_atomic): an invalid request, though each may have
+ * been answered before the next one was looked at. */
+static bool is_one_too_many(struct transport_qp *qp, const struct packet *packet)
+{
+    struct responder *responder = &qp->record->responder;
+
+    if (!responder->together || (!is_next_part(qp, packet) && responder->together != UINT8_MAX))
+        responder->together++;
+    return responder->together > responder->resources;
+}
+
+/* A free resource, or that of the oldest answered request. NULL: there is none, and what follows is seen to.
+ * On a link that loses nothing a question may only have come before its turn: how long answers take there
+ * says nothing of what a wire would see. */
 static struct responder_resource *new_resource(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
     struct responder_resource *resource;
+    bool refused;
 
-    if (!responder->resources || !make_room(qp)) {
+    refused = is_one_too_many(qp, packet);
+    if (!refused && !make_room(qp)) {
+        if (qp->link.reliable) {
+            relay_postpone(qp);
+            return NULL;
+        }
+        refused = true;
+    }
+    if (refused) {
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
         return NULL;
     }

@@ -447,6 +447,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     packet.psn = psn_add(wqe->first_psn, sender->next_offset);
     packet.dest_ifindex = record->attributes.path.destination_ifindex;
     packet.syndrome = qp->manner;
+    qp->manner &= (uint8_t)~PACKET_TOGETHER;
     acknowledges = add_ack(qp, &packet);
     error =
         question ? transmit_question(qp, wqe, form, psns, &packet) : transmit_message(qp, wqe, form, &packet);
@@ -491,12 +492,14 @@ static void run(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
     bool uc = qp->record->type == IBV_QPT_UC, windowed = !qp->link.reliable && !uc;
+    bool asked = false; /* a question, just now */
     uint32_t packets = 0, bytes = 0;
 
     sender->waiting = SENDER_RUNS;
     while (sender->next != limit && packets < SLICE_PACKETS && bytes < SLICE_BYTES) {
         struct send_wqe *wqe = send_wqe_at(qp, sender->next);
         const struct request_form *form = form_of(wqe);
+        bool together = false;
         int error;
 
         if (sender->next == sender->begun) {
@@ -515,6 +518,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
                 bytes += wqe->length;
             else if (!begin(qp, wqe, form))
                 return;
+            together = asked;
         }
         if (unlikely(wqe->verdict != VERDICT_OK)) {
             sender->waiting = SENDER_WAITS_TO_FAIL;
@@ -538,6 +542,9 @@ static void run(struct transport_qp *qp, uint32_t limit)
             bytes += min_of(wqe->length, qp->link.mtu);
         else if (unlikely(is_deposited(qp, wqe)) && sender->next_offset + 1 == wqe->packets)
             bytes += wqe->length / 2;
+        asked = awaits_answer(wqe);
+        if (unlikely(together && asked && (wqe->flags & WQE_CHAINED)))
+            qp->manner |= PACKET_TOGETHER;
         error = transmit(qp, wqe, form);
         if (unlikely(error == -EAGAIN)) {
             sender->waiting = SENDER_WAITS_FOR_LINK;

@@ -13,9 +13,6 @@
 
 #define WINDOW_INITIAL 16u
 #define WINDOW_LEAST   1u
-/* Packets of an answer that one READ request asks for: a power of two between these. */
-#define ASK_LEAST 4u
-#define ASK_MOST  32u
 
 static uint32_t power_of_two_below(uint32_t n)
 {

@@ -36,7 +36,8 @@ enum send_wqe_flags {
     WQE_SOLICITED = 2,
     WQE_FENCE = 4,
     WQE_INLINE = 8,
-    WQE_OWN = 16, /* the adapter's own, of a rendezvous (tagged.c): no completion of the program's */
+    WQE_OWN = 16,     /* the adapter's own, of a rendezvous (tagged.c): no completion of the program's */
+    WQE_CHAINED = 32, /* posted in one go with the one before it */
 };
 
 struct send_wqe {

@@ -104,12 +104,13 @@ static void take_notification(const struct datagram *datagram, const uint8_t *by
     udp_room.ops->congestion(&packet);
 }
 
-static void take_packet(const struct datagram *datagram, const uint8_t *bytes, uint32_t length)
+static void take_packet(const struct datagram *datagram, const uint8_t *bytes, uint32_t length, bool follows)
 {
     const struct udp_arrival arrival = {
         .ifindex = datagram->ifindex,
         .source_port = datagram->source_port,
         .congested = (datagram->traffic_class & ECN_MASK) == ECN_CE,
+        .follows = follows,
     };
     struct packet packet;
     int error;
@@ -177,7 +178,7 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         uint16_t second = 1;
 
         if (likely(check_icrc(&path, &second, bytes + end, datagram->length - end))) {
-            take_packet(datagram, bytes + end, datagram->length - end);
+            take_packet(datagram, bytes + end, datagram->length - end, false);
             packets++;
         } else {
             udp_count(&udp_counters->bad_icrc, 1);
@@ -194,7 +195,7 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         } else if (unlikely(!check_icrc(&path, &expected, bytes + at, length))) {
             udp_count(&udp_counters->bad_icrc, 1);
         } else {
-            take_packet(datagram, bytes + at, length);
+            take_packet(datagram, bytes + at, length, at != 0);
             packets++;
         }
         at += length;

@@ -40,6 +40,7 @@ struct udp_arrival {
     uint32_t ifindex;
     uint16_t source_port;
     bool congested; /* a router marked it (RFC 3168: CE) */
+    bool follows;   /* it came in one piece with the packet before it */
 };
 
 struct udp_ops {

@@ -28,12 +28,14 @@ enum packet_flags {
                                                          open (engine/opening.c) */
 };
 
-/* What a request on a local link says of its sender, in the place of the syndrome, which requests have not.
- */
+/* What a request on a local link says of how it was sent, in the place of the syndrome, which requests have
+ * not. */
 enum packet_manner {
     PACKET_MTU = 7,    /* enum ibv_mtu: its path MTU, however the link cuts; 0: it does not say */
     PACKET_BEGINS = 8, /* the first after RTS, or after going back: nothing that was sent before is still on
                           its way */
+    PACKET_TOGETHER = 16, /* a READ, atomic or FLUSH that was begun right behind another one. Of what comes
+                             from the network: that came in one piece with it */
 };
 
 /* Global routing information of UD packets; GIDs as on the wire. */
@@ -62,7 +64,7 @@ struct packet {
     psn_t ack_psn;         /* with PACKET_HAS_ACK */
     uint32_t dest_ifindex; /* local links: interface of the destination GID; 0 on the wire */
 
-    uint8_t syndrome;         /* AETH; requests on local links: enum packet_manner */
+    uint8_t syndrome;         /* AETH; requests, not as bytes: enum packet_manner */
     uint8_t flush;            /* FETH: placement types, above them two bits of selectivity level */
     uint16_t reference_epoch; /* received by reference: when it was written, for the link (local/layout.h) */
     uint32_t msn;             /* AETH */

@@ -147,6 +147,125 @@ static void uc_drops_messages_of_packets_that_are_not_of_the_receivers_mtu(void 
     }
 }
 
+/* --- READs and atomics (IBA 9.7.4.1.5) ------------------------------------------------------------------ */
+
+enum { QUESTIONS = 16 };
+
+static void open_depths(struct pair *p, uint8_t asked, uint8_t granted)
+{
+    struct end_attr attr_a = attr_of(IBV_QPT_RC), attr_b = attr_a;
+
+    attr_a.max_rd_atomic = asked;
+    attr_b.max_dest_rd_atomic = granted;
+    pair_open(p, &attr_a, &attr_b);
+    end_connect(&p->a, &p->b);
+}
+
+static struct send a_question(struct pair *p, unsigned int i, bool atomic)
+{
+    return atomic ? a_fetch_add(&p->a, i, 8 * i, &p->b, 0, 1) : a_read(&p->a, i, 64 * i, 64, &p->b, 64 * i);
+}
+
+static void ask_together(struct pair *p, unsigned int count, bool atomic)
+{
+    struct send list[QUESTIONS];
+
+    for (unsigned int i = 0; i < count; i++)
+        list[i] = a_question(p, i, atomic);
+    end_send_list(&p->a, list, count);
+}
+
+/* One that was granted less than the other may ask, and is asked more at once. */
+static void more_questions_at_once_than_were_granted_are_refused(void **state)
+{
+    static const struct {
+        uint8_t asked, granted;
+        unsigned int count;
+    } cases[] = {{16, 1, 16}, {16, 1, 2}, {16, 4, 5}, {2, 1, 16}, {5, 4, 16}};
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (int atomic = 0; atomic < 2; atomic++) {
+            bool failed = false;
+            struct pair p;
+
+            fprintf(stderr, "# %u of %u asked, %u granted, atomics: %d\n", cases[i].count, cases[i].asked,
+                    cases[i].granted, atomic);
+            open_depths(&p, cases[i].asked, cases[i].granted);
+            pair_marker(&p.a, &p.b);
+            ask_together(&p, cases[i].count, atomic);
+            for (unsigned int k = 0; k < cases[i].count; k++) {
+                const struct ibv_wc wc = end_wc(&p.a, SQ);
+
+                assert_int_equal(wc.wr_id, k);
+                if (k < cases[i].granted)
+                    assert_int_equal(wc.status, IBV_WC_SUCCESS);
+                else
+                    assert_int_equal(wc.status, failed ? IBV_WC_WR_FLUSH_ERR : IBV_WC_REM_INV_REQ_ERR);
+                failed = wc.status != IBV_WC_SUCCESS;
+            }
+            assert_true(failed);
+            end_wait_state(&p.b, IBV_QPS_ERR);
+            pair_close(&p);
+        }
+    }
+}
+
+static void as_many_questions_as_were_granted_are_answered_however_many_wait(void **state)
+{
+    static const struct {
+        uint8_t asked, granted;
+        unsigned int count;
+    } cases[] = {{1, 1, 16}, {4, 4, 16}, {16, 16, 16}, {16, 4, 4}, {3, 16, 16}, {16, 1, 1}};
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (int atomic = 0; atomic < 2; atomic++) {
+            struct pair p;
+
+            open_depths(&p, cases[i].asked, cases[i].granted);
+            for (unsigned int turn = 0; turn < 20; turn++) {
+                ask_together(&p, cases[i].count, atomic);
+                for (unsigned int k = 0; k < cases[i].count; k++)
+                    end_expect_success(&p.a, SQ, k, atomic ? IBV_WC_FETCH_ADD : IBV_WC_RDMA_READ);
+            }
+            pair_close(&p);
+        }
+    }
+}
+
+/* Who asks one after the other never has more than one under way, whatever it might. */
+static void one_question_after_the_other_is_answered_whatever_was_granted(void **state)
+{
+    struct pair p;
+
+    open_depths(&p, 16, 1);
+    for (unsigned int turn = 0; turn < 200; turn++) {
+        end_send(&p.a, a_question(&p, turn % QUESTIONS, turn & 1));
+        end_expect_success(&p.a, SQ, turn % QUESTIONS, turn & 1 ? IBV_WC_FETCH_ADD : IBV_WC_RDMA_READ);
+    }
+    pair_close(&p);
+}
+
+/* A READ is one question, however long it is and in however many parts a requester asks for it. */
+static void a_long_read_is_one_question(void **state)
+{
+    struct end_attr attr_a = attr_of(IBV_QPT_RC), attr_b;
+    struct pair p;
+
+    attr_a.size = 1 << 20;
+    attr_a.max_rd_atomic = 16;
+    attr_b = attr_a;
+    attr_b.max_dest_rd_atomic = 1;
+    pair_open(&p, &attr_a, &attr_b);
+    end_connect(&p.a, &p.b);
+    for (unsigned int turn = 0; turn < 5; turn++) {
+        end_fill(&p.b, 0, attr_b.size, turn);
+        end_send(&p.a, a_read(&p.a, turn, 0, attr_a.size, &p.b, 0));
+        end_expect_success(&p.a, SQ, turn, IBV_WC_RDMA_READ);
+        end_expect_data(&p.a, 0, attr_a.size, turn);
+    }
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -154,6 +273,10 @@ int main(int argc, char **argv)
         TEST(an_answer_in_packets_that_are_not_of_the_requesters_mtu_is_a_bad_response),
         TEST(atomics_have_no_packets_to_be_cut),
         TEST(uc_drops_messages_of_packets_that_are_not_of_the_receivers_mtu),
+        TEST(more_questions_at_once_than_were_granted_are_refused),
+        TEST(as_many_questions_as_were_granted_are_answered_however_many_wait),
+        TEST(one_question_after_the_other_is_answered_whatever_was_granted),
+        TEST(a_long_read_is_one_question),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

@@ -143,16 +143,19 @@ static void read_answered_with_references_that_do_not_add_up(struct sim *sim)
 static void reads_pile_up(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_SEND, 8);
+    struct packet packet;
 
     sim->unjudged = true;
     stage.b->record.responder.resources = 2;
     for (unsigned i = 0; i < 2; i++) {
-        struct packet packet = request_of(&stage, OP_READ_REQUEST, 0);
-
+        packet = request_of(&stage, OP_READ_REQUEST, 0);
+        packet.syndrome = i ? PACKET_TOGETHER : 0;
         transport_receive(&stage.b->transport, &packet);
     }
     assert_int_equal(stage.b->access_errors, 0);
-    assert_request_error(sim, request_of(&stage, OP_READ_REQUEST, 0), true);
+    packet = request_of(&stage, OP_READ_REQUEST, 0);
+    packet.syndrome = PACKET_TOGETHER;
+    assert_request_error(sim, packet, true);
 }
 
 static void stranger_is_not_heard(struct sim *sim)

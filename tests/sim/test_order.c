@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What waits for what: verbs-contract §2.5, §2.9, §3.6, §3.12, §4.5-4.6. */
-#include "scenario.h"
+#include "stage.h"
 
 #define ACCESS                                                                                               \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
@@ -150,6 +150,26 @@ static void read_depth_is_kept(struct sim *sim)
     }
 }
 
+/* Asked one by one, and more at a time than the responder keeps: on a link where answers may take long, since
+ * somebody reads slowly, that is no mistake of the requester's. */
+static void reads_that_come_before_their_turn_are_asked_for_again(struct sim *sim)
+{
+    struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 40000);
+
+    sim_pattern(stage.far->bytes, 40000, 5);
+    stage.a->record.attributes.max_rd_atomic = 16;
+    stage.b->record.responder.resources = 1;
+    sim->link.capacity = 3;
+    for (unsigned i = 0; i < 10; i++)
+        sim_post_send(stage.a, &stage.wr);
+    sim_run(sim);
+    assert_int_equal(stage.a->sent_count, 10);
+    assert_sent(stage.a, 9, 2, VERDICT_OK);
+    assert_int_equal(stage.b->access_errors, 0);
+    assert_true(stage.b->record.responder.drops > 0);
+    assert_true(sim_is_pattern(stage.local->bytes, 40000, 5));
+}
+
 static void sqd_finishes_what_has_begun(struct sim *sim)
 {
     struct sim_qp *a, *b;
@@ -274,6 +294,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(atomics_wait_for_reads_before_them),
     SCENARIO(fence_waits_for_reads),
     SCENARIO(read_depth_is_kept),
+    SCENARIO_ON(reads_that_come_before_their_turn_are_asked_for_again, ON_RING),
     SCENARIO(sqd_finishes_what_has_begun),
     SCENARIO(comm_est_once_before_rts),
     SCENARIO(windows_are_bound_and_invalidated_in_order),
