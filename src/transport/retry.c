@@ -9,10 +9,10 @@
  * of others.
  *
  * T is made for long paths and counts in tens of milliseconds, and what is lost at the end of a burst is
- * missed by nobody. So a QP whose peer has answered before probes: after a few round trips without a word it
- * repeats one packet, which does not count as a retry. To the responder that is a duplicate as any other. If
- * more than that packet comes to be acknowledged, nothing was lost, and the peer was only late: nothing else
- * is repeated.
+ * missed by nobody. So a QP probes: after a few round trips without a word (or a fixed time, if the peer has
+ * not answered yet) it repeats one packet, which does not count as a retry. To the responder that is a
+ * duplicate as any other. If more than that packet comes to be acknowledged, nothing was lost, and the peer
+ * was only late: nothing else is repeated.
  *
  * On a link that loses nothing the timer runs only after somebody said that packets went nowhere, or has
  * answered something else than what was asked: a peer that is merely slow is never suspected. The first
@@ -22,7 +22,9 @@
 
 /* One timer interrupt per active QP in this time is cheap; a processor that the peer has to wait for often
  * comes later. */
-#define PROBE_LEAST  (2 * NS_PER_MS)
+#define PROBE_LEAST (2 * NS_PER_MS)
+#define PROBE_FIRST                                                                                          \
+    (20 * NS_PER_MS) /* nobody knows yet how long a round trip is, or whether there is a peer */
 #define PROBES_MOST  2
 #define RTT_GUESS    ((uint32_t)NS_PER_MS)
 #define BACKOFF_MOST 3u /* times T */
@@ -106,8 +108,10 @@ static ns_t ack_timeout(struct transport_qp *qp)
 
 static ns_t probe_delay(const struct sender *sender)
 {
-    if (!sender->rtt || sender->timeouts || sender->probes == PROBES_MOST)
+    if (sender->timeouts || sender->probes == PROBES_MOST)
         return NS_NEVER;
+    if (!sender->rtt)
+        return PROBE_FIRST << sender->probes;
     return max_of(longest_round_trip(sender), PROBE_LEAST) << sender->probes;
 }
 
@@ -307,7 +311,7 @@ static void probe(struct transport_qp *qp)
     sender->probes++;
     sender->probes_sent++;
     sender_go_back(qp);
-    sender->rtt_runs = rtt_runs;
+    sender->rtt_runs = rtt_runs && sender->rtt; /* else it would mostly be the time until the probe */
     sender->rtt_rest = 0;
     sender->probe_runs = true;
     sender->probe_psn = sender->unacked_psn;
