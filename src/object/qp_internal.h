@@ -55,6 +55,9 @@ void qp_slots_after_fork_in_child(void);
 struct qp *qp_take_slot(uint32_t *ret_slot);
 /* spent: the program had it, and may destroy it again. */
 void qp_give_slot(struct qp *qp, bool spent);
+/* keep.c */
+bool keep_begins(struct transport_qp *transport);
+void keep_ends(struct transport_qp *transport);
 /* lending.c */
 void lending_begins(struct transport_qp *transport);
 void lending_forget(struct qp *qp);

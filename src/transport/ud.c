@@ -43,11 +43,22 @@ static void fill(const struct transport_qp *qp, const struct send_wqe *wqe, cons
     memcpy(packet->grh.destination, to->destination_gid, sizeof(packet->grh.destination));
 }
 
+static char *kept_at(const struct transport_qp *qp, uint32_t counter)
+{
+    return qp->kept + (size_t)(counter & qp->kept_mask) * LIMIT_UD_PAYLOAD;
+}
+
 static enum verdict gather_datagram(const struct transport_qp *qp, struct send_wqe *wqe,
                                     struct gather *ret_gather)
 {
     void *body = send_wqe_body(wqe, IBV_QPT_UD);
 
+    if (unlikely(wqe->flags & WQE_KEPT)) {
+        ret_gather->count = 1;
+        ret_gather->vector[0] =
+            (struct iovec){.iov_base = kept_at(qp, qp->record->sender.next), .iov_len = wqe->length};
+        return VERDICT_OK;
+    }
     if (wqe->flags & WQE_INLINE) {
         ret_gather->count = wqe->length != 0;
         ret_gather->vector[0] = (struct iovec){.iov_base = body, .iov_len = wqe->length};
@@ -64,7 +75,7 @@ static int send_datagram(struct transport_qp *qp, struct send_wqe *wqe, enum ver
     struct packet packet;
 
     *ret_verdict = check(qp, wqe);
-    if (unlikely(*ret_verdict != VERDICT_OK))
+    if (unlikely(*ret_verdict != VERDICT_OK || (wqe->flags & WQE_LOST)))
         return 0;
     *ret_verdict = gather_datagram(qp, wqe, &gather);
     if (unlikely(*ret_verdict != VERDICT_OK))
@@ -74,7 +85,42 @@ static int send_datagram(struct transport_qp *qp, struct send_wqe *wqe, enum ver
     return qp->ports->send(qp, &packet, gather.vector, gather.count, to) == -EAGAIN ? -EAGAIN : 0;
 }
 
-void ud_send_run(struct transport_qp *qp, uint32_t limit)
+/* What cannot be told from its verdict stays as it is: it fails when its turn comes. */
+static void keep(struct transport_qp *qp, uint32_t counter)
+{
+    struct send_wqe *wqe = send_wqe_at(qp, counter);
+    struct gather gather;
+    char *to;
+
+    if ((wqe->flags & (WQE_INLINE | WQE_KEPT | WQE_LOST)) || !wqe->length || check(qp, wqe) != VERDICT_OK ||
+        gather_datagram(qp, wqe, &gather) != VERDICT_OK)
+        return;
+    if ((!qp->kept && !qp->ports->keep(qp)) || counter - qp->record->sender.next > qp->kept_mask) {
+        wqe->flags |= WQE_LOST;
+        return;
+    }
+    to = kept_at(qp, counter);
+    for (unsigned i = 0; i < gather.count; i++) {
+        memcpy(to, gather.vector[i].iov_base, gather.vector[i].iov_len);
+        to += gather.vector[i].iov_len;
+    }
+    wqe->flags |= WQE_KEPT;
+}
+
+/* An adapter sends a datagram within microseconds. Programs count on it: they use its memory again when they
+ * hear from the peer that it is not needed any more, by a message that crossed it. So what has to wait here
+ * is taken from that memory now, or is lost as on any network. */
+static cold_path void keep_waiting(struct transport_qp *qp, uint32_t limit)
+{
+    uint32_t next = qp->record->sender.next;
+
+    if ((int32_t)(qp->kept_end - next) < 0) /* what was posted in SQD may have been flushed */
+        qp->kept_end = next;
+    for (; qp->kept_end != limit; qp->kept_end++)
+        keep(qp, qp->kept_end);
+}
+
+static void send_up_to(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
     uint32_t packets = 0, bytes = 0;
@@ -104,6 +150,17 @@ void ud_send_run(struct transport_qp *qp, uint32_t limit)
         packets++;
         bytes += wqe->length;
     }
+}
+
+void ud_send_run(struct transport_qp *qp, uint32_t limit)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    send_up_to(qp, limit);
+    if (likely(sender->next == limit))
+        qp->kept_end = limit;
+    else if (likely(qp->record->type != IBV_QPT_RAW_PACKET))
+        keep_waiting(qp, limit);
 }
 
 /* --- receiving ------------------------------------------------------------------------------------ */

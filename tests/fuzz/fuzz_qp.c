@@ -33,6 +33,9 @@ static bool lies_in(const struct fuzz_qp *qp, enum fuzz_memory which, const void
            begin + length <= qp->memory[which] + FUZZ_MEMORY;
 }
 
+/* Copies of datagrams that wait. */
+static char kept[FUZZ_DEPTH / 2][LIMIT_UD_PAYLOAD];
+
 static void check_source(const struct fuzz_qp *qp, const struct packet *packet, const struct iovec *vector)
 {
     bool answer = !(opcode_table[packet->opcode].properties & OPCODE_REQUEST);
@@ -42,7 +45,8 @@ static void check_source(const struct fuzz_qp *qp, const struct packet *packet, 
         return;
     require(!answer); /* a peer reads what it may read */
     require(lies_in(qp, MEMORY_LOCAL, at, vector->iov_len) ||
-            (at >= send_queue && at + vector->iov_len <= send_queue + FUZZ_DEPTH * SEND_STRIDE));
+            (at >= send_queue && at + vector->iov_len <= send_queue + FUZZ_DEPTH * SEND_STRIDE) ||
+            (at >= kept[0] && at + vector->iov_len <= kept[0] + sizeof(kept)));
 }
 
 static int port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
@@ -217,6 +221,13 @@ static uint32_t port_random(struct transport_qp *transport)
     return 0x5bd1e995;
 }
 
+static bool port_keep(struct transport_qp *transport)
+{
+    transport->kept = kept[0];
+    transport->kept_mask = FUZZ_DEPTH / 2 - 1;
+    return true;
+}
+
 static void port_lock(struct transport_qp *transport)
 {
 }
@@ -226,6 +237,7 @@ static const struct transport_ports ports = {
     .tell = port_tell,
     .pull = port_pull,
     .revoke = port_revoke,
+    .keep = port_keep,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .select_srq = port_select_srq,

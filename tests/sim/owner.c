@@ -290,6 +290,16 @@ static uint32_t port_random(struct transport_qp *transport)
     return (uint32_t)sim_random(owner(transport)->node->sim);
 }
 
+static bool port_keep(struct transport_qp *transport)
+{
+    uint32_t places = owner(transport)->places;
+
+    assert_null(transport->kept);
+    transport->kept = places ? malloc((size_t)places * LIMIT_UD_PAYLOAD) : NULL;
+    transport->kept_mask = places - 1;
+    return transport->kept;
+}
+
 static void port_lock(struct transport_qp *transport)
 {
 }
@@ -300,6 +310,7 @@ const struct transport_ports sim_ports = {
     .pull = port_pull,
     .revoke = port_revoke,
     .lends = port_lends,
+    .keep = port_keep,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .select_srq = port_select_srq,

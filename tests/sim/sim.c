@@ -187,6 +187,7 @@ struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type)
     qp->record.type = type;
     qp->record.pd = SIM_PD;
     qp->record.send_depth = SIM_DEPTH;
+    qp->places = SIM_DEPTH;
     qp->record.send_stride = send_stride;
     qp->record.responder.resources = 8;
     qp->record.attributes = (struct qp_attributes){
@@ -355,6 +356,7 @@ void sim_drop_packets(struct sim *sim)
 static void free_qp(struct sim_qp *qp)
 {
     free(qp->transport.send_queue);
+    free(qp->transport.kept);
     free(qp->own.slots);
     free(qp->sent);
     free(qp->received);

@@ -95,6 +95,7 @@ struct sim_qp {
     struct judge judge;
     struct tag_list *tags;           /* with transport.tag_matching */
     uint32_t srqn;                   /* XRC_RECV: the SRQ that its receives are */
+    uint32_t places;                 /* for datagrams that wait, a power of two; 0: there is no memory */
     struct sim_delegates *delegates; /* sim_delegate() */
     void *user;
 };

@@ -256,6 +256,55 @@ static void ud_waits_for_room(struct sim *sim)
     assert_int_equal(stage.a->sent_count, 50);
 }
 
+/* Ten datagrams, each from the same memory, of which two have room. */
+static struct stage post_more_than_has_room(struct sim *sim, uint32_t places)
+{
+    struct stage stage = set_stage(sim, IBV_QPT_UD, 100);
+
+    sim->link.capacity = 2;
+    stage.a->places = places;
+    stage.wr.num_sge = 2;
+    stage.wr.sge[0] = SGE(stage.local, 0, 30);
+    stage.wr.sge[1] = SGE(stage.local, 30, 70);
+    for (unsigned i = 0; i < 10; i++) {
+        sim_post_recv(stage.b, i, &SGE(stage.far, i * 200, 200), 1);
+        sim_pattern(stage.local->bytes, 100, 10 + i);
+        stage.wr.wr_id = i;
+        sim_post_send(stage.a, &stage.wr);
+    }
+    assert_int_equal(stage.a->record.sender.waiting, SENDER_WAITS_FOR_LINK);
+    sim_pattern(stage.local->bytes, 100, 1);
+    sim_run(sim);
+    assert_int_equal(stage.a->sent_count, 10);
+    for (unsigned i = 0; i < 10; i++)
+        assert_sent(stage.a, i, i, VERDICT_OK);
+    return stage;
+}
+
+static void ud_that_waits_is_that_of_the_post(struct sim *sim)
+{
+    struct stage stage = post_more_than_has_room(sim, SIM_DEPTH);
+
+    assert_int_equal(stage.b->received_count, 10);
+    for (unsigned i = 0; i < 10; i++)
+        assert_true(sim_is_pattern(stage.far->bytes + i * 200 + 40, 100, 10 + i));
+}
+
+/* Of what waits the first few find a place; all else is lost, as on any network. */
+static void ud_that_waits_without_a_place_is_lost(struct sim *sim)
+{
+    struct stage stage = post_more_than_has_room(sim, 4);
+
+    assert_int_equal(stage.b->received_count, 2 + 4);
+    for (unsigned i = 0; i < 2 + 4; i++)
+        assert_true(sim_is_pattern(stage.far->bytes + i * 200 + 40, 100, 10 + i));
+}
+
+static void ud_that_waits_without_memory_is_lost(struct sim *sim)
+{
+    assert_int_equal(post_more_than_has_room(sim, 0).b->received_count, 2);
+}
+
 static void ud_ignores_other_services(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_QPT_UD, 10);
@@ -430,6 +479,9 @@ static const struct scenario scenarios[] = {
     SCENARIO(ud_knows_no_writes),
     SCENARIO(ud_inline_and_empty),
     SCENARIO_ON(ud_waits_for_room, ON_LOCAL),
+    SCENARIO_ON(ud_that_waits_is_that_of_the_post, ON_LOCAL),
+    SCENARIO_ON(ud_that_waits_without_a_place_is_lost, ON_LOCAL),
+    SCENARIO_ON(ud_that_waits_without_memory_is_lost, ON_LOCAL),
     SCENARIO(ud_ignores_other_services),
     SCENARIO(uc_send_and_write),
     SCENARIO_ON(uc_completes_in_order_what_it_lends, ON_REFERENCES),
