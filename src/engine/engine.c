@@ -58,6 +58,7 @@ static void after_fork_in_child(void)
     local_after_fork_in_child();
     wire_after_fork_in_child();
     waiting_after_fork_in_child();
+    parting_after_fork_in_child();
     multicast_after_fork_in_child();
     raw_after_fork_in_child();
     explainer_after_fork_in_child();

@@ -35,6 +35,7 @@ struct lane_state {
     struct list openings; /* opening.c: messages, likewise */
     _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
     _Atomic bool stalled; /* raw.c: its reader did not take frames for long, and is not waited for */
+    _Atomic bool in_vain; /* parting.c: nor did it make room for QPs that were about to end */
 };
 
 struct lane_state *lane_state(struct lane *lane);
@@ -159,6 +160,13 @@ void turn_start(void);
 
 /* The program ends. Any locks may be held. */
 void parting_before_exit(void);
+/* qp_ports.see_off */
+void parting_see_off(struct qp *qp);
+/* Its sender has run, and somebody is in there. QP lock held. */
+void parting_has_run(void);
+/* It is known who has that block, or that nobody has it. */
+void parting_resolved(uint32_t block);
+void parting_after_fork_in_child(void);
 
 /* --- multicast.c ---------------------------------------------------------------------------------------- */
 

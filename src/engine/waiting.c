@@ -128,6 +128,8 @@ void route_run(struct qp *qp)
     if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane && !qp->route.blocked_wire &&
         qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
+    if (unlikely(qp->route.watchers))
+        parting_has_run();
 }
 
 static void run_unlocked(struct qp *qp)
@@ -216,6 +218,7 @@ static void run_those_waiting_for_owner(uint32_t missing_block)
 void route_resolved(uint32_t block, struct link *link)
 {
     multicast_resolved();
+    parting_resolved(block);
     opening_resolved(block, link);
     run_those_waiting_for_owner(link ? 0 : block + 1);
 }
@@ -243,6 +246,7 @@ void route_lane_writable(struct lane *lane)
     struct lane_state *state = lane_state(lane);
     struct qp *qp;
 
+    atomic_store_explicit(&state->in_vain, false, memory_order_relaxed);
     words_flush(lane, state);
     gsi_lane_writable(lane, state);
     opening_lane_writable(lane, state);

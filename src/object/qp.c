@@ -497,6 +497,7 @@ static int destroy(struct qp *qp)
     struct qp_kick kick;
     uint32_t qpn;
 
+    qp_ports->see_off(qp);
     rundown_enter();
     qp_take_arrived(qp);
     lock_acquire(&qp->lock);
@@ -551,6 +552,11 @@ static int destroy(struct qp *qp)
     qp_give_slot(qp, true);
     tell_losses(losses);
     return 0;
+}
+
+void qp_see_off(struct qp *qp)
+{
+    qp_ports->see_off(qp);
 }
 
 int qp_destroy(struct qp *qp)

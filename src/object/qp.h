@@ -79,6 +79,7 @@ struct qp_route {
     bool kick;              /* something was sent on `lane` since its doorbell was looked at */
     bool kick_reply;        /* the same of reply_lane */
     bool kick_wire;         /* something is to be flushed from `wire` */
+    uint32_t watchers;      /* threads in qp_ports.see_off() */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
     struct direct_route direct;
     /* RAW_PACKET: links that have the frame already which others have no room for. */
@@ -197,6 +198,10 @@ struct qp_ports {
                                               is filled by object */
     /* Before the QP is changed: may sleep, bounded. No lock held, outside every rundown section. */
     void (*prepare)(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+    /* The QP is going to stop sending (ERR, RESET, destroy): what was posted in RTS and waits for its way
+     * leaves first, if that opens within a moment. May sleep, bounded. No lock held, outside every rundown
+     * section, not in the helper thread. */
+    void (*see_off)(struct qp *qp);
     /* A packet arrives when it is written, whenever it is taken: what the destination has sent so far meets
      * the QP as it is now, before it is connected or goes away. By whichever ways it may come. Without the
      * QP's lock, inside a rundown section. */
@@ -244,6 +249,9 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask, struct
 int qp_set_ece(struct qp *qp, const struct ibv_ece *ece);
 int qp_query_ece(const struct qp *qp, struct ibv_ece *ret_ece);
 int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged events */
+
+/* Before its context is closed: qp_ports.see_off. */
+void qp_see_off(struct qp *qp);
 
 /* Finds and locks; NULL if there is no such QP (any more). */
 struct qp *qp_lock_number(uint32_t qpn);

@@ -237,16 +237,19 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
 
 int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
+    bool ends = (mask & IBV_QP_STATE) &&
+                (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET);
     struct qp_kick kick;
     bool more = false;
     int error;
 
     qp_ports->prepare(qp, attributes, mask);
+    if (ends)
+        qp_ports->see_off(qp);
     rundown_enter();
     if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
         qp_ports->take_arrived(qp->ibv.qp_num, attributes->dest_qp_num & PSN_MASK, true, true);
-    if ((mask & IBV_QP_STATE) &&
-        (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET))
+    if (ends)
         qp_take_arrived(qp);
     lock_acquire(&qp->lock);
     error = modify_locked(qp, attributes, mask);

@@ -292,6 +292,7 @@ static void set_up(void)
     static const struct qp_ports ports = {
         .transport_link = {.now = now, .set_timer = set_timer},
         .prepare = prepare,
+        .see_off = ignore,
         .take_arrived = take_arrived,
         .connect = ignore,
         .disconnect = ignore,

@@ -83,6 +83,17 @@ static void silence_qp(struct qp *qp, void *context)
     lock_release(&qp->lock);
 }
 
+static void see_off_qp(struct qp *qp, void *context)
+{
+    bool is_its;
+
+    lock_acquire(&qp->lock);
+    is_its = qp->context == context && !qp->handle;
+    lock_release(&qp->lock);
+    if (is_its)
+        qp_see_off(qp);
+}
+
 /* Objects that the program left behind die with the descriptor in the kernel's world. Here their memory may
  * still be in use by a helper: they stay, unusable, and the context and its device with them. */
 VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
@@ -98,6 +109,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
             object_ports->explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, context->number);
         else
             log_warn("%s was closed with objects alive", device->name);
+        qp_for_each(see_off_qp, context);
         qp_for_each(silence_qp, context);
         context_close(context);
         return 0;
