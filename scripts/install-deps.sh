@@ -11,7 +11,7 @@ demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
        iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
-long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev)
+long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich libmpich-dev)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)
 guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)
 
