@@ -69,10 +69,13 @@ static void leave_backlog(struct communication *communication)
 
 static int port_request(struct cm *machine, const struct cm_request *request, struct cm_id **ret_id)
 {
-    struct service *service = services_find(request->service_id, request->path->local_gid);
+    struct service *service;
     struct communication *communication;
+    uint32_t ifindex;
+    bool from_here = device_table_is_local(&host_devices, request->path->remote_gid, &ifindex);
     int error;
 
+    service = services_find(request->service_id, request->path->local_gid, from_here);
     if (!service)
         return -ENOENT;
     if (!service->listener) {

@@ -37,6 +37,9 @@ struct service_address {
     uint64_t service_id;
     uint8_t any;     /* enum service_any: all addresses of these families; 0: gid */
     uint8_t gid[16]; /* IPv4: mapped */
+    /* enum service_any: requests of this host to any address of these families come here, too, unless
+     * somebody holds that address, or all of them. The first who asks for it gets it. */
+    uint8_t host;
 };
 
 struct communication_calls {

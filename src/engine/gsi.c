@@ -367,12 +367,20 @@ static bool send_to_holder(const char *name, struct outgoing *outgoing)
     }
 }
 
+static bool is_local(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    return device_table_is_local(&host_devices, gid, &ifindex);
+}
+
 static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
 {
     char names[SERVICE_NAMES][LOCAL_NAME_MAX + 1];
+    unsigned count =
+        services_names(service_id, outgoing->to.remote_gid, is_local(outgoing->to.local_gid), names);
 
-    services_names(service_id, outgoing->to.remote_gid, names);
-    for (unsigned i = 0; i < SERVICE_NAMES; i++) {
+    for (unsigned i = 0; i < count; i++) {
         if (send_to_holder(names[i], outgoing))
             return;
     }
@@ -479,13 +487,6 @@ static bool is_mad(const struct packet *packet)
 
     return packet->opcode == MAD_OPCODE && packet->qkey == MAD_QKEY && packet->payload_length == MAD_LENGTH &&
            packet->payload && device_table_is_local(&host_devices, packet->grh.destination, &ifindex);
-}
-
-static bool is_local(const uint8_t gid[16])
-{
-    uint32_t ifindex;
-
-    return device_table_is_local(&host_devices, gid, &ifindex);
 }
 
 /* A process of this host speaks in the name of this host, and of no other process's ids. */

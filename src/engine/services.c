@@ -27,6 +27,12 @@ static void any_name(uint64_t service_id, enum service_any any, name_text ret_na
              any == SERVICE_ANY_IPV4 ? '4' : '6');
 }
 
+static void host_name(uint64_t service_id, enum service_any family, name_text ret_name)
+{
+    snprintf(ret_name, sizeof(name_text), "cm/%016llx/host%c", (unsigned long long)service_id,
+             family == SERVICE_ANY_IPV4 ? '4' : '6');
+}
+
 static void gid_name(uint64_t service_id, const uint8_t gid[16], name_text ret_name)
 {
     int length = snprintf(ret_name, sizeof(name_text), "cm/%016llx/", (unsigned long long)service_id);
@@ -40,11 +46,13 @@ static enum service_any family_of(const uint8_t gid[16])
     return gid_is_ipv4_mapped(gid) ? SERVICE_ANY_IPV4 : SERVICE_ANY_IPV6;
 }
 
-void services_names(uint64_t service_id, const uint8_t gid[16],
-                    char ret_names[SERVICE_NAMES][LOCAL_NAME_MAX + 1])
+unsigned services_names(uint64_t service_id, const uint8_t gid[16], bool from_here,
+                        char ret_names[SERVICE_NAMES][LOCAL_NAME_MAX + 1])
 {
     gid_name(service_id, gid, ret_names[0]);
     any_name(service_id, family_of(gid), ret_names[1]);
+    host_name(service_id, family_of(gid), ret_names[2]);
+    return from_here ? 3 : 2;
 }
 
 /* The names of a service: how many. */
@@ -141,6 +149,33 @@ static void give_names_back(struct service *service)
         local_name_release(service->names[i]);
         service->names[i] = NULL;
     }
+    for (unsigned i = 0; i < array_size(service->host_names); i++) {
+        local_name_release(service->host_names[i]);
+        service->host_names[i] = NULL;
+    }
+}
+
+/* Of a family: its place in host_names. */
+static unsigned index_of(enum service_any family)
+{
+    return family == SERVICE_ANY_IPV6;
+}
+
+/* Somebody else may have them: then requests to addresses that nobody has are his. */
+static void take_host_names(struct service *service)
+{
+    static const enum service_any families[] = {SERVICE_ANY_IPV4, SERVICE_ANY_IPV6};
+    name_text name;
+    int error;
+
+    for (unsigned i = 0; i < array_size(families); i++) {
+        if (!(service->address.host & families[i]))
+            continue;
+        host_name(service->address.service_id, families[i], name);
+        error = local_name_take(name, &service->host_names[index_of(families[i])]);
+        if (error)
+            log_info("a listener at a loopback address is not reached at others: %s", strerror(-error));
+    }
 }
 
 /* A name that is shared already needs no second holder, here or elsewhere. */
@@ -176,6 +211,8 @@ static int take_names(struct service *service, bool shared)
         error = -EADDRINUSE;
     if (error)
         give_names_back(service);
+    else if (!shared)
+        take_host_names(service);
     return error;
 }
 
@@ -248,22 +285,27 @@ int services_listen(struct service *service, void *listener, unsigned backlog)
     return 0;
 }
 
-struct service *services_find(uint64_t service_id, const uint8_t gid[16])
+static bool is_at(const struct service_address *address, const uint8_t gid[16])
 {
-    struct service *found = NULL;
+    return address->any ? address->any & family_of(gid) : memcmp(address->gid, gid, 16) == 0;
+}
+
+struct service *services_find(uint64_t service_id, const uint8_t gid[16], bool from_here)
+{
+    struct service *found = NULL, *of_host = NULL;
 
     list_for_each (node, &services) {
         struct service *service = list_entry(node, struct service, node);
 
-        if (service->address.service_id != service_id ||
-            !(service->address.any ? service->address.any & family_of(gid)
-                                   : memcmp(service->address.gid, gid, 16) == 0))
+        if (service->address.service_id != service_id)
             continue;
+        if (service->host_names[index_of(family_of(gid))])
+            of_host = service;
         /* Several that share do not listen. */
-        if (!found || service->listener)
+        if (is_at(&service->address, gid) && (!found || service->listener))
             found = service;
     }
-    return found;
+    return found || !from_here ? found : of_host;
 }
 
 /* --- ephemeral ports ------------------------------------------------------------------------------------ */

@@ -14,7 +14,7 @@ import sys
 NEWEST_GLIBC = (2, 34)
 ALLOWED_NEEDED = {"libc.so.6"}
 # What librdmacm takes of libibverbs' private names.
-RDMACM_TAKES = "softhca_communication@SOFTHCA_PRIVATE_2"
+RDMACM_TAKES = "softhca_communication@SOFTHCA_PRIVATE_3"
 
 failures = []
 

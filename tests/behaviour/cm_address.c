@@ -5,7 +5,6 @@
 
 #include <arpa/inet.h>
 #include <endian.h>
-#include <ifaddrs.h>
 #include <infiniband/ib.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -112,16 +111,6 @@ static struct sockaddr_storage ipv6_loopback(uint16_t port)
 }
 
 /* --- binding --- */
-
-static void a_specific_address_has_a_device(void **state)
-{
-    struct binding binding = bind_at(FAR, &(struct binding){.address = cm_address(0)});
-
-    assert_int_equal(binding.result, 0);
-    assert_true(binding.has_device);
-    assert_true(binding.port >= 1024);
-    unbind_at(FAR, &binding);
-}
 
 static void every_address_has_none(void **state)
 {
@@ -512,7 +501,6 @@ static void hints_bring_their_own_addresses(void **state)
 }
 
 static const struct test tests[] = {
-    TEST(a_specific_address_has_a_device),
     TEST(every_address_has_none),
     TEST(what_is_no_address_of_ours_is_refused),
     TEST(binding_twice_fails),

@@ -60,8 +60,8 @@ def build_lossy():
     return cases
 
 
-def listener(host, port, user):
-    side = pairs.Side(host, ['rping', '-s', '-P', '-a', '0.0.0.0', '-p', str(port)], user=user)
+def listener(host, port, user, address='0.0.0.0'):
+    side = pairs.Side(host, ['rping', '-s', '-P', '-a', address, '-p', str(port)], user=user)
     deadline = time.monotonic() + 60
     while not programs.holds('tcp', port):
         if side.p.poll() is not None or time.monotonic() > deadline:
@@ -72,14 +72,20 @@ def listener(host, port, user):
     return side
 
 
-def call(host, port, far):
-    side = pairs.Side(host, ['rping', '-c', '-a', hosts.NEAR[0], '-p', str(port), '-v', '-C', '2'], prefix=far)
+def ask(host, port, far, address=hosts.NEAR[0]):
+    """The status, None where it does not end, and what was said."""
+    side = pairs.Side(host, ['rping', '-c', '-a', address, '-p', str(port), '-v', '-C', '2'], prefix=far)
     try:
-        if (status := side.wait(time.monotonic() + 60)) != 0 or 'rdma-ping-1:' not in side.text():
-            raise pairs.Failure(f'port {port}: status {status}: {side.text()}')
+        return side.wait(time.monotonic() + 60), side.text()
     finally:
         side.kill()
         side.out.close()
+
+
+def call(host, port, far, address=hosts.NEAR[0]):
+    status, text = ask(host, port, far, address)
+    if status != 0 or 'rdma-ping-1:' not in text:
+        raise pairs.Failure(f'port {port} of {address}: status {status}: {text}')
 
 
 NEIGHBOURS = 'listeners of two users, and without the one that reads for all'
@@ -105,13 +111,40 @@ def neighbours(host, far):
             side.out.close()
 
 
+LOOPBACK = 'a listener at a loopback address, for its own host alone'
+
+
+def loopback(host, far):
+    ports = [pairs.free_port() for _ in range(2)]
+    listeners = []
+    try:
+        listeners.append(listener(host, ports[0], 'a', '127.0.0.1'))
+        if programs.has_udp_port(hosts.ROCE_PORT):
+            raise pairs.Failure('it has opened the port of the network')
+        for address in '127.0.0.1', *hosts.NEAR[:1]:
+            call(host, ports[0], (), address)
+        listeners.append(listener(host, ports[1], 'a'))  # so that somebody reads what other hosts say
+        call(host, ports[1], far)
+        status, text = ask(host, ports[0], far)
+        if not status or 'RDMA_CM_EVENT_REJECTED' not in text:
+            raise pairs.Failure(f'another host was not refused: status {status}: {text}')
+        call(host, ports[0], ())
+    finally:
+        for side in listeners:
+            side.kill()
+            side.out.close()
+
+
+SCENES = {LOOPBACK: loopback, NEIGHBOURS: neighbours}
+
+
 def run_all(host, opt):
     failed = 0
     with tempfile.TemporaryDirectory(prefix='softhca-cm-') as work:
         os.chmod(work, 0o755)
         todo = [c for c in build(work) + build_lossy() if re.search(opt.filter, c.name)]
-        last = re.search(opt.filter, NEIGHBOURS)
-        print(f'1..{len(todo) + bool(last)}', flush=True)
+        scenes = [name for name in SCENES if re.search(opt.filter, name)]
+        print(f'1..{len(todo) + len(scenes)}', flush=True)
         two = hosts.Hosts(1500)
         try:
             for number, case in enumerate(todo, 1):
@@ -125,14 +158,14 @@ def run_all(host, opt):
                 except pairs.Failure as e:
                     failed += 1
                     tap.result(number, case.name, began, e)
-            if last:
+            for number, name in enumerate(scenes, len(todo) + 1):
                 began = time.monotonic()
                 try:
-                    neighbours(host, two.there())
-                    tap.result(len(todo) + 1, NEIGHBOURS, began)
+                    SCENES[name](host, two.there())
+                    tap.result(number, name, began)
                 except pairs.Failure as e:
                     failed += 1
-                    tap.result(len(todo) + 1, NEIGHBOURS, began, e)
+                    tap.result(number, name, began, e)
         finally:
             two.close()
     return failed

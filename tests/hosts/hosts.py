@@ -13,6 +13,7 @@ import sys
 INSIDE = 'SOFTHCA_TEST_HOSTS'  # 'root' or 'user': enter() has been here
 NEAR = ('10.78.0.1', 'fd78::1')
 FAR = ('10.78.0.2', 'fd78::2')
+ROCE_PORT = 4791
 
 
 class Unable(Exception):

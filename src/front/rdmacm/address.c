@@ -57,6 +57,16 @@ union ibv_gid address_gid(const struct sockaddr *address)
     return gid;
 }
 
+bool address_is_loopback(const struct sockaddr *address)
+{
+    static const union ibv_gid loopback = {.raw = {[15] = 1}};
+    union ibv_gid gid = address_gid(address);
+
+    if (address->sa_family == AF_INET)
+        return gid.raw[12] == 127;
+    return memcmp(&gid, &loopback, sizeof(gid)) == 0;
+}
+
 bool address_is_any(const struct sockaddr *address)
 {
     static const union ibv_gid any = {.raw = {0}};

@@ -58,6 +58,8 @@ static int hold(struct id *id, const struct sockaddr *address)
         service.any = any_of(id, address);
     else
         memcpy(service.gid, gid.raw, sizeof(service.gid));
+    if (address_is_loopback(address))
+        service.host = any_of(id, address);
     return calls->service_hold(&service, id->reuse_address, &id->service);
 }
 
@@ -94,14 +96,16 @@ static int complete_gid_address(const struct id *id, struct sockaddr_ib *address
     return 0;
 }
 
-static int bind_to_device(struct id *id, const struct sockaddr *address)
+int bind_to_device(struct id *id, const struct sockaddr *address)
 {
     union ibv_gid gid = address_gid(address);
     struct adapter *adapter;
     uint8_t sgid_index;
     int error = adapter_find(&gid, address_scope(address), &adapter, &sgid_index);
 
-    return error ? error : id_set_device(id, adapter, sgid_index);
+    if (!error)
+        error = id_set_device(id, adapter, sgid_index);
+    return error ? error : adapter_gid(adapter, sgid_index, &id->public.route.addr.addr.ibaddr.sgid);
 }
 
 int bind_address(struct id *id, const struct sockaddr *wanted)
@@ -109,7 +113,6 @@ int bind_address(struct id *id, const struct sockaddr *wanted)
     struct sockaddr_storage storage = {0};
     struct sockaddr *address = (struct sockaddr *)&storage;
     int length = address_length(wanted), error = 0;
-    bool any;
 
     if (length < 0)
         return length;
@@ -122,8 +125,7 @@ int bind_address(struct id *id, const struct sockaddr *wanted)
         return error;
     if (address_port(address) && !may_use(address_port(address)))
         return -EACCES;
-    any = address_is_any(address);
-    if (!any)
+    if (!address_is_any(address) && !address_is_loopback(address))
         error = bind_to_device(id, address);
     if (!error)
         error = address_port(address) ? hold(id, address) : hold_ephemeral(id, address);
@@ -132,11 +134,9 @@ int bind_address(struct id *id, const struct sockaddr *wanted)
         return error;
     }
     memcpy(id_source(id), &storage, (size_t)length);
-    if (!any)
-        error = adapter_gid(id->adapter, id->sgid_index, &id->public.route.addr.addr.ibaddr.sgid);
     id->public.route.addr.addr.ibaddr.pkey = htobe16(DEFAULT_PKEY);
     id_enter(id, ID_BOUND);
-    return error;
+    return 0;
 }
 
 RDMACM_EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *address)

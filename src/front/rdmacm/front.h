@@ -87,6 +87,8 @@ void adapters_forget(void);
 /* -EINVAL: not an address of a family that we know. The length that the family has. */
 int address_length(const struct sockaddr *address);
 bool address_is_any(const struct sockaddr *address);
+/* 127/8 and ::1. Bound to it, as to none, an id has no device. */
+bool address_is_loopback(const struct sockaddr *address);
 bool address_is_multicast(const struct sockaddr *address);
 /* In host order. */
 uint16_t address_port(const struct sockaddr *address);
@@ -228,8 +230,10 @@ int id_complete(struct id *id);
 
 /* --- bind.c --------------------------------------------------------------------------------------------- */
 
-/* Gives the id a source port, and the address, if it is specific. */
+/* Gives the id a source port, and the address with its device, if it is specific and no loopback address. */
 int bind_address(struct id *id, const struct sockaddr *address);
+/* The device that has the address, whatever kind of address that is. */
+int bind_to_device(struct id *id, const struct sockaddr *address);
 
 /* --- route.c -------------------------------------------------------------------------------------------- */
 

@@ -42,7 +42,7 @@ static int resolve(struct id *id, const struct sockaddr *from, const struct sock
     struct sockaddr_storage source;
     int error;
 
-    if (!from && id->public.verbs)
+    if (id_state(id) == ID_BOUND && !address_is_any(id_source(id)))
         from = id_source(id);
     error = address_source(to, from, &source);
     if (error)

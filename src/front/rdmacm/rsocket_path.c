@@ -16,13 +16,13 @@
 static int open_id(struct path *path)
 {
     struct sockaddr_storage local = path->local;
+    struct sockaddr *address = (struct sockaddr *)&local;
 
     /* The port is the UDP socket's. In the port space of the CM nobody needs one. */
-    address_set_port((struct sockaddr *)&local, 0);
-    return rdma_create_id(NULL, &path->id, NULL, RDMA_PS_UDP) ||
-                   rdma_bind_addr(path->id, (struct sockaddr *)&local)
-               ? -errno
-               : 0;
+    address_set_port(address, 0);
+    if (rdma_create_id(NULL, &path->id, NULL, RDMA_PS_UDP) || rdma_bind_addr(path->id, address))
+        return -errno;
+    return bind_to_device(id_of(path->id), address); /* also of a loopback address */
 }
 
 static int measure(struct path *path)
