@@ -31,6 +31,7 @@ struct communication {
     struct cm_id id;
     void *end;
     bool closed;
+    bool unanswered;         /* of a request that was not accepted: the owner hears nothing more */
     struct service *service; /* whose backlog it counts in; NULL: none */
     struct list request;     /* in service->requests */
 };
@@ -94,6 +95,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
         free(communication);
         return error;
     }
+    communication->unanswered = true;
     service->waiting++;
     communication->service = service;
     list_push_back(&service->requests, &communication->request);
@@ -105,7 +107,7 @@ static void port_event(struct cm *machine, struct cm_id *id, const struct cm_eve
 {
     struct communication *communication = communication_of(id);
 
-    if (!communication->closed)
+    if (!communication->closed && !communication->unanswered)
         owner->event(communication->end, event);
 }
 
@@ -448,6 +450,8 @@ static int call_accept(struct communication *communication, const struct cm_acce
     error = cm_accept(&cm, &communication->id, accept, sys_now());
     if (error == -ENOSPC && !grant_block())
         error = cm_accept(&cm, &communication->id, accept, sys_now());
+    if (!error)
+        communication->unanswered = false; /* with the answer, so that no event is lost behind it */
     leave();
     return error;
 }

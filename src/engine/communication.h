@@ -28,6 +28,8 @@ struct communication_owner {
      * owner calls the new end in *ret_end. Else as cm_ports.request. */
     int (*request)(void *listener, struct communication *communication, const struct cm_request *request,
                    void **ret_end);
+    /* Not of an end that a request made before accept(): its program has no context for it yet. If the peer
+     * gives up meanwhile, accept() fails. */
     void (*event)(void *end, const struct cm_event *event);
 };
 
