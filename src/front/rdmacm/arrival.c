@@ -222,10 +222,11 @@ static void handle_reply(struct id *id, struct event *event)
     if (!id->public.qp)
         return;
     error = qp_connect(id);
-    if (!error)
-        error = calls->establish(id->communication);
     if (!error) {
-        id_enter(id, ID_CONNECTED);
+        id_enter(id, ID_CONNECTED); /* first: the peer may be quick, and another thread read of its leaving */
+        error = calls->establish(id->communication);
+    }
+    if (!error) {
         event->public.event = RDMA_CM_EVENT_ESTABLISHED;
         return;
     }

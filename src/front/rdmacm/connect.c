@@ -160,34 +160,39 @@ static int resolve_service(struct id *id, const struct rdma_conn_param *param)
 RDMACM_EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param *param)
 {
     struct id *id = id_of(public);
+    bool synchronous;
     int error;
 
     if (id_is_inherited(id))
         return conclude(-EIO);
     if (id_state(id) != ID_ROUTE_RESOLVED)
         return conclude(-EINVAL);
-    /* First: the answer may be there before the call returns. */
+    /* First: the answer may be there before the call returns, and the id gone. */
     id_enter(id, ID_CONNECTING);
+    synchronous = id->synchronous;
     error = public->qp_type == IBV_QPT_UD ? resolve_service(id, param) : connect_reliably(id, param);
     if (error) {
         id_enter(id, ID_ROUTE_RESOLVED);
         return conclude(error);
     }
-    return conclude(id_complete(id));
+    return conclude(id_complete(id, synchronous));
 }
 
 RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
 {
     struct id *id = id_of(public);
+    enum id_state before;
     int error;
 
     if (id_is_inherited(id))
         return conclude(-EIO);
     if (public->qp)
         return conclude(-EINVAL);
+    before = id_state(id);
+    id_enter(id, ID_CONNECTED); /* first: the peer may be quick */
     error = calls->establish(id->communication);
-    if (!error)
-        id_enter(id, ID_CONNECTED);
+    if (error)
+        id_enter(id, before);
     return conclude(error);
 }
 
@@ -236,19 +241,21 @@ static int accept_datagrams(struct id *id, const struct rdma_conn_param *param)
 RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param *param)
 {
     struct id *id = id_of(public);
+    bool datagrams = public->qp_type == IBV_QPT_UD, waits;
     int error;
 
     if (id_is_inherited(id))
         return conclude(-EIO);
     if (!id->passive || id_state(id) != ID_CONNECTING)
         return conclude(-EINVAL);
-    id_enter(id, ID_CONNECTED); /* first: the peer may be quick */
-    error = public->qp_type == IBV_QPT_UD ? accept_datagrams(id, param) : accept_reliably(id, param);
+    id_enter(id, ID_CONNECTED); /* first: the peer may be quick, and the id gone */
+    waits = id->synchronous && !datagrams;
+    error = datagrams ? accept_datagrams(id, param) : accept_reliably(id, param);
     if (error) {
         id_enter(id, ID_CONNECTING);
         return conclude(error);
     }
-    return conclude(public->qp_type == IBV_QPT_UD ? 0 : id_complete(id));
+    return conclude(id_complete(id, waits));
 }
 
 static int reject(struct id *id, enum cm_reason reason, const void *private_data, size_t length)
@@ -293,6 +300,7 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
 RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
 {
     struct id *id = id_of(public);
+    bool synchronous;
     int error;
 
     if (id_is_inherited(id))
@@ -302,11 +310,12 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     error = qp_to_error(id);
     if (error)
         return conclude(error);
-    /* A connection that has come to its end already needs none. */
-    if (calls->disconnect(id->communication) != 0 ||
+    synchronous = id->synchronous;
+    /* A connection that has come to its end already needs none. Without waiting, the id may be gone. */
+    if (calls->disconnect(id->communication) != 0 || !synchronous ||
         atomic_load_explicit(&id->disconnect_told, memory_order_relaxed))
         return 0;
-    return conclude(id_complete(id));
+    return conclude(id_complete(id, true));
 }
 
 /* --- enhanced connection establishment ------------------------------------------------------------------ */

@@ -55,7 +55,7 @@ static int make_active(struct id *id, struct rdma_addrinfo *info, struct ibv_pd 
         error = result(
             rdma_set_option(public, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, info->ai_route, info->ai_route_len));
         if (!error)
-            error = id_complete(id);
+            error = id_complete(id, true);
     } else {
         error = result(rdma_resolve_route(public, ROUTE_TIMEOUT_MS));
     }

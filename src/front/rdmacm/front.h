@@ -225,8 +225,9 @@ int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, vo
 void id_drop(struct id *id);
 int id_set_device(struct id *id, struct adapter *adapter, uint8_t sgid_index);
 void id_clear_device(struct id *id);
-/* Of a synchronous id: waits for the event of what was just begun. 0 or -errno. */
-int id_complete(struct id *id);
+/* Of a synchronous id: waits for the event of what was just begun. 0 or -errno. synchronous: what the id was
+ * before that. Else it is not touched: whoever has read the event may have destroyed it. */
+int id_complete(struct id *id, bool synchronous);
 
 /* --- bind.c --------------------------------------------------------------------------------------------- */
 

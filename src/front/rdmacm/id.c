@@ -135,11 +135,11 @@ void id_clear_device(struct id *id)
     id->public.pd = NULL;
 }
 
-int id_complete(struct id *id)
+int id_complete(struct id *id, bool synchronous)
 {
     struct rdma_cm_id *public = &id->public;
 
-    if (!id->synchronous)
+    if (!synchronous)
         return 0;
     if (public->event) {
         rdma_ack_cm_event(public->event);

@@ -33,6 +33,7 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
 {
     struct multicast *multicast;
     struct event *event;
+    bool synchronous;
     int error = 0;
 
     if (id_is_inherited(id))
@@ -67,8 +68,9 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
         event->public.status = error;
     }
     list_push_back(&id->multicasts, &multicast->node);
+    synchronous = id->synchronous;
     event_push(event);
-    return id_complete(id);
+    return id_complete(id, synchronous);
 }
 
 RDMACM_EXPORT int rdma_join_multicast(struct rdma_cm_id *public, struct sockaddr *address, void *context)

@@ -82,6 +82,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
                                     int timeout_ms)
 {
     struct id *id = id_of(public);
+    bool synchronous;
     int error;
 
     if (id_is_inherited(id))
@@ -98,8 +99,9 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
         return conclude(error); /* the source is not ours */
     if (!error)
         id_enter(id, ID_ADDRESS_RESOLVED);
+    synchronous = id->synchronous;
     error = event_raise(id, error ? RDMA_CM_EVENT_ADDR_ERROR : RDMA_CM_EVENT_ADDR_RESOLVED, error);
-    return conclude(error ? error : id_complete(id));
+    return conclude(error ? error : id_complete(id, synchronous));
 }
 
 /* --- paths ---------------------------------------------------------------------------------------------- */
@@ -166,15 +168,17 @@ RDMACM_EXPORT int rdma_resolve_route(struct rdma_cm_id *public, int timeout_ms)
 {
     struct id *id = id_of(public);
     struct ibv_sa_path_rec path;
+    bool synchronous;
     int error;
 
     if (id_is_inherited(id))
         return conclude(-EIO);
     if (id_state(id) != ID_ADDRESS_RESOLVED)
         return conclude(-EINVAL);
+    synchronous = id->synchronous;
     error = find_path(id, &path);
     error = error ? event_raise(id, RDMA_CM_EVENT_ROUTE_ERROR, error) : set_path(id, &path);
-    return conclude(error ? error : id_complete(id));
+    return conclude(error ? error : id_complete(id, synchronous));
 }
 
 int route_set(struct id *id, const void *paths, size_t length)
