@@ -111,7 +111,7 @@ static int on_request(void *argument, struct communication *communication, const
 
     if (request->datagram != (listener->public.qp_type == IBV_QPT_UD))
         return request->datagram ? CM_SIDR_INVALID_SERVICE_ID : CM_REASON_INVALID_SERVICE_ID;
-    child = id_new(NULL, NULL, listener->public.ps, listener->public.qp_type);
+    child = id_new(NULL, listener->public.ps, listener->public.qp_type);
     if (!child)
         return -EAGAIN;
     child->communication = communication;
@@ -205,7 +205,7 @@ static bool hand_out(struct event *event)
         return false;
     }
     if (own) {
-        events_move(child, own);
+        events_move(child, own); /* which is new, and cannot fail */
         child->synchronous = true;
     }
     child->public.context = listener->public.context;

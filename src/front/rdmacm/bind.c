@@ -143,8 +143,8 @@ RDMACM_EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *add
 {
     struct id *id = id_of(public);
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     return conclude(address ? bind_address(id, address) : -EINVAL);
 }
 
@@ -154,8 +154,8 @@ RDMACM_EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
     const struct sockaddr_in any = {.sin_family = AF_INET};
     int error = 0;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (backlog <= 0 || backlog > BACKLOG_MAX)
         backlog = BACKLOG_MAX;
     if (id_state(id) == ID_IDLE)

@@ -15,20 +15,27 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "front/rdmacm/front.h"
+#include "front/rdmacm/rest.h"
 
 struct channel {
     struct rdma_event_channel public;
     uint32_t generation;
+    _Atomic bool gone; /* destroyed; set with events_lock held */
+    struct list resting;
+    struct list ids;    /* struct id.node */
     struct list events; /* struct event.node */
     uint32_t surplus;   /* tokens, in the descriptor or in the hands of readers, whose event was taken away */
 };
 
-/* A leaf: guards all lists of events, which channel an id has, and what was reported of it. */
+/* Guards all lists of events and of ids, which channel an id has, and what was reported of it. Above an id's
+ * mutex alone. */
 static struct lock events_lock = LOCK_INIT;
+static struct rest resting = REST_INIT(resting);
 
 void channels_after_fork_in_child(void)
 {
     lock_init(&events_lock);
+    rest_after_fork_in_child(&resting);
 }
 
 static struct channel *channel_of(struct rdma_event_channel *channel)
@@ -63,33 +70,98 @@ static void take_tokens_back(struct channel *channel, uint32_t count)
 
 /* --- channels ------------------------------------------------------------------------------------------- */
 
+static struct channel *allocate(void)
+{
+    struct list *node = rest_take(&resting);
+
+    return node ? list_entry(node, struct channel, resting) : calloc(1, sizeof(struct channel));
+}
+
 struct rdma_event_channel *channel_new(void)
 {
-    struct channel *channel = calloc(1, sizeof(*channel));
+    int fd = fd_lift(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC));
+    struct channel *channel = fd < 0 ? NULL : allocate();
 
-    if (!channel)
-        return NULL;
-    list_init(&channel->events);
-    channel->generation = generation();
-    channel->public.fd = fd_lift(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC));
-    if (channel->public.fd < 0) {
-        free(channel);
+    if (!channel) {
+        if (fd >= 0)
+            sys_close(fd);
         return NULL;
     }
+    memset(channel, 0, sizeof(*channel));
+    list_init(&channel->resting);
+    list_init(&channel->ids);
+    list_init(&channel->events);
+    channel->generation = generation();
+    channel->public.fd = fd;
     return &channel->public;
+}
+
+static bool is_gone(const struct channel *channel)
+{
+    return atomic_load_explicit(&channel->gone, memory_order_relaxed);
+}
+
+/* False: it is already. */
+static bool take_leave(struct channel *channel)
+{
+    bool was_there;
+
+    lock_acquire(&events_lock);
+    was_there = !atomic_exchange_explicit(&channel->gone, true, memory_order_relaxed);
+    lock_release(&events_lock);
+    return was_there;
+}
+
+static struct id *take_id(struct channel *channel)
+{
+    struct list *node;
+
+    lock_acquire(&events_lock);
+    node = list_pop_front(&channel->ids);
+    lock_release(&events_lock);
+    return node ? list_entry(node, struct id, node) : NULL;
 }
 
 void channel_free(struct rdma_event_channel *public)
 {
     struct channel *channel = channel_of(public);
-    struct list *node;
-    int saved = errno;
+    bool inherited = channel->generation != generation();
+    struct id *id;
+    int fd, saved = errno;
 
-    while ((node = list_pop_front(&channel->events)))
-        free(list_entry(node, struct event, node)); /* of ids that the program has forgotten */
-    sys_close(public->fd);
-    free(channel);
+    if (!take_leave(channel))
+        return;
+    /* What is unread goes with the ids. Those of the parent of a fork are dead already. */
+    while (!inherited && (id = take_id(channel)))
+        id_end(id);
+    fd = public->fd;
+    public->fd = -1;
+    sys_close(fd);
+    rest_put(&resting, &channel->resting);
     errno = saved;
+}
+
+int channel_join(struct rdma_event_channel *public, struct id *id)
+{
+    struct channel *channel = channel_of(public);
+    int error = 0;
+
+    lock_acquire(&events_lock);
+    if (is_gone(channel)) {
+        error = -EBADF;
+    } else {
+        id->public.channel = public;
+        list_push_back(&channel->ids, &id->node);
+    }
+    lock_release(&events_lock);
+    return error;
+}
+
+void channel_leave(struct id *id)
+{
+    lock_acquire(&events_lock);
+    list_remove(&id->node);
+    lock_release(&events_lock);
 }
 
 RDMACM_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
@@ -105,7 +177,8 @@ RDMACM_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 
 RDMACM_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
-    channel_free(channel);
+    if (channel)
+        channel_free(channel);
 }
 
 /* --- events --------------------------------------------------------------------------------------------- */
@@ -208,16 +281,22 @@ void events_drop_multicast(struct id *id, const struct multicast *multicast)
     lock_release(&events_lock);
 }
 
-void events_move(struct id *id, struct rdma_event_channel *to)
+int events_move(struct id *id, struct rdma_event_channel *to)
 {
     struct channel *channel;
     struct list moved, *node;
 
     list_init(&moved);
     lock_acquire(&events_lock);
+    if (is_gone(channel_of(to))) {
+        lock_release(&events_lock);
+        return -EBADF;
+    }
     channel = channel_of(id->public.channel);
     take_tokens_back(channel, extract(channel, id, &moved));
     id->public.channel = to;
+    list_remove(&id->node);
+    list_push_back(&channel_of(to)->ids, &id->node);
     while ((node = list_pop_front(&moved))) {
         struct event *event = list_entry(node, struct event, node);
 
@@ -228,18 +307,21 @@ void events_move(struct id *id, struct rdma_event_channel *to)
         put_token(channel_of(to));
     }
     lock_release(&events_lock);
+    return 0;
 }
 
 /* events_lock held. */
-static void report(struct event *event)
+static void report(struct channel *channel, struct event *event)
 {
     uint32_t *reported = event->multicast ? &event->multicast->reported : &event->account->reported;
 
     __atomic_store_n(reported, *reported + 1, __ATOMIC_RELAXED);
     calls->id_event_read(event->account->record, event->public.event);
+    list_push_back(&event->account->handed, &event->node);
     if (!event->child)
         return;
     event->child->listener = NULL;
+    list_push_back(&channel->ids, &event->child->node);
     if (event->child->record)
         event->child->record->given = true;
 }
@@ -252,6 +334,8 @@ int events_next(struct rdma_event_channel *public, struct event **ret_event)
         struct list *first = NULL;
         uint64_t token;
 
+        if (is_gone(channel))
+            return -EBADF;
         if (channel->generation != generation())
             return -EIO; /* a forked child would take its parent's tokens */
         if (read(public->fd, &token, sizeof(token)) < 0)
@@ -262,7 +346,7 @@ int events_next(struct rdma_event_channel *public, struct event **ret_event)
         else
             first = list_pop_front(&channel->events);
         if (first)
-            report(list_entry(first, struct event, node));
+            report(channel, list_entry(first, struct event, node));
         lock_release(&events_lock);
         if (first) {
             *ret_event = list_entry(first, struct event, node);
@@ -277,6 +361,8 @@ void event_transfer(struct event *event, struct id *to)
     event->account->reported--;
     calls->id_event_acknowledged(event->account->record); /* there, it is */
     event->account = to;
+    list_remove(&event->node);
+    list_push_back(&to->handed, &event->node);
     to->reported++;
     count_raised(event, 1);
     calls->id_event_read(to->record, event->public.event);
@@ -285,10 +371,12 @@ void event_transfer(struct event *event, struct id *to)
 
 /* --- acknowledging -------------------------------------------------------------------------------------- */
 
-static void acknowledge(struct event *event)
+/* events_lock held, so that the id is there as long as it has the event. */
+static void acknowledge_locked(struct event *event)
 {
     struct id *id = event->account;
 
+    list_remove(&event->node);
     pthread_mutex_lock(&id->mutex);
     calls->id_event_acknowledged(id->record);
     if (event->multicast)
@@ -297,6 +385,26 @@ static void acknowledge(struct event *event)
         id->acknowledged++;
     pthread_cond_broadcast(&id->cond);
     pthread_mutex_unlock(&id->mutex);
+}
+
+static void acknowledge(struct event *event)
+{
+    lock_acquire(&events_lock);
+    if (event->account && !id_is_inherited(event->account))
+        acknowledge_locked(event);
+    lock_release(&events_lock);
+}
+
+void events_disown(struct id *id)
+{
+    lock_acquire(&events_lock);
+    while (!list_empty(&id->handed)) {
+        struct event *event = list_entry(id->handed.next, struct event, node);
+
+        acknowledge_locked(event);
+        event->account = NULL;
+    }
+    lock_release(&events_lock);
 }
 
 static void unlock(void *mutex)

@@ -163,8 +163,8 @@ RDMACM_EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param
     bool synchronous;
     int error;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (id_state(id) != ID_ROUTE_RESOLVED)
         return conclude(-EINVAL);
     /* First: the answer may be there before the call returns, and the id gone. */
@@ -184,8 +184,8 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
     enum id_state before;
     int error;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (public->qp)
         return conclude(-EINVAL);
     before = id_state(id);
@@ -244,8 +244,8 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
     bool datagrams = public->qp_type == IBV_QPT_UD, waits;
     int error;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (!id->passive || id_state(id) != ID_CONNECTING)
         return conclude(-EINVAL);
     id_enter(id, ID_CONNECTED); /* first: the peer may be quick, and the id gone */
@@ -263,8 +263,8 @@ static int reject(struct id *id, enum cm_reason reason, const void *private_data
     bool datagrams = id->public.qp_type == IBV_QPT_UD;
     int error;
 
-    if (id_is_inherited(id))
-        return -EIO;
+    if (id_check(id) != 0)
+        return id_check(id);
     if (id_state(id) != ID_CONNECTING || length > (datagrams ? CM_SIDR_REP_PRIVATE : CM_REJ_PRIVATE))
         return -EINVAL;
     if (!private_data)
@@ -290,8 +290,8 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
 {
     struct id *id = id_of(public);
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->communication) : -EINVAL);
 }
 
@@ -303,8 +303,8 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     bool synchronous;
     int error;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (public->qp_type == IBV_QPT_UD || (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED))
         return conclude(-EINVAL);
     error = qp_to_error(id);

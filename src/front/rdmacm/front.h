@@ -120,7 +120,7 @@ struct multicast {
 
 struct event {
     struct rdma_cm_event public;
-    struct list node;
+    struct list node;            /* of a channel's events; of id.handed, once the program has it */
     struct id *account;          /* acknowledging it counts there, or, if it has one: */
     struct multicast *multicast; /* there */
     struct id *child;            /* CONNECT_REQUEST: the new id, until the program has it */
@@ -143,12 +143,18 @@ void events_drop_multicast(struct id *id, const struct multicast *multicast);
 /* Waits until all events that were handed out are acknowledged. call: who waits, for explanations. */
 void events_settle(struct id *id, enum id_call call);
 void multicast_settle(struct id *id, struct multicast *multicast);
-/* Moves an id and its unread events. */
-void events_move(struct id *id, struct rdma_event_channel *to);
+/* Moves an id and its unread events. -EBADF: that channel is destroyed. */
+int events_move(struct id *id, struct rdma_event_channel *to);
+/* Acknowledges in the program's name what it has: afterwards that has no id. */
+void events_disown(struct id *id);
 /* 0 or -errno; *ret_event belongs to the program until it is acknowledged. */
 int events_next(struct rdma_event_channel *channel, struct event **ret_event);
 struct rdma_event_channel *channel_new(void);
+/* Its ids end (id_end()). Again: nothing. */
 void channel_free(struct rdma_event_channel *channel);
+/* The id's events come there. -EBADF: it is destroyed. */
+int channel_join(struct rdma_event_channel *channel, struct id *id);
+void channel_leave(struct id *id);
 void channels_after_fork_in_child(void);
 
 /* --- id.c ----------------------------------------------------------------------------------------------- */
@@ -158,6 +164,8 @@ struct id {
     struct id_record *record; /* what explanations know of it; NULL: nothing */
     uint32_t generation;
     _Atomic uint32_t state; /* enum id_state */
+    _Atomic bool destroyed; /* its memory rests, or its thread is about to see to that */
+    _Atomic bool ended;     /* its channel is destroyed */
     bool synchronous;       /* has a channel of its own */
     bool passive;
     bool reuse_address, one_family, one_family_set;
@@ -178,6 +186,8 @@ struct id {
     void *connect_data; /* rdma_addrinfo.ai_connect */
     size_t connect_length;
     struct list multicasts;
+    struct list node;    /* of its channel's ids, once the program has it; events_lock. Of those that rest */
+    struct list handed;  /* events that the program has (struct event.node); events_lock */
     struct id *listener; /* of a child that was not handed out yet; events_lock */
     struct list orphan;  /* such a child, when its listener goes */
     /* Events that were handed out, and of those the acknowledged ones (mutex). */
@@ -204,6 +214,17 @@ static inline bool id_is_inherited(const struct id *id)
     return id->generation != generation();
 }
 
+/* Before anything that a program asks of an id: 0, -EINVAL (destroyed), -EIO (inherited), -EBADF (its channel
+ * is destroyed). */
+static inline int id_check(const struct id *id)
+{
+    if (atomic_load_explicit(&id->destroyed, memory_order_relaxed))
+        return -EINVAL;
+    if (id_is_inherited(id))
+        return -EIO;
+    return atomic_load_explicit(&id->ended, memory_order_relaxed) ? -EBADF : 0;
+}
+
 static inline struct sockaddr *id_source(struct id *id)
 {
     return &id->public.route.addr.src_addr;
@@ -214,13 +235,15 @@ static inline struct sockaddr *id_destination(struct id *id)
     return &id->public.route.addr.dst_addr;
 }
 
-/* channel NULL: not in any, yet. NULL: no memory. */
-struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps,
-                  enum ibv_qp_type qp_type);
+/* Not in any channel, yet. NULL: no memory. */
+struct id *id_new(void *context, enum rdma_port_space ps, enum ibv_qp_type qp_type);
 /* Everything but what the program made on it. Its events are settled. */
 void id_free(struct id *id);
 int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context,
               enum rdma_port_space ps, enum ibv_qp_type qp_type);
+/* Its channel is destroyed: what it is to others ends, and it can only be destroyed, too. */
+void id_end(struct id *id);
+void ids_after_fork_in_child(void);
 /* Gives a child that is not the program's any more, or never was, to nobody. */
 void id_drop(struct id *id);
 int id_set_device(struct id *id, struct adapter *adapter, uint8_t sgid_index);

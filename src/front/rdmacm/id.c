@@ -4,15 +4,33 @@
 
 #include "base/log.h"
 #include "front/rdmacm/front.h"
+#include "front/rdmacm/rest.h"
 
-struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps,
-                  enum ibv_qp_type qp_type)
+static struct rest resting = REST_INIT(resting);
+
+void ids_after_fork_in_child(void)
 {
-    struct id *id = calloc(1, sizeof(*id));
+    rest_after_fork_in_child(&resting);
+}
+
+static struct id *allocate(void)
+{
+    struct list *node = rest_take(&resting);
+    struct id *id;
+
+    if (!node)
+        return calloc(1, sizeof(*id));
+    id = list_entry(node, struct id, node);
+    memset(id, 0, sizeof(*id));
+    return id;
+}
+
+struct id *id_new(void *context, enum rdma_port_space ps, enum ibv_qp_type qp_type)
+{
+    struct id *id = allocate();
 
     if (!id)
         return NULL;
-    id->public.channel = channel;
     id->public.context = context;
     id->public.ps = ps;
     id->public.qp_type = qp_type;
@@ -21,6 +39,8 @@ struct id *id_new(struct rdma_event_channel *channel, void *context, enum rdma_p
     id->record = calls->id_publish();
     id_enter(id, ID_IDLE);
     list_init(&id->multicasts);
+    list_init(&id->node);
+    list_init(&id->handed);
     pthread_mutex_init(&id->mutex, NULL);
     pthread_cond_init(&id->cond, NULL);
     return id;
@@ -47,19 +67,36 @@ void id_enter(struct id *id, enum id_state state)
 
 void id_free(struct id *id)
 {
+    atomic_store_explicit(&id->destroyed, true, memory_order_relaxed);
+    channel_leave(id);
     calls->id_withdraw(id->record);
+    id->record = NULL;
     if (id->adapter)
         adapter_put_pd(id->adapter);
     if (id->own_port)
         calls->port_return(id->own_port);
-    if (id->synchronous)
+    /* Without it, if the program has destroyed it: another one may have its memory by now. */
+    if (id->synchronous && !atomic_load_explicit(&id->ended, memory_order_relaxed))
         channel_free(id->public.channel);
     free(id->public.route.path_rec);
+    id->public.route.path_rec = NULL;
     free(id->endpoint);
     free(id->connect_data);
     pthread_mutex_destroy(&id->mutex);
     pthread_cond_destroy(&id->cond);
-    free(id);
+    rest_put(&resting, &id->node);
+}
+
+/* NULL: one of its own. */
+static int enter_channel(struct id *id, struct rdma_event_channel *channel)
+{
+    if (channel)
+        return channel_join(channel, id);
+    channel = channel_new();
+    if (!channel)
+        return -errno;
+    id->synchronous = true;
+    return channel_join(channel, id);
 }
 
 int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context,
@@ -70,23 +107,15 @@ int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, vo
 
     if (error)
         return error;
-    id = id_new(channel, context, ps, qp_type);
+    id = id_new(context, ps, qp_type);
     if (!id)
         return -ENOMEM;
     id->communication = calls->create(id);
-    if (!id->communication) {
+    error = id->communication ? enter_channel(id, channel) : -ENOMEM;
+    if (error) {
+        calls->close(id->communication);
         id_free(id);
-        return -ENOMEM;
-    }
-    if (!channel) {
-        id->public.channel = channel_new();
-        id->synchronous = id->public.channel != NULL;
-        if (!id->synchronous) {
-            error = -errno;
-            calls->close(id->communication);
-            id_free(id);
-            return error;
-        }
+        return error;
     }
     if (id->record)
         id->record->given = true;
@@ -183,22 +212,47 @@ void id_drop(struct id *id)
     id_free(id);
 }
 
-RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
+/* In this order: no new children, their requests rejected, no new events. Again: nothing is left to be done.
+ */
+static void retire(struct id *id)
 {
-    struct id *id = id_of(public);
     struct list unread;
 
-    if (id_is_inherited(id)) {
-        free(id); /* everything it hangs on is the parent's, or lost */
-        return 0;
-    }
-    /* In this order: no new children, their requests rejected, no new events. */
     calls->service_release(id->service);
+    id->service = NULL;
     events_take(id, &unread);
     drop_events(&unread);
     calls->close(id->communication);
+    id->communication = NULL;
     events_take(id, &unread);
     drop_events(&unread);
+}
+
+void id_end(struct id *id)
+{
+    atomic_store_explicit(&id->ended, true, memory_order_relaxed);
+    retire(id);
+    if (id->own_port)
+        calls->port_return(id->own_port);
+    id->own_port = 0;
+    id_enter(id, ID_IDLE);
+}
+
+RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
+{
+    struct id *id = id_of(public);
+
+    if (atomic_exchange_explicit(&id->destroyed, true, memory_order_relaxed))
+        return conclude(-EINVAL);
+    if (id_is_inherited(id)) {
+        list_init(&id->node);
+        rest_put(&resting, &id->node); /* everything it hangs on is the parent's, or lost */
+        return 0;
+    }
+    if (atomic_load_explicit(&id->ended, memory_order_relaxed))
+        events_disown(id); /* nobody could acknowledge them */
+    else
+        retire(id);
     if (public->event) {
         rdma_ack_cm_event(public->event);
         public->event = NULL;
@@ -215,8 +269,11 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
 {
     struct id *id = id_of(public);
     struct rdma_event_channel *old = public->channel, *own = NULL;
+    int error;
 
-    if (id_is_inherited(id) || (id->synchronous && !channel))
+    if (id_check(id) == -EBADF)
+        return conclude(-EBADF);
+    if (id_check(id) != 0 || (id->synchronous && !channel))
         return conclude(-EINVAL);
     if (!channel) {
         own = channel_new();
@@ -228,7 +285,9 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
         rdma_ack_cm_event(public->event);
         public->event = NULL;
     }
-    events_move(id, own ? own : channel);
+    error = events_move(id, own ? own : channel);
+    if (error)
+        return conclude(error);
     if (id->synchronous)
         channel_free(old);
     id->synchronous = own != NULL;
@@ -310,8 +369,8 @@ RDMACM_EXPORT int rdma_set_option(struct rdma_cm_id *public, int level, int opti
 {
     struct id *id = id_of(public);
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (!value)
         return conclude(-EINVAL);
     if (level == RDMA_OPTION_ID)

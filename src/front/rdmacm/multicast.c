@@ -36,8 +36,8 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
     bool synchronous;
     int error = 0;
 
-    if (id_is_inherited(id))
-        return -EIO;
+    if (id_check(id) != 0)
+        return id_check(id);
     if (address_length(address) < 0 || !id->public.verbs || id->public.qp_type != IBV_QPT_UD ||
         (id_state(id) != ID_BOUND && id_state(id) != ID_ADDRESS_RESOLVED))
         return -EINVAL;
@@ -106,8 +106,8 @@ RDMACM_EXPORT int rdma_leave_multicast(struct rdma_cm_id *public, struct sockadd
     struct id *id = id_of(public);
     struct multicast *multicast;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (!address || address_length(address) < 0)
         return conclude(-EINVAL);
     multicast = find(id, address);

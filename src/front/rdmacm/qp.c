@@ -110,8 +110,8 @@ RDMACM_EXPORT int rdma_init_qp_attr(struct rdma_cm_id *public, struct ibv_qp_att
 {
     struct id *id = id_of(public);
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     return conclude(attributes && ret_mask ? attributes_for(id, attributes, ret_mask) : -EINVAL);
 }
 
@@ -257,8 +257,8 @@ static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
     struct rdma_cm_id *public = &id->public;
     int error;
 
-    if (id_is_inherited(id))
-        return -EIO;
+    if (id_check(id) != 0)
+        return id_check(id);
     if (public->qp || !public->verbs)
         return -EINVAL;
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd) {
@@ -347,8 +347,8 @@ static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
     struct rdma_cm_id *public = &id->public;
     struct ibv_srq *srq;
 
-    if (id_is_inherited(id))
-        return -EIO;
+    if (id_check(id) != 0)
+        return id_check(id);
     if (public->srq || !public->verbs || !(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
         return -EINVAL;
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd) {

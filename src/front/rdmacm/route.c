@@ -85,8 +85,8 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
     bool synchronous;
     int error;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (!to)
         return conclude(-EINVAL);
     if (from && from->sa_family == AF_UNSPEC)
@@ -171,8 +171,8 @@ RDMACM_EXPORT int rdma_resolve_route(struct rdma_cm_id *public, int timeout_ms)
     bool synchronous;
     int error;
 
-    if (id_is_inherited(id))
-        return conclude(-EIO);
+    if (id_check(id) != 0)
+        return conclude(id_check(id));
     if (id_state(id) != ID_ADDRESS_RESOLVED)
         return conclude(-EINVAL);
     synchronous = id->synchronous;
