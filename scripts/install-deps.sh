@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev librdmacm-dev libdeflate-dev)
 demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
-       python3-pyverbs rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
+       python3-pyverbs libfabric-bin rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
        iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
 long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich libmpich-dev)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)

@@ -319,11 +319,11 @@ def devices_by_address(host):
     return found
 
 
-def enter_namespace(arguments):
-    """Starts this script again in a network namespace with lo and one more interface."""
+def in_namespace(program, arguments, why=lambda reason: None):
+    """Starts a script again in a network namespace with lo and one more interface: its status. None where that cannot be,
+    and why() is told."""
     if os.geteuid() != 0:
-        print('1..0 # SKIP as root only: in a user namespace there is no second user to run programs as')
-        return 0
+        return why('as root only: in a user namespace there is no second user to run programs as')
     script = ('ip link set lo up && ip link add test0 type veth peer name test1 && '
               f'ip addr add {NAMESPACE_ADDRESS[0]}/24 dev test0 && ip link set test1 up && '
               f'ip addr add {NAMESPACE_ADDRESS[1]}/64 nodad dev test0 2>/dev/null; ip link set test0 up && exec "$@"')
@@ -331,10 +331,12 @@ def enter_namespace(arguments):
     probe = subprocess.run(unshare + ['sh', '-c', 'ip link set lo up && ip link add test0 type veth peer name test1'],
                            capture_output=True, text=True)
     if probe.returncode:
-        print('1..0 # SKIP no network namespace with an interface can be made here: '
-              + ' '.join(probe.stderr.split()))
-        return 0
-    return subprocess.run(unshare + ['sh', '-c', script, 'sh', sys.executable, __file__, *arguments]).returncode
+        return why('no network namespace with an interface can be made here: ' + ' '.join(probe.stderr.split()))
+    return subprocess.run(unshare + ['sh', '-c', script, 'sh', sys.executable, program, *arguments]).returncode
+
+
+def enter_namespace(arguments):
+    return in_namespace(__file__, arguments, lambda reason: print('1..0 # SKIP ' + reason)) or 0
 
 
 def main():
