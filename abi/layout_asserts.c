@@ -11,6 +11,13 @@
 #define SIZE(type, bytes) _Static_assert(sizeof(struct type) == (bytes), #type)
 #define OFFSET(type, member, bytes)                                                                          \
     _Static_assert(offsetof(struct type, member) == (bytes), #type "." #member)
+/* It has grown since rdma-core 44, at its end: nobody is told its size, or it is passed along. */
+#define GROWN(type, bytes) _Static_assert(sizeof(struct type) >= (bytes), #type)
+/* verbs_context grows at its head: programs count from its end. */
+#define OPERATION(member, bytes)                                                                             \
+    _Static_assert(offsetof(struct verbs_context, context) - offsetof(struct verbs_context, member) ==       \
+                       (bytes),                                                                              \
+                   "verbs_context." #member)
 
 SIZE(ibv_device, 664);
 OFFSET(ibv_device, node_type, 16);
@@ -35,14 +42,13 @@ OFFSET(ibv_context, async_fd, 268);
 OFFSET(ibv_context, num_comp_vectors, 272);
 OFFSET(ibv_context, mutex, 280);
 
-OFFSET(verbs_context, query_port, 0);
-OFFSET(verbs_context, create_cq_ex, 200);
-OFFSET(verbs_context, priv, 208);
-OFFSET(verbs_context, query_device_ex, 216);
-OFFSET(verbs_context, ibv_create_flow, 240);
-OFFSET(verbs_context, create_qp_ex, 264);
-OFFSET(verbs_context, sz, 312);
-OFFSET(verbs_context, context, 320);
+OPERATION(query_port, 320);
+OPERATION(create_cq_ex, 120);
+OPERATION(priv, 112);
+OPERATION(query_device_ex, 104);
+OPERATION(ibv_create_flow, 80);
+OPERATION(create_qp_ex, 56);
+OPERATION(sz, 8);
 
 SIZE(ibv_pd, 16);
 SIZE(ibv_mr, 48);
@@ -72,7 +78,7 @@ SIZE(ibv_ops_wr, 72);
 SIZE(ibv_grh, 40);
 SIZE(ibv_device_attr, 232);
 SIZE(ibv_device_attr_ex, 400);
-SIZE(ibv_port_attr, 52);
+GROWN(ibv_port_attr, 52);
 OFFSET(ibv_port_attr, link_layer, 46);
 OFFSET(ibv_port_attr, flags, 47);
 OFFSET(ibv_port_attr, port_cap_flags2, 48);
@@ -90,7 +96,9 @@ SIZE(ibv_values_ex, 24);
 #ifdef __x86_64__
 SIZE(ibv_context, 328);
 OFFSET(ibv_context, abi_compat, 320);
-SIZE(verbs_context, 648);
+_Static_assert(sizeof(struct verbs_context) - offsetof(struct verbs_context, context) == 328,
+               "verbs_context");
+GROWN(verbs_context, 648);
 SIZE(ibv_cq, 128);
 OFFSET(ibv_cq, comp_events_completed, 120);
 SIZE(ibv_cq_ex, 288);
@@ -103,7 +111,7 @@ SIZE(ibv_srq, 128);
 SIZE(ibv_wq, 152);
 SIZE(ibv_qp, 160);
 OFFSET(ibv_qp, events_completed, 152);
-SIZE(ibv_qp_ex, 352);
+GROWN(ibv_qp_ex, 352);
 OFFSET(ibv_qp_ex, wr_id, 168);
 OFFSET(ibv_qp_ex, wr_atomic_cmp_swp, 184);
 OFFSET(ibv_qp_ex, wr_start, 320);
