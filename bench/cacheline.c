@@ -49,6 +49,6 @@ int main(int argc, char **argv)
         took[b] = now_ns() - began;
     }
     pthread_join(thread, NULL);
-    printf("one_way_us %.4f\n", (double)median(took, BATCHES) / (2.0 * ROUNDS) / 1000.0);
+    printf("one_way_us %.4f\n", (double)median(took, BATCHES) / (2.0 * (double)ROUNDS) / 1000.0);
     return 0;
 }

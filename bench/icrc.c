@@ -46,7 +46,7 @@ static bool check(unsigned number)
 static void measure(void)
 {
     static uint64_t storing[SAMPLES], checking[SAMPLES];
-    const double bytes = (double)ROUNDS * PACKETS * PAYLOAD;
+    const double bytes = (double)((uint64_t)ROUNDS * PACKETS * PAYLOAD);
 
     for (unsigned s = 0; s < SAMPLES; s++) {
         uint64_t began = now_ns(), between;

@@ -183,7 +183,7 @@ static bool near_side(int fd, pid_t far, int idle, int many, unsigned seconds)
     printf(
         "memory per QP: %.0f bytes with queues of 1 + 1 entries, %.0f with %d + %d; %.0f beyond its queues\n",
         shallow, deep, DEEP, DEEP, shallow - per_entry);
-    good &= shallow - per_entry <= LIMIT_BYTES;
+    good &= shallow - per_entry <= (double)LIMIT_BYTES;
     return good;
 }
 

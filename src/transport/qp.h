@@ -97,7 +97,7 @@ enum sender_timer { SENDER_TIMER_NONE, SENDER_TIMER_ACK, SENDER_TIMER_RNR };
 struct responder_resource {
     psn_t first_psn;
     uint32_t packets;
-    uint8_t operation;    /* enum bth_operation of the request */
+    uint8_t operation;    /* of the request, without the service */
     uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
     uint8_t answered;
     uint8_t lent;      /* an answer by reference went out; when it was fetched, nobody says */

@@ -5,11 +5,16 @@
 
 #include <stdint.h>
 
-enum bth_service { SERVICE_RC = 0x00, SERVICE_UC = 0x20, SERVICE_UD = 0x60, SERVICE_XRC = 0xa0 };
 #define BTH_SERVICE(opcode)   ((opcode)&0xe0)
 #define BTH_OPERATION(opcode) ((opcode)&0x1f)
 
-enum bth_operation {
+/* An opcode is a service and an operation: one enumeration, since compilers warn of operators between two. */
+enum bth_opcode {
+    SERVICE_RC = 0x00,
+    SERVICE_UC = 0x20,
+    SERVICE_UD = 0x60,
+    SERVICE_XRC = 0xa0,
+
     OP_SEND_FIRST = 0x00,
     OP_SEND_MIDDLE = 0x01,
     OP_SEND_LAST = 0x02,

@@ -158,7 +158,7 @@ static int retry(struct rsocket *rsocket, const struct rdma_cm_event *event, int
 
 static int advance(struct rsocket *rsocket, const struct rdma_cm_event *event)
 {
-    switch (event->event) {
+    switch ((int)event->event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
         rsocket->connect_tries = 0;
         return resolve_route(rsocket);
@@ -177,15 +177,9 @@ static int advance(struct rsocket *rsocket, const struct rdma_cm_event *event)
     case RDMA_CM_EVENT_DISCONNECTED:
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
         return error_of(event);
-    case RDMA_CM_EVENT_CONNECT_REQUEST:
-    case RDMA_CM_EVENT_CONNECT_RESPONSE:
-    case RDMA_CM_EVENT_MULTICAST_JOIN:
-    case RDMA_CM_EVENT_MULTICAST_ERROR:
-    case RDMA_CM_EVENT_ADDR_CHANGE:
-    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+    default:
         return 0;
     }
-    return 0;
 }
 
 int connect_finish(struct rsocket *rsocket, bool nonblocking)
