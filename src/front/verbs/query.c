@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 #include "front/verbs/front.h"
+#include "front/verbs/nodes.h"
 #include "object/device.h"
 
 #define PORT_ONE     1u
@@ -16,8 +17,8 @@
 enum sysfs_gid_type { SYSFS_GID_IB_OR_ROCE_V1, SYSFS_GID_ROCE_V2 };
 
 /* No public header declares it. */
-int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index,
-                       enum sysfs_gid_type *ret_type);
+int provided_ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index,
+                                enum sysfs_gid_type *ret_type);
 
 int front_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
                           struct ibv_device_attr_ex *attributes, size_t size)
@@ -120,8 +121,8 @@ VERBS_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ib
     return (ssize_t)count;
 }
 
-VERBS_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index,
-                                    enum sysfs_gid_type *ret_type)
+VERBS_EXPORT int provided_ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index,
+                                             enum sysfs_gid_type *ret_type)
 {
     struct ibv_gid_entry entry;
     int result = read_gid(context, port, index, &entry);
@@ -132,6 +133,7 @@ VERBS_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port, u
     }
     return minus_one(result);
 }
+SINCE_22(ibv_query_gid_type)
 
 /* --- P_Keys --------------------------------------------------------------------------------------------- */
 

@@ -4,6 +4,10 @@
 
 #include "base/types.h"
 #include "front/verbs/export.h"
+#include "front/verbs/nodes.h"
+#include "rules/flush.h"
+
+const char *provided_ibv_wr_opcode_str(enum ibv_wr_opcode opcode);
 
 static const char *text_or_unknown(const char *const *texts, size_t count, unsigned value)
 {
@@ -100,3 +104,27 @@ VERBS_EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status)
 
     return text_or_unknown(texts, array_size(texts), (unsigned)status);
 }
+
+/* A private name that programs call. */
+VERBS_EXPORT const char *provided_ibv_wr_opcode_str(enum ibv_wr_opcode opcode)
+{
+    static const char *const texts[] = {
+        [IBV_WR_RDMA_WRITE] = "rdma-write",
+        [IBV_WR_RDMA_WRITE_WITH_IMM] = "rdma-write-with-imm",
+        [IBV_WR_SEND] = "send",
+        [IBV_WR_SEND_WITH_IMM] = "send-with-imm",
+        [IBV_WR_RDMA_READ] = "rdma-read",
+        [IBV_WR_ATOMIC_CMP_AND_SWP] = "atomic-cmp-and-swp",
+        [IBV_WR_ATOMIC_FETCH_AND_ADD] = "atomic-fetch-and-add",
+        [IBV_WR_LOCAL_INV] = "local-inv",
+        [IBV_WR_BIND_MW] = "bind-mw",
+        [IBV_WR_SEND_WITH_INV] = "send-with-inv",
+        [IBV_WR_TSO] = "tso",
+        [IBV_WR_DRIVER1] = "driver1",
+        [WR_FLUSH] = "flush",
+        [IBV_WR_ATOMIC_WRITE] = "atomic-write",
+    };
+
+    return text_or_unknown(texts, array_size(texts), (unsigned)opcode);
+}
+SINCE_34(ibv_wr_opcode_str)
