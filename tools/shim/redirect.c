@@ -16,7 +16,7 @@ static const struct {
 };
 
 /* secure_getenv: a setuid program that was given our environment on purpose must see the machine as it is. */
-static const char *tree_root(void)
+const char *redirect_root(void)
 {
     const char *root = secure_getenv("SOFTHCA_SYSFS_ROOT");
 
@@ -68,7 +68,7 @@ const char *redirect_path(const char *path, struct redirect *ret)
     }
     if (!tail)
         return path;
-    root = tree_root();
+    root = redirect_root();
     if (!root)
         return path;
     root_length = strlen(root);
@@ -86,7 +86,7 @@ const char *redirect_path(const char *path, struct redirect *ret)
 
 void redirect_hide_root(char *path)
 {
-    const char *root = tree_root();
+    const char *root = redirect_root();
     size_t length = root ? strlen(root) : 0;
 
     if (length && strncmp(path, root, length) == 0 && path[length] == '/')

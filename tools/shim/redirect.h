@@ -17,6 +17,9 @@ struct redirect {
     char path[REDIRECT_MAX];
 };
 
+/* The directory that stands for / where ours lie; NULL: nothing is redirected. */
+const char *redirect_root(void);
+
 /* Returns the path to hand to libc: `path` itself, or ret->path. */
 const char *redirect_path(const char *path, struct redirect *ret);
 

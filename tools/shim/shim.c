@@ -10,12 +10,10 @@
 #undef _FILE_OFFSET_BITS
 #undef _FORTIFY_SOURCE
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,34 +21,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "libc.h"
 #include "redirect.h"
-
-#define exported __attribute__((visibility("default")))
-
-/* libc's function of the same name. Looked up at first use, since there is no constructor; two threads that
- * race find the same. Relaxed is enough: code is not data that the other thread has written. */
-static void *libc_function(void *_Atomic *cache, const char *name)
-{
-    void *found = atomic_load_explicit(cache, memory_order_relaxed);
-
-    if (!found) {
-        found = dlsym(RTLD_NEXT, name);
-        atomic_store_explicit(cache, found, memory_order_relaxed);
-    }
-    return found;
-}
-
-#define LIBC(name, type)                                                                                     \
-    ({                                                                                                       \
-        static void *_Atomic cache_;                                                                         \
-        (__typeof__(type))libc_function(&cache_, name);                                                      \
-    })
-
-#define CALL_OR(failure, name, type, ...)                                                                    \
-    ({                                                                                                       \
-        __typeof__(type) real_ = LIBC(name, type);                                                           \
-        real_ ? real_(__VA_ARGS__) : (errno = ENOSYS, failure);                                              \
-    })
 
 /* sysfs shows its attributes read-only, to root as well; and the tree is shared by all programs of this user.
  */
