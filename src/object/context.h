@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"
@@ -14,6 +15,10 @@
 
 struct device;
 struct share;
+
+/* What rdma-core 64 has of verbs_context in front of its context, which is more than older headers know of:
+ * programs look there for operations after a look at sz. */
+#define VERBS_HEAD 368
 
 struct context {
     struct device *device;
@@ -25,8 +30,11 @@ struct context {
     struct async_queue events; /* its fd is verbs.context.async_fd */
     struct list all;           /* link in the list of contexts, under contexts_lock */
     /* Last: applications step back from its end (compat: verbs_context grows in front). */
+    void (*newer[(VERBS_HEAD - offsetof(struct verbs_context, context)) / sizeof(void (*)(void))])(void);
     struct verbs_context verbs;
 };
+_Static_assert(offsetof(struct context, verbs.context) - offsetof(struct context, newer) == VERBS_HEAD,
+               "there is nothing between the two");
 
 extern struct lock contexts_lock;
 extern struct list contexts; /* of struct context.all: for port events and the fork child */

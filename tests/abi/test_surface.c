@@ -85,7 +85,7 @@ static void test_context_is_extended(void **state)
     struct verbs_context *verbs = verbs_get_ctx(context);
 
     assert_ptr_equal(context->abi_compat, (void *)UINTPTR_MAX);
-    assert_int_equal(verbs->sz, sizeof(*verbs));
+    assert_true(verbs->sz >= sizeof(*verbs));
     assert_true(context->num_comp_vectors >= 1);
     assert_ptr_equal(context->device, devices[0]);
 }

@@ -33,7 +33,7 @@ static int open_with(struct ibv_device *device, struct share *share, int cmd_fd,
     context->verbs.context.cmd_fd = cmd_fd;
     context->verbs.context.device = device;
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
-    context->verbs.sz = sizeof(context->verbs);
+    context->verbs.sz = VERBS_HEAD + sizeof(context->verbs) - offsetof(struct verbs_context, context);
     front_fill_ops(&context->verbs);
     /* A program may do nothing but wait for async_fd to be readable: opening the device is the last that we
      * hear of it. */

@@ -3,6 +3,7 @@
  * a function (compat-surface §3). What is not there answers EOPNOTSUPP, which programs and tests take for
  * "skip". */
 #include "front/verbs/front.h"
+#include "front/verbs/newer.h"
 
 static int unsupported(void)
 {
@@ -64,9 +65,23 @@ static int modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr
     return positive(attributes->comp_mask ? -EINVAL : -EOPNOTSUPP);
 }
 
+/* From the newest to the oldest; all are exported, and rdma-core calls them from there. */
+static void fill_newer_ops(struct verbs_context *verbs)
+{
+    void (**operations)(void) = (void (**)(void))((char *)&verbs->context - VERBS_HEAD);
+
+    operations[0] = (void (*)(void))ibv_free_buf;
+    operations[1] = (void (*)(void))ibv_alloc_buf;
+    operations[2] = (void (*)(void))ibv_dm_export_dmabuf_fd;
+    operations[3] = (void (*)(void))ibv_reg_mr_ex;
+    operations[4] = (void (*)(void))ibv_dealloc_dmah;
+    operations[5] = (void (*)(void))ibv_alloc_dmah;
+}
+
 void front_fill_ops(struct verbs_context *verbs)
 {
     fill_context_ops(&verbs->context.ops);
+    fill_newer_ops(verbs);
 
     verbs->query_port = front_query_port;
     verbs->query_device_ex = front_query_device_ex;

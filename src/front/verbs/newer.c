@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Verbs that came after rdma-core 44. DMA handles, completion counters and dma-bufs of device memory are not
+ * there. */
+#include "front/verbs/newer.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "front/verbs/front.h"
+#include "object/device.h"
+
+/* --- regions -------------------------------------------------------------------------------------------- */
+
+struct mr_init_attr { /* struct ibv_mr_init_attr */
+    size_t length;
+    int access;
+    uint64_t comp_mask;
+    uint64_t iova;
+    void *address;
+    int fd;
+    uint64_t fd_offset;
+    struct ibv_dmah *dmah;
+    struct ibv_buf *buffer;
+};
+
+enum {
+    MR_IOVA = 1 << 0,
+    MR_ADDRESS = 1 << 1,
+    MR_FD = 1 << 2,
+    MR_FD_OFFSET = 1 << 3,
+    MR_BUFFER = 1 << 5,
+    MR_KNOWN = MR_IOVA | MR_ADDRESS | MR_FD | MR_FD_OFFSET | MR_BUFFER
+};
+
+struct ibv_buf {
+    struct ibv_pd *pd;
+    char *address;
+    size_t size, mapped;
+};
+
+static bool is_within(const struct ibv_buf *buffer, const char *address, size_t length)
+{
+    uintptr_t offset = (uintptr_t)address - (uintptr_t)buffer->address;
+
+    return offset <= buffer->size && length <= buffer->size - offset;
+}
+
+VERBS_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attributes)
+{
+    const struct mr_init_attr *wanted = (const struct mr_init_attr *)attributes;
+    const bool of_memory = wanted->comp_mask & MR_ADDRESS, of_file = wanted->comp_mask & MR_FD;
+    uint64_t iova = of_file ? 0 : (uintptr_t)wanted->address, offset = 0;
+
+    /* DMA handles among them, which nobody can have. */
+    if (wanted->comp_mask & ~(uint64_t)MR_KNOWN)
+        return null_with(EOPNOTSUPP);
+    if (of_memory == of_file || (!of_file && (wanted->comp_mask & MR_FD_OFFSET)))
+        return null_with(EINVAL);
+    if ((wanted->comp_mask & MR_BUFFER) && (of_file || !wanted->buffer || wanted->buffer->pd != pd ||
+                                            !is_within(wanted->buffer, wanted->address, wanted->length)))
+        return null_with(EINVAL);
+    if (wanted->comp_mask & MR_FD_OFFSET)
+        iova = offset = wanted->fd_offset;
+    if (wanted->comp_mask & MR_IOVA)
+        iova = wanted->iova;
+    if (of_file)
+        return ibv_reg_dmabuf_mr(pd, offset, wanted->length, iova, wanted->fd, wanted->access);
+    return ibv_reg_mr_iova2(pd, wanted->address, wanted->length, iova, (unsigned)wanted->access);
+}
+
+VERBS_EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **ret_buffer)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct ibv_buf *buffer;
+    int error;
+
+    if (size == 0 || size > SIZE_MAX - page)
+        return null_with(EINVAL);
+    buffer = malloc(sizeof(*buffer));
+    if (!buffer)
+        return null_with(ENOMEM);
+    buffer->pd = pd;
+    buffer->size = size;
+    buffer->mapped = (size + page - 1) & ~(page - 1);
+    buffer->address =
+        sys_mmap(NULL, buffer->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &error);
+    if (!buffer->address) {
+        free(buffer);
+        return null_with(error);
+    }
+    *ret_buffer = buffer;
+    return buffer->address;
+}
+
+VERBS_EXPORT void ibv_free_buf(struct ibv_buf *buffer)
+{
+    sys_munmap(buffer->address, buffer->mapped);
+    free(buffer);
+}
+
+VERBS_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buffer, void *address,
+                                           size_t length, int access)
+{
+    struct mr_init_attr wanted = {
+        .comp_mask = MR_ADDRESS | MR_BUFFER,
+        .address = address,
+        .length = length,
+        .access = access,
+        .buffer = buffer,
+    };
+
+    return ibv_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&wanted);
+}
+
+VERBS_EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buffer)
+{
+    return minus_one(-ENODATA); /* ordinary memory */
+}
+
+VERBS_EXPORT int ibv_dm_export_dmabuf_fd(struct ibv_dm *dm)
+{
+    return minus_one(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context,
+                                             struct ibv_dmah_init_attr *attributes)
+{
+    return null_with(EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+/* --- the port ------------------------------------------------------------------------------------------- */
+
+/* In units of 100 Mb/s, by the codes of ibv_port_attr. */
+static uint64_t lane_speed(unsigned code)
+{
+    static const uint16_t speeds[] = {25, 50, 100, 100, 140, 250, 500, 1000};
+
+    for (unsigned i = 0; i < array_size(speeds); i++) {
+        if (code == 1u << i)
+            return speeds[i];
+    }
+    return 0;
+}
+
+static unsigned lane_count(unsigned code)
+{
+    return code == 2 ? 4 : code == 4 ? 8 : code == 8 ? 12 : code == 16 ? 2 : 1;
+}
+
+VERBS_EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *ret_speed)
+{
+    struct ibv_port_attr attributes;
+    int result = device_query_port(&host_devices, context_of(context)->device, port, &attributes);
+
+    if (result == 0)
+        *ret_speed = lane_speed(attributes.active_speed) * lane_count(attributes.active_width);
+    return positive(result);
+}
+
+/* --- completion counters -------------------------------------------------------------------------------- */
+
+VERBS_EXPORT int _ibv_query_comp_cntr_caps(struct ibv_context *context, struct ibv_comp_cntr_caps *caps,
+                                           size_t size)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT struct ibv_comp_cntr *ibv_create_comp_cntr(struct ibv_context *context,
+                                                        struct ibv_comp_cntr_init_attr *attributes)
+{
+    return null_with(EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_destroy_comp_cntr(struct ibv_comp_cntr *counter)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_set_comp_cntr(struct ibv_comp_cntr *counter, uint64_t value)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_set_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t value)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_inc_comp_cntr(struct ibv_comp_cntr *counter, uint64_t amount)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_inc_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t amount)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_read_comp_cntr(struct ibv_comp_cntr *counter, uint64_t *ret_value)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_read_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t *ret_value)
+{
+    return positive(-EOPNOTSUPP);
+}
+
+VERBS_EXPORT int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *counter,
+                                         struct ibv_qp_attach_comp_cntr_attr *attributes)
+{
+    return positive(-EOPNOTSUPP);
+}
