@@ -2,6 +2,7 @@
 /* verbs-contract §11.1 to §11.3, §11.8: ids, event channels, options. */
 #include "cm.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -456,6 +457,87 @@ static void a_child_begins_anew(void **state)
     rdma_destroy_event_channel(channel);
 }
 
+/* --- what newer headers declare --- */
+
+enum { EVENT_ADDRINFO_RESOLVED = 16, EVENT_ADDRINFO_ERROR, EVENT_USER };
+
+/* The distribution's library, with which this is linked, may be too old to have them. */
+typedef int resolve_fn(struct rdma_cm_id *id, const char *node, const char *service,
+                       const struct rdma_addrinfo *hints);
+typedef int query_fn(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+typedef int write_fn(struct rdma_cm_id *id, int event, int status, uint64_t argument);
+
+static void *newer(const char *name)
+{
+    void *function = dlsym(RTLD_DEFAULT, name);
+
+    assert_non_null(function);
+    return function;
+}
+
+static void a_program_writes_events_of_its_own(void **state)
+{
+    struct rdma_event_channel *channel = new_channel();
+    struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP), *waiting = new_id(NULL, RDMA_PS_TCP);
+    write_fn *write_event = (write_fn *)newer("rdma_write_cm_event");
+    struct rdma_cm_event *event;
+    uint64_t argument;
+
+    assert_false(readable(channel));
+    CM_ZERO(write_event(id, EVENT_USER, -7, 0x1122334455667788));
+    assert_true(readable(channel));
+    event = take(channel);
+    memcpy(&argument, &event->param, sizeof(argument));
+    assert_ptr_equal(event->id, id);
+    assert_int_equal(event->event, EVENT_USER);
+    assert_int_equal(event->status, -7);
+    assert_true(argument == 0x1122334455667788);
+    CM_ZERO(rdma_ack_cm_event(event));
+    assert_int_equal(CM(write_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0)), EINVAL);
+    assert_int_equal(CM(write_event(waiting, EVENT_USER, 0, 0)), EINVAL);
+    CM_ZERO(rdma_destroy_id(waiting));
+    CM_ZERO(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+}
+
+static void names_are_resolved_by_an_event(void **state)
+{
+    const struct rdma_addrinfo numbers = {.ai_flags = RAI_NUMERICHOST}, subnet = {.ai_flags = 0x10};
+    struct rdma_event_channel *channel = new_channel();
+    struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+    resolve_fn *resolve = (resolve_fn *)newer("rdma_resolve_addrinfo");
+    query_fn *query = (query_fn *)newer("rdma_query_addrinfo");
+    struct rdma_addrinfo *info = NULL;
+    struct rdma_cm_event *event;
+
+    assert_int_equal(CM(query(id, &info)), ENODATA);
+    assert_int_equal(CM(resolve(id, NULL, NULL, NULL)), EINVAL);
+    assert_int_equal(CM(resolve(id, NULL, "7471", &subnet)), EOPNOTSUPP);
+    assert_false(readable(channel));
+    CM_ZERO(resolve(id, "127.0.0.1", "7471", &numbers));
+    event = take(channel);
+    assert_int_equal(event->event, EVENT_ADDRINFO_RESOLVED);
+    assert_int_equal(event->status, 0);
+    CM_ZERO(rdma_ack_cm_event(event));
+    CM_ZERO(query(id, &info));
+    assert_int_equal(info->ai_dst_addr->sa_family, AF_INET);
+    assert_int_equal(((struct sockaddr_in *)info->ai_dst_addr)->sin_port, htons(7471));
+    rdma_freeaddrinfo(info);
+    assert_int_equal(CM(query(id, &info)), ENODATA);
+
+    CM_ZERO(resolve(id, "no number", "7471", &numbers));
+    event = take(channel);
+    assert_int_equal(event->event, EVENT_ADDRINFO_ERROR);
+    assert_int_not_equal(event->status, 0);
+    CM_ZERO(rdma_ack_cm_event(event));
+    assert_int_equal(CM(query(id, &info)), ENODATA);
+
+    /* The id takes with it what nobody has asked for. */
+    CM_ZERO(resolve(id, "127.0.0.1", "7471", &numbers));
+    CM_ZERO(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+}
+
 static const struct test tests[] = {
     TEST(port_spaces_have_their_qp_types),
     TEST(contexts_are_the_same_for_ever),
@@ -472,6 +554,8 @@ static const struct test tests[] = {
     TEST(options_are_checked),
     TEST(a_path_replaces_the_route),
     TEST(a_child_begins_anew),
+    TEST(a_program_writes_events_of_its_own),
+    TEST(names_are_resolved_by_an_event),
 };
 
 int main(int argc, char **argv)

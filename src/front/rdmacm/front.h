@@ -185,6 +185,7 @@ struct id {
     struct ibv_pd *endpoint_pd;
     void *connect_data; /* rdma_addrinfo.ai_connect */
     size_t connect_length;
+    _Atomic(struct rdma_addrinfo *) resolved; /* rdma_resolve_addrinfo(): nobody has asked for it yet */
     struct list multicasts;
     struct list node;    /* of its channel's ids, once the program has it; events_lock. Of those that rest */
     struct list handed;  /* events that the program has (struct event.node); events_lock */

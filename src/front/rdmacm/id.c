@@ -82,6 +82,7 @@ void id_free(struct id *id)
     id->public.route.path_rec = NULL;
     free(id->endpoint);
     free(id->connect_data);
+    rdma_freeaddrinfo(atomic_load_explicit(&id->resolved, memory_order_relaxed));
     pthread_mutex_destroy(&id->mutex);
     pthread_cond_destroy(&id->cond);
     rest_put(&resting, &id->node);
