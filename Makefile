@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CHECK  ?=
 
-.PHONY: all demo check check-long bench bench-check bench-guest install lint clean help
+.PHONY: all demo check check-long check-distros bench bench-check bench-guest install lint clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -27,6 +27,11 @@ check:
 check-long:
 	@scripts/install-deps.sh build check long 2>&1
 	@scripts/run-tests.py --long 2>&1
+
+check-distros:
+	@scripts/install-deps.sh long
+	@scripts/check-distro.sh trixie
+	@scripts/check-distro.sh sid
 
 bench: all
 	@scripts/install-deps.sh build bench
@@ -61,6 +66,7 @@ help:
 	@echo 'make demo                   install what is missing, build, and show two processes talking'
 	@echo 'make check                  all tests; the last line is "N passed, N failed, N skipped"'
 	@echo 'make check-long             these and the long ones, without a limit on time'
+	@echo 'make check-distros          the same tree in newer releases of Debian, as root'
 	@echo 'make bench [CHECK=--check]  measurements (against their bars)'
 	@echo 'make bench-guest [CHECK=--check]  the network path against the kernel, in a guest of QEMU'
 	@echo 'make install PREFIX=/usr/local DESTDIR='

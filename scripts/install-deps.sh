@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, long, bench, guest)
+# usage: install-deps.sh GROUP…   (build, demo, check, distro, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -11,7 +11,11 @@ demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs libfabric-bin rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
        iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
-long=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich libmpich-dev)
+# What check-distro.sh needs in the other release: names that every release has.
+distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
+        rdmacm-utils)
+long=(debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
+      libmpich-dev)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)
 guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)
 
@@ -21,6 +25,7 @@ for group in "$@"; do
     build) wanted+=("${build[@]}") ;;
     demo) wanted+=("${demo[@]}") ;;
     check) wanted+=("${check[@]}") ;;
+    distro) wanted+=("${distro[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
     guest) wanted+=("${guest[@]}") ;;

@@ -43,9 +43,13 @@ int td_deallocate(struct td *td)
 
 /* --- parent domains ------------------------------------------------------------------------------------- */
 
+/* Of rdma-core 64: a hint for guests whose memory an adapter cannot reach. Ours is a processor. */
+#define ALLOW_UNPROTECTED (1u << 2)
+
 static int check_parent(const struct context *context, const struct ibv_parent_domain_init_attr *attributes)
 {
-    const uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    const uint32_t known =
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | ALLOW_UNPROTECTED;
 
     if (!attributes->pd || attributes->pd->context != &context->verbs.context)
         return -EINVAL;

@@ -132,6 +132,29 @@ static void a_buffer_is_pages_that_can_be_registered_in_its_pd_within_its_bounds
     assert_null(ibv_alloc_buf(pd, SIZE_MAX, &buffer));
 }
 
+/* The flag allows what a confidential guest may need, and ordinary memory does not. */
+static void a_parent_domain_may_allow_unprotected_buffers(void **state)
+{
+    struct ibv_parent_domain_init_attr attr = {.pd = pd, .comp_mask = 1 << 2};
+    struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
+    struct ibv_buf *buffer = NULL;
+    char *at;
+    struct ibv_mr *mr;
+
+    assert_non_null(parent);
+    at = ibv_alloc_buf(parent, 4096, &buffer);
+    assert_non_null(at);
+    assert_null(ibv_reg_buf_mr(pd, buffer, at, 4096, 0));
+    mr = ibv_reg_buf_mr(parent, buffer, at, 4096, 0);
+    assert_non_null(mr);
+    assert_int_equal(ibv_dereg_mr(mr), 0);
+    ibv_free_buf(buffer);
+    assert_int_equal(ibv_dealloc_pd(parent), 0);
+    attr.comp_mask = 1 << 3;
+    assert_null(ibv_alloc_parent_domain(context, &attr));
+    assert_int_equal(errno, EINVAL);
+}
+
 static void the_speed_is_width_times_lane(void **state)
 {
     uint64_t speed = 0;
@@ -187,6 +210,7 @@ int main(void)
         cmocka_unit_test(reg_mr_ex_is_reg_mr_and_reg_mr_iova),
         cmocka_unit_test(reg_mr_ex_refuses_what_does_not_fit_together),
         cmocka_unit_test(a_buffer_is_pages_that_can_be_registered_in_its_pd_within_its_bounds),
+        cmocka_unit_test(a_parent_domain_may_allow_unprotected_buffers),
         cmocka_unit_test(the_speed_is_width_times_lane),
         cmocka_unit_test(what_is_not_there_is_eopnotsupp),
         cmocka_unit_test(the_newest_table_is_there_and_full),

@@ -348,7 +348,8 @@ static void a_flag_that_is_not_there_is_unsupported(void **state)
     struct ibv_context *context = open_the_device();
     struct ibv_pd *pd = ibv_alloc_pd(context);
 
-    for (unsigned int bit = 2; bit < 32; bit++) {
+    /* The first three are there. */
+    for (unsigned int bit = 3; bit < 32; bit++) {
         struct ibv_parent_domain_init_attr attr = {.pd = pd, .comp_mask = 1u << bit};
 
         assert_refused(ibv_alloc_parent_domain(context, &attr), EOPNOTSUPP);
