@@ -137,6 +137,17 @@ class Side:
             pass
         self.p.wait()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _, e, __):
+        """A failure is told with what the process had said by then."""
+        self.kill()
+        if isinstance(e, Failure):
+            e.add_note(f'{self.name}: ' + ' '.join(self.p.args))
+            e.add_note(self.text())
+        self.out.close()
+
 
 def _before_exec(signals, locks):
     if not locks:
