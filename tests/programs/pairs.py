@@ -120,8 +120,9 @@ class Side:
         self.pid = self.p.pid
 
     def text(self):
-        self.out.seek(0)
-        return self.out.read().decode(errors='replace')
+        """Also while it writes: its offset is that of this file."""
+        fd = self.out.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors='replace')
 
     def wait(self, deadline):
         try:
