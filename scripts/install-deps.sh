@@ -15,7 +15,7 @@ check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-d
 distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
         rdmacm-utils)
 long=(debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
-      libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev)
+      libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)
 guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)
 

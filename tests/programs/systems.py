@@ -20,7 +20,7 @@ import pairs
 import special
 import tap
 
-PROGRAMS = ('gloo', 'librpma', 'qemu', 'tgt')
+PROGRAMS = ('ceph', 'gloo', 'librpma', 'qemu', 'tgt')
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
