@@ -119,8 +119,8 @@ static int on_request(void *argument, struct communication *communication, const
     child->responder_resources = request->offer.responder_resources;
     child->initiator_depth = request->offer.initiator_depth;
     child->remote_ece = request->offer.ece;
-    id_enter(child, ID_CONNECTING);
     header = set_addresses(child, listener, request);
+    id_enter(child, ID_CONNECTING); /* which tells explanations of the addresses, too */
     event = header < 0 ? NULL : make_request(listener, child, request, header);
     if (!event) {
         id_free(child);
