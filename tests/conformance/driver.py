@@ -6,6 +6,7 @@ usage: driver.py DIRECTORY EVENTS [ARGUMENT…]   (DIRECTORY holds tests/)
 """
 
 import json
+import multiprocessing
 import os
 import runpy
 import sys
@@ -50,6 +51,8 @@ class Result(unittest.TextTestResult):
             tell(test, "fail", self._exc_info_to_string(err, test))
 
 
+# As before Python 3.14, whose other way wants to pickle the test with its result.
+multiprocessing.set_start_method("fork")
 unittest.TextTestRunner.resultclass = Result
 script = os.path.join(directory, "tests", "run_tests.py")
 sys.path[0] = os.path.dirname(script)
