@@ -219,6 +219,15 @@ print(C("realpath", S, b"/sys/class/infiniband/none", None)[1])
 """), "5 b'../..'\n" * 4 + f"b'{DEVICE}' b'{DEVICE}'\nb'{DEVICE}'\nb'{DEVICE}' b'{DEVICE}'\nb'{DEVICE}'\n2\n")
 
 
+def test_the_node_is_no_link_to_readlink_either():
+    tap.equal(python("""
+buffer = ctypes.create_string_buffer(4096)
+for name in b"/dev/infiniband/uverbs7", b"/dev/infiniband/uverbs8", b"/dev/infiniband":
+    print(*C("readlink", I, name, buffer, 4096), *C("readlinkat", I, -100, name, buffer, 4096),
+          *C("__readlink_chk", I, name, buffer, 4096, 4096), *C("__readlinkat_chk", I, -100, name, buffer, 4096, 4096))
+"""), "-1 22 -1 22 -1 22 -1 22\n-1 2 -1 2 -1 2 -1 2\n-1 22 -1 22 -1 22 -1 22\n")
+
+
 def test_errno_survives_success():
     tap.equal(python("""
 function = libc.access

@@ -284,12 +284,22 @@ exported int chdir(const char *path)
 
 /* --- links --- */
 
+/* Programs may ask that way whether it is a link (without_nofollow()). */
+static ssize_t unless_device(const struct redirect *where, ssize_t length)
+{
+    if (length < 0 || where->kind != REDIRECT_DEVICE)
+        return length;
+    errno = EINVAL;
+    return -1;
+}
+
 exported ssize_t readlink(const char *restrict path, char *restrict buffer, size_t size)
 {
     struct redirect where;
 
     path = redirect_path(path, &where);
-    return CALL_OR(-1, "readlink", ssize_t(*)(const char *, char *, size_t), path, buffer, size);
+    return unless_device(
+        &where, CALL_OR(-1, "readlink", ssize_t(*)(const char *, char *, size_t), path, buffer, size));
 }
 
 exported ssize_t readlinkat(int directory, const char *restrict path, char *restrict buffer, size_t size)
@@ -297,8 +307,8 @@ exported ssize_t readlinkat(int directory, const char *restrict path, char *rest
     struct redirect where;
 
     path = redirect_path(path, &where);
-    return CALL_OR(-1, "readlinkat", ssize_t(*)(int, const char *, char *, size_t), directory, path, buffer,
-                   size);
+    return unless_device(&where, CALL_OR(-1, "readlinkat", ssize_t(*)(int, const char *, char *, size_t),
+                                         directory, path, buffer, size));
 }
 
 /* The _chk forms pass the size of the caller's buffer; libc's own then abort the program as they should. */
@@ -308,8 +318,9 @@ exported ssize_t __readlink_chk(const char *path, char *buffer, size_t size, siz
     struct redirect where;
 
     path = redirect_path(path, &where);
-    return CALL_OR(-1, "__readlink_chk", ssize_t(*)(const char *, char *, size_t, size_t), path, buffer, size,
-                   room);
+    return unless_device(&where,
+                         CALL_OR(-1, "__readlink_chk", ssize_t(*)(const char *, char *, size_t, size_t), path,
+                                 buffer, size, room));
 }
 
 ssize_t __readlinkat_chk(int directory, const char *path, char *buffer, size_t size, size_t room);
@@ -318,8 +329,9 @@ exported ssize_t __readlinkat_chk(int directory, const char *path, char *buffer,
     struct redirect where;
 
     path = redirect_path(path, &where);
-    return CALL_OR(-1, "__readlinkat_chk", ssize_t(*)(int, const char *, char *, size_t, size_t), directory,
-                   path, buffer, size, room);
+    return unless_device(&where, CALL_OR(-1, "__readlinkat_chk",
+                                         ssize_t(*)(int, const char *, char *, size_t, size_t), directory,
+                                         path, buffer, size, room));
 }
 
 /* What realpath() finds inside the tree is told without the root: UCX looks for "/sys/devices/" in it, and
