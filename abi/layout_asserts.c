@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What applications were compiled against (verbs-contract §0.4, compat-surface §3). Compiled into the
+/* What applications were compiled against (verbs.md §0.4, compatibility.md §3). Compiled into the
  * library: a header that differs does not build. Sizes hold for every 64-bit architecture that we build for;
  * those of pthread types differ on aarch64 (pthread_mutex_t is 48 bytes there), so structures that contain
  * one are asserted on x86-64. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* As layout_asserts.c, for librdmacm (compat-surface §3). */
+/* As layout_asserts.c, for librdmacm (compatibility.md §3). */
 #include <stddef.h>
 
 #include <infiniband/ib.h>

@@ -62,7 +62,7 @@ struct cm_path {
                       takes it over from the MAD by which it comes to know the peer */
 };
 
-/* What a program needs to know of the other side (struct rdma_conn_param of an event, verbs-contract §11.6).
+/* What a program needs to know of the other side (struct rdma_conn_param of an event, verbs.md §11.6).
  * From the view of whoever is told: responder_resources is the initiator depth of the peer. */
 struct cm_offer {
     uint8_t responder_resources, initiator_depth;
@@ -236,7 +236,7 @@ int cm_resolve_reject(struct cm *cm, struct cm_id *id, enum cm_sidr_status statu
 
 /* --- what an id knows ----------------------------------------------------------------------------- */
 
-/* For ibv_modify_qp (verbs-contract §11.7, rdma_init_qp_attr). */
+/* For ibv_modify_qp (verbs.md §11.7, rdma_init_qp_attr). */
 struct cm_qp_attributes {
     struct cm_path path; /* ah_attr */
     uint8_t service;     /* enum cm_service */

@@ -19,7 +19,7 @@ void engine_before_exit(void);
  * watches those. 0 or -errno. */
 int engine_expect_events(void);
 /* Makes sure that members and senders of multicast groups of other processes know of this process
- * (verbs-contract §8.3); after an attach. May sleep, bounded. */
+ * (verbs.md §8.3); after an attach. May sleep, bounded. */
 void engine_announce_multicast(void);
 
 #endif

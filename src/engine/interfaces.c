@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Network interfaces that come, go or change: into the device table, and out as port events (verbs-contract
- * §9.2). */
+/* Network interfaces that come, go or change: into the device table, and out as port events
+ * (verbs.md §9.2). */
 #include <errno.h>
 #include <pthread.h>
 #include <unistd.h>

@@ -201,7 +201,7 @@ void raw_after_fork_in_child(void);
 /* --- progress.c ----------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;
-/* Does the QP take requests (or answers) in its state (verbs-contract §2.1), and is the packet for it at all?
+/* Does the QP take requests (or answers) in its state (verbs.md §2.1), and is the packet for it at all?
  * QP lock held. */
 bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request);
 /* A request for this QP, which is locked: what it comes to owe leaves now or at the end of the batch. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Who takes part in multicast (verbs-contract §8.3). A multicast packet is offered to every process that this
+/* Who takes part in multicast (verbs.md §8.3). A multicast packet is offered to every process that this
  * one is linked to; each decides by its own table who gets a copy. So a process that attaches, and one that
  * sends to a group for the first time, links itself to every other process of the host: whichever of the two
  * comes second finds the first. A link is in place at the end that asked for it a moment before it is at the

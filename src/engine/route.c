@@ -355,7 +355,7 @@ static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, b
         lane_drain(connection_lane(link, qpn, dest_qpn));
 }
 
-/* A datagram is one packet of the wire's size whichever way it goes (verbs-contract §3.4); connected QPs cut
+/* A datagram is one packet of the wire's size whichever way it goes (verbs.md §3.4); connected QPs cut
  * as the ring likes, and over the network as both ends have agreed. */
 static uint32_t link_mtu(const struct qp *qp)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a destroy waits for: events that were read and not acknowledged (verbs-contract §1.3). */
+/* What a destroy waits for: events that were read and not acknowledged (verbs.md §1.3). */
 #include "explain/explain.h"
 #include "explain/names.h"
 

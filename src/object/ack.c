@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Acknowledging events (verbs-contract §1.3): the counters of the public structs are ABI, guarded by the
+/* Acknowledging events (verbs.md §1.3): the counters of the public structs are ABI, guarded by the
  * mutex next to them. */
 #include <errno.h>
 #include <time.h>
@@ -14,7 +14,7 @@
 #include "object/wq.h"
 
 /* How far acknowledgements may run ahead of events. Programs that acknowledge once per completion get here in
- * time (compat §9), and beyond half the counter's range "ahead" would read as "behind". */
+ * time (compatibility.md §7), and beyond half the counter's range "ahead" would read as "behind". */
 #define ACKS_AHEAD_LIMIT (1u << 30)
 
 void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Address handles and the paths of connected QPs (verbs-contract §8.2). */
+/* Address handles and the paths of connected QPs (verbs.md §8.2). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Extended posting, ibv_wr_* (verbs-contract §3.8): WQEs are written into the send queue beyond what is
+/* Extended posting, ibv_wr_* (verbs.md §3.8): WQEs are written into the send queue beyond what is
  * posted, under the post lock, and become posted together in qp_build_complete(), or not at all. The QP's own
  * lock is free meanwhile, so that the application may poll between start and complete without waiting for
  * itself. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion channels: the queue of completion events (verbs-contract §5.4). */
+/* Completion channels: the queue of completion events (verbs.md §5.4). */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -50,7 +50,7 @@ static inline struct context *context_of(struct ibv_context *context)
 int context_open(struct device *device, struct context **ret_context);
 /* It stays open as long as the process lives, and that is no mistake of the program's. */
 void context_keep(struct context *context);
-/* Children that are still alive keep the memory: their owner may be using them (verbs-contract §1.2 leaves
+/* Children that are still alive keep the memory: their owner may be using them (verbs.md §1.2 leaves
  * that undefined; we do not crash). */
 void context_close(struct context *context);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Counters of flows (verbs-contract §7.7): points say which value of a read is which count; frames are
+/* Counters of flows (verbs.md §7.7): points say which value of a read is which count; frames are
  * counted once however many points there are. */
 #include <errno.h>
 #include <stdlib.h>

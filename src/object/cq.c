@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues: life, size, notification, and the producers' side. The consumers' side is cq_poll.c. */
+/* Completion queues: life, size, notification, and the producers' side (verbs.md §5). The consumers' side is
+ * cq_poll.c. */
 #include "object/cq.h"
 
 #include <errno.h>

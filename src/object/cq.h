@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues and channels (verbs-contract §5). */
+/* Completion queues and channels (verbs.md §5). */
 #ifndef OBJECT_CQ_H
 #define OBJECT_CQ_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues: the consumers' side (verbs-contract §5.1, §5.6). */
+/* Completion queues: the consumers' side (verbs.md §5.1, §5.6). */
 #include <errno.h>
 
 #include "object/cq.h"

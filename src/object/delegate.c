@@ -184,7 +184,7 @@ static bool make(struct link *origin, uid_t uid, uint32_t qpn, const struct dele
     return made;
 }
 
-/* The receive of a message that does not come to its end any more completes in error (verbs-contract §2.7).
+/* The receive of a message that does not come to its end any more completes in error (verbs.md §2.7).
  */
 static void end(struct qp *qp)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Delegates: an XRC_RECV QP of another process has requests for SRQs of this one, and they are executed here
- * (verbs-contract §6.4, transport/relay.c). A delegate is a QP that no program has: it has the number of the
+ * (verbs.md §6.4, transport/relay.c). A delegate is a QP that no program has: it has the number of the
  * QP that it executes for, which completions tell, is not found by it, and raises no events. It lives as long
  * as the connection of its QP, the link to that process and the domain do. */
 #ifndef OBJECT_DELEGATE_H

@@ -10,7 +10,8 @@
 #include "base/log.h"
 #include "base/types.h"
 
-/* One entry always stays empty: programs are to meet ENODATA here and not on hardware (compat-surface §7.1).
+/* One entry always stays empty: programs are to meet ENODATA here and not on hardware
+ * (compatibility.md §5.1).
  */
 #define GIDS_USED_MAX (LIMIT_GIDS - 1)
 
@@ -149,7 +150,7 @@ struct eligibility {
     bool link_local; /* link-local addresses become GIDs too */
 };
 
-/* libfabric turns a link-local GID into an AF_IB address that nothing else knows (compat-surface §7.1), so
+/* libfabric turns a link-local GID into an AF_IB address that nothing else knows (compatibility.md §5.1), so
  * they count only where there is nothing else to reach this host by. */
 static struct eligibility judge(const struct device_table *table, const struct netdev_snapshot *snapshot)
 {

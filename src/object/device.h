@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Devices and their GID tables: one device per network interface with an address, non-loopback first (design
- * §2, compat-surface §7.1). Pure: whoever reads the interfaces (engine/netdev.h) applies snapshots and raises
+/* Devices and their GID tables: one device per network interface with an address, non-loopback first
+ * (compatibility.md §5.1). Pure: whoever reads the interfaces (engine/netdev.h) applies snapshots and raises
  * the events that come out; nothing here does I/O or reads a clock. */
 #ifndef OBJECT_DEVICE_H
 #define OBJECT_DEVICE_H
@@ -164,7 +164,7 @@ static inline bool gid_is_link_local(const uint8_t gid[16])
     return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
 }
 
-/* ff00::/8, or 224.0.0.0/4 mapped (verbs-contract §8.3). */
+/* ff00::/8, or 224.0.0.0/4 mapped (verbs.md §8.3). */
 static inline bool gid_is_multicast(const uint8_t gid[16])
 {
     return gid[0] == 0xff || (gid_is_ipv4_mapped(gid) && (gid[12] & 0xf0) == 0xe0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What ibv_query_device and ibv_query_port report (verbs-contract §10.2-10.5, compat-surface §7). A
+/* What ibv_query_device and ibv_query_port report (verbs.md §10.2-10.5, compatibility.md §5). A
  * capability is named here when it is there, not before. */
 #include <errno.h>
 #include <stdio.h>

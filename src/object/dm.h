@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Device memory (verbs-contract §4.9): behind the pages of the file that stands for the device (share.h). */
+/* Device memory (verbs.md §4.9): behind the pages of the file that stands for the device (share.h). */
 #ifndef OBJECT_DM_H
 #define OBJECT_DM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory of a dma-buf, mapped into this process (verbs-contract §4.1). Hardware would reach it by itself; we
+/* Memory of a dma-buf, mapped into this process (verbs.md §4.1). Hardware would reach it by itself; we
  * are a processor, to which its exporter has to be willing to show it. */
 #ifndef OBJECT_DMABUF_H
 #define OBJECT_DMABUF_H

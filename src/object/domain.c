@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Thread domains, parent domains, and memory from the program's allocators (verbs-contract §1.4). */
+/* Thread domains, parent domains, and memory from the program's allocators (verbs.md §1.4). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Event queues behind a descriptor: asynchronous events of a context and completion events of a channel
- * (verbs-contract §1.3, §5.4, §9).
+ * (verbs.md §1.3, §5.4, §9).
  *
  * The descriptor is an eventfd, readable while events are queued, so that poll, epoll, O_NONBLOCK set by
  * fcntl and a cancellable blocking read all work as applications expect. A reader takes all tokens at once
@@ -37,7 +37,7 @@ struct event_queue {
 
 /* Acknowledgement account of one object and one kind of event. Reported is guarded by the queue's lock, acked
  * lives in the public struct (mutex and cond of the object, ABI): destroy waits until acked >= reported
- * (over-acking must not hang, compat §9). Zeroed memory is a valid account without mirror. */
+ * (over-acking must not hang, compatibility.md §7). Zeroed memory is a valid account without mirror. */
 struct ack_account {
     uint32_t reported;           /* events that the application has read */
     struct event_record *record; /* what others see of it, in the object's record; NULL: nothing */

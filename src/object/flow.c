@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The rules of this process (verbs-contract §7.6), in the order in which steering/rule.h asks them. */
+/* The rules of this process (verbs.md §7.6), in the order in which steering/rule.h asks them. */
 #include "object/flow.h"
 
 #include <errno.h>
@@ -236,7 +236,7 @@ static void meet(void *argument, unsigned index)
     meeting->receivers[meeting->count++].tag = flow->rule.tag;
 }
 
-/* Own multicast frames do not come back to a QP that was made so (verbs-contract §1.5). */
+/* Own multicast frames do not come back to a QP that was made so (verbs.md §1.5). */
 static bool is_own(const struct qp *qp, const struct steered *frame, const struct frame *fields)
 {
     return (qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && frame->src_qpn == qp->ibv.qp_num &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Flow rules of this process, what they count, and the frames that they steer to RAW_PACKET QPs
- * (verbs-contract §7.4-7.7). Where frames come from is the engine's business. */
+ * (verbs.md §7.4-7.7). Where frames come from is the engine's business. */
 #ifndef OBJECT_FLOW_H
 #define OBJECT_FLOW_H
 

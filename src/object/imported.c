@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Regions of other processes (verbs-contract §10.8). An engine reaches the memory of its own process: so a
+/* Regions of other processes (verbs.md §10.8). An engine reaches the memory of its own process: so a
  * region is imported if it is of memory that this process has, too, by a shared mapping of the same file, or
  * as device memory. It gets a region of its own over a second mapping of that, which the program does not
  * know and cannot take away, and the keys of the original stand for its keys (rules/alias.h) as long as the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Indirection tables: which WQ takes the packets of which hash (verbs-contract §7.3). They never change. */
+/* Indirection tables: which WQ takes the packets of which hash (verbs.md §7.3). They never change. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

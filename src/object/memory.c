@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What hardware learns by pinning: is the memory there (verbs-contract §4.1)? We pin nothing and ask the
+/* What hardware learns by pinning: is the memory there (verbs.md §4.1)? We pin nothing and ask the
  * kernel for its mappings. Nothing is remembered, since they change without our knowledge.
  *
  * mincore() costs a byte per page, madvise() and msync() know nothing of write permission. */

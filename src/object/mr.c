@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory regions (verbs-contract §4.1, §4.8). */
+/* Memory regions (verbs.md §4.1, §4.8). */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>

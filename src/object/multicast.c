@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* UD multicast groups of this process (verbs-contract §8.3). Which other processes have members is the
+/* UD multicast groups of this process (verbs.md §8.3). Which other processes have members is the
  * engine's knowledge: a sender offers each multicast packet to every process of the host, and this table
  * decides who gets a copy. */
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_open_qp (verbs-contract §2.11): further handles of an XRC_RECV QP, in the process that made it and in
+/* ibv_open_qp (verbs.md §2.11): further handles of an XRC_RECV QP, in the process that made it and in
  * others that have its domain open. The QP is served by the process that made it, and ends with the last
  * handle; its creator's is one of them. A handle takes a slot of the table of QPs, so that every verb that is
  * given one finds what it looks for, but nobody finds it by number. */

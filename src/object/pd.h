@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Protection domains, memory regions and windows, address handles (verbs-contract §4, §8.2). */
+/* Protection domains, memory regions and windows, address handles (verbs.md §4, §8.2). */
 #ifndef OBJECT_PD_H
 #define OBJECT_PD_H
 
@@ -182,7 +182,7 @@ int region_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
 /* Of an imported one: its key is withdrawn, and nothing is lent any more. */
 void region_let_go(struct mr *mr);
 
-/* ibv_advise_mr(); -errno as verbs-contract §4.7. */
+/* ibv_advise_mr(); -errno as verbs.md §4.7. */
 int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,
               uint32_t count);
 /* enum ibv_rereg_mr_err_code on failure (negative), 0 on success; errno of the reason in *ret_error. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks that a post makes at once (verbs-contract
- * §3.1-3.3), and the WQE. Everything else turns into a completion. */
+/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks that a post makes at once
+ * (verbs.md §3.1-3.3), and the WQE. Everything else turns into a completion. */
 #include <errno.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@
 
 enum operation_properties { INLINE_ALLOWED = 1, CARRIES_DATA = 2, IS_ATOMIC = 4, ONLY_BUILT = 8 };
 
-/* verbs-contract §3.1 */
+/* verbs.md §3.1 */
 static const struct {
     uint16_t types;
     uint8_t properties;

@@ -38,7 +38,7 @@ struct qp *qp_lock_number(uint32_t qpn)
     return qp;
 }
 
-/* A completion that frees slots was polled (verbs-contract §3.7); its CQ's poll_lock is held. Counters are
+/* A completion that frees slots was polled (verbs.md §3.7); its CQ's poll_lock is held. Counters are
  * never set back, not by RESET either: a completion that was polled while the QP was reset moves nothing. */
 void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {
@@ -76,7 +76,7 @@ static int check_type(const struct ibv_qp_init_attr_ex *attributes)
     return -EINVAL;
 }
 
-/* Operations of ibv_wr_* that each type has (verbs-contract §3.8). */
+/* Operations of ibv_wr_* that each type has (verbs.md §3.8). */
 static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
 {
     const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -103,7 +103,7 @@ static int check_xrc_receive(const struct context *context, const struct ibv_qp_
     return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
 }
 
-/* It sends nothing and has no queue: what it receives, the WQs of its table do (verbs-contract §1.5, 7.4). */
+/* It sends nothing and has no queue: what it receives, the WQs of its table do (verbs.md §1.5, 7.4). */
 static int check_rss(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     const uint32_t both = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
@@ -174,7 +174,7 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
         return -EINVAL;
     if (!attributes->send_cq || attributes->send_cq->context != &context->verbs.context)
         return -EINVAL;
-    /* rdma_create_qp passes no receive CQ when there is nothing to receive (verbs-contract §1.5). */
+    /* rdma_create_qp passes no receive CQ when there is nothing to receive (verbs.md §1.5). */
     if (attributes->qp_type == IBV_QPT_XRC_SEND)
         return 0; /* it ignores the receive side */
     if (attributes->recv_cq ? attributes->recv_cq->context != &context->verbs.context

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_modify_qp and ibv_query_qp: attributes and what each transition does (verbs-contract §2.2-2.8). Which
+/* ibv_modify_qp and ibv_query_qp: attributes and what each transition does (verbs.md §2.2-2.8). Which
  * transitions and masks are legal is rules/transitions.c's business. */
 #include <errno.h>
 #include <linux/capability.h>
@@ -279,7 +279,7 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
     if (context_is_inherited(qp->context))
         return -EIO;
     if (qp->spreads_over)
-        return -EOPNOTSUPP; /* it has no states (verbs-contract §7.4) */
+        return -EOPNOTSUPP; /* it has no states (verbs.md §7.4) */
     if (unlikely(qp->handle))
         return qp_handle_modify(qp, attributes, mask);
     if (unlikely(mapping_is_behind()) && connects_to_this_host(qp, attributes, mask))

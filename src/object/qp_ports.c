@@ -47,7 +47,7 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
-    /* Errors and flushes complete whether signaled or not (verbs-contract §2.6). */
+    /* Errors and flushes complete whether signaled or not (verbs.md §2.6). */
     if (!(wqe->flags & WQE_SIGNALED) && verdict == VERDICT_OK)
         return;
     const struct cqe cqe = {
@@ -184,7 +184,7 @@ static void raise_event(struct transport_qp *transport, enum ibv_event_type type
         mapping_update_qp(qp);
 }
 
-/* ERR, entered by modify or by a fatal error (verbs-contract §2.6). */
+/* ERR, entered by modify or by a fatal error (verbs.md §2.6). */
 void qp_enter_error(struct qp *qp)
 {
     static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
@@ -206,8 +206,8 @@ void qp_enter_error(struct qp *qp)
     while (!qp->srq && atomic_load_explicit(&queue->taken, memory_order_relaxed) !=
                            atomic_load_explicit(&queue->posted, memory_order_relaxed))
         complete_receive(&qp->transport, &flushed);
-    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more (verbs-contract
-     * §2.7). */
+    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more
+     * (verbs.md §2.7). */
     if (qp->srq && !qp->xrcd)
         qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
@@ -220,7 +220,7 @@ static void sender_failed(struct transport_qp *transport)
         qp_enter_error(qp);
         return;
     }
-    qp_set_state(qp, IBV_QPS_SQE); /* only the send queue stops (verbs-contract §2.6 rule 7) */
+    qp_set_state(qp, IBV_QPS_SQE); /* only the send queue stops (verbs.md §2.6 rule 7) */
     sender_flush(transport);
 }
 

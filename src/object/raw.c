@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A frame that was steered to a RAW_PACKET QP: into its own receive queue, or, of an RSS QP, into the work
- * queue that its hash names (verbs-contract §7.1, 7.4). */
+ * queue that its hash names (verbs.md §7.1, 7.4). */
 #include <string.h>
 
 #include "object/flow.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The file that stands for an open device (verbs-contract §4.9, §10.8): a sealed memfd, which
+/* The file that stands for an open device (verbs.md §4.9, §10.8): a sealed memfd, which
  * ibv_context.cmd_fd is a descriptor of. Whoever has one, in this process or another, imports the device by
  * it, as with the device file of a kernel driver: its PDs and its device memory are those of all who have it.
  */

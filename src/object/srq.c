@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Shared receive queues (verbs-contract §6.1-6.2). */
+/* Shared receive queues (verbs.md §6.1-6.2). */
 #include "object/srq.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Tag matching SRQs (verbs-contract §6.5): the list of tagged buffers (transport/tags.h) under the SRQ's
+/* Tag matching SRQs (verbs.md §6.5): the list of tagged buffers (transport/tags.h) under the SRQ's
  * lock, and its operations, which are done as they are posted. */
 #ifndef OBJECT_TM_H
 #define OBJECT_TM_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Receive work queues (verbs-contract §7.1-7.2). Their number is one of the QP numbers, so that in a CQ that
+/* Receive work queues (verbs.md §7.1-7.2). Their number is one of the QP numbers, so that in a CQ that
  * serves both it is clear whose a completion is. */
 #include "object/wq.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Receive work queues and the indirection tables that name them (verbs-contract §7.1-7.3). */
+/* Receive work queues and the indirection tables that name them (verbs.md §7.1-7.3). */
 #ifndef OBJECT_WQ_H
 #define OBJECT_WQ_H
 

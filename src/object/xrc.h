@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* XRC domains, and the SRQs that requests name by number (verbs-contract §6.4, IBA A14). */
+/* XRC domains, and the SRQs that requests name by number (verbs.md §6.4, IBA A14). */
 #ifndef OBJECT_XRC_H
 #define OBJECT_XRC_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* XRC domains (verbs-contract §1.4). One that was opened with a file is the same for every process of this
+/* XRC domains (verbs.md §1.4). One that was opened with a file is the same for every process of this
  * host that opens that file: device and inode name it. Who has it open shows an abstract unix socket, bound
  * and never read, SOFTHCA/DEVICE-INODE/RANDOM: the kernel lists them, and takes back those of a process that
  * dies. Whether somebody has it open is looked at while holding a name of its own, so that of several who

@@ -98,7 +98,7 @@ struct window_bind {
     uint32_t access;
     uint32_t random; /* type 1: bits of the new key */
 };
-/* All rules of verbs-contract §4.5. On VERDICT_OK *ret_rkey is the window's new key. */
+/* All rules of verbs.md §4.5. On VERDICT_OK *ret_rkey is the window's new key. */
 enum verdict keys_bind_window(struct key_table *table, const struct window_bind *bind, bool type_2,
                               uint32_t *ret_rkey);
 /* The key that keys_bind_window() will give a type 1 window: ibv_bind_mw() announces it when it posts, before
@@ -112,8 +112,8 @@ static inline uint32_t keys_next_window_rkey(uint32_t rkey, uint32_t random)
 }
 /* ibv_dealloc_mw: unbinds whatever is bound. */
 void keys_unbind_window(struct key_table *table, uint32_t slot);
-/* LOCAL_INV: VERDICT_WINDOW_BIND when refused. SEND with invalidate: VERDICT_REMOTE_ACCESS. (verbs-contract
- * §4.6) */
+/* LOCAL_INV: VERDICT_WINDOW_BIND when refused. SEND with invalidate: VERDICT_REMOTE_ACCESS.
+ * (verbs.md §4.6) */
 enum verdict keys_invalidate(struct key_table *table, uint32_t rkey, uint32_t pd, bool remote_request);
 
 /* --- checks; any thread, any process that mapped the table ---------------------------------------------- */
@@ -190,7 +190,7 @@ static inline uint64_t key_view_translate(const struct key_view *view, uint64_t 
     return view->kind == KEY_REGION_NULL ? 0 : view->address + (address - view->iova);
 }
 
-/* Local rights: windows name memory for peers only (verbs-contract §4.3). */
+/* Local rights: windows name memory for peers only (verbs.md §4.3). */
 static inline bool key_view_allows_local(const struct key_view *view, uint32_t pd, uint32_t lkey,
                                          uint64_t address, uint32_t length, bool write)
 {
@@ -208,7 +208,7 @@ _Static_assert(IBV_ACCESS_REMOTE_READ == IBV_ACCESS_REMOTE_WRITE << REMOTE_READ 
                    IBV_ACCESS_REMOTE_ATOMIC == IBV_ACCESS_REMOTE_WRITE << REMOTE_ATOMIC,
                "order of the flags");
 
-/* Remote rights: of a window its own, those of the region behind it do not count (verbs-contract §4.5). */
+/* Remote rights: of a window its own, those of the region behind it do not count (verbs.md §4.5). */
 static inline bool key_view_allows_remote(const struct key_view *view, uint32_t pd, uint32_t rkey,
                                           uint64_t address, uint32_t length, enum remote_operation operation)
 {
@@ -240,7 +240,7 @@ enum verdict keys_check_remote_again(const struct key_table *table, uint32_t pd,
                                      uint64_t address, uint32_t length, enum remote_operation operation,
                                      struct memory_range *ret_range);
 
-/* One local SGE of a work request (verbs-contract §4.3, first part): VERDICT_OK or VERDICT_LOCAL_PROTECTION.
+/* One local SGE of a work request (verbs.md §4.3, first part): VERDICT_OK or VERDICT_LOCAL_PROTECTION.
  * Length 0 is always fine and yields address 0, as does a KEY_REGION_NULL: reads give zeros, writes vanish.
  */
 static inline enum verdict keys_check_local(const struct key_table *table, uint32_t pd, uint32_t lkey,
@@ -260,7 +260,7 @@ static inline enum verdict keys_check_local(const struct key_table *table, uint3
     return VERDICT_OK;
 }
 
-/* One remote access (verbs-contract §4.3, second part): qp_access are the responder QP's access flags.
+/* One remote access (verbs.md §4.3, second part): qp_access are the responder QP's access flags.
  * VERDICT_OK, VERDICT_INVALID_REQUEST (QP flags; atomics: alignment, length not 8) or VERDICT_REMOTE_ACCESS.
  * Length 0 of READ and WRITE is always fine. */
 static inline enum verdict keys_check_remote(const struct key_table *table, uint32_t pd, uint32_t qp_access,

@@ -62,7 +62,7 @@ struct event_record {
 };
 _Static_assert(sizeof(struct event_record) == 40, "readable by other builds");
 
-/* verbs-contract §11.2. Nothing here is waited for, so the states of queries are missing. */
+/* verbs.md §11.2. Nothing here is waited for, so the states of queries are missing. */
 enum id_state {
     ID_IDLE,
     ID_BOUND,

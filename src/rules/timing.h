@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Time as QP attributes encode it (verbs-contract §3.12, IBA tables 45 and 140). */
+/* Time as QP attributes encode it (verbs.md §3.12, IBA tables 45 and 140). */
 #ifndef RULES_TIMING_H
 #define RULES_TIMING_H
 

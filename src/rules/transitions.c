@@ -42,7 +42,7 @@ struct transition {
 #define PLAIN(from, to)                                                                                      \
     ROW(from, to, RC, 0, 0), ROW(from, to, UC, 0, 0), ROW(from, to, UD, 0, 0), ROW(from, to, RAW, 0, 0)
 
-/* verbs-contract §2.3 and §2.4, row by row. What is not here is refused: RESET to ERR too, which IBA would
+/* verbs.md §2.3 and §2.4, row by row. What is not here is refused: RESET to ERR too, which IBA would
  * allow and Linux does not. SQE is only ever reached by itself, and left by services that have it. */
 static const struct transition transitions[STATES][STATES][SERVICES] = {
     PLAIN(RESET, RESET),
@@ -128,7 +128,7 @@ static int service_of(enum ibv_qp_type type, enum service *ret_service)
     return -EINVAL;
 }
 
-/* Half a QP needs but half of the attributes; the others are let pass (verbs-contract §2.4). */
+/* Half a QP needs but half of the attributes; the others are let pass (verbs.md §2.4). */
 static int not_needed(enum ibv_qp_type type)
 {
     if (type == IBV_QPT_XRC_SEND)
@@ -143,7 +143,7 @@ static bool gid_is_multicast(const uint8_t gid[16])
     return gid[0] == 0xff || (!memcmp(gid, ipv4_mapped, sizeof(ipv4_mapped)) && gid[12] >> 4 == 0xe);
 }
 
-/* RoCE addresses by GRH only (verbs-contract §2.2). Only connected QPs have a path of their own, and those
+/* RoCE addresses by GRH only (verbs.md §2.2). Only connected QPs have a path of their own, and those
  * have one peer. */
 static bool path_is_valid(const struct ibv_ah_attr *path, const struct transition_limits *limits)
 {
@@ -188,7 +188,7 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
     if ((mask & RESPONDER) && attributes->max_dest_rd_atomic > LIMIT_RD_ATOMIC)
         return -EINVAL;
     /* No automatic path migration: there is no alternate path, and one may only ask for what is
-     * (verbs-contract §2.10). */
+     * (verbs.md §2.10). */
     if (mask & ALT_PATH)
         return -EINVAL;
     if ((mask & MIGRATION) && attributes->path_mig_state != IBV_MIG_MIGRATED)
@@ -217,7 +217,7 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
     if (!row->legal || (mask & row->required & ~not_needed(type)) != (row->required & ~not_needed(type)) ||
         (mask & ~(row->required | row->optional | STATE | unsupported)))
         return -EINVAL;
-    /* Begun messages still use the attributes (verbs-contract §2.5). */
+    /* Begun messages still use the attributes (verbs.md §2.5). */
     if (limits->draining && current == IBV_QPS_SQD && next != IBV_QPS_RESET && next != IBV_QPS_ERR)
         return -EINVAL;
     error = check_values(attributes, mask, current, limits);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP state transitions: which are legal and which attributes each takes (verbs-contract §2.2-2.4). */
+/* QP state transitions: which are legal and which attributes each takes (verbs.md §2.2-2.4). */
 #ifndef RULES_TRANSITIONS_H
 #define RULES_TRANSITIONS_H
 
@@ -19,7 +19,7 @@ struct transition_limits {
  * changed. current is the true state; a mask without IBV_QP_STATE means current -> current. */
 int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes,
                      int mask, const struct transition_limits *limits);
-/* Is posting possible at all in this state? 0 or -EINVAL (verbs-contract §2.1). */
+/* Is posting possible at all in this state? 0 or -EINVAL (verbs.md §2.1). */
 int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state);
 int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state);
 

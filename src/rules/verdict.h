@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The outcome of a rule, decided once: what the initiator's completion says, what goes over the link as a
- * NAK, which completion or asynchronous event the responder raises (verbs-contract §3.10, IBA 9.7.4.1
+ * NAK, which completion or asynchronous event the responder raises (verbs.md §3.10, IBA 9.7.4.1
  * and 9.9). */
 #ifndef RULES_VERDICT_H
 #define RULES_VERDICT_H

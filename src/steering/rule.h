@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Flow rules: from what ibv_create_flow() is given to the question which rules a frame meets (verbs-contract
- * §7.6). No locks, no memory of its own, no idea of QPs. */
+/* Flow rules: from what ibv_create_flow() is given to the question which rules a frame meets
+ * (verbs.md §7.6). No locks, no memory of its own, no idea of QPs. */
 #ifndef STEERING_RULE_H
 #define STEERING_RULE_H
 

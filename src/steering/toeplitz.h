@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Receive side scaling: the Toeplitz hash over the fields of a frame that a QP asks for (verbs-contract
- * §7.4). */
+/* Receive side scaling: the Toeplitz hash over the fields of a frame that a QP asks for
+ * (verbs.md §7.4). */
 #ifndef STEERING_TOEPLITZ_H
 #define STEERING_TOEPLITZ_H
 

@@ -94,7 +94,7 @@ struct gather {
 
 /* Addresses of `length` bytes from `offset` on of a scatter/gather list. To be written, these bytes are what
  * is checked, for a receive may be longer than its region if the message is not. To be read, each SGE is
- * checked as a whole (verbs-contract §4.3), so that nothing of a bad list is sent. The list is long enough:
+ * checked as a whole (verbs.md §4.3), so that nothing of a bad list is sent. The list is long enough:
  * the caller compared. */
 enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *sge, uint32_t num_sge,
                           uint32_t pd, uint32_t offset, uint32_t length, bool write,
@@ -193,7 +193,7 @@ void sender_repeat(struct transport_qp *qp);
 /* The same since packets were lost, and one retry is used up; or fails. */
 void sender_retry(struct transport_qp *qp);
 void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code);
-/* unacked_psn has moved by so many: counters start again (verbs-contract §3.12). */
+/* unacked_psn has moved by so many: counters start again (verbs.md §3.12). */
 void sender_progressed(struct transport_qp *qp, uint32_t psns);
 /* A packet is on its way that may get lost. */
 void sender_arm(struct transport_qp *qp);
@@ -239,7 +239,7 @@ void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why);
 bool responder_take_lent(struct transport_qp *qp);
 /* Were they, and (*ret_named) did one name memory by the key in this slot? */
 bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named);
-/* The NAK of an error that no receive can report, and the event that does (verbs-contract §3.10). */
+/* The NAK of an error that no receive can report, and the event that does (verbs.md §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
 
 /* --- tagged.c ------------------------------------------------------------------------------------- */

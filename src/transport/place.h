@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Bytes into memory that the program may be looking at: ascending, an aligned word of 8 bytes as one store,
- * and the last bytes last, because programs spin on the last byte of an RDMA WRITE (design §3, "Copy order").
+ * and the last bytes last, because programs spin on the last byte of an RDMA WRITE (compatibility.md §7).
  * memcpy() promises none of that. */
 #ifndef TRANSPORT_PLACE_H
 #define TRANSPORT_PLACE_H

@@ -33,7 +33,7 @@ struct qp_attributes {
 /* Counters of work requests run freely (32 bits) and are compared by distance; slot = counter & mask.
  *   completed <= next <= posted
  * `retired` counts the program's work requests alone, so posted - own_posted - retired is what counts as full
- * (verbs-contract §3.7). */
+ * (verbs.md §3.7). */
 struct sender {
     _Atomic uint32_t posted;  /* written under the QP's lock */
     uint32_t next;            /* WQE being or to be transmitted */
@@ -526,7 +526,7 @@ static inline bool responder_owes(const struct transport_qp *qp)
 
 /* The QP is in error because of a request, and the link may have lost the NAK that said so: it is said again
  * when a request comes, because nobody else can tell the requester what became of it. Everything else that
- * comes is dropped (verbs-contract §2.1). */
+ * comes is dropped (verbs.md §2.1). */
 static inline bool responder_has_last_words(const struct transport_qp *qp)
 {
     return !qp->link.reliable && qp->record->responder.last_words;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* RAW_PACKET QPs: a work request is an Ethernet frame from its first byte on (verbs-contract §7.5). Whom a
+/* RAW_PACKET QPs: a work request is an Ethernet frame from its first byte on (verbs.md §7.5). Whom a
  * frame reaches is up to flow rules, which are none of transport's business. */
 #include <errno.h>
 #include <string.h>

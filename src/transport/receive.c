@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Packets that arrive -> the machine that they are for: the sender's, which hears answers, the responder's,
- * or that of datagrams. The state of the QP decides what it hears at all (verbs-contract §2.1). */
+ * or that of datagrams. The state of the QP decides what it hears at all (verbs.md §2.1). */
 #include "transport/machine.h"
 
 /* A code that nothing stands for, from the right peer and in its turn: a request that we cannot know
- * (verbs-contract §3.10). */
+ * (verbs.md §3.10). */
 static cold_path void receive_unknown(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
@@ -80,7 +80,7 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
     case IBV_QPS_UNKNOWN:
         return false;
     }
-    /* The only partition there is, of full or limited members (verbs-contract §8.6). */
+    /* The only partition there is, of full or limited members (verbs.md §8.6). */
     if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)) && !(packet->flags & PACKET_DROPPED)) {
         if (qp->counters)
             atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Requests of an XRC_RECV QP for an SRQ that another process has (verbs-contract §6.4). This side stays the
+/* Requests of an XRC_RECV QP for an SRQ that another process has (verbs.md §6.4). This side stays the
  * responder that the requester knows: it checks the PSNs and says what is acknowledged. The other process
  * executes, as a responder of its own that this one is the only requester of, over a link that loses nothing.
  *

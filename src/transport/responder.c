@@ -35,7 +35,7 @@ void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code)
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event)
 {
     if (qp->record->type == IBV_QPT_UC) {
-        /* Dropped silently up to the next message (verbs-contract §3.10); a receive that it took serves that
+        /* Dropped silently up to the next message (verbs.md §3.10); a receive that it took serves that
          * one. */
         qp->record->responder.message = MESSAGE_DISCARD;
         return;
@@ -44,7 +44,7 @@ void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdic
     responder_fail(qp, psn, (uint8_t)verdict_nak_code(verdict));
 }
 
-/* The receive that the message took ends in error, and the QP with it (verbs-contract §3.10). */
+/* The receive that the message took ends in error, and the QP with it (verbs.md §3.10). */
 static bool fail_receive(struct request *request, enum verdict verdict)
 {
     struct transport_qp *qp = request->qp;
@@ -95,7 +95,7 @@ static cold_path bool rc_out_of_sequence(struct request *request, int32_t distan
     return false;
 }
 
-/* UC: a gap ends the message that is being received; the next one resynchronises (verbs-contract §3.10). */
+/* UC: a gap ends the message that is being received; the next one resynchronises (verbs.md §3.10). */
 static bool uc_check_psn(struct request *request)
 {
     struct responder *responder = &request->qp->record->responder;
@@ -398,7 +398,7 @@ static cold_path bool write_violation(struct request *request, enum verdict verd
 {
     struct transport_qp *qp = request->qp;
 
-    /* With an immediate there is a receive to tell of it: "local access" (verbs-contract §3.10). */
+    /* With an immediate there is a receive to tell of it: "local access" (verbs.md §3.10). */
     if (is_reliable(qp->record) && qp->current_receive && verdict == VERDICT_REMOTE_ACCESS)
         return fail_receive(request, VERDICT_LOCAL_ACCESS);
     return reject(request, verdict, IBV_EVENT_QP_ACCESS_ERR);

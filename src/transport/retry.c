@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Go-back-N: what the sender does when packets are lost, the receiver is not ready, or nobody answers
- * (verbs-contract §3.11, §3.12).
+ * (verbs.md §3.11, §3.12).
  *
  * On a link that may lose packets the local ACK timer runs whenever something is unacknowledged. It is not
  * set back with every acknowledgement: when it runs out and there were some, it is armed anew, so that it

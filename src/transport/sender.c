@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Posting order -> packets, of connected QPs. A WQE is begun once: it gets its PSNs, and what can be decided
  * about it is. Its packets may be transmitted several times (retry.c). What fails here is remembered in the
- * WQE until those before it have their verdicts: the first error is the first one told (verbs-contract §2.6).
+ * WQE until those before it have their verdicts: the first error is the first one told (verbs.md §2.6).
  */
 #include <errno.h>
 
@@ -154,7 +154,7 @@ static enum sender_wait may_begin(const struct transport_qp *qp, const struct se
 
     if (unlikely(wqe->flags & WQE_FENCE) && sender->reads_in_flight)
         return SENDER_WAITS_FOR_FENCE;
-    /* READs and atomics execute in order (verbs-contract §3.6 rule 4), but the bytes of an answer by
+    /* READs and atomics execute in order (verbs.md §3.6 rule 4), but the bytes of an answer by
      * reference are those of the time when they are fetched. */
     if (is_atomic(wqe) && sender->references_asked)
         return SENDER_WAITS_FOR_FENCE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Datagrams: one packet, no answer, no order, no error that the other side hears of (verbs-contract §8). */
+/* Datagrams: one packet, no answer, no order, no error that the other side hears of (verbs.md §8). */
 #include <errno.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "transport/place.h"
 #include "wire/ipudp.h"
 
-/* Q_Key of a work request that stands for the QP's own (verbs-contract §8.5). */
+/* Q_Key of a work request that stands for the QP's own (verbs.md §8.5). */
 #define QKEY_PRIVILEGED 0x80000000u
 
 /* --- sending -------------------------------------------------------------------------------------- */
@@ -218,7 +218,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
         .byte_len = GRH_AREA_LENGTH + packet->payload_length,
         .wc_flags = IBV_WC_GRH,
         .src_qpn = packet->src_qpn,
-        /* The kind of packet, as programs have learned to find it there (compat-surface §9). */
+        /* The kind of packet, as programs have learned to find it there (compatibility.md §7). */
         .service_level = ipudp_gid_is_ipv4(packet->grh.destination) ? 2 : 1,
         .solicited = packet->flags & PACKET_SOLICITED,
     };
@@ -236,7 +236,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
         completion.imm_or_rkey = packet->imm_data;
     }
     /* Whatever is wrong with the receive, the QP stays alive: a stranger's packet cannot end it
-     * (verbs-contract §3.10). */
+     * (verbs.md §3.10). */
     completion.verdict = place_datagram(qp, receive, packet);
     qp->ports->complete_receive(qp, &completion);
 }

@@ -20,7 +20,7 @@ struct wqe_sge {
 _Static_assert(sizeof(struct wqe_sge) == sizeof(struct ibv_sge), "copied from struct ibv_sge as a whole");
 
 /* Where a UD packet goes: copied from the address handle when the work request is posted, so that the handle
- * may be destroyed at once (verbs-contract §1.2). Also the path of a connected QP. */
+ * may be destroyed at once (verbs.md §1.2). Also the path of a connected QP. */
 struct path_address {
     uint8_t source_gid[16], destination_gid[16]; /* as on the wire */
     uint32_t flow_label;

@@ -15,7 +15,7 @@ enum ip_length {
     IPV4_LENGTH = 20,
     IPV6_LENGTH = 40,
     UDP_LENGTH = 8,
-    GRH_AREA_LENGTH = 40, /* in front of each UD receive (verbs-contract §8.1) */
+    GRH_AREA_LENGTH = 40, /* in front of each UD receive (verbs.md §8.1) */
 };
 
 /* ::ffff:a.b.c.d */

@@ -18,7 +18,7 @@
 #define READ  (OPCODE_READ | OPCODE_HAS_PAYLOAD)
 
 /* IBA knows SEND with invalidate for reliable services only and reserves its codes in the space of UC. Verbs
- * allow it on UC (verbs-contract §3.1), so the same operation number stands for it there. */
+ * allow it on UC (verbs.md §3.1), so the same operation number stands for it there. */
 #define SENDS_AND_WRITES(service, name, x)                                                                   \
     ROW(service, OP_SEND_FIRST, name " SEND first", SEND | (x) | OPCODE_FIRST | OPCODE_NEEDS_RECEIVE),       \
         ROW(service, OP_SEND_MIDDLE, name " SEND middle", SEND | (x) | OPCODE_MIDDLE),                       \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Port events follow the interface, and reach a program that has nothing but a context (verbs-contract §9.2).
+/* Port events follow the interface, and reach a program that has nothing but a context (verbs.md §9.2).
  * In a network namespace of its own; where that is not allowed, skipped. */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What inline functions of verbs.h and provider libraries reach without a call (verbs-contract §12.4-12.5,
- * compat-surface §2-3), and the return conventions of queries (§0.1, §10.6). */
+/* What inline functions of verbs.h and provider libraries reach without a call (verbs.md §12.4-12.5,
+ * compatibility.md §2-3), and the return conventions of queries (§0.1, §10.6). */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -371,7 +371,7 @@ static struct ibv_qp *ready_datagram_qp(struct ibv_pd *pd, struct ibv_cq *cq, ui
     return qp;
 }
 
-/* The port counts what it drops for its Q_Key, as BAD_QKEY_CNTR promises (verbs-contract §8.4). */
+/* The port counts what it drops for its Q_Key, as BAD_QKEY_CNTR promises (verbs.md §8.4). */
 static void test_bad_qkeys_are_counted(void **state)
 {
     struct ibv_ah_attr address = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 64}};

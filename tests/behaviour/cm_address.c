@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.4, §11.5: addresses, port spaces of the host, names. The far side is another process
+/* verbs.md §11.4, §11.5: addresses, port spaces of the host, names. The far side is another process
  * where the path says so: what it holds, nobody else can have. */
 #include "cm.h"
 

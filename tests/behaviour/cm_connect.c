@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.6: connecting, refusing, disconnecting; §11.10: the events of it. */
+/* verbs.md §11.6: connecting, refusing, disconnecting; §11.10: the events of it. */
 #include "cm.h"
 #include "standard.h"
 

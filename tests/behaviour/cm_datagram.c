@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.6 for datagrams (SIDR), §11.9: multicast. */
+/* verbs.md §11.6 for datagrams (SIDR), §11.9: multicast. */
 #include "cm.h"
 
 #include <arpa/inet.h>

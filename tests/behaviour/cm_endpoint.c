@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.3, §11.7, §11.11: synchronous ids and endpoints, QPs and SRQs of an id, the helpers of
+/* verbs.md §11.3, §11.7, §11.11: synchronous ids and endpoints, QPs and SRQs of an id, the helpers of
  * rdma_verbs.h. */
 #include "cm.h"
 

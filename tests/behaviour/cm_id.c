@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.1 to §11.3, §11.8: ids, event channels, options. */
+/* verbs.md §11.1 to §11.3, §11.8: ids, event channels, options. */
 #include "cm.h"
 
 #include <dlfcn.h>

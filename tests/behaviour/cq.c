@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §5.1 to §5.5: polling, overrun, resize, notification, moderation. */
+/* verbs.md §5.1 to §5.5: polling, overrun, resize, notification, moderation. */
 #include "threads.h"
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §5.6: extended completion queues. The near end's CQs are extended ones here. */
+/* verbs.md §5.6: extended completion queues. The near end's CQs are extended ones here. */
 #include "work.h"
 
 #include <arpa/inet.h>

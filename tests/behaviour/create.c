@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §0.2, §1.4 and §1.5: what can be created, and how a refusal looks. */
+/* verbs.md §0.2, §1.4 and §1.5: what can be created, and how a refusal looks. */
 #include "work.h"
 
 static struct ibv_context *context;
@@ -301,7 +301,7 @@ static void create_ah_refuses_an_empty_gid_entry(void **state)
         found = !memcmp(&gid, &none, sizeof gid);
         attr.grh.sgid_index = (uint8_t)i;
     }
-    assert_true(found); /* compat-surface §7.1: at least one index is empty */
+    assert_true(found); /* compatibility.md §5.1: at least one index is empty */
     assert_refused(ibv_create_ah(pd, &attr), EINVAL);
     close_all();
 }
@@ -401,7 +401,7 @@ static void create_qp_grants_the_device_limits(void **state)
     qp = ibv_create_qp(pd, &init);
     assert_non_null(qp);
     assert_int_equal(ibv_destroy_qp(qp), 0);
-    /* compat-surface §7: all SGEs with 1024 requests */
+    /* compatibility.md §5: all SGEs with 1024 requests */
     init.cap.max_send_wr = init.cap.max_recv_wr = 1024;
     init.cap.max_send_sge = init.cap.max_recv_sge = (uint32_t)device.max_sge;
     qp = ibv_create_qp(pd, &init);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* design.md §2 and §5: a peer that is killed or stopped at any moment looks like one whose cable was pulled.
+/* A peer that is killed or stopped at any moment looks like one whose cable was pulled.
  */
 #include "work.h"
 
@@ -190,7 +190,7 @@ static void exchange_markers(struct company *c)
     }
 }
 
-/* design.md §3: what a stopped peer finds to do when it goes on does not concern a QP that is in ERR. */
+/* verbs.md §2.6: what a stopped peer finds to do when it goes on does not concern a QP that is in ERR. */
 static void a_read_of_a_stopped_peer_is_over_with_its_qp(void **state)
 {
     enum { LENGTH = 1 << 20, SIZE = LENGTH + 4096 };
@@ -496,7 +496,7 @@ static void teardown_does_not_wait_for_a_stopped_peer(void **state)
     end_close(&p.b);
 }
 
-/* design.md §3: memory is the program's again when its QP is in ERR or its MR is gone, whatever the peer
+/* verbs.md §2.6: memory is the program's again when its QP is in ERR or its MR is gone, whatever the peer
  * does. */
 static void memory_is_not_touched_after_dereg_by_a_peer_that_was_stopped(void **state)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §10.2 to §10.4: what ibv_query_device_ex claims works up to what it says, and not beyond;
+/* verbs.md §10.2 to §10.4: what ibv_query_device_ex claims works up to what it says, and not beyond;
  * what it does not claim is refused. */
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.9, §10.8: null regions, device memory, and objects that are imported. */
+/* verbs.md §4.9, §10.8: null regions, device memory, and objects that are imported. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -143,7 +143,7 @@ static void refuse_here(struct end *end, void *arg)
     CHECK(ibv_free_dm(place->dm) == EBUSY, "free with an MR");
 }
 
-/* verbs-contract §1.2 */
+/* verbs.md §1.2 */
 static void device_memory_is_ebusy_while_it_has_an_mr_and_both_go_on(void **state)
 {
     struct place place = {.offset = DM_OFFSET};

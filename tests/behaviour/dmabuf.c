@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.1: regions of dma-bufs. b owns the memory; its program sees it by a mapping of its own.
+/* verbs.md §4.1: regions of dma-bufs. b owns the memory; its program sees it by a mapping of its own.
  */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.4: thread domains, parent domains and their allocators. */
+/* verbs.md §1.4: thread domains, parent domains and their allocators. */
 #include <stdlib.h>
 
 #include "work.h"
@@ -271,7 +271,7 @@ static void everything_can_be_made_of_a_parent_domain(void **state)
     pair_close(&p);
 }
 
-/* verbs-contract §1.2 */
+/* verbs.md §1.2 */
 static void domains_are_ebusy_while_they_are_used_and_all_goes_on(void **state)
 {
     const struct end_attr end_attr = attr_of(IBV_QPT_RC);

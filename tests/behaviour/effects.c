@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §2.1 and §2.5 to §2.9: what a state, and entering it, does to the work requests. */
+/* verbs.md §2.1 and §2.5 to §2.9: what a state, and entering it, does to the work requests. */
 #include "work.h"
 
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §7.6 and §7.7: which frame meets which flow rule, what rules do to it, and what they count.
+/* verbs.md §7.6 and §7.7: which frame meets which flow rule, what rules do to it, and what they count.
  */
 #include "frames.h"
 

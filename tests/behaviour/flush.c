@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.9: FLUSH, as programs post it that were built with a newer header, and atomic write. */
+/* verbs.md §3.9: FLUSH, as programs post it that were built with a newer header, and atomic write. */
 #include "work.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §0.3 and §10.10, compat-surface §10: a program forks while it has objects and traffic. */
+/* verbs.md §0.3 and §10.10, compatibility.md §8: a program forks while it has objects and traffic. */
 #include "work.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* design.md §2 and §5, compat-surface §9 and §10: the library is a guest in somebody's process, next to
+/* compatibility.md §7 and §8: the library is a guest in somebody's process, next to
  * others'. */
 #include "standard.h"
 #include "threads.h"
@@ -240,7 +240,7 @@ static void *wait_for_async_event(void *context)
     return NULL;
 }
 
-/* rping cancels the thread that waits for completions (compat-surface §9) */
+/* rping cancels the thread that waits for completions (compatibility.md §7) */
 static void a_blocked_reader_of_events_can_be_cancelled(void **state)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);

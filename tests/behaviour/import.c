@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §10.8: what several processes have in common that have one device by its file; of its
+/* verbs.md §10.8: what several processes have in common that have one device by its file; of its
  * regions import_mr.c. */
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §10.8: regions of memory that two processes have mapped. */
+/* verbs.md §10.8: regions of memory that two processes have mapped. */
 #include <sys/mman.h>
 #include <unistd.h>
 

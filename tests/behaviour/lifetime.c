@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.1 to §1.3 and §1.6: who holds whom, and what a destroy waits for. */
+/* verbs.md §1.1 to §1.3 and §1.6: who holds whom, and what a destroy waits for. */
 #include "threads.h"
 #include "work.h"
 
@@ -401,7 +401,7 @@ static void destroy_cq_accepts_one_ack_of_many_events(void **state)
     end_close(&end);
 }
 
-/* compat-surface §9: programs in the field ack once per completion */
+/* compatibility.md §7: programs in the field ack once per completion */
 static void destroy_cq_does_not_hang_when_more_was_acked_than_read(void **state)
 {
     struct end_attr attr = attr_of(IBV_QPT_RC);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §8.3: multicast on the host. a sends, b and others receive, each in its process where the
+/* verbs.md §8.3: multicast on the host. a sends, b and others receive, each in its process where the
  * path says so. */
 #include "work.h"
 

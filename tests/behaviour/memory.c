@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.1: a program may register memory of any kind. Peers reach it, and when the registration
+/* verbs.md §4.1: a program may register memory of any kind. Peers reach it, and when the registration
  * has ended it is what it was, and the program's alone. */
 #include "lent.h"
 

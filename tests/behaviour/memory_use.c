@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.1: a program goes on using memory as it likes while it is registered: it frees it, lets
+/* verbs.md §4.1: a program goes on using memory as it likes while it is registered: it frees it, lets
  * it grow, protects it, advises the kernel, and writes to it all along. */
 #include "lent.h"
 

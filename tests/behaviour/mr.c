@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.1 to §4.3 and §4.8: registration, keys, and registering again. */
+/* verbs.md §4.1 to §4.3 and §4.8: registration, keys, and registering again. */
 #include "work.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.4 to §4.6: memory windows and invalidation. b owns the memory and the window, a uses it.
+/* verbs.md §4.4 to §4.6: memory windows and invalidation. b owns the memory and the window, a uses it.
  */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §4.7: on-demand regions and advice. b owns the memory, which comes and goes. */
+/* verbs.md §4.7: on-demand regions and advice. b owns the memory, which comes and goes. */
 #include "work.h"
 
 #include <sys/mman.h>

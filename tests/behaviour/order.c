@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.6: what comes before what. */
+/* verbs.md §3.6: what comes before what. */
 #include "work.h"
 
 static void completions_come_in_post_order_whatever_the_opcode(void **state)
@@ -228,7 +228,7 @@ static void bump(struct end *end, void *arg)
         __atomic_fetch_add((uint64_t *)(void *)end->buf, 1, __ATOMIC_RELAXED);
 }
 
-/* design.md §3: atomics are CPU atomics on every path where the device says IBV_ATOMIC_GLOB */
+/* verbs.md §3.6: atomics are CPU atomics on every path where the device says IBV_ATOMIC_GLOB */
 static void atomics_and_the_cpu_on_one_word_lose_nothing(void **state)
 {
     struct ibv_device_attr device;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.1 to §3.4, §3.7 and §3.13: what can be posted, what is refused at once, when slots are
+/* verbs.md §3.1 to §3.4, §3.7 and §3.13: what can be posted, what is refused at once, when slots are
  * free again. */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.8 and §3.9: posting through ibv_wr_…(). */
+/* verbs.md §3.8 and §3.9: posting through ibv_wr_…(). */
 #include "work.h"
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §9 and §10, compat-surface §7: asynchronous events as such, and what queries say. */
+/* verbs.md §9 and §10, compatibility.md §5: asynchronous events as such, and what queries say. */
 #include "threads.h"
 #include "work.h"
 

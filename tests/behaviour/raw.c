@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §7.5: RAW_PACKET QPs, what they send and how they receive it. */
+/* verbs.md §7.5: RAW_PACKET QPs, what they send and how they receive it. */
 #include "frames.h"
 
 /* --- QPs ------------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.12: how streams come into being and find each other. */
+/* verbs.md §11.12: how streams come into being and find each other. */
 #include "rs.h"
 #include "standard.h"
 

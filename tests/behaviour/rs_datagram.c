@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.12: datagrams. They may get lost, so whoever wants an answer asks until it comes. */
+/* verbs.md §11.12: datagrams. They may get lost, so whoever wants an answer asks until it comes. */
 #include "rs.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.12: options of streams. */
+/* verbs.md §11.12: options of streams. */
 #include "rs.h"
 
 #include <netinet/tcp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §11.12: rpoll() and rselect(), over rsockets and other descriptors. */
+/* verbs.md §11.12: rpoll() and rselect(), over rsockets and other descriptors. */
 #include "rs.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §7.1 and §7.4: QPs that spread frames over receive work queues, and what the flags of those
+/* verbs.md §7.1 and §7.4: QPs that spread frames over receive work queues, and what the flags of those
  * do to frames. */
 #include "frames.h"
 

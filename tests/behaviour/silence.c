@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.11: what a wire answers with silence ends on every path, and with the same status: a
+/* verbs.md §3.11: what a wire answers with silence ends on every path, and with the same status: a
  * reliable request with RETRY_EXC after the QP's own timeouts, all others as if somebody had heard them. */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §6.1 and §6.2: shared receive queues. b has the SRQ. */
+/* verbs.md §6.1 and §6.2: shared receive queues. b has the SRQ. */
 #include "work.h"
 
 static struct end_attr with_srq(enum ibv_qp_type type, uint32_t wrs)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.10 to §3.12: which status each mistake gives, on both sides, and when a requester gives
+/* verbs.md §3.10 to §3.12: which status each mistake gives, on both sides, and when a requester gives
  * up. */
 #include "work.h"
 
@@ -65,7 +65,7 @@ static struct send make_key_0(struct pair *p)
     return send;
 }
 
-/* design.md §4: the two keys of an MR differ, so that mixing them up fails here */
+/* verbs.md §4.1: the two keys of an MR differ, so that mixing them up fails here */
 static struct send make_lkey_as_rkey(struct pair *p)
 {
     struct send send = make_write(p);

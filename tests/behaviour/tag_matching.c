@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §6.5: tag matching SRQs. a sends, b has the SRQ; its QP completes on the SRQ's CQ, an
+/* verbs.md §6.5: tag matching SRQs. a sends, b has the SRQ; its QP completes on the SRQ's CQ, an
  * extended one. */
 #include <arpa/inet.h>
 #include <endian.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The promises of ibv_destroy_cq's page (verbs-contract §1.2, §1.3, §5.4): what keeps a CQ and a channel,
+/* The promises of ibv_destroy_cq's page (verbs.md §1.2, §1.3, §5.4): what keeps a CQ and a channel,
  * what may be left in them, and what a destroy waits for. What a WQ does to its CQ is in wq.c. */
 #include "threads.h"
 #include "work.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.2: memory that is the program's again while requests that name it are on their way: its
+/* verbs.md §1.2: memory that is the program's again while requests that name it are on their way: its
  * MR is deregistered or changed, its window is gone, its QP is in ERR. The program may then do with it what
  * it likes: nothing of that is ever seen at the other end, and what a request was told of is what it had
  * been.

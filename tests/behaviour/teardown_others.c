@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.2, the rest of the table: protection domains, MRs with windows, address handles, XRC
+/* verbs.md §1.2, the rest of the table: protection domains, MRs with windows, address handles, XRC
  * domains, and the context that is closed above everything. */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The promises of ibv_destroy_qp's page (verbs-contract §1.2, §1.3, §1.6): what becomes of the requests, the
+/* The promises of ibv_destroy_qp's page (verbs.md §1.2, §1.3, §1.6): what becomes of the requests, the
  * completions, the events and the memory of a QP that goes away, while its peer and its CQs go on. */
 #include "threads.h"
 #include "work.h"

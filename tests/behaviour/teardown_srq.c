@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The promises of ibv_destroy_srq's page (verbs-contract §1.2, §1.3, §6): what keeps an SRQ, what may be left
+/* The promises of ibv_destroy_srq's page (verbs.md §1.2, §1.3, §6): what keeps an SRQ, what may be left
  * in it, and what its destroy waits for. The near side has the SRQ. That none of its requests is lost when
  * its QPs go is in teardown_qp.c. */
 #include "threads.h"

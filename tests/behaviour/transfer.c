@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §3.1, §3.4, §3.5 and §3.13: what arrives, and what the completions say about it. */
+/* verbs.md §3.1, §3.4, §3.5 and §3.13: what arrives, and what the completions say about it. */
 #include "work.h"
 
 #include <arpa/inet.h>
@@ -393,7 +393,7 @@ static void uc_sends_and_writes_arrive(void **state)
     pair_close(&p);
 }
 
-/* compat-surface §9: programs spin on the last byte */
+/* compatibility.md §7: programs spin on the last byte */
 struct spin {
     size_t at;
     uint8_t value;

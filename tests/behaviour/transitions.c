@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §2.2 to §2.4: which transitions there are, with which attributes, and that a refusal changes
+/* verbs.md §2.2 to §2.4: which transitions there are, with which attributes, and that a refusal changes
  * nothing. */
 #include "work.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §8.1, §8.2, §8.4 to §8.6: datagrams. */
+/* verbs.md §8.1, §8.2, §8.4 to §8.6: datagrams. */
 #include "work.h"
 
 #include <arpa/inet.h>
@@ -80,7 +80,7 @@ static void payload_starts_at_40_and_byte_len_counts_the_40(void **state)
 
 static void the_sl_of_a_completion_tells_the_kind_of_packet(void **state)
 {
-    /* compat-surface §9: the low 3 bits are 2 for IPv4, 1 for IPv6 */
+    /* compatibility.md §7: the low 3 bits are 2 for IPv4, 1 for IPv6 */
     for (int v4 = 0; v4 < 2; v4++) {
         struct pair p;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What processes of different users share, and what they do not: memory that an rkey grants (verbs-contract
- * §4) crosses users, frames of raw packet QPs and the rules for them (§7.6) do not. */
+/* What processes of different users share, and what they do not: memory that an rkey grants
+ * (verbs.md §4) crosses users, frames of raw packet QPs and the rules for them (§7.6) do not. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>

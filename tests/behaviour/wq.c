@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §7.1 to §7.3: receive work queues and indirection tables, as the pages of ibv_create_wq,
+/* verbs.md §7.1 to §7.3: receive work queues and indirection tables, as the pages of ibv_create_wq,
  * ibv_modify_wq and ibv_create_rwq_ind_table promise them. What they receive comes by way of RSS QPs
  * (rss.c). */
 #include "threads.h"

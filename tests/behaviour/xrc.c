@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.4, §1.5, §2.11, §6.4: XRC. Each side has both halves of a connection and two SRQs, the
+/* verbs.md §1.4, §1.5, §2.11, §6.4: XRC. Each side has both halves of a connection and two SRQs, the
  * second of another PD. */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -399,7 +399,7 @@ static void refuse_without_srqs_here(struct end *end, void *arg)
     CHECK(ibv_close_xrcd(half->xrcd) == EBUSY, "ibv_close_xrcd while it has a QP");
 }
 
-/* verbs-contract §1.2 */
+/* verbs.md §1.2 */
 static void a_domain_is_ebusy_while_an_srq_or_a_qp_uses_it_and_they_go_on(void **state)
 {
     struct ibv_wc wc;

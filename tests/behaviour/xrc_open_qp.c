@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.4, §1.5, §2.11, §9.1: ibv_open_qp. The first holder makes the QP, the others open it. */
+/* verbs.md §1.4, §1.5, §2.11, §9.1: ibv_open_qp. The first holder makes the QP, the others open it. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §1.4, §2.11, §6.4: an XRC domain that several processes have open by one file. */
+/* verbs.md §1.4, §2.11, §6.4: an XRC domain that several processes have open by one file. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>

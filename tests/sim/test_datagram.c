@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* UD and UC: verbs-contract §3.5, §3.10, §8. */
+/* UD and UC: verbs.md §3.5, §3.10, §8. */
 #include "scenario.h"
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What goes wrong, and who hears of it how: verbs-contract §2.6, §3.10, §4.3. */
+/* What goes wrong, and who hears of it how: verbs.md §2.6, §3.10, §4.3. */
 #include "stage.h"
 
 /* One that succeeds before (1), the one that does not (2), and two that are flushed (3, 4); likewise receives
@@ -417,7 +417,7 @@ static void unreadable_references(struct sim *sim)
     }
 }
 
-/* design §3: a program may reuse its buffer once its QP is in ERR, whatever is on its way. */
+/* verbs.md §2.6: a program may reuse its buffer once its QP is in ERR, whatever is on its way. */
 static void no_answer_is_placed_after_the_error(struct sim *sim)
 {
     for (ns_t half = 1; half < 4; half++) {
@@ -474,7 +474,7 @@ static struct lenders set_lenders(struct sim *sim, enum ibv_wr_opcode opcode, en
     return lenders;
 }
 
-/* design §3: the program may reuse its buffer, so what the peer finds there is no message. */
+/* verbs.md §2.6: the program may reuse its buffer, so what the peer finds there is no message. */
 static void what_was_taken_back_is_not_received(struct sim *sim)
 {
     struct lenders lenders = set_lenders(sim, IBV_WR_SEND, IBV_QPT_RC);

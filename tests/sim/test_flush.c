@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Atomic write and FLUSH (IBA A19; verbs-contract §3.9): questions whose answer has no bytes. */
+/* Atomic write and FLUSH (IBA A19; verbs.md §3.9): questions whose answer has no bytes. */
 #include "rules/flush.h"
 #include "stage.h"
 

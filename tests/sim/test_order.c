@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What waits for what: verbs-contract §2.5, §2.9, §3.6, §3.12, §4.5-4.6. */
+/* What waits for what: verbs.md §2.5, §2.9, §3.6, §3.12, §4.5-4.6. */
 #include "stage.h"
 
 #define ACCESS                                                                                               \

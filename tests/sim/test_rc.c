@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What an RC connection does on every kind of link: verbs-contract §3.1-3.7, §3.13, §4.3. */
+/* What an RC connection does on every kind of link: verbs.md §3.1-3.7, §3.13, §4.3. */
 #include "scenario.h"
 
 #define ACCESS                                                                                               \

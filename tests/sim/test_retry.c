@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Silence, losses, and receivers that are not ready: verbs-contract §3.11, §3.12. */
+/* Silence, losses, and receivers that are not ready: verbs.md §3.11, §3.12. */
 #include "stage.h"
 
 #include "rules/timing.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* verbs-contract §0.3: threads share a QP and a CQ; registration and traffic race. */
+/* verbs.md §0.3: threads share a QP and a CQ; registration and traffic race. */
 #include "work.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Devices and GID tables from made-up snapshots: compat-surface §7.1, verbs-contract §10.2-10.6. */
+/* Devices and GID tables from made-up snapshots: compatibility.md §5.1, verbs.md §10.2-10.6. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <setjmp.h>

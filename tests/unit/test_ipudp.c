@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The 40 bytes in front of a UD receive: verbs-contract §8.1. The judge of IPv4 against IPv6 is the rule that
+/* The 40 bytes in front of a UD receive: verbs.md §8.1. The judge of IPv4 against IPv6 is the rule that
  * ibv_init_ah_from_wc() applies. */
 #include "unit.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Keys and access checks: verbs-contract §4.2-4.3, design §4 (lkey and rkey differ). */
+/* Keys and access checks: verbs.md §4.1 (lkey and rkey differ) to §4.3. */
 #include "keys_fixture.h"
 
 #include <pthread.h>

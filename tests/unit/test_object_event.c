@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Asynchronous events: the queue of a context (verbs-contract §9.1, §1.3). */
+/* Asynchronous events: the queue of a context (verbs.md §9.1, §1.3). */
 #include "object_fixture.h"
 
 void qp_retire_sends(uint32_t qpn, uint32_t retires)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Protection domains, regions, windows (verbs-contract §1.2, §4). */
+/* Protection domains, regions, windows (verbs.md §1.2, §4). */
 #include <sys/mman.h>
 
 #include "mapped/mapped.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Bytes into the program's memory: all of them, no others, and the last ones last (design §3, "Copy order").
- */
+/* Bytes into the program's memory: all of them, no others, and the last ones last
+ * (compatibility.md §7). */
 #include "unit.h"
 
 #include <pthread.h>

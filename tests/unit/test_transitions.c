@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP transitions, all of them: verbs-contract §2.1-2.4. The expectation below is written down type by type,
+/* QP transitions, all of them: verbs.md §2.1-2.4. The expectation below is written down type by type,
  * the way the contract prints it, and not the way rules/transitions.c does. */
 #include "unit.h"
 

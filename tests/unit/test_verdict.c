@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Verdicts, syndromes and timer codes: verbs-contract §3.10-3.12. */
+/* Verdicts, syndromes and timer codes: verbs.md §3.10-3.12. */
 #include "unit.h"
 
 #include <string.h>

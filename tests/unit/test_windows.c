@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory windows: binding and invalidation, verbs-contract §4.4-4.6. */
+/* Memory windows: binding and invalidation, verbs.md §4.4-4.6. */
 #include "keys_fixture.h"
 
 static struct window_bind bind_of(enum key_kind kind, uint32_t access)

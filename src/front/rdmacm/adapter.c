@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Devices as rdma_cm knows them: each is opened once, and stays open as long as the process lives, because
- * programs keep id->verbs beyond the id (compat-surface §8). */
+ * programs keep id->verbs beyond the id (compatibility.md §6). */
 #include <fcntl.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What comes from peers (verbs-contract §11.6, §11.10). Two halves: in whatever thread it arrives, with the
+/* What comes from peers (verbs.md §11.6, §11.10). Two halves: in whatever thread it arrives, with the
  * lock of communication management held, an event is made and queued; what it means to the QP is done when a
  * thread of the program reads it, as programs expect (rping's QP is not in RTS before its channel was read).
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Source addresses and ports (verbs-contract §11.4). Port spaces are those of the host, not of the process:
+/* Source addresses and ports (verbs.md §11.4). Port spaces are those of the host, not of the process:
  * engine/services.h. */
 #include <fcntl.h>
 #include <infiniband/ib.h>

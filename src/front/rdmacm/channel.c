@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Event channels (verbs-contract §11.1). The descriptor is an eventfd in semaphore mode with a token for each
+/* Event channels (verbs.md §11.1). The descriptor is an eventfd in semaphore mode with a token for each
  * event that waits: programs poll it, set it to O_NONBLOCK, and cancel a thread that is blocked in it. What
  * comes for an id goes to the channel that the id has at that moment. */
 #include <pthread.h>

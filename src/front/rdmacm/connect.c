@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Connecting and disconnecting (verbs-contract §11.6): the calls of both sides. What comes back is in
+/* Connecting and disconnecting (verbs.md §11.6): the calls of both sides. What comes back is in
  * arrival.c. */
 #include <endian.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static int compose(struct id *id, const struct rdma_conn_param *param, size_t ro
     return 0;
 }
 
-/* 255: as much as there is (verbs-contract §11.6). */
+/* 255: as much as there is (verbs.md §11.6). */
 static int choose_resources(struct id *id, const struct rdma_conn_param *param)
 {
     uint8_t responder = param ? param->responder_resources : RDMA_MAX_RESP_RES;

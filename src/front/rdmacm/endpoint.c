@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Synchronous endpoints: rdma_create_ep() and what goes with it (verbs-contract §11.3, §11.7). */
+/* Synchronous endpoints: rdma_create_ep() and what goes with it (verbs.md §11.3, §11.7). */
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"

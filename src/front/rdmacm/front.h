@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the files of librdmacm.so.1 share. The adapter is in libibverbs.so.1: devices, QPs and what belongs to
  * them are reached through verbs; connections, services and ports through engine/communication.h. Here are
- * ids, event channels, addresses, and the conventions of rdma_cm (verbs-contract §0.1, §11): 0, or -1 with
+ * ids, event channels, addresses, and the conventions of rdma_cm (verbs.md §0.1, §11): 0, or -1 with
  * errno.
  *
  * Below the exported functions, functions return 0 or -errno.

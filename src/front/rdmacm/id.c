@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Ids: made, moved between channels, given options, destroyed (verbs-contract §11.2, §11.3, §11.8). */
+/* Ids: made, moved between channels, given options, destroyed (verbs.md §11.2, §11.3, §11.8). */
 #include <stdlib.h>
 
 #include "base/log.h"

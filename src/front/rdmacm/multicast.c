@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Multicast groups (verbs-contract §11.9). On RoCE an address is a group, and nobody has to be asked: the
+/* Multicast groups (verbs.md §11.9). On RoCE an address is a group, and nobody has to be asked: the
  * event is there when the call returns. */
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs, SRQs and CQs of an id, and their way through the states (verbs-contract §11.7). */
+/* QPs, SRQs and CQs of an id, and their way through the states (verbs.md §11.7). */
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"

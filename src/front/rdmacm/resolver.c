@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Names to addresses (verbs-contract §11.5). The result is plain memory, each part of it a block of its own:
- * programs build such structures themselves and free ours in pieces (compat-surface §8). */
+/* Names to addresses (verbs.md §11.5). The result is plain memory, each part of it a block of its own:
+ * programs build such structures themselves and free ours in pieces (compatibility.md §6). */
 #include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/ib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* From an address to a device and a path (verbs-contract §11.4). Everything follows from the interfaces and
+/* From an address to a device and a path (verbs.md §11.4). Everything follows from the interfaces and
  * the kernel's routes, so that nothing here waits: the event is there when the call returns. */
 #include <endian.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* rsockets come into being, get addresses and peers, and go (verbs-contract §11.12). */
+/* rsockets come into being, get addresses and peers, and go (verbs.md §11.12). */
 #include "front/rdmacm/rsocket.h"
 
 #include <dlfcn.h>

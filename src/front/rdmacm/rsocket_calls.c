@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The calls that move bytes, in all their forms (verbs-contract §11.12). */
+/* The calls that move bytes, in all their forms (verbs.md §11.12). */
 #include <limits.h>
 #include <sys/uio.h>
 

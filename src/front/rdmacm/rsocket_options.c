@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Options of rsockets (verbs-contract §11.12, rsocket(7)). Those that mean nothing here are kept, so that a
+/* Options of rsockets (verbs.md §11.12, rsocket(7)). Those that mean nothing here are kept, so that a
  * program finds what it has set. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>

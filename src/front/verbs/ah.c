@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Address handles (verbs-contract §8.1, §8.2). */
+/* Address handles (verbs.md §8.1, §8.2). */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 

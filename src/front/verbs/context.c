@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Opening and closing devices, asynchronous events (verbs-contract §1.4, §9.1). */
+/* Opening and closing devices, asynchronous events (verbs.md §1.4, §9.1). */
 #include "base/log.h"
 #include "base/sys.h"
 #include "engine/engine.h"
@@ -135,7 +135,7 @@ VERBS_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
     async_ack(event);
 }
 
-/* --- sharing of contexts (verbs-contract §10.8) --------------------------------------------------------- */
+/* --- sharing of contexts (verbs.md §10.8) --------------------------------------------------------- */
 
 VERBS_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 {

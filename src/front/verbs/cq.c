@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues and channels, extended polling (verbs-contract §5). */
+/* Completion queues and channels, extended polling (verbs.md §5). */
 #include "object/cq.h"
 #include "front/verbs/front.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_device structures, one per device (verbs-contract §10.1). They stay after ibv_free_device_list() as
+/* ibv_device structures, one per device (verbs.md §10.1). They stay after ibv_free_device_list() as
  * long as the device is there, as rdma-core's do: programs free the list and then open what they found in it
  * (libpcap). */
 #include <pthread.h>
@@ -13,8 +13,8 @@
 
 const char *ibv_get_sysfs_path(void);
 
-/* Provider libraries decide "is it mine?" by the pointer right behind struct ibv_device (compat-surface §2):
- * it must be there, and not be theirs. The members up to core_support are theirs by layout. */
+/* Provider libraries decide "is it mine?" by the pointer right behind struct ibv_device: it must be there,
+ * and not be theirs (compatibility.md §2). The members up to core_support are theirs by layout. */
 struct public_device {
     struct ibv_device ibv;
     const void *ops;
@@ -165,7 +165,7 @@ VERBS_EXPORT struct ibv_device **ibv_get_device_list(int *ret_count)
     count = device_table_list(&host_devices, devices);
     forget_others(devices, count);
     if (count == 0)
-        return null_with(ENOSYS); /* what programs take for "no RDMA here" (compat-surface §6) */
+        return null_with(ENOSYS); /* what programs take for "no RDMA here" (compatibility.md §4) */
 
     list = calloc(count + 1, sizeof(list[0]));
     for (unsigned i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Flow rules and their counters (verbs-contract §7.6-7.7). */
+/* Flow rules and their counters (verbs.md §7.6-7.7). */
 #include "object/flow.h"
 #include "front/verbs/front.h"
 

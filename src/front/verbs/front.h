@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files of this room share. Only here do the conventions of verbs exist (verbs-contract §0.1):
+/* What the files of this room share. Only here do the conventions of verbs exist (verbs.md §0.1):
  * below, functions return 0 or -errno. */
 #ifndef FRONT_VERBS_FRONT_H
 #define FRONT_VERBS_FRONT_H
@@ -43,7 +43,7 @@ static inline void *null_with(int error)
     return NULL;
 }
 
-/* The structure's owner may know fewer or more bytes of it than we (compat-surface §3): all of his are
+/* The structure's owner may know fewer or more bytes of it than we (compatibility.md §3): all of his are
  * defined. */
 static inline void copy_sized(void *to, size_t to_size, const void *from, size_t from_size)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Historical helper exports: files under sysfs, conversions between the kernel's structures and the public
- * ones, fork (verbs-contract §10.10, §10.13). The distribution's librdmacm imports several of them. */
+ * ones, fork (verbs.md §10.10, §10.13). The distribution's librdmacm imports several of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The operation tables that inline functions of verbs.h call through, many without a check: every slot holds
- * a function (compat-surface §3). What is not there answers EOPNOTSUPP, which programs and tests take for
+ * a function (compatibility.md §3). What is not there answers EOPNOTSUPP, which programs and tests take for
  * "skip". */
 #include "front/verbs/front.h"
 #include "front/verbs/newer.h"
@@ -119,7 +119,7 @@ void front_fill_ops(struct verbs_context *verbs)
     UNSUPPORTED(verbs->modify_flow_action_esp);
     UNSUPPORTED(verbs->destroy_flow_action);
     UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);
-    /* By their former names, too (compat-surface §3). */
+    /* By their former names, too (compatibility.md §3). */
     verbs->ABI_placeholder1 = (void (*)(void))front_create_flow;
     verbs->ABI_placeholder2 = (void (*)(void))front_destroy_flow;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Protection domains, memory regions and windows (verbs-contract §1.4, §4). */
+/* Protection domains, memory regions and windows (verbs.md §1.4, §4). */
 #include "front/verbs/front.h"
 #include "object/dm.h"
 #include "object/pd.h"
@@ -91,7 +91,7 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset
     return result < 0 ? null_with(result) : &mr->ibv;
 }
 
-/* The one verb that answers with an enumeration of its own, and with errno (verbs-contract §4.8). */
+/* The one verb that answers with an enumeration of its own, and with errno (verbs.md §4.8). */
 VERBS_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
                               int access)
 {

@@ -2,7 +2,7 @@
 /* The nodes IBVERBS_PRIVATE_*: what the provider libraries (libmlx5, libefa) of any distribution need to
  * load. They register themselves before main() and are ignored; __verbs_log, ibv_query_gid_type (query.c) and
  * ibv_wr_opcode_str (strings.c) are called and work; the rest commands a kernel driver that is not there, and
- * says so (compat-surface §1.3, §2). */
+ * says so (compatibility.md §1, §2). */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Queue pairs and multicast attachment (verbs-contract §1.5, §2, §8.3). */
+/* Queue pairs and multicast attachment (verbs.md §1.5, §2, §8.3). */
 #include "object/qp.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
@@ -104,7 +104,7 @@ VERBS_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
 }
 
 /* Packets are placed in order, and none again once a later one is there. But what is inside of one is copied
- * by memcpy() or the kernel, which promise nothing of the kind (verbs-contract §10.9). */
+ * by memcpy() or the kernel, which promise nothing of the kind (verbs.md §10.9). */
 VERBS_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t flags)
 {
     return 0;

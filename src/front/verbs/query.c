@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Device, port, GID and P_Key queries (verbs-contract §10.2-10.9). */
+/* Device, port, GID and P_Key queries (verbs.md §10.2-10.9). */
 #include <arpa/inet.h>
 
 #include "base/sys.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Conversions of the static rate (verbs-contract §10.12). The reverse ones map exactly the listed numbers. */
+/* Conversions of the static rate (verbs.md §10.12). The reverse ones map exactly the listed numbers. */
 #include <infiniband/verbs.h>
 
 #include "base/types.h"

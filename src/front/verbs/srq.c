@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Shared receive queues (verbs-contract §1.4, §6). */
+/* Shared receive queues (verbs.md §1.4, §6). */
 #include "object/srq.h"
 #include "front/verbs/front.h"
 #include "object/cq.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Texts that every tool prints and scripts compare: part of the ABI in practice (verbs-contract §9.3). */
+/* Texts that every tool prints and scripts compare: part of the ABI in practice (verbs.md §9.3). */
 #include <infiniband/verbs.h>
 
 #include "base/types.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_wr_*: builders and setters (verbs-contract §3.8). A builder that fails leaves its error to
+/* ibv_wr_*: builders and setters (verbs.md §3.8). A builder that fails leaves its error to
  * ibv_wr_complete(). */
 #include "front/verbs/front.h"
 #include "object/qp.h"
