@@ -23,7 +23,7 @@ class Unable(Exception):
 
 
 def script():
-    """RXE_VM names it; else it is in shared/lab beside the checkout, or beside a folder that the checkout is in."""
+    """RXE_VM names it; else it is looked for beside the checkout, or beside a folder that the checkout is in."""
     if named := os.environ.get('RXE_VM'):
         return named
     folder = os.environ.get('SOFTHCA_TEST_TOP', TOP)  # run-tests.py runs a copy of some checkouts elsewhere
@@ -39,7 +39,7 @@ def prepare():
     """Returns the script that boots. Raises Unable where this machine lacks something."""
     path = script()
     if not path:
-        raise Unable('no shared/lab/rxe-vm beside the checkout, and RXE_VM names none')
+        raise Unable('RXE_VM names no script that boots a Linux with Soft-RoCE')
     search = os.environ.get('PATH', '') + ':/usr/sbin:/sbin'
     if missing := [tool for tool in NEEDS if not shutil.which(tool, path=search)]:
         raise Unable(f'{", ".join(missing)} not installed')
