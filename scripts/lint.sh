@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: lint.sh [--format]   Formatting, include arrows, static analysis; --format: formatting only.
+# usage: lint.sh [--format]   Formatting, include arrows, citations, static analysis; --format: formatting only.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -12,6 +12,7 @@ clang-format --dry-run -Werror "${files[@]}" || status=1
 
 scripts/check-arrows.py || status=1
 scripts/check-descriptors.py || status=1
+scripts/check-references.py || status=1
 cppcheck --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 --std=c11 --library=posix -Isrc \
     -j2 --suppress=missingIncludeSystem --suppress=preprocessorErrorDirective \
     --suppress=internalAstError --suppress=readdirCalled src tools || status=1

@@ -289,6 +289,10 @@ def lint(tally):
     if step.stdout:
         say(step.stdout.rstrip())
     tally.add("lint: no descriptor of ours is 0 to 2", "fail" if step.returncode else "pass", last_line(step.stdout))
+    step = run(["scripts/check-references.py"], capture_output=True, text=True)
+    if step.stdout:
+        say(step.stdout.rstrip())
+    tally.add("lint: what is cited is here", "fail" if step.returncode else "pass", last_line(step.stdout))
     version = shutil.which("clang-format") and run(["clang-format", "--version"], capture_output=True, text=True).stdout
     if not version or " version 14." not in " " + version:
         tally.add("lint: format", "skip", "needs clang-format 14: another version formats differently")
