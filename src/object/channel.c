@@ -140,6 +140,16 @@ void channel_owe(struct channel *channel, struct cq *cq)
         object_ports->event_owed();
 }
 
+bool channel_is_rung(struct channel *channel, const struct cq *cq)
+{
+    bool rung;
+
+    lock_acquire(&channel->queue.lock);
+    rung = cq->debt > 0 || atomic_load_explicit(&channel->line->rung, memory_order_relaxed) >> cq->bit & 1;
+    lock_release(&channel->queue.lock);
+    return rung;
+}
+
 bool channels_owe(uint32_t *ret_changes)
 {
     *ret_changes = atomic_load_explicit(&owed_changes, memory_order_relaxed);

@@ -377,7 +377,8 @@ int cq_arm(struct cq *cq, bool solicited_only)
         atomic_fetch_add_explicit(&cq_armed_count, 1, memory_order_relaxed);
     }
     cq->record->armed = max_of(cq->record->armed, wanted); /* any wins until fired */
-    if (cq->bit < NOTIFY_CQS && !cq->moderation_period) {
+    /* `rung` is one bit: while an event of a peer waits there to be read, the next one is ours to make. */
+    if (cq->bit < NOTIFY_CQS && !cq->moderation_period && !channel_is_rung(cq->channel, cq)) {
         cq->shown = true;
         notify_arm(cq->channel->line, cq->bit, cq->record->armed == CQ_ARMED_SOLICITED);
     }

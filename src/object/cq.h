@@ -102,6 +102,8 @@ void channel_unuse(struct channel *channel);
 void channel_post(struct channel *channel, struct cq *cq);
 /* The same, but a peer has taken it upon itself, and its token is on the way. */
 void channel_owe(struct channel *channel, struct cq *cq);
+/* Has a peer made an event of the CQ that nobody has read? */
+bool channel_is_rung(struct channel *channel, const struct cq *cq);
 /* Drops unread events of a CQ, and its bit in the line. */
 void channel_purge(struct channel *channel, struct cq *cq);
 /* The CQ gets a bit in the channel's line, if one is left. */

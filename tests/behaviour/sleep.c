@@ -116,6 +116,14 @@ static void exchange(struct pair *p, unsigned int count)
     end_finish(&call);
 }
 
+/* The link is there, each knows the other's channels, and no event of what was is left at `a`. */
+static void warm_up(struct pair *p)
+{
+    exchange(p, WARM);
+    while (is_readable(p->a.channel->fd))
+        next_event(&p->a);
+}
+
 static void programs_that_sleep_exchange_messages(void **state)
 {
     const struct end_attr attr = with_channel();
@@ -212,9 +220,7 @@ static void solicited_only_wakes_for_solicited_messages_only(void **state)
     struct pair p;
 
     pair_connect_as(&p, &attr);
-    exchange(&p, WARM);
-    while (is_readable(p.a.channel->fd))
-        next_event(&p.a);
+    warm_up(&p);
     CHECK(ibv_poll_cq(p.a.recv_cq, 1, &(struct ibv_wc){0}) == 0, "nothing is left");
     for (uint64_t i = 0; i < 4; i++)
         end_recv(&p.a, a_recv(&p.a, i, 0, 64));
@@ -247,9 +253,7 @@ static void a_message_that_finds_no_receive_wakes_when_there_is_one(void **state
     attr.rnr_retry = 7;
     attr.min_rnr_timer = 1;
     pair_connect_as(&p, &attr);
-    exchange(&p, WARM);
-    while (is_readable(p.a.channel->fd))
-        next_event(&p.a);
+    warm_up(&p);
     arm(p.a.recv_cq);
     end_send(&p.b, a_send(&p.b, 3, 0, 64));
     /* An event ahead of its completion is one that the program answers by arming again. */
@@ -285,9 +289,7 @@ static void with_several_cqs_the_event_is_of_the_right_one(void **state)
     struct pair p;
 
     pair_connect_as(&p, &attr);
-    exchange(&p, WARM);
-    while (is_readable(p.a.channel->fd))
-        next_event(&p.a);
+    warm_up(&p);
     for (uint64_t i = 0; i < 100; i++) {
         struct ibv_cq *seen[2];
 
@@ -352,9 +354,7 @@ static void a_cq_that_is_destroyed_leaves_no_readable_channel(void **state)
     struct pair p;
 
     pair_connect_as(&p, &attr);
-    exchange(&p, WARM);
-    while (is_readable(p.a.channel->fd))
-        next_event(&p.a);
+    warm_up(&p);
     end_recv(&p.a, a_recv(&p.a, 5, 0, 64));
     arm(p.a.recv_cq);
     end_send(&p.b, a_send(&p.b, 5, 0, 64));
@@ -410,9 +410,7 @@ static void a_ring_that_fills_up_does_not_wait_for_the_program(void **state)
 
     attr.size = 64 * 1024;
     pair_connect_as(&p, &attr);
-    exchange(&p, WARM);
-    while (is_readable(p.a.channel->fd))
-        next_event(&p.a);
+    warm_up(&p);
     for (uint64_t i = 0; i < MESSAGES; i++)
         end_recv(&p.a, a_recv(&p.a, i, 0, EACH));
     arm(p.a.recv_cq);
