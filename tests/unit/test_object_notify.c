@@ -166,6 +166,28 @@ static void an_arming_after_a_claim_is_the_next_one(void **state)
     drop(cq, NULL, channel);
 }
 
+/* Of two events that peers make of one CQ before one is read, `rung` could tell one only. */
+static void while_an_event_of_a_peer_waits_the_next_is_ours(void **state)
+{
+    struct channel *channel = make_channel();
+    struct cq *cq = make_cq(channel);
+
+    cq_arm(cq, false);
+    wake(channel, cq);
+    cq_arm(cq, false);
+    assert_false(claim(cq, true));
+    complete(cq, false);
+    assert_event(channel, cq);
+    assert_event(channel, cq);
+    assert_no_event(channel);
+    cq_arm(cq, false);
+    assert_true(claim(cq, false)); /* all is read: a peer may again */
+    ring(cq);
+    write_token(channel);
+    assert_event(channel, cq);
+    drop(cq, NULL, channel);
+}
+
 /* The token of one event must not stand for another whose own is still to come. */
 static void no_event_is_taken_without_its_token(void **state)
 {
@@ -304,6 +326,7 @@ int main(void)
         test(the_event_may_be_read_before_its_completion_is_there),
         test(solicited_only_is_for_solicited_messages),
         test(an_arming_after_a_claim_is_the_next_one),
+        test(while_an_event_of_a_peer_waits_the_next_is_ours),
         test(no_event_is_taken_without_its_token),
         test(events_of_peers_and_our_own_come_together),
         test(an_event_that_a_peer_owes_is_made_for_it),
