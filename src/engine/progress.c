@@ -334,17 +334,26 @@ static unsigned run_from_application(void)
     return packets;
 }
 
-/* object_ports.take_arrived. What a peer rang for has made its event: it must not make another one. */
-void progress_take_arrived(void)
+static bool have_arrived(void)
 {
     bool arrived;
 
-    count_application_poll();
     rundown_enter();
     arrived = local_has_packets();
     rundown_exit();
-    if (arrived)
-        run_from_application();
+    return arrived;
+}
+
+/* A copy by the kernel takes a tenth of a millisecond; whoever is longer at it is not waited for. */
+#define TRIES_TO_TAKE 1000u
+
+/* object_ports.take_arrived. What a peer rang for has made its event: it must not make another one. */
+void progress_take_arrived(void)
+{
+    count_application_poll();
+    /* Another thread may be at it: then the completion is there when it is through. */
+    for (unsigned i = 0; i < TRIES_TO_TAKE && have_arrived() && !run_from_application(); i++)
+        sched_yield();
 }
 
 /* object_ports.progress */
