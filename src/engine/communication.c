@@ -14,7 +14,7 @@
 #include "engine/services.h"
 #include "object/context.h"
 #include "object/device.h"
-#include "object/life.h"
+#include "segment/provenance.h"
 
 /* Programs tell their peers the port that rdma_bind_addr() gave them before they listen, and on one host the
  * peer may be quicker. So a request waits for rdma_listen(); when it is repeated in vain, nobody listens. */

@@ -13,11 +13,11 @@
 #include <stdint.h>
 
 #include "cm/cm.h"
-#include "rules/published.h"
+#include "published/record.h"
 
 struct ibv_context;
 struct ibv_pd;
-struct id_record;     /* object/segment.h */
+struct id_record;     /* segment/segment.h */
 struct communication; /* one end of a connection, or of the resolution of a datagram service */
 struct service;       /* a service id at an address, held by this process */
 

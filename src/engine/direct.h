@@ -15,7 +15,7 @@
 
 #include "engine/internal.h"
 #include "mapped/mapped.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 /* Bits of a mark (local.h): what the peer waits for, and how often the mark was taken, so that one and the
  * same word does not come again soon. */

@@ -17,7 +17,7 @@
 #include "object/device.h"
 #include "object/mapping.h"
 #include "object/ports.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 static struct lock start_lock = LOCK_INIT;
 static bool started, fork_handler_installed;

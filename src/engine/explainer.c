@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "explain/explain.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 #define TEXT_LIMIT     (256u << 10)
 #define TOLD_OF_A_KIND 32u

@@ -4,8 +4,8 @@
 #include "base/sys.h"
 #include "engine/explainer.h"
 #include "engine/internal.h"
-#include "object/life.h"
-#include "object/segment.h"
+#include "segment/provenance.h"
+#include "segment/segment.h"
 
 void id_record_withdraw(struct id_record *record)
 {

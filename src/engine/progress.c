@@ -12,8 +12,8 @@
 #include "engine/relay.h"
 #include "object/cq.h"
 #include "object/device.h"
-#include "object/segment.h"
 #include "object/wq.h"
+#include "segment/segment.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
 

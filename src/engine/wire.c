@@ -13,7 +13,7 @@
 #include "engine/internal.h"
 #include "object/device.h"
 #include "object/qp_table.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 #include "udp/udp.h"
 #include "wire/mad.h"
 #include "wire/opcode.h"

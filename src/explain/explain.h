@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The door of the explain room: what a published segment (object/segment.h) says, in words. Each question is
+/* The door of the explain room: what a published segment (segment/segment.h) says, in words. Each question is
  * answered by a paragraph whose first line names the cause, with indented detail below it, or by one JSON
  * object on one line with the same facts ("cause" is the first line).
  *

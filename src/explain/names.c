@@ -4,7 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include "base/types.h"
-#include "rules/published.h"
+#include "published/record.h"
 #include "transport/qp.h"
 
 #define NAME_OF(table, index) ((index) < array_size(table) && (table)[index] ? (table)[index] : "?")

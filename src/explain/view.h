@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "object/segment.h"
+#include "segment/segment.h"
 
 struct view {
     const char *base;

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "base/look.h"
 #include "local/link.h"
+#include "published/segment_request.h"
 
 #define GREETING_MAGIC   0x41434853u /* "SHCA" */
 #define GREETING_VERSION 2u          /* as in the names of blocks: others do not meet us */

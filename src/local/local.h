@@ -140,7 +140,7 @@ uint64_t link_serial(const struct link *link);
 struct link *local_link_of_serial(uint64_t serial);
 /* Of the link to ourselves, which exists once this process owns a block. */
 uint64_t local_self_serial(void);
-/* The other end of a mapped segment (object/segment.h): number of its descriptor in the peer; -1: not said.
+/* The other end of a mapped segment (segment/segment.h): number of its descriptor in the peer; -1: not said.
  */
 int link_peer_segment(const struct link *link);
 /* One pointer of the owner's per link, NULL at first; the helper thread's. */

@@ -7,11 +7,11 @@
 #include "base/sys.h"
 #include "object/cq.h"
 #include "object/event.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/qp.h"
 #include "object/srq.h"
 #include "object/wq.h"
+#include "segment/provenance.h"
 
 /* How far acknowledgements may run ahead of events. Programs that acknowledge once per completion get here in
  * time (compatibility.md §7), and beyond half the counter's range "ahead" would read as "behind". */

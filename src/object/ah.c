@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "object/device.h"
-#include "object/life.h"
 #include "object/pd.h"
 #include "object/spent.h"
+#include "segment/provenance.h"
 
 /* What the kernel gives RoCEv2 paths that name none. */
 #define DEFAULT_HOP_LIMIT 64u

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "object/cq.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/spent.h"
+#include "segment/provenance.h"
 
 static struct lock lines_lock = LOCK_INIT; /* then event_queue.lock */
 static struct channel *lines[NOTIFY_CHANNELS];

@@ -8,13 +8,13 @@
 #include "base/sys.h"
 #include "object/cq.h"
 #include "object/device.h"
-#include "object/life.h"
 #include "object/pd.h"
 #include "object/ports.h"
-#include "object/segment.h"
 #include "object/share.h"
-#include "object/stack.h"
 #include "object/wq.h"
+#include "segment/provenance.h"
+#include "segment/segment.h"
+#include "segment/stack.h"
 
 struct lock contexts_lock = LOCK_INIT;
 struct list contexts = {&contexts, &contexts};

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "object/flow.h"
-#include "object/life.h"
 #include "object/ports.h"
+#include "segment/provenance.h"
 
 int counters_create(struct context *context, const struct ibv_counters_init_attr *attributes,
                     struct counters **ret_counters)

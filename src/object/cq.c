@@ -11,9 +11,9 @@
 
 #include "base/log.h"
 #include "base/sys.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/spent.h"
+#include "segment/provenance.h"
 
 #define WC_FLAGS_SUPPORTED                                                                                   \
     (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |          \

@@ -14,7 +14,7 @@
 #include "object/context.h"
 #include "object/event.h"
 #include "object/pd.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 struct channel {
     struct ibv_comp_channel ibv; /* refcnt: CQs that name it, under queue.lock */

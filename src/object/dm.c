@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "object/life.h"
 #include "object/ports.h"
-#include "object/segment.h"
 #include "object/share.h"
 #include "rules/limits.h"
+#include "segment/provenance.h"
+#include "segment/segment.h"
 
 /* A forked child that goes on with its parent's context publishes nothing. */
 static uint32_t publish(const struct dm *dm)

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "object/life.h"
 #include "object/pd.h"
 #include "object/ports.h"
+#include "segment/provenance.h"
 
 /* --- thread domains ------------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@
 #include "base/sys.h"
 #include "base/types.h"
 #include "object/context.h"
-#include "object/life.h"
+#include "segment/provenance.h"
 
 #define TYPE_BITS 5
 #define TYPE_MASK 0x1fu

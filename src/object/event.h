@@ -20,7 +20,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
-#include "rules/published.h"
+#include "published/record.h"
 
 struct event_queue {
     struct lock lock; /* a leaf: guards entries and every reported counter */

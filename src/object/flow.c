@@ -8,8 +8,8 @@
 
 #include "base/rundown.h"
 #include "object/device.h"
-#include "object/life.h"
 #include "object/qp_internal.h"
+#include "segment/provenance.h"
 
 /* Receivers of one frame: as many as a multicast group has. */
 #define RECEIVERS_MAX LIMIT_MULTICAST_ATTACH

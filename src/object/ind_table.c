@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/wq.h"
+#include "segment/provenance.h"
 
 _Static_assert((LIMIT_IND_TABLE_SIZE & (LIMIT_IND_TABLE_SIZE - 1)) == 0, "sizes are powers of two");
 

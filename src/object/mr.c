@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "object/dm.h"
-#include "object/life.h"
 #include "object/memory.h"
 #include "object/pd.h"
 #include "object/ports.h"
@@ -16,6 +15,7 @@
 #include "object/spent.h"
 #include "rules/alias.h"
 #include "rules/flush.h"
+#include "segment/provenance.h"
 
 #define ACCESS_KNOWN                                                                                         \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \

@@ -8,9 +8,9 @@
 
 #include "base/list.h"
 #include "object/device.h"
-#include "object/life.h"
 #include "object/qp_internal.h"
 #include "rules/limits.h"
+#include "segment/provenance.h"
 
 struct attachment {
     struct list link;

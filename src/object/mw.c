@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "base/rundown.h"
-#include "object/life.h"
 #include "object/pd.h"
 #include "object/qp.h"
 #include "object/spent.h"
+#include "segment/provenance.h"
 
 static _Atomic uint32_t windows;
 

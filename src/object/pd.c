@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/sys.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/share.h"
 #include "object/spent.h"
 #include "rules/alias.h"
+#include "segment/provenance.h"
 
 struct lock keys_lock = LOCK_INIT;
 

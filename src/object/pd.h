@@ -11,7 +11,7 @@
 #include "object/context.h"
 #include "object/dmabuf.h"
 #include "object/mapping.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 struct pd {
     struct ibv_pd ibv;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "base/types.h"
-#include "object/life.h"
+#include "segment/provenance.h"
 
 struct qp;
 struct cq;

@@ -6,10 +6,10 @@
 
 #include "base/ahead.h"
 #include "base/rundown.h"
-#include "object/life.h"
 #include "object/qp_internal.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
+#include "segment/provenance.h"
 
 #define TYPE_BIT(type) (1u << (type))
 #define RC_BIT         TYPE_BIT(IBV_QPT_RC)

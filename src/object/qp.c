@@ -11,7 +11,6 @@
 #include "object/delegate.h"
 #include "object/device.h"
 #include "object/flow.h"
-#include "object/life.h"
 #include "object/open_qp.h"
 #include "object/ports.h"
 #include "object/qp_internal.h"
@@ -20,6 +19,7 @@
 #include "object/wq.h"
 #include "object/xrc.h"
 #include "rules/limits.h"
+#include "segment/provenance.h"
 #include "steering/toeplitz.h"
 
 /* --- lookup --------------------------------------------------------------------------------------------- */

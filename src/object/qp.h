@@ -18,9 +18,9 @@
 #include "base/timer.h"
 #include "object/context.h"
 #include "object/cq.h"
-#include "object/life.h"
 #include "object/pd.h"
 #include "object/srq.h"
+#include "segment/provenance.h"
 #include "transport/qp.h"
 
 struct ind_table;

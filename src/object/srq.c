@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/types.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/spent.h"
+#include "segment/provenance.h"
 
 /* A power of two above what is granted: 2^n - 1, as of a CQ. So a CQ that was asked for with the same number
  * has a place for the completion of each receive. */

@@ -9,9 +9,9 @@
 
 #include "base/rundown.h"
 #include "object/flow.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/qp_internal.h"
+#include "segment/provenance.h"
 
 #define FLAGS_KNOWN                                                                                          \
     (IBV_WQ_FLAGS_CVLAN_STRIPPING | IBV_WQ_FLAGS_SCATTER_FCS | IBV_WQ_FLAGS_DELAY_DROP |                     \

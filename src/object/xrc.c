@@ -8,9 +8,9 @@
 
 #include "base/rundown.h"
 #include "object/cq.h"
-#include "object/life.h"
 #include "object/ports.h"
 #include "object/xrc_domain.h"
+#include "segment/provenance.h"
 
 /* SRQs by number, XRCDs and their delegates. */
 static struct lock xrc_lock = LOCK_INIT;

@@ -12,8 +12,8 @@
 
 #include "base/psn.h"
 #include "base/types.h"
+#include "published/record.h"
 #include "rules/keys.h"
-#include "rules/published.h"
 #include "rules/verdict.h"
 #include "transport/tags.h"
 #include "transport/wqe.h"

@@ -16,7 +16,7 @@
 #include <sys/uio.h>
 
 #include "base/types.h"
-#include "wire/counters.h"
+#include "published/counters.h"
 #include "wire/packet.h"
 
 /* Lower bits of a QPN block by which the kernel finds the socket of whoever owns it (local/local.h,

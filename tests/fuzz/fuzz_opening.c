@@ -20,10 +20,10 @@
 #include "object/device.h"
 #include "object/ports.h"
 #include "object/qp_table.h"
-#include "object/segment.h"
 #include "object/share.h"
 #include "object/xrc.h"
 #include "object/xrc_domain.h"
+#include "segment/segment.h"
 #include "wire/opcode.h"
 
 #define QPS      2u      /* of ours */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the segment tells of who made an object, and of events that were read. */
-#include "object/life.h"
-#include "object/stack.h"
 #include "object_fixture.h"
+#include "segment/provenance.h"
+#include "segment/stack.h"
 
 void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {

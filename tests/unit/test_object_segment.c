@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "object/arena.h"
 #include "object_fixture.h"
+#include "segment/arena.h"
 
 #include <errno.h>
 

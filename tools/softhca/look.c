@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/look.h"
 #include "base/unix_names.h"
+#include "published/segment_request.h"
 
 #define MEMFD_NAME      "/memfd:softhca (deleted)"
 #define ANSWER_MS       3000

@@ -20,7 +20,7 @@
 #include "base/list.h"
 #include "base/types.h"
 #include "engine/communication.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 #define RDMACM_EXPORT __attribute__((visibility("default")))
 

@@ -2,15 +2,15 @@
 /* Who made an object, where and when, who destroys it: what explanations tell, written into the published
  * segment. Threads and times of objects are always recorded; stacks, and times of work requests, only where
  * explanations are on, for they cost. */
-#ifndef OBJECT_LIFE_H
-#define OBJECT_LIFE_H
+#ifndef SEGMENT_PROVENANCE_H
+#define SEGMENT_PROVENANCE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/types.h"
-#include "rules/published.h"
+#include "published/record.h"
 
 struct id_record;
 

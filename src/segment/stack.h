@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Stacks in the published segment: each different one once, by number. */
-#ifndef OBJECT_STACK_H
-#define OBJECT_STACK_H
+#ifndef SEGMENT_STACK_H
+#define SEGMENT_STACK_H
 
 #include <stdint.h>
 

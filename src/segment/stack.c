@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "object/stack.h"
+#include "segment/stack.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include "base/frames.h"
 #include "base/lock.h"
 #include "base/sys.h"
-#include "object/segment.h"
+#include "segment/segment.h"
 
 #define PROBES     64u
 #define OWN_FRAMES 10u /* that may lie between the verb and us */

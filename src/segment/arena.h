@@ -2,8 +2,8 @@
 /* Which parts of the segment's arena are in use: a buddy allocator of power of two extents whose whole state
  * is bitmaps outside of the arena, since freed extents are punched out. The lowest free extent is taken, so
  * that the arena's used part stays short. */
-#ifndef OBJECT_ARENA_H
-#define OBJECT_ARENA_H
+#ifndef SEGMENT_ARENA_H
+#define SEGMENT_ARENA_H
 
 #include <stdbool.h>
 #include <stddef.h>

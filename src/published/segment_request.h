@@ -4,8 +4,8 @@
  * the same message with the result, and with LOOK_SHOWN a descriptor that is good for reading only. For
  * `softhca ps` and `softhca why`, where /proc does not show the descriptor: across pid namespaces, or in a
  * process that has no /proc. */
-#ifndef BASE_LOOK_H
-#define BASE_LOOK_H
+#ifndef PUBLISHED_SEGMENT_REQUEST_H
+#define PUBLISHED_SEGMENT_REQUEST_H
 
 #include <stdint.h>
 

@@ -8,8 +8,8 @@
 
 #include "base/lock.h"
 #include "base/sys.h"
-#include "object/number.h"
-#include "object/segment.h"
+#include "segment/number.h"
+#include "segment/segment.h"
 
 struct number_pool {
     struct lock lock; /* everything below; a leaf */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "object/segment.h"
+#include "segment/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "object/arena.h"
-#include "object/number.h"
+#include "segment/arena.h"
+#include "segment/number.h"
 
 /* Address space, not memory. Where that is short (ulimit -v, -f, small virtual addresses) less has to do. */
 #define ARENA_LARGEST  (1ull << 36)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "object/life.h"
+#include "segment/provenance.h"
 
 #include <string.h>
 #include <time.h>
 
 #include "base/sys.h"
-#include "object/segment.h"
-#include "object/stack.h"
+#include "segment/segment.h"
+#include "segment/stack.h"
 
 _Atomic bool life_is_explained;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What a process counts of its packets to and from the network. Any thread, relaxed. The udp room counts, the
  * published segment shows. */
-#ifndef WIRE_COUNTERS_H
-#define WIRE_COUNTERS_H
+#ifndef PUBLISHED_COUNTERS_H
+#define PUBLISHED_COUNTERS_H
 
 #include <stdatomic.h>
 #include <stdint.h>

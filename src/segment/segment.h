@@ -24,8 +24,8 @@
  * first context and lives as long as the process; a forked child sees a private copy
  * (segment_after_fork_in_child).
  */
-#ifndef OBJECT_SEGMENT_H
-#define OBJECT_SEGMENT_H
+#ifndef SEGMENT_SEGMENT_H
+#define SEGMENT_SEGMENT_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -33,11 +33,11 @@
 #include <stdint.h>
 
 #include "base/types.h"
+#include "published/counters.h"
+#include "published/record.h"
 #include "rules/keys.h"
 #include "rules/limits.h"
-#include "rules/published.h"
 #include "transport/qp.h"
-#include "wire/counters.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
 #define SEGMENT_VERSION 8u

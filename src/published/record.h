@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Parts that records of the published segment have in common: what explanations live on. Whoever fills them
- * is object/life.h. */
-#ifndef RULES_PUBLISHED_H
-#define RULES_PUBLISHED_H
+ * is segment/provenance.h. */
+#ifndef PUBLISHED_RECORD_H
+#define PUBLISHED_RECORD_H
 
 #include <stdint.h>
 
