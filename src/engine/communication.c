@@ -12,8 +12,8 @@
 #include "engine/gsi.h"
 #include "engine/internal.h"
 #include "engine/services.h"
-#include "object/context.h"
-#include "object/device.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
 #include "segment/provenance.h"
 
 /* Programs tell their peers the port that rdma_bind_addr() gave them before they listen, and on one host the

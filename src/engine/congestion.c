@@ -6,7 +6,7 @@
 
 #include "base/sys.h"
 #include "engine/internal.h"
-#include "object/device.h"
+#include "object/device/device.h"
 #include "udp/udp.h"
 
 /* One for a QP and so long is enough. */

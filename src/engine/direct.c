@@ -2,7 +2,7 @@
 #include "engine/direct.h"
 
 #include "base/ahead.h"
-#include "object/mapping.h"
+#include "object/memory/mapping.h"
 
 /* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */
 #define DIRECT_LIMIT (1u << 20)

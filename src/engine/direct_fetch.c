@@ -51,7 +51,7 @@ bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found
 
 bool direct_was_there(const struct direct_found *found)
 {
-    /* What was copied was loaded before; partner: close_record() in object/mapping.c. */
+    /* What was copied was loaded before; partner: close_record() in object/memory/mapping.c. */
     atomic_thread_fence(memory_order_acquire);
     for (uint32_t i = 0; i < found->count; i++) {
         const struct direct_view *view = found->view[i];

@@ -6,7 +6,7 @@
 
 #include "base/sys.h"
 #include "engine/direct.h"
-#include "object/mapping.h"
+#include "object/memory/mapping.h"
 #include "object/ports.h"
 
 #define PATIENCE (20 * NS_PER_MS)

@@ -14,8 +14,8 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/direct.h"
-#include "object/device.h"
-#include "object/mapping.h"
+#include "object/device/device.h"
+#include "object/memory/mapping.h"
 
 /* --- requests --------------------------------------------------------------------------------------- */
 

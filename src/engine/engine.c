@@ -13,9 +13,9 @@
 #include "engine/internal.h"
 #include "engine/opening.h"
 #include "mapped/mapped.h"
-#include "object/context.h"
-#include "object/device.h"
-#include "object/mapping.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
+#include "object/memory/mapping.h"
 #include "object/ports.h"
 #include "segment/segment.h"
 

@@ -11,7 +11,7 @@
 #include "base/sys.h"
 #include "engine/internal.h"
 #include "engine/services.h"
-#include "object/device.h"
+#include "object/device/device.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
 

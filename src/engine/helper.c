@@ -27,7 +27,7 @@
 #include "engine/engine.h"
 #include "engine/internal.h"
 #include "engine/packet_socket.h"
-#include "object/cq.h"
+#include "object/cq/cq.h"
 #include "udp/udp.h"
 
 #define TICK_MS 2

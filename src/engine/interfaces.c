@@ -9,8 +9,8 @@
 #include "engine/engine.h"
 #include "engine/internal.h"
 #include "engine/netdev.h"
-#include "object/context.h"
-#include "object/device.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
 
 static int monitor_fd = -1;
 static struct lock refresh_lock =

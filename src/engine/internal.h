@@ -14,7 +14,7 @@
 #include "base/timer.h"
 #include "cm/cm.h"
 #include "local/local.h"
-#include "object/qp.h"
+#include "object/qp/qp.h"
 
 /* --- waiting.c: QPs that wait --------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "object/device.h"
+#include "object/device/device.h"
 
 /* 0 or -errno. The snapshot's arrays belong to the caller: netdev_snapshot_fini(). */
 int netdev_snapshot(struct netdev_snapshot *ret_snapshot);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs that one process has and another has opened: what the two say to each other (object/open_qp.c).
+/* QPs that one process has and another has opened: what the two say to each other (object/xrc/open_qp.c).
  *
  * Whoever opens, modifies or queries asks and waits for the answer; closing, and events the other way, are
  * said and not answered. All that concerns one QP takes one lane, so it arrives in order. What finds the ring
@@ -19,9 +19,9 @@
 #include "base/sys.h"
 #include "base/thread.h"
 #include "engine/engine.h"
-#include "object/device.h"
-#include "object/xrc.h"
-#include "object/xrc_domain.h"
+#include "object/device/device.h"
+#include "object/xrc/xrc.h"
+#include "object/xrc/xrc_domain.h"
 #include "wire/opcode.h"
 
 /* A process that is stopped does not answer. */

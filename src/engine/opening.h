@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_open_qp() between processes (object/open_qp.h). */
+/* ibv_open_qp() between processes (object/xrc/open_qp.h). */
 #ifndef ENGINE_OPENING_H
 #define ENGINE_OPENING_H
 
 #include "engine/internal.h"
-#include "object/open_qp.h"
+#include "object/xrc/open_qp.h"
 
 /* What processes say to each other: the payload of a packet with PACKET_OPENING. */
 enum opening_kind { SAY_ANSWER = 16, SAY_CLOSE, SAY_EVENT }; /* beside enum qp_request */

@@ -21,8 +21,8 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/internal.h"
-#include "object/device.h"
-#include "object/flow.h"
+#include "object/device/device.h"
+#include "object/steering/flow.h"
 
 #define PACKETS_AT_ONCE 64
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Layer 2 of this host: a frame that a RAW_PACKET QP sends is offered to every process of the same user that
- * runs here, this one included; each asks its own flow rules (object/flow.h). And, where that is allowed, to
+ * runs here, this one included; each asks its own flow rules (object/steering/flow.h). And, where that is allowed, to
  * the interface of its device (packet_socket.h). docs/raw.md. */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "engine/engine.h"
 #include "engine/internal.h"
 #include "engine/packet_socket.h"
-#include "object/device.h"
-#include "object/flow.h"
+#include "object/device/device.h"
+#include "object/steering/flow.h"
 
 _Static_assert(FRAME_LENGTH_MAX == LOCAL_MTU, "a frame is one packet of a ring");
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Requests of XRC for SRQs of other processes: how they get there, and the answers back (transport/relay.c,
- * object/delegate.h). The number of an SRQ is one of its process's QP numbers, so the owner of its block is
+ * object/xrc/delegate.h). The number of an SRQ is one of its process's QP numbers, so the owner of its block is
  * who to ask. A request goes as it came, marked; before the first one, and whenever it has been elsewhere
  * meanwhile, the terms. One lane for all of a QP: order holds. */
 #include "engine/relay.h"
@@ -11,9 +11,9 @@
 #include "base/rundown.h"
 #include "engine/internal.h"
 #include "engine/opening.h"
-#include "object/delegate.h"
-#include "object/xrc.h"
-#include "object/xrc_domain.h"
+#include "object/xrc/delegate.h"
+#include "object/xrc/xrc.h"
+#include "object/xrc/xrc_domain.h"
 #include "wire/opcode.h"
 
 /* --- the process that has the QP ------------------------------------------------------------------------ */

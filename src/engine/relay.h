@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "local/local.h"
-#include "object/qp.h"
+#include "object/qp/qp.h"
 
 /* A packet with PACKET_RELAYED, and a PACKET_DROPPED for an XRC_RECV QP. */
 void relay_receive(struct lane *lane, const struct packet *packet);

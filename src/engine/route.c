@@ -13,9 +13,9 @@
 #include "engine/internal.h"
 #include "engine/opening.h"
 #include "engine/relay.h"
-#include "object/cq.h"
-#include "object/delegate.h"
-#include "object/device.h"
+#include "object/cq/cq.h"
+#include "object/device/device.h"
+#include "object/xrc/delegate.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
 

@@ -11,7 +11,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "object/device.h"
+#include "object/device/device.h"
 
 #define ADDRESSES_MAX 1024 /* of this host: what a wildcard is compared with */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Keys of regions of other processes that this one has imported (object/imported.c). Each stands for the key
+/* Keys of regions of other processes that this one has imported (object/memory/imported.c). Each stands for the key
  * of a region of its own that is of the same memory, as long as a word says so that both processes see. They
  * are looked for where a key is not in the table, so whoever has none pays nothing. */
 #ifndef RULES_ALIAS_H

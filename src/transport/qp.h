@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A QP as transport sees it: a sender and a responder over one published record. Everything here is called
- * with the QP's lock held (the lock of its owner, object/qp.h); transport itself takes none, reads no clock,
+ * with the QP's lock held (the lock of its owner, object/qp/qp.h); transport itself takes none, reads no clock,
  * allocates nothing and does no I/O. */
 #ifndef TRANSPORT_QP_H
 #define TRANSPORT_QP_H

@@ -172,7 +172,7 @@ void sim_connect(struct sim_qp *a, struct sim_qp *b);
 void sim_pair(struct sim *sim, enum ibv_qp_type type, struct sim_qp **ret_a, struct sim_qp **ret_b);
 
 /* Requests of a connected XRC_RECV QP for this SRQ are executed by another process (an adapter of its own),
- * as object/delegate.h does it; its receives are those of the QP that is returned. Processes are connected by
+ * as object/xrc/delegate.h does it; its receives are those of the QP that is returned. Processes are connected by
  * rings that lose nothing but have little room. */
 struct sim_qp *sim_delegate(struct sim_qp *qp, uint32_t srqn);
 

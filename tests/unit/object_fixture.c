@@ -2,7 +2,7 @@
 #include "object_fixture.h"
 
 #include "base/sys.h"
-#include "object/share.h"
+#include "object/memory/share.h"
 
 struct port_calls port_calls;
 struct notify_channel *port_line;

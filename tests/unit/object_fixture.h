@@ -17,10 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "object/context.h"
-#include "object/cq.h"
-#include "object/device.h"
-#include "object/pd.h"
+#include "object/cq/cq.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
+#include "object/pd/pd.h"
 #include "object/ports.h"
 
 struct port_calls {

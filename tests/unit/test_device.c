@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/types.h"
-#include "object/device.h"
+#include "object/device/device.h"
 
 struct world {
     struct netdev netdevs[80];

@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 
 #include "mapped/mapped.h"
-#include "object/mapping.h"
-#include "object/memory.h"
+#include "object/memory/mapping.h"
+#include "object/memory/memory.h"
 #include "object_fixture.h"
 
 #define PAGE 4096u

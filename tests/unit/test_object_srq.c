@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Shared receive queues (verbs.md §6.1-6.2). */
-#include "object/srq.h"
+#include "object/receive/srq.h"
 #include "object_fixture.h"
 
 void qp_retire_sends(uint32_t qpn, uint32_t retires)

@@ -4,8 +4,8 @@
 #include <netinet/in.h>
 
 #include "front/verbs/front.h"
-#include "object/device.h"
-#include "object/pd.h"
+#include "object/device/device.h"
+#include "object/pd/pd.h"
 
 #define GRH_BYTES      40u
 #define IPV4_OFFSET    20u

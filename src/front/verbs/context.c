@@ -4,13 +4,13 @@
 #include "base/sys.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
-#include "object/device.h"
-#include "object/dm.h"
-#include "object/open_qp.h"
-#include "object/pd.h"
+#include "object/device/device.h"
+#include "object/memory/dm.h"
+#include "object/memory/share.h"
+#include "object/pd/pd.h"
 #include "object/ports.h"
-#include "object/qp.h"
-#include "object/share.h"
+#include "object/qp/qp.h"
+#include "object/xrc/open_qp.h"
 
 /* Without the helper thread, events of objects arrive all the same. */
 static void watch_interfaces(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Completion queues and channels, extended polling (verbs.md §5). */
-#include "object/cq.h"
+#include "object/cq/cq.h"
 #include "front/verbs/front.h"
 
 /* --- channels ------------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include "base/lock.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
-#include "object/device.h"
+#include "object/device/device.h"
 
 const char *ibv_get_sysfs_path(void);
 

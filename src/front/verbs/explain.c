@@ -7,10 +7,10 @@
 #include "engine/engine.h"
 #include "engine/explainer.h"
 #include "front/verbs/front.h"
-#include "object/cq.h"
-#include "object/qp.h"
-#include "object/srq.h"
-#include "object/wq.h"
+#include "object/cq/cq.h"
+#include "object/qp/qp.h"
+#include "object/receive/srq.h"
+#include "object/receive/wq.h"
 
 /* The number of an object in the segment, and its life there. */
 struct named {

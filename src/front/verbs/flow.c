@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Flow rules and their counters (verbs.md §7.6-7.7). */
-#include "object/flow.h"
+#include "object/steering/flow.h"
 #include "front/verbs/front.h"
 
 struct ibv_flow *front_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attributes)

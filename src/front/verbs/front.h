@@ -11,7 +11,7 @@
 
 #include "base/types.h"
 #include "front/verbs/export.h"
-#include "object/context.h"
+#include "object/device/context.h"
 
 /* The header's macros stand in front of functions that we define. */
 #undef ibv_query_port

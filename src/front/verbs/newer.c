@@ -9,7 +9,7 @@
 
 #include "base/sys.h"
 #include "front/verbs/front.h"
-#include "object/device.h"
+#include "object/device/device.h"
 
 /* --- regions -------------------------------------------------------------------------------------------- */
 

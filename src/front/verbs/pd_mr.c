@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Protection domains, memory regions and windows (verbs.md §1.4, §4). */
 #include "front/verbs/front.h"
-#include "object/dm.h"
-#include "object/pd.h"
-#include "object/qp.h"
+#include "object/memory/dm.h"
+#include "object/pd/pd.h"
+#include "object/qp/qp.h"
 
 VERBS_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Queue pairs and multicast attachment (verbs.md §1.5, §2, §8.3). */
-#include "object/qp.h"
+#include "object/qp/qp.h"
 #include "engine/engine.h"
 #include "front/verbs/front.h"
-#include "object/open_qp.h"
+#include "object/xrc/open_qp.h"
 
 /* The members that both structures have lie at the same places. */
 #define COMMON_INIT_ATTRIBUTES (offsetof(struct ibv_qp_init_attr, sq_sig_all) + sizeof(int))

@@ -5,7 +5,7 @@
 #include "base/sys.h"
 #include "front/verbs/front.h"
 #include "front/verbs/nodes.h"
-#include "object/device.h"
+#include "object/device/device.h"
 
 #define PORT_ONE     1u
 #define DEFAULT_PKEY 0xffffu

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Shared receive queues (verbs.md §1.4, §6). */
-#include "object/srq.h"
+#include "object/receive/srq.h"
 #include "front/verbs/front.h"
-#include "object/cq.h"
-#include "object/tm.h"
-#include "object/xrc.h"
+#include "object/cq/cq.h"
+#include "object/receive/tm.h"
+#include "object/xrc/xrc.h"
 
 VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attributes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Receive work queues and indirection tables (verbs.md §7.1-7.3). */
-#include "object/wq.h"
+#include "object/receive/wq.h"
 #include "front/verbs/front.h"
 
 /* Called through the structure. */

@@ -2,7 +2,7 @@
 /* ibv_wr_*: builders and setters (verbs.md §3.8). A builder that fails leaves its error to
  * ibv_wr_complete(). */
 #include "front/verbs/front.h"
-#include "object/qp.h"
+#include "object/qp/qp.h"
 
 static struct qp *qp_of_extended(struct ibv_qp_ex *qp)
 {

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion channels: the queue of completion events (verbs.md §5.4). */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "object/cq/cq.h"
+#include "object/destroyed.h"
+#include "object/ports.h"
+#include "segment/provenance.h"
+
+static struct lock lines_lock = LOCK_INIT; /* then event_queue.lock */
+static struct channel *lines[NOTIFY_CHANNELS];
+static _Atomic uint32_t owed, owed_changes;
+
+int channel_create(struct context *context, struct channel **ret_channel)
+{
+    struct channel *channel;
+    int error = -ENOMEM;
+
+    if (context_is_inherited(context))
+        return -EIO;
+    channel = calloc(1, sizeof(*channel));
+    if (!channel)
+        return -ENOMEM;
+    channel->number = number_take(&pool_channels);
+    if (channel->number == NO_OBJECT)
+        goto free_channel;
+    error = event_queue_open(&channel->queue);
+    if (error)
+        goto return_number;
+    channel->context = context;
+    channel->ibv.context = &context->verbs.context;
+    channel->ibv.fd = channel->queue.fd;
+    channel->ibv.refcnt = 0;
+    channel->item = item_take(OBJECT_CHANNEL, channel->number, context->number, NO_OBJECT, NULL);
+    channel->line = object_ports->open_channel(channel->queue.fd, &channel->line_number);
+    if (channel->line) {
+        lock_acquire(&lines_lock);
+        lines[channel->line_number] = channel;
+        lock_release(&lines_lock);
+    }
+    atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
+    *ret_channel = channel;
+    return 0;
+
+return_number:
+    number_return(&pool_channels, channel->number);
+free_channel:
+    free(channel);
+    return error;
+}
+
+int channel_destroy(struct channel *channel)
+{
+    bool busy;
+
+    if (spent_has(SPENT_CHANNEL, channel))
+        return -EINVAL;
+    if (context_is_inherited(channel->context))
+        return 0;
+    lock_acquire(&channel->queue.lock);
+    busy = channel->ibv.refcnt > 0;
+    lock_release(&channel->queue.lock);
+    if (busy)
+        return busy_because(OBJECT_CHANNEL, channel->number);
+    if (channel->line) {
+        lock_acquire(&lines_lock);
+        lines[channel->line_number] = NULL;
+        lock_release(&lines_lock);
+        object_ports->close_channel(channel->line_number);
+    }
+    event_queue_close(&channel->queue);
+    item_return(channel->item);
+    number_return(&pool_channels, channel->number);
+    atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
+    spent_free(SPENT_CHANNEL, channel, sizeof(*channel));
+    return 0;
+}
+
+int channel_use(struct channel *channel, const struct context *context)
+{
+    if (channel->context != context)
+        return -EINVAL;
+    lock_acquire(&channel->queue.lock);
+    channel->ibv.refcnt++;
+    item_use(channel->item, 1);
+    lock_release(&channel->queue.lock);
+    return 0;
+}
+
+void channel_unuse(struct channel *channel)
+{
+    lock_acquire(&channel->queue.lock);
+    channel->ibv.refcnt--;
+    item_use(channel->item, -1);
+    lock_release(&channel->queue.lock);
+}
+
+/* Queue lock held; without a token. */
+static void enqueue(struct channel *channel, struct cq *cq)
+{
+    if (cq->events_queued++ == 0)
+        list_push_back(&channel->queue.entries, &cq->event);
+    ack_account_raise(&cq->completion_events);
+}
+
+void channel_post(struct channel *channel, struct cq *cq)
+{
+    lock_acquire(&channel->queue.lock);
+    enqueue(channel, cq);
+    event_token_put(&channel->queue);
+    lock_release(&channel->queue.lock);
+}
+
+/* --- events that peers make ----------------------------------------------------------------------------- */
+
+/* A claim of a peer was seen (+1), or its event was collected (-1), in either order. Queue lock held. */
+static void add_debt(struct cq *cq, int32_t change)
+{
+    bool was = cq->debt > 0, is;
+
+    cq->debt += change;
+    is = cq->debt > 0;
+    if (is && !was)
+        atomic_fetch_add_explicit(&owed, 1, memory_order_relaxed);
+    else if (was && !is)
+        atomic_fetch_sub_explicit(&owed, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&owed_changes, 1, memory_order_relaxed);
+}
+
+void channel_owe(struct channel *channel, struct cq *cq)
+{
+    bool late;
+
+    lock_acquire(&channel->queue.lock);
+    add_debt(cq, 1);
+    late = cq->debt > 0;
+    lock_release(&channel->queue.lock);
+    if (late)
+        object_ports->event_owed();
+}
+
+bool channel_is_rung(struct channel *channel, const struct cq *cq)
+{
+    bool rung;
+
+    lock_acquire(&channel->queue.lock);
+    rung = cq->debt > 0 || atomic_load_explicit(&channel->line->rung, memory_order_relaxed) >> cq->bit & 1;
+    lock_release(&channel->queue.lock);
+    return rung;
+}
+
+bool channels_owe(uint32_t *ret_changes)
+{
+    *ret_changes = atomic_load_explicit(&owed_changes, memory_order_relaxed);
+    return atomic_load_explicit(&owed, memory_order_relaxed) != 0;
+}
+
+/* The arming is over as soon as the program learns of the event. Only tried: the lock comes before the
+ * queue's. Who holds it is about to find out by itself. */
+static void note_fired(struct cq *cq)
+{
+    if (!lock_try(&cq->lock))
+        return;
+    if (cq->shown && cq->record->armed != CQ_UNARMED && !notify_is_armed(cq->channel->line, cq->bit)) {
+        cq->record->armed = CQ_UNARMED;
+        cq->shown = false;
+        atomic_fetch_sub_explicit(&cq_armed_count, 1, memory_order_relaxed);
+        add_debt(cq, 1);
+    }
+    lock_release(&cq->lock);
+}
+
+/* Events of peers whose tokens were read, as many as there were tokens. Acquire: what the peer did before.
+ * Queue lock held. */
+static void collect(struct channel *channel)
+{
+    struct event_queue *queue = &channel->queue;
+
+    while (queue->credit) {
+        uint64_t rung = atomic_load_explicit(&channel->line->rung, memory_order_acquire);
+        unsigned bit;
+        struct cq *cq;
+
+        if (!rung) {
+            queue->credit = 0; /* of a CQ that is gone, or of nothing that we would know */
+            return;
+        }
+        bit = (unsigned)__builtin_ctzll(rung);
+        atomic_fetch_and_explicit(&channel->line->rung, ~(1ull << bit), memory_order_relaxed);
+        queue->credit--;
+        cq = channel->cqs[bit];
+        if (!cq)
+            continue;
+        note_fired(cq);
+        add_debt(cq, -1);
+        enqueue(channel, cq);
+        queue->pending++;
+    }
+}
+
+/* A peer that was stopped between its two steps, or has died there, must not keep others waiting. */
+static void make_owed(struct channel *channel)
+{
+    lock_acquire(&channel->queue.lock);
+    for (unsigned bit = 0; bit < NOTIFY_CQS; bit++) {
+        struct cq *cq = channel->cqs[bit];
+
+        if (!cq || cq->debt <= 0)
+            continue;
+        add_debt(cq, -cq->debt);
+        atomic_fetch_and_explicit(&channel->line->rung, ~(1ull << bit), memory_order_relaxed);
+        enqueue(channel, cq);
+        event_token_put(&channel->queue);
+    }
+    lock_release(&channel->queue.lock);
+}
+
+void channels_make_owed(void)
+{
+    lock_acquire(&lines_lock);
+    for (unsigned i = 0; i < NOTIFY_CHANNELS; i++) {
+        if (lines[i])
+            make_owed(lines[i]);
+    }
+    lock_release(&lines_lock);
+}
+
+void channel_give_bit(struct channel *channel, struct cq *cq)
+{
+    cq->bit = NOTIFY_CQS;
+    if (!channel->line)
+        return;
+    lock_acquire(&channel->queue.lock);
+    for (unsigned bit = 0; bit < NOTIFY_CQS; bit++) {
+        if (!channel->cqs[bit]) {
+            channel->cqs[bit] = cq;
+            cq->bit = bit;
+            break;
+        }
+    }
+    lock_release(&channel->queue.lock);
+}
+
+/* --- reading -------------------------------------------------------------------------------------------- */
+
+int channel_get_event(struct channel *channel, struct cq **ret_cq)
+{
+    for (;;) {
+        uint64_t tokens;
+        int error = event_token_wait(&channel->queue, &tokens);
+        struct list *first;
+
+        if (error)
+            return error;
+        /* A peer has rung, and what it has sent comes first: it may have acknowledged an older request. */
+        if ((uint32_t)tokens)
+            object_ports->take_arrived();
+        lock_acquire(&channel->queue.lock);
+        event_token_brought(&channel->queue, tokens);
+        if (channel->line)
+            collect(channel);
+        first = list_pop_front(&channel->queue.entries);
+        if (first) {
+            struct cq *cq = list_entry(first, struct cq, event);
+
+            if (--cq->events_queued)
+                list_push_back(&channel->queue.entries, &cq->event);
+            ack_account_report(&cq->completion_events, 0);
+            channel->queue.pending--;
+            *ret_cq = cq;
+        }
+        event_token_settle(&channel->queue);
+        lock_release(&channel->queue.lock);
+        if (first)
+            return 0;
+    }
+}
+
+void channel_purge(struct channel *channel, struct cq *cq)
+{
+    struct event_queue *queue = &channel->queue;
+    bool rung = false;
+
+    lock_acquire(&queue->lock);
+    if (cq->bit < NOTIFY_CQS) {
+        const uint64_t mask = 1ull << cq->bit;
+
+        rung = cq->debt > 0;
+        rung |= (atomic_fetch_and_explicit(&channel->line->rung, ~mask, memory_order_acquire) & mask) != 0;
+        add_debt(cq, -cq->debt);
+        channel->cqs[cq->bit] = NULL;
+    }
+    if (cq->events_queued || rung) {
+        if (cq->events_queued) {
+            list_remove(&cq->event);
+            ack_account_drop(&cq->completion_events);
+        }
+        event_token_take_back(queue, cq->events_queued);
+        cq->events_queued = 0;
+        /* The tokens of other events may have been among them. */
+        if (channel->line)
+            collect(channel);
+        event_token_settle(queue);
+    }
+    lock_release(&queue->lock);
+}
+
+void channels_after_fork_in_child(void)
+{
+    lock_init(&lines_lock);
+    atomic_store_explicit(&owed, 0, memory_order_relaxed);
+    for (unsigned i = 0; i < NOTIFY_CHANNELS; i++)
+        lines[i] = NULL;
+}

@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion queues: life, size, notification, and the producers' side (verbs.md §5). The consumers' side is
+ * cq_poll.c. */
+#include "object/cq/cq.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "object/destroyed.h"
+#include "object/ports.h"
+#include "segment/provenance.h"
+
+#define WC_FLAGS_SUPPORTED                                                                                   \
+    (IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |          \
+     IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS |                               \
+     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK |                   \
+     IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO)
+#define WC_FLAGS_STAMPS (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define FLAGS_SUPPORTED (IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN)
+
+_Atomic uint32_t cq_armed_count;
+
+/* --- life ----------------------------------------------------------------------------------------------- */
+
+/* A power of two above the capacity: cq->cqe is 2^n - 1, as programs know it from hardware. */
+static uint32_t slots_for(uint32_t cqe)
+{
+    return 1u << (32 - __builtin_clz(cqe));
+}
+
+_Static_assert((LIMIT_CQE & (LIMIT_CQE + 1)) == 0, "the largest capacity is one less than a power of two");
+
+static int check_attributes(const struct cq_attributes *attributes)
+{
+    if (attributes->cqe < 1 || attributes->cqe > LIMIT_CQE || attributes->comp_vector >= LIMIT_COMP_VECTORS)
+        return -EINVAL;
+    if ((attributes->wc_flags & ~(uint64_t)WC_FLAGS_SUPPORTED) ||
+        (attributes->flags & ~(uint32_t)FLAGS_SUPPORTED))
+        return -EOPNOTSUPP;
+    return 0;
+}
+
+static int allocate_ring(struct pd *parent, uint32_t slots, struct queue_memory *ret_memory)
+{
+    return queue_memory_take(parent, QUEUE_COMPLETION, (size_t)slots * sizeof(struct cqe), ret_memory);
+}
+
+/* Both locks held, or nobody knows the CQ yet. */
+static void install_ring(struct cq *cq, const struct queue_memory *memory, uint32_t slots)
+{
+    cq->memory = *memory;
+    cq->ring = (struct cqe *)memory->at;
+    cq->mask = slots - 1;
+    cq->capacity = slots - 1;
+    cq->ibv.cqe = (int)cq->capacity;
+    cq->record->ring_offset = memory->offset;
+    cq->record->capacity = cq->capacity;
+}
+
+static void publish(struct cq *cq, const struct context *context)
+{
+    struct cq_record *record = cq->record;
+
+    record->context = context->number;
+    record->channel = cq->channel ? cq->channel->number : NO_OBJECT;
+    record->entry_size = sizeof(struct cqe);
+    life_begin(&record->life);
+    if (cq->parent)
+        life_in(&record->life, cq->parent->record_number);
+    atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
+}
+
+int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)
+{
+    int error = context_is_inherited(context) ? -EIO : check_attributes(attributes);
+    struct queue_memory memory;
+    uint32_t slots;
+    struct cq *cq;
+
+    if (error)
+        return error;
+    cq = aligned_alloc(CACHE_LINE, sizeof(*cq));
+    if (!cq)
+        return -ENOMEM;
+    memset(cq, 0, sizeof(*cq));
+    cq->number = number_take(&pool_cqs);
+    if (cq->number == NO_OBJECT) {
+        error = -ENOMEM;
+        goto free_cq;
+    }
+    slots = slots_for(attributes->cqe);
+    if (attributes->parent) {
+        error = pd_use(attributes->parent);
+        if (error)
+            goto return_number;
+    }
+    error = allocate_ring(attributes->parent, slots, &memory);
+    if (error)
+        goto unuse_parent;
+    if (attributes->channel) {
+        error = channel_use(attributes->channel, context);
+        if (error)
+            goto release_ring;
+    }
+    cq->record = segment_cq(cq->number);
+    memset(cq->record, 0, sizeof(*cq->record));
+    cq->context = context;
+    cq->channel = attributes->channel;
+    cq->parent = attributes->parent;
+    cq->flags = attributes->flags;
+    cq->wc_flags = attributes->wc_flags;
+    cq->is_extended = attributes->extended;
+    ack_account_init(&cq->completion_events, &cq->record->events);
+    ack_account_init(&cq->async_events, &cq->record->async_events);
+    cq->ibv.context = &context->verbs.context;
+    cq->ibv.channel = attributes->channel ? &attributes->channel->ibv : NULL;
+    cq->ibv.cq_context = attributes->user_context;
+    cq->ibv.handle = cq->number;
+    pthread_mutex_init(&cq->ibv.mutex, NULL);
+    pthread_cond_init(&cq->ibv.cond, NULL);
+    install_ring(cq, &memory, slots);
+    publish(cq, context);
+    if (cq->channel)
+        channel_give_bit(cq->channel, cq);
+    atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
+    *ret_cq = cq;
+    return 0;
+
+release_ring:
+    queue_memory_give(attributes->parent, QUEUE_COMPLETION, &memory);
+unuse_parent:
+    if (attributes->parent)
+        pd_unuse(attributes->parent);
+return_number:
+    number_return(&pool_cqs, cq->number);
+free_cq:
+    free(cq);
+    return error;
+}
+
+/* Lock held. False: a peer has ended the arming, and makes the event. */
+static bool disarm(struct cq *cq)
+{
+    cq->record->armed = CQ_UNARMED;
+    atomic_fetch_sub_explicit(&cq_armed_count, 1, memory_order_relaxed);
+    if (!cq->shown)
+        return true;
+    cq->shown = false;
+    return notify_take_back(cq->channel->line, cq->bit);
+}
+
+/* Out of service, unless somebody uses it. */
+static int retire(struct cq *cq, struct losses **ret_losses)
+{
+    int error = 0;
+
+    lock_acquire(&cq->lock);
+    if (atomic_load_explicit(&cq->record->users, memory_order_relaxed)) {
+        error = -EBUSY;
+    } else {
+        *ret_losses = note_losses(OBJECT_CQ, cq->number);
+        atomic_store_explicit(&cq->record->state, OBJECT_DYING, memory_order_relaxed);
+        if (cq->record->armed != CQ_UNARMED)
+            disarm(cq);
+    }
+    lock_release(&cq->lock);
+    return error;
+}
+
+int cq_destroy(struct cq *cq)
+{
+    struct destroyed destroyed = {.kind = OBJECT_CQ};
+    struct losses *losses = NULL;
+    struct context *context;
+
+    if (spent_has(SPENT_CQ, cq))
+        return -EINVAL;
+    context = cq->context;
+    if (context_is_inherited(context))
+        return 0;
+    destroyed.number = cq->number;
+    destroyed.life = &cq->record->life;
+    if (retire(cq, &losses) != 0)
+        return busy_because(OBJECT_CQ, cq->number);
+    /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.
+     */
+    if (cq->moderation_timer_used || cq->record->failed)
+        object_ports->moderation_cancel(cq);
+    /* The engine tells, too, but later: this program may not have waited for it. */
+    if (explained() && cq->record->failed)
+        object_ports->explain(EXPLAIN_OVERRUN, OBJECT_CQ, cq->number);
+    if (cq->channel)
+        channel_purge(cq->channel, cq);
+    async_purge(&context->events, &cq->async_events);
+    ack_account_wait(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
+                     &destroyed);
+    ack_account_wait(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed,
+                     &destroyed);
+
+    if (cq->channel)
+        channel_unuse(cq->channel);
+    atomic_store_explicit(&cq->record->state, OBJECT_FREE, memory_order_release);
+    queue_memory_give(cq->parent, QUEUE_COMPLETION, &cq->memory);
+    if (cq->parent)
+        pd_unuse(cq->parent);
+    number_return(&pool_cqs, cq->number);
+    atomic_fetch_sub_explicit(&context->objects, 1, memory_order_release);
+    pthread_cond_destroy(&cq->ibv.cond);
+    pthread_mutex_destroy(&cq->ibv.mutex);
+    spent_free(SPENT_CQ, cq, sizeof(*cq));
+    tell_losses(losses);
+    return 0;
+}
+
+int cq_use(struct cq *cq)
+{
+    int error = 0;
+
+    lock_acquire(&cq->lock);
+    if (atomic_load_explicit(&cq->record->state, memory_order_relaxed) != OBJECT_ALIVE)
+        error = -EINVAL;
+    else
+        atomic_fetch_add_explicit(&cq->record->users, 1, memory_order_relaxed);
+    lock_release(&cq->lock);
+    return error;
+}
+
+void cq_unuse(struct cq *cq)
+{
+    lock_acquire(&cq->lock);
+    atomic_fetch_sub_explicit(&cq->record->users, 1, memory_order_relaxed);
+    lock_release(&cq->lock);
+}
+
+void cq_ack_events(struct cq *cq, unsigned count)
+{
+    ack_account_add(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
+                    count);
+}
+
+/* --- size ----------------------------------------------------------------------------------------------- */
+
+/* Closes the gaps that purged completions left. The live ones move towards the newest, so that both counters
+ * only ever grow. Lock held, and no consumer at the ring. */
+static void compact(struct cq *cq)
+{
+    uint32_t produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
+    uint32_t consumed = atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
+    uint32_t to = produced;
+
+    for (uint32_t from = produced; from != consumed;) {
+        const struct cqe *cqe = &cq->ring[--from & cq->mask];
+
+        if (cqe->is_send == CQE_PURGED)
+            continue;
+        to--;
+        if (to != from)
+            cq->ring[to & cq->mask] = *cqe;
+    }
+    atomic_store_explicit(&cq->purged, false, memory_order_relaxed);
+    cq->consumed_seen = to;
+    atomic_store_explicit(&cq->record->consumed, to, memory_order_release);
+}
+
+/* Consumers' lock comes before ours, which is held, so only try. false: somebody is at the ring just now, who
+ * passes dead completions without waiting for anything. */
+static bool try_compact(struct cq *cq)
+{
+    bool away;
+
+    if (lock_try(&cq->poll_lock)) {
+        compact(cq);
+        lock_release(&cq->poll_lock);
+        return true;
+    }
+    lock_acquire(&cq->ring_lock);
+    away = cq->away;
+    if (away)
+        compact(cq);
+    lock_release(&cq->ring_lock);
+    return away;
+}
+
+void cq_stay_away(struct cq *cq, bool away)
+{
+    lock_acquire(&cq->ring_lock);
+    cq->away = away;
+    lock_release(&cq->ring_lock);
+}
+
+int cq_resize(struct cq *cq, uint32_t cqe)
+{
+    struct queue_memory memory, old;
+    uint32_t slots, produced, unpolled;
+    int error;
+
+    if (context_is_inherited(cq->context))
+        return -EIO;
+    if (cqe < 1 || cqe > LIMIT_CQE)
+        return -EINVAL;
+    slots = slots_for(cqe);
+    error = allocate_ring(cq->parent, slots, &memory);
+    if (error)
+        return error;
+
+    lock_acquire(&cq->poll_lock);
+    cq_stay_away(cq, true); /* a producer that needs room does not wait for us as we wait for its lock */
+    lock_acquire(&cq->lock);
+    compact(cq);
+    old = cq->memory;
+    produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
+    unpolled = produced - atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
+    if (unpolled > cqe) {
+        error = -EINVAL;
+    } else {
+        struct cqe *ring = (struct cqe *)memory.at;
+
+        for (uint32_t i = produced - unpolled; i != produced; i++)
+            ring[i & (slots - 1)] = cq->ring[i & cq->mask];
+        install_ring(cq, &memory, slots);
+    }
+    lock_release(&cq->lock);
+    cq_stay_away(cq, false);
+    lock_release(&cq->poll_lock);
+
+    queue_memory_give(cq->parent, QUEUE_COMPLETION, error ? &memory : &old);
+    return error;
+}
+
+/* --- notification --------------------------------------------------------------------------------------- */
+
+static void fire(struct cq *cq)
+{
+    cq->since_event = 0;
+    if (disarm(cq))
+        channel_post(cq->channel, cq);
+    else
+        channel_owe(cq->channel, cq);
+}
+
+/* A completion was added to an armed CQ (§5.4); lock held. solicited: also those that did not succeed. */
+static void notify(struct cq *cq, bool solicited)
+{
+    if (cq->record->armed == CQ_ARMED_SOLICITED && !solicited)
+        return;
+    cq->since_event++;
+    if (cq->moderation_period && (cq->moderation_count == 0 || cq->since_event < cq->moderation_count)) {
+        if (!cq->moderation_timer_runs) {
+            cq->moderation_timer_runs = cq->moderation_timer_used = true;
+            object_ports->moderation_timer(cq, cq->moderation_period * NS_PER_US);
+        }
+        return;
+    }
+    fire(cq);
+}
+
+int cq_arm(struct cq *cq, bool solicited_only)
+{
+    uint32_t wanted = solicited_only ? CQ_ARMED_SOLICITED : CQ_ARMED_ANY;
+
+    if (context_is_inherited(cq->context))
+        return -EIO;
+    if (!cq->channel)
+        return 0; /* nobody to notify */
+    object_ports->take_arrived();
+    lock_acquire(&cq->lock);
+    if (cq->record->armed != CQ_UNARMED && cq->shown && !notify_is_armed(cq->channel->line, cq->bit) &&
+        !disarm(cq)) /* a peer has ended it: this is the next one */
+        channel_owe(cq->channel, cq);
+    if (cq->record->armed == CQ_UNARMED) {
+        cq->since_event = 0;
+        atomic_fetch_add_explicit(&cq_armed_count, 1, memory_order_relaxed);
+    }
+    cq->record->armed = max_of(cq->record->armed, wanted); /* any wins until fired */
+    /* `rung` is one bit: while an event of a peer waits there to be read, the next one is ours to make. */
+    if (cq->bit < NOTIFY_CQS && !cq->moderation_period && !channel_is_rung(cq->channel, cq)) {
+        cq->shown = true;
+        notify_arm(cq->channel->line, cq->bit, cq->record->armed == CQ_ARMED_SOLICITED);
+    }
+    lock_release(&cq->lock);
+    object_ports->expect_sleep();
+    return 0;
+}
+
+int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
+{
+    int error = 0;
+
+    if (context_is_inherited(cq->context))
+        return -EIO;
+    /* Here, since completions come with locks held. */
+    if (period_us)
+        error = object_ports->start_timers();
+    if (error)
+        return error;
+    lock_acquire(&cq->lock);
+    cq->moderation_count = count;
+    cq->moderation_period = period_us;
+    if (period_us && cq->shown) {
+        /* Peers know nothing of moderation. */
+        if (notify_take_back(cq->channel->line, cq->bit))
+            cq->shown = false;
+    }
+    /* What the old terms held back is due at once; the new ones begin with the next completion. */
+    if (cq->record->armed != CQ_UNARMED && cq->since_event)
+        fire(cq);
+    lock_release(&cq->lock);
+    return 0;
+}
+
+void cq_moderation_due(struct cq *cq)
+{
+    lock_acquire(&cq->lock);
+    cq->moderation_timer_runs = false;
+    if (cq->record->armed != CQ_UNARMED && cq->since_event)
+        fire(cq);
+    lock_release(&cq->lock);
+}
+
+/* --- producers ------------------------------------------------------------------------------------------ */
+
+/* Dead completions take no room. */
+static bool cold_path make_room(struct cq *cq, uint32_t produced)
+{
+    for (;;) {
+        /* Acquire: the consumer has finished reading the slots that it gave back. */
+        cq->consumed_seen = atomic_load_explicit(&cq->record->consumed, memory_order_acquire);
+        if (produced - cq->consumed_seen < cq->capacity)
+            return true;
+        if (!atomic_load_explicit(&cq->purged, memory_order_relaxed))
+            return false;
+        if (!try_compact(cq))
+            sched_yield(); /* whoever is at the ring is soon through */
+    }
+}
+
+/* §5.2; lock held. The completion is lost. */
+static void cold_path overrun(struct cq *cq, const struct cqe *lost)
+{
+    if (cq->record->lost++ == 0) {
+        cq->record->lost_qpn = lost->qpn;
+        cq->record->lost_wr_id = lost->wr_id;
+        cq->record->lost_ns = sys_now();
+    }
+    if ((cq->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) || cq->record->failed)
+        return;
+    cq->record->failed = 1;
+    if (!explained()) /* else it is told at length (progress_cq_overrun) */
+        log_warn("CQ %u overrun: %u completions wait to be polled", cq->number, cq->capacity);
+    async_raise(&cq->context->events,
+                &(struct ibv_async_event){.element.cq = &cq->ibv, .event_type = IBV_EVENT_CQ_ERR},
+                &cq->async_events);
+    object_ports->cq_overrun(cq);
+}
+
+static void cold_path stamp(const struct cq *cq, struct cqe *cqe)
+{
+    struct timespec now;
+
+    cqe->timestamp_ns = sys_now();
+    if (cq->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        cqe->wallclock_ns = (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+    }
+}
+
+void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
+{
+    struct cq_record *record = cq->record;
+    uint32_t produced;
+
+    lock_acquire(&cq->lock);
+    produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
+    if (likely((produced - cq->consumed_seen < cq->capacity || make_room(cq, produced)) && !record->failed)) {
+        struct cqe *slot = &cq->ring[produced & cq->mask];
+
+        *slot = *cqe;
+        if (unlikely(cq->wc_flags & WC_FLAGS_STAMPS))
+            stamp(cq, slot);
+        /* Release: the slot is filled. Partner: the acquire in take() (cq_poll.c). */
+        atomic_store_explicit(&record->produced, produced + 1, memory_order_release);
+    } else {
+        overrun(cq, cqe);
+    }
+    /* Also for a lost one: a reader that waits finds the ring full. */
+    if (unlikely(record->armed != CQ_UNARMED))
+        notify(cq, solicited || cqe->status != IBV_WC_SUCCESS);
+    lock_release(&cq->lock);
+}
+
+void cq_purge_qp(struct cq *cq, uint32_t qpn)
+{
+    uint32_t produced;
+    bool any = false;
+
+    /* Marks only: a consumer that is just reading the completion has polled it before the QP went away. Its
+     * lock may be held through a window in which the application posts, and waits for the lock of the QP that
+     * we may hold. */
+    lock_acquire(&cq->lock);
+    lock_acquire(&cq->ring_lock); /* no completion is copied meanwhile */
+    produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
+    for (uint32_t i = atomic_load_explicit(&cq->record->consumed, memory_order_acquire); i != produced; i++) {
+        struct cqe *cqe = &cq->ring[i & cq->mask];
+
+        if (cqe->qpn == qpn && cqe->is_send != CQE_TAGGED) {
+            __atomic_store_n(&cqe->is_send, CQE_PURGED, __ATOMIC_RELAXED);
+            any = true;
+        }
+    }
+    lock_release(&cq->ring_lock);
+    if (any) {
+        atomic_store_explicit(&cq->purged, true, memory_order_relaxed);
+        try_compact(cq);
+    }
+    lock_release(&cq->lock);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Completion queues: the consumers' side (verbs.md §5.1, §5.6). */
+#include <errno.h>
+
+#include "object/cq/cq.h"
+#include "object/memory/mapping.h"
+#include "object/ports.h"
+
+/* Without a lock, so only a hint: what comes meanwhile is found by the next poll. */
+static bool looks_empty(const struct cq *cq)
+{
+    return atomic_load_explicit(&cq->record->produced, memory_order_relaxed) ==
+           atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
+}
+
+static uint8_t cqe_kind(const struct cqe *cqe)
+{
+    return __atomic_load_n(&cqe->is_send, __ATOMIC_RELAXED); /* cq_purge_qp() marks without our lock */
+}
+
+static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe, uint8_t kind)
+{
+    wc->wr_id = cqe->wr_id;
+    wc->status = (enum ibv_wc_status)cqe->status;
+    wc->opcode = (enum ibv_wc_opcode)cqe->opcode;
+    wc->vendor_err = cqe->vendor_err;
+    wc->byte_len = cqe->byte_len;
+    wc->imm_data = cqe->imm_or_rkey; /* a union with invalidated_rkey */
+    wc->qp_num = cqe->qpn;
+    wc->src_qp = kind == CQE_OPERATION ? 0 : cqe->src_qpn;
+    wc->wc_flags = cqe->wc_flags;
+    wc->pkey_index = 0;
+    wc->slid = 0;
+    wc->sl = cqe->service_level;
+    wc->dlid_path_bits = 0;
+}
+
+/* A list operation of a tag matching SRQ: one more may be posted. The SRQ may have gone, and another come. */
+static cold_path void retire_operation(const struct cqe *cqe)
+{
+    struct srq_record *record = segment_srq(cqe->src_qpn);
+
+    if (record->tm_number == cqe->qpn)
+        atomic_store_explicit(&record->ops_retired, cqe->retires, memory_order_release);
+}
+
+/* A receive that was flushed is the program's memory again. Where a peer was given up that may still write to
+ * it (mapping_settle_qp()), it moves first. */
+static void before_error_is_told(void)
+{
+    if (mapping_must_evict())
+        mapping_evict();
+}
+
+static int take(struct cq *cq, int count, struct ibv_wc *wc)
+{
+    struct cq_record *record = cq->record;
+    const struct cqe *last_send = NULL;
+    uint32_t produced, consumed;
+    bool error = false;
+    int taken = 0;
+
+    lock_acquire(&cq->poll_lock);
+    /* Partner: the release in cq_push(). */
+    produced = atomic_load_explicit(&record->produced, memory_order_acquire);
+    consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
+    while (taken < count && consumed != produced) {
+        const struct cqe *cqe = &cq->ring[consumed++ & cq->mask];
+        uint8_t kind = cqe_kind(cqe);
+
+        if (kind == CQE_PURGED)
+            continue;
+        error |= cqe->status != IBV_WC_SUCCESS;
+        fill_wc(&wc[taken++], cqe, kind);
+        if (kind == CQE_SEND) {
+            /* Of consecutive completions of one QP the last says it all. */
+            if (last_send && last_send->qpn != cqe->qpn)
+                qp_retire_sends(last_send->qpn, last_send->retires);
+            last_send = cqe;
+        } else if (unlikely(kind == CQE_OPERATION)) {
+            retire_operation(cqe);
+        }
+    }
+    if (last_send)
+        qp_retire_sends(last_send->qpn, last_send->retires);
+    /* Release: the slots were read. Partner: make_room() in cq.c. */
+    atomic_store_explicit(&record->consumed, consumed, memory_order_release);
+    lock_release(&cq->poll_lock);
+    if (unlikely(error))
+        before_error_is_told();
+    return taken;
+}
+
+int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
+{
+    int taken;
+
+    if (unlikely(count <= 0))
+        return 0;
+    if (unlikely(context_is_inherited(cq->context)))
+        return -EIO; /* its locks may be held by threads that the child does not have */
+    if (!looks_empty(cq)) {
+        taken = take(cq, count, wc);
+        if (likely(taken > 0))
+            return taken;
+    }
+    object_ports->progress();
+    return looks_empty(cq) ? 0 : take(cq, count, wc);
+}
+
+/* --- extended ------------------------------------------------------------------------------------------- */
+
+/* Makes the next completion the current one; poll_lock held. */
+static bool load_next(struct cq *cq)
+{
+    struct cq_record *record = cq->record;
+    uint8_t kind = CQE_PURGED;
+    uint32_t produced, consumed;
+
+    lock_acquire(&cq->ring_lock);
+    produced = atomic_load_explicit(&record->produced, memory_order_acquire);
+    consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
+    while (kind == CQE_PURGED && consumed != produced) {
+        const struct cqe *cqe = &cq->ring[consumed++ & cq->mask];
+
+        kind = cqe_kind(cqe);
+        if (kind != CQE_PURGED)
+            cq->copy = *cqe;
+    }
+    /* Release: the completion was read. Partner: make_room() in cq.c. */
+    atomic_store_explicit(&record->consumed, consumed, memory_order_release);
+    cq->away = true;
+    lock_release(&cq->ring_lock);
+    if (kind == CQE_PURGED)
+        return false;
+    if (unlikely(cq->copy.status != IBV_WC_SUCCESS))
+        before_error_is_told();
+    cq->current = &cq->copy;
+    /* Now, and not at the end of the window: applications post in it and count on the slot. */
+    if (kind == CQE_SEND)
+        qp_retire_sends(cq->copy.qpn, cq->copy.retires);
+    else if (unlikely(kind == CQE_OPERATION))
+        retire_operation(&cq->copy);
+    return true;
+}
+
+static void close_window(struct cq *cq)
+{
+    cq->current = NULL;
+    cq_stay_away(cq, false);
+    lock_release(&cq->poll_lock);
+}
+
+static bool open_window(struct cq *cq)
+{
+    if (looks_empty(cq))
+        return false;
+    lock_acquire(&cq->poll_lock);
+    if (load_next(cq))
+        return true;
+    close_window(cq);
+    return false;
+}
+
+int cq_start_poll(struct cq *cq)
+{
+    if (unlikely(context_is_inherited(cq->context)))
+        return -EIO;
+    if (open_window(cq))
+        return 0;
+    object_ports->progress();
+    return open_window(cq) ? 0 : -ENOENT;
+}
+
+int cq_next_poll(struct cq *cq)
+{
+    return load_next(cq) ? 0 : -ENOENT;
+}
+
+void cq_end_poll(struct cq *cq)
+{
+    close_window(cq);
+}

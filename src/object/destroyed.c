@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "object/destroyed.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/types.h"
+
+#if defined(__has_feature) && !defined(__SANITIZE_ADDRESS__)
+#if __has_feature(address_sanitizer) /* clang's way to say it */
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
+#define KEPT      1024u
+#define BUCKETS   4096u
+#define PUBLIC    sizeof(void *) /* struct ibv_*.context */
+#define POISON    0xdd
+#define HASH_BITS 12
+_Static_assert(BUCKETS == 1u << HASH_BITS, "a bucket for each hash");
+
+/* No lock: the oldest place is exchanged, and a handle is looked for only after its own destroy. */
+struct spent {
+    _Atomic(void *) handle[KEPT];
+    _Atomic uint32_t next;
+    _Atomic uint16_t bucket[BUCKETS]; /* how many handles have that hash, so that most looks end here */
+};
+
+static struct spent spent[SPENT_KINDS];
+
+static _Atomic uint16_t *bucket_of(struct spent *of, const void *handle)
+{
+    return &of->bucket[((uint64_t)(uintptr_t)handle * 0x9e3779b97f4a7c15ull) >> (64 - HASH_BITS)];
+}
+
+bool spent_has(enum spent_kind kind, const void *handle)
+{
+    struct spent *of = &spent[kind];
+
+    if (likely(!atomic_load_explicit(bucket_of(of, handle), memory_order_relaxed)))
+        return false;
+    for (unsigned i = 0; i < KEPT; i++) {
+        if (atomic_load_explicit(&of->handle[i], memory_order_relaxed) == handle)
+            return true;
+    }
+    return false;
+}
+
+void *spent_exchange(enum spent_kind kind, void *handle)
+{
+    struct spent *of = &spent[kind];
+    uint32_t place = atomic_fetch_add_explicit(&of->next, 1, memory_order_relaxed) % KEPT;
+    void *oldest;
+
+    atomic_fetch_add_explicit(bucket_of(of, handle), 1, memory_order_relaxed);
+    /* Release and acquire: who gets the memory again has it as its last user left it. */
+    oldest = atomic_exchange_explicit(&of->handle[place], handle, memory_order_acq_rel);
+    if (oldest)
+        atomic_fetch_sub_explicit(bucket_of(of, oldest), 1, memory_order_relaxed);
+    return oldest;
+}
+
+void spent_free(enum spent_kind kind, void *handle, size_t size)
+{
+    char *private = (char *)handle + PUBLIC;
+    void *oldest;
+
+    memset(private, POISON, size - PUBLIC);
+    ASAN_POISON_MEMORY_REGION(private, size - PUBLIC);
+    oldest = spent_exchange(kind, handle);
+    if (!oldest)
+        return;
+    /* Memory of one kind has one size. */
+    ASAN_UNPOISON_MEMORY_REGION((char *)oldest + PUBLIC, size - PUBLIC);
+    free(oldest);
+}
+
+void spent_after_fork_in_child(void)
+{
+    memset(spent, 0, sizeof(spent));
+}

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Memory regions (verbs.md §4.1, §4.8). */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "object/destroyed.h"
+#include "object/memory/dm.h"
+#include "object/memory/memory.h"
+#include "object/memory/share.h"
+#include "object/pd/pd.h"
+#include "object/ports.h"
+#include "object/qp/qp.h"
+#include "rules/alias.h"
+#include "rules/flush.h"
+#include "segment/provenance.h"
+
+#define ACCESS_KNOWN                                                                                         \
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
+     IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND |                \
+     ACCESS_FLUSH_GLOBAL)
+
+static _Atomic uint32_t regions;
+
+/* Those that can be imported; under keys_lock. Of a slot that is free, nothing. */
+static struct mr *by_slot[LIMIT_KEY_SLOTS];
+
+/* Handles are unique among all processes that have the device by one file. */
+#define HANDLE_PROCESS_SHIFT 19
+_Static_assert(LIMIT_KEY_SLOTS == 1u << HANDLE_PROCESS_SHIFT, "slot and process");
+
+/* FLUSH_PERSISTENT is not known: nobody here can say what of it is persistent, and the data path writes no
+ * caches back.
+ *
+ * Optional flags that we do not know are to be ignored (§0.2): they leave *access. */
+static int check_access(unsigned *access)
+{
+    *access &= ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;
+    if (*access & ~(unsigned)ACCESS_KNOWN)
+        return -EINVAL;
+    if ((*access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
+        !(*access & IBV_ACCESS_LOCAL_WRITE))
+        return -EINVAL;
+    return 0;
+}
+
+/* The kernel pins nothing of an empty range, and refuses it; memory on demand that is all of the address
+ * space has its length. */
+static int check_range(const void *address, size_t length, uint64_t iova, unsigned access,
+                       struct memory_file *ret_file)
+{
+    uint64_t end;
+
+    *ret_file = (struct memory_file){.inode = 0};
+    if (!length || __builtin_add_overflow((uintptr_t)address, length, &end) ||
+        __builtin_add_overflow(iova, length, &end))
+        return -EINVAL;
+    if (access & IBV_ACCESS_ON_DEMAND) /* what is there shows when it is used */
+        return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB) ? -EINVAL : 0;
+    return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
+}
+
+int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, size_t length, uint64_t iova,
+               unsigned access, struct mr **ret_mr)
+{
+    const struct key_entry *entry;
+    struct mr *mr;
+    int error = pd_use(pd);
+
+    if (error)
+        return error;
+    mr = calloc(1, sizeof(*mr));
+    if (!mr) {
+        error = -ENOMEM;
+        goto unuse_pd;
+    }
+    if (atomic_fetch_add_explicit(&regions, 1, memory_order_relaxed) >= LIMIT_MR) {
+        error = -ENOMEM;
+        goto free_mr;
+    }
+    mr->slot = number_take(&pool_keys);
+    if (mr->slot == NO_OBJECT) {
+        error = -ENOMEM;
+        goto free_mr;
+    }
+    mapping_begin(&mr->mapping, (uintptr_t)address, mappable ? length : 0, access);
+    mr->pd = pd;
+    mr->access = access;
+    mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
+    entry = &segment_keys()->entry[mr->slot];
+    lock_acquire(&keys_lock);
+    do {
+        keys_publish_region(segment_keys(), mr->slot, kind, pd->number, access, mr->iova, length,
+                            (uintptr_t)address, key_random());
+        /* Not those of another process that stand for a key of ours. */
+    } while (key_alias_resolve(segment_keys(), entry->lkey) ||
+             key_alias_resolve(segment_keys(), entry->rkey));
+    mr->ibv.lkey = entry->lkey;
+    mr->ibv.rkey = entry->rkey;
+    mr->structures = 1;
+    by_slot[mr->slot] = mr;
+    lock_release(&keys_lock);
+    life_of_key(mr->slot, pd->record_number);
+    mr->ibv.context = pd->ibv.context;
+    mr->ibv.pd = &pd->ibv;
+    mr->ibv.addr = address;
+    mr->ibv.length = length;
+    mr->ibv.handle = mr->slot | pd->context->share->index << HANDLE_PROCESS_SHIFT;
+    mapping_publish(mr);
+    *ret_mr = mr;
+    return 0;
+
+free_mr:
+    atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
+    free(mr);
+unuse_pd:
+    pd_unuse(pd);
+    return error;
+}
+
+int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
+                struct mr **ret_mr)
+{
+    struct memory_file file;
+    int error = check_access(&access);
+
+    if (!error)
+        error = check_range(address, length, iova, access, &file);
+    if (error)
+        return error;
+    if (access & IBV_ACCESS_ON_DEMAND)
+        return mr_publish(pd, KEY_REGION_ON_DEMAND, false, address, length, iova, access, ret_mr);
+    error = mr_publish(pd, KEY_REGION, true, address, length, iova, access, ret_mr);
+    if (!error)
+        region_export(*ret_mr, &file);
+    return error;
+}
+
+int mr_register_null(struct pd *pd, struct mr **ret_mr)
+{
+    int error = mr_publish(pd, KEY_REGION_NULL, false, NULL, 0, 0, IBV_ACCESS_LOCAL_WRITE, ret_mr);
+
+    if (!error)
+        (*ret_mr)->fixed = true;
+    return error;
+}
+
+int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length, unsigned access,
+                   struct mr **ret_mr)
+{
+    int error = context_is_inherited(pd->context) ? -EIO : check_access(&access);
+    struct memory_file file;
+
+    if (error)
+        return error;
+    if (!(access & IBV_ACCESS_ZERO_BASED) || (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)) ||
+        offset > dm->length || length > dm->length - offset || pd->context != dm->context)
+        return -EINVAL;
+    error = dm_use(dm);
+    if (error)
+        return error;
+    error = mr_publish(pd, KEY_REGION, false, dm->at + offset, length, 0, access, ret_mr);
+    if (error) {
+        dm_unuse(dm);
+        return error;
+    }
+    (*ret_mr)->dm = dm;
+    (*ret_mr)->fixed = true;
+    (*ret_mr)->ibv.addr = NULL;
+    if (memory_check_file((uintptr_t)dm->at + offset, length, false, &file) == 0)
+        region_export(*ret_mr, &file);
+    return 0;
+}
+
+#define DMABUF_ACCESS                                                                                        \
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, unsigned access,
+                       struct mr **ret_mr)
+{
+    uint64_t in_page = (uint64_t)sysconf(_SC_PAGESIZE) - 1, end;
+    struct dmabuf dmabuf = {.at = NULL};
+    int error = check_access(&access);
+
+    if (!error && ((access & ~(unsigned)DMABUF_ACCESS) || ((offset ^ iova) & in_page) ||
+                   __builtin_add_overflow(iova, length, &end)))
+        error = -EINVAL;
+    if (!error)
+        error = dmabuf_map(fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &dmabuf);
+    if (error)
+        return error;
+    /* Pages of devices, which process_vm_readv() may not read. */
+    error = mr_publish(pd, KEY_REGION, false, dmabuf.at, length, iova, access | ACCESS_COPIED, ret_mr);
+    if (error) {
+        dmabuf_unmap(&dmabuf);
+        return error;
+    }
+    (*ret_mr)->dmabuf = dmabuf;
+    (*ret_mr)->fixed = true;
+    (*ret_mr)->ibv.addr = (void *)(uintptr_t)offset;
+    return 0;
+}
+
+int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
+{
+    uint32_t slot = handle & (LIMIT_KEY_SLOTS - 1);
+    const struct key_entry *entry;
+    struct mr *mr, *region;
+
+    if (context_is_inherited(pd->context))
+        return -EIO;
+    if (pd_is_parent_domain(pd))
+        return -EINVAL;
+    if (handle >> HANDLE_PROCESS_SHIFT != pd->context->share->index)
+        return region_import(pd, handle, ret_mr);
+    mr = calloc(1, sizeof(*mr));
+    if (!mr)
+        return -ENOMEM;
+    lock_acquire(&keys_lock);
+    entry = &segment_keys()->entry[slot];
+    region = by_slot[slot];
+    /* What a forked child inherited is in slots of its own table that are free. */
+    if (region && entry->kind >= KEY_REGION && entry->kind <= KEY_REGION_NULL && entry->pd == pd->number) {
+        region->structures++;
+        mr->of = region;
+        mr->ibv.lkey = region->ibv.lkey;
+        mr->ibv.rkey = region->ibv.rkey;
+    }
+    lock_release(&keys_lock);
+    if (!mr->of) {
+        free(mr);
+        return -EINVAL;
+    }
+    mr->pd = pd;
+    mr->slot = slot;
+    mr->ibv.context = pd->ibv.context;
+    mr->ibv.pd = &pd->ibv;
+    mr->ibv.handle = handle;
+    *ret_mr = mr;
+    return 0;
+}
+
+static struct mr *region_of(struct mr *mr)
+{
+    return mr->of ? mr->of : mr;
+}
+
+/* The program has it no more. */
+static void forget(struct mr *mr)
+{
+    struct mr *region = region_of(mr);
+    bool last;
+
+    lock_acquire(&keys_lock);
+    last = --region->structures == 0 && region->ended;
+    mr->forgotten = true;
+    lock_release(&keys_lock);
+    if (last)
+        spent_free(SPENT_MR, region, sizeof(*region));
+    if (mr != region)
+        spent_free(SPENT_MR, mr, sizeof(*mr));
+}
+
+/* keys_lock held. */
+static int withdraw(struct mr *region)
+{
+    if (region->ended)
+        return -ENOENT;
+    if (segment_keys()->entry[region->slot].windows != 0)
+        return -EBUSY;
+    keys_withdraw(segment_keys(), region->slot);
+    by_slot[region->slot] = NULL;
+    region->ended = true;
+    return 0;
+}
+
+/* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory as
+ * soon as we return. */
+static void let_go(struct mr *region)
+{
+    region_unexport(region);
+    rundown_wait();
+    lending_take_back(region->slot, false);
+    mapping_end(region);
+    if (region->imported)
+        region_let_go(region);
+    number_return(&pool_keys, region->slot);
+    atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
+    if (region->dm)
+        dm_unuse(region->dm);
+    if (region->dmabuf.at)
+        dmabuf_unmap(&region->dmabuf);
+    pd_unuse(region->pd);
+}
+
+void mr_unimport(struct mr *mr)
+{
+    int error = -ENOENT;
+
+    if (context_is_inherited(context_of(mr->ibv.context)))
+        return;
+    if (mr->imported) { /* here, that is all that there is of it */
+        lock_acquire(&keys_lock);
+        error = withdraw(mr);
+        lock_release(&keys_lock);
+    }
+    if (!error)
+        let_go(mr);
+    forget(mr);
+}
+
+int mr_deregister(struct mr *mr)
+{
+    struct mr *region;
+    int error;
+
+    if (spent_has(SPENT_MR, mr))
+        return -EINVAL;
+    if (context_is_inherited(context_of(mr->ibv.context)))
+        return 0;
+    if (mr->forgotten)
+        return -EINVAL;
+    region = region_of(mr);
+    if (mr->imported) {
+        log_warn("ibv_dereg_mr: the region with handle %u is ended by the process that registered it",
+                 mr->ibv.handle);
+        return -EOPNOTSUPP;
+    }
+    if (explained())
+        object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, region->slot);
+    lock_acquire(&keys_lock);
+    error = withdraw(region);
+    lock_release(&keys_lock);
+    if (error == -EBUSY)
+        return busy_because(OBJECT_MR, region->slot);
+    if (error)
+        return error;
+    let_go(region);
+    forget(mr);
+    return 0;
+}
+
+/* --- changing ------------------------------------------------------------------------------------------- */
+
+#define REREG_KNOWN (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS)
+
+/* What the region shall be. */
+struct change {
+    struct pd *pd;
+    void *address;
+    size_t length;
+    uint64_t iova;
+    unsigned access;
+    struct memory_file file;
+};
+
+static int check_change(const struct mr *mr, int flags, struct pd *pd, void *address, size_t length,
+                        int access, struct change *ret_change)
+{
+    int error = 0;
+
+    if (mr->fixed || mr->of || (flags & ~REREG_KNOWN) || (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
+        return -EINVAL;
+    if (flags & IBV_REREG_MR_CHANGE_PD) {
+        if (!pd || pd->ibv.context != mr->ibv.context)
+            return -EINVAL;
+        ret_change->pd = pd;
+    }
+    if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
+        ret_change->access = (unsigned)access;
+        error = check_access(&ret_change->access);
+        /* Whether pages may be missing is for life. */
+        if (!error && ((ret_change->access ^ mr->access) & IBV_ACCESS_ON_DEMAND))
+            return -EINVAL;
+    }
+    if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+        if (!address || !length)
+            return -EINVAL;
+        ret_change->address = address;
+        ret_change->length = length;
+        ret_change->iova = (uintptr_t)address;
+    }
+    if (!error && (flags & (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS)))
+        error = check_range(ret_change->address, ret_change->length, ret_change->iova, ret_change->access,
+                            &ret_change->file);
+    return error;
+}
+
+int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
+                  int *ret_error)
+{
+    struct change change = {mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access, {0}};
+    struct pd *old_pd = mr->pd;
+    struct mapping mapping;
+    int error = context_is_inherited(context_of(mr->ibv.context)) ? -EIO
+                : mr->ended                                       ? -EINVAL
+                            : check_change(mr, flags, pd, address, length, access, &change);
+
+    if (!error)
+        error = pd_use(change.pd);
+    if (error) {
+        *ret_error = error;
+        return IBV_REREG_MR_ERR_INPUT; /* the region is as it was */
+    }
+    /* Before the old one goes: what is in both stays where it is. */
+    mapping_begin(&mapping, (uintptr_t)change.address,
+                  change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.length, change.access);
+    lock_acquire(&keys_lock);
+    if (segment_keys()->entry[mr->slot].windows) /* their rights rest on what would change (IBA 10.6.7.2.1) */
+        error = -EBUSY;
+    else
+        keys_change_region(segment_keys(), mr->slot, change.pd->number, change.access, change.iova,
+                           change.length, (uintptr_t)change.address);
+    lock_release(&keys_lock);
+    if (error) {
+        mapping_drop(&mapping);
+        pd_unuse(change.pd);
+        *ret_error = error;
+        return IBV_REREG_MR_ERR_INPUT;
+    }
+    /* The old memory is the program's again. Who has it imported has to do so anew. */
+    region_unexport(mr);
+    rundown_wait();
+    lending_take_back(mr->slot, false);
+    mapping_end(mr);
+    mr->mapping = mapping;
+    mr->pd = change.pd;
+    life_key_moved(mr->slot, change.pd->record_number);
+    mr->access = change.access;
+    mr->iova = change.iova;
+    mr->ibv.pd = &change.pd->ibv;
+    mr->ibv.addr = change.address;
+    mr->ibv.length = change.length;
+    mapping_publish(mr);
+    region_export(mr, &change.file);
+    pd_unuse(old_pd);
+    return 0;
+}
+
+/* --- advice --------------------------------------------------------------------------------------------- */
+
+static int advise(struct pd *pd, const struct ibv_sge *sge, enum ibv_advise_mr_advice advice, uint32_t flags)
+{
+    bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+    uint32_t own = key_alias_resolve(segment_keys(), sge->lkey), lkey = own ? own : sge->lkey;
+    struct key_view view;
+
+    if (!keys_read(segment_keys(), key_slot(lkey), &view) || view.kind < KEY_REGION ||
+        view.kind > KEY_REGION_NULL || view.lkey != lkey)
+        return -EFAULT;
+    if (view.pd != pd->number || (write && !(view.access & IBV_ACCESS_LOCAL_WRITE)))
+        return -EPERM;
+    if (!sge->length)
+        return 0;
+    if (!key_view_covers(&view, sge->addr, sge->length))
+        return -EFAULT;
+    if (view.kind == KEY_REGION_NULL || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+        return 0; /* there is no table of pages to bring up to date */
+    /* Asynchronous advice is a wish; what is not there shows when it is used. */
+    if (!memory_reach(key_view_translate(&view, sge->addr), sge->length, write) &&
+        (flags & IBV_ADVISE_MR_FLAG_FLUSH))
+        return -EFAULT;
+    return 0;
+}
+
+int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,
+              uint32_t count)
+{
+    int error = 0;
+
+    if (context_is_inherited(pd->context))
+        return -EIO;
+    if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
+        advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+        return -EOPNOTSUPP;
+    if ((flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH) || !count)
+        return -EINVAL;
+    for (uint32_t i = 0; i < count && !error; i++)
+        error = advise(pd, &list[i], advice, flags);
+    return error;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Memory windows: allocation. Binding is a work request (transport), its rules are keys_bind_window(). */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/rundown.h"
+#include "object/destroyed.h"
+#include "object/pd/pd.h"
+#include "object/qp/qp.h"
+#include "segment/provenance.h"
+
+static _Atomic uint32_t windows;
+
+int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
+{
+    struct mw *mw;
+    int error;
+
+    if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
+        return -EINVAL;
+    error = pd_use(pd);
+    if (error)
+        return error;
+    mw = malloc(sizeof(*mw));
+    if (!mw)
+        goto unuse_pd;
+    if (atomic_fetch_add_explicit(&windows, 1, memory_order_relaxed) >= LIMIT_MW)
+        goto free_mw;
+    mw->slot = number_take(&pool_keys);
+    if (mw->slot == NO_OBJECT)
+        goto free_mw;
+    mw->pd = pd;
+    lock_acquire(&keys_lock);
+    keys_publish_window(segment_keys(), mw->slot,
+                        type == IBV_MW_TYPE_1 ? KEY_WINDOW_TYPE_1 : KEY_WINDOW_TYPE_2, pd->number,
+                        key_random());
+    mw->ibv.rkey = segment_keys()->entry[mw->slot].rkey;
+    lock_release(&keys_lock);
+    life_of_key(mw->slot, pd->record_number);
+    mw->ibv.context = pd->ibv.context;
+    mw->ibv.pd = &pd->ibv;
+    mw->ibv.handle = mw->slot;
+    mw->ibv.type = type;
+    *ret_mw = mw;
+    return 0;
+
+free_mw:
+    atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
+    free(mw);
+unuse_pd:
+    pd_unuse(pd);
+    return -ENOMEM;
+}
+
+int mw_deallocate(struct mw *mw)
+{
+    if (spent_has(SPENT_MW, mw))
+        return -EINVAL;
+    if (context_is_inherited(mw->pd->context))
+        return 0;
+    lock_acquire(&keys_lock);
+    keys_unbind_window(segment_keys(), mw->slot);
+    keys_withdraw(segment_keys(), mw->slot);
+    lock_release(&keys_lock);
+    /* The region below may be deregistered next: nobody may still go through the window. */
+    rundown_wait();
+    lending_take_back(mw->slot, true);
+    number_return(&pool_keys, mw->slot);
+    atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
+    pd_unuse(mw->pd);
+    spent_free(SPENT_MW, mw, sizeof(*mw));
+    return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Address handles and the paths of connected QPs (verbs.md §8.2). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "object/destroyed.h"
+#include "object/device/device.h"
+#include "object/pd/pd.h"
+#include "segment/provenance.h"
+
+/* What the kernel gives RoCEv2 paths that name none. */
+#define DEFAULT_HOP_LIMIT 64u
+
+static _Atomic uint32_t handles;
+
+static bool gid_is_zero(const uint8_t gid[16])
+{
+    static const uint8_t zero[16];
+
+    return memcmp(gid, zero, sizeof(zero)) == 0;
+}
+
+int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, struct path_address *ret_path)
+{
+    const struct ibv_global_route *route = &attributes->grh;
+    const uint8_t *destination = route->dgid.raw;
+    struct path_address path = {
+        .flow_label = route->flow_label & 0xfffff,
+        .traffic_class = route->traffic_class,
+        .hop_limit = route->hop_limit > 1 ? route->hop_limit : DEFAULT_HOP_LIMIT,
+        .service_level = attributes->sl,
+        .is_multicast = gid_is_multicast(destination),
+    };
+    uint32_t ifindex;
+
+    /* dlid, src_path_bits and static_rate mean nothing on Ethernet, and programs fill them with what they
+     * like. */
+    if (!attributes->is_global || attributes->port_num != 1 || attributes->sl > 15 ||
+        gid_is_zero(destination))
+        return -EINVAL;
+    if (device_query_gid(&host_devices, context->device, route->sgid_index, path.source_gid,
+                         &path.source_ifindex) != 0)
+        return -EINVAL;
+    memcpy(path.destination_gid, destination, sizeof(path.destination_gid));
+    if (!path.is_multicast) {
+        /* There is no path from IPv4 to IPv6. */
+        if (gid_is_ipv4_mapped(path.source_gid) != gid_is_ipv4_mapped(destination))
+            return -EINVAL;
+        if (device_table_is_local(&host_devices, destination, &ifindex))
+            path.destination_ifindex = ifindex;
+    }
+    *ret_path = path;
+    return 0;
+}
+
+int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **ret_ah)
+{
+    struct path_address path;
+    struct ah *ah;
+    int error = path_resolve(pd->context, attributes, &path);
+
+    if (!error)
+        error = pd_use(pd);
+    if (error)
+        return error;
+    if (atomic_fetch_add_explicit(&handles, 1, memory_order_relaxed) >= LIMIT_AH)
+        goto uncount;
+    ah = malloc(sizeof(*ah));
+    if (!ah)
+        goto uncount;
+    ah->pd = pd;
+    ah->port = attributes->port_num;
+    ah->sgid_index = attributes->grh.sgid_index;
+    ah->path = path;
+    ah->item = item_take(OBJECT_AH, 0, pd->context->number, pd->number, path.destination_gid);
+    if (ah->item != NO_OBJECT)
+        life_in(&segment_item(ah->item)->life, pd->record_number);
+    ah->ibv.context = pd->ibv.context;
+    ah->ibv.pd = &pd->ibv;
+    ah->ibv.handle = 0; /* nothing names handles */
+    *ret_ah = ah;
+    return 0;
+
+uncount:
+    atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
+    pd_unuse(pd);
+    return -ENOMEM;
+}
+
+int ah_destroy(struct ah *ah)
+{
+    if (spent_has(SPENT_AH, ah))
+        return -EINVAL;
+    if (context_is_inherited(ah->pd->context))
+        return 0;
+    atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
+    item_return(ah->item);
+    pd_unuse(ah->pd);
+    spent_free(SPENT_AH, ah, sizeof(*ah));
+    return 0;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Extended posting, ibv_wr_* (verbs.md §3.8): WQEs are written into the send queue beyond what is
+ * posted, under the post lock, and become posted together in qp_build_complete(), or not at all. The QP's own
+ * lock is free meanwhile, so that the application may poll between start and complete without waiting for
+ * itself. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/ahead.h"
+#include "base/rundown.h"
+#include "object/qp/qp_internal.h"
+#include "rules/transitions.h"
+
+void qp_build_fail(struct qp *qp, int error)
+{
+    if (!qp->build_error)
+        qp->build_error = error;
+    qp->build_wqe = NULL;
+}
+
+/* Only the holder of the post lock posts on an extended QP: `posted` does not move meanwhile, except back by
+ * a RESET. */
+void qp_build_start(struct qp *qp)
+{
+    fetch_for_writing(atomic_load_explicit(&qp->ahead, memory_order_relaxed));
+    lock_acquire(&qp->post_lock);
+    if (qp->transport.tag_matching) {
+        /* The adapter's own requests stay out of the slots that are being filled. */
+        lock_acquire(&qp->lock);
+        qp->transport.building = true;
+        lock_release(&qp->lock);
+    }
+    qp->build_posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    qp->build_stamp = life_stamp();
+    qp->build_error = 0;
+    qp->build_wqe = NULL;
+    qp->build_needs_address = false;
+}
+
+struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
+{
+    struct send_wqe *wqe;
+
+    if (qp->build_needs_address)
+        qp_build_fail(qp, -EINVAL);
+    if (qp->build_error)
+        return NULL;
+    if (post_check_opcode(qp, opcode)) {
+        qp_build_fail(qp, -EINVAL);
+        return NULL;
+    }
+    if (send_queue_room(qp, qp->build_posted) == 0) {
+        qp_build_fail(qp, -ENOMEM);
+        return NULL;
+    }
+    wqe = send_wqe_at(&qp->transport, qp->build_posted++);
+    *wqe = (struct send_wqe){
+        .wr_id = qp->ex.wr_id,
+        .opcode = (uint8_t)opcode,
+        .flags = post_wqe_flags(qp, qp->ex.wr_flags),
+        .stamp = qp->build_stamp,
+    };
+    if (qp->build_wqe)
+        wqe->flags |= WQE_CHAINED;
+    qp->build_wqe = wqe;
+    qp->build_needs_address =
+        qp->record->type == IBV_QPT_UD ||
+        (qp->record->type == IBV_QPT_XRC_SEND && opcode != IBV_WR_LOCAL_INV && opcode != IBV_WR_BIND_MW);
+    return wqe;
+}
+
+void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
+{
+    struct send_wqe *wqe;
+
+    if (mw->ibv.type != IBV_MW_TYPE_2)
+        qp_build_fail(qp, -EINVAL);
+    wqe = qp_build_wr(qp, IBV_WR_BIND_MW);
+    if (wqe)
+        post_write_bind(qp, wqe, mw, rkey, 0, info);
+}
+
+void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address, const void *value)
+{
+    struct send_wqe *wqe;
+
+    if (remote_address % sizeof(uint64_t) != 0)
+        qp_build_fail(qp, -EINVAL);
+    wqe = qp_build_wr(qp, IBV_WR_ATOMIC_WRITE);
+    if (!wqe)
+        return;
+    wqe->rkey = rkey;
+    wqe->remote_address = remote_address;
+    wqe->flags |= WQE_INLINE;
+    wqe->length = sizeof(uint64_t);
+    memcpy(send_wqe_body(wqe, IBV_QPT_RC), value, sizeof(uint64_t));
+    qp->build_wqe = NULL; /* it takes no data setter */
+}
+
+void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_t length, uint8_t types,
+                    uint8_t level)
+{
+    struct send_wqe *wqe;
+
+    if (length > UINT32_MAX || !types || (types & ~FLUSH_TYPES) || level > FLUSH_REGION)
+        qp_build_fail(qp, -EINVAL);
+    wqe = qp_build_wr(qp, (enum ibv_wr_opcode)WR_FLUSH);
+    if (!wqe)
+        return;
+    wqe->rkey = rkey;
+    wqe->remote_address = remote_address;
+    wqe->length = (uint32_t)length;
+    wqe->imm_or_rkey = types | (uint32_t)level << FLUSH_LEVEL_SHIFT;
+    qp->build_wqe = NULL; /* it takes no data setter */
+}
+
+void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
+{
+    struct send_wqe *wqe = qp->build_wqe;
+    uint64_t total = 0;
+
+    if (!wqe)
+        return;
+    if (count > qp->record->max_send_sge) {
+        qp_build_fail(qp, -EINVAL);
+        return;
+    }
+    copy_if_any(send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type), list, count * sizeof(*list));
+    for (size_t i = 0; i < count; i++)
+        total += list[i].length;
+    wqe->num_sge = (uint8_t)count;
+    wqe->length = total > LIMIT_MESSAGE ? UINT32_MAX : (uint32_t)total;
+    if ((wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) &&
+        (total != sizeof(uint64_t) || wqe->remote_address % sizeof(uint64_t) != 0))
+        qp_build_fail(qp, -EINVAL);
+}
+
+void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list)
+{
+    struct send_wqe *wqe = qp->build_wqe;
+    uint64_t total = 0;
+    char *body;
+
+    if (!wqe)
+        return;
+    if (wqe->opcode == IBV_WR_RDMA_READ || wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+        wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        qp_build_fail(qp, -EINVAL);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        /* Lengths are the application's: no sum may wrap. */
+        if (list[i].length > qp->record->max_inline - total) {
+            qp_build_fail(qp, -ENOSPC);
+            return;
+        }
+        total += list[i].length;
+    }
+    body = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
+    for (size_t i = 0; i < count; i++) {
+        copy_if_any(body, list[i].addr, list[i].length);
+        body += list[i].length;
+    }
+    wqe->flags |= WQE_INLINE;
+    wqe->num_sge = 0;
+    wqe->length = (uint32_t)total;
+}
+
+void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey)
+{
+    struct send_wqe *wqe = qp->build_wqe;
+
+    if (!wqe)
+        return;
+    if (!ah || ah->pd->number != qp->pd->number) {
+        qp_build_fail(qp, -EINVAL);
+        return;
+    }
+    *send_wqe_address(wqe) = ah->path;
+    wqe->ud.remote_qpn = remote_qpn & PSN_MASK;
+    wqe->ud.remote_qkey = remote_qkey;
+    qp->build_needs_address = false;
+}
+
+void qp_build_srq_number(struct qp *qp, uint32_t srqn)
+{
+    /* Also after the data setter, or of an atomic write, which has none. */
+    if (qp->build_error || !qp->build_needs_address)
+        return;
+    if (qp->record->type != IBV_QPT_XRC_SEND) {
+        qp_build_fail(qp, -EINVAL);
+        return;
+    }
+    wqe_set_srqn(send_wqe_at(&qp->transport, qp->build_posted - 1), srqn);
+    qp->build_needs_address = false;
+}
+
+/* The batch came to nothing; lock held. */
+static bool let_own_in(struct qp *qp)
+{
+    if (!qp->transport.tag_matching || !qp->transport.building)
+        return false;
+    qp->transport.building = false;
+    tagged_post(&qp->transport);
+    return qp_run_sender(qp, STAMP_NONE);
+}
+
+int qp_build_complete(struct qp *qp)
+{
+    struct sender *sender = &qp->record->sender;
+    struct qp_kick kick;
+    bool more = false;
+    int error;
+
+    if (qp->build_needs_address)
+        qp_build_fail(qp, -EINVAL);
+    error = context_is_inherited(qp->context) ? -EIO : qp->build_error;
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    if (!error)
+        error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    if (!error) {
+        atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
+        qp_fetch_ahead(qp);
+        qp->transport.building = false;
+        tagged_post(&qp->transport);
+        more = qp_run_sender(qp, STAMP_NONE);
+    } else {
+        more = let_own_in(qp);
+    }
+    kick = qp_take_kick(qp, more);
+    lock_release(&qp->lock);
+    qp_ports->kick(qp, &kick);
+    rundown_exit();
+    qp->build_wqe = NULL;
+    qp->build_needs_address = false;
+    lock_release(&qp->post_lock);
+    return error;
+}
+
+void qp_build_abort(struct qp *qp)
+{
+    struct qp_kick kick;
+    bool more;
+
+    qp->build_wqe = NULL;
+    if (qp->transport.tag_matching) {
+        rundown_enter();
+        lock_acquire(&qp->lock);
+        more = let_own_in(qp);
+        kick = qp_take_kick(qp, more);
+        lock_release(&qp->lock);
+        qp_ports->kick(qp, &kick);
+        rundown_exit();
+    }
+    lock_release(&qp->post_lock);
+}

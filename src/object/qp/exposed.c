@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QPs that lend memory: packets by reference name it, and their peers have not said that they are through
+ * with it. When a key goes, they are asked whether it was theirs; all others are not, and there are seldom
+ * any. */
+#include "base/rundown.h"
+#include "object/qp/qp_internal.h"
+
+static struct lock lenders_lock = LOCK_INIT; /* a leaf below the QP's */
+static struct list lenders = {&lenders, &lenders};
+static _Atomic uint32_t lender_count;       /* changes under lenders_lock */
+static struct lock asking_lock = LOCK_INIT; /* one key at a time, so that nobody misses whom another asks */
+
+static void add_unless_there(struct qp *qp)
+{
+    lock_acquire(&lenders_lock);
+    if (!list_linked(&qp->lending)) {
+        list_push_back(&lenders, &qp->lending);
+        atomic_fetch_add_explicit(&lender_count, 1, memory_order_relaxed);
+    }
+    lock_release(&lenders_lock);
+}
+
+/* transport_ports.lends */
+void lending_begins(struct transport_qp *transport)
+{
+    add_unless_there(container_of(transport, struct qp, transport));
+}
+
+void lending_forget(struct qp *qp)
+{
+    lock_acquire(&lenders_lock);
+    if (list_linked(&qp->lending)) {
+        list_remove(&qp->lending);
+        atomic_fetch_sub_explicit(&lender_count, 1, memory_order_relaxed);
+    }
+    lock_release(&lenders_lock);
+}
+
+static struct qp *next_in(struct list *turn)
+{
+    struct list *node;
+
+    lock_acquire(&lenders_lock);
+    node = list_pop_front(turn);
+    if (node)
+        atomic_fetch_sub_explicit(&lender_count, 1, memory_order_relaxed);
+    lock_release(&lenders_lock);
+    return node ? list_entry(node, struct qp, lending) : NULL;
+}
+
+void lending_take_back(uint32_t slot, bool window)
+{
+    struct list turn, *node;
+    struct qp *qp;
+
+    /* Whoever could still find the key has left its section, and is in the list if it lent something. */
+    if (!atomic_load_explicit(&lender_count, memory_order_relaxed))
+        return;
+    lock_acquire(&asking_lock);
+    list_init(&turn);
+    lock_acquire(&lenders_lock);
+    while ((node = list_pop_front(&lenders)))
+        list_push_back(&turn, node);
+    lock_release(&lenders_lock);
+    while ((qp = next_in(&turn))) {
+        rundown_enter();
+        lock_acquire(&qp->lock);
+        if (transport_take_back(&qp->transport, slot, window))
+            add_unless_there(qp);
+        lock_release(&qp->lock);
+        rundown_exit();
+    }
+    lock_release(&asking_lock);
+}
+
+void lending_after_fork_in_child(void)
+{
+    lock_init(&lenders_lock);
+    lock_init(&asking_lock);
+    list_init(&lenders); /* may be half linked: the entries are lost */
+    atomic_store_explicit(&lender_count, 0, memory_order_relaxed);
+}

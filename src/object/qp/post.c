@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks that a post makes at once
+ * (verbs.md §3.1-3.3), and the WQE. Everything else turns into a completion. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/ahead.h"
+#include "base/rundown.h"
+#include "object/qp/qp_internal.h"
+#include "rules/limits.h"
+#include "rules/transitions.h"
+#include "segment/provenance.h"
+
+#define TYPE_BIT(type) (1u << (type))
+#define RC_BIT         TYPE_BIT(IBV_QPT_RC)
+#define UC_BIT         TYPE_BIT(IBV_QPT_UC)
+#define UD_BIT         TYPE_BIT(IBV_QPT_UD)
+#define XRC_BIT        TYPE_BIT(IBV_QPT_XRC_SEND)
+#define RAW_BIT        TYPE_BIT(IBV_QPT_RAW_PACKET)
+#define RELIABLE_BITS  (RC_BIT | XRC_BIT)
+
+enum operation_properties { INLINE_ALLOWED = 1, CARRIES_DATA = 2, IS_ATOMIC = 4, ONLY_BUILT = 8 };
+
+/* verbs.md §3.1 */
+static const struct {
+    uint16_t types;
+    uint8_t properties;
+} operations[] = {
+    [IBV_WR_RDMA_WRITE] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_SEND] = {RELIABLE_BITS | UC_BIT | UD_BIT | RAW_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_SEND_WITH_IMM] = {RELIABLE_BITS | UC_BIT | UD_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [IBV_WR_RDMA_READ] = {RELIABLE_BITS, CARRIES_DATA},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {RELIABLE_BITS, CARRIES_DATA | IS_ATOMIC},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {RELIABLE_BITS, CARRIES_DATA | IS_ATOMIC},
+    [IBV_WR_LOCAL_INV] = {RELIABLE_BITS | UC_BIT, 0},
+    [IBV_WR_BIND_MW] = {RELIABLE_BITS | UC_BIT, 0},
+    [IBV_WR_SEND_WITH_INV] = {RELIABLE_BITS | UC_BIT, INLINE_ALLOWED | CARRIES_DATA},
+    [WR_FLUSH] = {RELIABLE_BITS, ONLY_BUILT},
+    [IBV_WR_ATOMIC_WRITE] = {RELIABLE_BITS, INLINE_ALLOWED | CARRIES_DATA},
+};
+
+int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
+{
+    if ((unsigned)opcode >= array_size(operations) ||
+        !(operations[opcode].types & TYPE_BIT(qp->record->type)))
+        return -EINVAL;
+    return 0;
+}
+
+uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
+{
+    uint8_t flags = 0;
+
+    if ((send_flags & IBV_SEND_SIGNALED) || qp->record->attributes.signal_all)
+        flags |= WQE_SIGNALED;
+    if (send_flags & IBV_SEND_SOLICITED)
+        flags |= WQE_SOLICITED;
+    if (send_flags & IBV_SEND_FENCE)
+        flags |= WQE_FENCE;
+    return flags;
+}
+
+/* Sum of the lengths; more than a message may have stays visible as UINT32_MAX: the sender completes it with
+ * LOC_LEN_ERR. */
+static uint32_t total_length(const struct ibv_sge *list, unsigned count)
+{
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        total += list[i].length;
+    return total > LIMIT_MESSAGE ? UINT32_MAX : (uint32_t)total;
+}
+
+static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+{
+    char *body = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
+    unsigned count = (unsigned)wr->num_sge;
+
+    if (wr->num_sge < 0 || count > qp->record->max_send_sge)
+        return -EINVAL;
+    wqe->length = total_length(wr->sg_list, count);
+    if (!(wr->send_flags & IBV_SEND_INLINE)) {
+        wqe->num_sge = (uint8_t)count;
+        copy_if_any(body, wr->sg_list, count * sizeof(struct wqe_sge));
+        return 0;
+    }
+    if (!(operations[wr->opcode].properties & INLINE_ALLOWED) || wqe->length > qp->record->max_inline)
+        return -EINVAL;
+    wqe->num_sge = 0;
+    wqe->flags |= WQE_INLINE;
+    for (unsigned i = 0; i < count; i++) {
+        copy_if_any(body, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+        body += wr->sg_list[i].length;
+    }
+    return 0;
+}
+
+void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,
+                     uint32_t random, const struct ibv_mw_bind_info *info)
+{
+    struct window_bind *bind = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
+
+    *bind = (struct window_bind){
+        .window_rkey = mw->ibv.rkey,
+        .new_rkey = new_rkey,
+        .region_lkey = info->mr ? info->mr->lkey : 0,
+        .pd = qp->pd->number,
+        .address = info->addr,
+        .length = info->length,
+        .access = info->mw_access_flags,
+        .random = random,
+    };
+    wqe->num_sge = 0;
+    wqe->length = 0;
+}
+
+static int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+{
+    const struct ah *ah = wr->wr.ud.ah ? ah_of(wr->wr.ud.ah) : NULL;
+
+    if (!ah || ah->pd->number != qp->pd->number)
+        return -EINVAL;
+    *send_wqe_address(wqe) = ah->path;
+    wqe->ud.remote_qpn = wr->wr.ud.remote_qpn & PSN_MASK;
+    wqe->ud.remote_qkey = wr->wr.ud.remote_qkey;
+    return 0;
+}
+
+static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+{
+    int error = post_check_opcode(qp, wr->opcode);
+
+    if (error)
+        return error;
+    if (operations[wr->opcode].properties & ONLY_BUILT)
+        return -EINVAL; /* struct ibv_send_wr cannot say all of it */
+    if (wr->send_flags & IBV_SEND_IP_CSUM)
+        return -EINVAL; /* no such capability */
+    wqe->wr_id = wr->wr_id;
+    wqe->opcode = (uint8_t)wr->opcode;
+    wqe->flags = post_wqe_flags(qp, wr->send_flags);
+    wqe->by_reference = 0;
+    wqe->packets = 0;
+    wqe->stamp = qp->stamp;
+    if (wr->opcode == IBV_WR_BIND_MW) {
+        if (!wr->bind_mw.mw || wr->bind_mw.mw->type != IBV_MW_TYPE_2)
+            return -EINVAL;
+        post_write_bind(qp, wqe, mw_of(wr->bind_mw.mw), wr->bind_mw.rkey, 0, &wr->bind_mw.bind_info);
+        return 0;
+    }
+    /* imm_data and invalidate_rkey share their place. */
+    wqe->imm_or_rkey = wr->imm_data;
+    if (!(operations[wr->opcode].properties & CARRIES_DATA)) {
+        wqe->num_sge = 0;
+        wqe->length = 0;
+        return 0;
+    }
+    error = write_payload(qp, wqe, wr);
+    if (error)
+        return error;
+    if (qp->record->type == IBV_QPT_UD)
+        return write_ud(qp, wqe, wr);
+    if (unlikely(qp->record->type == IBV_QPT_XRC_SEND))
+        wqe_set_srqn(wqe, wr->qp_type.xrc.remote_srqn);
+    if (operations[wr->opcode].properties & IS_ATOMIC) {
+        if (wqe->length != sizeof(uint64_t) || wr->wr.atomic.remote_addr % sizeof(uint64_t) != 0)
+            return -EINVAL;
+        wqe->remote_address = wr->wr.atomic.remote_addr;
+        wqe->rkey = wr->wr.atomic.rkey;
+        wqe->atomic.compare_add = wr->wr.atomic.compare_add;
+        wqe->atomic.swap = wr->wr.atomic.swap;
+        return 0;
+    }
+    wqe->remote_address = wr->wr.rdma.remote_addr;
+    wqe->rkey = wr->wr.rdma.rkey;
+    if (wr->opcode == IBV_WR_ATOMIC_WRITE &&
+        (wqe->length != sizeof(uint64_t) || wqe->remote_address % sizeof(uint64_t) != 0))
+        return -EINVAL;
+    return 0;
+}
+
+/* Posts under the QP's lock and starts what was posted. */
+static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr,
+                            bool *ret_more)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed), first = posted;
+    int error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
+
+    qp->stamp = life_stamp();
+    for (; wr && !error; wr = wr->next) {
+        struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
+
+        if (unlikely(send_queue_room(qp, posted) == 0))
+            error = -ENOMEM;
+        else
+            error = write_send_wqe(qp, wqe, wr);
+        if (unlikely(error))
+            break;
+        if (posted++ != first)
+            wqe->flags |= WQE_CHAINED;
+    }
+    if (unlikely(error))
+        *bad_wr = wr;
+    atomic_store_explicit(&sender->posted, posted, memory_order_release);
+    qp_fetch_ahead(qp);
+    *ret_more = qp_run_sender(qp, qp->stamp);
+    return error;
+}
+
+int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+    struct qp_kick kick;
+    bool more;
+    int error;
+
+    if (context_is_inherited(qp->context)) {
+        *bad_wr = wr;
+        return -EIO;
+    }
+    fetch_for_writing(atomic_load_explicit(&qp->ahead, memory_order_relaxed));
+    if (qp->is_extended)
+        lock_acquire(&qp->post_lock);
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    error = post_send_locked(qp, wr, bad_wr, &more);
+    kick = qp_take_kick(qp, more);
+    lock_release(&qp->lock);
+    qp_ports->kick(qp, &kick);
+    rundown_exit();
+    if (qp->is_extended)
+        lock_release(&qp->post_lock);
+    return error;
+}
+
+int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
+{
+    struct sender *sender = &qp->record->sender;
+    struct send_wqe *wqe;
+    uint32_t posted, new_rkey, random;
+    struct qp_kick kick;
+    bool more = false;
+    int error;
+
+    error = context_is_inherited(qp->context) ? -EIO : post_check_opcode(qp, IBV_WR_BIND_MW);
+    if (error)
+        return error;
+    /* A batch that is being built has slots behind `posted`. */
+    if (qp->is_extended)
+        lock_acquire(&qp->post_lock);
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    if (!error && send_queue_room(qp, posted) == 0)
+        error = -ENOMEM;
+    if (!error) {
+        wqe = send_wqe_at(&qp->transport, posted);
+        random = qp->transport.ports->random(&qp->transport);
+        new_rkey = keys_next_window_rkey(mw->ibv.rkey, random);
+        qp->stamp = life_stamp();
+        *wqe = (struct send_wqe){.wr_id = bind->wr_id,
+                                 .opcode = IBV_WR_BIND_MW,
+                                 .flags = post_wqe_flags(qp, bind->send_flags),
+                                 .stamp = qp->stamp};
+        post_write_bind(qp, wqe, mw, new_rkey, random, &bind->bind_info);
+        atomic_store_explicit(&sender->posted, posted + 1, memory_order_release);
+        mw->ibv.rkey = new_rkey;
+        more = qp_run_sender(qp, qp->stamp);
+    }
+    kick = qp_take_kick(qp, more);
+    lock_release(&qp->lock);
+    qp_ports->kick(qp, &kick);
+    rundown_exit();
+    if (qp->is_extended)
+        lock_release(&qp->post_lock);
+    return error;
+}
+
+int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
+    struct receive_queue *queue = &qp->record->receive;
+    uint32_t posted, stamp = life_stamp();
+    int error;
+
+    if (context_is_inherited(qp->context)) {
+        *bad_wr = wr;
+        return -EIO;
+    }
+    lock_acquire(&qp->lock);
+    posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
+    error = qp->srq ? -EINVAL : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    for (; wr && !error; wr = wr->next) {
+        struct recv_wqe *wqe;
+
+        if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
+            error = -EINVAL;
+        else if (posted - atomic_load_explicit(&queue->taken, memory_order_relaxed) >= queue->depth)
+            error = -ENOMEM;
+        if (unlikely(error))
+            break;
+        /* Not before: a queue of depth 0 has no ring. */
+        wqe = (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);
+        wqe->wr_id = wr->wr_id;
+        wqe->num_sge = (uint32_t)wr->num_sge;
+        wqe->stamp = stamp;
+        copy_if_any(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(struct wqe_sge));
+        posted++;
+    }
+    if (unlikely(error))
+        *bad_wr = wr;
+    atomic_store_explicit(&queue->posted, posted, memory_order_release);
+    if (unlikely(qp_state(qp) == IBV_QPS_ERR)) {
+        const struct recv_wqe *ignored;
+
+        while (qp->transport.ports->take_receive(&qp->transport, &ignored) == 0)
+            qp->transport.ports->complete_receive(&qp->transport, &flushed);
+    }
+    lock_release(&qp->lock);
+    return error;
+}

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Creation, destruction and lookup of QPs. */
+#include "object/qp/qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "object/destroyed.h"
+#include "object/device/device.h"
+#include "object/ports.h"
+#include "object/qp/qp_internal.h"
+#include "object/qp/qp_table.h"
+#include "object/receive/wq.h"
+#include "object/steering/flow.h"
+#include "object/xrc/delegate.h"
+#include "object/xrc/open_qp.h"
+#include "object/xrc/xrc.h"
+#include "rules/limits.h"
+#include "segment/provenance.h"
+#include "steering/toeplitz.h"
+
+/* --- lookup --------------------------------------------------------------------------------------------- */
+
+struct qp *qp_lock_number(uint32_t qpn)
+{
+    struct qp *qp = qp_table_find(qpn);
+
+    if (unlikely(!qp))
+        return NULL;
+    lock_acquire(&qp->lock);
+    if (unlikely(atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != qpn)) {
+        lock_release(&qp->lock);
+        return NULL;
+    }
+    return qp;
+}
+
+/* A completion that frees slots was polled (verbs.md §3.7); its CQ's poll_lock is held. Counters are
+ * never set back, not by RESET either: a completion that was polled while the QP was reset moves nothing. */
+void qp_retire_sends(uint32_t qpn, uint32_t retires)
+{
+    struct qp *qp = qp_table_find(qpn);
+    struct sender *sender;
+
+    if (unlikely(!qp || atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != qpn))
+        return;
+    sender = &qp->record->sender;
+    /* Release: partner of the acquire in send_queue_room(); what the poller read of the slot happened before
+     * it is reused. */
+    if (likely((int32_t)(retires - atomic_load_explicit(&sender->retired, memory_order_relaxed)) > 0))
+        atomic_store_explicit(&sender->retired, retires, memory_order_release);
+}
+
+_Static_assert(sizeof(((struct qp *)0)->hash_key) == TOEPLITZ_KEY_LENGTH, "a whole key");
+
+/* --- creation ------------------------------------------------------------------------------------------- */
+
+static int check_type(const struct ibv_qp_init_attr_ex *attributes)
+{
+    switch (attributes->qp_type) {
+    case IBV_QPT_RC:
+    case IBV_QPT_UC:
+    case IBV_QPT_UD:
+        return 0;
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
+        return attributes->srq ? -EINVAL : 0;
+    case IBV_QPT_RAW_PACKET:
+        return attributes->srq ? -EINVAL : 0;
+    case IBV_QPT_DRIVER:
+        break;
+    }
+    return -EINVAL;
+}
+
+/* Operations of ibv_wr_* that each type has (verbs.md §3.8). */
+static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
+{
+    const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const uint64_t uc = sends | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                        IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+    const uint64_t rc = uc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | QP_EX_WITH_FLUSH;
+    uint64_t allowed = attributes->qp_type == IBV_QPT_UD           ? sends
+                       : attributes->qp_type == IBV_QPT_RAW_PACKET ? (uint64_t)IBV_QP_EX_WITH_SEND
+                       : attributes->qp_type == IBV_QPT_UC         ? uc
+                                                                   : rc;
+
+    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
+        return 0;
+    return attributes->send_ops_flags & ~allowed ? -EOPNOTSUPP : 0;
+}
+
+/* The responder half of XRC: no queue of its own. */
+static int check_xrc_receive(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
+{
+    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd ||
+        attributes->xrcd->context != &context->verbs.context)
+        return -EINVAL;
+    return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
+}
+
+/* It sends nothing and has no queue: what it receives, the WQs of its table do (verbs.md §1.5, 7.4). */
+static int check_rss(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
+{
+    const uint32_t both = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+    const struct ibv_rx_hash_conf *hash = &attributes->rx_hash_conf;
+
+    if ((attributes->comp_mask & both) != both || !attributes->rwq_ind_tbl ||
+        attributes->rwq_ind_tbl->context != &context->verbs.context || attributes->recv_cq ||
+        attributes->srq || attributes->cap.max_recv_wr || attributes->cap.max_recv_sge)
+        return -EINVAL;
+    if (attributes->qp_type != IBV_QPT_RAW_PACKET ||
+        (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
+        ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags))
+        return -EOPNOTSUPP;
+    if (hash->rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ)
+        return -EOPNOTSUPP;
+    if (hash->rx_hash_key_len != TOEPLITZ_KEY_LENGTH || !hash->rx_hash_key)
+        return -EINVAL;
+    return toeplitz_check(hash->rx_hash_fields_mask);
+}
+
+static bool is_rss(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return attributes->comp_mask & (IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH);
+}
+
+static int check_flags(const struct ibv_qp_init_attr_ex *attributes)
+{
+    const uint32_t raw =
+        IBV_QP_CREATE_SCATTER_FCS | IBV_QP_CREATE_CVLAN_STRIPPING | IBV_QP_CREATE_PCI_WRITE_END_PADDING;
+    uint32_t flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
+
+    if (flags & ~(raw | IBV_QP_CREATE_BLOCK_SELF_MCAST_LB))
+        return -EOPNOTSUPP;
+    if (attributes->qp_type == IBV_QPT_RAW_PACKET || !flags)
+        return 0;
+    return (flags & raw) || attributes->qp_type != IBV_QPT_UD ? -EINVAL : 0;
+}
+
+static int check_create(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
+{
+    const uint32_t known_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+                                IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE |
+                                IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const struct ibv_qp_cap *cap = &attributes->cap;
+    int error;
+
+    if (attributes->comp_mask & ~known_mask)
+        return -EINVAL;
+    if (attributes->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER)
+        return -EOPNOTSUPP;
+    if (is_rss(attributes))
+        return check_rss(context, attributes);
+    error = check_type(attributes);
+    if (!error)
+        error = check_send_ops(attributes);
+    if (error)
+        return error;
+    if (attributes->qp_type == IBV_QPT_XRC_RECV)
+        return check_xrc_receive(context, attributes);
+    error = check_flags(attributes);
+    if (error)
+        return error;
+    if (cap->max_send_wr > LIMIT_QP_WR || cap->max_send_sge > LIMIT_SGE ||
+        cap->max_inline_data > LIMIT_INLINE)
+        return -EINVAL;
+    if (!attributes->srq && attributes->qp_type != IBV_QPT_XRC_SEND &&
+        (cap->max_recv_wr > LIMIT_QP_WR || cap->max_recv_sge > LIMIT_SGE))
+        return -EINVAL;
+    if (!attributes->send_cq || attributes->send_cq->context != &context->verbs.context)
+        return -EINVAL;
+    /* rdma_create_qp passes no receive CQ when there is nothing to receive (verbs.md §1.5). */
+    if (attributes->qp_type == IBV_QPT_XRC_SEND)
+        return 0; /* it ignores the receive side */
+    if (attributes->recv_cq ? attributes->recv_cq->context != &context->verbs.context
+                            : attributes->srq != NULL || cap->max_recv_wr != 0)
+        return -EINVAL;
+    if (!attributes->srq)
+        return 0;
+    if (attributes->srq->context != &context->verbs.context || srq_of(attributes->srq)->xrcd)
+        return -EINVAL;
+    if (srq_of(attributes->srq)->tm && attributes->qp_type != IBV_QPT_RC)
+        return -EINVAL;
+    return 0;
+}
+
+/* What is of no use to the type is as if it was not asked for. */
+static void drop_halves(struct ibv_qp_init_attr_ex *attributes)
+{
+    if (attributes->qp_type == IBV_QPT_XRC_RECV || is_rss(attributes))
+        attributes->cap = (struct ibv_qp_cap){0};
+    if (is_rss(attributes))
+        attributes->send_cq = NULL;
+    if (attributes->qp_type == IBV_QPT_XRC_SEND) {
+        attributes->cap.max_recv_wr = attributes->cap.max_recv_sge = 0;
+        attributes->recv_cq = NULL;
+    }
+}
+
+#define LEAST_INLINE 64u
+
+static uint32_t power_of_two_at_least(uint32_t value)
+{
+    return value <= 1 ? value : 1u << (32 - __builtin_clz(value - 1));
+}
+
+/* Requests of the adapter's own, of rendezvous. */
+static uint32_t own_depth(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return attributes->srq && srq_of(attributes->srq)->tm ? OWN_REQUESTS : 0;
+}
+
+static uint32_t send_slots_of(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return power_of_two_at_least(attributes->cap.max_send_wr + own_depth(attributes));
+}
+
+static size_t send_stride(const struct ibv_qp_init_attr_ex *attributes)
+{
+    size_t body = max_of((size_t)attributes->cap.max_send_sge * sizeof(struct wqe_sge),
+                         (size_t)attributes->cap.max_inline_data);
+
+    body = max_of(body, sizeof(struct window_bind));
+    if (own_depth(attributes))
+        body = max_of(body, LIMIT_TAG_SGE * sizeof(struct wqe_sge));
+    if (attributes->qp_type == IBV_QPT_UD)
+        body += sizeof(struct path_address);
+    return (sizeof(struct send_wqe) + body + CACHE_LINE - 1) & ~(size_t)(CACHE_LINE - 1);
+}
+
+static int take_queues(struct pd *pd, const struct ibv_qp_init_attr_ex *attributes,
+                       struct qp_queues *ret_queues)
+{
+    uint32_t receives = attributes->srq ? 0 : power_of_two_at_least(attributes->cap.max_recv_wr);
+    int error = queue_memory_take(pd, QUEUE_SEND, send_slots_of(attributes) * send_stride(attributes),
+                                  &ret_queues->send);
+
+    if (error)
+        return error;
+    error = queue_memory_take(pd, QUEUE_RECEIVE, receives * RECV_WQE_SIZE(attributes->cap.max_recv_sge),
+                              &ret_queues->receive);
+    if (error)
+        queue_memory_give(pd, QUEUE_SEND, &ret_queues->send);
+    return error;
+}
+
+static void give_queues(struct pd *pd, struct qp_queues *queues)
+{
+    queue_memory_give(pd, QUEUE_SEND, &queues->send);
+    queue_memory_give(pd, QUEUE_RECEIVE, &queues->receive);
+}
+
+static int install_queues(struct qp *qp, const struct ibv_qp_init_attr_ex *attributes,
+                          const struct qp_queues *queues)
+{
+    struct qp_record *record = qp->record;
+    uint32_t send_slots = send_slots_of(attributes);
+    uint32_t receive_slots = attributes->srq ? 0 : power_of_two_at_least(attributes->cap.max_recv_wr);
+
+    record->send_depth = attributes->cap.max_send_wr;
+    record->own_depth = own_depth(attributes);
+    record->max_send_sge = attributes->cap.max_send_sge;
+    record->max_inline = attributes->cap.max_inline_data;
+    record->send_stride = (uint32_t)send_stride(attributes);
+    if (send_slots) {
+        record->send_offset = queues->send.offset;
+        qp->transport.send_queue = queues->send.at;
+        qp->transport.send_mask = send_slots - 1;
+    }
+    if (attributes->srq || attributes->qp_type == IBV_QPT_XRC_RECV) {
+        qp->srq_receive = malloc(RECV_WQE_SIZE(LIMIT_SRQ_SGE));
+        if (!qp->srq_receive)
+            return -ENOMEM;
+    }
+    record->receive.depth = attributes->srq ? 0 : attributes->cap.max_recv_wr;
+    record->receive.max_sge = attributes->srq ? 0 : attributes->cap.max_recv_sge;
+    record->receive.stride = (uint32_t)RECV_WQE_SIZE(record->receive.max_sge);
+    if (receive_slots) {
+        record->receive.offset = queues->receive.offset;
+        qp->receive_ring = queues->receive.at;
+        qp->receive_mask = receive_slots - 1;
+    }
+    qp->queues = *queues;
+    return 0;
+}
+
+static void remove_queues(struct qp *qp)
+{
+    struct qp_record *record = qp->record;
+
+    qp_release_resources(qp);
+    keep_ends(&qp->transport);
+    record->send_offset = record->receive.offset = 0;
+    free(qp->srq_receive);
+    qp->srq_receive = NULL;
+    qp->transport.send_queue = qp->receive_ring = NULL;
+}
+
+/* Counts the QP as a user of what it is made of; undoes what it did when one refuses (being destroyed). */
+static int use_parts(struct qp *qp)
+{
+    int error;
+
+    if (qp->xrcd) {
+        xrcd_use(qp->xrcd);
+        return 0;
+    }
+    error = pd_use(qp->pd);
+
+    if (error)
+        return error;
+    if (qp->spreads_over) {
+        ind_table_use(qp->spreads_over);
+        return 0;
+    }
+    error = cq_use(qp->send_cq);
+    if (error)
+        goto unuse_pd;
+    error = cq_use(qp->recv_cq);
+    if (error)
+        goto unuse_send_cq;
+    if (qp->srq) {
+        error = srq_use(qp->srq);
+        if (error)
+            goto unuse_recv_cq;
+    }
+    return 0;
+
+unuse_recv_cq:
+    cq_unuse(qp->recv_cq);
+unuse_send_cq:
+    cq_unuse(qp->send_cq);
+unuse_pd:
+    pd_unuse(qp->pd);
+    return error;
+}
+
+static void unuse_parts(struct qp *qp)
+{
+    if (qp->xrcd) {
+        xrcd_unuse(qp->xrcd);
+        return;
+    }
+    if (qp->spreads_over) {
+        ind_table_unuse(qp->spreads_over);
+        pd_unuse(qp->pd);
+        return;
+    }
+    if (qp->srq)
+        srq_unuse(qp->srq);
+    cq_unuse(qp->recv_cq);
+    cq_unuse(qp->send_cq);
+    pd_unuse(qp->pd);
+}
+
+static void fill_public(struct qp *qp, const struct ibv_qp_init_attr_ex *attributes, uint32_t qpn)
+{
+    qp->ibv.context = &qp->context->verbs.context;
+    qp->ibv.qp_context = attributes->qp_context;
+    qp->ibv.pd = qp->pd ? &qp->pd->ibv : NULL;
+    qp->ibv.send_cq = qp->xrcd ? NULL : attributes->send_cq;
+    qp->ibv.recv_cq = qp->xrcd ? NULL : attributes->recv_cq;
+    qp->ibv.srq = attributes->srq;
+    qp->ibv.handle = qp->slot + 1;
+    qp->ibv.qp_num = qpn;
+    qp->ibv.state = IBV_QPS_RESET;
+    qp->ibv.qp_type = attributes->qp_type;
+    qp->ibv.events_completed = 0;
+    qp->ex.comp_mask = 0;
+}
+
+static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attributes)
+{
+    struct qp_record *record = qp->record;
+
+    record->type = attributes->qp_type;
+    record->pd = qp->pd ? qp->pd->number : NO_OBJECT;
+    record->send_cq = qp->send_cq ? qp->send_cq->number : NO_OBJECT;
+    record->recv_cq = qp->recv_cq ? qp->recv_cq->number : NO_OBJECT;
+    record->srq = qp->srq ? qp->srq->number : NO_OBJECT;
+    record->ind_table = qp->spreads_over ? qp->spreads_over->number : NO_OBJECT;
+    record->context = qp->context->number;
+    life_begin(&record->life);
+    if (qp->xrcd)
+        record->life.xrcd = qp->xrcd->item + 1;
+    if (qp->pd)
+        life_in(&record->life, qp->pd->record_number);
+    record->attributes.signal_all = attributes->sq_sig_all != 0;
+    record->attributes.path_mig_state = IBV_MIG_MIGRATED;
+}
+
+/* Lock held: the slot is not new to those who visit all QPs, nor to a timer that ran out as its last QP went.
+ */
+static int assemble(struct qp *qp, uint32_t slot, struct context *context, struct pd *pd,
+                    struct ibv_qp_init_attr_ex *attributes, const struct qp_queues *queues)
+{
+    uint32_t qpn;
+    int error;
+
+    qp_make_blank(qp, slot); /* the post_lock, too: somebody may have begun a batch and not completed it */
+    atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
+    qp->holders = 1;
+    qp->pd = pd;
+    qp->context = context;
+    qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);
+    qp->transport.relay.possible = qp->xrcd && xrcd_is_shared(qp->xrcd);
+    qp->send_cq = attributes->send_cq && pd ? cq_of(attributes->send_cq) : NULL;
+    qp->recv_cq = pd && attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
+    qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
+    qp->spreads_over = is_rss(attributes) ? ind_table_of(attributes->rwq_ind_tbl) : NULL;
+    if (qp->spreads_over) {
+        qp->hash_fields = attributes->rx_hash_conf.rx_hash_fields_mask;
+        memcpy(qp->hash_key, attributes->rx_hash_conf.rx_hash_key, sizeof(qp->hash_key));
+    }
+    qp->is_extended = (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
+    qp->send_ops = qp->is_extended ? attributes->send_ops_flags : 0;
+    qp->create_flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
+    ack_account_init(&qp->async_events, &qp->record->events);
+    qp->transport.counters = &qp->context->device->counters;
+    qp->transport.receive_pd = qp->srq ? qp->srq->pd->number : pd ? pd->number : NO_OBJECT;
+    qp->transport.tag_matching = qp->srq && qp->srq->tm;
+    error = install_queues(qp, attributes, queues);
+    if (error)
+        goto free_queues;
+    error = use_parts(qp);
+    if (error)
+        goto free_queues;
+    error = qp_ports->allocate_number(&qpn);
+    if (error)
+        goto drop_parts;
+    fill_public(qp, attributes, qpn);
+    fill_record(qp, attributes);
+    attributes->cap.max_recv_wr = qp->record->receive.depth;
+    attributes->cap.max_recv_sge = qp->record->receive.max_sge;
+    qp_set_state(qp, IBV_QPS_RESET);
+    error = qp_table_insert(qpn, qp);
+    if (error)
+        goto release_number;
+    /* Last: readers of the segment go by it. */
+    atomic_store_explicit(&qp->record->qpn, qpn, memory_order_release);
+    return 0;
+
+release_number:
+    qp_ports->release_number(qpn);
+drop_parts:
+    unuse_parts(qp);
+free_queues:
+    remove_queues(qp);
+    return error;
+}
+
+int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
+              struct qp **ret_qp)
+{
+    int error = context_is_inherited(context) ? -EIO : check_create(context, attributes);
+    struct qp_queues queues;
+    uint32_t slot;
+    struct qp *qp;
+
+    if (error)
+        return error;
+    drop_halves(attributes);
+    /* As much as a slot has room for anyway: rdma_xclient, for one, counts on it and asks for none. */
+    if (attributes->cap.max_send_wr)
+        attributes->cap.max_inline_data = max_of(attributes->cap.max_inline_data, LEAST_INLINE);
+    error = take_queues(pd, attributes, &queues);
+    if (error)
+        return error;
+    qp = qp_take_slot(&slot);
+    if (!qp) {
+        give_queues(pd, &queues);
+        return -ENOMEM;
+    }
+    lock_acquire(&qp->lock);
+    error = assemble(qp, slot, context, pd, attributes, &queues);
+    lock_release(&qp->lock);
+    if (error) {
+        qp_give_slot(qp, false);
+        give_queues(pd, &queues);
+    } else {
+        *ret_qp = qp;
+    }
+    return error;
+}
+
+/* --- destruction ---------------------------------------------------------------------------------------- */
+
+static int destroy(struct qp *qp)
+{
+    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->life};
+    struct losses *losses;
+    struct qp_kick kick;
+    uint32_t qpn;
+
+    qp_ports->see_off(qp);
+    rundown_enter();
+    qp_take_arrived(qp);
+    lock_acquire(&qp->lock);
+    if (qp->record->multicast_groups || qp->flows) {
+        lock_release(&qp->lock);
+        rundown_exit();
+        return busy_because(OBJECT_QP, qp->slot);
+    }
+    qp_answer(qp);
+    losses = note_losses(OBJECT_QP, qp->slot);
+    /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
+     */
+    qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
+    atomic_store_explicit(&qp->record->dying_qpn, qpn, memory_order_relaxed);
+    atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
+    qp_table_remove(qpn);
+    qp_set_state(qp, IBV_QPS_RESET);
+    mapping_settle_qp(qp);
+    tagged_forget(&qp->transport);
+    qp->receive_taken = false;
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    qp_ports->kick(qp, &kick);
+    rundown_exit();
+    if (mapping_must_evict())
+        mapping_evict();
+
+    log_debug(
+        "QP 0x%06x: %u sent, %u received, went back %u times (%u sequence NAKs, %u RNR NAKs, %u probes, "
+        "%u timeouts), window %u, round trip %u us, %u requests dropped, %u repeated",
+        qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
+        qp->record->sender.sequence_naks, qp->record->sender.rnr_naks, qp->record->sender.probes_sent,
+        qp->record->sender.expirations, qp->record->sender.window, qp->record->sender.rtt / 1000,
+        qp->record->responder.drops, qp->record->responder.duplicates);
+    qp_ports->forget(qp);
+    lending_forget(qp);
+    if (qp->send_cq)
+        cq_purge_qp(qp->send_cq, qpn);
+    if (qp->recv_cq != qp->send_cq)
+        cq_purge_qp(qp->recv_cq, qpn);
+    if (!qp->let_go) {
+        async_purge(&qp->context->events, &qp->async_events);
+        ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed,
+                         &destroyed);
+    }
+    remove_queues(qp);
+    give_queues(qp->pd, &qp->queues);
+    unuse_parts(qp);
+    qp_forget_openers(qp);
+    atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
+    qp_ports->release_number(qpn);
+    qp_give_slot(qp, true);
+    tell_losses(losses);
+    return 0;
+}
+
+void qp_see_off(struct qp *qp)
+{
+    qp_ports->see_off(qp);
+}
+
+int qp_destroy(struct qp *qp)
+{
+    if (spent_has(SPENT_QP, qp) || qp->let_go)
+        return -EINVAL;
+    if (context_is_inherited(qp->context))
+        return 0; /* the parent's: only this process's copy goes, with the process */
+    if (unlikely(qp->handle))
+        return qp_handle_destroy(qp);
+    return unlikely(qp->xrcd) && !qp_let_go(qp) ? 0 : destroy(qp);
+}
+
+void qp_end(struct qp *qp)
+{
+    (void)destroy(qp); /* an XRC_RECV QP is in no group and has no flows */
+}
+
+/* The child of a fork starts with no QPs; those it inherited stay as they are, unreachable by number. */
+void qp_after_fork_in_child(void)
+{
+    qp_table_after_fork_in_child();
+    xrc_after_fork_in_child();
+    delegates_after_fork_in_child();
+    multicast_forget_attachments();
+    flows_after_fork_in_child();
+    lending_after_fork_in_child();
+    qp_slots_after_fork_in_child();
+}

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The object half of the transport ports: completions, receives, events, and the states that a QP enters by
+ * error. */
+#include <errno.h>
+
+#include "base/rundown.h"
+#include "object/memory/memory.h"
+#include "object/qp/qp_internal.h"
+#include "object/receive/tm.h"
+#include "object/xrc/open_qp.h"
+#include "object/xrc/xrc.h"
+
+const struct qp_ports *qp_ports;
+__thread uint32_t qp_receives_completed;
+struct transport_ports qp_transport_ports;
+
+/* Not by the enumeration, whose names depend on the header's age. */
+static enum ibv_wc_opcode send_wc_opcode(uint8_t opcode)
+{
+    switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+        return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ:
+        return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+        return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        return IBV_WC_FETCH_ADD;
+    case IBV_WR_LOCAL_INV:
+        return IBV_WC_LOCAL_INV;
+    case IBV_WR_BIND_MW:
+        return IBV_WC_BIND_MW;
+    case IBV_WR_TSO:
+        return IBV_WC_TSO;
+    case IBV_WR_ATOMIC_WRITE:
+        return IBV_WC_ATOMIC_WRITE;
+    case WR_FLUSH:
+        return (enum ibv_wc_opcode)WC_FLUSH;
+    default:
+        return IBV_WC_SEND;
+    }
+}
+
+static void complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,
+                          enum verdict verdict, uint32_t byte_len)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    /* Errors and flushes complete whether signaled or not (verbs.md §2.6). */
+    if (!(wqe->flags & WQE_SIGNALED) && verdict == VERDICT_OK)
+        return;
+    const struct cqe cqe = {
+        .wr_id = wqe->wr_id,
+        .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
+        .retires = counter + 1,
+        .status = (uint8_t)verdict_wc_status(verdict),
+        .opcode = (uint8_t)send_wc_opcode(wqe->opcode),
+        .is_send = 1,
+        .byte_len = byte_len,
+        .vendor_err = (uint32_t)verdict,
+    };
+    cq_push(qp->send_cq, &cqe, verdict != VERDICT_OK);
+}
+
+static struct recv_wqe *receive_wqe_at(struct qp *qp, uint32_t counter)
+{
+    return (struct recv_wqe *)(qp->receive_ring +
+                               (size_t)(counter & qp->receive_mask) * qp->record->receive.stride);
+}
+
+static int take_receive(struct transport_qp *transport, const struct recv_wqe **ret_wqe)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct receive_queue *queue = &qp->record->receive;
+
+    if (qp->srq) {
+        int error = srq_take(qp->srq, qp->srq_receive, queue);
+
+        if (error)
+            return error;
+        *ret_wqe = qp->srq_receive;
+    } else {
+        uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
+
+        if (taken == atomic_load_explicit(&queue->posted, memory_order_relaxed))
+            return -ENOENT;
+        *ret_wqe = receive_wqe_at(qp, taken);
+    }
+    qp->receive_taken = true;
+    return 0;
+}
+
+static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_completion *completion)
+{
+    struct cqe cqe = {
+        .wr_id = wr_id,
+        .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
+        .status = (uint8_t)verdict_wc_status(completion->verdict),
+        .opcode = (uint8_t)completion->opcode,
+        .is_send = CQE_RECEIVE,
+        .service_level = completion->service_level,
+        .byte_len = completion->byte_len,
+        .wc_flags = completion->wc_flags,
+        .imm_or_rkey = completion->imm_or_rkey,
+        .src_qpn = completion->src_qpn,
+        .vendor_err = (uint32_t)completion->verdict,
+        .vlan = completion->vlan,
+        .flow_tag = completion->flow_tag,
+    };
+
+    qp_receives_completed++;
+    if (unlikely(qp->transport.tag_matching)) {
+        cqe.is_send = CQE_TAGGED;
+        cqe.app_ctx = completion->app_ctx;
+        cqe.tag = completion->tag;
+    }
+    cq_push(unlikely(qp->srq && qp->srq->cq) ? qp->srq->cq : qp->recv_cq, &cqe,
+            completion->solicited || completion->verdict != VERDICT_OK);
+}
+
+/* transport_ports.complete_tagged */
+static void complete_tagged(struct transport_qp *transport, uint64_t wr_id,
+                            const struct receive_completion *completion)
+{
+    push_receive(container_of(transport, struct qp, transport), wr_id, completion);
+}
+
+static void complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct receive_queue *queue = &qp->record->receive;
+    const struct recv_wqe *wqe;
+
+    if (qp->srq) {
+        wqe = qp->srq_receive;
+        queue->from_srq = false;
+    } else {
+        uint32_t taken = atomic_load_explicit(&queue->taken, memory_order_relaxed);
+
+        wqe = receive_wqe_at(qp, taken);
+        atomic_store_explicit(&queue->taken, taken + 1, memory_order_relaxed);
+    }
+    qp->receive_taken = false;
+    transport->current_receive = NULL;
+    push_receive(qp, wqe->wr_id, completion);
+}
+
+/* Everybody who has the QP open hears of it. */
+static void tell_openers(struct qp *qp, const struct ibv_async_event *event)
+{
+    list_for_each (node, &qp->openers) {
+        const struct qp_opener *opener = list_entry(node, struct qp_opener, node);
+        struct qp *handle = opener->handle;
+
+        if (handle) {
+            const struct ibv_async_event own = {.element.qp = &handle->ibv, .event_type = event->event_type};
+
+            async_raise(&handle->context->events, &own, &handle->async_events);
+        } else {
+            qp_ports->tell_opener(opener, qp->ibv.qp_num, event->event_type);
+        }
+    }
+}
+
+void qp_raise(struct qp *qp, enum ibv_event_type type)
+{
+    const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
+
+    if (unlikely(qp->origin)) /* its QP hears of it by the answer */
+        return;
+    if (likely(!qp->let_go))
+        async_raise(&qp->context->events, &event, &qp->async_events);
+    if (unlikely(qp->opener_count))
+        tell_openers(qp, &event);
+}
+
+static void raise_event(struct transport_qp *transport, enum ibv_event_type type)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    qp_raise(qp, type);
+    if (type == IBV_EVENT_COMM_EST && mapping_is_enabled)
+        mapping_update_qp(qp);
+}
+
+/* ERR, entered by modify or by a fatal error (verbs.md §2.6). */
+void qp_enter_error(struct qp *qp)
+{
+    static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
+    struct receive_queue *queue = &qp->record->receive;
+
+    if (qp_state(qp) == IBV_QPS_ERR)
+        return;
+    qp_set_state(qp, IBV_QPS_ERR);
+    if (unlikely(qp->transport.relay.used))
+        qp_ports->call_back(qp);
+    mapping_settle_qp(qp); /* what is flushed tells the program that its memory is its own again */
+    qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
+    sender_flush(&qp->transport);
+    tagged_flush(&qp->transport);
+    if (qp->receive_taken && qp->srq)
+        complete_receive(&qp->transport, &flushed);
+    qp->receive_taken = false;
+    qp->transport.current_receive = NULL;
+    while (!qp->srq && atomic_load_explicit(&queue->taken, memory_order_relaxed) !=
+                           atomic_load_explicit(&queue->posted, memory_order_relaxed))
+        complete_receive(&qp->transport, &flushed);
+    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more
+     * (verbs.md §2.7). */
+    if (qp->srq && !qp->xrcd)
+        qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
+static void sender_failed(struct transport_qp *transport)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    if (is_reliable(qp->record)) {
+        qp_enter_error(qp);
+        return;
+    }
+    qp_set_state(qp, IBV_QPS_SQE); /* only the send queue stops (verbs.md §2.6 rule 7) */
+    sender_flush(transport);
+}
+
+static void responder_failed(struct transport_qp *transport)
+{
+    qp_enter_error(container_of(transport, struct qp, transport));
+}
+
+static void drained(struct transport_qp *transport)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    if (qp->record->attributes.sq_drained_event) {
+        qp->record->attributes.sq_drained_event = 0;
+        qp_raise(qp, IBV_EVENT_SQ_DRAINED);
+    }
+}
+
+static bool select_srq(struct transport_qp *transport, uint32_t srqn)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    return qp->xrcd->select(qp, srqn);
+}
+
+static int hand_over(struct transport_qp *transport, const struct packet *packet, bool may_move)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+
+    return qp->xrcd->is_here(qp, packet->srqn) ? -ENOENT : qp_ports->hand_over(qp, packet, may_move);
+}
+
+static bool probe(uint64_t address, uint32_t length, bool write)
+{
+    return memory_reach(address, length, write);
+}
+
+static void lock_keys(struct transport_qp *transport)
+{
+    lock_acquire(&keys_lock);
+}
+
+static void unlock_keys(struct transport_qp *transport)
+{
+    lock_release(&keys_lock);
+}
+
+void qp_ports_install(const struct qp_ports *ports)
+{
+    qp_transport_ports = ports->transport_link;
+    qp_transport_ports.is_mapped = mapping_is_open;
+    qp_transport_ports.lends = lending_begins;
+    qp_transport_ports.keep = keep_begins;
+    qp_transport_ports.complete_send = complete_send;
+    qp_transport_ports.take_receive = take_receive;
+    qp_transport_ports.complete_receive = complete_receive;
+    qp_transport_ports.complete_tagged = complete_tagged;
+    qp_transport_ports.match = tm_match;
+    qp_transport_ports.release = tm_release;
+    qp_transport_ports.discount = tm_discount;
+    qp_transport_ports.raise_event = raise_event;
+    qp_transport_ports.sender_failed = sender_failed;
+    qp_transport_ports.responder_failed = responder_failed;
+    qp_transport_ports.drained = drained;
+    qp_transport_ports.select_srq = select_srq;
+    qp_transport_ports.hand_over = hand_over;
+    qp_transport_ports.probe = probe;
+    qp_transport_ports.lock_keys = lock_keys;
+    qp_transport_ports.unlock_keys = unlock_keys;
+    qp_ports = ports;
+}
+
+void qp_fail_on_overrun(struct qp *qp)
+{
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    /* A live QP keeps its CQs alive. */
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp_state(qp) != IBV_QPS_ERR &&
+        qp->send_cq &&
+        (qp->send_cq->record->failed || qp->recv_cq->record->failed ||
+         (qp->transport.tag_matching && qp->srq->cq->record->failed))) {
+        qp_raise(qp, IBV_EVENT_QP_FATAL);
+        qp_enter_error(qp);
+    }
+    lock_release(&qp->lock);
+    rundown_exit();
+}
+
+void qp_take_arrived(struct qp *qp)
+{
+    uint32_t qpn, dest_qpn;
+    bool receives, by_wire;
+
+    lock_acquire(&qp->lock);
+    qpn = qp->ibv.qp_num;
+    dest_qpn = qp->record->attributes.dest_qpn;
+    by_wire = qp->route.by_wire;
+    receives = is_connected(qp->record) && (by_wire || qp->record->attributes.path.destination_ifindex) &&
+               qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
+    lock_release(&qp->lock);
+    if (receives)
+        qp_ports->take_arrived(qpn, dest_qpn, !by_wire, by_wire);
+}
+
+/* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.
+ * A READ that would take longer is not going to be answered, and the peer is told. */
+void qp_answer(struct qp *qp)
+{
+    if (responder_owes(&qp->transport))
+        (void)responder_run(&qp->transport); /* as far as there is room */
+    if (responder_owes(&qp->transport))
+        (void)responder_leave(&qp->transport);
+    else
+        responder_part(&qp->transport);
+}
+
+cold_path void qp_note_times(struct qp *qp, bool heard, uint32_t now)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (heard)
+        sender->heard = now;
+    if (sender->waiting != qp->noted_waiting) {
+        qp->noted_waiting = sender->waiting;
+        sender->waits_since = now;
+    }
+    /* What was flushed, or completed at once, is not looked at any more. */
+    if ((int32_t)(sender->completed - qp->noted_begun) > 0)
+        qp->noted_begun = sender->completed;
+    for (; (int32_t)(sender->begun - qp->noted_begun) > 0; qp->noted_begun++)
+        send_wqe_at(&qp->transport, qp->noted_begun)->stamp = now;
+}
+
+bool qp_run_sender(struct qp *qp, uint32_t stamp)
+{
+    const struct sender *sender = &qp->record->sender;
+
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+        /* The batch of packets that brought a message may be under way in another thread: what acknowledges
+         * it goes before the program's answer, so that the peer sees its request complete first. */
+        if (unlikely(qp->route.answer_due) && !qp->route.by_wire) {
+            qp->route.answer_due = false;
+            responder_run(&qp->transport);
+        }
+        sender_run(&qp->transport);
+        if (explained())
+            qp_note_times(qp, false, stamp ? stamp : life_stamp_now());
+        return sender->waiting == SENDER_RUNS &&
+               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR:
+        sender_flush(&qp->transport);
+        return false;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_RTR:
+    case IBV_QPS_UNKNOWN:
+        break;
+    }
+    return false;
+}

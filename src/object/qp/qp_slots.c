@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Slots of the table of QPs: of programs' QPs, of handles of them (open_qp.h) and of delegates. */
+#include <stdlib.h>
+
+#include "object/destroyed.h"
+#include "object/device/device.h"
+#include "object/qp/qp_internal.h"
+#include "object/qp/qp_table.h"
+
+/* All slots that were ever used. A struct qp is allocated once and reused (type-stable, see qp.h), in
+ * whatever slot, but not before the program has destroyed many others (spent.h). */
+static _Atomic(struct qp *) slots[LIMIT_QP];
+static struct lock idle_lock = LOCK_INIT; /* a leaf: guards the list of those that may be used again */
+static struct qp *idle;
+static _Atomic uint32_t slots_used; /* slots from here on were never used */
+
+void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument)
+{
+    uint32_t used = atomic_load_explicit(&slots_used, memory_order_acquire);
+
+    for (uint32_t slot = 0; slot < used; slot++) {
+        struct qp *qp = atomic_load_explicit(&slots[slot], memory_order_acquire);
+
+        if (qp)
+            visit(qp, argument);
+    }
+}
+
+static void raise_slots_used(uint32_t used)
+{
+    uint32_t seen = atomic_load_explicit(&slots_used, memory_order_relaxed);
+
+    while (seen < used && !atomic_compare_exchange_weak_explicit(
+                              &slots_used, &seen, used, memory_order_release, memory_order_relaxed)) {
+    }
+}
+
+struct qp *qp_take_slot(uint32_t *ret_slot)
+{
+    uint32_t slot = number_take(&pool_qps);
+    struct qp *qp;
+
+    if (slot == NO_OBJECT)
+        return NULL;
+    lock_acquire(&idle_lock);
+    qp = idle;
+    if (qp)
+        idle = qp->next_idle;
+    lock_release(&idle_lock);
+    if (!qp) {
+        qp = calloc(1, sizeof(*qp));
+        if (!qp) {
+            number_return(&pool_qps, slot);
+            return NULL;
+        }
+        lock_init(&qp->lock);
+        pthread_mutex_init(&qp->ibv.mutex, NULL);
+        pthread_cond_init(&qp->ibv.cond, NULL);
+        list_init(&qp->route.blocked);
+        list_init(&qp->route.waiting);
+        qp->route.timer_at = qp->route.timer_queued_at = NS_NEVER;
+        list_init(&qp->lending);
+        list_init(&qp->by_origin);
+        list_init(&qp->by_xrcd);
+    }
+    /* Of one that was used before, somebody who found it by its number may hold the lock. */
+    lock_acquire(&qp->lock);
+    qp->slot = slot;
+    qp->record = segment_qp(slot);
+    lock_release(&qp->lock);
+    atomic_store_explicit(&slots[slot], qp, memory_order_release);
+    raise_slots_used(slot + 1);
+    *ret_slot = slot;
+    return qp;
+}
+
+void qp_give_slot(struct qp *qp, bool spent)
+{
+    uint32_t slot = qp->slot;
+
+    atomic_store_explicit(&slots[slot], NULL, memory_order_relaxed);
+    number_return(&pool_qps, slot);
+    if (spent)
+        qp = spent_exchange(SPENT_QP, qp);
+    if (!qp)
+        return;
+    lock_acquire(&idle_lock);
+    qp->next_idle = idle;
+    idle = qp;
+    lock_release(&idle_lock);
+}
+
+void qp_make_blank(struct qp *qp, uint32_t slot)
+{
+    struct qp_record *record = qp->record;
+
+    memset(record, 0, sizeof(*record));
+    memset(&qp->transport, 0, sizeof(qp->transport));
+    lock_init(&qp->post_lock);
+    qp->slot = slot;
+    qp->pd = NULL;
+    qp->send_cq = qp->recv_cq = NULL;
+    qp->srq = NULL;
+    qp->spreads_over = NULL;
+    qp->origin = NULL;
+    qp->handle = NULL;
+    qp->keeping = NULL;
+    qp->holders = qp->opener_count = 0;
+    list_init(&qp->openers);
+    qp->flows = 0;
+    qp->receive_taken = qp->settle_due = qp->is_extended = qp->let_go = false;
+    qp->stamp = qp->noted_begun = 0;
+    qp->noted_waiting = SENDER_RUNS;
+    qp->create_flags = 0;
+    qp->receive_ring = NULL;
+    qp->queues = (struct qp_queues){0};
+    ack_account_init(&qp->async_events, NULL);
+    qp->transport.record = record;
+    qp->transport.ports = &qp_transport_ports;
+    qp->transport.keys = segment_keys();
+    qp->transport.receive_pd = NO_OBJECT;
+    record->type = IBV_QPT_XRC_RECV;
+    record->pd = record->send_cq = record->recv_cq = record->srq = NO_OBJECT;
+}
+
+void qp_slots_after_fork_in_child(void)
+{
+    for (uint32_t slot = 0; slot < atomic_load_explicit(&slots_used, memory_order_relaxed); slot++) {
+        struct qp *qp = atomic_exchange_explicit(&slots[slot], NULL, memory_order_relaxed);
+
+        if (qp)
+            qp_table_remove(qp->ibv.qp_num);
+    }
+    atomic_store_explicit(&slots_used, 0, memory_order_relaxed);
+    lock_init(&idle_lock);
+    idle = NULL;
+    spent_after_fork_in_child();
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* XRC domains (verbs.md §1.4). One that was opened with a file is the same for every process of this
+ * host that opens that file: device and inode name it. Who has it open shows an abstract unix socket, bound
+ * and never read, SOFTHCA/DEVICE-INODE/RANDOM: the kernel lists them, and takes back those of a process that
+ * dies. Whether somebody has it open is looked at while holding a name of its own, so that of several who
+ * want to be the first (O_EXCL) one is. Names are anybody's: who squats on them decides what O_CREAT and
+ * O_EXCL see, and no more. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/event.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "base/unix_names.h"
+#include "object/xrc/xrc_domain.h"
+
+#define MARK_PREFIX "softhca/1/xrcd/"
+#define MARK_DIGITS 16
+#define NAME_SIZE   (sizeof(MARK_PREFIX) + 2 * 17 + MARK_DIGITS)
+
+/* Somebody who is stopped, or squats, while it is his turn keeps others waiting so often, a millisecond each.
+ */
+#define TURN_TRIES 2000
+#define TURN_PAUSE (NS_PER_S / 1000)
+
+/* Guards the list and references; held while the kernel is asked, so never on the data path. */
+static struct lock domains_lock = LOCK_INIT;
+static struct list domains = {&domains, &domains};
+
+/* The descriptors are closed by whoever closes all of ours (base/event.h). */
+void xrc_domains_after_fork_in_child(void)
+{
+    lock_init(&domains_lock);
+    list_init(&domains);
+}
+
+/* --- descriptors ---------------------------------------------------------------------------------------- */
+
+static int keep(struct xrc_descriptor *descriptor, int fd)
+{
+    struct stat status;
+
+    descriptor->fd = fd;
+    if (fd < 0 || fstat(fd, &status) != 0)
+        return min_of(fd, 0);
+    descriptor->device = status.st_dev;
+    descriptor->inode = status.st_ino;
+    return 0;
+}
+
+/* Programs close descriptors that they do not know, and open others under the same numbers. */
+static void give_back(const struct xrc_descriptor *descriptor)
+{
+    struct stat status;
+    int saved = errno;
+
+    if (descriptor->fd >= 0 && fstat(descriptor->fd, &status) == 0 && status.st_dev == descriptor->device &&
+        status.st_ino == descriptor->inode)
+        fd_close(descriptor->fd);
+    errno = saved;
+}
+
+/* With O_PATH, for when another descriptor of a file is closed, its process loses all its record locks. */
+static int pin_file(struct xrc_domain *domain, int fd)
+{
+    char path[32];
+    int own;
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    own = sys_open(path, O_PATH | O_CLOEXEC);
+    if (own < 0)
+        own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return keep(&domain->pin, own < 0 ? -EMFILE : fd_own(own));
+}
+
+/* --- between processes ---------------------------------------------------------------------------------- */
+
+/* A descriptor or -errno; -EADDRINUSE. */
+static int bind_name(const struct xrc_domain *domain, const char *rest)
+{
+    int saved = errno, error = 0, fd;
+    struct sockaddr_un address;
+    char name[NAME_SIZE + 1];
+    socklen_t length;
+
+    snprintf(name, sizeof(name), MARK_PREFIX "%016llx-%016llx/%s", (unsigned long long)domain->device,
+             (unsigned long long)domain->inode, rest);
+    length = unix_name_address(name, &address);
+    fd = fd_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0)
+        error = -errno;
+    else if (bind(fd, (struct sockaddr *)&address, length) != 0)
+        error = -errno;
+    if (error && fd >= 0)
+        fd_close(fd);
+    errno = saved;
+    return error ? error : fd;
+}
+
+static int take_turn(const struct xrc_domain *domain)
+{
+    int fd = bind_name(domain, "turn");
+
+    for (int tries = 0; fd == -EADDRINUSE && tries < TURN_TRIES; tries++) {
+        (void)sys_poll(NULL, 0, TURN_PAUSE);
+        fd = bind_name(domain, "turn");
+    }
+    if (fd == -EADDRINUSE)
+        log_warn("somebody keeps the turn of the XRC domain of inode %llu; going on without",
+                 (unsigned long long)domain->inode);
+    return fd;
+}
+
+static void count_mark(const char *rest, void *argument)
+{
+    ++*(unsigned *)argument;
+}
+
+static bool is_open_elsewhere(const struct xrc_domain *domain)
+{
+    char prefix[NAME_SIZE + 1];
+    unsigned marks = 0;
+    int error;
+
+    snprintf(prefix, sizeof(prefix), MARK_PREFIX "%016llx-%016llx/", (unsigned long long)domain->device,
+             (unsigned long long)domain->inode);
+    error = unix_names_visit(prefix, MARK_DIGITS, count_mark, &marks);
+    if (error)
+        log_warn("whether another process has the XRC domain is not known: /proc/net/unix: %d", -error);
+    return marks != 0;
+}
+
+/* The first of this process: 0, -EINVAL, -EAGAIN, -EMFILE... */
+static int mark(struct xrc_domain *domain, int flags)
+{
+    int turn = take_turn(domain), error = 0;
+    bool elsewhere = is_open_elsewhere(domain);
+    char digits[MARK_DIGITS + 1];
+    uint64_t bits;
+
+    if (elsewhere && (flags & O_CREAT) && (flags & O_EXCL))
+        error = -EINVAL;
+    else if (!elsewhere && !(flags & O_CREAT))
+        error = -EAGAIN;
+    if (!error) {
+        sys_random(&bits, sizeof(bits));
+        snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)bits);
+        error = keep(&domain->mark, bind_name(domain, digits));
+    }
+    fd_close(turn);
+    return error;
+}
+
+/* --- in this process ------------------------------------------------------------------------------------ */
+
+/* Lock held. */
+static struct xrc_domain *find(const struct stat *status)
+{
+    list_for_each (node, &domains) {
+        struct xrc_domain *domain = list_entry(node, struct xrc_domain, all);
+
+        if (!domain->is_private && domain->device == status->st_dev && domain->inode == status->st_ino)
+            return domain;
+    }
+    return NULL;
+}
+
+static int join(int fd, const struct stat *status, int flags, struct xrc_domain *fresh,
+                struct xrc_domain **ret_domain)
+{
+    struct xrc_domain *domain = find(status);
+    int error;
+
+    if (domain) {
+        if ((flags & O_CREAT) && (flags & O_EXCL))
+            return -EINVAL;
+        domain->references++;
+        *ret_domain = domain;
+        return 0;
+    }
+    fresh->device = status->st_dev;
+    fresh->inode = status->st_ino;
+    fresh->owner = status->st_uid;
+    fresh->mode = status->st_nlink ? status->st_mode : 0; /* nobody opens what has no name */
+    error = pin_file(fresh, fd);
+    if (!error)
+        error = mark(fresh, flags);
+    if (error) {
+        give_back(&fresh->pin);
+        return error;
+    }
+    fresh->references = 1;
+    list_push_back(&domains, &fresh->all);
+    *ret_domain = fresh;
+    return 0;
+}
+
+int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain)
+{
+    struct xrc_domain *fresh = calloc(1, sizeof(*fresh));
+    struct stat status;
+    int error = 0;
+
+    if (!fresh)
+        return -ENOMEM;
+    fresh->mark.fd = fresh->pin.fd = -1;
+    if (fd == -1) {
+        fresh->is_private = true;
+        fresh->references = 1;
+        *ret_domain = fresh;
+        return 0;
+    }
+    if (fstat(fd, &status) != 0) {
+        free(fresh);
+        return -EBADF;
+    }
+    lock_acquire(&domains_lock);
+    error = join(fd, &status, flags, fresh, ret_domain);
+    lock_release(&domains_lock);
+    if (error || *ret_domain != fresh)
+        free(fresh);
+    return error;
+}
+
+void xrc_domain_hold(struct xrc_domain *domain)
+{
+    atomic_fetch_add_explicit(&domain->references, 1, memory_order_relaxed);
+}
+
+void xrc_domain_drop(struct xrc_domain *domain)
+{
+    bool last;
+
+    lock_acquire(&domains_lock);
+    last = --domain->references == 0;
+    if (last && !domain->is_private) {
+        list_remove(&domain->all);
+        give_back(&domain->mark);
+        give_back(&domain->pin);
+    }
+    lock_release(&domains_lock);
+    if (last)
+        free(domain);
+}
+
+/* Who has the file cannot be asked of the kernel; who may open it says its mode. */
+bool xrc_domain_admits(const struct xrc_domain *domain, uid_t uid)
+{
+    if (domain->is_private)
+        return false;
+    if (uid == geteuid() || uid == 0)
+        return true;
+    if (uid == domain->owner)
+        return domain->mode & (S_IRUSR | S_IWUSR);
+    return domain->mode & (S_IROTH | S_IWOTH);
+}
