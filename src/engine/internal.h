@@ -247,7 +247,7 @@ void timers_run(void);
 bool timers_armed(void);
 void timers_run_due(void);
 
-/* --- communication.c: the CM's machine (engine/communication.h) ----------------------------------------- */
+/* --- communication.c: the CM's machine (engine/cm/agent.h) ----------------------------------------- */
 
 /* A MAD for this process, or for nobody on this host. */
 void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);

@@ -4,7 +4,7 @@
  * object on one line with the same facts ("cause" is the first line).
  *
  * Nothing here follows a pointer of the segment, takes a lock or calls into the process that is looked at:
- * the same functions serve the process itself (engine/explainer.c) and `softhca ps` and `softhca why`, which
+ * the same functions serve the process itself (engine/core/explainer.c) and `softhca ps` and `softhca why`, which
  * look at another one from outside, running, stopped or hostile.
  */
 #ifndef EXPLAIN_EXPLAIN_H

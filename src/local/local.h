@@ -147,7 +147,7 @@ int link_peer_segment(const struct link *link);
 void **link_owner_data(struct link *link);
 /* Words that both ends can write, zero at first, for requests that a process executes in the memory of the
  * other: marks of us, or of the peer; a line each. Number LOCAL_MARKS is a gate before them
- * (engine/direct.h). */
+ * (engine/direct/direct.h). */
 #define LOCAL_MARKS 16u
 _Atomic uint64_t *link_mark(struct link *link, bool ours, uint32_t number);
 pid_t link_peer_pid(const struct link *link);

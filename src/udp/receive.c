@@ -150,7 +150,7 @@ static uint32_t skip_others(const struct datagram *datagram, const uint8_t *byte
 }
 
 /* Where the last of the packets begins, if that is an acknowledgement behind one request to the same QP: it
- * leaves behind it, as only the last may be the smaller one (engine/turn.c), but is of an older message,
+ * leaves behind it, as only the last may be the smaller one (engine/paths/ack_delay.c), but is of an older message,
  * whose completion comes first. Else the end. */
 static uint32_t late_acknowledgement(const struct datagram *datagram, const uint8_t *bytes)
 {

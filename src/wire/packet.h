@@ -22,10 +22,10 @@ enum packet_flags {
     PACKET_FROM_NETWORK = 32, /* local links, to QP1: handed on by whoever reads the port; grh as it came */
     PACKET_FRAME = 64, /* local links: no packet of a QP but an Ethernet frame, the payload; dest_qpn is 0 */
     PACKET_RELAYED = 128, /* local links: of XRC, from the process that has the QP to the one that has the
-                             SRQ, or an answer back (engine/relay.c) */
+                             SRQ, or an answer back (engine/xrc/relay.c) */
     PACKET_TERMS = PACKET_RELAYED | PACKET_FROM_NETWORK, /* its payload says on what terms requests follow */
     PACKET_OPENING = PACKET_TERMS | PACKET_SOLICITED, /* or what is to be done to a QP that two processes have
-                                                         open (engine/opening.c) */
+                                                         open (engine/xrc/remote_open.c) */
 };
 
 /* What a request on a local link says of how it was sent, in the place of the syndrome, which requests have

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What another process says about QPs that two processes have open (engine/opening.c): it asks for handles of
+/* What another process says about QPs that two processes have open (engine/xrc/remote_open.c): it asks for handles of
  * ours, changes them and closes them, and answers what we ask about its own. Real are those messages' reader,
  * the objects and their locks; the link is made up here.
  *
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/rundown.h"
-#include "engine/opening.h"
+#include "engine/xrc/remote_open.h"
 #include "fuzz.h"
 #include "object/device/context.h"
 #include "object/device/device.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Other processes with SRQs of an XRC domain: what engine/relay.c and object/xrc/delegate.c do, in its simplest
+/* Other processes with SRQs of an XRC domain: what engine/xrc/relay.c and object/xrc/delegate.c do, in its simplest
  * form. Packets between processes are calls of the clock. */
 #include <errno.h>
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "engine/communication.h"
+#include "engine/cm/agent.h"
 #include "wire/opcode.h"
 
 enum { LISTENING, ASKED, ANSWERED, DONE }; /* words of the board */

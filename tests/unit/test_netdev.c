@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "engine/netdev.h"
+#include "engine/host/netdev.h"
 
 static const struct netdev *find_netdev(const struct netdev_snapshot *snapshot, uint32_t ifindex)
 {

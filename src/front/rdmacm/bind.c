@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Source addresses and ports (verbs.md §11.4). Port spaces are those of the host, not of the process:
- * engine/services.h. */
+ * engine/cm/services.h. */
 #include <fcntl.h>
 #include <infiniband/ib.h>
 #include <stdio.h>

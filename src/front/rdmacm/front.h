@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the files of librdmacm.so.1 share. The adapter is in libibverbs.so.1: devices, QPs and what belongs to
- * them are reached through verbs; connections, services and ports through engine/communication.h. Here are
+ * them are reached through verbs; connections, services and ports through engine/cm/agent.h. Here are
  * ids, event channels, addresses, and the conventions of rdma_cm (verbs.md §0.1, §11): 0, or -1 with
  * errno.
  *
@@ -19,7 +19,7 @@
 
 #include "base/list.h"
 #include "base/types.h"
-#include "engine/communication.h"
+#include "engine/cm/agent.h"
 #include "segment/segment.h"
 
 #define RDMACM_EXPORT __attribute__((visibility("default")))

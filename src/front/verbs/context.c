@@ -2,7 +2,7 @@
 /* Opening and closing devices, asynchronous events (verbs.md §1.4, §9.1). */
 #include "base/log.h"
 #include "base/sys.h"
-#include "engine/engine.h"
+#include "engine/core/engine.h"
 #include "front/verbs/front.h"
 #include "object/device/device.h"
 #include "object/memory/dm.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/lock.h"
-#include "engine/engine.h"
+#include "engine/core/engine.h"
 #include "front/verbs/front.h"
 #include "object/device/device.h"
 

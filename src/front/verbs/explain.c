@@ -4,8 +4,8 @@
 #include <softhca/softhca.h>
 #include <stdlib.h>
 
-#include "engine/engine.h"
-#include "engine/explainer.h"
+#include "engine/core/engine.h"
+#include "engine/core/explainer.h"
 #include "front/verbs/front.h"
 #include "object/cq/cq.h"
 #include "object/qp/qp.h"

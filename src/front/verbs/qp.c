@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Queue pairs and multicast attachment (verbs.md §1.5, §2, §8.3). */
 #include "object/qp/qp.h"
-#include "engine/engine.h"
+#include "engine/core/engine.h"
 #include "front/verbs/front.h"
 #include "object/xrc/open_qp.h"
 

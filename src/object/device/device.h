@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Devices and their GID tables: one device per network interface with an address, non-loopback first
- * (compatibility.md §5.1). Pure: whoever reads the interfaces (engine/netdev.h) applies snapshots and raises
+ * (compatibility.md §5.1). Pure: whoever reads the interfaces (engine/host/netdev.h) applies snapshots and raises
  * the events that come out; nothing here does I/O or reads a clock. */
 #ifndef OBJECT_DEVICE_DEVICE_H
 #define OBJECT_DEVICE_DEVICE_H

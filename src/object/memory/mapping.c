@@ -32,7 +32,7 @@ static struct lock mapping_lock = LOCK_INIT;
 static struct list regions = {&regions, &regions}; /* mr.mapping_node */
 
 /* What peers find in a record that changes counts for nothing: they look at the generation before and after.
- * Partner of both: the reading side in engine/direct.c. */
+ * Partner of both: the reading side in engine/direct/direct.c. */
 static void close_record(_Atomic uint32_t *generation)
 {
     atomic_store_explicit(generation, atomic_load_explicit(generation, memory_order_relaxed) | 1,

@@ -33,7 +33,7 @@ struct lane;
 struct link;
 struct udp_lane;
 
-/* What the requests of a QP need to know of memory that they reach without packets (engine/direct.c). */
+/* What the requests of a QP need to know of memory that they reach without packets (engine/direct/direct.c). */
 struct direct_route {
     struct direct_peer *peer;           /* NULL: nothing is known */
     const struct direct_record *record; /* of the QP at the other end, whose slot that is; of it: */
@@ -45,7 +45,7 @@ struct direct_route {
     char *base;             /* in ours */
     _Atomic uint64_t *mark; /* taken; and what was written there */
     uint64_t mark_word;
-    /* engine/direct_deposit.c: */
+    /* engine/direct/deposit.c: */
     bool receives_known; /* the peer's receive that the first request took which takes one */
     uint32_t first_receive;
     struct {
@@ -66,11 +66,11 @@ struct qp_route {
     struct udp_lane *wire;     /* what goes over the network takes this one */
     bool blocked_wire;         /* in its list of QPs that wait for room */
     bool answer_due;           /* in the list of a lane whose batch is under way */
-    _Atomic uint8_t turn;      /* enum wire_turn (engine/turn.c), written under the QP's lock */
+    _Atomic uint8_t turn;      /* enum wire_turn (engine/paths/ack_delay.c), written under the QP's lock */
     uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
     uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
-    uint8_t bursts;    /* how often in a row it was many (engine/hold.c) */
+    uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */
     uint32_t polls_seen, hold_epoch;
     struct list blocked;
     struct list
@@ -88,7 +88,7 @@ struct qp_route {
     struct timer timer;   /* in the engine's heap, under its lock */
     ns_t timer_at;        /* when transport's timer runs out; NS_NEVER: it does not */
     ns_t timer_queued_at; /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
-    ns_t notify_from;     /* no congestion notification packet before that (engine/congestion.c) */
+    ns_t notify_from;     /* no congestion notification packet before that (engine/paths/congestion.c) */
 };
 
 /* Where its queues lie. */

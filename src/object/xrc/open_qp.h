@@ -42,7 +42,7 @@ void qp_forget_openers(struct qp *qp);
 /* Those that the mask names, and nothing else. */
 void qp_copy_attributes(struct ibv_qp_attr *to, const struct ibv_qp_attr *from, int mask);
 
-/* --- for other processes (engine/opening.c); without locks, outside every rundown section --------------- */
+/* --- for other processes (engine/xrc/remote_open.c); without locks, outside every rundown section --------------- */
 
 /* Who asks: a process of that user behind the link, which calls its handle so. */
 struct qp_asker {

@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "engine/cm/agent.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "engine/cm/gsi.h"
+#include "engine/cm/services.h"
+#include "engine/core/engine.h"
+#include "engine/internal.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
+#include "segment/provenance.h"
+
+/* Programs tell their peers the port that rdma_bind_addr() gave them before they listen, and on one host the
+ * peer may be quicker. So a request waits for rdma_listen(); when it is repeated in vain, nobody listens. */
+#define PREMATURE_MAX 64
+#define LISTEN_WITHIN (2 * NS_PER_S)
+
+struct premature {
+    struct list node;
+    struct cm_path from;
+    uint8_t mad[MAD_LENGTH];
+};
+
+struct communication {
+    struct cm_id id;
+    void *end;
+    bool closed;
+    bool unanswered;         /* of a request that was not accepted: the owner hears nothing more */
+    struct service *service; /* whose backlog it counts in; NULL: none */
+    struct list request;     /* in service->requests */
+};
+
+/* Guards the machine, services, and what the owner hangs on them. Below the receive locks of lanes; above
+ * those of timers, names and gsi.c. */
+static struct lock cm_lock = LOCK_INIT;
+static struct cm cm;
+static bool ready;   /* `cm` is: it answers, even if nobody of this process uses it */
+static bool started; /* it has an owner, and a block */
+static uint16_t first_block;
+static const struct communication_owner *owner;
+static struct service *too_early_for; /* set by port_request(), looked at when cm_receive() has returned */
+
+static struct communication *communication_of(const struct cm_id *id)
+{
+    return container_of(id, struct communication, id);
+}
+
+/* --- the machine's ports; cm_lock held ------------------------------------------------------------------ */
+
+static void port_send(struct cm *machine, const struct cm_path *to, const struct cm_id *id,
+                      const uint8_t mad[MAD_LENGTH])
+{
+    gsi_post(to, mad);
+}
+
+static void leave_backlog(struct communication *communication)
+{
+    if (!communication->service)
+        return;
+    communication->service->waiting--;
+    communication->service = NULL;
+    list_remove(&communication->request);
+}
+
+static int port_request(struct cm *machine, const struct cm_request *request, struct cm_id **ret_id)
+{
+    struct service *service;
+    struct communication *communication;
+    uint32_t ifindex;
+    bool from_here = device_table_is_local(&host_devices, request->path->remote_gid, &ifindex);
+    int error;
+
+    service = services_find(request->service_id, request->path->local_gid, from_here);
+    if (!service)
+        return -ENOENT;
+    if (!service->listener) {
+        if (sys_now() - service->since > LISTEN_WITHIN)
+            return -ENOENT;
+        too_early_for = service;
+        return -EAGAIN;
+    }
+    if (service->waiting >= service->backlog)
+        return -EAGAIN;
+    communication = calloc(1, sizeof(*communication));
+    if (!communication)
+        return -EAGAIN;
+    error = owner->request(service->listener, communication, request, &communication->end);
+    if (error) {
+        free(communication);
+        return error;
+    }
+    communication->unanswered = true;
+    service->waiting++;
+    communication->service = service;
+    list_push_back(&service->requests, &communication->request);
+    *ret_id = &communication->id;
+    return 0;
+}
+
+static void port_event(struct cm *machine, struct cm_id *id, const struct cm_event *event)
+{
+    struct communication *communication = communication_of(id);
+
+    if (!communication->closed && !communication->unanswered)
+        owner->event(communication->end, event);
+}
+
+static void port_released(struct cm *machine, struct cm_id *id)
+{
+    free(communication_of(id));
+}
+
+static uint64_t port_random(struct cm *machine)
+{
+    uint64_t bits;
+
+    sys_random(&bits, sizeof(bits));
+    return bits;
+}
+
+static const struct cm_ports machine_ports = {
+    .send = port_send,
+    .request = port_request,
+    .event = port_event,
+    .released = port_released,
+    .random = port_random,
+};
+
+/* --- one thread at a time ------------------------------------------------------------------------------- */
+
+static int cancellation_before;
+
+/* A thread of the program must not be cancelled with our lock held. */
+static void enter(void)
+{
+    int before;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    lock_acquire(&cm_lock);
+    cancellation_before = before;
+}
+
+/* What the machine wants to have sent is sent without the lock: that may come back to it. */
+static void leave(void)
+{
+    int before = cancellation_before;
+
+    if (ready)
+        timers_set_communication(cm_next(&cm));
+    lock_release(&cm_lock);
+    gsi_flush();
+    pthread_setcancelstate(before, NULL);
+}
+
+static void make_ready(void)
+{
+    if (!ready)
+        cm_init(&cm, &machine_ports);
+    ready = true;
+}
+
+/* After -ENOSPC: one more. */
+static int grant_block(void)
+{
+    uint32_t block;
+    int error = local_block_take(&block);
+
+    return error ? error : cm_grant_block(&cm, (uint16_t)block);
+}
+
+/* The machine's counters tell what became of it. */
+static void receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
+{
+    struct premature *premature;
+
+    too_early_for = NULL;
+    if (cm_receive(&cm, from, mad, MAD_LENGTH, sys_now()) == -ENOSPC && !grant_block())
+        cm_receive(&cm, from, mad, MAD_LENGTH, sys_now());
+    if (!too_early_for || too_early_for->premature_count == PREMATURE_MAX)
+        return;
+    premature = malloc(sizeof(*premature));
+    if (!premature)
+        return;
+    premature->from = *from;
+    memcpy(premature->mad, mad, MAD_LENGTH);
+    list_push_back(&too_early_for->premature, &premature->node);
+    too_early_for->premature_count++;
+}
+
+/* What came before the service listened: it listens now, or is gone. */
+static void receive_premature(struct list *messages)
+{
+    struct list *node;
+
+    while ((node = list_pop_front(messages))) {
+        struct premature *premature = list_entry(node, struct premature, node);
+
+        receive(&premature->from, premature->mad);
+        free(premature);
+    }
+}
+
+static void take_premature(struct service *service, struct list *ret_messages)
+{
+    struct list *node;
+
+    list_init(ret_messages);
+    while ((node = list_pop_front(&service->premature)))
+        list_push_back(ret_messages, node);
+    service->premature_count = 0;
+}
+
+void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
+{
+    struct cm_path path = *from;
+    uint8_t guid[8] = {0};
+    uint64_t number = 0;
+    uint32_t ifindex;
+
+    if (device_table_is_local(&host_devices, path.local_gid, &ifindex))
+        device_table_guid(&host_devices, ifindex, guid);
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | guid[i];
+    path.local_guid = number;
+    enter();
+    make_ready();
+    receive(&path, mad);
+    leave();
+}
+
+void communication_due(void)
+{
+    enter();
+    if (ready)
+        cm_run(&cm, sys_now());
+    leave();
+}
+
+void communication_peer_gone(uint64_t serial)
+{
+    enter();
+    if (ready)
+        cm_peer_gone(&cm, serial, sys_now());
+    leave();
+}
+
+void communication_after_fork_in_child(void)
+{
+    lock_init(&cm_lock);
+    ready = started = false; /* start() makes everything anew */
+    services_after_fork_in_child();
+}
+
+/* --- the table ------------------------------------------------------------------------------------------ */
+
+/* A block that makes comm ids: it stays ours as long as one of its QP numbers is. */
+static int start_locked(void)
+{
+    uint32_t qpn;
+    int error = local_qpn_allocate(&qpn);
+
+    if (error)
+        return error;
+    make_ready();
+    first_block = (uint16_t)(qpn / LOCAL_BLOCK_QPNS);
+    return cm_grant_block(&cm, first_block);
+}
+
+static bool is_loopback(const uint8_t gid[16])
+{
+    static const uint8_t loopback[16] = {[15] = 1};
+
+    return gid_is_ipv4_mapped(gid) ? gid[12] == 127 : memcmp(gid, loopback, sizeof(loopback)) == 0;
+}
+
+/* Can a request for it come over the network? */
+static bool is_for_network(const struct service_address *address)
+{
+    return wire_is_forced() || address->any || !is_loopback(address->gid);
+}
+
+static void open_way_to(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    if (wire_is_forced() || !device_table_is_local(&host_devices, gid, &ifindex))
+        wire_open_for_mads(first_block);
+}
+
+static int call_start(const struct communication_owner *new_owner)
+{
+    int error = engine_start();
+
+    if (!error)
+        error = engine_refresh_devices();
+    if (!error)
+        error = helper_start();
+    if (error)
+        return error;
+    enter();
+    owner = new_owner;
+    if (!started) {
+        error = start_locked();
+        started = !error;
+    }
+    leave();
+    return error;
+}
+
+static uint32_t call_generation(void)
+{
+    return process_generation();
+}
+
+static int call_service_hold(const struct service_address *address, bool shared, struct service **ret_service)
+{
+    int error;
+
+    enter();
+    error = services_hold(address, shared, ret_service);
+    leave();
+    return error;
+}
+
+static void call_service_release(struct service *service)
+{
+    struct list premature;
+
+    if (!service)
+        return;
+    enter();
+    list_for_each_safe (node, following, &service->requests)
+        leave_backlog(list_entry(node, struct communication, request));
+    take_premature(service, &premature);
+    services_release(service);
+    receive_premature(&premature);
+    leave();
+}
+
+static int call_service_listen(struct service *service, void *listener, unsigned backlog)
+{
+    struct list premature;
+    bool for_network;
+    int error;
+
+    enter();
+    for_network = is_for_network(&service->address);
+    error = services_listen(service, listener, backlog);
+    if (!error) {
+        take_premature(service, &premature);
+        receive_premature(&premature);
+    }
+    leave();
+    if (!error && for_network)
+        wire_open_for_mads(first_block);
+    return error;
+}
+
+static void call_request_taken(struct communication *communication)
+{
+    enter();
+    leave_backlog(communication);
+    leave();
+}
+
+static void call_keep_open(struct ibv_context *verbs)
+{
+    context_keep(context_of(verbs));
+}
+
+static void call_keep_pd(struct ibv_pd *pd)
+{
+    pd_of(pd)->record->kept = 1;
+}
+
+static uint16_t call_port_take(void)
+{
+    uint16_t port;
+
+    enter();
+    port = services_port_take();
+    leave();
+    return port;
+}
+
+static void call_port_return(uint16_t port)
+{
+    enter();
+    services_port_return(port);
+    leave();
+}
+
+static uint16_t call_port_propose(void)
+{
+    uint16_t port;
+
+    enter();
+    port = services_port_propose();
+    leave();
+    return port;
+}
+
+static struct communication *call_create(void *end)
+{
+    struct communication *communication = calloc(1, sizeof(*communication));
+
+    if (!communication)
+        return NULL;
+    communication->end = end;
+    list_init(&communication->request);
+    cm_id_init(&communication->id);
+    return communication;
+}
+
+static void call_close(struct communication *communication)
+{
+    if (!communication)
+        return;
+    enter();
+    leave_backlog(communication);
+    communication->closed = true;
+    cm_close(&cm, &communication->id, sys_now());
+    leave();
+}
+
+static int call_connect(struct communication *communication, const struct cm_connect *connect)
+{
+    int error;
+
+    open_way_to(connect->path.remote_gid);
+    enter();
+    error = cm_connect(&cm, &communication->id, connect, sys_now());
+    if (error == -ENOSPC && !grant_block())
+        error = cm_connect(&cm, &communication->id, connect, sys_now());
+    leave();
+    return error;
+}
+
+static int call_accept(struct communication *communication, const struct cm_accept *accept)
+{
+    int error;
+
+    enter();
+    error = cm_accept(&cm, &communication->id, accept, sys_now());
+    if (error == -ENOSPC && !grant_block())
+        error = cm_accept(&cm, &communication->id, accept, sys_now());
+    if (!error)
+        communication->unanswered = false; /* with the answer, so that no event is lost behind it */
+    leave();
+    return error;
+}
+
+static int call_establish(struct communication *communication)
+{
+    int error;
+
+    enter();
+    error = cm_establish(&cm, &communication->id, sys_now());
+    leave();
+    return error;
+}
+
+static int call_established(struct communication *communication)
+{
+    int error;
+
+    enter();
+    error = cm_communication_established(&cm, &communication->id, sys_now());
+    leave();
+    return error;
+}
+
+static int call_reject(struct communication *communication, enum cm_reason reason, const void *private_data,
+                       size_t private_length)
+{
+    int error;
+
+    enter();
+    error = cm_reject(&cm, &communication->id, reason, private_data, private_length, sys_now());
+    leave();
+    return error;
+}
+
+static int call_disconnect(struct communication *communication)
+{
+    int error;
+
+    enter();
+    error = cm_disconnect(&cm, &communication->id, sys_now());
+    leave();
+    return error;
+}
+
+static int call_resolve(struct communication *communication, const struct cm_resolve *resolve)
+{
+    int error;
+
+    open_way_to(resolve->path.remote_gid);
+    enter();
+    error = cm_resolve(&cm, &communication->id, resolve, sys_now());
+    if (error == -ENOSPC && !grant_block())
+        error = cm_resolve(&cm, &communication->id, resolve, sys_now());
+    leave();
+    return error;
+}
+
+static int call_resolve_accept(struct communication *communication, uint32_t qpn, uint32_t qkey,
+                               const void *private_data, size_t private_length)
+{
+    int error;
+
+    enter();
+    error = cm_resolve_accept(&cm, &communication->id, qpn, qkey, private_data, private_length, sys_now());
+    leave();
+    return error;
+}
+
+static int call_resolve_reject(struct communication *communication, enum cm_sidr_status status,
+                               const void *private_data, size_t private_length)
+{
+    int error;
+
+    enter();
+    error = cm_resolve_reject(&cm, &communication->id, status, private_data, private_length, sys_now());
+    leave();
+    return error;
+}
+
+static int call_qp_attributes(struct communication *communication, struct cm_qp_attributes *ret_attributes)
+{
+    int error;
+
+    enter();
+    error = cm_qp_attributes(&communication->id, ret_attributes);
+    leave();
+    return error;
+}
+
+/* --- the whole table ------------------------------------------------------------------------------------ */
+
+const struct communication_calls communication_calls = {
+    .start = call_start,
+    .generation = call_generation,
+    .service_hold = call_service_hold,
+    .service_release = call_service_release,
+    .service_listen = call_service_listen,
+    .request_taken = call_request_taken,
+    .port_take = call_port_take,
+    .port_return = call_port_return,
+    .port_propose = call_port_propose,
+    .keep_open = call_keep_open,
+    .keep_pd = call_keep_pd,
+    .id_publish = id_publish,
+    .id_withdraw = id_record_withdraw,
+    .id_event_read = id_record_event_read,
+    .id_event_acknowledged = id_record_event_acknowledged,
+    .id_waits = id_record_waits,
+    .id_still_waits = id_record_still_waits,
+    .id_waited = id_record_waited,
+    .announce_multicast = engine_announce_multicast,
+    .create = call_create,
+    .close = call_close,
+    .connect = call_connect,
+    .accept = call_accept,
+    .establish = call_establish,
+    .established = call_established,
+    .reject = call_reject,
+    .disconnect = call_disconnect,
+    .resolve = call_resolve,
+    .resolve_accept = call_resolve_accept,
+    .resolve_reject = call_resolve_reject,
+    .qp_attributes = call_qp_attributes,
+};

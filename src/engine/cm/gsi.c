@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "engine/cm/gsi.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/cm/services.h"
+#include "engine/internal.h"
+#include "object/device/device.h"
+#include "udp/udp.h"
+#include "wire/opcode.h"
+
+#define MAD_OPCODE (SERVICE_UD | OP_SEND_ONLY)
+/* A MAD that has to wait for room in a ring, or for a link; whoever writes so many and reads none loses the
+ * rest, and asks again. */
+#define WAITING_MAX 65536u
+/* Servers close a listener and open it again (perftest -R does between two connections), and on one host a
+ * client is quicker than that: who is not found is looked for again, after twice the time each time, before
+ * that is an answer. */
+#define LOOK_AGAIN_AFTER (1 * NS_PER_MS)
+#define LOOKS            9u /* half a second */
+/* What the network may have us keep at a time, and of that, for services that nobody holds. */
+#define FROM_NETWORK_MAX        1024u
+#define FROM_NETWORK_ABSENT_MAX 64u
+#define HOP_LIMIT               64u
+#define ECN_MASK                3u
+
+struct outgoing {
+    struct list node;
+    struct cm_path to;
+    unsigned looks;   /* in vain */
+    ns_t look_at;     /* in `absent`: the next one */
+    uint32_t ifindex; /* of the interface that has the destination's address; 0: another host */
+    bool from_network;
+    uint8_t mad[MAD_LENGTH];
+};
+
+/* MADs that wait for the holder of a name to be found. */
+struct search {
+    struct list node, waiting; /* struct outgoing */
+    uint64_t cookie;
+    char name[LOCAL_NAME_MAX + 1];
+};
+
+static struct lock gsi_lock = LOCK_INIT; /* a leaf: guards all below */
+static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches};
+static struct list absent = {&absent, &absent}; /* for services that nobody holds now */
+static bool flushing;
+static uint64_t last_cookie;
+static _Atomic uint32_t waiting_count; /* in searches and lanes */
+static _Atomic uint32_t from_network_count;
+static unsigned from_network_absent; /* in `absent` */
+
+static struct outgoing *outgoing_of(struct list *node)
+{
+    return list_entry(node, struct outgoing, node);
+}
+
+static void outgoing_free(struct outgoing *outgoing)
+{
+    if (outgoing->from_network)
+        atomic_fetch_sub_explicit(&from_network_count, 1, memory_order_relaxed);
+    free(outgoing);
+}
+
+/* Gets lost where there is no memory, as in a switch. */
+static void post(const struct cm_path *to, const void *mad, bool from_network)
+{
+    struct outgoing *outgoing;
+
+    if (from_network &&
+        atomic_fetch_add_explicit(&from_network_count, 1, memory_order_relaxed) >= FROM_NETWORK_MAX) {
+        atomic_fetch_sub_explicit(&from_network_count, 1, memory_order_relaxed);
+        return;
+    }
+    outgoing = malloc(sizeof(*outgoing));
+    if (!outgoing) {
+        if (from_network)
+            atomic_fetch_sub_explicit(&from_network_count, 1, memory_order_relaxed);
+        return;
+    }
+    *outgoing = (struct outgoing){.to = *to, .from_network = from_network};
+    memcpy(outgoing->mad, mad, MAD_LENGTH);
+    lock_acquire(&gsi_lock);
+    list_push_back(&outbox, &outgoing->node);
+    lock_release(&gsi_lock);
+}
+
+void gsi_post(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+{
+    post(to, mad, false);
+}
+
+/* --- into a ring ---------------------------------------------------------------------------------------- */
+
+static int write_mad(struct lane *lane, const struct outgoing *outgoing)
+{
+    const struct iovec payload = {(void *)(uintptr_t)outgoing->mad, MAD_LENGTH};
+    struct packet packet = {
+        .opcode = MAD_OPCODE,
+        .flags = outgoing->from_network ? PACKET_FROM_NETWORK : 0,
+        .pkey = MAD_PKEY,
+        .dest_qpn = MAD_QPN,
+        .src_qpn = MAD_QPN,
+        .qkey = MAD_QKEY,
+        .dest_ifindex = outgoing->ifindex,
+        .payload_length = MAD_LENGTH,
+        .grh = {.flow_label = outgoing->to.flow_label,
+                .traffic_class = outgoing->to.traffic_class,
+                .hop_limit = outgoing->to.hop_limit,
+                .service_level = outgoing->to.service_level},
+    };
+
+    memcpy(packet.grh.source, outgoing->to.local_gid, 16);
+    memcpy(packet.grh.destination, outgoing->to.remote_gid, 16);
+    return lane_send(lane, &packet, &payload, 1);
+}
+
+static bool may_wait(void)
+{
+    if (atomic_fetch_add_explicit(&waiting_count, 1, memory_order_relaxed) < WAITING_MAX)
+        return true;
+    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    return false;
+}
+
+static void wait_is_over(struct outgoing *outgoing)
+{
+    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    outgoing_free(outgoing);
+}
+
+/* Writes what waits for the lane until that is full. Returns whether something was written. */
+static bool write_waiting(struct lane *lane, struct lane_state *state)
+{
+    bool written = false;
+
+    lock_acquire(&state->lock);
+    while (!list_empty(&state->mads)) {
+        struct outgoing *outgoing = outgoing_of(state->mads.next);
+
+        if (write_mad(lane, outgoing) == -EAGAIN) {
+            if (lane_is_blocked(lane))
+                break; /* lane_writable() follows */
+            continue;
+        }
+        list_remove(&outgoing->node);
+        wait_is_over(outgoing);
+        written = true;
+    }
+    lock_release(&state->lock);
+    return written;
+}
+
+void gsi_lane_writable(struct lane *lane, struct lane_state *state)
+{
+    if (write_waiting(lane, state))
+        lane_ring(lane);
+}
+
+void gsi_lane_down(struct lane_state *state)
+{
+    struct list *node;
+
+    while ((node = list_pop_front(&state->mads)))
+        wait_is_over(outgoing_of(node));
+}
+
+/* Takes the MAD over. In a rundown section. */
+static void send_on_link(struct link *link, struct outgoing *outgoing)
+{
+    struct lane *lane = link_lane(link, MAD_QPN);
+    struct lane_state *state = lane_state(lane);
+    bool kept = may_wait();
+
+    if (!kept) {
+        outgoing_free(outgoing);
+        return;
+    }
+    lock_acquire(&state->lock);
+    list_push_back(&state->mads, &outgoing->node);
+    lock_release(&state->lock);
+    gsi_lane_writable(lane, state);
+}
+
+/* --- which link ----------------------------------------------------------------------------------------- */
+
+/* Nobody has what it is for: our own machine says what is to be said then. */
+static void return_to_sender(struct outgoing *outgoing)
+{
+    struct cm_path back = outgoing->to;
+
+    memcpy(back.local_gid, outgoing->to.remote_gid, 16);
+    memcpy(back.remote_gid, outgoing->to.local_gid, 16);
+    back.peer = outgoing->from_network ? 0 : local_self_serial();
+    communication_receive(&back, outgoing->mad);
+    outgoing_free(outgoing);
+}
+
+/* Behind those that wait for the same name. NULL: there is none yet. gsi_lock held. */
+static struct search *search_for(const char *name)
+{
+    list_for_each (node, &searches) {
+        struct search *search = list_entry(node, struct search, node);
+
+        if (strcmp(search->name, name) == 0)
+            return search;
+    }
+    return NULL;
+}
+
+/* gsi_lock held. */
+static struct search *search_new(const char *name)
+{
+    struct search *search = calloc(1, sizeof(*search));
+
+    if (!search)
+        return NULL;
+    list_init(&search->waiting);
+    memcpy(search->name, name, strnlen(name, LOCAL_NAME_MAX)); /* the array may be just long enough for it */
+    search->cookie = ++last_cookie;
+    list_push_back(&searches, &search->node);
+    return search;
+}
+
+/* Where gsi_found() will look for it. Takes the MAD over. */
+static void wait_for_name(const char *name, struct outgoing *outgoing)
+{
+    struct search *search;
+    uint64_t begin = 0;
+
+    if (!may_wait()) {
+        outgoing_free(outgoing);
+        return;
+    }
+    lock_acquire(&gsi_lock);
+    search = search_for(name);
+    if (!search) {
+        search = search_new(name);
+        begin = search ? search->cookie : 0;
+    }
+    if (search)
+        list_push_back(&search->waiting, &outgoing->node);
+    lock_release(&gsi_lock);
+    if (!search)
+        wait_is_over(outgoing);
+    if (begin && local_name_search(name, begin) != 0)
+        gsi_found(begin, NULL);
+}
+
+static struct search *take_search(uint64_t cookie)
+{
+    struct search *found = NULL;
+
+    lock_acquire(&gsi_lock);
+    list_for_each (node, &searches) {
+        struct search *search = list_entry(node, struct search, node);
+
+        if (search->cookie == cookie) {
+            list_remove(&search->node);
+            found = search;
+            break;
+        }
+    }
+    lock_release(&gsi_lock);
+    return found;
+}
+
+/* Without a link, whoever held the name is gone or does not answer: the machine asks again. */
+void gsi_found(uint64_t cookie, struct link *link)
+{
+    struct search *search = take_search(cookie);
+    struct list *node;
+
+    if (!search)
+        return;
+    rundown_enter();
+    while ((node = list_pop_front(&search->waiting))) {
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        if (link)
+            send_on_link(link, outgoing_of(node));
+        else
+            outgoing_free(outgoing_of(node));
+    }
+    rundown_exit();
+    free(search);
+}
+
+/* gsi_lock held. */
+static ns_t next_look(void)
+{
+    ns_t earliest = NS_NEVER;
+
+    list_for_each (node, &absent)
+        earliest = min_of(earliest, outgoing_of(node)->look_at);
+    return earliest;
+}
+
+/* gsi_lock held. */
+static bool may_be_absent(const struct outgoing *outgoing)
+{
+    return !outgoing->from_network || from_network_absent < FROM_NETWORK_ABSENT_MAX;
+}
+
+static void look_again_later(struct outgoing *outgoing)
+{
+    bool waits = false;
+
+    if (outgoing->looks < LOOKS && may_wait()) {
+        lock_acquire(&gsi_lock);
+        waits = may_be_absent(outgoing);
+        if (waits) {
+            from_network_absent += outgoing->from_network;
+            outgoing->look_at = sys_now() + (LOOK_AGAIN_AFTER << outgoing->looks++);
+            list_push_back(&absent, &outgoing->node);
+            timers_set_gsi(next_look());
+        }
+        lock_release(&gsi_lock);
+        if (!waits)
+            atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    }
+    if (!waits)
+        return_to_sender(outgoing);
+}
+
+/* Back into the outbox with those whose time has come. */
+void gsi_due(void)
+{
+    ns_t now = sys_now();
+
+    lock_acquire(&gsi_lock);
+    list_for_each_safe (node, following, &absent) {
+        if (outgoing_of(node)->look_at > now)
+            continue;
+        list_remove(node);
+        from_network_absent -= outgoing_of(node)->from_network;
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        list_push_back(&outbox, node);
+    }
+    timers_set_gsi(next_look());
+    lock_release(&gsi_lock);
+    gsi_flush();
+}
+
+/* false: nobody holds the name. */
+static bool send_to_holder(const char *name, struct outgoing *outgoing)
+{
+    struct link *link;
+
+    switch (local_name_find(name, &link)) {
+    case 0:
+        send_on_link(link, outgoing);
+        return true;
+    case -ECONNREFUSED:
+        return false;
+    case -EAGAIN:
+        wait_for_name(name, outgoing);
+        return true;
+    default:
+        outgoing_free(outgoing); /* descriptors or memory are short: it will be sent again */
+        return true;
+    }
+}
+
+static bool is_local(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    return device_table_is_local(&host_devices, gid, &ifindex);
+}
+
+static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
+{
+    char names[SERVICE_NAMES][LOCAL_NAME_MAX + 1];
+    unsigned count =
+        services_names(service_id, outgoing->to.remote_gid, is_local(outgoing->to.local_gid), names);
+
+    for (unsigned i = 0; i < count; i++) {
+        if (send_to_holder(names[i], outgoing))
+            return;
+    }
+    look_again_later(outgoing);
+}
+
+/* A comm id's upper 16 bits are a block of whose it is. If he is gone, we answer for him. */
+static void send_to_block(uint32_t block, struct outgoing *outgoing)
+{
+    struct link *link = local_known_owner(block);
+    char name[LOCAL_BLOCK_NAME_MAX + 1];
+
+    if (link) {
+        send_on_link(link, outgoing);
+        return;
+    }
+    local_block_name(block, name);
+    if (!send_to_holder(name, outgoing))
+        return_to_sender(outgoing);
+}
+
+/* --- which process -------------------------------------------------------------------------------------- */
+
+static void offer_copy(struct link *link, void *argument)
+{
+    const struct outgoing *outgoing = argument;
+    struct outgoing *copy = malloc(sizeof(*copy));
+
+    if (!copy)
+        return;
+    *copy = *outgoing;
+    if (copy->from_network)
+        atomic_fetch_add_explicit(&from_network_count, 1, memory_order_relaxed);
+    send_on_link(link, copy);
+}
+
+/* Takes the MAD over. In a rundown section. */
+static void send_here(struct outgoing *outgoing)
+{
+    uint32_t comm_id;
+    uint64_t service_id;
+    enum cm_addressee addressee = cm_mad_addressee(outgoing->mad, MAD_LENGTH, &comm_id, &service_id);
+    struct link *link = outgoing->to.peer ? local_link_of_serial(outgoing->to.peer) : NULL;
+
+    if (addressee == CM_FOR_SERVICE) {
+        send_to_service(service_id, outgoing);
+    } else if (link) {
+        send_on_link(link, outgoing);
+    } else if (addressee == CM_FOR_ID && outgoing->from_network) {
+        send_to_block(comm_id >> 16, outgoing);
+    } else {
+        /* A process that has gone needs no answer; one that nobody has heard of cannot be named. */
+        if (addressee == CM_FOR_REQUEST && !outgoing->to.peer)
+            local_for_each_peer(offer_copy, outgoing);
+        outgoing_free(outgoing);
+    }
+}
+
+/* Returns whether it went to the network. */
+static bool send_mad(struct outgoing *outgoing)
+{
+    bool is_here = device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex);
+
+    if (outgoing->from_network || (is_here && !wire_is_forced())) {
+        send_here(outgoing);
+        return false;
+    }
+    wire_send_mad(&outgoing->to, outgoing->mad);
+    outgoing_free(outgoing);
+    return true;
+}
+
+void gsi_flush(void)
+{
+    struct list *node;
+    bool to_network = false;
+    int cancellation;
+
+    /* The thread may be the program's, and must not be cancelled while others leave their MADs to it. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    rundown_enter();
+    lock_acquire(&gsi_lock);
+    if (!flushing) {
+        flushing = true;
+        while ((node = list_pop_front(&outbox))) {
+            lock_release(&gsi_lock);
+            to_network |= send_mad(outgoing_of(node));
+            lock_acquire(&gsi_lock);
+        }
+        flushing = false;
+    }
+    lock_release(&gsi_lock);
+    if (to_network)
+        wire_flush_mads();
+    rundown_exit();
+    pthread_setcancelstate(cancellation, NULL);
+}
+
+/* --- arrival -------------------------------------------------------------------------------------------- */
+
+static bool is_mad(const struct packet *packet)
+{
+    uint32_t ifindex;
+
+    return packet->opcode == MAD_OPCODE && packet->qkey == MAD_QKEY && packet->payload_length == MAD_LENGTH &&
+           packet->payload && device_table_is_local(&host_devices, packet->grh.destination, &ifindex);
+}
+
+/* A process of this host speaks in the name of this host, and of no other process's ids. */
+static bool may_say(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
+{
+    uint32_t comm_id;
+
+    return is_local(packet->grh.source) &&
+           (!cm_mad_claim(mad, MAD_LENGTH, &comm_id) || local_is_owner(link, comm_id >> 16));
+}
+
+/* Somebody who reads the port hands on what other hosts say. What comes from this host does not come that
+ * way, unless everything does: any program could send it. */
+static bool may_hand_on(struct link *link, const struct packet *packet)
+{
+    return (link_is_self(link) || udp_believes(link_peer_uid(link))) &&
+           (wire_is_forced() || !is_local(packet->grh.source));
+}
+
+void gsi_receive(struct lane *lane, const struct packet *packet)
+{
+    struct link *link = lane_link(lane);
+    bool from_network = packet->flags & PACKET_FROM_NETWORK;
+    struct cm_path from = {
+        .flow_label = packet->grh.flow_label,
+        .traffic_class = packet->grh.traffic_class,
+        .hop_limit = packet->grh.hop_limit,
+        .service_level = packet->grh.service_level,
+        .peer = from_network ? 0 : link_serial(link),
+    };
+    uint8_t mad[MAD_LENGTH];
+
+    if (!is_mad(packet)) {
+        log_info("process %d sent no MAD to QP1", (int)link_peer_pid(link));
+        return;
+    }
+    memcpy(mad, packet->payload, sizeof(mad)); /* once: the sender could change it while it is looked at */
+    if (from_network ? !may_hand_on(link, packet) : !may_say(link, packet, mad)) {
+        log_info("process %d sent a MAD that is not its own", (int)link_peer_pid(link));
+        return;
+    }
+    memcpy(from.local_gid, packet->grh.destination, 16);
+    memcpy(from.remote_gid, packet->grh.source, 16);
+    communication_receive(&from, mad);
+}
+
+void gsi_receive_from_network(const struct packet *packet)
+{
+    /* As the sender sees it; but for what the way here has made of it. */
+    struct cm_path to = {
+        .traffic_class = packet->grh.traffic_class & (uint8_t)~ECN_MASK,
+        .hop_limit = HOP_LIMIT,
+    };
+
+    if (!is_mad(packet) || packet->src_qpn != MAD_QPN) {
+        log_debug("no MAD came to QP1 from the network");
+        return;
+    }
+    memcpy(to.local_gid, packet->grh.source, 16);
+    memcpy(to.remote_gid, packet->grh.destination, 16);
+    post(&to, packet->payload, true);
+}
+
+/* What waited is lost: the lists may have been half linked. */
+void gsi_after_fork_in_child(void)
+{
+    lock_init(&gsi_lock);
+    list_init(&outbox);
+    list_init(&searches);
+    list_init(&absent);
+    flushing = false;
+    atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&from_network_count, 0, memory_order_relaxed);
+    from_network_absent = 0;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What librdmacm.so.1 has written down of its ids, for explanations (communication_calls). A record is NULL
+ * where there was no room for one. */
+#include "base/sys.h"
+#include "engine/core/explainer.h"
+#include "engine/internal.h"
+#include "segment/provenance.h"
+#include "segment/segment.h"
+
+void id_record_withdraw(struct id_record *record)
+{
+    if (record)
+        id_withdraw(record);
+}
+
+void id_record_event_read(struct id_record *record, uint32_t type)
+{
+    if (record)
+        life_event_read(&record->events, type, record->events.reported + 1);
+}
+
+void id_record_event_acknowledged(struct id_record *record)
+{
+    if (!record)
+        return;
+    record->events.acked_by = explained() ? (uint32_t)sys_gettid() : 0;
+    __atomic_fetch_add(&record->events.acked, 1, __ATOMIC_RELAXED);
+}
+
+void id_record_waits(struct id_record *record, enum id_call call)
+{
+    if (!record)
+        return;
+    record->waits_in = (uint8_t)call;
+    life_dying(&record->life);
+}
+
+void id_record_still_waits(struct id_record *record)
+{
+    if (record && explained())
+        explainer_explain(EXPLAIN_BLOCKED, OBJECT_CM_ID, id_number(record));
+}
+
+void id_record_waited(struct id_record *record, bool told)
+{
+    if (!record)
+        return;
+    if (told && explained())
+        explainer_explain(EXPLAIN_RESUMED, OBJECT_CM_ID, id_number(record));
+    life_waited(&record->life);
+}

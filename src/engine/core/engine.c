@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Starting the engine, and what a fork makes of it. */
+#include "engine/core/engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "engine/cm/gsi.h"
+#include "engine/core/explainer.h"
+#include "engine/direct/direct.h"
+#include "engine/internal.h"
+#include "engine/xrc/remote_open.h"
+#include "mapped/mapped.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
+#include "object/memory/mapping.h"
+#include "object/ports.h"
+#include "segment/segment.h"
+
+static struct lock start_lock = LOCK_INIT;
+static bool started, fork_handler_installed;
+
+static const struct object_ports ports = {
+    .progress = progress_from_application,
+    .take_arrived = progress_take_arrived,
+    .expect_sleep = progress_expect_sleep,
+    .open_channel = local_open_channel,
+    .close_channel = local_close_channel,
+    .event_owed = helper_event_owed,
+    .cq_overrun = progress_cq_overrun,
+    .start_timers = helper_start,
+    .moderation_timer = timers_set_moderation,
+    .moderation_cancel = timers_cancel_moderation,
+    .settle = direct_settle,
+    .forget_orphans = direct_forget_orphans,
+    .evict_soon = direct_evict_soon,
+    .explain = explainer_explain,
+    .note_losses = explainer_note_losses,
+    .tell_losses = explainer_tell_losses,
+};
+
+/* The child has one thread and none of ours. It must neither use what it inherited nor disturb the parent:
+ * descriptors are closed, the segment becomes a private copy, and the engine is as if it had never been
+ * started, so that the child may open devices of its own. Inherited contexts are recognised by their
+ * generation (context_is_inherited). */
+static void after_fork_in_child(void)
+{
+    mapped_fork_child(); /* first: what is registered has the contents that it had */
+    /* Also where it was not started yet: another thread may have been about to. */
+    rundown_after_fork_in_child();
+    lock_init(&start_lock);
+    started = false;
+    helper_after_fork_in_child();
+    interfaces_after_fork_in_child();
+    device_table_after_fork_in_child(&host_devices);
+    local_after_fork_in_child();
+    wire_after_fork_in_child();
+    waiting_after_fork_in_child();
+    parting_after_fork_in_child();
+    multicast_after_fork_in_child();
+    raw_after_fork_in_child();
+    explainer_after_fork_in_child();
+    gsi_after_fork_in_child();
+    opening_after_fork_in_child();
+    communication_after_fork_in_child();
+    direct_after_fork_in_child();
+    qp_after_fork_in_child();
+    object_after_fork_in_child();
+}
+
+/* A program that did not ask must not notice anything, a thread before there is a region included. */
+static void choose_mapped(void)
+{
+    bool asked = local_wants_mapped();
+
+    if (local_is_automatic() && !wire_is_forced() && mapped_unasked() == MAPPED_YES)
+        local_choose_mapped();
+    if (local_wants_mapped())
+        mapping_enable(asked);
+}
+
+static int start_locked(void)
+{
+    int error;
+
+    if (!fork_handler_installed) {
+        error = -pthread_atfork(mapped_fork_prepare, mapped_fork_parent, after_fork_in_child);
+        if (error)
+            return error;
+        fork_handler_installed = true;
+    }
+    error = segment_open();
+    if (error) {
+        log_error("the published segment cannot be made: errno %d", -error);
+        return error;
+    }
+    object_ports = &ports;
+    qp_ports_install(&engine_qp_ports);
+    explainer_start();
+    error = local_start(&engine_local_ops);
+    if (error)
+        log_error("no way to other processes of this host: errno %d", -error);
+    wire_start();
+    choose_mapped();
+    return error;
+}
+
+int engine_start(void)
+{
+    int saved = errno;
+    int error = 0;
+
+    lock_acquire(&start_lock);
+    if (!started) {
+        error = start_locked();
+        started = !error;
+    }
+    lock_release(&start_lock);
+    errno = saved;
+    return error;
+}
+
+void engine_before_exit(void)
+{
+    parting_before_exit();
+}
+
+int engine_expect_events(void)
+{
+    return helper_start();
+}

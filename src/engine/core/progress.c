@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Progress: packets from the lanes to the QPs, and what the QPs come to owe. Runs in whichever thread polls:
+ * an application thread that found its CQ empty, or the helper thread. */
+#include <sched.h>
+#include <string.h>
+
+#include "base/rundown.h"
+#include "engine/cm/gsi.h"
+#include "engine/core/explainer.h"
+#include "engine/direct/direct.h"
+#include "engine/internal.h"
+#include "engine/xrc/relay.h"
+#include "object/cq/cq.h"
+#include "object/device/device.h"
+#include "object/receive/wq.h"
+#include "segment/segment.h"
+#include "udp/udp.h"
+#include "wire/opcode.h"
+
+/* Packets of one lane per call: bounds the time that its receive lock is held. */
+#define POLL_BUDGET 64u
+
+/* So many polls of one thread in vain are a tenth of a millisecond: the process that it waits for may want
+ * this processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
+#define YIELD_EVERY 4096u
+
+_Atomic uint32_t progress_application_polls, progress_packets, progress_armings;
+static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
+static __thread bool is_application __attribute__((tls_model("initial-exec")));
+static __thread uint32_t receives_seen
+    __attribute__((tls_model("initial-exec"))); /* at the last batch's end */
+static _Atomic bool cq_overrun_pending;
+
+bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
+{
+    enum { NO_SERVICE = 0xff };
+    static const uint8_t service_of[] = {
+        [IBV_QPT_RC] = SERVICE_RC,         [IBV_QPT_UC] = SERVICE_UC,       [IBV_QPT_UD] = SERVICE_UD,
+        [IBV_QPT_RAW_PACKET] = NO_SERVICE, [IBV_QPT_XRC_SEND] = NO_SERVICE, [IBV_QPT_XRC_RECV] = SERVICE_XRC};
+
+    if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
+        return false;
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+        break;
+    case IBV_QPS_RTR:
+    case IBV_QPS_SQE:
+        if (!request)
+            return false;
+        break;
+    case IBV_QPS_ERR:
+        if (!request || !responder_has_last_words(&qp->transport))
+            return false;
+        break;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_UNKNOWN:
+        return false;
+    }
+    /* (GID, QPN) names a QP: a number of another device of this host is not it. */
+    return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
+}
+
+/* The doorbell of the lane whose batch this is is looked at once, at the end; others at once. */
+void progress_note_kick(struct lane *lane, const struct qp_kick *kick)
+{
+    if (kick->lane && kick->lane != lane)
+        lane_ring(kick->lane);
+    if (kick->reply_lane && kick->reply_lane != lane && kick->reply_lane != kick->lane)
+        lane_ring(kick->reply_lane);
+    if (unlikely(kick->wire != NULL))
+        udp_flush(kick->wire);
+    if (kick->lane == lane || kick->reply_lane == lane)
+        atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
+}
+
+/* QP lock and the lane's receive lock held. */
+static void answer_at_batch_end(struct qp *qp, struct lane *lane)
+{
+    struct lane_state *state = lane_state(lane);
+
+    if (qp->route.answer_due)
+        return; /* of this lane's batch, or of one that another thread has under way: it answers for both */
+    if (state->due_count == DUE_MAX) {
+        route_run(qp);
+        return;
+    }
+    qp->route.answer_due = true;
+    state->due[state->due_count++] = qp;
+}
+
+static void answer_all_due(struct lane *lane, struct lane_state *state)
+{
+    while (state->due_count) {
+        struct qp *qp = state->due[--state->due_count];
+        struct qp_kick kick;
+
+        lock_acquire(&qp->lock);
+        if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
+            qp->route.answer_due = false;
+            route_run(qp);
+        }
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        progress_note_kick(lane, &kick);
+    }
+}
+
+static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
+{
+    const struct responder *responder = &qp->record->responder;
+    const struct sender *sender = &qp->record->sender;
+
+    qp->route.arrival_lane = lane;
+    if (request)
+        route_set_reply_lane(qp, lane);
+    if (unlikely(!transport_receive(&qp->transport, packet)))
+        return false;
+    if (responder_owes(&qp->transport)) {
+        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER &&
+            !tagged_has_posted(&qp->transport))
+            answer_at_batch_end(qp, lane);
+        else
+            route_run(qp);
+    } else if ((!request || tagged_has_posted(&qp->transport)) &&
+               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
+        route_run(qp); /* an answer may have opened a window, a fence or a read slot */
+    }
+    qp_note(qp, true);
+    return true;
+}
+
+void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet)
+{
+    (void)receive_locked(qp, lane, packet, true);
+}
+
+/* The requester's ACK timer runs only if it hears of it; one of UC that lends memory waits for it, too. */
+static void say_dropped(struct lane *lane, const struct packet *packet, bool request)
+{
+    if (request && (BTH_SERVICE(packet->opcode) == SERVICE_RC || BTH_SERVICE(packet->opcode) == SERVICE_XRC ||
+                    (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
+        words_send_drop(lane, packet);
+}
+
+static void receive_multicast(struct qp *qp, void *argument)
+{
+    const struct packet *packet = argument;
+
+    if (!progress_accepts(qp, packet, true))
+        return;
+    if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num)
+        return;
+    transport_receive(&qp->transport, packet);
+}
+
+/* Threads may count at once and lose one: that it moves is all that matters. */
+void progress_count_packet(void)
+{
+    atomic_store_explicit(&progress_packets,
+                          atomic_load_explicit(&progress_packets, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
+/* local_ops.packet */
+static void on_packet(struct lane *lane, const struct packet *packet)
+{
+    struct qp *qp;
+    struct qp_kick kick;
+    bool request, received;
+
+    progress_count_packet();
+    if (unlikely(packet->flags & PACKET_FRAME)) {
+        raw_arrived(lane, packet);
+        return;
+    }
+    if (unlikely(packet->dest_qpn == PSN_MASK)) {
+        /* The copy is only read. */
+        multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
+        return;
+    }
+    if (unlikely(packet->dest_qpn == MAD_QPN)) {
+        gsi_receive(lane, packet);
+        return;
+    }
+    if (unlikely(packet->flags & PACKET_RELAYED)) {
+        relay_receive(lane, packet);
+        return;
+    }
+    request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
+    qp = qp_lock_number(packet->dest_qpn);
+    if (unlikely(!qp || !progress_accepts(qp, packet, request))) {
+        if (qp)
+            lock_release(&qp->lock);
+        say_dropped(lane, packet, request);
+        return;
+    }
+    received = receive_locked(qp, lane, packet, request);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    if (unlikely(!received))
+        say_dropped(lane, packet, request);
+    progress_note_kick(lane, &kick);
+}
+
+/* A thread that is woken by a message mostly answers it: then the acknowledgement, which is in the ring, and
+ * the answer behind it are worth one doorbell. The helper thread sees to it that it is not long. */
+bool progress_expects_answer(void)
+{
+    bool has_received = qp_receives_completed != receives_seen;
+
+    receives_seen = qp_receives_completed;
+    return has_received && !local_helper_is_asleep() &&
+           (local_attention() != ATTENTION_AWAKE || cq_armed_count || helper_saw_arming());
+}
+
+/* local_ops.batch_end */
+static void on_batch_end(struct lane *lane)
+{
+    /* Partner: the release in lane_state(), which a posting thread may be in. */
+    struct lane_state *state =
+        atomic_load_explicit((_Atomic(struct lane_state *) *)lane_owner_data(lane), memory_order_acquire);
+    bool kick, acknowledged;
+
+    if (!state)
+        return;
+    /* With every batch: a program may take its last receive and be gone, and its peer must not wait for an
+     * acknowledgement that never comes. */
+    kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
+    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    answer_all_due(lane, state);
+    acknowledged = atomic_load_explicit(&state->kick, memory_order_relaxed);
+    atomic_store_explicit(&state->kick, false, memory_order_relaxed);
+    if (!kick && acknowledged && progress_expects_answer())
+        lane_ring_later(lane);
+    else if (kick || acknowledged)
+        lane_ring(lane);
+}
+
+static void fail_on_overrun(struct qp *qp, void *argument)
+{
+    qp_fail_on_overrun(qp);
+}
+
+static void fail_users_of_overrun_cqs(void)
+{
+    qp_for_each(fail_on_overrun, NULL);
+    wq_fail_on_overrun();
+}
+
+/* object_ports.cq_overrun: QP locks are held, so later. */
+void progress_cq_overrun(struct cq *cq)
+{
+    atomic_store_explicit(&cq_overrun_pending, true, memory_order_release);
+    helper_kick();
+}
+
+unsigned progress_run(void)
+{
+    unsigned packets;
+
+    rundown_enter();
+    events_hold();
+    life_batch_begin();
+    wire_release();
+    packets = local_poll(POLL_BUDGET);
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        packets += udp_poll();
+    if (unlikely(route_has_ready()))
+        route_run_ready();
+    wire_release(); /* the thread may be going to sleep */
+    events_release();
+    rundown_exit();
+    if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
+        atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire)) {
+        fail_users_of_overrun_cqs();
+        explainer_tell_overruns();
+    }
+    return packets;
+}
+
+/* Doorbells of cold lanes and timers are the helper's work; but where applications spin on all processors,
+ * the helper may not run for milliseconds, and so an application thread that polls looks after them, too:
+ * after either once in so many polls. */
+#define RUNG_EVERY   64u
+#define TIMERS_EVERY 32u
+
+bool progress_is_application(void)
+{
+    return is_application;
+}
+
+/* Where packets lie in a lane that another thread reads, that takes them, or the helper thread does, which
+ * looks in unless it sleeps, too. */
+static void go_to_sleep(void)
+{
+    if (!local_prepare_sleep(ATTENTION_DOZES) && local_helper_is_asleep())
+        helper_kick();
+}
+
+/* A thread has found packets. While no CQ is armed nobody needs to ring; where another thread, or this one,
+ * is to be woken by a further CQ, writers have to know. */
+static void attend(void)
+{
+    enum attention attention = local_attention();
+
+    if (!atomic_load_explicit(&cq_armed_count, memory_order_seq_cst)) {
+        if (attention == ATTENTION_DOZES || attention == ATTENTION_RUNG)
+            local_attend(attention);
+    } else if (attention == ATTENTION_AWAKE || attention == ATTENTION_RUNG) {
+        go_to_sleep();
+    }
+}
+
+/* The counter may lose increments of concurrent pollers: that it moves is all that matters. */
+static uint32_t count_application_poll(void)
+{
+    uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
+
+    atomic_store_explicit(&progress_application_polls, polls, memory_order_relaxed);
+    return polls;
+}
+
+static unsigned run_from_application(void)
+{
+    unsigned packets;
+
+    is_application = true;
+    packets = progress_run();
+    is_application = false;
+    if (packets)
+        attend();
+    return packets;
+}
+
+static bool have_arrived(void)
+{
+    bool arrived;
+
+    rundown_enter();
+    arrived = local_has_packets();
+    rundown_exit();
+    return arrived;
+}
+
+/* A copy by the kernel takes a tenth of a millisecond; whoever is longer at it is not waited for. */
+#define TRIES_TO_TAKE 1000u
+
+/* object_ports.take_arrived. What a peer rang for has made its event: it must not make another one. */
+void progress_take_arrived(void)
+{
+    count_application_poll();
+    /* Another thread may be at it: then the completion is there when it is through. */
+    for (unsigned i = 0; i < TRIES_TO_TAKE && have_arrived() && !run_from_application(); i++)
+        sched_yield();
+}
+
+/* object_ports.progress */
+void progress_from_application(void)
+{
+    uint32_t polls = count_application_poll();
+    unsigned packets;
+
+    local_ring_due();
+    if (unlikely(polls % RUNG_EVERY == 0))
+        local_poll_rung();
+    if (unlikely(timers_armed()) && polls % TIMERS_EVERY == 0)
+        timers_run_due();
+    packets = run_from_application();
+    if (packets)
+        polls_in_vain = 0;
+    else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))
+        sched_yield();
+}
+
+/* So often what has come is taken before the helper thread has to see to it. */
+#define TRIES_TO_SLEEP 4
+
+/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event: the next
+ * arrival must wake it, or the helper thread. What is there already makes its event now. */
+void progress_expect_sleep(void)
+{
+    bool ready = local_prepare_sleep(ATTENTION_DOZES);
+
+    for (int i = 0; i < TRIES_TO_SLEEP && !ready; i++) {
+        run_from_application();
+        ready = local_prepare_sleep(ATTENTION_DOZES);
+    }
+    atomic_store_explicit(&progress_armings,
+                          atomic_load_explicit(&progress_armings, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    /* Whoever holds a lane now goes to sleep after us; the helper thread looks in, unless it sleeps, too. */
+    if (!ready && local_helper_is_asleep())
+        helper_kick();
+    if (local_helper_is_asleep())
+        wire_settle();
+    if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && !udp_prepare_sleep())
+        helper_kick();
+}
+
+const struct local_ops engine_local_ops = {
+    .packet = on_packet,
+    .batch_end = on_batch_end,
+    .resolved = route_resolved,
+    .settled = route_settled,
+    .found = gsi_found,
+    .link_down = route_link_down,
+    .link_leaving = direct_link_leaving,
+    .lane_writable = route_lane_writable,
+    .published = segment_open_for_reading,
+    .segment = segment_fd_intact,
+};

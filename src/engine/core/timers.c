@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Timers of QPs (local ACK timeout, RNR) and of moderated CQs: one heap, one timerfd in the helper thread's
+ * epoll set. */
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/cm/gsi.h"
+#include "engine/internal.h"
+
+/* Leaf. Guards the heap and what the timerfd is set to. */
+static struct lock timers_lock = LOCK_INIT;
+static struct timer_heap qp_timers, moderation_timers;
+static int timer_fd = -1;
+static ns_t timer_fd_at = NS_NEVER;
+static _Atomic uint32_t
+    moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
+static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
+/* Connections have time: an application that polls need not look after them, only the helper thread does. */
+enum late { LATE_COMMUNICATION, LATE_GSI, LATES };
+static ns_t late_at[LATES] = {NS_NEVER, NS_NEVER};
+
+int timers_fd(void)
+{
+    return timer_fd;
+}
+
+/* timers_lock held. */
+static void program(void)
+{
+    ns_t at = min_of(timer_next(&qp_timers), timer_next(&moderation_timers));
+    struct itimerspec when = {0};
+    int saved = errno;
+
+    atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
+    for (int i = 0; i < LATES; i++)
+        at = min_of(at, late_at[i]);
+    /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and
+     * cancelled. */
+    if (at >= timer_fd_at || timer_fd < 0)
+        return;
+    when.it_value.tv_sec = (time_t)(at / NS_PER_S);
+    when.it_value.tv_nsec = (long)(at % NS_PER_S);
+    if (timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL) == 0)
+        timer_fd_at = at;
+    errno = saved;
+}
+
+int timers_open(void)
+{
+    int fd = fd_lift(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+
+    if (fd < 0)
+        return -errno;
+    lock_acquire(&timers_lock);
+    timer_fd = fd;
+    timer_fd_at = NS_NEVER;
+    program(); /* what was set before there was a thread to fire it */
+    lock_release(&timers_lock);
+    return 0;
+}
+
+void timers_close(void)
+{
+    lock_acquire(&timers_lock);
+    if (timer_fd >= 0)
+        close(timer_fd);
+    timer_fd = -1;
+    lock_release(&timers_lock);
+}
+
+/* The entries of the heaps are inherited objects, and the lock may have been held in the middle of a change.
+ */
+void timers_after_fork_in_child(void)
+{
+    lock_init(&timers_lock);
+    memset(&qp_timers, 0, sizeof(qp_timers));
+    memset(&moderation_timers, 0, sizeof(moderation_timers));
+    atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
+    late_at[LATE_COMMUNICATION] = late_at[LATE_GSI] = NS_NEVER;
+    atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
+}
+
+static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
+{
+    lock_acquire(&timers_lock);
+    if (delay == NS_NEVER)
+        timer_cancel(heap, timer);
+    else if (timer_arm(heap, timer, sys_now() + delay) != 0)
+        log_error("no memory for a timer: a retry will not happen");
+    program();
+    lock_release(&timers_lock);
+}
+
+/* QP lock held. */
+static void queue_qp(struct qp *qp)
+{
+    lock_acquire(&timers_lock);
+    if (timer_arm(&qp_timers, &qp->route.timer, qp->route.timer_at) == 0)
+        qp->route.timer_queued_at = qp->route.timer_at;
+    else
+        log_error("no memory for a timer: a retry will not happen");
+    program();
+    lock_release(&timers_lock);
+}
+
+/* QP lock held. With each acknowledgement the timer begins anew: its entry in the heap stays where it is, and
+ * is moved when its old time has come. */
+void timers_set_qp(struct qp *qp, ns_t delay)
+{
+    qp->route.timer_at = delay == NS_NEVER ? NS_NEVER : sys_now() + delay;
+    if (qp->route.timer_at < qp->route.timer_queued_at)
+        queue_qp(qp);
+}
+
+void timers_set_moderation(struct cq *cq, ns_t delay)
+{
+    set(&moderation_timers, &cq->moderation_timer, delay);
+}
+
+/* Afterwards cq_moderation_due() is not called and not running. Without the CQ's lock. */
+void timers_cancel_moderation(struct cq *cq)
+{
+    set(&moderation_timers, &cq->moderation_timer, NS_NEVER);
+    while (atomic_load_explicit(&moderation_firing, memory_order_acquire))
+        sched_yield();
+}
+
+static void set_late(enum late which, ns_t at)
+{
+    lock_acquire(&timers_lock);
+    late_at[which] = at;
+    program();
+    lock_release(&timers_lock);
+}
+
+void timers_set_communication(ns_t at)
+{
+    set_late(LATE_COMMUNICATION, at);
+}
+
+void timers_set_gsi(ns_t at)
+{
+    set_late(LATE_GSI, at);
+}
+
+/* timers_lock held. */
+static bool take_late(enum late which, ns_t now)
+{
+    if (now < late_at[which])
+        return false;
+    late_at[which] = NS_NEVER;
+    return true;
+}
+
+static void fire_qp(struct qp *qp, ns_t now)
+{
+    struct qp_kick kick;
+    bool queued_again;
+
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    /* Between the heap and the lock the QP may have been queued anew, been reset or destroyed. */
+    lock_acquire(&timers_lock);
+    queued_again = qp->route.timer.index != 0;
+    lock_release(&timers_lock);
+    if (!queued_again)
+        qp->route.timer_queued_at = NS_NEVER;
+    if (qp->route.timer_at > now) {
+        if (qp->route.timer_at < qp->route.timer_queued_at)
+            queue_qp(qp);
+    } else {
+        qp->route.timer_at = NS_NEVER;
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+            if (unlikely(qp->record->type == IBV_QPT_RAW_PACKET))
+                raw_timer(qp);
+            sender_timer(&qp->transport);
+            route_run(qp);
+        }
+    }
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    route_ring(&kick);
+    rundown_exit();
+}
+
+bool timers_armed(void)
+{
+    return atomic_load_explicit(&next_deadline, memory_order_relaxed) != NS_NEVER;
+}
+
+void timers_run_due(void)
+{
+    ns_t now = sys_now();
+    struct timer *timer;
+
+    if (now < atomic_load_explicit(&next_deadline, memory_order_relaxed))
+        return;
+    lock_acquire(&timers_lock);
+    while ((timer = timer_take_due(&qp_timers, now))) {
+        lock_release(&timers_lock);
+        fire_qp(container_of(timer, struct qp, route.timer), now);
+        lock_acquire(&timers_lock);
+    }
+    while ((timer = timer_take_due(&moderation_timers, now))) {
+        struct cq *cq = container_of(timer, struct cq, moderation_timer);
+
+        atomic_fetch_add_explicit(&moderation_firing, 1, memory_order_relaxed);
+        lock_release(&timers_lock);
+        cq_moderation_due(cq);
+        atomic_fetch_sub_explicit(&moderation_firing, 1, memory_order_release);
+        lock_acquire(&timers_lock);
+    }
+    program();
+    lock_release(&timers_lock);
+}
+
+void timers_run(void)
+{
+    uint64_t expirations;
+    ns_t now = sys_now();
+    bool communication, gsi;
+
+    if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
+        log_error("timerfd: errno %d", errno);
+    lock_acquire(&timers_lock);
+    timer_fd_at = NS_NEVER;
+    communication = take_late(LATE_COMMUNICATION, now);
+    gsi = take_late(LATE_GSI, now);
+    program();
+    lock_release(&timers_lock);
+    timers_run_due();
+    if (communication)
+        communication_due();
+    if (gsi)
+        gsi_due();
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QPs that wait: for room in a lane, for the owner of a number, or for a turn. A QP is in at most one list of
+ * each kind. Nodes are guarded by the lock of their list; what a QP knows of its lists (route.*_lane) by the
+ * QP's lock. */
+#include <stdlib.h>
+
+#include "base/rundown.h"
+#include "engine/cm/gsi.h"
+#include "engine/internal.h"
+#include "engine/xrc/remote_open.h"
+#include "udp/udp.h"
+
+/* QPs of this process that wait for something that is not a lane's room. */
+static struct lock waiting_lock = LOCK_INIT;
+static struct list waiting_for_owner = {&waiting_for_owner, &waiting_for_owner};
+static struct list waiting_for_turn = {&waiting_for_turn, &waiting_for_turn};
+static _Atomic bool somebody_waits_for_turn;
+
+static struct lock lane_states_lock = LOCK_INIT;
+
+struct lane_state *lane_state(struct lane *lane)
+{
+    _Atomic(struct lane_state *) *place = (_Atomic(struct lane_state *) *)lane_owner_data(lane);
+    struct lane_state *state = atomic_load_explicit(place, memory_order_acquire);
+
+    if (likely(state))
+        return state;
+    lock_acquire(&lane_states_lock);
+    state = atomic_load_explicit(place, memory_order_relaxed);
+    if (!state) {
+        state = calloc(1, sizeof(*state));
+        if (!state)
+            abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
+        list_init(&state->blocked);
+        list_init(&state->mads);
+        list_init(&state->openings);
+        atomic_store_explicit(place, state, memory_order_release);
+    }
+    lock_release(&lane_states_lock);
+    return state;
+}
+
+/* --- waiting -------------------------------------------------------------------------------------------- */
+
+/* QP lock held. */
+void waiting_enter(struct qp *qp, enum route_wait what)
+{
+    lock_acquire(&waiting_lock);
+    if (list_linked(&qp->route.waiting))
+        list_remove(&qp->route.waiting);
+    qp->route.waits_for = (uint8_t)what;
+    if (what == ROUTE_WAITS_FOR_OWNER)
+        list_push_back(&waiting_for_owner, &qp->route.waiting);
+    else if (what == ROUTE_WAITS_FOR_TURN)
+        list_push_back(&waiting_for_turn, &qp->route.waiting);
+    atomic_store_explicit(&somebody_waits_for_turn, !list_empty(&waiting_for_turn), memory_order_relaxed);
+    lock_release(&waiting_lock);
+}
+
+/* QP lock held. */
+void waiting_block(struct qp *qp, struct lane *lane)
+{
+    struct lane_state *state;
+
+    if (qp->route.blocked_lane)
+        return;
+    state = lane_state(lane);
+    qp->route.blocked_lane = lane;
+    lock_acquire(&state->lock);
+    list_push_back(&state->blocked, &qp->route.blocked);
+    lock_release(&state->lock);
+}
+
+/* Takes the QP out of a lane's list if it is still there; QP lock held. */
+void waiting_leave(struct lane **lane, struct list *node)
+{
+    struct lane_state *state;
+
+    if (!*lane)
+        return;
+    state = lane_state(*lane);
+    lock_acquire(&state->lock);
+    list_remove(node);
+    lock_release(&state->lock);
+    *lane = NULL;
+}
+
+/* After a thread took the node out of a lane's list and then locked the QP: the QP is in no list now, unless
+ * it was put into one in between. */
+static void settle(struct lane **lane, struct list *node)
+{
+    struct lane_state *state;
+    bool linked;
+
+    if (!*lane)
+        return;
+    state = lane_state(*lane);
+    lock_acquire(&state->lock);
+    linked = list_linked(node);
+    lock_release(&state->lock);
+    if (!linked)
+        *lane = NULL;
+}
+
+/* --- running those whose wait is over ------------------------------------------------------------------- */
+
+void route_ring(const struct qp_kick *kick)
+{
+    if (kick->lane)
+        lane_ring(kick->lane);
+    if (unlikely(kick->reply_lane && kick->reply_lane != kick->lane))
+        lane_ring(kick->reply_lane);
+    if (kick->wire)
+        udp_flush(kick->wire);
+}
+
+void route_run(struct qp *qp)
+{
+    bool more;
+
+    if (unlikely(qp->transport.relay.due))
+        relay_again(&qp->transport);
+    if (responder_owes(&qp->transport))
+        responder_run(&qp->transport);
+    more = qp_run_sender(qp, STAMP_NONE);
+    /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
+     * responder that was stopped by its budget still owes. */
+    if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane && !qp->route.blocked_wire &&
+        qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
+        waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
+    if (unlikely(qp->route.watchers))
+        parting_has_run();
+}
+
+static void run_unlocked(struct qp *qp)
+{
+    struct qp_kick kick;
+
+    lock_acquire(&qp->lock);
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
+        route_run(qp);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    route_ring(&kick);
+}
+
+bool route_has_ready(void)
+{
+    return atomic_load_explicit(&somebody_waits_for_turn, memory_order_relaxed);
+}
+
+/* Takes what is in the list now; a QP that wants yet another turn comes behind. */
+void route_run_ready(void)
+{
+    struct list turn;
+    struct list *node;
+
+    if (!route_has_ready())
+        return;
+    list_init(&turn);
+    lock_acquire(&waiting_lock);
+    while ((node = list_pop_front(&waiting_for_turn)))
+        list_push_back(&turn, node);
+    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
+    lock_release(&waiting_lock);
+    for (;;) {
+        struct qp *qp;
+
+        lock_acquire(&waiting_lock); /* a QP that is destroyed meanwhile takes itself out under this lock */
+        node = list_pop_front(&turn);
+        lock_release(&waiting_lock);
+        if (!node)
+            break;
+        qp = list_entry(node, struct qp, route.waiting);
+        run_unlocked(qp);
+    }
+}
+
+/* Runs those that wait for an owner. missing_block: as in struct qp_route, of the block that nobody has; 0:
+ * none. Helper thread, in no rundown section; those that run read registered memory. */
+static void run_those_waiting_for_owner(uint32_t missing_block)
+{
+    struct list found;
+    struct list *node;
+
+    list_init(&found);
+    rundown_enter();
+    lock_acquire(&waiting_lock);
+    while ((node = list_pop_front(&waiting_for_owner)))
+        list_push_back(&found, node);
+    lock_release(&waiting_lock);
+    for (;;) {
+        struct qp_kick kick;
+        struct qp *qp;
+
+        lock_acquire(&waiting_lock);
+        node = list_pop_front(&found);
+        lock_release(&waiting_lock);
+        if (!node)
+            break;
+        qp = list_entry(node, struct qp, route.waiting);
+        lock_acquire(&qp->lock);
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
+            qp->route.waits_for = ROUTE_WAITS_FOR_NOTHING;
+            /* Those that wait for another block ask again and come back to the list. */
+            if (missing_block)
+                qp->route.missing_block = missing_block;
+            route_run(qp);
+        }
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        route_ring(&kick);
+    }
+    rundown_exit();
+}
+
+/* local_ops.resolved */
+void route_resolved(uint32_t block, struct link *link)
+{
+    multicast_resolved();
+    parting_resolved(block);
+    opening_resolved(block, link);
+    run_those_waiting_for_owner(link ? 0 : block + 1);
+}
+
+/* local_ops.settled */
+void route_settled(void)
+{
+    run_those_waiting_for_owner(0);
+}
+
+static struct qp *pop_blocked(struct lane_state *state)
+{
+    struct list *node;
+
+    lock_acquire(&state->lock);
+    node = list_pop_front(&state->blocked);
+    lock_release(&state->lock);
+    return node ? list_entry(node, struct qp, route.blocked) : NULL;
+}
+
+/* local_ops.lane_writable: runs those that were blocked until the ring is full again; who blocks again goes
+ * to the end of the list. */
+void route_lane_writable(struct lane *lane)
+{
+    struct lane_state *state = lane_state(lane);
+    struct qp *qp;
+
+    atomic_store_explicit(&state->in_vain, false, memory_order_relaxed);
+    words_flush(lane, state);
+    gsi_lane_writable(lane, state);
+    opening_lane_writable(lane, state);
+    lane_ring(lane);
+    while ((qp = pop_blocked(state))) {
+        struct qp_kick kick;
+        bool full;
+
+        lock_acquire(&qp->lock);
+        settle(&qp->route.blocked_lane, &qp->route.blocked);
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
+            route_run(qp);
+        full = qp->route.blocked_lane == lane;
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        route_ring(&kick);
+        if (full)
+            return; /* another notice follows */
+    }
+}
+
+/* In the child of a fork: nothing here is ours. */
+void waiting_after_fork_in_child(void)
+{
+    lock_init(&waiting_lock);
+    lock_init(&lane_states_lock);
+    list_init(&waiting_for_owner);
+    list_init(&waiting_for_turn);
+    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
+}

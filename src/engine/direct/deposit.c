@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The second half of a large SEND is copied by its sender, into the receive that the message takes, while the
+ * receiver fetches the first (direct_fetch.c): two processors copy, and each what it has in its cache.
+ *
+ * Which receive that is follows from what both count. The QP at the other end takes one for each request of
+ * ours that takes one, in order, and for nobody else's; so it is known for good once a request is begun when
+ * all others have their verdicts. Nothing is written but by the rights that an RDMA WRITE would need, under a
+ * mark (direct.c), into a receive that was posted and that no packet of ours has completed yet. The receiver
+ * takes the packet as it takes any other, and finds in its reference that it has nothing to fetch, if the
+ * receive is the one that was written to. */
+#include <string.h>
+
+#include "engine/direct/direct.h"
+#include "wire/opcode.h"
+
+/* Larger ones would hold the thread that posts for too long. */
+#define DEPOSIT_LIMIT (1u << 20)
+#define STRIDE_MAX    (1u << 20)
+/* In the slot of a reference: the bytes are there, in the receive with that number, its lower bits. */
+#define DEPOSITED      (1u << 31)
+#define DEPOSITED_AT   19
+#define DEPOSITED_BITS 0xfffu
+_Static_assert(LIMIT_KEY_SLOTS <= 1u << DEPOSITED_AT, "slots end below");
+
+bool direct_deposits(const struct qp *qp, const struct link *link)
+{
+    return qp->record->type == IBV_QPT_RC && direct_may_map(link);
+}
+
+static uint32_t mark_of(uint32_t receive)
+{
+    return DEPOSITED | (receive & DEPOSITED_BITS) << DEPOSITED_AT;
+}
+
+/* --- sender ------------------------------------------------------------------------------------------ */
+
+static uint64_t slots_for(uint32_t depth)
+{
+    uint64_t slots = 1;
+
+    while (slots < depth)
+        slots *= 2;
+    return slots;
+}
+
+/* A private copy of a posted receive that has one piece. All numbers are the peer's, and may be anything. */
+static bool read_receive(const struct direct_peer *peer, const struct receive_queue *queue, uint32_t number,
+                         struct wqe_sge *ret_sge)
+{
+    uint32_t posted = atomic_load_explicit(&queue->posted, memory_order_acquire) - number;
+    uint32_t depth = __atomic_load_n(&queue->depth, __ATOMIC_RELAXED);
+    uint64_t stride = __atomic_load_n(&queue->stride, __ATOMIC_RELAXED);
+    uint64_t offset = __atomic_load_n(&queue->offset, __ATOMIC_RELAXED), slots;
+    const struct recv_wqe *wqe;
+
+    if (!posted || posted > LIMIT_QP_WR || !depth || depth > LIMIT_QP_WR || stride < RECV_WQE_SIZE(1) ||
+        stride > STRIDE_MAX || stride % 8 || offset % 8)
+        return false;
+    slots = slots_for(depth);
+    if (offset < peer->queues_from || offset > peer->queues_end || slots * stride > peer->queues_end - offset)
+        return false;
+    wqe = (const void *)(peer->queues + (offset - peer->queues_from) + (number & (slots - 1)) * stride);
+    if (__atomic_load_n(&wqe->num_sge, __ATOMIC_RELAXED) != 1)
+        return false;
+    *ret_sge = (struct wqe_sge){.address = __atomic_load_n(&wqe->sge[0].address, __ATOMIC_RELAXED),
+                                .length = __atomic_load_n(&wqe->sge[0].length, __ATOMIC_RELAXED),
+                                .lkey = __atomic_load_n(&wqe->sge[0].lkey, __ATOMIC_RELAXED)};
+    return true;
+}
+
+/* The region by which the receiver is going to fill the receive. */
+static bool read_region(const struct direct_route *direct, uint32_t lkey, struct key_view *ret_key)
+{
+    return keys_try_read(&direct->peer->keys[key_slot(lkey)], ret_key) && ret_key->kind == KEY_REGION &&
+           ret_key->lkey == lkey && ret_key->pd == direct->pd && (ret_key->access & IBV_ACCESS_LOCAL_WRITE) &&
+           (ret_key->access & direct->access & IBV_ACCESS_REMOTE_WRITE);
+}
+
+/* A guess, which is checked under a mark before the first byte is written: is the QP still the one that was
+ * counted with, and the region the one that was found? */
+bool direct_finds_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_route *direct = &qp->route.direct;
+    const struct receive_queue *queue;
+    const struct qp_record *record;
+    const struct direct_view *view;
+    struct key_view key;
+    struct wqe_sge sge;
+    uint32_t slot;
+
+    if (length > DEPOSIT_LIMIT)
+        return false;
+    if (!direct->peer) {
+        if (direct_should_ask(direct, NULL, 0))
+            direct_ask(qp, 0);
+        return false;
+    }
+    if (!direct->peer->qps || direct->slot >= DIRECT_QPS)
+        return false;
+    record = &direct->peer->qps[direct->slot];
+    queue = &record->receive;
+    if (alone) {
+        /* What it has taken is of before the acknowledgement that we have seen. */
+        direct->first_receive = atomic_load_explicit(&queue->taken, memory_order_relaxed) - number;
+        direct->receives_known = true;
+    }
+    if (!direct->receives_known || __atomic_load_n(&record->srq, __ATOMIC_RELAXED) != NO_OBJECT)
+        return false;
+    direct->receive.number = direct->first_receive + number;
+    if (!read_receive(direct->peer, queue, direct->receive.number, &sge) || sge.length < length ||
+        !read_region(direct, sge.lkey, &key))
+        return false;
+    slot = key_slot(sge.lkey);
+    view = atomic_load_explicit(&direct->peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
+    if (!view || view->slot != slot ||
+        atomic_load_explicit(&direct->peer->mapped[slot].generation, memory_order_relaxed) !=
+            view->generation) {
+        if (direct_should_ask(direct, direct->peer, slot))
+            direct_ask(qp, key.rkey);
+        return false;
+    }
+    direct->receive.lkey = sge.lkey;
+    direct->receive.rkey = key.rkey;
+    direct->receive.address = sge.address;
+    return view->writable;
+}
+
+bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struct iovec *from, unsigned count,
+                    uint32_t *ret_mark)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_route *direct = &qp->route.direct;
+    struct key_view key;
+    size_t length = 0;
+    char *to;
+
+    for (unsigned i = 0; i < count; i++)
+        length += from[i].iov_len;
+    to = direct_try_reach(qp, direct->receive.rkey, direct->receive.address + offset, (uint32_t)length,
+                          REMOTE_WRITE);
+    if (!to)
+        return false;
+    if (!read_region(direct, direct->receive.lkey, &key) || key.rkey != direct->receive.rkey) {
+        direct_reach_ends(transport);
+        return false;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        memcpy(to, from[i].iov_base, from[i].iov_len);
+        to += from[i].iov_len;
+    }
+    *ret_mark = mark_of(direct->receive.number);
+    return direct_reach_ends(transport);
+}
+
+/* --- receiver ---------------------------------------------------------------------------------------- */
+
+bool direct_was_deposited(const struct qp *qp, const struct packet *packet)
+{
+    uint32_t mark = ~(LIMIT_KEY_SLOTS - 1);
+
+    if (likely(!packet->reference_count || !(packet->reference[0].slot & DEPOSITED)))
+        return false;
+    return (packet->reference[0].slot & mark) ==
+               mark_of(atomic_load_explicit(&qp->record->receive.taken, memory_order_relaxed)) &&
+           qp->record->type == IBV_QPT_RC && !qp->srq &&
+           (opcode_table[packet->opcode].properties & OPCODE_SEND);
+}

@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Peers whose memory is mapped here. What they publish is opened by way of /proc, where the kernel asks
+ * whether we may look into them, and read as something that may be wrong: numbers are checked, offsets
+ * bounded, and nothing can shrink under us. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/direct/direct.h"
+#include "object/device/device.h"
+#include "object/memory/mapping.h"
+
+/* --- requests --------------------------------------------------------------------------------------- */
+
+#define REQUESTS 64u
+
+struct request {
+    uint32_t qpn;    /* of the QP that is to execute requests; 0: packets of that link name memory */
+    uint32_t slot;   /* of a key */
+    uint64_t serial; /* of the link */
+};
+
+static struct lock requests_lock = LOCK_INIT; /* a leaf */
+static struct request requests[REQUESTS];
+static _Atomic uint32_t request_count; /* changes under requests_lock */
+
+static bool ask(const struct request *request)
+{
+    uint32_t count;
+
+    lock_acquire(&requests_lock);
+    count = atomic_load_explicit(&request_count, memory_order_relaxed);
+    if (count < REQUESTS) {
+        requests[count] = *request;
+        atomic_store_explicit(&request_count, count + 1, memory_order_relaxed);
+    }
+    lock_release(&requests_lock);
+    if (count < REQUESTS)
+        helper_kick();
+    return count < REQUESTS;
+}
+
+bool direct_ask(const struct qp *qp, uint32_t rkey)
+{
+    return ask(&(struct request){.qpn = qp->ibv.qp_num, .slot = key_slot(rkey)});
+}
+
+void direct_ask_to_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
+                         uint32_t slot)
+{
+    if (direct_should_ask(&qp->route.direct, peer, slot))
+        ask(&(struct request){.slot = slot, .serial = link_serial(link)});
+}
+
+static bool next_request(struct request *ret_request)
+{
+    uint32_t count;
+
+    lock_acquire(&requests_lock);
+    count = atomic_load_explicit(&request_count, memory_order_relaxed);
+    if (count) {
+        *ret_request = requests[count - 1];
+        atomic_store_explicit(&request_count, count - 1, memory_order_relaxed);
+    }
+    lock_release(&requests_lock);
+    return count != 0;
+}
+
+/* --- files ------------------------------------------------------------------------------------------ */
+
+/* A file of the peer's, by the path of its descriptor. *description: size and kind are wanted; where inode is
+ * not 0, it has to be that one. */
+static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
+                                     bool writable)
+{
+    int error = -EBADF,
+        fd = sys_open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct mapped_file *file = NULL;
+    struct stat status;
+
+    if (fd < 0) {
+        log_info("%s cannot be opened: %s", path, strerror(-fd));
+        return NULL;
+    }
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+        if (!description->inode) {
+            description->inode = status.st_ino;
+            description->device = status.st_dev;
+            description->size = (uint64_t)status.st_size;
+        }
+        file = mapped_file_accept(fd, description, writable, false, &error);
+    }
+    if (!file)
+        log_info("%s is not what it should be: %s", path, strerror(-error));
+    sys_close(fd);
+    return file;
+}
+
+static struct mapped_file *arena_of(struct direct_peer *peer, uint32_t number)
+{
+    const struct segment_header *header = peer->header;
+    int32_t thread = atomic_load_explicit(&header->files_thread, memory_order_acquire);
+    struct mapped_file_description description = {.kind = MAPPED_KIND_ARENA, .size = MAPPED_ARENA_SIZE};
+    char path[80];
+
+    if (number >= SEGMENT_FILES || thread <= 0)
+        return NULL;
+    if (peer->file_tried[number])
+        return peer->files[number];
+    peer->file_tried[number] = true;
+    description.writable = number == 0;
+    description.inode = header->files[number].inode;
+    description.device = header->files[number].device;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", (int)link_peer_pid(peer->link), (int)thread,
+             (int)header->files[number].fd);
+    if (description.inode)
+        peer->files[number] = open_file(path, &description, number == 0);
+    return peer->files[number];
+}
+
+/* --- peers ------------------------------------------------------------------------------------------ */
+
+static bool table_fits(const struct segment_table *table, size_t stride, uint32_t count, uint64_t end)
+{
+    return table->stride == stride && table->count == count && table->offset <= end &&
+           (uint64_t)count * stride <= end - table->offset && table->offset % CACHE_LINE == 0;
+}
+
+/* The first of the peer's QPs and the beginning of the arena, where most programs have all their queues: a
+ * program that locks its memory locks this, too, and fills it. Without them receives are not found. */
+static void map_queues(struct direct_peer *peer, const struct segment_header *header, uint64_t page)
+{
+    uint64_t end = header->total_size & ~(page - 1), from = header->arena_offset;
+    struct mapped_view *qps, *queues = NULL;
+    int error;
+
+    if (!table_fits(&header->qps, sizeof(struct qp_record), LIMIT_QP, end) || header->qps.offset % page ||
+        from > end || from % page)
+        return;
+    qps = mapped_attach(peer->segment, header->qps.offset,
+                        (DIRECT_QPS * sizeof(struct qp_record) + page - 1) & ~(page - 1), &error);
+    if (qps)
+        queues = mapped_attach(peer->segment, from, min_of(end - from, (uint64_t)DIRECT_QUEUES), &error);
+    if (!queues) {
+        if (qps)
+            mapped_detach(qps);
+        return;
+    }
+    peer->qps_view = qps;
+    peer->queues_view = queues;
+    peer->qps = mapped_view_address(qps, header->qps.offset);
+    peer->queues = mapped_view_address(queues, from);
+    peer->queues_from = from;
+    peer->queues_end = from + min_of(end - from, (uint64_t)DIRECT_QUEUES);
+}
+
+/* Maps the tables that requests are checked by. */
+static bool map_segment(struct direct_peer *peer)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    struct mapped_view *first;
+    struct segment_header header;
+    uint64_t end;
+    int error;
+
+    first = mapped_attach(peer->segment, 0, (uint64_t)page, &error);
+    if (!first)
+        return false;
+    memcpy(&header, mapped_view_address(first, 0), sizeof(header));
+    mapped_detach(first);
+    if (header.magic != SEGMENT_MAGIC || header.version != SEGMENT_VERSION ||
+        header.header_size != sizeof(header) || header.pid != link_peer_pid(peer->link))
+        return false;
+    end = segment_direct_end(&header);
+    if (end > header.total_size ||
+        !table_fits(&header.keys, sizeof(struct key_entry), LIMIT_KEY_SLOTS, end) ||
+        !table_fits(&header.mapped, sizeof(struct mapped_record), LIMIT_KEY_SLOTS, end) ||
+        !table_fits(&header.directs, sizeof(struct direct_record), LIMIT_QP, end))
+        return false;
+    end = (end + (uint64_t)page - 1) & ~((uint64_t)page - 1);
+    peer->segment_view = mapped_attach(peer->segment, 0, end, &error);
+    if (!peer->segment_view)
+        return false;
+    peer->header = mapped_view_address(peer->segment_view, 0);
+    peer->keys = mapped_view_address(peer->segment_view, header.keys.offset);
+    peer->mapped = mapped_view_address(peer->segment_view, header.mapped.offset);
+    peer->directs = mapped_view_address(peer->segment_view, header.directs.offset);
+    peer->alive = atomic_load_explicit(&peer->header->alive, memory_order_relaxed);
+    map_queues(peer, &header, (uint64_t)page);
+    return peer->alive != 0;
+}
+
+static bool open_peer(struct direct_peer *peer)
+{
+    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED};
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link),
+             link_peer_segment(peer->link));
+    peer->segment = open_file(path, &description, false);
+    if (!peer->segment || !map_segment(peer))
+        return false;
+    peer->marks = link_mark(peer->link, true, 0);
+    peer->gate = link_mark(peer->link, true, LOCAL_MARKS);
+    /* Before the first mark: from now on the peer looks for them. */
+    atomic_compare_exchange_strong(peer->gate, &(uint64_t){GATE_NEW}, GATE_OPEN);
+    /* The number of a process that is dead may be another's by now; what was opened is of the one on the link
+     * only if that is still there. */
+    return link_peer_is_there(peer->link);
+}
+
+static struct direct_peer *meet(struct link *link)
+{
+    void **place = link_owner_data(link);
+    struct direct_peer *peer = *place;
+
+    if (!peer) {
+        peer = calloc(1, sizeof(*peer));
+        if (!peer)
+            return NULL;
+        peer->link = link;
+        peer->useless = !open_peer(peer);
+        /* Release: all of it before others find it; partner: direct_peer_of(). */
+        __atomic_store_n(place, peer, __ATOMIC_RELEASE);
+        log_info("memory of process %d is %s", (int)link_peer_pid(link),
+                 peer->useless ? "not mapped: it cannot be opened, or is of another version" : "mapped");
+    }
+    return peer->useless ? NULL : peer;
+}
+
+const struct direct_peer *direct_peer_of(struct link *link)
+{
+    const struct direct_peer *peer = __atomic_load_n(link_owner_data(link), __ATOMIC_ACQUIRE);
+
+    return peer && !peer->useless ? peer : NULL;
+}
+
+static void drop_view(struct direct_view *view)
+{
+    if (!view)
+        return;
+    mapped_detach(view->view);
+    free(view);
+}
+
+void direct_link_down(struct link *link)
+{
+    void **place = link_owner_data(link);
+    struct direct_peer *peer = *place;
+
+    *place = NULL;
+    if (peer) {
+        for (uint32_t i = 0; i < DIRECT_VIEWS; i++)
+            drop_view(atomic_load_explicit(&peer->views[i], memory_order_relaxed));
+        for (uint32_t i = 0; i < SEGMENT_FILES; i++)
+            mapped_file_drop(peer->files[i]);
+        if (peer->qps_view)
+            mapped_detach(peer->qps_view);
+        if (peer->queues_view)
+            mapped_detach(peer->queues_view);
+        if (peer->segment_view)
+            mapped_detach(peer->segment_view);
+        mapped_file_drop(peer->segment);
+        free(peer);
+    }
+    direct_link_gone();
+}
+
+/* --- regions and QPs -------------------------------------------------------------------------------- */
+
+/* A record that stands still. */
+static bool read_record(const struct mapped_record *record, struct direct_view *ret_view, uint32_t *ret_file,
+                        uint64_t *ret_offset)
+{
+    uint32_t generation = atomic_load_explicit(&record->generation, memory_order_acquire);
+
+    if (!generation || (generation & 1))
+        return false;
+    ret_view->generation = generation;
+    ret_view->address = __atomic_load_n(&record->address, __ATOMIC_RELAXED);
+    ret_view->length = __atomic_load_n(&record->length, __ATOMIC_RELAXED);
+    *ret_file = __atomic_load_n(&record->file, __ATOMIC_RELAXED);
+    *ret_offset = __atomic_load_n(&record->offset, __ATOMIC_RELAXED);
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&record->generation, memory_order_relaxed) == generation &&
+           ret_view->address + ret_view->length > ret_view->address;
+}
+
+static void attach(struct direct_peer *peer, uint32_t slot)
+{
+    _Atomic(struct direct_view *) *place = &peer->views[slot % DIRECT_VIEWS];
+    struct direct_view *old = atomic_load_explicit(place, memory_order_relaxed), *view;
+    struct direct_view found = {.slot = slot};
+    struct mapped_file *file;
+    uint64_t offset;
+    uint32_t number;
+    int error;
+
+    /* QPs may go on using what is current, whether or not we want its place. */
+    if (old &&
+        atomic_load_explicit(&peer->mapped[old->slot].generation, memory_order_relaxed) == old->generation)
+        return;
+    if (!read_record(&peer->mapped[slot], &found, &number, &offset))
+        return;
+    file = arena_of(peer, number);
+    if (!file)
+        return;
+    found.view = mapped_attach(file, offset, found.length, &error);
+    if (!found.view)
+        return;
+    found.writable = number == 0;
+    found.base = mapped_view_address(found.view, offset);
+    view = malloc(sizeof(*view));
+    if (!view) {
+        mapped_detach(found.view);
+        return;
+    }
+    *view = found;
+    atomic_store_explicit(place, view, memory_order_release);
+    if (old) {
+        rundown_wait(); /* whoever found it current is in a section */
+        drop_view(old);
+    }
+}
+
+static const struct direct_record *find_qp(const struct direct_peer *peer, uint32_t qpn, uint32_t requester)
+{
+    uint32_t used =
+        min_of(atomic_load_explicit(&peer->header->directs_used, memory_order_acquire), (uint32_t)LIMIT_QP);
+
+    for (uint32_t i = 0; i < used; i++) {
+        const struct direct_record *record = &peer->directs[i];
+
+        if (__atomic_load_n(&record->qpn, __ATOMIC_RELAXED) == qpn &&
+            __atomic_load_n(&record->dest_qpn, __ATOMIC_RELAXED) == requester)
+            return record;
+    }
+    return NULL;
+}
+
+/* Requests without packets have no PSNs. So they are not for a responder that would not hear packets: one
+ * that has been connected with other PSNs, or anew. QP lock held. */
+static bool psns_agree(const struct qp *qp, const struct direct_peer *peer, uint32_t slot, uint32_t rq_psn)
+{
+    const struct sender *sender = &qp->record->sender;
+    psn_t expected;
+
+    if (!peer->qps || slot >= DIRECT_QPS)
+        return rq_psn == qp->record->attributes.sq_psn;
+    expected = psn_make(__atomic_load_n(&peer->qps[slot].responder.expected_psn.value, __ATOMIC_RELAXED));
+    return psn_diff(expected, sender->unacked_psn) >= 0 && psn_diff(expected, sender->next_psn) <= 0;
+}
+
+/* QP lock held. */
+static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct direct_record *record)
+{
+    const struct qp_attributes *attributes = &qp->record->attributes;
+    struct direct_route direct = {.peer = peer, .record = record};
+    uint32_t generation = atomic_load_explicit(&record->generation, memory_order_acquire);
+    uint32_t qpn, dest_qpn, ifindex, rq_psn, path_mtu, granted;
+
+    qpn = __atomic_load_n(&record->qpn, __ATOMIC_RELAXED);
+    dest_qpn = __atomic_load_n(&record->dest_qpn, __ATOMIC_RELAXED);
+    ifindex = __atomic_load_n(&record->ifindex, __ATOMIC_RELAXED);
+    rq_psn = __atomic_load_n(&record->rq_psn, __ATOMIC_RELAXED);
+    path_mtu = __atomic_load_n(&record->path_mtu, __ATOMIC_RELAXED);
+    granted = __atomic_load_n(&record->granted, __ATOMIC_RELAXED);
+    direct.pd = __atomic_load_n(&record->pd, __ATOMIC_RELAXED);
+    direct.access = __atomic_load_n(&record->access, __ATOMIC_RELAXED);
+    direct.slot = (uint32_t)(record - peer->directs);
+    direct.record_generation = generation;
+    atomic_thread_fence(memory_order_acquire);
+    if (!generation || (generation & 1) ||
+        atomic_load_explicit(&record->generation, memory_order_relaxed) != generation ||
+        qpn != attributes->dest_qpn || dest_qpn != qp->ibv.qp_num ||
+        ifindex != attributes->path.destination_ifindex || path_mtu != attributes->path_mtu ||
+        !psns_agree(qp, peer, direct.slot, rq_psn))
+        return;
+    qp->route.direct = direct;
+    qp->transport.link.asks_by_packets = attributes->max_rd_atomic > granted;
+    route_is_direct(qp);
+}
+
+/* The link that requests of this QP go to, and to which QP. */
+static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_known)
+{
+    struct link *link = NULL;
+    struct qp *qp;
+
+    rundown_enter();
+    qp = qp_lock_number(qpn);
+    if (qp) {
+        if (qp->transport.link.direct_up_to && qp->route.lane)
+            link = lane_link(qp->route.lane);
+        *ret_dest_qpn = qp->record->attributes.dest_qpn;
+        *ret_known = qp->route.direct.peer != NULL;
+        lock_release(&qp->lock);
+    }
+    rundown_exit();
+    return link; /* it is this thread that takes links down */
+}
+
+static struct link *link_named(uint64_t serial)
+{
+    struct link *link;
+
+    rundown_enter();
+    link = local_link_of_serial(serial);
+    rundown_exit();
+    return link; /* likewise */
+}
+
+static void serve(const struct request *request)
+{
+    const struct direct_record *record;
+    struct direct_peer *peer;
+    uint32_t dest_qpn = 0;
+    bool known = false;
+    struct link *link = request->qpn ? link_of(request->qpn, &dest_qpn, &known) : link_named(request->serial);
+    struct qp *qp;
+
+    peer = link ? meet(link) : NULL;
+    if (!peer)
+        return;
+    attach(peer, request->slot);
+    if (known || !request->qpn)
+        return;
+    record = find_qp(peer, dest_qpn, request->qpn);
+    if (!record)
+        return;
+    rundown_enter();
+    qp = qp_lock_number(request->qpn);
+    if (qp) {
+        if (qp->transport.link.direct_up_to && qp->route.lane && lane_link(qp->route.lane) == link &&
+            !qp->route.direct.peer)
+            connect_qp(qp, peer, record);
+        lock_release(&qp->lock);
+    }
+    rundown_exit();
+}
+
+/* Whatever came of it. */
+static void go_on(uint32_t qpn)
+{
+    struct qp *qp;
+    struct qp_kick kick = {0};
+
+    rundown_enter();
+    qp = qp_lock_number(qpn);
+    if (qp) {
+        qp->transport.reach_later = false;
+        route_run(qp);
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        route_ring(&kick);
+    }
+    rundown_exit();
+}
+
+void direct_run(void)
+{
+    struct request request;
+
+    if (mapping_must_evict())
+        mapping_evict();
+    while (unlikely(atomic_load_explicit(&request_count, memory_order_relaxed) != 0)) {
+        if (!next_request(&request))
+            break;
+        serve(&request);
+        if (request.qpn)
+            go_on(request.qpn);
+    }
+}
+
+void direct_after_fork_in_child(void)
+{
+    lock_init(&requests_lock);
+    atomic_store_explicit(&request_count, 0, memory_order_relaxed);
+}

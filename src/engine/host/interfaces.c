@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Network interfaces that come, go or change: into the device table, and out as port events
+ * (verbs.md §9.2). */
+#include <errno.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "engine/core/engine.h"
+#include "engine/host/netdev.h"
+#include "engine/internal.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
+
+static int monitor_fd = -1;
+static struct lock refresh_lock =
+    LOCK_INIT; /* one snapshot at a time: they must be applied in the order they were taken */
+
+static void raise_change(const struct device_change *change)
+{
+    const struct ibv_async_event event = {.element.port_num = 1, .event_type = change->event};
+
+    lock_acquire(&contexts_lock);
+    list_for_each (node, &contexts) {
+        struct context *context = list_entry(node, struct context, all);
+
+        if (context->device == change->device)
+            async_raise(&context->events, &event, NULL);
+    }
+    lock_release(&contexts_lock);
+}
+
+int engine_refresh_devices(void)
+{
+    struct device_change changes[DEVICE_CHANGES_MAX];
+    struct netdev_snapshot snapshot;
+    static bool initialised; /* under refresh_lock; programs list devices before they open one */
+    int count, cancellation;
+
+    /* The thread is the program's, and rtnetlink is full of cancellation points. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    lock_acquire(&refresh_lock);
+    if (!initialised) {
+        struct device_options options;
+
+        netdev_read_options(&options);
+        device_table_init(&host_devices, &options);
+        initialised = true;
+    }
+    count = netdev_snapshot(&snapshot);
+    if (count == 0) {
+        count = device_table_apply(&host_devices, &snapshot, changes);
+        netdev_snapshot_fini(&snapshot);
+    }
+    lock_release(&refresh_lock);
+    for (int i = 0; i < count; i++)
+        raise_change(&changes[i]);
+    pthread_setcancelstate(cancellation, NULL);
+    return min_of(count, 0);
+}
+
+int interfaces_monitor_fd(void)
+{
+    if (monitor_fd < 0) {
+        monitor_fd = netdev_monitor_open();
+        if (monitor_fd < 0)
+            log_warn("changes of interfaces go unnoticed: rtnetlink refuses, errno %d", -monitor_fd);
+    }
+    return monitor_fd;
+}
+
+/* Helper thread. */
+void interfaces_changed(void)
+{
+    int error = netdev_monitor_drain(monitor_fd) ? engine_refresh_devices() : 0;
+
+    if (error)
+        log_warn("the interfaces cannot be read: errno %d", -error);
+}
+
+void interfaces_after_fork_in_child(void)
+{
+    if (monitor_fd >= 0)
+        close(monitor_fd);
+    monitor_fd = -1;
+    lock_init(&refresh_lock);
+}

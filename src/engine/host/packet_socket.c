@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The interface of a device as layer 2 sees it: packet(7) sockets, where CAP_NET_RAW allows them. One to send
+ * by, from the first RAW_PACKET QP on; one to receive by, as long as there are flow rules of the device, for
+ * which the interface is promiscuous: rules say what is received, not the address of the interface. */
+#include "engine/host/packet_socket.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/internal.h"
+#include "object/device/device.h"
+#include "object/steering/flow.h"
+
+#define PACKETS_AT_ONCE 64
+
+struct port {
+    _Atomic uint32_t ifindex; /* 0: a free slot */
+    _Atomic int send_fd;      /* -1: none. It stays open */
+    int receive_fd;           /* -1: none */
+};
+
+/* Held while frames are received: above the locks of QPs. */
+static struct lock ports_lock = LOCK_INIT;
+static struct port ports[DEVICES_MAX];
+static _Atomic unsigned ports_used;
+static bool refused; /* and said so */
+
+/* --- opening -------------------------------------------------------------------------------------------- */
+
+static bool is_wanted(void)
+{
+    const char *text = secure_getenv("SOFTHCA_RAW");
+
+    return !text || strcmp(text, "host") != 0;
+}
+
+/* ports_lock held. */
+static void refuse(const char *why)
+{
+    if (!refused)
+        log_info("raw packets: frames stay on this host: %s", why);
+    refused = true;
+}
+
+static int set_options(int fd, uint32_t ifindex)
+{
+    const struct packet_mreq promiscuous = {.mr_ifindex = (int)ifindex, .mr_type = PACKET_MR_PROMISC};
+    const int on = 1;
+
+    /* Own frames have been offered to this host's processes already. */
+    if (setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on)) != 0 ||
+        setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof(on)) != 0 ||
+        setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof(promiscuous)) != 0)
+        return -errno;
+    return 0;
+}
+
+/* ports_lock held. -errno; protocol 0: it receives nothing. */
+static int open_socket(uint32_t ifindex, uint16_t protocol)
+{
+    const struct sockaddr_ll address = {
+        .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = (int)ifindex};
+    int fd = fd_lift(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    int error = fd < 0 ? -errno : 0;
+
+    if (!error && protocol)
+        error = set_options(fd, ifindex);
+    if (!error && bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
+        error = -errno;
+    if (error && fd >= 0)
+        close(fd);
+    return error ? error : fd;
+}
+
+/* ports_lock held. NULL: no room. */
+static struct port *port_of(uint32_t ifindex)
+{
+    unsigned used = atomic_load_explicit(&ports_used, memory_order_relaxed);
+
+    for (unsigned i = 0; i < used; i++) {
+        if (atomic_load_explicit(&ports[i].ifindex, memory_order_relaxed) == ifindex)
+            return &ports[i];
+    }
+    if (used == array_size(ports))
+        return NULL;
+    ports[used].receive_fd = -1;
+    atomic_store_explicit(&ports[used].send_fd, -1, memory_order_relaxed);
+    atomic_store_explicit(&ports[used].ifindex, ifindex, memory_order_relaxed);
+    /* Release: partner of the acquire in packet_socket_send(). */
+    atomic_store_explicit(&ports_used, used + 1, memory_order_release);
+    return &ports[used];
+}
+
+/* ports_lock held. NULL: there is no way to the interface. */
+static struct port *permitted_port(const struct device *device)
+{
+    uint32_t ifindex = device_ifindex(device);
+
+    if (!ifindex || device_is_loopback(device))
+        return NULL; /* what is sent there comes back to this host, which it does anyway */
+    if (!is_wanted()) {
+        refuse("SOFTHCA_RAW=host");
+        return NULL;
+    }
+    if (!sys_has_capability(CAP_NET_RAW)) {
+        refuse("no CAP_NET_RAW");
+        return NULL;
+    }
+    return port_of(ifindex);
+}
+
+void packet_socket_open(const struct device *device)
+{
+    int saved = errno;
+    struct port *port;
+
+    lock_acquire(&ports_lock);
+    port = permitted_port(device);
+    if (port && atomic_load_explicit(&port->send_fd, memory_order_relaxed) < 0) {
+        int fd = open_socket(device_ifindex(device), 0);
+
+        if (fd < 0)
+            refuse(strerror(-fd));
+        else
+            atomic_store_explicit(&port->send_fd, fd, memory_order_relaxed);
+    }
+    lock_release(&ports_lock);
+    errno = saved;
+}
+
+/* ports_lock held. */
+static void begin_to_receive(struct port *port)
+{
+    int fd = open_socket(atomic_load_explicit(&port->ifindex, memory_order_relaxed), ETH_P_ALL);
+
+    if (fd >= 0 && helper_watch(fd) == 0) {
+        port->receive_fd = fd;
+        return;
+    }
+    refuse(fd < 0 ? strerror(-fd) : "the helper thread cannot watch the socket");
+    if (fd >= 0)
+        close(fd);
+}
+
+void packet_socket_listen(const struct device *device)
+{
+    int saved = errno;
+    struct port *port;
+
+    lock_acquire(&ports_lock);
+    port = permitted_port(device);
+    /* Looked at with the lock held: of two that come and go the later one decides. */
+    if (port && flows_on(device) && port->receive_fd < 0)
+        begin_to_receive(port);
+    if (port && !flows_on(device) && port->receive_fd >= 0) {
+        close(port->receive_fd);
+        port->receive_fd = -1;
+    }
+    lock_release(&ports_lock);
+    errno = saved;
+}
+
+/* --- frames --------------------------------------------------------------------------------------------- */
+
+void packet_socket_send(uint32_t ifindex, const struct iovec *gather, unsigned gather_count)
+{
+    unsigned used = atomic_load_explicit(&ports_used, memory_order_acquire);
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)gather, .msg_iovlen = gather_count};
+    int saved = errno;
+
+    for (unsigned i = 0; i < used; i++) {
+        int fd = atomic_load_explicit(&ports[i].send_fd, memory_order_relaxed);
+
+        if (atomic_load_explicit(&ports[i].ifindex, memory_order_relaxed) != ifindex || fd < 0)
+            continue;
+        /* No room, or no carrier: lost, as any frame may be. */
+        if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+            log_debug("raw packets: a frame was not sent: errno %d", errno);
+    }
+    errno = saved;
+}
+
+/* The kernel takes the first tag off and says what it was: back in its place. */
+static uint32_t restore_tag(uint8_t *bytes, uint32_t length, struct msghdr *message)
+{
+    const uint32_t macs = ETHERNET_LENGTH - 2;
+
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR(message, control)) {
+        struct tpacket_auxdata auxiliary;
+
+        if (control->cmsg_level != SOL_PACKET || control->cmsg_type != PACKET_AUXDATA ||
+            control->cmsg_len < CMSG_LEN(sizeof(auxiliary)))
+            continue;
+        memcpy(&auxiliary, CMSG_DATA(control), sizeof(auxiliary));
+        if (!(auxiliary.tp_status & TP_STATUS_VLAN_VALID) || length < macs)
+            return length;
+        memmove(bytes + macs + CVLAN_LENGTH, bytes + macs, length - macs);
+        memcpy(bytes + macs, (const uint8_t[]){0x81, 0x00}, 2);
+        bytes[macs + 2] = (uint8_t)(auxiliary.tp_vlan_tci >> 8);
+        bytes[macs + 3] = (uint8_t)auxiliary.tp_vlan_tci;
+        return length + CVLAN_LENGTH;
+    }
+    return length;
+}
+
+/* 0 or -errno: -EAGAIN if there is none. */
+static int receive_one(const struct port *port)
+{
+    uint8_t bytes[FRAME_LENGTH_MAX];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct tpacket_auxdata))];
+    struct iovec vector = {bytes, sizeof(bytes) - CVLAN_LENGTH};
+    struct msghdr message = {
+        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+    ssize_t length = recvmsg(port->receive_fd, &message, MSG_DONTWAIT);
+    struct steered frame = {.ifindex = atomic_load_explicit(&port->ifindex, memory_order_relaxed),
+                            .bytes = bytes};
+
+    if (length < 0)
+        return -errno;
+    if (message.msg_flags & MSG_TRUNC)
+        return 0; /* several that the kernel has put together, or a jumbo frame */
+    frame.length = restore_tag(bytes, (uint32_t)length, &message);
+    rundown_enter();
+    flows_deliver(&frame);
+    rundown_exit();
+    return 0;
+}
+
+/* ports_lock held. An interface that went down says so once; a socket that is of no use any more would be
+ * readable for ever. */
+static void receive_some(struct port *port)
+{
+    int error = 0;
+
+    for (int count = 0; count < PACKETS_AT_ONCE && !error; count++)
+        error = receive_one(port);
+    if (!error || error == -EAGAIN || error == -EINTR || error == -ENETDOWN)
+        return;
+    log_warn("raw packets: nothing is received from interface %u any more: errno %d",
+             atomic_load_explicit(&port->ifindex, memory_order_relaxed), -error);
+    close(port->receive_fd);
+    port->receive_fd = -1;
+}
+
+void packet_socket_receive(int fd)
+{
+    int saved = errno;
+
+    lock_acquire(&ports_lock);
+    for (unsigned i = 0; i < atomic_load_explicit(&ports_used, memory_order_relaxed); i++) {
+        if (ports[i].receive_fd == fd)
+            receive_some(&ports[i]);
+    }
+    lock_release(&ports_lock);
+    errno = saved;
+}
+
+void packet_socket_after_fork_in_child(void)
+{
+    lock_init(&ports_lock);
+    for (unsigned i = 0; i < atomic_load_explicit(&ports_used, memory_order_relaxed); i++) {
+        int fd = atomic_load_explicit(&ports[i].send_fd, memory_order_relaxed);
+
+        if (fd >= 0)
+            close(fd);
+        if (ports[i].receive_fd >= 0)
+            close(ports[i].receive_fd);
+    }
+    atomic_store_explicit(&ports_used, 0, memory_order_relaxed);
+    refused = false;
+}

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QPs and the network: whatever leaves the host, and with SOFTHCA_PATH=wire everything. Packets may get lost
+ * on the way, and the transport sees to that; here they are only passed on, down to the udp room and up to
+ * the QPs. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "engine/cm/gsi.h"
+#include "engine/core/engine.h"
+#include "engine/internal.h"
+#include "object/device/device.h"
+#include "object/qp/qp_table.h"
+#include "segment/segment.h"
+#include "udp/udp.h"
+#include "wire/mad.h"
+#include "wire/opcode.h"
+
+_Static_assert(UDP_SLOTS == LOCAL_LOTS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS, "a lot is a slot");
+
+/* A port that is not open by then opens later: what is lost meanwhile is sent again. */
+#define MADS_PATIENCE (1 * NS_PER_S)
+
+static bool forced;
+
+/* QPs that wait for a lane of the network, by its number. */
+static struct waiting {
+    struct lock lock; /* leaf */
+    struct list qps;  /* route.blocked */
+} waiting[UDP_LANES];
+
+/* Of the batch that is being received, under the udp room's receive lock: QPs that owe an acknowledgement,
+ * and lanes (bits) with something to flush. */
+static struct qp *due[DUE_MAX];
+static unsigned due_count;
+static uint32_t to_flush;
+static bool mads_came;
+/* The QP whose READ, atomic or FLUSH the last packet was; 0: it was none. */
+static uint32_t last_asked;
+
+/* Packets of a datagram are mostly for one QP, and then the end of the batch is. So it stays locked from one
+ * to the next, but not for too many: threads that post wait for it. Under the receive lock. */
+#define HELD_MOST 16u
+static struct {
+    struct qp *qp; /* NULL: none */
+    uint32_t qpn;
+    unsigned packets;
+} held;
+
+/* Where the last destination address was found, and in which state of the table. Receive lock. */
+static struct {
+    uint64_t generation;
+    uint8_t gid[16];
+    uint32_t ifindex;
+} last_address;
+
+bool wire_is_forced(void)
+{
+    return forced;
+}
+
+/* --- sending ------------------------------------------------------------------------------------- */
+
+/* A group of the other address family: any address of that family that the device has. */
+static bool change_source(const struct qp *qp, struct udp_path *path)
+{
+    bool is_ipv4 = gid_is_ipv4_mapped(path->destination);
+    uint8_t gid[16];
+    uint32_t ifindex;
+
+    for (uint32_t i = 0; i < LIMIT_GIDS; i++) {
+        if (device_query_gid(&host_devices, qp->context->device, i, gid, &ifindex) == 0 &&
+            gid_is_ipv4_mapped(gid) == is_ipv4) {
+            memcpy(path->source, gid, sizeof(path->source));
+            return true;
+        }
+    }
+    return false;
+}
+
+static void fill_path(const struct path_address *to, struct udp_path *path)
+{
+    bool needs_interface = to->is_multicast || gid_is_link_local(to->destination_gid);
+
+    *path = (struct udp_path){
+        .flow_label = to->flow_label,
+        .ifindex = needs_interface ? to->source_ifindex : 0,
+        .traffic_class = to->traffic_class,
+        .hop_limit = to->hop_limit,
+    };
+    memcpy(path->source, to->source_gid, sizeof(path->source));
+    memcpy(path->destination, to->destination_gid, sizeof(path->destination));
+}
+
+/* QP lock held. */
+static void enter_list(struct qp *qp)
+{
+    struct waiting *list = &waiting[udp_lane_number(qp->route.wire)];
+
+    if (qp->route.blocked_wire)
+        return;
+    qp->route.blocked_wire = true;
+    lock_acquire(&list->lock);
+    list_push_back(&list->qps, &qp->route.blocked);
+    lock_release(&list->lock);
+}
+
+void wire_leave_list(struct qp *qp)
+{
+    struct waiting *list;
+
+    if (!qp->route.blocked_wire)
+        return;
+    list = &waiting[udp_lane_number(qp->route.wire)];
+    lock_acquire(&list->lock);
+    list_remove(&qp->route.blocked);
+    lock_release(&list->lock);
+    qp->route.blocked_wire = false;
+}
+
+/* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
+static void note_sent(struct qp *qp, const struct packet *packet)
+{
+    if (hold_stays(qp, packet))
+        return;
+    qp->route.kick_wire = true;
+    turn_sent(qp, packet);
+}
+
+static void flush_lanes(uint32_t lanes)
+{
+    for (; lanes; lanes &= lanes - 1)
+        udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
+}
+
+void wire_release(void)
+{
+    flush_lanes(hold_take());
+}
+
+int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+              const struct path_address *to)
+{
+    struct udp_path path;
+
+    fill_path(to, &path);
+    if (unlikely(gid_is_ipv4_mapped(path.source) != gid_is_ipv4_mapped(path.destination)) &&
+        !change_source(qp, &path))
+        return -EHOSTUNREACH;
+    for (;;) {
+        int error = udp_send(qp->route.wire, &path, packet, gather, gather_count);
+
+        if (likely(!error)) {
+            note_sent(qp, packet);
+            return 0;
+        }
+        if (error != -EAGAIN)
+            return error;
+        enter_list(qp);
+        /* Still to be told? If not, room may have come before we were in the list. */
+        if (udp_is_blocked(qp->route.wire))
+            return -EAGAIN;
+        wire_leave_list(qp);
+    }
+}
+
+static struct qp *pop_waiting(struct waiting *list)
+{
+    struct list *node;
+
+    lock_acquire(&list->lock);
+    node = list_pop_front(&list->qps);
+    lock_release(&list->lock);
+    return node ? list_entry(node, struct qp, route.blocked) : NULL;
+}
+
+/* After a thread took the node out of the list and then locked the QP: it is in no list now, unless it was
+ * put into one in between. */
+static void settle(struct qp *qp, struct waiting *list)
+{
+    lock_acquire(&list->lock);
+    qp->route.blocked_wire = qp->route.blocked_wire && list_linked(&qp->route.blocked);
+    lock_release(&list->lock);
+}
+
+/* udp_ops.writable: runs those that wait until the lane is full again; who waits again goes to the end. */
+static void on_writable(struct udp_lane *lane)
+{
+    struct waiting *list = &waiting[udp_lane_number(lane)];
+    struct qp *qp;
+
+    rundown_enter();
+    while (!udp_is_blocked(lane) && (qp = pop_waiting(list))) {
+        struct qp_kick kick;
+
+        lock_acquire(&qp->lock);
+        settle(qp, list);
+        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
+            route_run(qp);
+        kick = qp_take_kick(qp, false);
+        lock_release(&qp->lock);
+        route_ring(&kick);
+    }
+    rundown_exit();
+}
+
+/* What cannot be sent now is lost: who asks asks again. */
+void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+{
+    static _Atomic uint32_t psn;
+    const struct iovec payload = {(void *)(uintptr_t)mad, MAD_LENGTH};
+    struct packet packet = {
+        .opcode = SERVICE_UD | OP_SEND_ONLY,
+        .pkey = MAD_PKEY,
+        .dest_qpn = MAD_QPN,
+        .src_qpn = MAD_QPN,
+        .qkey = MAD_QKEY,
+        .payload_length = MAD_LENGTH,
+    };
+    struct udp_path path = {
+        .flow_label = to->flow_label,
+        .traffic_class = to->traffic_class,
+        .hop_limit = to->hop_limit,
+    };
+    uint32_t ifindex;
+
+    packet.psn = psn_make(atomic_fetch_add_explicit(&psn, 1, memory_order_relaxed));
+    if (gid_is_link_local(to->remote_gid) && device_table_is_local(&host_devices, to->local_gid, &ifindex))
+        path.ifindex = ifindex;
+    memcpy(path.source, to->local_gid, sizeof(path.source));
+    memcpy(path.destination, to->remote_gid, sizeof(path.destination));
+    if (udp_send(udp_lane(MAD_QPN), &path, &packet, &payload, 1) != 0)
+        log_info("a message of connection management was not sent");
+}
+
+void wire_flush_mads(void)
+{
+    udp_flush(udp_lane(MAD_QPN));
+}
+
+/* --- receiving ----------------------------------------------------------------------------------- */
+
+/* The interface that has the address to which a packet came; 0: none has. */
+static uint32_t interface_of(const uint8_t gid[16])
+{
+    uint64_t generation = device_table_generation(&host_devices);
+
+    if (last_address.generation != generation || memcmp(last_address.gid, gid, 16) != 0) {
+        last_address.generation = generation;
+        memcpy(last_address.gid, gid, 16);
+        if (!device_table_is_local(&host_devices, gid, &last_address.ifindex))
+            last_address.ifindex = 0;
+    }
+    return last_address.ifindex;
+}
+
+/* A connected QP hears its peer alone, where it said that it is (IBA 9.6.1.2). */
+static bool is_from_peer(const struct qp *qp, const struct packet *packet)
+{
+    const struct path_address *path = &qp->record->attributes.path;
+
+    return qp->route.by_wire && memcmp(packet->grh.source, path->destination_gid, 16) == 0 &&
+           memcmp(packet->grh.destination, path->source_gid, 16) == 0;
+}
+
+static void note_kick(const struct qp_kick *kick)
+{
+    const struct qp_kick others = {.lane = kick->lane, .reply_lane = kick->reply_lane};
+
+    if (kick->wire)
+        to_flush |= 1u << udp_lane_number(kick->wire);
+    if (unlikely(kick->lane || kick->reply_lane)) /* a UD QP sends both ways */
+        route_ring(&others);
+}
+
+static void let_go(void)
+{
+    struct qp *qp = held.qp;
+    struct qp_kick kick;
+
+    if (!qp)
+        return;
+    held.qp = NULL;
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    note_kick(&kick);
+}
+
+/* Locks it, if it has that number. */
+static struct qp *hold_number(uint32_t qpn)
+{
+    if (held.qp && held.qpn == qpn && held.packets < HELD_MOST) {
+        held.packets++;
+        return held.qp;
+    }
+    let_go();
+    held.qp = qp_lock_number(qpn);
+    held.qpn = qpn;
+    held.packets = 1;
+    return held.qp;
+}
+
+static void hold_qp(struct qp *qp)
+{
+    if (held.qp == qp)
+        return;
+    let_go();
+    lock_acquire(&qp->lock);
+    held.qp = qp;
+    held.packets = HELD_MOST; /* it may have lost its number */
+}
+
+/* QP lock held. */
+static void answer_at_batch_end(struct qp *qp)
+{
+    if (qp->route.answer_due)
+        return;
+    if (due_count == DUE_MAX) {
+        route_run(qp);
+        return;
+    }
+    qp->route.answer_due = true;
+    due[due_count++] = qp;
+}
+
+static void receive_locked(struct qp *qp, const struct packet *packet, bool request)
+{
+    const struct responder *responder = &qp->record->responder;
+    const struct sender *sender = &qp->record->sender;
+
+    if (!transport_receive(&qp->transport, packet))
+        return;
+    if (responder_owes(&qp->transport)) {
+        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER &&
+            !tagged_has_posted(&qp->transport))
+            answer_at_batch_end(qp);
+        else
+            route_run(qp);
+    } else if ((!request || tagged_has_posted(&qp->transport)) &&
+               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
+        route_run(qp); /* an answer may have opened a window, a fence or a read slot */
+    }
+    qp_note(qp, true);
+}
+
+static bool is_own_address(const uint8_t gid[16])
+{
+    uint32_t ifindex;
+
+    return device_table_is_local(&host_devices, gid, &ifindex);
+}
+
+static void receive_multicast(struct qp *qp, void *argument)
+{
+    const struct packet *packet = argument;
+
+    if (!progress_accepts(qp, packet, true))
+        return;
+    if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num &&
+        is_own_address(packet->grh.source))
+        return;
+    transport_receive(&qp->transport, packet);
+}
+
+/* udp_ops.packet */
+static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
+{
+    uint32_t properties = opcode_table[packet->opcode].properties;
+    bool request = (properties & OPCODE_REQUEST) || !properties; /* or one that nothing stands for */
+    bool question = request && (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH));
+    struct qp *qp;
+
+    if (unlikely(question && arrival->follows && last_asked == packet->dest_qpn))
+        packet->syndrome = PACKET_TOGETHER;
+    last_asked = question ? packet->dest_qpn : 0;
+
+    progress_count_packet();
+    if (unlikely(gid_is_multicast(packet->grh.destination))) {
+        let_go();
+        packet->dest_ifindex = arrival->ifindex;
+        if (packet->dest_qpn == PSN_MASK)
+            multicast_deliver(packet->grh.destination, receive_multicast, packet);
+        return;
+    }
+    if (unlikely(packet->dest_qpn == MAD_QPN)) {
+        let_go();
+        gsi_receive_from_network(packet);
+        mads_came = true;
+        return;
+    }
+    packet->dest_ifindex = interface_of(packet->grh.destination);
+    qp = hold_number(packet->dest_qpn);
+    if (unlikely(!qp))
+        return;
+    if (likely(progress_accepts(qp, packet, request) &&
+               (qp->record->type == IBV_QPT_UD || is_from_peer(qp, packet)))) {
+        if (unlikely(arrival->congested))
+            congestion_notify(qp, packet, arrival);
+        receive_locked(qp, packet, request);
+    }
+}
+
+/* udp_ops.congestion */
+static void on_congestion(const struct packet *packet)
+{
+    struct qp *qp = hold_number(packet->dest_qpn);
+
+    if (qp && is_connected(qp->record) && is_from_peer(qp, packet))
+        transport_congested(&qp->transport);
+}
+
+static __thread bool settling __attribute__((tls_model("initial-exec"))); /* wire_settle() */
+
+/* udp_ops.batch_end */
+static void on_batch_end(void)
+{
+    /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
+    bool sleeps = progress_expects_answer(), polled = progress_is_application();
+    bool alone = due_count == 1 && (polled || sleeps);
+    struct qp *unanswered = polled || settling || !helper_saw_arming() ? turn_take() : NULL;
+
+    if (unlikely(unanswered != NULL)) {
+        hold_qp(unanswered);
+        turn_end(unanswered);
+    }
+    while (due_count) {
+        struct qp *qp = due[--due_count];
+
+        hold_qp(qp);
+        if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
+            qp->route.answer_due = false;
+            if (!alone || !turn_gives_way(qp))
+                route_run(qp);
+        }
+    }
+    let_go();
+    flush_lanes(to_flush | hold_take());
+    to_flush = 0;
+    if (unlikely(mads_came)) {
+        mads_came = false;
+        gsi_flush();
+    }
+}
+
+void wire_settle(void)
+{
+    wire_release();
+    if (likely(!turn_is_on()))
+        return;
+    rundown_enter();
+    settling = true;
+    udp_end_batch();
+    settling = false;
+    rundown_exit();
+}
+
+/* udp_ops.is_ours */
+static bool is_ours(uint32_t qpn)
+{
+    /* QP1 has no owner of its own: what comes for it comes to the warden. */
+    return qpn == MAD_QPN || qp_table_has_block(qpn) || qpn == PSN_MASK;
+}
+
+/* --- the port ------------------------------------------------------------------------------------ */
+
+/* Over lo packets can be sent, but not to groups: IPv6 has no way for that. */
+bool wire_has_groups(const struct qp *qp)
+{
+    return !device_is_loopback(qp->context->device);
+}
+
+/* Packets of the network can come for a datagram QP without our doing, and for a connected one if its peer is
+ * there. A device whose interface is lo has no network. */
+static bool needs_port(const struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+{
+    uint32_t ifindex;
+
+    if (!(mask & IBV_QP_STATE) || attributes->qp_state != IBV_QPS_RTR)
+        return false;
+    if (forced || qp->record->type == IBV_QPT_UD)
+        return forced || !device_is_loopback(qp->context->device);
+    return (mask & IBV_QP_AV) && attributes->ah_attr.is_global &&
+           !device_table_is_local(&host_devices, attributes->ah_attr.grh.dgid.raw, &ifindex);
+}
+
+/* The QP lives without: peers out there stay silent, and the log says why. */
+static void open_port(const struct qp *qp)
+{
+    uint32_t block = qp->ibv.qp_num / LOCAL_BLOCK_QPNS;
+    int error;
+
+    if (udp_serves(block))
+        return;
+    error = udp_serve(block, local_block_socket(block));
+    if (error)
+        log_warn("QP 0x%06x gets no packets from the network: %s", qp->ibv.qp_num, strerror(-error));
+}
+
+void wire_open_for_mads(uint32_t block)
+{
+    if (!udp_serves(block))
+        (void)udp_serve_within(block, local_block_socket(block), MADS_PATIENCE); /* the log says why not */
+}
+
+void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+{
+    if (qp->record->type == IBV_QPT_RAW_PACKET)
+        raw_prepare(qp, attributes, mask);
+    else if (needs_port(qp, attributes, mask))
+        open_port(qp);
+}
+
+void wire_attached(struct qp *qp, const uint8_t gid[16])
+{
+    if (!wire_has_groups(qp) || !forced)
+        engine_announce_multicast();
+    if (!wire_has_groups(qp))
+        return;
+    open_port(qp);
+    (void)udp_join(gid, device_ifindex(qp->context->device)); /* the log says why not */
+}
+
+void wire_detached(struct qp *qp, const uint8_t gid[16])
+{
+    if (wire_has_groups(qp))
+        udp_leave(gid, device_ifindex(qp->context->device));
+}
+
+static const struct udp_ops ops = {
+    .packet = on_packet,
+    .congestion = on_congestion,
+    .batch_end = on_batch_end,
+    .writable = on_writable,
+    .is_ours = is_ours,
+    .is_proof = local_is_block_socket,
+};
+
+static void clear(void)
+{
+    for (unsigned i = 0; i < UDP_LANES; i++) {
+        lock_init(&waiting[i].lock);
+        list_init(&waiting[i].qps);
+    }
+    due_count = 0;
+    to_flush = 0;
+    mads_came = false;
+    last_asked = 0;
+    held.qp = NULL;
+    turn_start();
+    (void)hold_take();
+    last_address.generation = 0;
+}
+
+void wire_start(void)
+{
+    const char *path = secure_getenv("SOFTHCA_PATH");
+    struct udp_options options;
+
+    forced = path && strcmp(path, "wire") == 0;
+    if (path && !forced && strcmp(path, "auto") != 0)
+        log_warn("SOFTHCA_PATH=%s is neither auto nor wire: taken as auto", path);
+    options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
+    clear();
+    udp_start(&ops, &options);
+}
+
+void wire_after_fork_in_child(void)
+{
+    udp_after_fork_in_child();
+    clear();
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Layer 2 of this host: a frame that a RAW_PACKET QP sends is offered to every process of the same user that
+ * runs here, this one included; each asks its own flow rules (object/steering/flow.h). And, where that is allowed, to
+ * the interface of its device (packet_socket.h). docs/raw.md. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "engine/core/engine.h"
+#include "engine/host/packet_socket.h"
+#include "engine/internal.h"
+#include "object/device/device.h"
+#include "object/steering/flow.h"
+
+_Static_assert(FRAME_LENGTH_MAX == LOCAL_MTU, "a frame is one packet of a ring");
+
+uint32_t raw_frame_limit(const struct qp *qp)
+{
+    uint32_t mtu = device_mtu(&host_devices, qp->context->device);
+
+    return min_of(mtu + ETHERNET_LENGTH + CVLAN_LENGTH, FRAME_LENGTH_MAX);
+}
+
+/* Frames are lost on processes that are not linked yet: on a busy machine they get more time to answer than
+ * for datagrams of a group, which are repeated. */
+#define ANNOUNCE_NS (5 * NS_PER_S)
+
+/* A frame waits for processes that do not keep up, as where Ethernet has flow control, because programs that
+ * count frames to the end count on it; but not for ever for one that is stopped. */
+#define STALL_NS (10 * NS_PER_S)
+
+struct offer {
+    struct qp *qp;
+    const struct packet *packet;
+    const struct iovec *gather;
+    unsigned gather_count;
+    uid_t uid;
+    struct lane *full; /* one that has no room */
+};
+
+static bool has_it(const struct qp *qp, uint64_t serial)
+{
+    for (uint32_t i = 0; i < qp->route.offered_count; i++) {
+        if (qp->route.offered[i] == serial)
+            return true;
+    }
+    return false;
+}
+
+/* Without memory a process may get the frame twice, as it may on a real wire. */
+static void note_offered(struct qp *qp, uint64_t serial)
+{
+    struct qp_route *route = &qp->route;
+
+    if (route->offered_count == route->offered_room) {
+        uint32_t room = route->offered_room ? route->offered_room * 2 : 8;
+        uint64_t *more = realloc(route->offered, room * sizeof(*more));
+
+        if (!more)
+            return;
+        route->offered = more;
+        route->offered_room = room;
+    }
+    route->offered[route->offered_count++] = serial;
+}
+
+static void offer_to(struct link *link, void *argument)
+{
+    struct offer *offer = argument;
+    struct lane *lane = link_lane(link, offer->packet->src_qpn);
+    struct lane_state *state;
+    int error;
+
+    if ((!link_is_self(link) && link_peer_uid(link) != offer->uid) || has_it(offer->qp, link_serial(link)))
+        return;
+    error = lane_send(lane, offer->packet, offer->gather, offer->gather_count);
+    state = lane_state(lane);
+    if (!error) {
+        lane_ring(lane);
+        if (unlikely(atomic_load_explicit(&state->stalled, memory_order_relaxed)))
+            atomic_store_explicit(&state->stalled, false, memory_order_relaxed);
+    } else if (error == -EAGAIN && !atomic_load_explicit(&state->stalled, memory_order_relaxed)) {
+        offer->full = lane;
+        return;
+    }
+    note_offered(offer->qp, link_serial(link));
+}
+
+void raw_forget(struct qp *qp)
+{
+    qp->route.offered_count = 0;
+}
+
+void raw_timer(struct qp *qp)
+{
+    struct lane *lane = qp->route.blocked_lane;
+
+    if (!lane)
+        return;
+    atomic_store_explicit(&lane_state(lane)->stalled, true, memory_order_relaxed);
+    waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+}
+
+int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count)
+{
+    struct packet out = *packet;
+    struct offer offer = {qp, &out, gather, gather_count, geteuid(), NULL};
+
+    if (!multicast_ready()) {
+        /* In the list first: the last answer may come while we look. */
+        waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+        if (!multicast_ready())
+            return -EAGAIN;
+        waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+    }
+    out.dest_ifindex = device_ifindex(qp->context->device);
+    for (;;) {
+        offer.full = NULL;
+        local_for_each_peer(offer_to, &offer);
+        if (likely(!offer.full)) {
+            if (unlikely(qp->route.timer_at != NS_NEVER))
+                timers_set_qp(qp, NS_NEVER);
+            raw_forget(qp);
+            packet_socket_send(out.dest_ifindex, gather, gather_count);
+            return 0;
+        }
+        waiting_block(qp, offer.full);
+        /* Still to be notified? If not, room may have come before we were in the list. */
+        if (lane_is_blocked(offer.full)) {
+            if (qp->route.timer_at == NS_NEVER)
+                timers_set_qp(qp, STALL_NS);
+            return -EAGAIN;
+        }
+        if (qp->route.blocked_lane)
+            waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    }
+}
+
+void raw_arrived(struct lane *lane, const struct packet *packet)
+{
+    const struct link *link = lane_link(lane);
+    uint8_t bytes[FRAME_LENGTH_MAX];
+    struct steered frame = {
+        .ifindex = packet->dest_ifindex, .bytes = bytes, .length = packet->payload_length};
+
+    if (!flows_exist() || packet->payload_length > sizeof(bytes) || !packet->payload)
+        return;
+    if (link_is_self(link))
+        frame.src_qpn = packet->src_qpn;
+    else if (link_peer_uid(link) != geteuid())
+        return; /* another user's, whom we would not believe */
+    memcpy(bytes, packet->payload, packet->payload_length);
+    flows_deliver(&frame);
+}
+
+void raw_steers(struct qp *qp)
+{
+    if (flows_exist())
+        multicast_announce(ANNOUNCE_NS);
+    packet_socket_listen(qp->context->device);
+}
+
+void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+{
+    if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR)
+        packet_socket_open(qp->context->device);
+}
+
+void raw_after_fork_in_child(void)
+{
+    packet_socket_after_fork_in_child();
+}

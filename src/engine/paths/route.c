@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Which way a QP's packets go: the transport ports that send, how it comes to know its link, and how it loses
+ * it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "engine/cm/gsi.h"
+#include "engine/direct/direct.h"
+#include "engine/internal.h"
+#include "engine/xrc/relay.h"
+#include "engine/xrc/remote_open.h"
+#include "object/cq/cq.h"
+#include "object/device/device.h"
+#include "object/xrc/delegate.h"
+#include "udp/udp.h"
+#include "wire/opcode.h"
+
+/* --- sending -------------------------------------------------------------------------------------------- */
+
+/* For explanations: where the other end of a connected QP is. QP lock held. */
+static void publish_path(struct qp *qp, enum path_kind kind, const struct link *link)
+{
+    struct path_record *path = &qp->record->path;
+
+    if (path->kind == kind && !link)
+        return;
+    *path = (struct path_record){.kind = (uint16_t)kind,
+                                 .why = kind == PATH_RING || kind == PATH_CMA ? (uint16_t)direct_why_not(link)
+                                                                              : PATH_WHY_UNKNOWN,
+                                 .peer_pid = link                ? link_peer_pid(link)
+                                             : kind != PATH_WIRE ? path->peer_pid
+                                                                 : 0,
+                                 .peer_uid = link ? link_peer_uid(link) : path->peer_uid,
+                                 .since = life_stamp_now()};
+}
+
+static enum path_kind path_of(const struct link *link)
+{
+    if (link_is_self(link))
+        return PATH_SELF;
+    return link_can_reference(link) || link_can_pull(link) ? PATH_CMA : PATH_RING;
+}
+
+/* Whoever sends to the QP may ring the channel of its receive CQ. QP lock held, in a rundown section. */
+static void offer_channel(const struct qp *qp, struct lane *lane)
+{
+    const struct cq *cq = qp->recv_cq;
+
+    if (cq && cq->channel && cq->bit < NOTIFY_CQS)
+        local_offer_channel(lane_link(lane), cq->channel->line_number);
+}
+
+/* Only where each message makes one completion, on that CQ. */
+static void show_receives(const struct qp *qp)
+{
+    const struct cq *cq = qp->recv_cq;
+    uint32_t type = qp->record->type;
+
+    if (cq && cq->channel && cq->bit < NOTIFY_CQS && !qp->transport.tag_matching && !qp->origin &&
+        (type == IBV_QPT_RC || type == IBV_QPT_UC || type == IBV_QPT_UD))
+        local_show_qp(qp->ibv.qp_num, cq->channel->line_number, cq->bit);
+}
+
+/* The fields that only local links carry. */
+static void set_lane(struct qp *qp, struct lane *lane)
+{
+    /* Of XRC the process that executes may be one that has no link to this one (relay.c). */
+    bool lends = qp->record->type != IBV_QPT_XRC_SEND;
+
+    qp->route.lane = lane;
+    qp->route.direct.peer = NULL;
+    qp->route.direct.misses = qp->route.direct.next_ask = 0;
+    qp->transport.link.asks_by_packets = false;
+    qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
+    /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
+     * ring. */
+    qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
+    qp->transport.link.reference_from =
+        lane && lends && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    qp->transport.link.fetched_from =
+        lane && lends && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
+    qp->transport.link.deposits = qp->transport.link.fetched_from && direct_deposits(qp, lane_link(lane));
+    qp->transport.link.read_reference_from =
+        lane && lends && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+    if (!is_connected(qp->record))
+        return;
+    if (lane) {
+        publish_path(qp, path_of(lane_link(lane)), lane_link(lane));
+        offer_channel(qp, lane);
+    } else {
+        publish_path(qp, PATH_UNKNOWN, NULL);
+    }
+}
+
+void route_is_direct(struct qp *qp)
+{
+    publish_path(qp, PATH_MAPPED, lane_link(qp->route.lane));
+}
+
+/* Both ends of a connection take the same lane, so that what one end writes arrives in the order in which it
+ * was written: an acknowledgement before the request that the application posts when it has seen the message.
+ * Programs that wait for a send's completion before they look for the answer's rely on it. */
+static struct lane *connection_lane(struct link *link, uint32_t qpn, uint32_t dest_qpn)
+{
+    return link_lane(link, min_of(qpn, dest_qpn));
+}
+
+void route_set_reply_lane(struct qp *qp, struct lane *lane)
+{
+    if (likely(qp->route.reply_lane == lane))
+        return;
+    qp->route.reply_lane = lane;
+    qp->transport.link.piggyback_acks = lane == qp->route.lane;
+    offer_channel(qp, lane);
+}
+
+static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct packet *packet,
+                   const struct iovec *gather, unsigned gather_count)
+{
+    for (;;) {
+        int error = lane_send(lane, packet, gather, gather_count);
+
+        if (likely(!error)) {
+            *kick = true;
+            return 0;
+        }
+        if (error != -EAGAIN)
+            return error;
+        waiting_block(qp, lane);
+        /* Still to be notified? If not, room may have come before we were in the list. */
+        if (lane_is_blocked(lane))
+            return -EAGAIN;
+        if (qp->route.blocked_lane == lane)
+            waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    }
+}
+
+int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count)
+{
+    bool kick;
+
+    return send_on(qp, lane, &kick, packet, gather, gather_count);
+}
+
+struct multicast_copy {
+    const struct packet *packet;
+    const struct iovec *gather;
+    unsigned gather_count;
+};
+
+static void send_multicast_copy(struct link *link, void *argument)
+{
+    const struct multicast_copy *copy = argument;
+    struct lane *lane = link_lane(link, copy->packet->src_qpn);
+
+    /* No room is a lost copy: a slow member must not stop the others. */
+    if (lane_send(lane, copy->packet, copy->gather, copy->gather_count) == 0)
+        lane_ring(lane);
+}
+
+/* Asks once more after the QP is in the list: the answer of the first question may have come before that, and
+ * would have found nobody. QP lock held. */
+struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
+{
+    struct link *link;
+
+    waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+    link = local_resolve(qpn);
+    if (link)
+        waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+    return link;
+}
+
+static int send_ud_local(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                         unsigned gather_count, const struct path_address *to)
+{
+    struct packet out = *packet;
+    struct link *link;
+    struct lane *lane;
+    bool kick = false;
+    int error;
+
+    if (to->is_multicast) {
+        struct multicast_copy copy = {&out, gather, gather_count};
+
+        if (!multicast_ready()) {
+            /* In the list first: the last answer may come while we look. */
+            waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
+            if (!multicast_ready())
+                return -EAGAIN;
+            waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+        }
+        out.dest_ifindex = to->source_ifindex;
+        local_for_each_peer(send_multicast_copy, &copy);
+        return 0;
+    }
+    out.dest_ifindex = to->destination_ifindex;
+    link = local_resolve(packet->dest_qpn);
+    if (!link) {
+        if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+            qp->route.missing_block = 0; /* was looked for and nobody has it; the next datagram looks again */
+            return 0;
+        }
+        link = route_resolve_or_wait(qp, packet->dest_qpn);
+        if (!link)
+            return -EAGAIN;
+    }
+    lane = link_lane(link, packet->src_qpn);
+    error = send_on(qp, lane, &kick, &out, gather, gather_count);
+    if (kick) {
+        /* Datagrams go many ways: doorbells are looked at one by one. */
+        if (lane == qp->route.lane)
+            qp->route.kick = true;
+        else if (!qp->route.lane) {
+            qp->route.lane = lane;
+            qp->route.kick = true;
+        } else {
+            lane_ring(lane);
+        }
+    }
+    return error == -EHOSTUNREACH ? 0 : error;
+}
+
+static int send_ud(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                   unsigned gather_count, const struct path_address *to)
+{
+    bool local = to->is_multicast || to->destination_ifindex;
+    bool by_wire = to->is_multicast ? wire_has_groups(qp) : !local || wire_is_forced();
+    int error = 0;
+
+    if (by_wire)
+        error = wire_send(qp, packet, gather, gather_count, to);
+    if (local && !(by_wire && wire_is_forced()) && error != -EAGAIN)
+        error = send_ud_local(qp, packet, gather, gather_count, to);
+    return error == -EAGAIN ? -EAGAIN : 0; /* else it has left, if only into the void */
+}
+
+/* transport_ports.send */
+static int engine_send(struct transport_qp *transport, const struct packet *packet,
+                       const struct iovec *gather, unsigned gather_count, const struct path_address *to)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct packet relayed;
+
+    if (unlikely(packet->flags & PACKET_FRAME))
+        return raw_transmit(qp, packet, gather, gather_count);
+    if (to)
+        return send_ud(qp, packet, gather, gather_count, to);
+    if (unlikely(qp->origin)) {
+        relayed = *packet;
+        relayed.flags |= PACKET_RELAYED;
+        packet = &relayed;
+    }
+    if (qp->route.by_wire)
+        return wire_send(qp, packet, gather, gather_count, &qp->record->attributes.path);
+    if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
+        if (!qp->route.reply_lane)
+            return -EHOSTUNREACH;
+        return send_on(qp, qp->route.reply_lane, &qp->route.kick_reply, packet, gather, gather_count);
+    }
+    if (unlikely(!qp->route.lane)) {
+        struct link *link;
+
+        link = local_resolve(packet->dest_qpn);
+        if (!link) {
+            if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+                qp->route.missing_block = 0;
+                publish_path(qp, PATH_NOBODY, NULL);
+                return -EHOSTUNREACH;
+            }
+            link = route_resolve_or_wait(qp, packet->dest_qpn);
+            if (!link) {
+                publish_path(qp, PATH_SEARCHED, NULL);
+                return -EAGAIN;
+            }
+        }
+        set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
+    }
+    return send_on(qp, qp->route.lane, &qp->route.kick, packet, gather, gather_count);
+}
+
+/* transport_ports.pull: from the process that wrote the packet, whatever the QP's ways are by now. */
+static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
+                       unsigned to_count)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_found found;
+    uint32_t epoch;
+    int error;
+
+    if (direct_was_deposited(qp, packet))
+        return 0;
+    if (direct_find(qp, packet, &found)) {
+        if (unlikely(qp->record->path.kind != PATH_MAPPED))
+            publish_path(qp, PATH_MAPPED, lane_link(qp->route.arrival_lane));
+        error = lane_pull(qp->route.arrival_lane, packet, found.here, to, to_count);
+        if (error || direct_was_there(&found))
+            return error;
+    }
+    do {
+        epoch = mapped_epoch();
+        error = lane_pull(qp->route.arrival_lane, packet, NULL, to, to_count);
+    } while (unlikely(error == -EFAULT) && mapped_disturbed(epoch));
+    return error;
+}
+
+/* transport_ports.revoke: requests went out on the one, answers on the other. */
+static void engine_revoke(struct transport_qp *transport)
+{
+    const struct qp *qp = container_of(transport, struct qp, transport);
+
+    if (qp->route.lane)
+        lane_revoke(qp->route.lane);
+    if (qp->route.reply_lane && qp->route.reply_lane != qp->route.lane)
+        lane_revoke(qp->route.reply_lane);
+}
+
+static void engine_set_timer(struct transport_qp *transport, ns_t delay)
+{
+    timers_set_qp(container_of(transport, struct qp, transport), delay);
+}
+
+static ns_t engine_now(struct transport_qp *transport)
+{
+    return sys_now();
+}
+
+static uint32_t engine_random(struct transport_qp *transport)
+{
+    uint32_t bits;
+
+    sys_random(&bits, sizeof(bits));
+    return bits;
+}
+
+/* --- the QP's ways and ends ----------------------------------------------------------------------------- */
+
+/* qp_ports.take_arrived. A packet arrives when it is written, so what lies in the ring came too early for a
+ * QP that is not in RTR yet. If it were taken later, programs that connect a pair again with the same PSNs
+ * would hear from its former life: those packets would be in sequence, the new ones duplicates, and neither
+ * side would ever see a loss. And a QP that goes away has received what was written before, as hardware would
+ * have. */
+static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire)
+{
+    struct link *link = by_lane && !wire_is_forced() ? local_resolve(dest_qpn) : NULL;
+
+    if (by_wire && atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+        udp_drain();
+    if (link)
+        lane_drain(connection_lane(link, qpn, dest_qpn));
+}
+
+/* A datagram is one packet of the wire's size whichever way it goes (verbs.md §3.4); connected QPs cut
+ * as the ring likes, and over the network as both ends have agreed. */
+static uint32_t link_mtu(const struct qp *qp)
+{
+    if (qp->record->type == IBV_QPT_RAW_PACKET)
+        return raw_frame_limit(qp);
+    if (qp->record->type == IBV_QPT_UD)
+        return 128u << device_active_mtu(&host_devices, qp->context->device);
+    return qp->route.by_wire ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
+}
+
+/* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
+static void engine_connect(struct qp *qp)
+{
+    const struct path_address *path = &qp->record->attributes.path;
+    struct link *link = NULL;
+
+    qp->route.by_wire = is_connected(qp->record) && (!path->destination_ifindex || wire_is_forced());
+    qp->route.wire = udp_lane(qp->ibv.qp_num);
+    qp->transport.link.mtu = link_mtu(qp);
+    /* What may be received, whatever may be sent. */
+    qp->transport.link.reference_mtu = qp->route.by_wire ? 0 : LOCAL_REFERENCE_MTU;
+    qp->transport.link.reliable = !qp->route.by_wire;
+    if (!qp->route.by_wire && is_connected(qp->record))
+        link = local_resolve(qp->record->attributes.dest_qpn);
+    if (link)
+        words_of_former_life(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
+    set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
+    if (qp->route.by_wire)
+        publish_path(qp, PATH_WIRE, NULL);
+    else
+        show_receives(qp);
+}
+
+static void leave_lists(struct qp *qp)
+{
+    if (qp->route.held)
+        wire_release();
+    qp->route.answer_due = false;
+    turn_forget(qp);
+    waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    wire_leave_list(qp);
+    waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
+}
+
+/* qp_ports.disconnect: RESET. QP lock held. */
+static void engine_disconnect(struct qp *qp)
+{
+    local_hide_qp(qp->ibv.qp_num);
+    transport_revoke(&qp->transport);
+    /* What the QP said last is on these lanes, whose reader may sleep. */
+    if (qp->route.kick && qp->route.lane)
+        lane_ring(qp->route.lane);
+    if (qp->route.kick_reply && qp->route.reply_lane)
+        lane_ring(qp->route.reply_lane);
+    qp->route.kick = qp->route.kick_reply = false;
+    raw_forget(qp);
+    relay_call_back(qp);
+    leave_lists(qp);
+    qp->route.relay_lane = NULL;
+    qp->route.reply_lane = NULL;
+    qp->route.missing_block = 0;
+    qp->route.by_wire = false;
+    set_lane(qp, NULL);
+}
+
+/* qp_ports.forget: the QP has no number any more. No lock held, maybe inside no rundown section. */
+static void engine_forget(struct qp *qp)
+{
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    timers_set_qp(qp, NS_NEVER);
+    engine_disconnect(qp);
+    lock_release(&qp->lock);
+    rundown_exit();
+}
+
+/* qp_ports.kick: after a post. */
+static void engine_kick(struct qp *qp, const struct qp_kick *kick)
+{
+    struct udp_lane *wire = turn_posted(qp);
+
+    route_ring(kick);
+    if (unlikely(wire && wire != kick->wire))
+        udp_flush(wire);
+    if (unlikely(kick->more)) {
+        lock_acquire(&qp->lock);
+        waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
+        lock_release(&qp->lock);
+        helper_kick();
+    }
+}
+
+/* --- death of a peer ------------------------------------------------------------------------------------ */
+
+static void leave_link(struct qp *qp, void *argument)
+{
+    struct link *link = argument;
+    struct qp_kick kick;
+
+    lock_acquire(&qp->lock);
+    if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
+        waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    relay_leave(qp, link);
+    /* The process may be alive, and read on until it sees that we are gone. */
+    if ((qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) ||
+        (qp->route.lane && lane_link(qp->route.lane) == link))
+        transport_revoke(&qp->transport);
+    if (qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) {
+        qp->route.reply_lane = NULL;
+        qp->route.kick_reply = false;
+    }
+    if (qp->route.lane && lane_link(qp->route.lane) == link) {
+        enum ibv_qp_state state = qp_state(qp);
+
+        qp->route.kick = false;
+        set_lane(qp, NULL);
+        publish_path(qp, PATH_GONE, NULL);
+        /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a
+         * timeout of 0 waits for ever). */
+        if (is_connected(qp->record) && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
+            sender_silence(&qp->transport);
+        qp_note(qp, false);
+    }
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    route_ring(&kick);
+}
+
+/* local_ops.link_down: the link cannot be found any more, but threads that found it may still be at work:
+ * twice over the QPs. */
+void route_link_down(struct link *link)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        rundown_enter();
+        qp_for_each(leave_link, link);
+        rundown_exit();
+        if (pass == 0)
+            rundown_wait();
+    }
+    delegates_leave(link);
+    for (uint32_t i = 0; i < LOCAL_LANES; i++) {
+        void **place = lane_owner_data(link_lane(link, i));
+        struct lane_state *state = *place;
+
+        *place = NULL;
+        if (state) {
+            gsi_lane_down(state);
+            opening_lane_down(state);
+            free(state->words);
+        }
+        free(state);
+    }
+    opening_link_down(link_serial(link));
+    direct_link_down(link);
+    communication_peer_gone(link_serial(link));
+}
+
+/* Whoever looks for the number is answered by the helper thread, from the first QP on, connected or not. */
+static int engine_allocate_number(uint32_t *ret_qpn)
+{
+    int error = helper_start();
+
+    return error ? error : local_qpn_allocate(ret_qpn);
+}
+
+const struct qp_ports engine_qp_ports = {
+    .transport_link =
+        {
+            .send = engine_send,
+            .tell = words_tell,
+            .pull = engine_pull,
+            .revoke = engine_revoke,
+            .reach = direct_reach,
+            .reach_ends = direct_reach_ends,
+            .reaches = direct_reaches,
+            .finds_receive = direct_finds_receive,
+            .deposit = direct_deposit,
+            .now = engine_now,
+            .set_timer = engine_set_timer,
+            .random = engine_random,
+        },
+    .prepare = wire_prepare,
+    .see_off = parting_see_off,
+    .take_arrived = engine_take_arrived,
+    .connect = engine_connect,
+    .disconnect = engine_disconnect,
+    .fetch_ahead = direct_fetch_ahead,
+    .kick = engine_kick,
+    .hand_over = relay_hand_over,
+    .call_back = relay_call_back,
+    .open_elsewhere = opening_open,
+    .ask_elsewhere = opening_ask,
+    .close_elsewhere = opening_close,
+    .tell_opener = opening_tell,
+    .forget = engine_forget,
+    .attached = wire_attached,
+    .detached = wire_detached,
+    .steers = raw_steers,
+    .allocate_number = engine_allocate_number,
+    .release_number = local_qpn_release,
+};

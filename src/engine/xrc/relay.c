@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Requests of XRC for SRQs of other processes: how they get there, and the answers back (transport/relay.c,
+ * object/xrc/delegate.h). The number of an SRQ is one of its process's QP numbers, so the owner of its block is
+ * who to ask. A request goes as it came, marked; before the first one, and whenever it has been elsewhere
+ * meanwhile, the terms. One lane for all of a QP: order holds. */
+#include "engine/xrc/relay.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/rundown.h"
+#include "engine/internal.h"
+#include "engine/xrc/remote_open.h"
+#include "object/xrc/delegate.h"
+#include "object/xrc/xrc.h"
+#include "object/xrc/xrc_domain.h"
+#include "wire/opcode.h"
+
+/* --- the process that has the QP ------------------------------------------------------------------------ */
+
+static void fill_terms(const struct qp *qp, struct delegate_terms *terms)
+{
+    const struct qp_attributes *attributes = &qp->record->attributes;
+    const struct relay *relay = &qp->transport.relay;
+
+    *terms = (struct delegate_terms){
+        .device = qp->xrcd->domain->device,
+        .inode = qp->xrcd->domain->inode,
+        .life = relay->life,
+        .epoch = relay->epoch,
+        .expected_psn = qp->record->responder.expected_psn.value,
+        .msn = qp->record->responder.msn,
+        .access_flags = attributes->access_flags,
+        .mtu = qp->transport.link.mtu,
+        .min_rnr_timer = attributes->min_rnr_timer,
+        .max_dest_rd_atomic = attributes->max_dest_rd_atomic,
+        .resumes = relay->resumes,
+    };
+}
+
+static void fill_packet(const struct qp *qp, uint32_t dest_qpn, struct packet *packet)
+{
+    *packet = (struct packet){
+        .opcode = SERVICE_XRC | OP_SEND_ONLY,
+        .flags = PACKET_TERMS,
+        .pkey = 0xffff,
+        .dest_qpn = dest_qpn,
+        .src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
+        .payload_length = sizeof(struct delegate_terms),
+    };
+}
+
+/* QP lock held. A lane that has no room notices the QP for later. */
+static int send_terms(struct qp *qp, struct lane *lane, uint32_t srqn)
+{
+    struct delegate_terms terms;
+    struct iovec payload = {&terms, sizeof(terms)};
+    struct packet packet;
+    int error;
+
+    fill_terms(qp, &terms);
+    fill_packet(qp, srqn, &packet);
+    error = route_send_on(qp, lane, &packet, &payload, 1);
+    if (!error)
+        qp->transport.relay.resumes = false;
+    return error;
+}
+
+static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
+{
+    struct link *link = local_resolve(srqn);
+
+    *ret_error = -ENOENT;
+    if (!link && qp->route.missing_block == srqn / LOCAL_BLOCK_QPNS + 1) {
+        qp->route.missing_block = 0;
+        return NULL;
+    }
+    if (!link) {
+        *ret_error = -EAGAIN;
+        link = route_resolve_or_wait(qp, srqn);
+    }
+    if (link && link_is_self(link)) {
+        *ret_error = -ENOENT;
+        return NULL;
+    }
+    return link;
+}
+
+/* qp_ports.hand_over */
+int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
+{
+    struct relay *relay = &qp->transport.relay;
+    struct iovec payload = {(void *)(uintptr_t)packet->payload, packet->payload_length};
+    struct packet out = *packet;
+    struct lane *lane;
+    struct link *link;
+    int error;
+
+    link = owner_of(qp, packet->srqn, &error);
+    if (!link)
+        return error;
+    lane = link_lane(link, qp->ibv.qp_num);
+    if (!relay->away || lane != qp->route.relay_lane || relay->resumes) {
+        bool elsewhere = !relay->away || lane != qp->route.relay_lane;
+
+        if (elsewhere) {
+            if (!may_move)
+                return -EAGAIN;
+            relay->epoch++;
+            relay->resumes = relay->left && local_resolve(relay->srqn) == link;
+        }
+        relay->used = true;
+        qp->route.relay_lane = lane; /* from now on we hear when it goes down */
+        error = send_terms(qp, lane, packet->srqn);
+        if (error) {
+            /* Whatever the way was before, it begins with terms. */
+            relay->resumes = !elsewhere;
+            if (elsewhere)
+                relay->away = false;
+            return -EAGAIN;
+        }
+    }
+    out.flags |= PACKET_RELAYED;
+    out.dest_qpn = packet->srqn;
+    out.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
+    error = route_send_on(qp, lane, &out, &payload, packet->payload_length ? 1 : 0);
+    lane_ring(lane);
+    return error ? -EAGAIN : 0;
+}
+
+static void say_farewell(struct link *link, void *argument)
+{
+    const struct qp *qp = argument;
+    struct delegate_terms terms = {.ends = true};
+    struct iovec payload = {&terms, sizeof(terms)};
+    struct lane *lane = link_lane(link, qp->ibv.qp_num);
+    struct packet packet;
+
+    /* No room: then the delegate ends with the next life of the number, or the link. */
+    fill_packet(qp, 0, &packet);
+    packet.src_qpn = qp->ibv.qp_num;
+    if (lane_send(lane, &packet, &payload, 1) == 0)
+        lane_ring(lane);
+}
+
+/* qp_ports.call_back: those that do not know the QP do not mind. */
+void relay_call_back(struct qp *qp)
+{
+    if (!qp->transport.relay.used)
+        return;
+    qp->transport.relay.used = false;
+    qp->route.relay_lane = NULL;
+    local_for_each_link(say_farewell, qp);
+}
+
+void relay_leave(struct qp *qp, const struct link *link)
+{
+    if (!qp->route.relay_lane || lane_link(qp->route.relay_lane) != link)
+        return;
+    qp->route.relay_lane = NULL;
+    relay_lost(&qp->transport);
+    if (responder_owes(&qp->transport))
+        route_run(qp);
+}
+
+static bool takes_answers(const struct qp *qp)
+{
+    enum ibv_qp_state state = qp_state(qp);
+
+    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD;
+}
+
+/* Also the word that there is no delegate, which carries no mark and no epoch. */
+static void take_answer(struct lane *lane, const struct packet *packet)
+{
+    struct qp *qp = qp_lock_number(packet->dest_qpn);
+    struct qp_kick kick;
+
+    if (!qp)
+        return;
+    if (qp->record->type == IBV_QPT_XRC_RECV && qp->route.relay_lane == lane && takes_answers(qp) &&
+        ((packet->flags & PACKET_DROPPED) || packet->dest_ifindex == qp->transport.relay.epoch)) {
+        relay_answer(&qp->transport, packet, opcode_table[packet->opcode].properties);
+        if (responder_owes(&qp->transport))
+            route_run(qp);
+    }
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    progress_note_kick(lane, &kick);
+}
+
+/* --- the process that has the SRQ ----------------------------------------------------------------------- */
+
+static void take_terms(struct lane *lane, const struct packet *packet)
+{
+    struct link *link = lane_link(lane);
+    struct delegate_terms terms;
+
+    if (packet->payload_length != sizeof(terms) || (packet->flags & PACKET_BY_REFERENCE))
+        return;
+    memcpy(&terms, packet->payload, sizeof(terms)); /* shared memory: copied before it is looked at */
+    /* What cannot be made is missed by the request that follows. */
+    (void)delegate_accept(link, link_peer_uid(link), packet->src_qpn, &terms);
+}
+
+static void take_request(struct lane *lane, const struct packet *packet)
+{
+    struct qp *qp = delegate_lock(lane_link(lane), packet->src_qpn);
+    struct qp_kick kick;
+
+    if (!qp) {
+        words_send_drop(lane, packet);
+        return;
+    }
+    if (qp_state(qp) == IBV_QPS_RTS)
+        progress_receive(qp, lane, packet);
+    kick = qp_take_kick(qp, false);
+    lock_release(&qp->lock);
+    progress_note_kick(lane, &kick);
+}
+
+void relay_receive(struct lane *lane, const struct packet *packet)
+{
+    if (packet->flags & PACKET_DROPPED)
+        take_answer(lane, packet);
+    else if ((packet->flags & PACKET_OPENING) == PACKET_OPENING)
+        opening_receive(lane, packet);
+    else if ((packet->flags & PACKET_TERMS) == PACKET_TERMS)
+        take_terms(lane, packet);
+    else if (opcode_table[packet->opcode].properties & OPCODE_REQUEST)
+        take_request(lane, packet);
+    else
+        take_answer(lane, packet);
+}

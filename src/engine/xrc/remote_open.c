@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* QPs that one process has and another has opened: what the two say to each other (object/xrc/open_qp.c).
+ *
+ * Whoever opens, modifies or queries asks and waits for the answer; closing, and events the other way, are
+ * said and not answered. All that concerns one QP takes one lane, so it arrives in order. What finds the ring
+ * full waits with the lane. Requests are served by a thread of their own: to modify a QP may have to wait for
+ * the helper thread. The end of the link closes what the other process had open, and takes away what it had.
+ */
+#include "engine/xrc/remote_open.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/rundown.h"
+#include "base/sys.h"
+#include "base/thread.h"
+#include "engine/core/engine.h"
+#include "object/device/device.h"
+#include "object/xrc/xrc.h"
+#include "object/xrc/xrc_domain.h"
+#include "wire/opcode.h"
+
+/* A process that is stopped does not answer. */
+#define ANSWER_LIMIT (30 * NS_PER_S)
+/* Of all peers together: whoever writes so many and reads none loses the rest. */
+#define WAITING_MAX 16384u
+
+/* A message that waits: with a lane, or to be served. */
+struct waiting {
+    struct list node;
+    struct qp_asker asker; /* to be served */
+    struct opening_message message;
+};
+
+/* A thread of the program that waits for an answer, or for the owner of a number to be found. */
+struct call {
+    struct list node;
+    uint64_t number, serial; /* serial 0: for the owner of */
+    uint32_t block;
+    _Atomic uint32_t done; /* futex */
+    int error;
+    struct ibv_qp_attr *attributes; /* of a query, to be filled in */
+};
+
+/* Guards calls and handles: handles of QPs of other processes. Above it lane locks and QP locks, below it
+ * those of event queues. */
+static struct lock opening_lock = LOCK_INIT;
+static struct list calls = {&calls, &calls}, handles = {&handles, &handles};
+static uint64_t last_number;
+
+static struct lock work_lock = LOCK_INIT; /* a leaf */
+static struct list work = {&work, &work};
+static bool works;              /* the thread runs */
+static _Atomic uint32_t wanted; /* futex: changes with each message that is to be served */
+static _Atomic uint32_t waiting_count;
+
+/* --- saying --------------------------------------------------------------------------------------------- */
+
+static struct waiting *waiting_new(const struct opening_message *message)
+{
+    struct waiting *waiting = NULL;
+
+    if (atomic_fetch_add_explicit(&waiting_count, 1, memory_order_relaxed) < WAITING_MAX)
+        waiting = malloc(sizeof(*waiting));
+    if (!waiting) {
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+        log_error("no room for what concerns QP 0x%06x that two processes have open", message->qpn);
+        return NULL;
+    }
+    waiting->message = *message;
+    return waiting;
+}
+
+static void waiting_free(struct waiting *waiting)
+{
+    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    free(waiting);
+}
+
+static int write_message(struct lane *lane, struct opening_message *message)
+{
+    const struct iovec payload = {message, sizeof(*message)};
+    const struct packet packet = {
+        .opcode = SERVICE_XRC | OP_SEND_ONLY,
+        .flags = PACKET_OPENING,
+        .pkey = 0xffff,
+        .dest_qpn = message->qpn,
+        .src_qpn = message->qpn,
+        .payload_length = sizeof(*message),
+    };
+
+    return lane_send(lane, &packet, &payload, 1);
+}
+
+void opening_lane_writable(struct lane *lane, struct lane_state *state)
+{
+    bool written = false;
+
+    lock_acquire(&state->lock);
+    while (!list_empty(&state->openings)) {
+        struct waiting *waiting = list_entry(state->openings.next, struct waiting, node);
+
+        if (write_message(lane, &waiting->message) == -EAGAIN) {
+            if (lane_is_blocked(lane))
+                break; /* this is called again */
+            continue;
+        }
+        list_remove(&waiting->node);
+        waiting_free(waiting);
+        written = true;
+    }
+    lock_release(&state->lock);
+    if (written)
+        lane_ring(lane);
+}
+
+void opening_lane_down(struct lane_state *state)
+{
+    struct list *node;
+
+    while ((node = list_pop_front(&state->openings)))
+        waiting_free(list_entry(node, struct waiting, node));
+}
+
+/* Any locks but leaves held. false: the link is down, or there is no room. */
+static bool say(uint64_t serial, const struct opening_message *message)
+{
+    struct waiting *waiting = waiting_new(message);
+    struct lane_state *state;
+    struct link *link;
+    struct lane *lane;
+
+    if (!waiting)
+        return false;
+    rundown_enter();
+    link = local_link_of_serial(serial);
+    if (link) {
+        lane = link_lane(link, message->qpn);
+        state = lane_state(lane);
+        lock_acquire(&state->lock);
+        list_push_back(&state->openings, &waiting->node);
+        lock_release(&state->lock);
+        opening_lane_writable(lane, state);
+    }
+    rundown_exit();
+    if (!link)
+        waiting_free(waiting);
+    return link != NULL;
+}
+
+/* --- asking --------------------------------------------------------------------------------------------- */
+
+static void call_begin(struct call *call)
+{
+    lock_acquire(&opening_lock);
+    call->number = ++last_number;
+    list_push_back(&calls, &call->node);
+    lock_release(&opening_lock);
+}
+
+/* opening_lock held. */
+static void call_end(struct call *call, int error)
+{
+    call->error = error;
+    list_remove(&call->node);
+    atomic_store_explicit(&call->done, 1, memory_order_release);
+    sys_futex((uint32_t *)&call->done, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+}
+
+static int call_wait(struct call *call)
+{
+    ns_t deadline = sys_now() + ANSWER_LIMIT, now;
+
+    while (!atomic_load_explicit(&call->done, memory_order_acquire) && (now = sys_now()) < deadline)
+        sys_futex((uint32_t *)&call->done, FUTEX_WAIT_PRIVATE, 0, deadline - now);
+    /* The lock: whoever ends it may still be about to wake us, and this lies on our stack. */
+    lock_acquire(&opening_lock);
+    if (!atomic_load_explicit(&call->done, memory_order_relaxed)) {
+        list_remove(&call->node);
+        call->error = -ETIMEDOUT;
+    }
+    lock_release(&opening_lock);
+    return call->error;
+}
+
+static int ask(uint64_t serial, struct opening_message *message, struct ibv_qp_attr *ret_attributes)
+{
+    struct call call = {.serial = serial, .attributes = ret_attributes};
+
+    call_begin(&call);
+    message->call = call.number;
+    if (!say(serial, message)) {
+        lock_acquire(&opening_lock);
+        if (!atomic_load_explicit(&call.done, memory_order_relaxed))
+            call_end(&call, -EIO);
+        lock_release(&opening_lock);
+    }
+    return call_wait(&call);
+}
+
+void opening_resolved(uint32_t block, const struct link *link)
+{
+    lock_acquire(&opening_lock);
+    list_for_each_safe (node, following, &calls) {
+        struct call *call = list_entry(node, struct call, node);
+
+        if (!call->serial && call->block == block)
+            call_end(call, link ? 0 : -EINVAL);
+    }
+    lock_release(&opening_lock);
+}
+
+/* The process that has the number. -EINVAL: nobody has, or it is not of the domain. */
+static int find_owner(const struct qp *handle, uint64_t *ret_serial, pid_t *ret_pid)
+{
+    uint32_t qpn = handle->ibv.qp_num;
+    struct call call;
+    int error = 0;
+
+    for (;;) {
+        struct link *link;
+
+        call = (struct call){.block = qpn / LOCAL_BLOCK_QPNS};
+        call_begin(&call); /* before the question: the answer may be quick */
+        rundown_enter();
+        link = local_resolve(qpn);
+        if (link) {
+            *ret_serial = link_serial(link);
+            *ret_pid = link_peer_pid(link);
+            if (link_is_self(link) || !xrc_domain_admits(handle->xrcd->domain, link_peer_uid(link)))
+                error = -EINVAL;
+        }
+        rundown_exit();
+        if (link) {
+            lock_acquire(&opening_lock);
+            if (!atomic_load_explicit(&call.done, memory_order_relaxed))
+                call_end(&call, 0);
+            lock_release(&opening_lock);
+            return error;
+        }
+        error = call_wait(&call);
+        if (error)
+            return error;
+    }
+}
+
+static struct opening_message message_of(const struct qp *handle, uint32_t kind)
+{
+    struct opening_message message;
+
+    memset(&message, 0, sizeof(message)); /* its padding, too: others read it */
+    message.kind = kind;
+    message.name = handle->handle->name;
+    message.qpn = handle->ibv.qp_num;
+    return message;
+}
+
+/* qp_ports.open_elsewhere */
+int opening_open(struct qp *qp)
+{
+    struct qp_handle *handle = qp->handle;
+    struct opening_message message;
+    uint64_t serial;
+    pid_t pid;
+    int error = helper_start();
+
+    if (!error)
+        error = find_owner(qp, &serial, &pid);
+    if (error)
+        return error;
+    lock_acquire(&opening_lock);
+    handle->serial = serial;
+    handle->name = ++last_number;
+    list_push_back(&handles, &handle->all);
+    lock_release(&opening_lock);
+    qp->record->home_pid = pid;
+    message = message_of(qp, QP_REQUEST_OPEN);
+    message.device = qp->xrcd->domain->device;
+    message.inode = qp->xrcd->domain->inode;
+    message.ifindex = device_ifindex(qp->context->device);
+    error = ask(serial, &message, NULL);
+    if (error) {
+        opening_close(qp); /* the answer may be on its way */
+        return error == -EIO ? -EINVAL : error;
+    }
+    return 0;
+}
+
+static bool is_lost(const struct qp_handle *handle)
+{
+    bool lost;
+
+    lock_acquire(&opening_lock);
+    lost = handle->lost;
+    lock_release(&opening_lock);
+    return lost;
+}
+
+/* qp_ports.ask_elsewhere */
+int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask)
+{
+    struct opening_message message = message_of(handle, request);
+    int error = -EIO;
+
+    message.mask = mask;
+    if (request == QP_REQUEST_MODIFY)
+        /* Nothing else of the program's memory is shown to another process. */
+        qp_copy_attributes(&message.attributes, attributes, mask);
+    if (!is_lost(handle->handle))
+        error = ask(handle->handle->serial, &message, request == QP_REQUEST_QUERY ? attributes : NULL);
+    if (error != -EIO || request != QP_REQUEST_QUERY)
+        return error;
+    /* What is left of it: it is in error. */
+    memset(attributes, 0, sizeof(*attributes));
+    attributes->qp_state = attributes->cur_qp_state = IBV_QPS_ERR;
+    return 0;
+}
+
+/* qp_ports.close_elsewhere: no event comes after this. */
+void opening_close(struct qp *qp)
+{
+    const struct opening_message message = message_of(qp, SAY_CLOSE);
+    bool lost;
+
+    lock_acquire(&opening_lock);
+    list_remove(&qp->handle->all);
+    lost = qp->handle->lost;
+    lock_release(&opening_lock);
+    if (!lost)
+        (void)say(qp->handle->serial, &message);
+}
+
+/* What a QP can be: programs look things up by these. */
+static bool is_of_a_qp(const struct ibv_qp_attr *attributes)
+{
+    return attributes->qp_state <= IBV_QPS_ERR && attributes->cur_qp_state <= IBV_QPS_ERR &&
+           attributes->path_mtu <= IBV_MTU_4096 && attributes->path_mig_state <= IBV_MIG_ARMED;
+}
+
+static void take_answer(uint64_t serial, const struct opening_message *message)
+{
+    int error = min_of(message->error, 0);
+
+    lock_acquire(&opening_lock);
+    list_for_each (node, &calls) {
+        struct call *call = list_entry(node, struct call, node);
+
+        if (call->number != message->call || call->serial != serial)
+            continue;
+        if (call->attributes && !error && !is_of_a_qp(&message->attributes))
+            error = -EIO;
+        if (call->attributes && !error)
+            *call->attributes = message->attributes;
+        call_end(call, error);
+        break;
+    }
+    lock_release(&opening_lock);
+}
+
+/* opening_lock held. */
+static void raise_at(struct qp_handle *handle, enum ibv_event_type type)
+{
+    struct qp *qp = handle->opener.handle;
+    const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
+
+    async_raise(&qp->context->events, &event, &qp->async_events);
+}
+
+static bool is_of_qp(uint32_t type)
+{
+    switch (type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void take_event(uint64_t serial, const struct opening_message *message)
+{
+    if (!is_of_qp(message->event))
+        return;
+    lock_acquire(&opening_lock);
+    list_for_each (node, &handles) {
+        struct qp_handle *handle = list_entry(node, struct qp_handle, all);
+
+        if (handle->serial == serial && handle->name == message->name) {
+            raise_at(handle, (enum ibv_event_type)message->event);
+            break;
+        }
+    }
+    lock_release(&opening_lock);
+}
+
+/* --- serving -------------------------------------------------------------------------------------------- */
+
+/* qp_ports.tell_opener: QP lock held. */
+void opening_tell(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type)
+{
+    struct opening_message message;
+
+    memset(&message, 0, sizeof(message));
+    message.kind = SAY_EVENT;
+    message.name = opener->name;
+    message.qpn = qpn;
+    message.event = (uint32_t)type;
+    (void)say(opener->serial, &message);
+}
+
+static bool is_up(uint64_t serial)
+{
+    bool up;
+
+    rundown_enter();
+    up = local_link_of_serial(serial) != NULL;
+    rundown_exit();
+    return up;
+}
+
+static void serve(const struct waiting *waiting)
+{
+    const struct qp_asker *asker = &waiting->asker;
+    const struct opening_message *message = &waiting->message;
+    struct opening_message answer;
+
+    memset(&answer, 0, sizeof(answer));
+    answer.kind = SAY_ANSWER;
+    answer.call = message->call;
+    answer.qpn = message->qpn;
+    switch (message->kind) {
+    case QP_REQUEST_OPEN:
+        answer.error = qp_open_for(asker, message->ifindex, message->device, message->inode);
+        if (!answer.error && !is_up(asker->serial))
+            qp_close_all_for(asker->serial); /* opening_link_down() may have been before us */
+        break;
+    case QP_REQUEST_MODIFY:
+        answer.error = qp_modify_for(asker, &message->attributes, message->mask);
+        break;
+    case QP_REQUEST_QUERY:
+        answer.error = qp_query_for(asker, &answer.attributes, message->mask);
+        break;
+    default:
+        qp_close_for(asker);
+        return;
+    }
+    (void)say(asker->serial, &answer);
+}
+
+static void *serve_all(void *argument)
+{
+    for (;;) {
+        uint32_t seen = atomic_load_explicit(&wanted, memory_order_acquire);
+        struct waiting *waiting;
+        struct list *node;
+
+        lock_acquire(&work_lock);
+        node = list_pop_front(&work);
+        lock_release(&work_lock);
+        if (!node) {
+            sys_futex((uint32_t *)&wanted, FUTEX_WAIT_PRIVATE, seen, NS_NEVER);
+            continue;
+        }
+        waiting = list_entry(node, struct waiting, node);
+        serve(waiting);
+        waiting_free(waiting);
+    }
+    return NULL;
+}
+
+static void queue_work(struct link *link, const struct opening_message *message)
+{
+    struct waiting *waiting = waiting_new(message);
+    int error = 0;
+
+    if (!waiting)
+        return; /* it is asked for in vain: -ETIMEDOUT */
+    waiting->asker = (struct qp_asker){.serial = link_serial(link),
+                                       .name = message->name,
+                                       .uid = link_peer_uid(link),
+                                       .pid = link_peer_pid(link),
+                                       .qpn = message->qpn};
+    lock_acquire(&work_lock);
+    if (!works)
+        error = thread_start(serve_all, NULL);
+    works = !error;
+    if (works)
+        list_push_back(&work, &waiting->node);
+    lock_release(&work_lock);
+    if (error) {
+        log_error("no thread for those who have QPs of this process open: errno %d", -error);
+        waiting_free(waiting);
+        return;
+    }
+    atomic_fetch_add_explicit(&wanted, 1, memory_order_release);
+    sys_futex((uint32_t *)&wanted, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
+}
+
+/* --- links ---------------------------------------------------------------------------------------------- */
+
+void opening_receive(struct lane *lane, const struct packet *packet)
+{
+    struct link *link = lane_link(lane);
+    struct opening_message message;
+
+    if (packet->payload_length != sizeof(message) || (packet->flags & PACKET_BY_REFERENCE))
+        return;
+    memcpy(&message, packet->payload, sizeof(message)); /* shared memory: copied before it is looked at */
+    switch (message.kind) {
+    case SAY_ANSWER:
+        take_answer(link_serial(link), &message);
+        break;
+    case SAY_EVENT:
+        take_event(link_serial(link), &message);
+        break;
+    case QP_REQUEST_OPEN:
+    case QP_REQUEST_MODIFY:
+    case QP_REQUEST_QUERY:
+    case SAY_CLOSE:
+        queue_work(link, &message);
+        break;
+    default:
+        break;
+    }
+}
+
+void opening_link_down(uint64_t serial)
+{
+    lock_acquire(&opening_lock);
+    list_for_each_safe (node, following, &calls) {
+        struct call *call = list_entry(node, struct call, node);
+
+        if (call->serial == serial)
+            call_end(call, -EIO);
+    }
+    list_for_each (node, &handles) {
+        struct qp_handle *handle = list_entry(node, struct qp_handle, all);
+        struct qp *qp = handle->opener.handle;
+
+        if (handle->serial != serial || handle->lost)
+            continue;
+        handle->lost = true;
+        atomic_store_explicit(&qp->record->state, IBV_QPS_ERR, memory_order_relaxed);
+        raise_at(handle, IBV_EVENT_QP_FATAL);
+    }
+    lock_release(&opening_lock);
+    qp_close_all_for(serial);
+}
+
+void opening_after_fork_in_child(void)
+{
+    lock_init(&opening_lock);
+    lock_init(&work_lock);
+    list_init(&calls);
+    list_init(&handles);
+    list_init(&work);
+    works = false;
+    atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
+}
