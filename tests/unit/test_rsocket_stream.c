@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "front/rdmacm/rsocket_stream.h"
+#include "front/rsockets/stream.h"
 #include "unit.h"
 
 enum { ENDS = 2, QUEUE = 1024, RING_MAX = 1 << 17, INLINE_MAX = 1024, MAPPINGS = 4 };

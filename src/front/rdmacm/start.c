@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/lock.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 #include "front/verbs/private.h"
 
 const struct communication_calls *calls;

@@ -10,7 +10,7 @@
 #include <linux/futex.h>
 
 #include "base/sys.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 /* --- telling -------------------------------------------------------------------------------------------- */
 

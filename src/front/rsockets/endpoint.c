@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 /* Of a control message, whatever the program wants of its data. */
 #define INLINE_MIN RSOCKET_WINDOW_BYTES

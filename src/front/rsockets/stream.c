@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "front/rdmacm/rsocket_stream.h"
+#include "front/rsockets/stream.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* rsockets come into being, get addresses and peers, and go (verbs.md §11.12). */
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 #include <dlfcn.h>
 #include <netinet/in.h>

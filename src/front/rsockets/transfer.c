@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Bytes of the program into the send ring and out of the receive ring. The lock is dropped while they are
  * copied: who has the turn of a direction is alone at its end of the ring. */
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 /* What is read goes back to the peer in pieces, so that it can go on sending meanwhile. */
 #define READ_CHUNK (64u << 10)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What the files of rsockets share (docs/rsockets.md). They are a program of rdma_* and ibv_* like any other:
- * a stream is an RC QP and what rsocket_stream.h says of it, a datagram socket a UDP socket with UD QPs.
+ * a stream is an RC QP and what stream.h says of it, a datagram socket a UDP socket with UD QPs.
  * Everything of connection management comes through one event channel, and a service thread that reads it.
  *
  * Functions return 0 or -errno, those that move bytes how many. Locks: docs/locking.md.
  */
-#ifndef FRONT_RDMACM_RSOCKET_H
-#define FRONT_RDMACM_RSOCKET_H
+#ifndef RSOCKETS_RSOCKET_H
+#define RSOCKETS_RSOCKET_H
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,9 +16,9 @@
 #include "base/lock.h"
 #include "base/timer.h"
 #include "front/rdmacm/front.h"
-#include "front/rdmacm/rsocket_stream.h"
+#include "front/rsockets/stream.h"
 
-/* --- defaults (rsocket_defaults.c): files of /etc/rdma/rsocket, read once ------------------------------- */
+/* --- defaults (defaults.c): files of /etc/rdma/rsocket, read once ------------------------------- */
 
 struct rsocket_defaults {
     uint32_t send_bytes, receive_bytes;       /* wmem_default, mem_default */
@@ -89,7 +89,7 @@ struct rsocket {
     int error; /* SO_ERROR, positive */
     struct rsocket_options options;
 
-    /* Waiting (rsocket_wait.c). */
+    /* Waiting (wait.c). */
     uint32_t changes; /* futex word */
     uint32_t waiters;
     struct list sleepers; /* struct rsocket_sleeper */
@@ -109,7 +109,7 @@ struct rsocket {
     struct stream stream;
     struct timer keepalive_timer; /* service lock, both */
     ns_t keepalive_period;
-    struct list mappings; /* struct mapping, rsocket_iomap.c */
+    struct list mappings; /* struct mapping, iomap.c */
     struct mapping_slot *mapping_slots;
     bool mappings_unsaid;
 
@@ -123,7 +123,7 @@ struct rsocket {
     struct rsocket_offer child_offer;
 
     struct datagram *datagram;
-    bool watched; /* serving lock (rsocket_service.c) */
+    bool watched; /* serving lock (service.c) */
 };
 
 static inline bool rsocket_is_stream(const struct rsocket *rsocket)
@@ -145,7 +145,7 @@ static inline ssize_t rsocket_conclude(ssize_t result)
     return -1;
 }
 
-/* --- rsocket_table.c: numbers --------------------------------------------------------------------------- */
+/* --- table.c: numbers --------------------------------------------------------------------------- */
 
 /* Of rsocket.c: a copy that is as long as its family says; what a program is given. 0 or -errno. */
 int rsocket_copy_address(const struct rsocket *rsocket, const struct sockaddr *address, socklen_t length,
@@ -170,7 +170,7 @@ bool rsocket_is_one(int fd);
 struct rsocket *rsocket_inherited(int fd);
 void rsockets_after_fork_in_child(void);
 
-/* --- rsocket_wait.c; all with the rsocket's lock held --------------------------------------------------- */
+/* --- wait.c; all with the rsocket's lock held --------------------------------------------------- */
 
 /* Somebody may be waiting for what has just changed. */
 void rsocket_changed(struct rsocket *rsocket);
@@ -205,7 +205,7 @@ int rsocket_event_fd(const struct rsocket *rsocket);
 /* Reads the completion event if it is there and nobody else is going to. */
 void rsocket_drain(struct rsocket *rsocket);
 
-/* --- rsocket_endpoint.c --------------------------------------------------------------------------------- */
+/* --- endpoint.c --------------------------------------------------------------------------------- */
 
 /* QP, CQ, memory and receives of rsocket->id, which has a device. Lock held. */
 int endpoint_open(struct rsocket *rsocket);
@@ -222,7 +222,7 @@ void endpoint_send_credits(struct rsocket *rsocket);
 int endpoint_write(struct rsocket *rsocket, const struct stream_write *write, const void *data);
 uint32_t endpoint_inline_limit(void);
 
-/* --- rsocket_connect.c ---------------------------------------------------------------------------------- */
+/* --- connect.c ---------------------------------------------------------------------------------- */
 
 /* Makes the id of a stream. */
 int connect_make_id(struct rsocket *rsocket);
@@ -241,7 +241,7 @@ void connect_handle_event(struct rdma_cm_event *event);
 void connect_tend_children(void);
 void connect_after_fork_in_child(void);
 
-/* --- rsocket_service.c: one thread, started when it is needed ------------------------------------------- */
+/* --- service.c: one thread, started when it is needed ------------------------------------------- */
 
 /* NULL with errno. */
 struct rdma_event_channel *service_channel(void);
@@ -257,30 +257,30 @@ int service_watch_datagrams(struct rsocket *rsocket, int udp);
 void service_unwatch_datagrams(struct rsocket *rsocket, int udp);
 void service_after_fork_in_child(void);
 
-/* --- rsocket_options.c ---------------------------------------------------------------------------------- */
+/* --- options.c ---------------------------------------------------------------------------------- */
 
 /* Tells a new id what was set before. Lock held. 0 or -errno. */
 int options_apply(struct rsocket *rsocket);
 
-/* --- rsocket_transfer.c; lock held, and dropped meanwhile ----------------------------------------------- */
+/* --- transfer.c; lock held, and dropped meanwhile ----------------------------------------------- */
 
 ssize_t transfer_send(struct rsocket *rsocket, const struct iovec *parts, size_t count, int flags);
 ssize_t transfer_receive(struct rsocket *rsocket, const struct iovec *parts, size_t count, int flags);
 /* Why nothing can be sent any more. */
 int transfer_send_error(struct rsocket *rsocket);
 
-/* --- rsocket_iomap.c ------------------------------------------------------------------------------------ */
+/* --- iomap.c ------------------------------------------------------------------------------------ */
 
 /* Says what has been mapped since. Lock and the turn to send held. 0 or -errno. */
 int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience);
 /* With nobody else in it; no lock. */
 void mappings_close(struct rsocket *rsocket);
 
-/* --- rsocket_poll.c ------------------------------------------------------------------------------------- */
+/* --- poll.c ------------------------------------------------------------------------------------- */
 
 void poll_after_fork_in_child(void);
 
-/* --- rsocket_datagram.c; lock held, but for datagram_udp_ready() ---------------------------------------- */
+/* --- datagram.c; lock held, but for datagram_udp_ready() ---------------------------------------- */
 
 /* The descriptor, or -errno. */
 int datagram_open(struct rsocket *rsocket);

@@ -3,8 +3,8 @@
  * immediate of each message, and the entries of the two tables that peers write for one another. A datagram:
  * the header in front of it. No I/O here.
  */
-#ifndef FRONT_RDMACM_RSOCKET_PROTOCOL_H
-#define FRONT_RDMACM_RSOCKET_PROTOCOL_H
+#ifndef RSOCKETS_PROTOCOL_H
+#define RSOCKETS_PROTOCOL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 #define CONNECT_TRIES   6 /* of address and route, each twice as long as the one before */
 #define FIRST_TRY_MS    1000

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/sys.h"
-#include "front/rdmacm/rsocket_datagram.h"
+#include "front/rsockets/datagram.h"
 
 #define RESOLVE_MS 2000
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/sys.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 #define FOLDER "/etc/rdma/rsocket/"
 

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 static struct {
     struct lock lock; /* all of this */

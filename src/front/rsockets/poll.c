@@ -2,14 +2,14 @@
 /* rpoll() and rselect(), over rsockets and other descriptors. First everything is looked at, for as long as
  * the configured polling time; then the thread sleeps in poll(2): on completion channels, on the other
  * descriptors, and on one of its own, through which other threads tell what they have changed
- * (rsocket_wait.c). */
+ * (wait.c). */
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 
 #include "base/fd.h"
 #include "base/sys.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 #ifndef POLLRDHUP
 #define POLLRDHUP 0x2000

@@ -3,10 +3,10 @@
  * uses. To a peer whose QP is not known yet, datagrams go by UDP; it answers with its QP, and from then on
  * they go from QP to QP. The rsocket's lock guards all of this.
  */
-#ifndef FRONT_RDMACM_RSOCKET_DATAGRAM_H
-#define FRONT_RDMACM_RSOCKET_DATAGRAM_H
+#ifndef RSOCKETS_DATAGRAM_H
+#define RSOCKETS_DATAGRAM_H
 
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 /* As upstream: a datagram with its header fits, and so does one with the header of UDP. */
 #define DATAGRAM_BYTES 2048u
@@ -64,7 +64,7 @@ struct datagram {
     unsigned udp_arrivals;
 };
 
-/* --- rsocket_path.c ------------------------------------------------------------------------------------- */
+/* --- path.c ------------------------------------------------------------------------------------- */
 
 /* The path of a local address (its port is that of the UDP socket); made if there is none. 0 or -errno. */
 int path_find(struct rsocket *rsocket, const struct sockaddr_storage *local, struct path **ret_path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "front/rdmacm/rsocket_datagram.h"
+#include "front/rsockets/datagram.h"
 
 #include <netinet/in.h>
 #include <stdlib.h>

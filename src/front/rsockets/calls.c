@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <sys/uio.h>
 
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 static int check_parts(const struct iovec *parts, size_t count)
 {

@@ -10,10 +10,10 @@
  * Receiving. The receive ring is lent half by half; what has been written into it is in the order of the
  * stream, so all that is known of it is how many bytes there are.
  */
-#ifndef FRONT_RDMACM_RSOCKET_STREAM_H
-#define FRONT_RDMACM_RSOCKET_STREAM_H
+#ifndef RSOCKETS_STREAM_H
+#define RSOCKETS_STREAM_H
 
-#include "front/rdmacm/rsocket_protocol.h"
+#include "front/rsockets/protocol.h"
 
 /* Control messages need no credit, so that credits can always be told; but only so many are on their way at a
  * time. They use send requests of their own. */

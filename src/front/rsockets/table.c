@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/sys.h"
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 #define PAGE_BITS 10
 #define PAGE_SIZE (1 << PAGE_BITS)

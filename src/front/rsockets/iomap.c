@@ -3,7 +3,7 @@
  * that the other fills: who maps memory writes an entry into the peer's, in front of what it sends next. */
 #include <stdlib.h>
 
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 struct mapping {
     struct list node;

@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "front/rdmacm/rsocket.h"
+#include "front/rsockets/rsocket.h"
 
 #define TCP_KEEPALIVE_TIME "/proc/sys/net/ipv4/tcp_keepalive_time"
 #define CONGESTION         "rsocket"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "front/rdmacm/rsocket_protocol.h"
+#include "front/rsockets/protocol.h"
 
 #include <endian.h>
 #include <errno.h>
