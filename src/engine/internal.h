@@ -29,13 +29,13 @@ struct lane_state {
     unsigned due_count;
     struct lock lock;    /* guards the lists and words; the lane transmit lock is below it */
     struct list blocked; /* qp.route.blocked: waits for room in the ring */
-    struct word *words;  /* words.c: what must not get lost and found the ring full, in order */
+    struct word *words;  /* notices.c: what must not get lost and found the ring full, in order */
     uint32_t word_count, word_room;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */
-    struct list openings; /* opening.c: messages, likewise */
+    struct list openings; /* remote_open.c: messages, likewise */
     _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
     _Atomic bool stalled; /* raw.c: its reader did not take frames for long, and is not waited for */
-    _Atomic bool in_vain; /* parting.c: nor did it make room for QPs that were about to end */
+    _Atomic bool in_vain; /* exit_flush.c: nor did it make room for QPs that were about to end */
 };
 
 struct lane_state *lane_state(struct lane *lane);
@@ -81,7 +81,7 @@ void route_is_direct(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 
-/* --- words.c: what a peer has to hear though nobody is left to say it ------------------------------------
+/* --- notices.c: what a peer has to hear though nobody is left to say it ------------------------------------
  */
 
 /* To the sender of a request that was dropped: its ACK timer runs only if it hears of it. */
@@ -94,7 +94,7 @@ void words_of_former_life(const struct qp *qp, struct lane *lane);
 /* There is room. */
 void words_flush(struct lane *lane, struct lane_state *state);
 
-/* --- wire.c: over the network --------------------------------------------------------------------------- */
+/* --- network.c: over the network --------------------------------------------------------------------------- */
 
 /* Over the network, wherever it goes? (SOFTHCA_PATH=wire; constant.) */
 bool wire_is_forced(void);
@@ -122,7 +122,7 @@ void wire_attached(struct qp *qp, const uint8_t gid[16]);
 void wire_detached(struct qp *qp, const uint8_t gid[16]);
 void wire_after_fork_in_child(void);
 
-/* --- hold.c: small requests that wait for others -------------------------------------------------------- */
+/* --- tx_batch.c: small requests that wait for others -------------------------------------------------------- */
 
 /* It was put into the QP's lane: does it stay there? Else the lane is to be flushed. QP lock held. */
 bool hold_stays(struct qp *qp, const struct packet *packet);
@@ -130,7 +130,7 @@ bool hold_is_whole_request(uint8_t opcode);
 /* Lanes (bits) where something stays, which are the caller's to flush. */
 uint32_t hold_take(void);
 
-/* --- turn.c: acknowledgements that give way to what a program answers ----------------------------------- */
+/* --- ack_delay.c: acknowledgements that give way to what a program answers ----------------------------------- */
 
 /* Does the acknowledgement of the only QP that owes something after a batch, which an application thread has
  * taken, give way? QP lock and receive lock held. */
@@ -156,7 +156,7 @@ void turn_forget(struct qp *qp);
 /* It is nobody's turn: at the start, and in a forked child. */
 void turn_start(void);
 
-/* --- parting.c ------------------------------------------------------------------------------------------ */
+/* --- exit_flush.c ------------------------------------------------------------------------------------------ */
 
 /* The program ends. Any locks may be held. */
 void parting_before_exit(void);
@@ -247,7 +247,7 @@ void timers_run(void);
 bool timers_armed(void);
 void timers_run_due(void);
 
-/* --- communication.c: the CM's machine (engine/cm/agent.h) ----------------------------------------- */
+/* --- agent.c: the CM's machine (engine/cm/agent.h) ----------------------------------------- */
 
 /* A MAD for this process, or for nobody on this host. */
 void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);

@@ -76,7 +76,7 @@ void listed_children(const struct view *view, uint32_t context, struct listed *r
 /* "2 QPs and 1 CQ" */
 void words_add_counts(struct words *words, const struct listed *listed);
 
-/* tell.c */
+/* describe.c */
 
 /* One paragraph about an object at that level of indentation; key as in out.h. stack_frames: at most so many
  * of the stack that made it. */
@@ -86,7 +86,7 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
 void listed_tell(const struct view *view, struct out *out, const char *key, unsigned level,
                  const struct listed *listed, unsigned stack_frames);
 
-/* people.c: threads, stacks, times */
+/* processes.c: threads, stacks, times */
 
 /* "3.2 s ago" */
 void words_add_age(struct words *words, uint64_t ms);

@@ -19,8 +19,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
-#include "local/greeting.h"
-#include "local/rendezvous.h"
+#include "local/handshake.h"
+#include "local/handshake_message.h"
 #include "local/start.h"
 
 #define RESTING    64

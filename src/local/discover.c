@@ -4,8 +4,8 @@
 
 #include "base/log.h"
 #include "base/unix_names.h"
-#include "local/greeting.h"
-#include "local/requests.h"
+#include "local/handshake_message.h"
+#include "local/lookups.h"
 
 #define DIGITS 4
 

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sched.h>
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 #include "local/link.h"
 #include "local/notify.h"
 #include "local/start.h"

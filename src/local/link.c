@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
-#include "local/greeting.h"
+#include "local/handshake_message.h"
 #include "local/notify.h"
 #include "local/start.h"
 

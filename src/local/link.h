@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Links and their lanes, inside the room.
  *
- * A link is made by the helper thread (rendezvous.c; the link to ourselves by whoever takes the first QPN
+ * A link is made by the helper thread (handshake.c; the link to ourselves by whoever takes the first QPN
  * block), becomes visible in links[] and in the table of blocks, and is taken down by the helper thread:
  * state DOWN, out of the tables and lists, ops->link_down(), a rundown, and only then unmapped. Threads that
  * found it are in a rundown section all the while.

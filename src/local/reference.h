@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "local/greeting.h"
+#include "local/handshake_message.h"
 
 /* Is that user us? A user that has no number in our user namespace is nobody's equal. */
 bool reference_same_user(uid_t uid);

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 #include "wire/opcode.h"
 
 #define QPN_MASK 0xffffffu

@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/blocks.h"
+#include "local/handshake.h"
 #include "local/names.h"
 #include "local/notify.h"
-#include "local/rendezvous.h"
 
 struct local_state local;
 

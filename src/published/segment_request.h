@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* How a process asks another one for its published segment: it connects to a name of the other's blocks of QP
- * numbers (local/greeting.h) and sends this message where a link would begin with a greeting. The answer is
+ * numbers (local/handshake_message.h) and sends this message where a link would begin with a greeting. The answer is
  * the same message with the result, and with LOOK_SHOWN a descriptor that is good for reading only. For
  * `softhca ps` and `softhca why`, where /proc does not show the descriptor: across pid namespaces, or in a
  * process that has no /proc. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "transport/machine.h"
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 
 void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict)
 {

@@ -4,7 +4,7 @@
  * begun like that before all requests in front of it have their verdicts, and whatever is not plain success
  * is sent as packets instead: the responder is the one who judges, and raises what there is to be raised. */
 #include "transport/machine.h"
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 
 static enum remote_operation operation_of(enum request_kind kind)
 {

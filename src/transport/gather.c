@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "transport/machine.h"
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 
 /* Never written, and never read. Both are shared by all threads: nobody looks at what is in the sink. */
 static char null_source[GATHER_NULL_CHUNK];

@@ -2,7 +2,7 @@
 /* What the files of transport share among themselves; nobody else includes it.
  *
  *   sender.c     posting order -> packets
- *   life.c       a sender's start, flush and reset
+ *   sender_lifecycle.c       a sender's start, flush and reset
  *   complete.c   answers -> send completions
  *   retry.c      timers, NAKs, going back
  *   direct.c     one-sided requests in memory of the peer's that is mapped here

@@ -423,7 +423,7 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
     return (struct send_wqe *)(qp->send_queue + (size_t)(counter & qp->send_mask) * qp->record->send_stride);
 }
 
-/* --- sender.c, life.c, retry.c, window.c ---------------------------------------------------------------- */
+/* --- sender.c, sender_lifecycle.c, retry.c, window.c ---------------------------------------------------------------- */
 
 /* RTR -> RTS: first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);

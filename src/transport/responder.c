@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "transport/machine.h"
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 
 /* A request on its way through the steps. */
 struct request {

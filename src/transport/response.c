@@ -7,7 +7,7 @@
 
 #include "rules/alias.h"
 #include "transport/machine.h"
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 
 #define NO_CREDITS 0x1f /* AETH: no end-to-end flow control information (IBA 9.7.7.2) */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "transport/machine.h"
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 #include "wire/ipudp.h"
 
 /* Q_Key of a work request that stands for the QP's own (verbs.md §8.5). */

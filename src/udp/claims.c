@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "udp/control_message.h"
 #include "udp/internal.h"
-#include "udp/letter.h"
 
 struct claim {
     uint32_t block;

@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "udp/control_message.h"
 #include "udp/internal.h"
-#include "udp/letter.h"
 
 #define PATIENCE (5 * NS_PER_S)
 

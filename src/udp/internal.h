@@ -102,7 +102,7 @@ void reader_set_polled(struct reader *reader);
 void receive_lock_acquire(void);
 void receive_lock_release(void);
 
-/* --- slots.c: the sockets of the port, of which we keep all and read some ------------------------ */
+/* --- shards.c: the sockets of the port, of which we keep all and read some ------------------------ */
 
 /* Makes them: 0 or -errno (-EADDRINUSE: somebody has the port). */
 int slots_make(void);
@@ -121,7 +121,7 @@ void slots_after_fork_in_child(void);
 #define UDP_NAME_PREFIX "softhca/1/udp/"
 #define UDP_NAME_DIGITS 16
 
-/* --- warden.c: what members do for others -------------------------------------------------------- */
+/* --- port_owner.c: what members do for others -------------------------------------------------------- */
 
 /* Other processes can find us from now on. 0 or -errno. */
 int warden_listen(void);
@@ -152,7 +152,7 @@ void groups_step(enum groups_way way, int upstream, uint32_t *serial, uint32_t a
 void groups_forget_declarations(void);
 void groups_after_fork_in_child(void);
 
-/* --- mailbox.c ----------------------------------------------------------------------------------- */
+/* --- forwarding.c ----------------------------------------------------------------------------------- */
 
 /* Ours. The end that others write to is to be handed out; -errno. */
 int mailbox_open(void);
@@ -163,7 +163,7 @@ bool mailbox_is_sane(int fd);
 void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes);
 void mailbox_after_fork_in_child(void);
 
-/* --- seek.c: the others -------------------------------------------------------------------------- */
+/* --- discover.c: the others -------------------------------------------------------------------------- */
 
 /* Calls everybody who listens; port_welcomed() follows for those who answer, then port_sought(). */
 void seek_begin(void);

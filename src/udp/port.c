@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* How this process comes to its packets. UDP port 4791 of a network namespace belongs to one user; who that
  * is, binding decides. The processes of that user are members, of whom each reads the sockets of its own lot
- * (slots.c); one of them is the warden (warden.c). A process of another user is a guest: the warden reads for
+ * (shards.c); one of them is the warden (port_owner.c). A process of another user is a guest: the warden reads for
  * it.
  *
  *   CLOSED ──udp_serve()──> OPENING ──box, or port bound──> OPEN
@@ -25,8 +25,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/user.h"
+#include "udp/control_message.h"
 #include "udp/internal.h"
-#include "udp/letter.h"
 
 #define RETRY_AFTER (10 * NS_PER_MS)
 #define SLOT_RETRY  (100 * NS_PER_MS)
@@ -218,7 +218,7 @@ static int take_fd(int *fds, unsigned fd_count, unsigned index)
 
 static void become_member(void)
 {
-    seek_end(); /* before anybody hands us the ledger a second time (letter.h) */
+    seek_end(); /* before anybody hands us the ledger a second time (control_message.h) */
     set_state(UDP_OPEN);
     (void)warden_listen(); /* without it newcomers find others */
     port_wake();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What comes out of a unix socket that another process has connected to: a greeting (local/greeting.h), a
- * letter or a box of those who share the UDP port (udp/letter.h), with descriptors. Whatever it is, what was
+/* What comes out of a unix socket that another process has connected to: a greeting (local/handshake_message.h), a
+ * letter or a box of those who share the UDP port (udp/control_message.h), with descriptors. Whatever it is, what was
  * taken for one is one, and no descriptor is left over.
  *
  * Input: one byte of who reads it, one how many descriptors come along, then the message. */
@@ -11,8 +11,8 @@
 
 #include "base/event.h"
 #include "fuzz.h"
-#include "local/greeting.h"
-#include "udp/letter.h"
+#include "local/handshake_message.h"
+#include "udp/control_message.h"
 #include "udp/udp.h"
 
 #define FDS_MOST 80u /* more than any reader has room for */

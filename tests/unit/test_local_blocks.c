@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "local/greeting.h"
+#include "local/handshake_message.h"
 
 static uint8_t granted[1 << 24];
 

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "local/greeting.h"
-#include "local/rendezvous.h"
+#include "local/handshake.h"
+#include "local/handshake_message.h"
 #include "local/start.h"
 
 /* --- death ---------------------------------------------------------------------------------------------- */

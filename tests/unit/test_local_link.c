@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "local/greeting.h"
+#include "local/handshake_message.h"
 
 /* --- one process -----------------------------------------------------------------------------------------
  */

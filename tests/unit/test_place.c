@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/place.h"
+#include "transport/ordered_copy.h"
 
 enum { ROOM = 2048 };
 

@@ -28,7 +28,7 @@ struct service {
     ns_t since;     /* when it was taken */
     unsigned backlog, waiting;
     struct list requests;  /* communication.request: those that wait */
-    struct list premature; /* communication.c: messages that came before it listened */
+    struct list premature; /* agent.c: messages that came before it listened */
     unsigned premature_count;
 };
 

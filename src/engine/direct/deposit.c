@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The second half of a large SEND is copied by its sender, into the receive that the message takes, while the
- * receiver fetches the first (direct_fetch.c): two processors copy, and each what it has in its cache.
+ * receiver fetches the first (fetch.c): two processors copy, and each what it has in its cache.
  *
  * Which receive that is follows from what both count. The QP at the other end takes one for each request of
  * ours that takes one, in order, and for nobody else's; so it is known for good once a request is begun when

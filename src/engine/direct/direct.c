@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "engine/direct/direct.h"
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 #include "object/memory/mapping.h"
 
 /* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */

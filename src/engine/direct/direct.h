@@ -2,10 +2,10 @@
 /* One-sided requests executed in mapped memory of a peer (docs/mapped.md, "The initiator's side").
  *
  *   direct.c        a QP's requests: marks, checks, addresses
- *   direct_peer.c   what is known of a peer, and how it comes to be known: the helper thread's
- *   direct_fetch.c  packets by reference: their bytes are fetched from mapped memory
- *   direct_deposit.c  half of a large SEND: its sender puts it into the receive that it takes
- *   direct_owner.c  the other end: waiting for peers that are at work in memory of ours
+ *   peer.c   what is known of a peer, and how it comes to be known: the helper thread's
+ *   fetch.c  packets by reference: their bytes are fetched from mapped memory
+ *   deposit.c  half of a large SEND: its sender puts it into the receive that it takes
+ *   owner.c  the other end: waiting for peers that are at work in memory of ours
  *
  * A mark says that its process is at work, for which QP of the other and by which key. It is taken before the
  * checks and given back after the last store, so whoever changes what is checked and then finds no mark knows
@@ -102,7 +102,7 @@ bool direct_may_map(const struct link *link);
  * Not again and again what cannot be had. peer: NULL as long as nothing is known. QP lock held. */
 bool direct_should_ask(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot);
 
-/* --- direct_fetch.c --------------------------------------------------------------------------------- */
+/* --- fetch.c --------------------------------------------------------------------------------- */
 
 /* Where what a received packet refers to is mapped here. */
 struct direct_found {
@@ -116,7 +116,7 @@ bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found
 /* Afterwards: was it the peer's memory all the time? If not, what was copied is void. */
 bool direct_was_there(const struct direct_found *found);
 
-/* --- direct_deposit.c ------------------------------------------------------------------------------- */
+/* --- deposit.c ------------------------------------------------------------------------------- */
 
 /* transport_ports. */
 bool direct_finds_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone);
@@ -127,7 +127,7 @@ bool direct_was_deposited(const struct qp *qp, const struct packet *packet);
 /* link_properties.deposits */
 bool direct_deposits(const struct qp *qp, const struct link *link);
 
-/* --- direct_peer.c ---------------------------------------------------------------------------------- */
+/* --- peer.c ---------------------------------------------------------------------------------- */
 
 /* The helper thread shall see to it that this QP reaches memory by that key, and then runs the QP
  * (reach_later). False: it has too much to do. QP lock held. */
@@ -143,7 +143,7 @@ void direct_run(void);
 void direct_link_down(struct link *link);
 void direct_after_fork_in_child(void);
 
-/* --- direct_owner.c --------------------------------------------------------------------------------- */
+/* --- owner.c --------------------------------------------------------------------------------- */
 
 /* object_ports.settle, forget_orphans, evict_soon */
 bool direct_settle(enum object_kind kind, uint32_t slot, bool evict);

@@ -138,7 +138,7 @@ void rsocket_window_encode(const struct rsocket_window *window, bool swap,
     memcpy(ret_bytes, &entry, sizeof(entry));
 }
 
-/* The last eight bytes arrive last and together (design: "Copy order"; transport/place.h is the partner), and
+/* The last eight bytes arrive last and together (design: "Copy order"; transport/ordered_copy.h is the partner), and
  * the length is among them. */
 void rsocket_window_load(const void *entry, struct rsocket_window *ret_window)
 {

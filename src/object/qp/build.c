@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 #include "base/rundown.h"
 #include "object/qp/qp_internal.h"
 #include "rules/transitions.h"

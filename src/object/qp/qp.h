@@ -152,7 +152,7 @@ struct qp {
     _Atomic uint32_t reset_at;
     struct qp_route route;
     bool settle_due;     /* peers may be at work by what the direct record said before (mapping.c) */
-    struct list lending; /* in the list of QPs whose memory peers are reading (lending.c) */
+    struct list lending; /* in the list of QPs whose memory peers are reading (exposed.c) */
     /* extended posting, under post_lock */
     uint32_t build_posted; /* counter after the WRs built so far */
     uint32_t build_stamp;

@@ -58,7 +58,7 @@ void qp_give_slot(struct qp *qp, bool spent);
 /* keep.c */
 bool keep_begins(struct transport_qp *transport);
 void keep_ends(struct transport_qp *transport);
-/* lending.c */
+/* exposed.c */
 void lending_begins(struct transport_qp *transport);
 void lending_forget(struct qp *qp);
 /* In the child of a fork. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "local/requests.h"
+#include "local/lookups.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/lock.h"
+#include "local/handshake.h"
 #include "local/link.h"
-#include "local/rendezvous.h"
 #include "local/start.h"
 
 #define BLOCKS 65536

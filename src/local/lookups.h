@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What threads have asked the helper thread to look for: owners of blocks (local_resolve(),
  * local_discover_peers()) and holders of names (local_name_search()). */
-#ifndef LOCAL_REQUESTS_H
-#define LOCAL_REQUESTS_H
+#ifndef LOCAL_LOOKUPS_H
+#define LOCAL_LOOKUPS_H
 
 #include <stdbool.h>
 #include <stdint.h>

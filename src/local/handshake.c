@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "local/rendezvous.h"
+#include "local/handshake.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/blocks.h"
-#include "local/greeting.h"
+#include "local/handshake_message.h"
 #include "local/names.h"
 #include "local/reference.h"
 #include "local/start.h"

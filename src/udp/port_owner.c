@@ -17,8 +17,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
+#include "udp/control_message.h"
 #include "udp/internal.h"
-#include "udp/letter.h"
 
 #define BLOCKS          65536u
 #define BACKLOG         64

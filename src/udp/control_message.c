@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "udp/letter.h"
+#include "udp/control_message.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The messages of a rendezvous (local/rendezvous.h): one struct greeting each, on a SOCK_SEQPACKET socket. */
-#ifndef LOCAL_GREETING_H
-#define LOCAL_GREETING_H
+/* The messages of a rendezvous (local/handshake.h): one struct greeting each, on a SOCK_SEQPACKET socket. */
+#ifndef LOCAL_HANDSHAKE_MESSAGE_H
+#define LOCAL_HANDSHAKE_MESSAGE_H
 
 #include <assert.h>
 #include <stdbool.h>

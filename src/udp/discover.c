@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
+#include "udp/control_message.h"
 #include "udp/internal.h"
-#include "udp/letter.h"
 
 /* Names may be somebody's decoys; whom we do not call now may be called next time, for the list has no order.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Lines of memory that another processor has in its cache are fetched for writing before they are written: it
  * takes as long as the way of a message, and is done beside other work. A hint: no address is a wrong one. */
-#ifndef BASE_AHEAD_H
-#define BASE_AHEAD_H
+#ifndef BASE_PREFETCH_H
+#define BASE_PREFETCH_H
 
 static inline void fetch_for_writing(const void *to)
 {

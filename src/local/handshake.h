@@ -12,12 +12,12 @@
  * serves for this block too. Who the other end is, the kernel says (SO_PEERCRED); a greeting can only claim
  * to be one more process of those credentials.
  */
-#ifndef LOCAL_RENDEZVOUS_H
-#define LOCAL_RENDEZVOUS_H
+#ifndef LOCAL_HANDSHAKE_H
+#define LOCAL_HANDSHAKE_H
 
 #include "base/event.h"
 #include "local/link.h"
-#include "local/requests.h"
+#include "local/lookups.h"
 
 /* How long an owner of a block may stay silent. Tests have less patience. */
 extern ns_t rendezvous_patience;

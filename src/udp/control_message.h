@@ -7,8 +7,8 @@
  * user with the box and the ledger; from the warden to the same user with its mailbox, too
  *
  * Who the other end is, the kernel says. */
-#ifndef UDP_LETTER_H
-#define UDP_LETTER_H
+#ifndef UDP_CONTROL_MESSAGE_H
+#define UDP_CONTROL_MESSAGE_H
 
 #include <assert.h>
 #include <stdint.h>

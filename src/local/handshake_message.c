@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "local/greeting.h"
+#include "local/handshake_message.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 /* Bytes into memory that the program may be looking at: ascending, an aligned word of 8 bytes as one store,
  * and the last bytes last, because programs spin on the last byte of an RDMA WRITE (compatibility.md §7).
  * memcpy() promises none of that. */
-#ifndef TRANSPORT_PLACE_H
-#define TRANSPORT_PLACE_H
+#ifndef TRANSPORT_ORDERED_COPY_H
+#define TRANSPORT_ORDERED_COPY_H
 
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The port's sockets are one SO_REUSEPORT group of UDP_SLOTS, whose filter gives each packet to the socket of
  * its QPN's lot. A group's order would change if one of them were closed; so all stay open, in a box
- * (letter.h) that every member has, and whoever dies takes nothing along. Who reads which is written nowhere
+ * (control_message.h) that every member has, and whoever dies takes nothing along. Who reads which is written nowhere
  * but in the ledger, a file without contents: a lock on the byte of a slot, which the kernel releases at
  * death. It is a POSIX lock, because a forked child does not inherit those. */
 #include <errno.h>
@@ -12,8 +12,8 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "udp/control_message.h"
 #include "udp/internal.h"
-#include "udp/letter.h"
 
 static int box = -1, ledger = -1;
 static struct reader readers[UDP_SLOTS] = {[0 ... UDP_SLOTS - 1] = {.source.fd = -1}};
