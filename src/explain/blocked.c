@@ -120,7 +120,7 @@ static void add_cause(const struct view *view, struct words *words, const struct
         words_add(words, ", while %s was acknowledged %u too many: the wrong %s was acknowledged",
                   object_label(view, &overpaid->found).text, overpaid->surplus,
                   object_kind_name(overpaid->found.kind, 1));
-    else if (events->read_by && events->read_by == object->life.dying_by)
+    else if (events->read_by && events->read_by == object->provenance.destroying_by)
         words_add(words, ", and the thread that read %s is the one that waits", count == 1 ? "it" : "them");
 }
 
@@ -159,17 +159,17 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         stack_tell(view, out, "stack", 2, events->read_stack, STACK_LINES);
     }
     out_end(out);
-    if (object.life.dying_ns) {
+    if (object.provenance.destroying_ns) {
         words = (struct words){.length = 0};
         words_add(&words, "called by ");
-        words_add_thread(view, &words, object.life.dying_by);
+        words_add_thread(view, &words, object.provenance.destroying_by);
         words_add(&words, ", which has waited for ");
-        words_add_duration(&words, view_age(view, object.life.dying_ns));
+        words_add_duration(&words, view_age(view, object.provenance.destroying_ns));
         out_line(out, 1, "%s", words.text);
         out_begin(out, "destroy");
-        out_number(out, "thread", object.life.dying_by);
-        out_number(out, "ms_ago", view_age(view, object.life.dying_ns));
-        stack_tell(view, out, "stack", 2, object.life.dying_stack, STACK_LINES);
+        out_number(out, "thread", object.provenance.destroying_by);
+        out_number(out, "ms_ago", view_age(view, object.provenance.destroying_ns));
+        stack_tell(view, out, "stack", 2, object.provenance.destroying_stack, STACK_LINES);
         out_end(out);
     }
     if (overpaid.surplus) {
@@ -187,14 +187,14 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
     const struct event_record *events;
     struct object object;
 
-    if (!object_read(view, kind, number, &object) || !object.life.dying_ns)
+    if (!object_read(view, kind, number, &object) || !object.provenance.destroying_ns)
         return false;
     events = kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : async_events(&object);
     if (!events)
         return false;
     words_add(&cause, "%s(%s) goes on after ", object_waiting_verb(&object),
               object_label(view, &object).text);
-    words_add_duration(&cause, view_age(view, object.life.dying_ns));
+    words_add_duration(&cause, view_age(view, object.provenance.destroying_ns));
     words_add(&cause, ": what was read is acknowledged");
     if (events->acked_by) {
         words_add(&cause, " by ");
@@ -202,7 +202,7 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
     }
     explanation_begin(view, out, "resumed", cause.text);
     out_string(out, "verb", object_waiting_verb(&object));
-    out_number(out, "waited_ms", view_age(view, object.life.dying_ns));
+    out_number(out, "waited_ms", view_age(view, object.provenance.destroying_ns));
     out_number(out, "acknowledged_by", events->acked_by);
     out_string(out, "label", object_label(view, &object).text);
     explanation_end(out);

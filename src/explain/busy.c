@@ -87,7 +87,7 @@ static void add_holders(const struct view *view, struct words *words, const stru
 
     if (holders->total == 1 && object_read(view, holders->list[0].kind, holders->list[0].number, &holder)) {
         words_add(words, "%s %s", object_label(view, &holder).text, holding(object->kind, kind, false));
-        if (holder.dying)
+        if (holder.destroying)
             words_add(words, ", and its own destroy waits");
         return;
     }

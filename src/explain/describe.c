@@ -64,7 +64,7 @@ static void tell_openers(struct out *out, const struct qp_record *qp, struct wor
 
 static void tell_handle(struct out *out, const struct qp_record *qp, struct words *words)
 {
-    out_number(out, "qpn", qp->qpn ? qp->qpn : qp->dying_qpn);
+    out_number(out, "qpn", qp->qpn ? qp->qpn : qp->destroying_qpn);
     out_string(out, "type", name_qp_type(qp->type));
     out_bool(out, "opened", true);
     words_add(words, ": %s, a handle of ibv_open_qp()%s", name_qp_type(qp->type),
@@ -85,7 +85,7 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
         tell_handle(out, qp, words);
         return;
     }
-    out_number(out, "qpn", qp->qpn ? qp->qpn : qp->dying_qpn);
+    out_number(out, "qpn", qp->qpn ? qp->qpn : qp->destroying_qpn);
     out_string(out, "type", name_qp_type(qp->type));
     out_string(out, "state", name_qp_state(qp->state));
     out_number(out, "send_cq", qp->send_cq);
@@ -294,22 +294,22 @@ static void tell_events(const struct view *view, struct out *out, const char *ke
 static void tell_life(const struct view *view, struct out *out, unsigned level, const struct object *object,
                       unsigned stack_frames)
 {
-    const struct life_record *life = &object->life;
+    const struct provenance_record *provenance = &object->provenance;
     struct words words = {.length = 0};
 
-    if (!life->born_ns)
+    if (!provenance->created_ns)
         return;
     out_begin(out, "created");
-    out_number(out, "ms_ago", view_age(view, life->born_ns));
-    out_number(out, "thread", life->born_by);
+    out_number(out, "ms_ago", view_age(view, provenance->created_ns));
+    out_number(out, "thread", provenance->created_by);
     words_add(&words, object->kind == OBJECT_ATTACHMENT ? "attached "
                       : object->kind == OBJECT_CONTEXT  ? "opened "
                                                         : "made ");
-    words_add_age(&words, view_age(view, life->born_ns));
+    words_add_age(&words, view_age(view, provenance->created_ns));
     words_add(&words, " by ");
-    words_add_thread(view, &words, life->born_by);
+    words_add_thread(view, &words, provenance->created_by);
     out_line(out, level, "%s", words.text);
-    stack_tell(view, out, "stack", level + 1, life->born_stack, stack_frames);
+    stack_tell(view, out, "stack", level + 1, provenance->created_stack, stack_frames);
     out_end(out);
 }
 
@@ -325,15 +325,15 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
     out_string(out, "kind", object_kind_name(object->kind, 1));
     out_number(out, "number", object->number);
     out_string(out, "label", label.text);
-    printable(name, object->life.name, NAME_BYTES);
+    printable(name, object->provenance.name, NAME_BYTES);
     if (name[0])
         out_string(out, "name", name);
     if (object->pd != NO_OBJECT)
         out_number(out, "pd", object->pd);
     if (object->kind != OBJECT_CONTEXT && object->context != NO_OBJECT)
         out_number(out, "context", object->context);
-    if (object->life.xrcd)
-        out_number(out, "xrcd", object->life.xrcd - 1);
+    if (object->provenance.xrcd)
+        out_number(out, "xrcd", object->provenance.xrcd - 1);
     switch (object->kind) {
     case OBJECT_QP:
         tell_qp(view, out, level, &object->qp, &words);
@@ -387,11 +387,11 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         words_add(&words, ": %u entries", object->ind_table.entries);
         break;
     }
-    if (object->dying) {
-        out_bool(out, "destroy_waits", object->life.dying_ns != 0);
-        words_add(&words, object->kind == OBJECT_CONTEXT ? ", closed"
-                          : object->life.dying_ns        ? ", its destroy waits"
-                                                         : ", being destroyed");
+    if (object->destroying) {
+        out_bool(out, "destroy_waits", object->provenance.destroying_ns != 0);
+        words_add(&words, object->kind == OBJECT_CONTEXT     ? ", closed"
+                          : object->provenance.destroying_ns ? ", its destroy waits"
+                                                             : ", being destroyed");
     }
     out_line(out, level, "%s", words.text);
     tell_life(view, out, level + 1, object, stack_frames);

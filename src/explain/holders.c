@@ -31,8 +31,8 @@ bool object_holds(const struct view *view, const struct object *user, const stru
 {
     switch (object->kind) {
     case OBJECT_PD:
-        if (user->life.domain)
-            return user->life.domain - 1 == object->number;
+        if (user->provenance.domain)
+            return user->provenance.domain - 1 == object->number;
         /* Not recorded: what was made with a parent domain is of the PD that it stands for. */
         if (object->pd != NO_OBJECT)
             return user->kind != OBJECT_PD && user->pd == object->pd;
@@ -58,7 +58,7 @@ bool object_holds(const struct view *view, const struct object *user, const stru
     case OBJECT_TD:
         return user->kind == OBJECT_PD && user->protection_domain.td == object->number;
     case OBJECT_XRCD:
-        return user->life.xrcd == object->number + 1;
+        return user->provenance.xrcd == object->number + 1;
     case OBJECT_DM:
         return user->kind == OBJECT_MR && user->key.address - object->item.address < object->item.length;
     case OBJECT_IND_TABLE:

@@ -289,7 +289,7 @@ static bool note_context(const struct view *view, const struct object *object, v
 {
     struct leaks *leaks = argument;
 
-    if (object->dying || object->number >= sizeof(leaks->open) * 8)
+    if (object->destroying || object->number >= sizeof(leaks->open) * 8)
         return true;
     leaks->open[object->number / 64] |= 1ull << (object->number % 64);
     if (!object->item.users) /* kept: not the program's */

@@ -18,21 +18,21 @@ static bool take_qp(const struct view *view, uint32_t number, struct object *obj
 {
     object->kind = OBJECT_QP;
     object->number = number;
-    object->dying = object->qp.qpn == 0;
+    object->destroying = object->qp.qpn == 0;
     object->context = object->qp.context;
     object->pd = object->qp.pd;
-    object->life = object->qp.life;
-    return object->qp.qpn != 0 || object->qp.dying_qpn != 0;
+    object->provenance = object->qp.provenance;
+    return object->qp.qpn != 0 || object->qp.destroying_qpn != 0;
 }
 
 static bool take_cq(const struct view *view, uint32_t number, struct object *object)
 {
     object->kind = OBJECT_CQ;
     object->number = number;
-    object->dying = object->cq.state == OBJECT_DYING;
+    object->destroying = object->cq.state == OBJECT_DESTROYING;
     object->context = object->cq.context;
     object->pd = NO_OBJECT;
-    object->life = object->cq.life;
+    object->provenance = object->cq.provenance;
     return object->cq.state != OBJECT_FREE;
 }
 
@@ -40,10 +40,10 @@ static bool take_srq(const struct view *view, uint32_t number, struct object *ob
 {
     object->kind = OBJECT_SRQ;
     object->number = number;
-    object->dying = object->srq.state == OBJECT_DYING;
+    object->destroying = object->srq.state == OBJECT_DESTROYING;
     object->context = object->srq.context;
     object->pd = object->srq.pd;
-    object->life = object->srq.life;
+    object->provenance = object->srq.provenance;
     return object->srq.state != OBJECT_FREE;
 }
 
@@ -51,10 +51,10 @@ static bool take_wq(const struct view *view, uint32_t number, struct object *obj
 {
     object->kind = OBJECT_WQ;
     object->number = number;
-    object->dying = object->wq.state == OBJECT_DYING;
+    object->destroying = object->wq.state == OBJECT_DESTROYING;
     object->context = object->wq.context;
     object->pd = object->wq.pd;
-    object->life = object->wq.life;
+    object->provenance = object->wq.provenance;
     return object->wq.state != OBJECT_FREE;
 }
 
@@ -62,10 +62,10 @@ static bool take_ind_table(const struct view *view, uint32_t number, struct obje
 {
     object->kind = OBJECT_IND_TABLE;
     object->number = number;
-    object->dying = false;
+    object->destroying = false;
     object->context = object->ind_table.context;
     object->pd = NO_OBJECT;
-    object->life = object->ind_table.life;
+    object->provenance = object->ind_table.provenance;
     return object->ind_table.state != OBJECT_FREE;
 }
 
@@ -73,10 +73,10 @@ static bool take_id(const struct view *view, uint32_t number, struct object *obj
 {
     object->kind = OBJECT_CM_ID;
     object->number = number;
-    object->dying = object->id.life.dying_ns != 0;
+    object->destroying = object->id.provenance.destroying_ns != 0;
     object->context = NO_OBJECT;
     object->pd = NO_OBJECT;
-    object->life = object->id.life;
+    object->provenance = object->id.provenance;
     return object->id.state != OBJECT_FREE && object->id.given;
 }
 
@@ -84,10 +84,10 @@ static bool take_pd(const struct view *view, uint32_t number, struct object *obj
 {
     object->kind = OBJECT_PD;
     object->number = number;
-    object->dying = false;
+    object->destroying = false;
     object->context = object->protection_domain.context;
     object->pd = object->protection_domain.protects;
-    object->life = object->protection_domain.life;
+    object->provenance = object->protection_domain.provenance;
     return object->protection_domain.state != OBJECT_FREE;
 }
 
@@ -99,11 +99,11 @@ static bool take_key(const struct view *view, uint32_t number, struct object *ob
         return false;
     object->kind = is_window(&object->key) ? OBJECT_MW : OBJECT_MR;
     object->number = number;
-    object->dying = false;
+    object->destroying = false;
     object->pd = object->key.pd;
     object->context = view_record(view, &view->header.pds, object->pd, &pd) ? pd.context : NO_OBJECT;
-    if (!view_record(view, &view->header.key_lives, number, &object->life))
-        memset(&object->life, 0, sizeof(object->life));
+    if (!view_record(view, &view->header.key_provenance, number, &object->provenance))
+        memset(&object->provenance, 0, sizeof(object->provenance));
     return true;
 }
 
@@ -111,10 +111,10 @@ static bool take_item(const struct view *view, uint32_t number, struct object *o
 {
     object->kind = (enum object_kind)object->item.kind;
     object->number = number;
-    object->dying = object->item.state == OBJECT_DYING;
+    object->destroying = object->item.state == OBJECT_DESTROYING;
     object->context = object->item.context;
     object->pd = object->kind == OBJECT_AH ? object->item.parent : NO_OBJECT;
-    object->life = object->item.life;
+    object->provenance = object->item.provenance;
     if (object->item.state == OBJECT_FREE)
         return false;
     switch (object->kind) {
@@ -227,7 +227,7 @@ uint32_t object_qpn(const struct object *object)
 {
     if (object->kind != OBJECT_QP)
         return 0;
-    return object->qp.qpn ? object->qp.qpn : object->qp.dying_qpn;
+    return object->qp.qpn ? object->qp.qpn : object->qp.destroying_qpn;
 }
 
 /* --- walking -------------------------------------------------------------------------------------------- */
@@ -392,7 +392,7 @@ struct label object_label(const struct view *view, const struct object *object)
         words_add(&words, "%s %u", object_kind_name(object->kind, 1), object->number);
         break;
     }
-    printable(name, object->life.name, NAME_BYTES);
+    printable(name, object->provenance.name, NAME_BYTES);
     if (name[0])
         words_add(&words, " \"%s\"", name);
     memcpy(label.text, words.text, sizeof(label.text));

@@ -10,9 +10,9 @@
 struct object {
     enum object_kind kind;
     uint32_t number;
-    bool dying;           /* its destroy waits */
+    bool destroying;      /* its destroy waits */
     uint32_t context, pd; /* NO_OBJECT: none */
-    struct life_record life;
+    struct provenance_record provenance;
     union {
         struct qp_record qp;
         struct cq_record cq;
@@ -32,7 +32,7 @@ bool object_read(const struct view *view, enum object_kind kind, uint32_t number
 /* By its QP number. */
 bool object_read_qpn(const struct view *view, uint32_t qpn, struct object *ret);
 
-/* Number by which programs know a QP, also of one that is dying. */
+/* Number by which programs know a QP, also of one that is being destroyed. */
 uint32_t object_qpn(const struct object *object);
 
 /* "QP 0x00012a", "MR with lkey 0x1200"... */

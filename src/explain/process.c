@@ -28,7 +28,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
 
     if (!object_read(view, kind, number, &object))
         return false;
-    if (object.life.dying_ns && explain_blocked(view, out, kind, number))
+    if (object.provenance.destroying_ns && explain_blocked(view, out, kind, number))
         return true;
     listed_holders(view, &object, &holders);
     words_add(&cause, "%s ", object_label(view, &object).text);
@@ -64,7 +64,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
 
     if (stuck->found >= TOLD_PER_KIND)
         return false;
-    if (object->life.dying_ns) {
+    if (object->provenance.destroying_ns) {
         stuck->found += explain_blocked(view, stuck->out, object->kind, object->number);
     } else if (object->kind == OBJECT_CQ && object->cq.lost) {
         stuck->found += explain_overrun(view, stuck->out, object->number);

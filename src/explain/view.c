@@ -65,7 +65,7 @@ int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pi
         !table_fits(&view, &header->ind_tables, sizeof(struct ind_table_record), LIMIT_IND_TABLES) ||
         !table_fits(&view, &header->items, sizeof(struct item_record), SEGMENT_ITEMS) ||
         !table_fits(&view, &header->ids, sizeof(struct id_record), SEGMENT_IDS) ||
-        !table_fits(&view, &header->key_lives, sizeof(struct life_record), LIMIT_KEY_SLOTS) ||
+        !table_fits(&view, &header->key_provenance, sizeof(struct provenance_record), LIMIT_KEY_SLOTS) ||
         !table_fits(&view, &header->stacks, sizeof(struct stack_record), SEGMENT_STACKS) ||
         !table_fits(&view, &header->modules, sizeof(struct module_record), SEGMENT_MODULES))
         return -EPROTO;

@@ -37,17 +37,17 @@ enum object_kind {
 /* Who made an object and when, who is destroying it. Stacks are numbers in the segment's table, 0: none was
  * taken.
  */
-struct life_record {
-    uint64_t born_ns; /* CLOCK_MONOTONIC; 0: not recorded */
-    uint32_t born_by; /* thread id, in the process's own namespace */
-    uint32_t born_stack;
-    char name[NAME_BYTES]; /* softhca_set_name(); may lack its end */
-    uint64_t dying_ns;     /* its destroy waits since then; 0: none does */
-    uint32_t dying_by, dying_stack;
+struct provenance_record {
+    uint64_t created_ns; /* CLOCK_MONOTONIC; 0: not recorded */
+    uint32_t created_by; /* thread id, in the process's own namespace */
+    uint32_t created_stack;
+    char name[NAME_BYTES];  /* softhca_set_name(); may lack its end */
+    uint64_t destroying_ns; /* its destroy waits since then; 0: none does */
+    uint32_t destroying_by, destroying_stack;
     uint32_t domain; /* the PD or parent domain that it was made in, plus 1; 0: none, or not recorded */
     uint32_t xrcd;   /* item of the XRC domain that it was made in, plus 1; 0: none */
 };
-_Static_assert(sizeof(struct life_record) == 56, "readable by other builds");
+_Static_assert(sizeof(struct provenance_record) == 56, "readable by other builds");
 
 /* Events of one object and one kind: how many there were, how many of those the program has read, and how
  * many of those it has acknowledged. All run freely, and acknowledgements may be ahead. The rest is about the

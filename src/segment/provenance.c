@@ -8,52 +8,52 @@
 #include "segment/segment.h"
 #include "segment/stack.h"
 
-_Atomic bool life_is_explained;
+_Atomic bool provenance_is_explained;
 
-void life_explain(void)
+void provenance_explain(void)
 {
-    atomic_store_explicit(&life_is_explained, true, memory_order_relaxed);
+    atomic_store_explicit(&provenance_is_explained, true, memory_order_relaxed);
     atomic_store_explicit(&segment_header()->explains, 1, memory_order_relaxed);
 }
 
-void life_begin(struct life_record *life)
+void provenance_created(struct provenance_record *provenance)
 {
-    *life = (struct life_record){
-        .born_ns = sys_now(),
-        .born_by = (uint32_t)sys_gettid(),
-        .born_stack = explained() ? stack_capture() : NO_STACK,
+    *provenance = (struct provenance_record){
+        .created_ns = sys_now(),
+        .created_by = (uint32_t)sys_gettid(),
+        .created_stack = explained() ? stack_capture() : NO_STACK,
     };
 }
 
-void life_dying(struct life_record *life)
+void provenance_destroying(struct provenance_record *provenance)
 {
-    life->dying_by = (uint32_t)sys_gettid();
-    life->dying_stack = explained() ? stack_capture() : NO_STACK;
+    provenance->destroying_by = (uint32_t)sys_gettid();
+    provenance->destroying_stack = explained() ? stack_capture() : NO_STACK;
     /* Release: who sees that it waits sees who waits. */
-    __atomic_store_n(&life->dying_ns, sys_now(), __ATOMIC_RELEASE);
+    __atomic_store_n(&provenance->destroying_ns, sys_now(), __ATOMIC_RELEASE);
 }
 
-void life_waited(struct life_record *life)
+void provenance_destroy_unblocked(struct provenance_record *provenance)
 {
-    __atomic_store_n(&life->dying_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&provenance->destroying_ns, 0, __ATOMIC_RELAXED);
 }
 
-void life_of_key(uint32_t slot, uint32_t domain)
+void provenance_key_created(uint32_t slot, uint32_t domain)
 {
     if (explained()) {
-        life_begin(segment_key_life(slot));
-        life_in(segment_key_life(slot), domain);
+        provenance_created(segment_key_provenance(slot));
+        provenance_in_domain(segment_key_provenance(slot), domain);
     }
 }
 
-void life_key_moved(uint32_t slot, uint32_t domain)
+void provenance_key_moved(uint32_t slot, uint32_t domain)
 {
     if (explained())
-        life_in(segment_key_life(slot), domain);
+        provenance_in_domain(segment_key_provenance(slot), domain);
 }
 
 /* The coarse clock moves every few milliseconds and costs next to nothing. */
-cold_path uint32_t life_stamp_now(void)
+cold_path uint32_t provenance_stamp_now(void)
 {
     struct timespec now;
     uint32_t stamp;
@@ -63,20 +63,20 @@ cold_path uint32_t life_stamp_now(void)
     return stamp != STAMP_NONE ? stamp : 1;
 }
 
-struct life_batch life_batch;
+struct provenance_batch provenance_batch;
 
-cold_path uint32_t life_batch_stamp(void)
+cold_path uint32_t provenance_batch_stamp(void)
 {
-    uint32_t stamp = atomic_load_explicit(&life_batch.stamp, memory_order_relaxed);
+    uint32_t stamp = atomic_load_explicit(&provenance_batch.stamp, memory_order_relaxed);
 
     if (stamp == STAMP_NONE) {
-        stamp = life_stamp_now();
-        atomic_store_explicit(&life_batch.stamp, stamp, memory_order_relaxed);
+        stamp = provenance_stamp_now();
+        atomic_store_explicit(&provenance_batch.stamp, stamp, memory_order_relaxed);
     }
     return stamp;
 }
 
-void life_event_read(struct event_record *record, uint32_t type, uint32_t reported)
+void provenance_event_read(struct event_record *record, uint32_t type, uint32_t reported)
 {
     uint32_t acked = __atomic_load_n(&record->acked, __ATOMIC_RELAXED);
 
@@ -98,7 +98,7 @@ struct id_record *id_publish(void)
         return NULL;
     record = segment_id(number);
     memset(record, 0, sizeof(*record));
-    life_begin(&record->life);
+    provenance_created(&record->provenance);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
     return record;
 }
@@ -130,7 +130,7 @@ uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uin
     record->parent = parent;
     if (detail)
         memcpy(record->gid, detail, sizeof(record->gid));
-    life_begin(&record->life);
+    provenance_created(&record->provenance);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
     return item;
 }
@@ -144,7 +144,7 @@ void item_use(uint32_t item, int users)
 void item_orphaned(uint32_t item)
 {
     if (item != NO_OBJECT)
-        atomic_store_explicit(&segment_item(item)->state, OBJECT_DYING, memory_order_relaxed);
+        atomic_store_explicit(&segment_item(item)->state, OBJECT_DESTROYING, memory_order_relaxed);
 }
 
 void item_return(uint32_t item)

@@ -14,7 +14,7 @@
 
 struct id_record;
 
-extern _Atomic bool life_is_explained;
+extern _Atomic bool provenance_is_explained;
 
 /* Are stacks and times recorded? */
 static inline bool explained(void)
@@ -22,53 +22,53 @@ static inline bool explained(void)
 #ifdef NO_EXPLANATIONS
     return false;
 #else
-    return unlikely(atomic_load_explicit(&life_is_explained, memory_order_relaxed));
+    return unlikely(atomic_load_explicit(&provenance_is_explained, memory_order_relaxed));
 #endif
 }
 
 /* From now on they are. */
-void life_explain(void);
+void provenance_explain(void);
 
 /* The calling thread makes the object now, or begins to destroy it. */
-void life_begin(struct life_record *life);
-void life_dying(struct life_record *life);
+void provenance_created(struct provenance_record *provenance);
+void provenance_destroying(struct provenance_record *provenance);
 /* What its destroy waited for has come. */
-void life_waited(struct life_record *life);
+void provenance_destroy_unblocked(struct provenance_record *provenance);
 
-/* It is made in this PD or parent domain: after life_begin(). */
-static inline void life_in(struct life_record *life, uint32_t domain)
+/* It is made in this PD or parent domain: after provenance_created(). */
+static inline void provenance_in_domain(struct provenance_record *provenance, uint32_t domain)
 {
-    life->domain = domain + 1;
+    provenance->domain = domain + 1;
 }
 
 /* The same of an MR or MW, by its slot in the key table: a table that a program walks through as it
  * registers, so nothing is written where nobody is to know. */
-void life_of_key(uint32_t slot, uint32_t domain);
+void provenance_key_created(uint32_t slot, uint32_t domain);
 /* It is of another one from now on. */
-void life_key_moved(uint32_t slot, uint32_t domain);
+void provenance_key_moved(uint32_t slot, uint32_t domain);
 
 /* Now; STAMP_NONE where nobody is to know. */
-uint32_t life_stamp_now(void);
-static inline uint32_t life_stamp(void)
+uint32_t provenance_stamp_now(void);
+static inline uint32_t provenance_stamp(void)
 {
-    return explained() ? life_stamp_now() : STAMP_NONE;
+    return explained() ? provenance_stamp_now() : STAMP_NONE;
 }
 
 /* The same for packets that are taken together: the clock is asked for the first of them. A thread that
  * begins a batch meanwhile has it asked once more, which hurts nobody. */
-extern struct life_batch {
+extern struct provenance_batch {
     /* Written by every thread that polls: away from what every thread reads. */
     _Alignas(128) _Atomic uint32_t stamp;
-} life_batch;
-static inline void life_batch_begin(void)
+} provenance_batch;
+static inline void provenance_batch_begin(void)
 {
     if (explained())
-        atomic_store_explicit(&life_batch.stamp, STAMP_NONE, memory_order_relaxed);
+        atomic_store_explicit(&provenance_batch.stamp, STAMP_NONE, memory_order_relaxed);
 }
-uint32_t life_batch_stamp(void);
+uint32_t provenance_batch_stamp(void);
 
 /* An event was read. Under the lock of its queue. */
-void life_event_read(struct event_record *record, uint32_t type, uint32_t reported);
+void provenance_event_read(struct event_record *record, uint32_t type, uint32_t reported);
 
 /* A record for an id of librdmacm.so.1; NULL where there is no room, or no segment. */
 struct id_record *id_publish(void);

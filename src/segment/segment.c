@@ -36,8 +36,8 @@ static struct {
     uint64_t arena_offset, arena_size;
     uint64_t arena_open; /* accessible so far */
     struct arena arena;
-    struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives,
-        stacks, modules;
+    struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
+        key_provenance, stacks, modules;
 } segment = {.fd = -1};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -63,7 +63,7 @@ static uint64_t place_tables(void)
     place(&segment.ind_tables, &offset, sizeof(struct ind_table_record), LIMIT_IND_TABLES);
     place(&segment.items, &offset, sizeof(struct item_record), SEGMENT_ITEMS);
     place(&segment.ids, &offset, sizeof(struct id_record), SEGMENT_IDS);
-    place(&segment.key_lives, &offset, sizeof(struct life_record), LIMIT_KEY_SLOTS);
+    place(&segment.key_provenance, &offset, sizeof(struct provenance_record), LIMIT_KEY_SLOTS);
     place(&segment.stacks, &offset, sizeof(struct stack_record), SEGMENT_STACKS);
     place(&segment.modules, &offset, sizeof(struct module_record), SEGMENT_MODULES);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
@@ -138,7 +138,7 @@ static void fill_header(struct segment_header *header)
     header->ind_tables = segment.ind_tables;
     header->items = segment.items;
     header->ids = segment.ids;
-    header->key_lives = segment.key_lives;
+    header->key_provenance = segment.key_provenance;
     header->stacks = segment.stacks;
     header->modules = segment.modules;
     header->arena_offset = segment.arena_offset;
@@ -328,9 +328,9 @@ struct id_record *segment_id(uint32_t number)
     return (struct id_record *)segment_at(segment.ids.offset) + number;
 }
 
-struct life_record *segment_key_life(uint32_t slot)
+struct provenance_record *segment_key_provenance(uint32_t slot)
 {
-    return (struct life_record *)segment_at(segment.key_lives.offset) + slot;
+    return (struct provenance_record *)segment_at(segment.key_provenance.offset) + slot;
 }
 
 struct stack_record *segment_stack(uint32_t number)

@@ -14,7 +14,7 @@
  *   tables of WQs    LIMIT_IND_TABLES x struct ind_table_record
  *   items            SEGMENT_ITEMS x struct item_record: objects without a queue
  *   id records       SEGMENT_IDS x struct id_record
- *   key lives        LIMIT_KEY_SLOTS x struct life_record: who made an MR or MW, where that is recorded
+ *   key provenance   LIMIT_KEY_SLOTS x struct provenance_record: who made an MR or MW, where that is recorded
  *   stacks           SEGMENT_STACKS x struct stack_record, 0 is none
  *   modules          SEGMENT_MODULES x struct module_record: what the addresses of stacks are in
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of at
@@ -67,7 +67,8 @@ struct segment_header {
     char program[64];          /* /proc/self/comm, for people */
     _Atomic uint32_t explains; /* stacks and times are recorded */
     uint32_t reserved;
-    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_lives, stacks, modules;
+    struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
+        modules;
     uint64_t arena_offset, arena_size;
     /* For peers that execute requests by themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
@@ -107,7 +108,7 @@ struct direct_record {
 _Static_assert(sizeof(struct direct_record) == 64, "one cache line");
 
 /* state words: 0 free, 1 alive, 2 being destroyed (its destroy waits for acknowledgements). */
-enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DYING };
+enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DESTROYING };
 
 struct pd_record {
     _Atomic uint32_t state;
@@ -118,7 +119,7 @@ struct pd_record {
     uint32_t imported;
     uint32_t td; /* item of a parent domain's thread domain, or NO_OBJECT */
     uint32_t reserved;
-    struct life_record life;
+    struct provenance_record provenance;
 };
 
 /* One completion as it waits in the ring. */
@@ -180,7 +181,7 @@ struct cq_record {
     struct event_record events cache_aligned; /* of its channel */
     struct event_record async_events;
     uint64_t lost_wr_id, lost_ns;
-    struct life_record life;
+    struct provenance_record provenance;
 };
 _Static_assert(offsetof(struct cq_record, consumed) == CACHE_LINE &&
                    offsetof(struct cq_record, events) == 2 * CACHE_LINE,
@@ -198,7 +199,7 @@ struct srq_record {
     _Atomic uint32_t ops_retired;   /* of these, were polled */
     uint64_t ring_offset;
     struct event_record events;
-    struct life_record life;
+    struct provenance_record provenance;
 };
 
 struct wq_record {
@@ -210,7 +211,7 @@ struct wq_record {
     uint32_t flags;            /* enum ibv_wq_flags */
     struct receive_queue receive;
     struct event_record events;
-    struct life_record life;
+    struct provenance_record provenance;
 };
 
 struct ind_table_record {
@@ -219,7 +220,7 @@ struct ind_table_record {
     uint32_t entries;
     _Atomic uint32_t users; /* RSS QPs */
     uint64_t offset;        /* of the entries: numbers of WQs, 32 bits each */
-    struct life_record life;
+    struct provenance_record provenance;
 };
 
 /* Contexts, channels, AHs, attachments to multicast groups, thread domains, XRC domains, device memory,
@@ -239,7 +240,7 @@ struct item_record {
         };
         uint32_t counters[4]; /* of a flow: items of those that it counts in; NO_OBJECT: none */
     };
-    struct life_record life;
+    struct provenance_record provenance;
 };
 
 /* An id of librdmacm.so.1, which writes what it knows of it. */
@@ -254,7 +255,7 @@ struct id_record {
     uint16_t reserved;
     uint8_t source[16], destination[16]; /* as GIDs; all zero: none */
     struct event_record events;          /* type: enum rdma_cm_event_type */
-    struct life_record life;
+    struct provenance_record provenance;
 };
 
 #define STACK_FRAMES 30
@@ -306,7 +307,7 @@ struct wq_record *segment_wq(uint32_t number);
 struct ind_table_record *segment_ind_table(uint32_t number);
 struct item_record *segment_item(uint32_t number);
 struct id_record *segment_id(uint32_t number);
-struct life_record *segment_key_life(uint32_t slot);
+struct provenance_record *segment_key_provenance(uint32_t slot);
 struct stack_record *segment_stack(uint32_t number);
 struct module_record *segment_module(uint32_t number);
 

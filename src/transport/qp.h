@@ -173,7 +173,8 @@ struct qp_record {
     uint64_t send_offset;      /* of the send queue, in the segment */
     uint64_t resources_offset; /* of the responder_resource array, in the segment */
     uint32_t multicast_groups;
-    _Atomic uint32_t dying_qpn; /* its number while its destroy waits for acknowledgements; then qpn is 0 */
+    _Atomic uint32_t
+        destroying_qpn; /* its number while its destroy waits for acknowledgements; then qpn is 0 */
     struct qp_attributes attributes;
     struct sender sender;
     struct responder responder;
@@ -185,7 +186,7 @@ struct qp_record {
     int32_t opener_pid; /* of one of them, the process; 0: this one */
     struct path_record path;
     struct event_record events;
-    struct life_record life;
+    struct provenance_record provenance;
 } cache_aligned;
 
 /* RC, and the two halves of XRC. */

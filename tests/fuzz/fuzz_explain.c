@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fixture->qps[0].sender.begun = fixture->qps[0].sender.next = 2;
     fixture->qps[0].receive.posted = fixture->srqs[0].posted = fixture->cqs[0].produced = 3;
     fixture->qps[0].events.reported = fixture->cqs[0].events.reported = 1;
-    fixture->qps[0].life.dying_ns = 1;
+    fixture->qps[0].provenance.destroying_ns = 1;
     for (size_t at = 1; at + CHANGE <= size; at += CHANGE)
         change(fixture, data + at);
     if (view_open(&view, fixture->base, fixture->size, -1, 0) != 0)

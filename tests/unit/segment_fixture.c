@@ -27,10 +27,10 @@ static uint64_t queue(size_t stride)
     return offset;
 }
 
-static struct life_record life(void)
+static struct provenance_record provenance(void)
 {
-    return (struct life_record){
-        .born_ns = FIXTURE_AGO(5000), .born_by = FIXTURE_THREAD, .born_stack = 1, .name = "fixture"};
+    return (struct provenance_record){
+        .created_ns = FIXTURE_AGO(5000), .created_by = FIXTURE_THREAD, .created_stack = 1, .name = "fixture"};
 }
 
 static void make_qp(struct qp_record *qp, uint32_t qpn, uint32_t dest_qpn)
@@ -52,7 +52,7 @@ static void make_qp(struct qp_record *qp, uint32_t qpn, uint32_t dest_qpn)
                     .stride = FIXTURE_STRIDE,
                     .offset = queue(FIXTURE_STRIDE)},
         .path = {.kind = PATH_SELF, .peer_pid = getpid()},
-        .life = life(),
+        .provenance = provenance(),
     };
 }
 
@@ -64,7 +64,7 @@ static void make_cq(struct cq_record *cq, uint32_t channel)
         .capacity = FIXTURE_SLOTS - 1,
         .entry_size = sizeof(struct cqe),
         .ring_offset = queue(sizeof(struct cqe)),
-        .life = life(),
+        .provenance = provenance(),
     };
 }
 
@@ -74,31 +74,39 @@ static void make_items(struct item_record *items)
                                     .kind = OBJECT_CONTEXT,
                                     .parent = NO_OBJECT,
                                     .device = "softhca0",
-                                    .life = life()};
-    items[1] = (struct item_record){
-        .state = OBJECT_ALIVE, .kind = OBJECT_CHANNEL, .parent = NO_OBJECT, .users = 1, .life = life()};
-    items[2] = (struct item_record){
-        .state = OBJECT_ALIVE, .kind = OBJECT_AH, .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .life = life()};
+                                    .provenance = provenance()};
+    items[1] = (struct item_record){.state = OBJECT_ALIVE,
+                                    .kind = OBJECT_CHANNEL,
+                                    .parent = NO_OBJECT,
+                                    .users = 1,
+                                    .provenance = provenance()};
+    items[2] = (struct item_record){.state = OBJECT_ALIVE,
+                                    .kind = OBJECT_AH,
+                                    .gid = {[10] = 0xff, 0xff, 192, 0, 2, 1},
+                                    .provenance = provenance()};
     items[3] = (struct item_record){.state = OBJECT_ALIVE,
                                     .kind = OBJECT_ATTACHMENT,
                                     .parent = FIXTURE_PEER,
                                     .gid = FIXTURE_GROUP,
-                                    .life = life()};
+                                    .provenance = provenance()};
 }
 
 static void make_others(void)
 {
     uint64_t entries;
 
-    fixture.pds[0] = (struct pd_record){
-        .state = OBJECT_ALIVE, .users = 5, .protects = NO_OBJECT, .td = NO_OBJECT, .life = life()};
+    fixture.pds[0] = (struct pd_record){.state = OBJECT_ALIVE,
+                                        .users = 5,
+                                        .protects = NO_OBJECT,
+                                        .td = NO_OBJECT,
+                                        .provenance = provenance()};
     fixture.srqs[0] = (struct srq_record){.state = OBJECT_ALIVE,
                                           .cq = NO_OBJECT,
                                           .max_wr = FIXTURE_SLOTS - 1,
                                           .max_sge = 1,
                                           .stride = FIXTURE_STRIDE,
                                           .ring_offset = queue(FIXTURE_STRIDE),
-                                          .life = life()};
+                                          .provenance = provenance()};
     fixture.wqs[0] = (struct wq_record){
         .state = OBJECT_ALIVE,
         .cq = 1,
@@ -106,10 +114,10 @@ static void make_others(void)
         .wqn = FIXTURE_WQN,
         .wq_state = IBV_WQS_RDY,
         .receive = {.depth = FIXTURE_SLOTS, .stride = FIXTURE_STRIDE, .offset = queue(FIXTURE_STRIDE)},
-        .life = life()};
+        .provenance = provenance()};
     entries = queue(8);
-    fixture.ind_tables[0] =
-        (struct ind_table_record){.state = OBJECT_ALIVE, .entries = 2, .offset = entries, .life = life()};
+    fixture.ind_tables[0] = (struct ind_table_record){
+        .state = OBJECT_ALIVE, .entries = 2, .offset = entries, .provenance = provenance()};
     fixture.keys[0] = (struct key_entry){.generation = 2,
                                          .kind = KEY_REGION,
                                          .lkey = FIXTURE_LKEY,
@@ -117,7 +125,7 @@ static void make_others(void)
                                          .access = IBV_ACCESS_LOCAL_WRITE,
                                          .length = 4096,
                                          .address = 0x10000};
-    fixture.key_lives[0] = life();
+    fixture.key_provenance[0] = provenance();
     fixture.ids[0] = (struct id_record){.state = OBJECT_ALIVE,
                                         .phase = ID_CONNECTED,
                                         .given = 1,
@@ -125,7 +133,7 @@ static void make_others(void)
                                         .source_port = 1234,
                                         .destination_port = 80,
                                         .destination = {[10] = 0xff, 0xff, 192, 0, 2, 7},
-                                        .life = life()};
+                                        .provenance = provenance()};
     fixture.stacks[1] = (struct stack_record){.depth = 2, .frame = {0x1001, 0x2001}};
     fixture.modules[0] =
         (struct module_record){.state = 1, .start = 0x1000, .end = 0x3000, .path = "/nonexistent/program"};
@@ -150,7 +158,7 @@ struct fixture *fixture_make(void)
     fixture.ind_tables = place(&header->ind_tables, sizeof(struct ind_table_record), 4);
     fixture.items = place(&header->items, sizeof(struct item_record), 8);
     fixture.ids = place(&header->ids, sizeof(struct id_record), 4);
-    fixture.key_lives = place(&header->key_lives, sizeof(struct life_record), 8);
+    fixture.key_provenance = place(&header->key_provenance, sizeof(struct provenance_record), 8);
     fixture.stacks = place(&header->stacks, sizeof(struct stack_record), 4);
     fixture.mapped = place(&header->mapped, sizeof(struct mapped_record), 8);
     place(&header->directs, sizeof(struct direct_record), 8);

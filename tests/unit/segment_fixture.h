@@ -33,7 +33,7 @@ struct fixture {
     struct item_record *items; /* 0: context 0, 1: channel 0, 2: an AH, 3: an attachment of the peer */
     struct id_record *ids;     /* 0: connected */
     struct key_entry *keys;    /* 0: an MR */
-    struct life_record *key_lives;
+    struct provenance_record *key_provenance;
     struct stack_record *stacks;  /* 1: in this program */
     struct mapped_record *mapped; /* as the keys */
     struct module_record *modules;

@@ -334,9 +334,10 @@ static void holders_of_each_kind(void **state)
     /* Where it was recorded, what was made in a parent domain is told apart. */
     f->pds[1].protects = 0;
     f->pds[1].users = 2;
-    f->srqs[0].life.domain = f->cqs[1].life.domain = 2;
-    f->wqs[0].life.domain = f->items[2].life.domain = f->key_lives[0].domain = f->key_lives[1].domain = 1;
-    f->qps[0].life.domain = f->qps[1].life.domain = 1;
+    f->srqs[0].provenance.domain = f->cqs[1].provenance.domain = 2;
+    f->wqs[0].provenance.domain = f->items[2].provenance.domain = f->key_provenance[0].domain =
+        f->key_provenance[1].domain = 1;
+    f->qps[0].provenance.domain = f->qps[1].provenance.domain = 1;
     assert_contains(busy(OBJECT_PD, 1),
                     "ibv_dealloc_pd(parent domain 1) fails with EBUSY: 1 CQ and 1 SRQ still belong to it");
     assert_contains(busy(OBJECT_PD, 0), "EBUSY: 1 PD, 1 MR, 1 MW, 2 QPs, 1 WQ and 1 AH still belong to it");
@@ -356,10 +357,10 @@ static void holders_of_thread_domains_xrc_domains_and_device_memory(void **state
     f->pds[1] = (struct pd_record){.state = OBJECT_ALIVE, .protects = 0, .td = 4};
     assert_contains(busy(OBJECT_TD, 4),
                     "ibv_dealloc_td(TD 4) fails with EBUSY: parent domain 1 still uses it");
-    f->qps[1].life.xrcd = 6;
+    f->qps[1].provenance.xrcd = 6;
     assert_contains(busy(OBJECT_XRCD, 5), "ibv_close_xrcd(XRCD 5) fails with EBUSY: QP 0x000013 \"fixture\" "
                                           "still uses it");
-    f->srqs[0].life.xrcd = 6;
+    f->srqs[0].provenance.xrcd = 6;
     f->srqs[0].cq = 1;
     assert_contains(busy(OBJECT_XRCD, 5), "EBUSY: 1 QP and 1 SRQ still use it");
     assert_contains(busy(OBJECT_CQ, 1), "EBUSY: 1 SRQ and 1 WQ still complete into it");
@@ -411,8 +412,8 @@ static void accounts_of_each_kind(void **state)
                     "while CQ 1 \"fixture\" was acknowledged 4 too many: the wrong CQ was acknowledged");
     f->cqs[1].context = 1; /* of another device: none of its business */
     assert_null(strstr(blocked(OBJECT_CQ, 0), "too many"));
-    f->qps[0].life.dying_by = FIXTURE_THREAD;
-    f->qps[0].life.dying_ns = FIXTURE_AGO(1000);
+    f->qps[0].provenance.destroying_by = FIXTURE_THREAD;
+    f->qps[0].provenance.destroying_ns = FIXTURE_AGO(1000);
     assert_contains(blocked(OBJECT_QP, 0), "and the thread that read it is the one that waits");
 }
 
@@ -424,7 +425,7 @@ static const char *resumed(enum object_kind kind, uint32_t number)
 static void wait_that_ended(void **state)
 {
     assert_null(resumed(OBJECT_QP, 0));
-    f->qps[0].life.dying_ns = f->pds[0].life.dying_ns = FIXTURE_AGO(1500);
+    f->qps[0].provenance.destroying_ns = f->pds[0].provenance.destroying_ns = FIXTURE_AGO(1500);
     f->qps[0].events.acked_by = FIXTURE_THREAD;
     assert_contains(resumed(OBJECT_QP, 0),
                     "ibv_destroy_qp(QP 0x000012 \"fixture\") goes on after 1.5 s: what "
@@ -501,7 +502,7 @@ static void leaks(void **state)
         "1 AH and 1 id not destroyed, 1 device not closed");
     f->ids[0].state = OBJECT_FREE;
     /* What a closed context left was told when it was closed. */
-    f->items[0].state = OBJECT_DYING;
+    f->items[0].state = OBJECT_DESTROYING;
     view = fixture_view();
     out.length = 0;
     assert_false(explain_leaks(&view, &out, NO_OBJECT));
@@ -539,7 +540,7 @@ static void foreign_text_is_made_printable(void **state)
     struct view view;
 
     memcpy(f->header->program, "\033[31m\"\\", 8);
-    memset(f->cqs[0].life.name, 'x', NAME_BYTES);
+    memset(f->cqs[0].provenance.name, 'x', NAME_BYTES);
     view = fixture_view();
     explain_list(&view, &out, true);
     assert_contains(out.text, "?[31m\"\\");

@@ -561,7 +561,7 @@ static void destroy_waits_for_acknowledgements(void **state)
     }
     assert_int_equal(pthread_create(&thread, NULL, destroy, cq), 0);
     /* Published: a stuck destroy is explained from outside. */
-    while (atomic_load(&cq->record->state) != OBJECT_DYING)
+    while (atomic_load(&cq->record->state) != OBJECT_DESTROYING)
         sched_yield();
     assert_int_equal(cq_use(cq), -EINVAL);
     cq_ack_events(cq, 1);

@@ -16,7 +16,7 @@ void id_record_withdraw(struct id_record *record)
 void id_record_event_read(struct id_record *record, uint32_t type)
 {
     if (record)
-        life_event_read(&record->events, type, record->events.reported + 1);
+        provenance_event_read(&record->events, type, record->events.reported + 1);
 }
 
 void id_record_event_acknowledged(struct id_record *record)
@@ -32,7 +32,7 @@ void id_record_waits(struct id_record *record, enum id_call call)
     if (!record)
         return;
     record->waits_in = (uint8_t)call;
-    life_dying(&record->life);
+    provenance_destroying(&record->provenance);
 }
 
 void id_record_still_waits(struct id_record *record)
@@ -47,5 +47,5 @@ void id_record_waited(struct id_record *record, bool told)
         return;
     if (told && explained())
         explainer_explain(EXPLAIN_RESUMED, OBJECT_CM_ID, id_number(record));
-    life_waited(&record->life);
+    provenance_destroy_unblocked(&record->provenance);
 }

@@ -53,7 +53,7 @@ void explainer_start(void)
         form = wanted_form();
     lock_release(&lock);
     if (form != FORM_OFF)
-        life_explain();
+        provenance_explain();
 }
 
 void explainer_after_fork_in_child(void)
@@ -72,7 +72,7 @@ void explainer_set_handler(void (*wanted)(const char *text, void *argument), voi
     form = json ? FORM_JSON : FORM_TEXT;
     lock_release(&lock);
     if (segment_is_open())
-        life_explain();
+        provenance_explain();
 }
 
 /* --- telling -------------------------------------------------------------------------------------------- */

@@ -262,7 +262,7 @@ unsigned progress_run(void)
 
     rundown_enter();
     events_hold();
-    life_batch_begin();
+    provenance_batch_begin();
     wire_release();
     packets = local_poll(POLL_BUDGET);
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))

@@ -35,7 +35,7 @@ static void publish_path(struct qp *qp, enum path_kind kind, const struct link *
                                              : kind != PATH_WIRE ? path->peer_pid
                                                                  : 0,
                                  .peer_uid = link ? link_peer_uid(link) : path->peer_uid,
-                                 .since = life_stamp_now()};
+                                 .since = provenance_stamp_now()};
 }
 
 static enum path_kind path_of(const struct link *link)

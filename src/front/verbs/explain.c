@@ -16,7 +16,7 @@
 struct named {
     enum object_kind kind;
     uint32_t number;
-    struct life_record *life;
+    struct provenance_record *provenance;
 };
 
 static bool find(enum softhca_kind kind, const void *object, struct named *ret)
@@ -30,69 +30,69 @@ static bool find(enum softhca_kind kind, const void *object, struct named *ret)
         const struct context *context = context_of(it);
 
         *ret = (struct named){OBJECT_CONTEXT, context->number,
-                              context->item == NO_OBJECT ? NULL : &segment_item(context->item)->life};
+                              context->item == NO_OBJECT ? NULL : &segment_item(context->item)->provenance};
         return !context_is_inherited(context);
     }
     case SOFTHCA_PD: {
         const struct pd *pd = pd_of(it);
 
-        *ret = (struct named){OBJECT_PD, pd->record_number, &pd->record->life};
+        *ret = (struct named){OBJECT_PD, pd->record_number, &pd->record->provenance};
         return !context_is_inherited(pd->context);
     }
     case SOFTHCA_MR: {
         const struct mr *mr = mr_of(it);
 
-        *ret = (struct named){OBJECT_MR, mr->slot, segment_key_life(mr->slot)};
+        *ret = (struct named){OBJECT_MR, mr->slot, segment_key_provenance(mr->slot)};
         return !context_is_inherited(context_of(mr->ibv.context));
     }
     case SOFTHCA_MW: {
         const struct mw *mw = mw_of(it);
 
-        *ret = (struct named){OBJECT_MW, mw->slot, segment_key_life(mw->slot)};
+        *ret = (struct named){OBJECT_MW, mw->slot, segment_key_provenance(mw->slot)};
         return !context_is_inherited(mw->pd->context);
     }
     case SOFTHCA_CQ: {
         const struct cq *cq = cq_of(it);
 
-        *ret = (struct named){OBJECT_CQ, cq->number, &cq->record->life};
+        *ret = (struct named){OBJECT_CQ, cq->number, &cq->record->provenance};
         return !context_is_inherited(cq->context);
     }
     case SOFTHCA_CHANNEL: {
         const struct channel *channel = channel_of(it);
 
         *ret = (struct named){OBJECT_CHANNEL, channel->number,
-                              channel->item == NO_OBJECT ? NULL : &segment_item(channel->item)->life};
+                              channel->item == NO_OBJECT ? NULL : &segment_item(channel->item)->provenance};
         return !context_is_inherited(channel->context);
     }
     case SOFTHCA_QP: {
         const struct qp *qp = qp_of(it);
 
-        *ret = (struct named){OBJECT_QP, qp->slot, &qp->record->life};
+        *ret = (struct named){OBJECT_QP, qp->slot, &qp->record->provenance};
         return !context_is_inherited(qp->context);
     }
     case SOFTHCA_SRQ: {
         const struct srq *srq = srq_of(it);
 
-        *ret = (struct named){OBJECT_SRQ, srq->number, &srq->record->life};
+        *ret = (struct named){OBJECT_SRQ, srq->number, &srq->record->provenance};
         return !context_is_inherited(srq->pd->context);
     }
     case SOFTHCA_AH: {
         const struct ah *ah = ah_of(it);
 
-        *ret =
-            (struct named){OBJECT_AH, ah->item, ah->item == NO_OBJECT ? NULL : &segment_item(ah->item)->life};
+        *ret = (struct named){OBJECT_AH, ah->item,
+                              ah->item == NO_OBJECT ? NULL : &segment_item(ah->item)->provenance};
         return ah->item != NO_OBJECT && !context_is_inherited(ah->pd->context);
     }
     case SOFTHCA_WQ: {
         const struct wq *wq = wq_of(it);
 
-        *ret = (struct named){OBJECT_WQ, wq->number, &wq->record->life};
+        *ret = (struct named){OBJECT_WQ, wq->number, &wq->record->provenance};
         return !context_is_inherited(wq->context);
     }
     case SOFTHCA_IND_TABLE: {
         const struct ind_table *table = ind_table_of(it);
 
-        *ret = (struct named){OBJECT_IND_TABLE, table->number, &table->record->life};
+        *ret = (struct named){OBJECT_IND_TABLE, table->number, &table->record->provenance};
         return !context_is_inherited(table->context);
     }
     }
@@ -110,11 +110,11 @@ static int set_name(enum softhca_kind kind, const void *object, const char *name
 {
     struct named named;
 
-    if (!find(kind, object, &named) || !named.life)
+    if (!find(kind, object, &named) || !named.provenance)
         return EINVAL;
-    memset(named.life->name, 0, sizeof(named.life->name));
+    memset(named.provenance->name, 0, sizeof(named.provenance->name));
     if (name)
-        memcpy(named.life->name, name, min_of(strlen(name), sizeof(named.life->name)));
+        memcpy(named.provenance->name, name, min_of(strlen(name), sizeof(named.provenance->name)));
     return 0;
 }
 

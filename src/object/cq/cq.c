@@ -69,9 +69,9 @@ static void publish(struct cq *cq, const struct context *context)
     record->context = context->number;
     record->channel = cq->channel ? cq->channel->number : NO_OBJECT;
     record->entry_size = sizeof(struct cqe);
-    life_begin(&record->life);
+    provenance_created(&record->provenance);
     if (cq->parent)
-        life_in(&record->life, cq->parent->record_number);
+        provenance_in_domain(&record->provenance, cq->parent->record_number);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 
@@ -164,7 +164,7 @@ static int retire(struct cq *cq, struct losses **ret_losses)
         error = -EBUSY;
     } else {
         *ret_losses = note_losses(OBJECT_CQ, cq->number);
-        atomic_store_explicit(&cq->record->state, OBJECT_DYING, memory_order_relaxed);
+        atomic_store_explicit(&cq->record->state, OBJECT_DESTROYING, memory_order_relaxed);
         if (cq->record->armed != CQ_UNARMED)
             disarm(cq);
     }
@@ -184,7 +184,7 @@ int cq_destroy(struct cq *cq)
     if (context_is_inherited(context))
         return 0;
     destroyed.number = cq->number;
-    destroyed.life = &cq->record->life;
+    destroyed.provenance = &cq->record->provenance;
     if (retire(cq, &losses) != 0)
         return busy_because(OBJECT_CQ, cq->number);
     /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.

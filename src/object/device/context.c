@@ -105,7 +105,7 @@ void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
     sys_forget_thread();
-    atomic_store_explicit(&life_is_explained, false,
+    atomic_store_explicit(&provenance_is_explained, false,
                           memory_order_relaxed); /* there is no segment to write to */
     lock_init(&contexts_lock);
     lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */

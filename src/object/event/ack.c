@@ -69,7 +69,7 @@ void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex,
     pthread_mutex_unlock(mutex);
     if (likely(!waits))
         return;
-    life_dying(destroyed->life);
+    provenance_destroying(destroyed->provenance);
     if (!explained()) {
         wait_for_acks(mutex, cond, completed, reported, NULL);
     } else {
@@ -81,7 +81,7 @@ void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex,
             object_ports->explain(EXPLAIN_RESUMED, destroyed->kind, destroyed->number);
         }
     }
-    life_waited(destroyed->life);
+    provenance_destroy_unblocked(destroyed->provenance);
 }
 
 void async_ack(const struct ibv_async_event *event)

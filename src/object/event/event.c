@@ -216,7 +216,7 @@ void ack_account_report(struct ack_account *account, uint32_t type)
     /* Relaxed: acknowledgements look at it without the queue's lock (ack_account_add). */
     __atomic_store_n(&account->reported, reported, __ATOMIC_RELAXED);
     if (account->record)
-        life_event_read(account->record, type, reported);
+        provenance_event_read(account->record, type, reported);
 }
 
 static bool pop(struct async_queue *queue, struct ibv_async_event *ret_event)

@@ -58,7 +58,7 @@ struct async_queue {
 struct destroyed {
     enum object_kind kind;
     uint32_t number;
-    struct life_record *life;
+    struct provenance_record *provenance;
 };
 
 static inline void ack_account_init(struct ack_account *account, struct event_record *record)

@@ -102,7 +102,7 @@ int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, 
     mr->structures = 1;
     by_slot[mr->slot] = mr;
     lock_release(&keys_lock);
-    life_of_key(mr->slot, pd->record_number);
+    provenance_key_created(mr->slot, pd->record_number);
     mr->ibv.context = pd->ibv.context;
     mr->ibv.pd = &pd->ibv;
     mr->ibv.addr = address;
@@ -427,7 +427,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     mapping_end(mr);
     mr->mapping = mapping;
     mr->pd = change.pd;
-    life_key_moved(mr->slot, change.pd->record_number);
+    provenance_key_moved(mr->slot, change.pd->record_number);
     mr->access = change.access;
     mr->iova = change.iova;
     mr->ibv.pd = &change.pd->ibv;

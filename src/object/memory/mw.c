@@ -36,7 +36,7 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
                         key_random());
     mw->ibv.rkey = segment_keys()->entry[mw->slot].rkey;
     lock_release(&keys_lock);
-    life_of_key(mw->slot, pd->record_number);
+    provenance_key_created(mw->slot, pd->record_number);
     mw->ibv.context = pd->ibv.context;
     mw->ibv.pd = &pd->ibv;
     mw->ibv.handle = mw->slot;

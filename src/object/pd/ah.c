@@ -75,7 +75,7 @@ int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **r
     ah->path = path;
     ah->item = item_take(OBJECT_AH, 0, pd->context->number, pd->number, path.destination_gid);
     if (ah->item != NO_OBJECT)
-        life_in(&segment_item(ah->item)->life, pd->record_number);
+        provenance_in_domain(&segment_item(ah->item)->provenance, pd->record_number);
     ah->ibv.context = pd->ibv.context;
     ah->ibv.pd = &pd->ibv;
     ah->ibv.handle = 0; /* nothing names handles */

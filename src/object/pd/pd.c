@@ -65,7 +65,7 @@ static int make(struct context *context, struct pd **ret_pd)
 
 static void publish(struct pd *pd)
 {
-    life_begin(&pd->record->life);
+    provenance_created(&pd->record->provenance);
     atomic_store_explicit(&pd->record->state, OBJECT_ALIVE, memory_order_release);
     atomic_fetch_add_explicit(&pd->context->objects, 1, memory_order_relaxed);
 }

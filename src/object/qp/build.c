@@ -31,7 +31,7 @@ void qp_build_start(struct qp *qp)
         lock_release(&qp->lock);
     }
     qp->build_posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
-    qp->build_stamp = life_stamp();
+    qp->build_stamp = provenance_stamp();
     qp->build_error = 0;
     qp->build_wqe = NULL;
     qp->build_needs_address = false;

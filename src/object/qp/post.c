@@ -188,7 +188,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
     uint32_t posted = atomic_load_explicit(&sender->posted, memory_order_relaxed), first = posted;
     int error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
 
-    qp->stamp = life_stamp();
+    qp->stamp = provenance_stamp();
     for (; wr && !error; wr = wr->next) {
         struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
 
@@ -259,7 +259,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
         wqe = send_wqe_at(&qp->transport, posted);
         random = qp->transport.ports->random(&qp->transport);
         new_rkey = keys_next_window_rkey(mw->ibv.rkey, random);
-        qp->stamp = life_stamp();
+        qp->stamp = provenance_stamp();
         *wqe = (struct send_wqe){.wr_id = bind->wr_id,
                                  .opcode = IBV_WR_BIND_MW,
                                  .flags = post_wqe_flags(qp, bind->send_flags),
@@ -282,7 +282,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
 {
     static const struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_RECV};
     struct receive_queue *queue = &qp->record->receive;
-    uint32_t posted, stamp = life_stamp();
+    uint32_t posted, stamp = provenance_stamp();
     int error;
 
     if (context_is_inherited(qp->context)) {

@@ -385,11 +385,11 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->srq = qp->srq ? qp->srq->number : NO_OBJECT;
     record->ind_table = qp->spreads_over ? qp->spreads_over->number : NO_OBJECT;
     record->context = qp->context->number;
-    life_begin(&record->life);
+    provenance_created(&record->provenance);
     if (qp->xrcd)
-        record->life.xrcd = qp->xrcd->item + 1;
+        record->provenance.xrcd = qp->xrcd->item + 1;
     if (qp->pd)
-        life_in(&record->life, qp->pd->record_number);
+        provenance_in_domain(&record->provenance, qp->pd->record_number);
     record->attributes.signal_all = attributes->sq_sig_all != 0;
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
@@ -492,7 +492,7 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
 
 static int destroy(struct qp *qp)
 {
-    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->life};
+    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->provenance};
     struct losses *losses;
     struct qp_kick kick;
     uint32_t qpn;
@@ -511,7 +511,7 @@ static int destroy(struct qp *qp)
     /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
      */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
-    atomic_store_explicit(&qp->record->dying_qpn, qpn, memory_order_relaxed);
+    atomic_store_explicit(&qp->record->destroying_qpn, qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
@@ -547,7 +547,7 @@ static int destroy(struct qp *qp)
     give_queues(qp->pd, &qp->queues);
     unuse_parts(qp);
     qp_forget_openers(qp);
-    atomic_store_explicit(&qp->record->dying_qpn, 0, memory_order_relaxed);
+    atomic_store_explicit(&qp->record->destroying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     qp_give_slot(qp, true);
     tell_losses(losses);

@@ -273,7 +273,7 @@ void qp_note_times(struct qp *qp, bool heard, uint32_t now);
 static inline void qp_note(struct qp *qp, bool heard)
 {
     if (explained())
-        qp_note_times(qp, heard, heard ? life_batch_stamp() : life_stamp_now());
+        qp_note_times(qp, heard, heard ? provenance_batch_stamp() : provenance_stamp_now());
 }
 
 /* In the child of a fork: no QP is found by number any more, and none is attached to a group. */

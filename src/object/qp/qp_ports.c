@@ -369,7 +369,7 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp)
         }
         sender_run(&qp->transport);
         if (explained())
-            qp_note_times(qp, false, stamp ? stamp : life_stamp_now());
+            qp_note_times(qp, false, stamp ? stamp : provenance_stamp_now());
         return sender->waiting == SENDER_RUNS &&
                sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
     case IBV_QPS_SQE:

@@ -58,7 +58,7 @@ static void publish(struct ind_table *table, uint64_t offset)
     record->context = table->context->number;
     record->entries = table->count;
     record->offset = offset;
-    life_begin(&record->life);
+    provenance_created(&record->provenance);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 

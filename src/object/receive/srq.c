@@ -89,8 +89,8 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->record->max_sge = max_sge;
     srq->record->stride = (uint32_t)RECV_WQE_SIZE(max_sge);
     srq->record->cq = NO_OBJECT;
-    life_begin(&srq->record->life);
-    life_in(&srq->record->life, pd->record_number);
+    provenance_created(&srq->record->provenance);
+    provenance_in_domain(&srq->record->provenance, pd->record_number);
     install_ring(srq, &memory, slots);
     ack_account_init(&srq->async_events, &srq->record->events);
     srq->ibv.context = pd->ibv.context;
@@ -129,12 +129,12 @@ int srq_destroy(struct srq *srq)
     if (context_is_inherited(srq->pd->context))
         return 0;
     destroyed.number = srq->number;
-    destroyed.life = &srq->record->life;
+    destroyed.provenance = &srq->record->provenance;
     lock_acquire(&srq->lock);
     busy = atomic_load_explicit(&srq->record->users, memory_order_relaxed) != 0;
     if (!busy) {
         losses = note_losses(OBJECT_SRQ, srq->number);
-        atomic_store_explicit(&srq->record->state, OBJECT_DYING, memory_order_relaxed);
+        atomic_store_explicit(&srq->record->state, OBJECT_DESTROYING, memory_order_relaxed);
     }
     lock_release(&srq->lock);
     if (busy)
@@ -259,7 +259,7 @@ static int post_one(struct srq *srq, const struct ibv_recv_wr *wr, uint32_t stam
 
 int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-    uint32_t stamp = life_stamp();
+    uint32_t stamp = provenance_stamp();
     int error = 0;
 
     if (context_is_inherited(srq->pd->context)) {

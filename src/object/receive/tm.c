@@ -105,7 +105,7 @@ static int add(struct srq *srq, struct ibv_ops_wr *op)
     receive = tag_receive(entry);
     receive->wr_id = op->tm.add.recv_wr_id;
     receive->num_sge = (uint32_t)op->tm.add.num_sge;
-    receive->stamp = life_stamp();
+    receive->stamp = provenance_stamp();
     for (uint32_t i = 0; i < receive->num_sge; i++)
         receive->sge[i] = (struct wqe_sge){op->tm.add.sg_list[i].addr, op->tm.add.sg_list[i].length,
                                            op->tm.add.sg_list[i].lkey};

@@ -173,8 +173,8 @@ static void fill_record(struct wq *wq, const struct ibv_wq_init_attr *attributes
     record->receive.max_sge = attributes->max_sge;
     record->receive.stride = (uint32_t)RECV_WQE_SIZE(attributes->max_sge);
     record->receive.offset = ring_offset;
-    life_begin(&record->life);
-    life_in(&record->life, wq->pd->record_number);
+    provenance_created(&record->provenance);
+    provenance_in_domain(&record->provenance, wq->pd->record_number);
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 
@@ -266,7 +266,7 @@ static int retire(struct wq *wq, struct losses **ret_losses)
         error = -EBUSY;
     } else {
         *ret_losses = note_losses(OBJECT_WQ, wq->number);
-        atomic_store_explicit(&wq->record->state, OBJECT_DYING, memory_order_relaxed);
+        atomic_store_explicit(&wq->record->state, OBJECT_DESTROYING, memory_order_relaxed);
         set_state(wq, IBV_WQS_RESET);
         forget_held(wq);
     }
@@ -276,7 +276,7 @@ static int retire(struct wq *wq, struct losses **ret_losses)
 
 int wq_destroy(struct wq *wq)
 {
-    const struct destroyed destroyed = {OBJECT_WQ, wq->number, &wq->record->life};
+    const struct destroyed destroyed = {OBJECT_WQ, wq->number, &wq->record->provenance};
     struct losses *losses = NULL;
 
     if (context_is_inherited(wq->context))
@@ -469,7 +469,7 @@ static int post_one(struct wq *wq, const struct ibv_recv_wr *wr, uint32_t stamp)
 
 int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-    uint32_t stamp = life_stamp();
+    uint32_t stamp = provenance_stamp();
     int error = 0;
 
     if (context_is_inherited(wq->context)) {

@@ -141,8 +141,8 @@ static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t 
     record->context = qp->context->number;
     record->attributes.dest_qpn = qpn; /* our peer is the QP that we execute for */
     record->responder.established = true;
-    life_begin(&record->life);
-    record->life.xrcd = qp->xrcd->item + 1;
+    provenance_created(&record->provenance);
+    record->provenance.xrcd = qp->xrcd->item + 1;
     agree(qp, terms);
     return 0;
 }

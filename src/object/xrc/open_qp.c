@@ -113,7 +113,7 @@ static bool remove_opener(struct qp *qp, struct qp_opener *opener)
 
 bool qp_let_go(struct qp *qp)
 {
-    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->life};
+    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->provenance};
     struct context *context;
     struct xrcd *xrcd;
 
@@ -131,7 +131,7 @@ bool qp_let_go(struct qp *qp)
     qp->xrcd = &qp->keeping->xrcd;
     qp->let_go = true;
     qp->record->context = NO_OBJECT;
-    qp->record->life.xrcd = 0;
+    qp->record->provenance.xrcd = 0;
     lock_release(&qp->lock);
     async_purge(&context->events, &qp->async_events);
     ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, &destroyed);
@@ -203,8 +203,8 @@ static struct qp *make_handle(struct context *context, const struct ibv_qp_open_
     qp->ex.comp_mask = 0;
     qp->record->context = context->number;
     qp->record->opened = true;
-    life_begin(&qp->record->life);
-    qp->record->life.xrcd = qp->xrcd->item + 1;
+    provenance_created(&qp->record->provenance);
+    qp->record->provenance.xrcd = qp->xrcd->item + 1;
     atomic_store_explicit(&qp->record->state, IBV_QPS_UNKNOWN, memory_order_relaxed);
     xrcd_use(qp->xrcd);
     lock_release(&qp->lock);
@@ -216,7 +216,7 @@ static void unmake_handle(struct qp *handle)
     struct qp_handle *parts = handle->handle;
 
     lock_acquire(&handle->lock);
-    atomic_store_explicit(&handle->record->dying_qpn, 0, memory_order_relaxed);
+    atomic_store_explicit(&handle->record->destroying_qpn, 0, memory_order_relaxed);
     atomic_store_explicit(&handle->record->qpn, 0, memory_order_relaxed);
     handle->handle = NULL;
     lock_release(&handle->lock);
@@ -317,11 +317,11 @@ int qp_handle_query(struct qp *handle, struct ibv_qp_attr *to, int mask, struct 
 
 int qp_handle_destroy(struct qp *handle)
 {
-    const struct destroyed destroyed = {OBJECT_QP, handle->slot, &handle->record->life};
+    const struct destroyed destroyed = {OBJECT_QP, handle->slot, &handle->record->provenance};
     struct qp *target = handle->handle->target;
     bool ends;
 
-    atomic_store_explicit(&handle->record->dying_qpn, handle->ibv.qp_num, memory_order_relaxed);
+    atomic_store_explicit(&handle->record->destroying_qpn, handle->ibv.qp_num, memory_order_relaxed);
     atomic_store_explicit(&handle->record->qpn, 0, memory_order_release);
     if (target) {
         lock_acquire(&target->lock);

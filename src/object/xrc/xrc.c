@@ -235,7 +235,7 @@ int srq_create_xrc(struct pd *pd, struct xrcd *xrcd, struct cq *cq, void *user_c
     srq->srqn = srqn;
     srq->leave = leave;
     srq->record->cq = cq->number;
-    srq->record->life.xrcd = xrcd->item + 1;
+    srq->record->provenance.xrcd = xrcd->item + 1;
     lock_acquire(&xrc_lock);
     list_push_back(&srqs, &srq->by_number);
     lock_release(&xrc_lock);

@@ -100,14 +100,14 @@ static void modules_of_a_stack_are_known(void **state)
 static void objects_say_who_made_them(void **state)
 {
     struct cq *cq;
-    const struct life_record *life;
+    const struct provenance_record *provenance;
 
     assert_int_equal(cq_create(context, &(struct cq_attributes){.cqe = 1}, &cq), 0);
-    life = &cq->record->life;
-    assert_true(life->born_ns != 0);
-    assert_int_equal(life->born_by, gettid());
-    assert_true(stack_names(life->born_stack, (const void *)objects_say_who_made_them));
-    assert_int_equal(life->dying_ns, 0);
+    provenance = &cq->record->provenance;
+    assert_true(provenance->created_ns != 0);
+    assert_int_equal(provenance->created_by, gettid());
+    assert_true(stack_names(provenance->created_stack, (const void *)objects_say_who_made_them));
+    assert_int_equal(provenance->destroying_ns, 0);
     assert_int_equal(cq_destroy(cq), 0);
 }
 
@@ -152,8 +152,8 @@ static void a_destroy_that_waits_says_so_and_that_it_goes_on(void **state)
         sched_yield();
     assert_int_equal(port_calls.explained_kind, OBJECT_CQ);
     assert_int_equal(port_calls.explained_number, cq->number);
-    assert_true(cq->record->life.dying_ns != 0);
-    assert_int_not_equal(cq->record->life.dying_by, gettid());
+    assert_true(cq->record->provenance.destroying_ns != 0);
+    assert_int_not_equal(cq->record->provenance.destroying_by, gettid());
     assert_int_equal(port_calls.explained[EXPLAIN_RESUMED], 0);
     cq_ack_events(cq, 1);
     pthread_join(thread, NULL);
@@ -205,7 +205,7 @@ static void thread_domains_have_records_and_keys_say_what_they_are_of(void **sta
     assert_int_equal(parent_domain_allocate(context, &attr, &parent), 0);
     assert_int_equal(parent->record->td, td->item);
     assert_int_equal(mw_allocate(parent, IBV_MW_TYPE_1, &mw), 0);
-    assert_int_equal(segment_key_life(mw->slot)->domain, parent->record_number + 1);
+    assert_int_equal(segment_key_provenance(mw->slot)->domain, parent->record_number + 1);
     assert_int_equal(td_deallocate(td), -EBUSY);
     assert_int_equal(port_calls.explained_kind, OBJECT_TD);
     assert_int_equal(port_calls.explained_number, td->item);
@@ -222,16 +222,16 @@ static void the_first_unacknowledged_event_is_remembered(void **state)
     uint64_t first;
 
     events.raised = 3;
-    life_event_read(&events, IBV_EVENT_COMM_EST, 1);
+    provenance_event_read(&events, IBV_EVENT_COMM_EST, 1);
     assert_int_equal(events.type, IBV_EVENT_COMM_EST);
     assert_int_equal(events.read_by, gettid());
     assert_true(stack_names(events.read_stack, (const void *)the_first_unacknowledged_event_is_remembered));
     first = events.read_ns;
-    life_event_read(&events, IBV_EVENT_QP_FATAL, 2);
+    provenance_event_read(&events, IBV_EVENT_QP_FATAL, 2);
     assert_int_equal(events.type, IBV_EVENT_COMM_EST);
     assert_int_equal(events.read_ns, first);
     events.acked = 2;
-    life_event_read(&events, IBV_EVENT_QP_FATAL, 3);
+    provenance_event_read(&events, IBV_EVENT_QP_FATAL, 3);
     assert_int_equal(events.type, IBV_EVENT_QP_FATAL);
     assert_int_equal(events.reported, 3);
 }
@@ -240,12 +240,12 @@ static void without_explanations_no_stacks_are_taken(void **state)
 {
     struct cq *cq;
 
-    assert_int_equal(life_stamp(), STAMP_NONE);
+    assert_int_equal(provenance_stamp(), STAMP_NONE);
     assert_int_equal(cq_create(context, &(struct cq_attributes){.cqe = 1}, &cq), 0);
-    assert_int_equal(cq->record->life.born_by, gettid());
-    assert_int_equal(cq->record->life.born_stack, NO_STACK);
+    assert_int_equal(cq->record->provenance.created_by, gettid());
+    assert_int_equal(cq->record->provenance.created_stack, NO_STACK);
     assert_int_equal(cq_destroy(cq), 0);
-    life_explain(); /* from here on they are on: nothing turns them off again */
+    provenance_explain(); /* from here on they are on: nothing turns them off again */
 }
 
 int main(void)
