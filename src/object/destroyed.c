@@ -20,44 +20,44 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
-#define KEPT      1024u
-#define BUCKETS   4096u
-#define PUBLIC    sizeof(void *) /* struct ibv_*.context */
-#define POISON    0xdd
-#define HASH_BITS 12
+#define QUARANTINED 1024u
+#define BUCKETS     4096u
+#define PUBLIC      sizeof(void *) /* struct ibv_*.context */
+#define POISON      0xdd
+#define HASH_BITS   12
 _Static_assert(BUCKETS == 1u << HASH_BITS, "a bucket for each hash");
 
 /* No lock: the oldest place is exchanged, and a handle is looked for only after its own destroy. */
-struct spent {
-    _Atomic(void *) handle[KEPT];
+struct destroyed_handles {
+    _Atomic(void *) handle[QUARANTINED];
     _Atomic uint32_t next;
     _Atomic uint16_t bucket[BUCKETS]; /* how many handles have that hash, so that most looks end here */
 };
 
-static struct spent spent[SPENT_KINDS];
+static struct destroyed_handles destroyed[DESTROYED_KINDS];
 
-static _Atomic uint16_t *bucket_of(struct spent *of, const void *handle)
+static _Atomic uint16_t *bucket_of(struct destroyed_handles *of, const void *handle)
 {
     return &of->bucket[((uint64_t)(uintptr_t)handle * 0x9e3779b97f4a7c15ull) >> (64 - HASH_BITS)];
 }
 
-bool spent_has(enum spent_kind kind, const void *handle)
+bool destroyed_has(enum destroyed_kind kind, const void *handle)
 {
-    struct spent *of = &spent[kind];
+    struct destroyed_handles *of = &destroyed[kind];
 
     if (likely(!atomic_load_explicit(bucket_of(of, handle), memory_order_relaxed)))
         return false;
-    for (unsigned i = 0; i < KEPT; i++) {
+    for (unsigned i = 0; i < QUARANTINED; i++) {
         if (atomic_load_explicit(&of->handle[i], memory_order_relaxed) == handle)
             return true;
     }
     return false;
 }
 
-void *spent_exchange(enum spent_kind kind, void *handle)
+void *destroyed_exchange(enum destroyed_kind kind, void *handle)
 {
-    struct spent *of = &spent[kind];
-    uint32_t place = atomic_fetch_add_explicit(&of->next, 1, memory_order_relaxed) % KEPT;
+    struct destroyed_handles *of = &destroyed[kind];
+    uint32_t place = atomic_fetch_add_explicit(&of->next, 1, memory_order_relaxed) % QUARANTINED;
     void *oldest;
 
     atomic_fetch_add_explicit(bucket_of(of, handle), 1, memory_order_relaxed);
@@ -68,14 +68,14 @@ void *spent_exchange(enum spent_kind kind, void *handle)
     return oldest;
 }
 
-void spent_free(enum spent_kind kind, void *handle, size_t size)
+void destroyed_free(enum destroyed_kind kind, void *handle, size_t size)
 {
     char *private = (char *)handle + PUBLIC;
     void *oldest;
 
     memset(private, POISON, size - PUBLIC);
     ASAN_POISON_MEMORY_REGION(private, size - PUBLIC);
-    oldest = spent_exchange(kind, handle);
+    oldest = destroyed_exchange(kind, handle);
     if (!oldest)
         return;
     /* Memory of one kind has one size. */
@@ -83,7 +83,7 @@ void spent_free(enum spent_kind kind, void *handle, size_t size)
     free(oldest);
 }
 
-void spent_after_fork_in_child(void)
+void destroyed_after_fork_in_child(void)
 {
-    memset(spent, 0, sizeof(spent));
+    memset(destroyed, 0, sizeof(destroyed));
 }

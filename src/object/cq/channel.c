@@ -54,7 +54,7 @@ int channel_destroy(struct channel *channel)
 {
     bool busy;
 
-    if (spent_has(SPENT_CHANNEL, channel))
+    if (destroyed_has(DESTROYED_CHANNEL, channel))
         return -EINVAL;
     if (context_is_inherited(channel->context))
         return 0;
@@ -73,7 +73,7 @@ int channel_destroy(struct channel *channel)
     item_return(channel->item);
     number_return(&pool_channels, channel->number);
     atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
-    spent_free(SPENT_CHANNEL, channel, sizeof(*channel));
+    destroyed_free(DESTROYED_CHANNEL, channel, sizeof(*channel));
     return 0;
 }
 

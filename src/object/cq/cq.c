@@ -174,17 +174,17 @@ static int retire(struct cq *cq, struct losses **ret_losses)
 
 int cq_destroy(struct cq *cq)
 {
-    struct destroyed destroyed = {.kind = OBJECT_CQ};
+    struct destroying destroying = {.kind = OBJECT_CQ};
     struct losses *losses = NULL;
     struct context *context;
 
-    if (spent_has(SPENT_CQ, cq))
+    if (destroyed_has(DESTROYED_CQ, cq))
         return -EINVAL;
     context = cq->context;
     if (context_is_inherited(context))
         return 0;
-    destroyed.number = cq->number;
-    destroyed.provenance = &cq->record->provenance;
+    destroying.number = cq->number;
+    destroying.provenance = &cq->record->provenance;
     if (retire(cq, &losses) != 0)
         return busy_because(OBJECT_CQ, cq->number);
     /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.
@@ -198,9 +198,9 @@ int cq_destroy(struct cq *cq)
         channel_purge(cq->channel, cq);
     async_purge(&context->events, &cq->async_events);
     ack_account_wait(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
-                     &destroyed);
+                     &destroying);
     ack_account_wait(&cq->async_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.async_events_completed,
-                     &destroyed);
+                     &destroying);
 
     if (cq->channel)
         channel_unuse(cq->channel);
@@ -212,7 +212,7 @@ int cq_destroy(struct cq *cq)
     atomic_fetch_sub_explicit(&context->objects, 1, memory_order_release);
     pthread_cond_destroy(&cq->ibv.cond);
     pthread_mutex_destroy(&cq->ibv.mutex);
-    spent_free(SPENT_CQ, cq, sizeof(*cq));
+    destroyed_free(DESTROYED_CQ, cq, sizeof(*cq));
     tell_losses(losses);
     return 0;
 }

@@ -58,7 +58,7 @@ static bool wait_for_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const ui
 
 /* The thread that waits tells of it: it needs no other one to be running, and nothing can come between. */
 void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
-                      const uint32_t *completed, const struct destroyed *destroyed)
+                      const uint32_t *completed, const struct destroying *destroying)
 {
     uint32_t reported = __atomic_load_n(&account->reported, __ATOMIC_RELAXED);
     struct timespec now;
@@ -69,19 +69,19 @@ void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex,
     pthread_mutex_unlock(mutex);
     if (likely(!waits))
         return;
-    provenance_destroying(destroyed->provenance);
+    provenance_destroying(destroying->provenance);
     if (!explained()) {
         wait_for_acks(mutex, cond, completed, reported, NULL);
     } else {
         clock_gettime(CLOCK_MONOTONIC, &now);
         now.tv_sec++;
         if (!wait_for_acks(mutex, cond, completed, reported, &now)) {
-            object_ports->explain(EXPLAIN_BLOCKED, destroyed->kind, destroyed->number);
+            object_ports->explain(EXPLAIN_BLOCKED, destroying->kind, destroying->number);
             wait_for_acks(mutex, cond, completed, reported, NULL);
-            object_ports->explain(EXPLAIN_RESUMED, destroyed->kind, destroyed->number);
+            object_ports->explain(EXPLAIN_RESUMED, destroying->kind, destroying->number);
         }
     }
-    provenance_destroy_unblocked(destroyed->provenance);
+    provenance_destroy_unblocked(destroying->provenance);
 }
 
 void async_ack(const struct ibv_async_event *event)

@@ -55,7 +55,7 @@ struct async_queue {
 };
 
 /* Whose destroy it is. */
-struct destroyed {
+struct destroying {
     enum object_kind kind;
     uint32_t number;
     struct provenance_record *provenance;
@@ -127,6 +127,6 @@ void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, 
  * event that was read is acknowledged. Tells when that takes long, where explanations are on. No lock held.
  */
 void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
-                      const uint32_t *completed, const struct destroyed *destroyed);
+                      const uint32_t *completed, const struct destroying *destroying);
 
 #endif

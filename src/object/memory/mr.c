@@ -258,9 +258,9 @@ static void forget(struct mr *mr)
     mr->forgotten = true;
     lock_release(&keys_lock);
     if (last)
-        spent_free(SPENT_MR, region, sizeof(*region));
+        destroyed_free(DESTROYED_MR, region, sizeof(*region));
     if (mr != region)
-        spent_free(SPENT_MR, mr, sizeof(*mr));
+        destroyed_free(DESTROYED_MR, mr, sizeof(*mr));
 }
 
 /* keys_lock held. */
@@ -316,7 +316,7 @@ int mr_deregister(struct mr *mr)
     struct mr *region;
     int error;
 
-    if (spent_has(SPENT_MR, mr))
+    if (destroyed_has(DESTROYED_MR, mr))
         return -EINVAL;
     if (context_is_inherited(context_of(mr->ibv.context)))
         return 0;

@@ -54,7 +54,7 @@ unuse_pd:
 
 int mw_deallocate(struct mw *mw)
 {
-    if (spent_has(SPENT_MW, mw))
+    if (destroyed_has(DESTROYED_MW, mw))
         return -EINVAL;
     if (context_is_inherited(mw->pd->context))
         return 0;
@@ -68,6 +68,6 @@ int mw_deallocate(struct mw *mw)
     number_return(&pool_keys, mw->slot);
     atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
     pd_unuse(mw->pd);
-    spent_free(SPENT_MW, mw, sizeof(*mw));
+    destroyed_free(DESTROYED_MW, mw, sizeof(*mw));
     return 0;
 }

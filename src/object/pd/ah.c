@@ -90,13 +90,13 @@ uncount:
 
 int ah_destroy(struct ah *ah)
 {
-    if (spent_has(SPENT_AH, ah))
+    if (destroyed_has(DESTROYED_AH, ah))
         return -EINVAL;
     if (context_is_inherited(ah->pd->context))
         return 0;
     atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
     item_return(ah->item);
     pd_unuse(ah->pd);
-    spent_free(SPENT_AH, ah, sizeof(*ah));
+    destroyed_free(DESTROYED_AH, ah, sizeof(*ah));
     return 0;
 }

@@ -144,7 +144,7 @@ static void forget(struct pd *pd)
     if (pd->shared && shared_drop(pd->shared))
         number_return(&pool_pds, number);
     atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
-    spent_free(SPENT_PD, pd, sizeof(*pd));
+    destroyed_free(DESTROYED_PD, pd, sizeof(*pd));
 }
 
 void pd_unimport(struct pd *pd)
@@ -202,7 +202,7 @@ int pd_deallocate(struct pd *pd)
     bool busy;
     int error = 0;
 
-    if (spent_has(SPENT_PD, pd))
+    if (destroyed_has(DESTROYED_PD, pd))
         return -EINVAL;
     if (context_is_inherited(pd->context))
         return 0;

@@ -492,7 +492,7 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
 
 static int destroy(struct qp *qp)
 {
-    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->provenance};
+    const struct destroying destroying = {OBJECT_QP, qp->slot, &qp->record->provenance};
     struct losses *losses;
     struct qp_kick kick;
     uint32_t qpn;
@@ -541,7 +541,7 @@ static int destroy(struct qp *qp)
     if (!qp->let_go) {
         async_purge(&qp->context->events, &qp->async_events);
         ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed,
-                         &destroyed);
+                         &destroying);
     }
     remove_queues(qp);
     give_queues(qp->pd, &qp->queues);
@@ -561,7 +561,7 @@ void qp_see_off(struct qp *qp)
 
 int qp_destroy(struct qp *qp)
 {
-    if (spent_has(SPENT_QP, qp) || qp->let_go)
+    if (destroyed_has(DESTROYED_QP, qp) || qp->let_go)
         return -EINVAL;
     if (context_is_inherited(qp->context))
         return 0; /* the parent's: only this process's copy goes, with the process */

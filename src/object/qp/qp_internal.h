@@ -53,8 +53,8 @@ void qp_make_blank(struct qp *qp, uint32_t slot);
 void qp_slots_after_fork_in_child(void);
 /* qp_slots.c: a slot that nobody has; its QP's record is somebody's old one. */
 struct qp *qp_take_slot(uint32_t *ret_slot);
-/* spent: the program had it, and may destroy it again. */
-void qp_give_slot(struct qp *qp, bool spent);
+/* destroyed: the program had it, and may destroy it again. */
+void qp_give_slot(struct qp *qp, bool destroyed);
 /* keep.c */
 bool keep_begins(struct transport_qp *transport);
 void keep_ends(struct transport_qp *transport);

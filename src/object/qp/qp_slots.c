@@ -8,7 +8,7 @@
 #include "object/qp/qp_table.h"
 
 /* All slots that were ever used. A struct qp is allocated once and reused (type-stable, see qp.h), in
- * whatever slot, but not before the program has destroyed many others (spent.h). */
+ * whatever slot, but not before the program has destroyed many others (object/destroyed.h). */
 static _Atomic(struct qp *) slots[LIMIT_QP];
 static struct lock idle_lock = LOCK_INIT; /* a leaf: guards the list of those that may be used again */
 static struct qp *idle;
@@ -74,14 +74,14 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
     return qp;
 }
 
-void qp_give_slot(struct qp *qp, bool spent)
+void qp_give_slot(struct qp *qp, bool destroyed)
 {
     uint32_t slot = qp->slot;
 
     atomic_store_explicit(&slots[slot], NULL, memory_order_relaxed);
     number_return(&pool_qps, slot);
-    if (spent)
-        qp = spent_exchange(SPENT_QP, qp);
+    if (destroyed)
+        qp = destroyed_exchange(DESTROYED_QP, qp);
     if (!qp)
         return;
     lock_acquire(&idle_lock);
@@ -134,5 +134,5 @@ void qp_slots_after_fork_in_child(void)
     atomic_store_explicit(&slots_used, 0, memory_order_relaxed);
     lock_init(&idle_lock);
     idle = NULL;
-    spent_after_fork_in_child();
+    destroyed_after_fork_in_child();
 }

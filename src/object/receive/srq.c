@@ -120,16 +120,16 @@ unuse_pd:
 
 int srq_destroy(struct srq *srq)
 {
-    struct destroyed destroyed = {.kind = OBJECT_SRQ};
+    struct destroying destroying = {.kind = OBJECT_SRQ};
     struct losses *losses = NULL;
     bool busy;
 
-    if (spent_has(SPENT_SRQ, srq))
+    if (destroyed_has(DESTROYED_SRQ, srq))
         return -EINVAL;
     if (context_is_inherited(srq->pd->context))
         return 0;
-    destroyed.number = srq->number;
-    destroyed.provenance = &srq->record->provenance;
+    destroying.number = srq->number;
+    destroying.provenance = &srq->record->provenance;
     lock_acquire(&srq->lock);
     busy = atomic_load_explicit(&srq->record->users, memory_order_relaxed) != 0;
     if (!busy) {
@@ -143,7 +143,7 @@ int srq_destroy(struct srq *srq)
         srq->leave(srq);
     async_purge(&srq->pd->context->events, &srq->async_events);
     ack_account_wait(&srq->async_events, &srq->ibv.mutex, &srq->ibv.cond, &srq->ibv.events_completed,
-                     &destroyed);
+                     &destroying);
 
     atomic_store_explicit(&srq->record->state, OBJECT_FREE, memory_order_release);
     queue_memory_give(srq->pd, QUEUE_SHARED_RECEIVE, &srq->memory);
@@ -151,7 +151,7 @@ int srq_destroy(struct srq *srq)
     pd_unuse(srq->pd);
     pthread_cond_destroy(&srq->ibv.cond);
     pthread_mutex_destroy(&srq->ibv.mutex);
-    spent_free(SPENT_SRQ, srq, sizeof(*srq));
+    destroyed_free(DESTROYED_SRQ, srq, sizeof(*srq));
     tell_losses(losses);
     return 0;
 }

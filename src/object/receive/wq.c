@@ -276,7 +276,7 @@ static int retire(struct wq *wq, struct losses **ret_losses)
 
 int wq_destroy(struct wq *wq)
 {
-    const struct destroyed destroyed = {OBJECT_WQ, wq->number, &wq->record->provenance};
+    const struct destroying destroying = {OBJECT_WQ, wq->number, &wq->record->provenance};
     struct losses *losses = NULL;
 
     if (context_is_inherited(wq->context))
@@ -289,7 +289,8 @@ int wq_destroy(struct wq *wq)
     lock_release(&wqs_lock);
     cq_purge_qp(wq->cq, wq->ibv.wq_num);
     async_purge(&wq->context->events, &wq->async_events);
-    ack_account_wait(&wq->async_events, &wq->ibv.mutex, &wq->ibv.cond, &wq->ibv.events_completed, &destroyed);
+    ack_account_wait(&wq->async_events, &wq->ibv.mutex, &wq->ibv.cond, &wq->ibv.events_completed,
+                     &destroying);
 
     atomic_store_explicit(&wq->record->state, OBJECT_FREE, memory_order_release);
     queue_memory_give(wq->pd, QUEUE_WORK, &wq->memory);

@@ -113,7 +113,7 @@ static bool remove_opener(struct qp *qp, struct qp_opener *opener)
 
 bool qp_let_go(struct qp *qp)
 {
-    const struct destroyed destroyed = {OBJECT_QP, qp->slot, &qp->record->provenance};
+    const struct destroying destroying = {OBJECT_QP, qp->slot, &qp->record->provenance};
     struct context *context;
     struct xrcd *xrcd;
 
@@ -134,7 +134,8 @@ bool qp_let_go(struct qp *qp)
     qp->record->provenance.xrcd = 0;
     lock_release(&qp->lock);
     async_purge(&context->events, &qp->async_events);
-    ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed, &destroyed);
+    ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed,
+                     &destroying);
     xrcd_unuse(xrcd);
     /* Now only: the slot is not somebody else's before its events are acknowledged. */
     lock_acquire(&qp->lock);
@@ -317,7 +318,7 @@ int qp_handle_query(struct qp *handle, struct ibv_qp_attr *to, int mask, struct 
 
 int qp_handle_destroy(struct qp *handle)
 {
-    const struct destroyed destroyed = {OBJECT_QP, handle->slot, &handle->record->provenance};
+    const struct destroying destroying = {OBJECT_QP, handle->slot, &handle->record->provenance};
     struct qp *target = handle->handle->target;
     bool ends;
 
@@ -334,7 +335,7 @@ int qp_handle_destroy(struct qp *handle)
     }
     async_purge(&handle->context->events, &handle->async_events);
     ack_account_wait(&handle->async_events, &handle->ibv.mutex, &handle->ibv.cond,
-                     &handle->ibv.events_completed, &destroyed);
+                     &handle->ibv.events_completed, &destroying);
     unmake_handle(handle);
     return 0;
 }
