@@ -11,7 +11,7 @@
 #define KEPT_MOST 4096u
 
 /* transport_ports.keep. Not of malloc(): the QP's lock is held, and programs have hooks there. */
-bool keep_begins(struct transport_qp *transport)
+bool datagram_copies_begin(struct transport_qp *transport)
 {
     uint32_t places = min_of(transport->send_mask + 1, KEPT_MOST);
     char *at = sys_mmap(NULL, (size_t)places * LIMIT_UD_PAYLOAD, PROT_READ | PROT_WRITE,
@@ -27,7 +27,7 @@ bool keep_begins(struct transport_qp *transport)
     return true;
 }
 
-void keep_ends(struct transport_qp *transport)
+void datagram_copies_end(struct transport_qp *transport)
 {
     if (transport->kept)
         (void)sys_munmap(transport->kept, ((size_t)transport->kept_mask + 1) * LIMIT_UD_PAYLOAD);

@@ -294,7 +294,7 @@ static void remove_queues(struct qp *qp)
     struct qp_record *record = qp->record;
 
     qp_release_resources(qp);
-    keep_ends(&qp->transport);
+    datagram_copies_end(&qp->transport);
     record->send_offset = record->receive.offset = 0;
     free(qp->srq_receive);
     qp->srq_receive = NULL;

@@ -55,9 +55,9 @@ void qp_slots_after_fork_in_child(void);
 struct qp *qp_take_slot(uint32_t *ret_slot);
 /* destroyed: the program had it, and may destroy it again. */
 void qp_give_slot(struct qp *qp, bool destroyed);
-/* keep.c */
-bool keep_begins(struct transport_qp *transport);
-void keep_ends(struct transport_qp *transport);
+/* datagram_copies.c */
+bool datagram_copies_begin(struct transport_qp *transport);
+void datagram_copies_end(struct transport_qp *transport);
 /* exposed.c */
 void lending_begins(struct transport_qp *transport);
 void lending_forget(struct qp *qp);
