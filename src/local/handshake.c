@@ -469,7 +469,8 @@ static void show(struct greeter *greeter)
         log_info("process %d (uid %u) may not look at us", (int)greeter->peer.pid,
                  (unsigned)greeter->peer.uid);
     /* If it cannot be sent, whoever asked sees the end of the socket. */
-    (void)greeting_answer_look(greeter->socket.fd, fd >= 0 ? LOOK_SHOWN : LOOK_REFUSED, fd);
+    (void)greeting_answer_segment_request(greeter->socket.fd, fd >= 0 ? SEGMENT_GRANTED : SEGMENT_REFUSED,
+                                          fd);
     fd_close(fd);
     give_up(greeter);
 }
@@ -545,7 +546,7 @@ static void greeter_ready(struct event_source *source, uint32_t events)
         fd_close(memory_fd);
         return;
     }
-    if (error == -EPROTO && greeter->awaits == GREETING_HELLO && greeting_is_look(&greeting)) {
+    if (error == -EPROTO && greeter->awaits == GREETING_HELLO && greeting_is_segment_request(&greeting)) {
         fd_close(memory_fd);
         show(greeter);
         return;

@@ -64,21 +64,25 @@ int greeting_send(int fd, const struct greeting *greeting, int memory_fd)
     return send_with_descriptor(fd, greeting, sizeof(*greeting), memory_fd);
 }
 
-static_assert(sizeof(struct look) == sizeof(struct greeting) && LOOK_MAGIC == GREETING_MAGIC &&
-                  offsetof(struct look, type) == offsetof(struct greeting, type),
+static_assert(sizeof(struct segment_request) == sizeof(struct greeting) &&
+                  SEGMENT_REQUEST_MAGIC == GREETING_MAGIC &&
+                  offsetof(struct segment_request, type) == offsetof(struct greeting, type),
               "told apart by their type");
 
-bool greeting_is_look(const struct greeting *greeting)
+bool greeting_is_segment_request(const struct greeting *greeting)
 {
-    return greeting->magic == LOOK_MAGIC && greeting->version == LOOK_VERSION && greeting->type == LOOK_TYPE;
+    return greeting->magic == SEGMENT_REQUEST_MAGIC && greeting->version == SEGMENT_REQUEST_VERSION &&
+           greeting->type == SEGMENT_REQUEST_TYPE;
 }
 
-int greeting_answer_look(int fd, enum look_result result, int segment_fd)
+int greeting_answer_segment_request(int fd, enum segment_request_result result, int segment_fd)
 {
-    const struct look look = {
-        .magic = LOOK_MAGIC, .version = LOOK_VERSION, .type = LOOK_TYPE, .result = result};
+    const struct segment_request answer = {.magic = SEGMENT_REQUEST_MAGIC,
+                                           .version = SEGMENT_REQUEST_VERSION,
+                                           .type = SEGMENT_REQUEST_TYPE,
+                                           .result = result};
 
-    return send_with_descriptor(fd, &look, sizeof(look), segment_fd);
+    return send_with_descriptor(fd, &answer, sizeof(answer), segment_fd);
 }
 
 int take_descriptor(struct msghdr *message)

@@ -38,9 +38,9 @@ static_assert(sizeof(struct greeting) == 64, "greetings are a format between ver
 void greeting_fill(struct greeting *greeting, enum greeting_type type, enum greeting_result result,
                    bool can_read);
 /* What greeting_receive() took for no greeting: is it the request of somebody who wants to look at us? */
-bool greeting_is_look(const struct greeting *greeting);
+bool greeting_is_segment_request(const struct greeting *greeting);
 /* memory_fd goes along, unless it is -1. 0 or -errno. */
-int greeting_answer_look(int fd, enum look_result result, int segment_fd);
+int greeting_answer_segment_request(int fd, enum segment_request_result result, int segment_fd);
 int greeting_send(int fd, const struct greeting *greeting, int memory_fd);
 /* 0, -EAGAIN (not there yet), or why this is no greeting of that type. *ret_memory_fd: the descriptor that
  * came along, -1 if none; the caller closes it in any case. */
@@ -56,9 +56,10 @@ bool greeting_credentials(int fd, struct ucred *ret_peer);
  * possible, and the socket's end must do. */
 int greeting_pidfd(int fd, pid_t pid);
 
-#define BLOCK_NAME_PREFIX LOOK_NAME_PREFIX /* then the block in four lower-case hexadecimal digits */
-#define BLOCKS_LAST       0xfffeu          /* 0 holds QPNs 0 and 1, 0xffff holds 0xffffff: nobody owns them */
-#define NAME_PREFIX       "softhca/1/"     /* of what else a process holds (local_name_take()) */
+/* Followed by the block in four lower-case hexadecimal digits. */
+#define BLOCK_NAME_PREFIX SEGMENT_REQUEST_NAME_PREFIX
+#define BLOCKS_LAST       0xfffeu      /* 0 holds QPNs 0 and 1, 0xffff holds 0xffffff: nobody owns them */
+#define NAME_PREFIX       "softhca/1/" /* of what else a process holds (local_name_take()) */
 /* The abstract name of a block. Returns the length of the address. */
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address);
 

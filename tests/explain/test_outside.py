@@ -24,8 +24,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tap  # noqa: E402
 from test_explain import PATIENCE, SITUATIONS_CM, SOFTHCA, Situation, functions, matches  # noqa: E402
 
-LOOK = struct.Struct("=IHHI52x")
-LOOK_MAGIC, LOOK_SHOWN = 0x41434853, 1
+SEGMENT_REQUEST = struct.Struct("=IHHI52x")
+SEGMENT_REQUEST_MAGIC, SEGMENT_GRANTED = 0x41434853, 1
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
 
@@ -458,7 +458,7 @@ class Impostor:
                 return
             fd = self.make()
             try:
-                connection.sendmsg([LOOK.pack(LOOK_MAGIC, 1, 4, LOOK_SHOWN)],
+                connection.sendmsg([SEGMENT_REQUEST.pack(SEGMENT_REQUEST_MAGIC, 1, 4, SEGMENT_GRANTED)],
                                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
             finally:
                 os.close(fd)

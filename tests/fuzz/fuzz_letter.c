@@ -63,7 +63,7 @@ static void read_greeting(uint8_t choice)
         require(greeting.magic == GREETING_MAGIC && greeting.type == type &&
                 greeting.layout_size == LAYOUT_SIZE);
     else if (error == -EPROTO)
-        (void)greeting_is_look(&greeting);
+        (void)greeting_is_segment_request(&greeting);
     if (fd >= 0)
         fd_close(fd);
 }

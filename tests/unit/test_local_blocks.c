@@ -211,9 +211,10 @@ static void test_descriptors_end_with_an_error(void **state)
 /* --- being looked at ------------------------------------------------------------------------------------ */
 
 /* The answer to a look; *ret_fd: what came along, or -1. */
-static enum look_result look(uint32_t qpn, int *ret_fd)
+static enum segment_request_result request_segment(uint32_t qpn, int *ret_fd)
 {
-    struct look message = {.magic = LOOK_MAGIC, .version = LOOK_VERSION, .type = LOOK_TYPE};
+    struct segment_request message = {
+        .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
     struct iovec part = {&message, sizeof(message)};
     union {
         struct cmsghdr header;
@@ -228,12 +229,12 @@ static enum look_result look(uint32_t qpn, int *ret_fd)
     CHECK(connect(fd, (struct sockaddr *)&address, length) == 0);
     CHECK(send(fd, &message, sizeof(message), 0) == sizeof(message));
     CHECK(recvmsg(fd, &answer, MSG_CMSG_CLOEXEC) == sizeof(message));
-    CHECK(message.magic == LOOK_MAGIC && message.type == LOOK_TYPE);
+    CHECK(message.magic == SEGMENT_REQUEST_MAGIC && message.type == SEGMENT_REQUEST_TYPE);
     *ret_fd = -1;
     if (answer.msg_controllen >= CMSG_LEN(sizeof(int)))
         memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(int));
     close(fd);
-    return (enum look_result)message.result;
+    return (enum segment_request_result)message.result;
 }
 
 static void is_looked_at(unsigned number)
@@ -258,14 +259,14 @@ static void looks(unsigned number)
     struct stat shown, wanted;
     int fd;
 
-    CHECK(look(qpn, &fd) == LOOK_SHOWN);
+    CHECK(request_segment(qpn, &fd) == SEGMENT_GRANTED);
     CHECK(fd >= 0 && fstat(fd, &shown) == 0 && stat("/dev/zero", &wanted) == 0);
     CHECK(shown.st_rdev == wanted.st_rdev);
     close(fd);
     atomic_store(&board->word[0], 1);
     UNTIL(atomic_load(&board->word[0]) == 2);
     /* The program has forbidden that others of its user look into it. */
-    CHECK(look(qpn, &fd) == LOOK_REFUSED && fd < 0);
+    CHECK(request_segment(qpn, &fd) == SEGMENT_REFUSED && fd < 0);
     atomic_store(&board->word[0], 3);
     UNTIL(atomic_load(&board->word[0]) == 4);
     CHECK(find_link(qpn) != NULL); /* all else is as it was */
@@ -284,7 +285,7 @@ static void looks_as_somebody_else(unsigned number)
     int fd;
 
     CHECK(setresgid(12345, 12345, 12345) == 0 && setresuid(12345, 12345, 12345) == 0);
-    CHECK(look(qpn, &fd) == LOOK_REFUSED && fd < 0);
+    CHECK(request_segment(qpn, &fd) == SEGMENT_REFUSED && fd < 0);
     atomic_store(&board->word[0], 1);
 }
 

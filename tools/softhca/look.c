@@ -131,7 +131,7 @@ static int connect_to(uint32_t block, struct ucred *ret_peer)
     char name[64];
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    snprintf(name, sizeof(name), LOOK_NAME_PREFIX "%04x", block);
+    snprintf(name, sizeof(name), SEGMENT_REQUEST_NAME_PREFIX "%04x", block);
     length = unix_name_address(name, &address);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, length) != 0 ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_peer, &size) != 0) {
@@ -145,9 +145,9 @@ static int connect_to(uint32_t block, struct ucred *ret_peer)
 }
 
 /* The descriptor that came along, or -1; more of them are closed. */
-static int receive(int fd, struct look *look)
+static int receive(int fd, struct segment_request *reply)
 {
-    struct iovec part = {look, sizeof(*look)};
+    struct iovec part = {reply, sizeof(*reply)};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
@@ -157,9 +157,9 @@ static int receive(int fd, struct look *look)
     struct cmsghdr *header;
     int received = -1;
 
-    memset(look, 0, sizeof(*look));
-    if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*look))
-        look->magic = 0;
+    memset(reply, 0, sizeof(*reply));
+    if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*reply))
+        reply->magic = 0;
     header = CMSG_FIRSTHDR(&message);
     if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
         header->cmsg_len == CMSG_LEN(sizeof(int)))
@@ -170,20 +170,22 @@ static int receive(int fd, struct look *look)
 /* fd: a connection. */
 static bool ask(int fd, struct looked_at *at)
 {
-    const struct look question = {.magic = LOOK_MAGIC, .version = LOOK_VERSION, .type = LOOK_TYPE};
+    const struct segment_request request = {
+        .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    struct look look;
+    struct segment_request reply;
     int shown;
 
-    if (send(fd, &question, sizeof(question), MSG_NOSIGNAL) != (ssize_t)sizeof(question) ||
+    if (send(fd, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request) ||
         poll(&answer, 1, ANSWER_MS) != 1)
         return refuse(at, "it does not answer: it may be stopped");
-    shown = receive(fd, &look);
-    if (look.magic == LOOK_MAGIC && look.type == LOOK_TYPE && look.result == LOOK_SHOWN && shown >= 0)
+    shown = receive(fd, &reply);
+    if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.type == SEGMENT_REQUEST_TYPE &&
+        reply.result == SEGMENT_GRANTED && shown >= 0)
         return map(shown, at);
     if (shown >= 0)
         close(shown);
-    if (look.magic == LOOK_MAGIC && look.result == LOOK_REFUSED)
+    if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
         return refuse(at, "it does not let itself be looked at");
     return refuse(at, "it does not know how to be looked at: it runs another version of SoftHCA");
 }
@@ -242,7 +244,7 @@ static struct blocks find_blocks(void)
 {
     struct blocks blocks = {0};
 
-    unix_names_visit(LOOK_NAME_PREFIX, LOOK_NAME_DIGITS, note_block, &blocks);
+    unix_names_visit(SEGMENT_REQUEST_NAME_PREFIX, SEGMENT_REQUEST_NAME_DIGITS, note_block, &blocks);
     return blocks;
 }
 
