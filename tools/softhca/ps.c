@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "attach.h"
 #include "commands.h"
 #include "explain/explain.h"
-#include "look.h"
 
 #define PIDS_MAX 64
 
@@ -49,7 +49,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 }
 
 /* One that does not let us look. */
-static void list_hidden(struct out *out, const struct looked_at *at)
+static void list_hidden(struct out *out, const struct attached *at)
 {
     out_begin(out, NULL);
     out_signed(out, "pid", at->pid);
@@ -62,7 +62,7 @@ static void list_hidden(struct out *out, const struct looked_at *at)
         out_line(out, 0, "@%04x uid %u: %s", at->block, (unsigned)at->uid, at->why);
 }
 
-static void list(struct out *out, const struct looked_at *at, bool all)
+static void list(struct out *out, const struct attached *at, bool all)
 {
     if (!at->base) {
         list_hidden(out, at);
@@ -83,7 +83,7 @@ int command_ps(int argc, char **argv)
                "states, counters, who holds what. The processes go on undisturbed.",
     };
     struct options options = {0};
-    struct looked_at *around = NULL, one;
+    struct attached *around = NULL, one;
     unsigned count = 0;
     struct out out;
     int status = 0;
@@ -93,24 +93,24 @@ int command_ps(int argc, char **argv)
     out_begin(&out, NULL);
     out_begin_array(&out, "processes");
     if (!options.count)
-        count = look_around(&around);
+        count = attach_all(&around);
     for (unsigned i = 0; i < count; i++)
         list(&out, &around[i], options.all);
     for (unsigned i = 0; i < options.count; i++) {
-        if (look_at_pid(options.pids[i], &one)) {
+        if (attach_pid(options.pids[i], &one)) {
             list(&out, &one, options.all);
         } else {
             fprintf(stderr, "softhca: process %d: %s\n", (int)options.pids[i], one.why);
             status = 1;
         }
-        look_end(&one);
+        attached_end(&one);
     }
     out_end_array(&out);
     out_end(&out);
     out_newline(&out);
     if (out.text)
         fputs(out.text, stdout);
-    look_free(around, count);
+    attached_free(around, count);
     out_fini(&out);
     return status;
 }

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attach.h"
 #include "commands.h"
 #include "explain/explain.h"
-#include "look.h"
 
 struct options {
     const char *process, *what;
@@ -171,18 +171,17 @@ static int explain(const struct options *options, const struct view *view, struc
 }
 
 /* By number, or as `softhca ps` names those whose number we do not see: @BLOCK. */
-static bool look(const char *process, struct looked_at *ret)
+static bool attach(const char *process, struct attached *ret)
 {
     char *end;
     long number = strtol(process + (process[0] == '@'), &end, process[0] == '@' ? 16 : 10);
 
     if (*end || number <= 0 || number > INT32_MAX) {
-        *ret = (struct looked_at){.fd = -1};
+        *ret = (struct attached){.fd = -1};
         snprintf(ret->why, sizeof(ret->why), "that is no process number");
         return false;
     }
-    return process[0] == '@' ? look_at_block((uint32_t)number & 0xffff, ret)
-                             : look_at_pid((pid_t)number, ret);
+    return process[0] == '@' ? attach_block((uint32_t)number & 0xffff, ret) : attach_pid((pid_t)number, ret);
 }
 
 int command_why(int argc, char **argv)
@@ -200,15 +199,15 @@ int command_why(int argc, char **argv)
                "undisturbed.",
     };
     struct options options = {0};
-    struct looked_at at;
+    struct attached at;
     struct out out;
     int status;
 
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    if (!look(options.process, &at)) {
+    if (!attach(options.process, &at)) {
         fprintf(stderr, "softhca: process %s: %s\n", options.process, at.why);
-        look_end(&at);
+        attached_end(&at);
         return 1;
     }
     out_init(&out, options.json, SIZE_MAX);
@@ -216,6 +215,6 @@ int command_why(int argc, char **argv)
     if (out.text)
         fputs(out.text, stdout);
     out_fini(&out);
-    look_end(&at);
+    attached_end(&at);
     return status;
 }

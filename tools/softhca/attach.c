@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "look.h"
+#include "attach.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define ANSWER_MS       3000
 #define DESCRIPTORS_MAX 65536
 
-static __attribute__((format(printf, 2, 3))) bool refuse(struct looked_at *at, const char *format, ...)
+static __attribute__((format(printf, 2, 3))) bool refuse(struct attached *at, const char *format, ...)
 {
     va_list arguments;
 
@@ -31,7 +31,7 @@ static __attribute__((format(printf, 2, 3))) bool refuse(struct looked_at *at, c
     return false;
 }
 
-void look_end(struct looked_at *at)
+void attached_end(struct attached *at)
 {
     if (at->base)
         munmap(at->base, at->size);
@@ -41,11 +41,11 @@ void look_end(struct looked_at *at)
     at->fd = -1;
 }
 
-static const struct view *look_at_peer(int32_t pid);
+static const struct view *attach_peer(int32_t pid);
 
 /* Takes the descriptor over. Whoever it is from, he cannot take its pages away from under us: it is sealed
  * against shrinking. */
-static bool map(int fd, struct looked_at *at)
+static bool map(int fd, struct attached *at)
 {
     struct stat status;
     int seals, error;
@@ -64,12 +64,12 @@ static bool map(int fd, struct looked_at *at)
     if (error) {
         refuse(at,
                error == -EPROTONOSUPPORT ? "it runs another version of SoftHCA" : "its segment is damaged");
-        look_end(at);
+        attached_end(at);
         return false;
     }
     at->uid = at->view.header.uid;
     if (at->view.same_pids) /* then it knows its peers by the numbers that we know */
-        at->view.find_peer = look_at_peer;
+        at->view.find_peer = attach_peer;
     return true;
 }
 
@@ -84,7 +84,7 @@ static bool is_writable(const char *path)
 }
 
 /* 1: mapped; 0: it has no segment; -errno: it cannot be asked. */
-static int look_through_proc(pid_t pid, struct looked_at *at)
+static int attach_by_proc(pid_t pid, struct attached *at)
 {
     char directory[64], path[320], target[64];
     struct dirent *entry;
@@ -114,9 +114,8 @@ static int look_through_proc(pid_t pid, struct looked_at *at)
             result = -errno;
         else if (map(fd, at))
             result = 1;
-        else
-            look_end(at); /* a forked child has the descriptor of its parent closed; somebody else's of that
-                             name */
+        else /* a forked child's, whose parent's is closed, or another library's of the same name */
+            attached_end(at);
     }
     closedir(descriptors);
     return result;
@@ -168,7 +167,7 @@ static int receive(int fd, struct segment_request *reply)
 }
 
 /* fd: a connection. */
-static bool ask(int fd, struct looked_at *at)
+static bool ask(int fd, struct attached *at)
 {
     const struct segment_request request = {
         .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
@@ -190,7 +189,7 @@ static bool ask(int fd, struct looked_at *at)
     return refuse(at, "it does not know how to be looked at: it runs another version of SoftHCA");
 }
 
-static bool look_through_socket(uint32_t block, struct looked_at *at)
+static bool attach_by_socket(uint32_t block, struct attached *at)
 {
     struct ucred peer;
     int fd = connect_to(block, &peer);
@@ -248,25 +247,25 @@ static struct blocks find_blocks(void)
     return blocks;
 }
 
-static void begin(struct looked_at *at, pid_t pid)
+static void begin(struct attached *at, pid_t pid)
 {
-    *at = (struct looked_at){.fd = -1, .pid = pid};
+    *at = (struct attached){.fd = -1, .pid = pid};
 }
 
-bool look_at_block(uint32_t block, struct looked_at *ret)
+bool attach_block(uint32_t block, struct attached *ret)
 {
     begin(ret, 0);
-    return look_through_socket(block, ret);
+    return attach_by_socket(block, ret);
 }
 
-bool look_at_pid(pid_t pid, struct looked_at *ret)
+bool attach_pid(pid_t pid, struct attached *ret)
 {
     struct blocks blocks;
     bool found = false;
     int result;
 
     begin(ret, pid);
-    result = look_through_proc(pid, ret);
+    result = attach_by_proc(pid, ret);
     if (result > 0)
         return true;
     /* It may be there all the same: not readable for us, or in a /proc that is not ours. */
@@ -279,7 +278,7 @@ bool look_at_pid(pid_t pid, struct looked_at *ret)
             close(fd);
         if (fd >= 0 && peer.pid == pid) {
             begin(ret, pid);
-            found = look_through_socket(blocks.list[i], ret);
+            found = attach_by_socket(blocks.list[i], ret);
             break;
         }
     }
@@ -296,15 +295,15 @@ bool look_at_pid(pid_t pid, struct looked_at *ret)
 /* --- all of them */
 
 struct crowd {
-    struct looked_at *list;
+    struct attached *list;
     unsigned count, room;
 };
 
-static struct looked_at *add(struct crowd *crowd)
+static struct attached *add(struct crowd *crowd)
 {
     if (crowd->count == crowd->room) {
         unsigned room = crowd->room ? crowd->room * 2 : 16;
-        struct looked_at *list = realloc(crowd->list, room * sizeof(*list));
+        struct attached *list = realloc(crowd->list, room * sizeof(*list));
 
         if (!list)
             return NULL;
@@ -324,10 +323,10 @@ static bool has_pid(const struct crowd *crowd, pid_t pid)
 }
 
 /* Processes whose number we do not see are told apart by the name that they gave themselves. */
-static bool has_instance(const struct crowd *crowd, const struct looked_at *at)
+static bool has_instance(const struct crowd *crowd, const struct attached *at)
 {
     for (unsigned i = 0; i < crowd->count; i++) {
-        const struct looked_at *other = &crowd->list[i];
+        const struct attached *other = &crowd->list[i];
 
         if (other != at && other->base &&
             memcmp(other->view.header.instance, at->view.header.instance, sizeof(at->view.header.instance)) ==
@@ -344,23 +343,23 @@ static void add_from_proc(struct crowd *crowd)
 
     while (processes && (entry = readdir(processes)) != NULL) {
         pid_t pid = (pid_t)atoi(entry->d_name);
-        struct looked_at at, *place;
+        struct attached at, *place;
 
         if (pid <= 0)
             continue;
         begin(&at, pid);
-        if (look_through_proc(pid, &at) <= 0)
+        if (attach_by_proc(pid, &at) <= 0)
             continue;
         /* A child that was cloned without our knowledge has its parent's descriptors. */
         if (has_instance(crowd, &at)) {
-            look_end(&at);
+            attached_end(&at);
             continue;
         }
         place = add(crowd);
         if (place)
             *place = at;
         else
-            look_end(&at);
+            attached_end(&at);
     }
     if (processes)
         closedir(processes);
@@ -372,7 +371,7 @@ static void add_from_sockets(struct crowd *crowd)
 
     for (unsigned i = 0; i < blocks.count; i++) {
         struct ucred peer;
-        struct looked_at at, *place;
+        struct attached at, *place;
         int fd = connect_to(blocks.list[i], &peer);
 
         if (fd < 0)
@@ -381,28 +380,28 @@ static void add_from_sockets(struct crowd *crowd)
         if (peer.pid > 0 && has_pid(crowd, peer.pid))
             continue;
         begin(&at, peer.pid);
-        if (look_through_socket(blocks.list[i], &at) && has_instance(crowd, &at)) {
-            look_end(&at);
+        if (attach_by_socket(blocks.list[i], &at) && has_instance(crowd, &at)) {
+            attached_end(&at);
             continue;
         }
         place = add(crowd);
         if (place)
             *place = at;
         else
-            look_end(&at);
+            attached_end(&at);
     }
     free(blocks.list);
 }
 
 static int compare(const void *a_, const void *b_)
 {
-    const struct looked_at *a = a_, *b = b_;
+    const struct attached *a = a_, *b = b_;
 
     return a->pid != b->pid ? (a->pid > b->pid) - (a->pid < b->pid)
                             : (a->block > b->block) - (a->block < b->block);
 }
 
-unsigned look_around(struct looked_at **ret)
+unsigned attach_all(struct attached **ret)
 {
     struct crowd crowd = {0};
 
@@ -418,11 +417,11 @@ unsigned look_around(struct looked_at **ret)
 
 #define PEERS_MAX 16
 
-static const struct view *look_at_peer(int32_t pid)
+static const struct view *attach_peer(int32_t pid)
 {
-    static struct looked_at peers[PEERS_MAX];
+    static struct attached peers[PEERS_MAX];
     static unsigned count;
-    struct looked_at *peer;
+    struct attached *peer;
 
     for (unsigned i = 0; i < count; i++) {
         if (peers[i].pid == pid)
@@ -431,14 +430,14 @@ static const struct view *look_at_peer(int32_t pid)
     if (count == PEERS_MAX)
         return NULL;
     peer = &peers[count++];
-    look_at_pid(pid, peer);
+    attach_pid(pid, peer);
     peer->pid = pid;
     return peer->base ? &peer->view : NULL;
 }
 
-void look_free(struct looked_at *list, unsigned count)
+void attached_free(struct attached *list, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        look_end(&list[i]);
+        attached_end(&list[i]);
     free(list);
 }

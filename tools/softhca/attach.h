@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Other processes that use SoftHCA: finding them, and mapping what they publish, read-only. */
-#ifndef SOFTHCA_LOOK_H
-#define SOFTHCA_LOOK_H
+#ifndef SOFTHCA_ATTACH_H
+#define SOFTHCA_ATTACH_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 #include "explain/view.h"
 
-struct looked_at {
+struct attached {
     struct view view;
     void *base; /* NULL: it could not be mapped, */
     size_t size;
@@ -23,12 +23,12 @@ struct looked_at {
 /* The process with that number, or, where it is in a pid namespace that we do not see, of that block of QP
  * numbers. False: there is none, it does not use SoftHCA, or it does not let us look; then ret->why says
  * which. */
-bool look_at_pid(pid_t pid, struct looked_at *ret);
-bool look_at_block(uint32_t block, struct looked_at *ret);
+bool attach_pid(pid_t pid, struct attached *ret);
+bool attach_block(uint32_t block, struct attached *ret);
 /* All that there are on this host (network namespace) or in our /proc, sorted by number; those that do not
- * let us look have no base. To be freed with look_free(). Returns how many. */
-unsigned look_around(struct looked_at **ret);
-void look_free(struct looked_at *list, unsigned count);
-void look_end(struct looked_at *at);
+ * let us look have no base. To be freed with attached_free(). Returns how many. */
+unsigned attach_all(struct attached **ret);
+void attached_free(struct attached *list, unsigned count);
+void attached_end(struct attached *at);
 
 #endif
