@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Each #include "room/…" of src, tools and tests may only point to a room below (ARCHITECTURE.md, "Rooms").
 
+Within a room that has folders, #include "room/folder/…" may only point to the folders that the second table names.
 Also: every source file carries the SPDX line. Prints one line per offence; exit code 1 if there is one.
 """
 
@@ -17,14 +18,14 @@ FREE = {"tests", "bench"}
 SOURCES = (".c", ".h", ".py", ".sh", ".map", ".S")
 
 
-def rooms():
-    """The table of ARCHITECTURE.md: name → rooms it may include. The page is the only place that says so."""
+def table(name):
+    """A table of ARCHITECTURE.md: name → what it may include. The page is the only place that says so."""
     allowed = {}
     last = None
     for line in open(os.path.join(TOP, "ARCHITECTURE.md"), encoding="utf-8"):
-        # The first line of an entry starts in column 0; what follows the arrow are the rooms below, with remarks
-        # in parentheses.
-        entry = re.match(r"^([a-z]+)  +\S", line)
+        # The first line of an entry starts in column 0; what follows the arrow are the names, with remarks in
+        # parentheses.
+        entry = re.match(rf"^({name})  +\S", line)
         if entry:
             last = entry.group(1)
         if last and "→" in line and (entry or line.startswith("  ")):
@@ -48,10 +49,12 @@ def transitive(allowed):
 
 
 def main():
-    allowed = transitive(rooms())
-    if "base" not in allowed or "front" not in allowed:
-        print("check-arrows: the table of rooms in ARCHITECTURE.md was not understood")
+    allowed = transitive(table("[a-z]+"))
+    folders = table("[a-z]+/[a-z]+")
+    if "base" not in allowed or "front" not in allowed or "engine/core" not in folders:
+        print("check-arrows: the tables of rooms and folders in ARCHITECTURE.md were not understood")
         return 1
+    with_folders = {entry.split("/")[0] for entry in folders}
     files = subprocess.run(["git", "-C", TOP, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                            capture_output=True, text=True)
     if files.returncode == 0:
@@ -73,13 +76,21 @@ def main():
         room = parts[1] if parts[0] == "src" and len(parts) > 2 else parts[0]
         if room in FREE or not name.endswith((".c", ".h")):
             continue
+        folder = "/".join(parts[1:-1]) if room in with_folders and parts[0] == "src" else None
+        if folder and folder != room and folder not in folders:
+            print(f"{name}: {folder} is not in the table of folders in ARCHITECTURE.md")
+            offences += 1
         for number, line in enumerate(text.splitlines(), 1):
-            include = re.match(r'\s*#\s*include\s+"([a-z0-9_]+)/', line)
+            include = re.match(r'\s*#\s*include\s+"([a-z0-9_]+)/(?:([a-z0-9_]+)/)?', line)
             if not include or include.group(1) not in allowed:
                 continue
-            target = include.group(1)
+            target, target_folder = include.groups()
             if target != room and target not in allowed.get(room, set()):
                 print(f"{name}:{number}: {room} may not include {target}/")
+                offences += 1
+            if (folder and target == room and target_folder and f"{target}/{target_folder}" != folder
+                    and target_folder not in folders.get(folder, set())):
+                print(f"{name}:{number}: {folder} may not include {target}/{target_folder}/")
                 offences += 1
     return 1 if offences else 0
 

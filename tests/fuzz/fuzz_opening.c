@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/rundown.h"
+#include "engine/core/core.h"
 #include "engine/xrc/remote_open.h"
 #include "fuzz.h"
 #include "object/device/context.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What librdmacm.so.1 has written down of its ids, for explanations (communication_calls). A record is NULL
  * where there was no room for one. */
+#include "engine/cm/id_record.h"
+
 #include "base/sys.h"
 #include "engine/core/explainer.h"
-#include "engine/internal.h"
 #include "segment/provenance.h"
 #include "segment/segment.h"
 

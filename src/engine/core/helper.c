@@ -23,10 +23,12 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/thread.h"
+#include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/direct/direct.h"
+#include "engine/host/interfaces.h"
 #include "engine/host/packet_socket.h"
-#include "engine/internal.h"
+#include "engine/paths/paths.h"
 #include "object/cq/cq.h"
 #include "udp/udp.h"
 

@@ -6,9 +6,10 @@
 
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
+#include "engine/core/core.h"
 #include "engine/core/explainer.h"
 #include "engine/direct/direct.h"
-#include "engine/internal.h"
+#include "engine/paths/paths.h"
 #include "engine/xrc/relay.h"
 #include "object/cq/cq.h"
 #include "object/device/device.h"

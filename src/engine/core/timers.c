@@ -11,8 +11,10 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 
 /* Leaf. Guards the heap and what the timerfd is set to. */
 static struct lock timers_lock = LOCK_INIT;

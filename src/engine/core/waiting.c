@@ -6,7 +6,8 @@
 
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "engine/xrc/remote_open.h"
 #include "udp/udp.h"
 

@@ -13,8 +13,9 @@
 #ifndef ENGINE_DIRECT_DIRECT_H
 #define ENGINE_DIRECT_DIRECT_H
 
-#include "engine/internal.h"
+#include "local/local.h"
 #include "mapped/mapped.h"
+#include "object/qp/qp.h"
 #include "segment/segment.h"
 
 /* Bits of a mark (local.h): what the peer waits for, and how often the mark was taken, so that one and the

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "base/sys.h"
+#include "engine/core/core.h"
 #include "engine/direct/direct.h"
 #include "object/memory/mapping.h"
 #include "object/ports.h"

@@ -13,7 +13,9 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "engine/core/core.h"
 #include "engine/direct/direct.h"
+#include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "object/memory/mapping.h"
 

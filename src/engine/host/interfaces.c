@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Network interfaces that come, go or change: into the device table, and out as port events
  * (verbs.md §9.2). */
+#include "engine/host/interfaces.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -8,7 +10,6 @@
 #include "base/log.h"
 #include "engine/core/engine.h"
 #include "engine/host/netdev.h"
-#include "engine/internal.h"
 #include "object/device/context.h"
 #include "object/device/device.h"
 

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
-#include "engine/internal.h"
+#include "engine/core/core.h"
 #include "object/device/device.h"
 #include "object/steering/flow.h"
 

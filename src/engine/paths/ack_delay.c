@@ -6,7 +6,8 @@
  * gives way to the next answer, and leaves in the same datagram. If there is none it leaves with the next
  * poll, by whomever (the helper thread's comes at a tick at which it finds that the program does not poll) or
  * when the program exits, and for this QP that was the last time for a while. */
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "udp/udp.h"
 
 #define ANSWERS_TO_TRUST 8u

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/sys.h"
-#include "engine/internal.h"
+#include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "udp/udp.h"
 

@@ -16,8 +16,8 @@
 
 #include "base/rundown.h"
 #include "base/sys.h"
-#include "engine/core/engine.h"
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "udp/udp.h"
 
 #define SEE_OFF (100 * NS_PER_MS) /* at most; of a program that ends, all QPs together */

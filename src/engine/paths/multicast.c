@@ -8,8 +8,9 @@
 #include <stdatomic.h>
 
 #include "base/sys.h"
+#include "engine/core/core.h"
 #include "engine/core/engine.h"
-#include "engine/internal.h"
+#include "engine/paths/paths.h"
 
 /* A process that does not answer (stopped, hostile) must not keep the others from each other. */
 #define DISCOVERY_LIMIT_NS NS_PER_S

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "wire/opcode.h"
 
 struct word {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/sys.h"
-#include "engine/core/engine.h"
+#include "engine/core/core.h"
 #include "engine/host/packet_socket.h"
-#include "engine/internal.h"
+#include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "object/steering/flow.h"
 

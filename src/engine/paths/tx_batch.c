@@ -4,7 +4,8 @@
  * those that follow: until these are so many, the program polls or ends, or the helper thread does anything,
  * which it is woken to by the acknowledgement of what is on its way, if nobody polls. Whoever posts and does
  * not poll is not made to wait for that. */
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
 

@@ -9,7 +9,8 @@
 #include <string.h>
 
 #include "base/rundown.h"
-#include "engine/internal.h"
+#include "engine/core/core.h"
+#include "engine/paths/paths.h"
 #include "engine/xrc/remote_open.h"
 #include "object/xrc/delegate.h"
 #include "object/xrc/xrc.h"

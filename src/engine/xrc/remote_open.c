@@ -18,7 +18,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/thread.h"
-#include "engine/core/engine.h"
+#include "engine/core/core.h"
 #include "object/device/device.h"
 #include "object/xrc/xrc.h"
 #include "object/xrc/xrc_domain.h"

@@ -3,8 +3,10 @@
 #ifndef ENGINE_XRC_REMOTE_OPEN_H
 #define ENGINE_XRC_REMOTE_OPEN_H
 
-#include "engine/internal.h"
+#include "local/local.h"
 #include "object/xrc/open_qp.h"
+
+struct lane_state;
 
 /* What processes say to each other: the payload of a packet with PACKET_OPENING. */
 enum opening_kind { SAY_ANSWER = 16, SAY_CLOSE, SAY_EVENT }; /* beside enum qp_request */

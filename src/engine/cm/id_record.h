@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What librdmacm.so.1 has written down of its ids, for explanations: the id_ calls of struct communication_calls. */
+#ifndef ENGINE_CM_ID_RECORD_H
+#define ENGINE_CM_ID_RECORD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "published/record.h"
+
+struct id_record; /* segment/segment.h */
+
+void id_record_withdraw(struct id_record *record);
+void id_record_event_read(struct id_record *record, uint32_t type);
+void id_record_event_acknowledged(struct id_record *record);
+void id_record_waits(struct id_record *record, enum id_call call);
+void id_record_still_waits(struct id_record *record);
+void id_record_waited(struct id_record *record, bool told);
+
+#endif

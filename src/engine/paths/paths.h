@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The ways that packets of QPs take: lanes to processes of this host, the network, and the real interface. */
+#ifndef ENGINE_PATHS_PATHS_H
+#define ENGINE_PATHS_PATHS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/timer.h"
+#include "cm/cm.h"
+#include "local/local.h"
+#include "object/qp/qp.h"
+
+struct lane_state;
+
+/* --- route.c: the transport ports that are the engine's ------------------------------------------------- */
+
+extern const struct qp_ports engine_qp_ports;
+
+/* To a lane that is not the QP's own: 0, -EAGAIN (the QP is in the list of those that wait for room), or
+ * -errno. QP lock held. */
+int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
+                  unsigned gather_count);
+/* local_resolve(); NULL: the QP waits for the answer (route_resolved()). QP lock held. */
+struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
+void route_set_reply_lane(struct qp *qp, struct lane *lane);
+/* The QP's requests may be executed in memory of the peer's (direct.h). QP lock held. */
+void route_is_direct(struct qp *qp);
+/* local_ops. */
+void route_link_down(struct link *link);
+
+/* --- network.c: over the network --------------------------------------------------------------------------- */
+
+/* Over the network, wherever it goes? (SOFTHCA_PATH=wire; constant.) */
+bool wire_is_forced(void);
+void wire_start(void);
+/* transport_ports.send and qp_ports for what goes that way. QP lock held. */
+int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
+              const struct path_address *to);
+void wire_leave_list(struct qp *qp);
+/* MADs, to QP1 of another host. */
+void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
+void wire_flush_mads(void);
+/* Opens the port, for which it takes a block of ours. Waits a moment, without locks, outside every rundown
+ * section, not in the helper thread. */
+void wire_open_for_mads(uint32_t block);
+/* Small packets that stay for others wait no longer. Without the lock of a lane. */
+void wire_release(void);
+/* Nor does an acknowledgement that gives way to an answer of the program. Outside every rundown section. */
+void wire_settle(void);
+/* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
+void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+/* Does multicast of the QP go over the network? With wire_is_forced(), only over the network then. */
+bool wire_has_groups(const struct qp *qp);
+/* qp_ports.attached, qp_ports.detached. */
+void wire_attached(struct qp *qp, const uint8_t gid[16]);
+void wire_detached(struct qp *qp, const uint8_t gid[16]);
+void wire_after_fork_in_child(void);
+
+/* --- tx_batch.c: small requests that wait for others -------------------------------------------------------- */
+
+/* It was put into the QP's lane: does it stay there? Else the lane is to be flushed. QP lock held. */
+bool hold_stays(struct qp *qp, const struct packet *packet);
+bool hold_is_whole_request(uint8_t opcode);
+/* Lanes (bits) where something stays, which are the caller's to flush. */
+uint32_t hold_take(void);
+
+/* --- ack_delay.c: acknowledgements that give way to what a program answers ----------------------------------- */
+
+/* Does the acknowledgement of the only QP that owes something after a batch, which an application thread has
+ * taken, give way? QP lock and receive lock held. */
+bool turn_gives_way(struct qp *qp);
+/* A request was put into the QP's lane, which is to be flushed: what gave way to it goes behind it (only the
+ * last packet of a datagram may be smaller). The peer waits for nothing but that, so both leave before all
+ * else is done about them. QP lock held. */
+void turn_sent(struct qp *qp, const struct packet *packet);
+/* The program has posted on the QP, without its lock, inside a rundown section. Returns a lane to be flushed,
+ * or NULL. */
+struct udp_lane *turn_posted(struct qp *qp);
+/* Is there a QP that the program may be about to answer on? */
+bool turn_is_on(void);
+/* Helper thread, once in a while: has it waited since the last time but one? */
+bool turn_is_overdue(void);
+/* The program polls before it has answered: that QP, which is to be locked for turn_end(); or NULL. Receive
+ * lock held. */
+struct qp *turn_take(void);
+/* What gave way is sent, and the next does not give way for a while. QP lock held. */
+void turn_end(struct qp *qp);
+/* The QP's way ends. QP lock held. */
+void turn_forget(struct qp *qp);
+/* It is nobody's turn: at the start, and in a forked child. */
+void turn_start(void);
+
+/* --- notices.c: what a peer has to hear though nobody is left to say it ------------------------------------
+ */
+
+/* To the sender of a request that was dropped: its ACK timer runs only if it hears of it. */
+void words_send_drop(struct lane *lane, const struct packet *dropped);
+/* transport_ports.tell */
+void words_tell(struct transport_qp *transport, const struct packet *packet);
+/* The QP begins a new life: what it said in the former one and is still here is not to be taken for an answer
+ * of this one. QP lock held. */
+void words_of_former_life(const struct qp *qp, struct lane *lane);
+/* There is room. */
+void words_flush(struct lane *lane, struct lane_state *state);
+
+/* --- exit_flush.c ------------------------------------------------------------------------------------------ */
+
+/* The program ends. Any locks may be held. */
+void parting_before_exit(void);
+/* qp_ports.see_off */
+void parting_see_off(struct qp *qp);
+/* Its sender has run, and somebody is in there. QP lock held. */
+void parting_has_run(void);
+/* It is known who has that block, or that nobody has it. */
+void parting_resolved(uint32_t block);
+void parting_after_fork_in_child(void);
+
+/* --- congestion.c -------------------------------------------------------------------------------- */
+
+struct udp_arrival;
+/* Tells the sender of a packet for this QP that it was marked. QP lock held. */
+void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival);
+
+/* --- multicast.c ---------------------------------------------------------------------------------------- */
+
+/* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits
+ * for the next route_resolved() or route_settled() and asks again. */
+bool multicast_ready(void);
+/* Links this process to all others; waits for those that do not answer no longer than that. */
+void multicast_announce(ns_t limit);
+/* An answer of the rendezvous came. */
+void multicast_resolved(void);
+void multicast_after_fork_in_child(void);
+
+/* --- raw.c: layer 2 ------------------------------------------------------------------------------------- */
+
+/* Longest frame of the QP's device, without FCS. */
+uint32_t raw_frame_limit(const struct qp *qp);
+/* transport_ports.send of a frame. QP lock held. 0 or -EAGAIN. */
+int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count);
+/* It has waited for room for long: QP lock held, called before the QP goes on. */
+void raw_timer(struct qp *qp);
+/* The QP has no frame under way any more. QP lock held. */
+void raw_forget(struct qp *qp);
+/* A frame from a process of this host. */
+void raw_arrived(struct lane *lane, const struct packet *packet);
+/* qp_ports.prepare */
+void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+/* qp_ports.steers */
+void raw_steers(struct qp *qp);
+void raw_after_fork_in_child(void);
+
+#endif
