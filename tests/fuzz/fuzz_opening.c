@@ -250,8 +250,9 @@ static void ignore(struct qp *qp)
 {
 }
 
-static void kick(struct qp *qp, const struct qp_kick *kick)
+static void unlock(struct qp *qp, bool more)
 {
+    lock_release(&qp->lock);
 }
 
 static int allocate_number(uint32_t *ret_qpn)
@@ -291,13 +292,14 @@ static struct qp *create(void)
 static void set_up(void)
 {
     static const struct qp_ports ports = {
+        .init_private = ignore,
         .transport_link = {.now = now, .set_timer = set_timer},
         .prepare = prepare,
         .see_off = ignore,
         .take_arrived = take_arrived,
         .connect = ignore,
         .disconnect = ignore,
-        .kick = kick,
+        .unlock = unlock,
         .call_back = ignore,
         .open_elsewhere = opening_open,
         .ask_elsewhere = opening_ask,

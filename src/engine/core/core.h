@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/timer.h"
+#include "engine/core/route.h"
 #include "local/local.h"
 #include "object/cq/cq.h"
 #include "object/qp/qp.h"
@@ -30,7 +31,7 @@ struct lane_state {
     struct qp *due[DUE_MAX]; /* the lane's reader only (its receive lock) */
     unsigned due_count;
     struct lock lock;    /* guards the lists and words; the lane transmit lock is below it */
-    struct list blocked; /* qp.route.blocked: waits for room in the ring */
+    struct list blocked; /* qp_route.blocked: waits for room in the ring */
     struct word *words;  /* notices.c: what must not get lost and found the ring full, in order */
     uint32_t word_count, word_room;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */

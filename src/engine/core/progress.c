@@ -8,6 +8,7 @@
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
+#include "engine/core/route.h"
 #include "engine/direct/direct.h"
 #include "engine/paths/paths.h"
 #include "engine/xrc/relay.h"
@@ -81,13 +82,13 @@ static void answer_at_batch_end(struct qp *qp, struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
 
-    if (qp->route.answer_due)
+    if (qp->answer_due)
         return; /* of this lane's batch, or of one that another thread has under way: it answers for both */
     if (state->due_count == DUE_MAX) {
         route_run(qp);
         return;
     }
-    qp->route.answer_due = true;
+    qp->answer_due = true;
     state->due[state->due_count++] = qp;
 }
 
@@ -98,11 +99,11 @@ static void answer_all_due(struct lane *lane, struct lane_state *state)
         struct qp_kick kick;
 
         lock_acquire(&qp->lock);
-        if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
-            qp->route.answer_due = false;
+        if (qp->answer_due) { /* else it was reset or destroyed meanwhile */
+            qp->answer_due = false;
             route_run(qp);
         }
-        kick = qp_take_kick(qp, false);
+        kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         progress_note_kick(lane, &kick);
     }
@@ -113,7 +114,7 @@ static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet
     const struct responder *responder = &qp->record->responder;
     const struct sender *sender = &qp->record->sender;
 
-    qp->route.arrival_lane = lane;
+    route_of(qp)->arrival_lane = lane;
     if (request)
         route_set_reply_lane(qp, lane);
     if (unlikely(!transport_receive(&qp->transport, packet)))
@@ -198,7 +199,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
         return;
     }
     received = receive_locked(qp, lane, packet, request);
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     if (unlikely(!received))
         say_dropped(lane, packet, request);

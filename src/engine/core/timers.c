@@ -14,6 +14,7 @@
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 
 /* Leaf. Guards the heap and what the timerfd is set to. */
@@ -104,8 +105,8 @@ static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
 static void queue_qp(struct qp *qp)
 {
     lock_acquire(&timers_lock);
-    if (timer_arm(&qp_timers, &qp->route.timer, qp->route.timer_at) == 0)
-        qp->route.timer_queued_at = qp->route.timer_at;
+    if (timer_arm(&qp_timers, &route_of(qp)->timer, route_of(qp)->timer_at) == 0)
+        route_of(qp)->timer_queued_at = route_of(qp)->timer_at;
     else
         log_error("no memory for a timer: a retry will not happen");
     program();
@@ -116,8 +117,8 @@ static void queue_qp(struct qp *qp)
  * is moved when its old time has come. */
 void timers_set_qp(struct qp *qp, ns_t delay)
 {
-    qp->route.timer_at = delay == NS_NEVER ? NS_NEVER : sys_now() + delay;
-    if (qp->route.timer_at < qp->route.timer_queued_at)
+    route_of(qp)->timer_at = delay == NS_NEVER ? NS_NEVER : sys_now() + delay;
+    if (route_of(qp)->timer_at < route_of(qp)->timer_queued_at)
         queue_qp(qp);
 }
 
@@ -170,15 +171,15 @@ static void fire_qp(struct qp *qp, ns_t now)
     lock_acquire(&qp->lock);
     /* Between the heap and the lock the QP may have been queued anew, been reset or destroyed. */
     lock_acquire(&timers_lock);
-    queued_again = qp->route.timer.index != 0;
+    queued_again = route_of(qp)->timer.index != 0;
     lock_release(&timers_lock);
     if (!queued_again)
-        qp->route.timer_queued_at = NS_NEVER;
-    if (qp->route.timer_at > now) {
-        if (qp->route.timer_at < qp->route.timer_queued_at)
+        route_of(qp)->timer_queued_at = NS_NEVER;
+    if (route_of(qp)->timer_at > now) {
+        if (route_of(qp)->timer_at < route_of(qp)->timer_queued_at)
             queue_qp(qp);
     } else {
-        qp->route.timer_at = NS_NEVER;
+        route_of(qp)->timer_at = NS_NEVER;
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
             if (unlikely(qp->record->type == IBV_QPT_RAW_PACKET))
                 raw_timer(qp);
@@ -186,7 +187,7 @@ static void fire_qp(struct qp *qp, ns_t now)
             route_run(qp);
         }
     }
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     route_ring(&kick);
     rundown_exit();
@@ -207,7 +208,7 @@ void timers_run_due(void)
     lock_acquire(&timers_lock);
     while ((timer = timer_take_due(&qp_timers, now))) {
         lock_release(&timers_lock);
-        fire_qp(container_of(timer, struct qp, route.timer), now);
+        fire_qp(qp_of_route(container_of(timer, struct qp_route, timer)), now);
         lock_acquire(&timers_lock);
     }
     while ((timer = timer_take_due(&moderation_timers, now))) {

@@ -7,6 +7,7 @@
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "engine/xrc/remote_open.h"
 #include "udp/udp.h"
@@ -47,13 +48,13 @@ struct lane_state *lane_state(struct lane *lane)
 void waiting_enter(struct qp *qp, enum route_wait what)
 {
     lock_acquire(&waiting_lock);
-    if (list_linked(&qp->route.waiting))
-        list_remove(&qp->route.waiting);
-    qp->route.waits_for = (uint8_t)what;
+    if (list_linked(&route_of(qp)->waiting))
+        list_remove(&route_of(qp)->waiting);
+    route_of(qp)->waits_for = (uint8_t)what;
     if (what == ROUTE_WAITS_FOR_OWNER)
-        list_push_back(&waiting_for_owner, &qp->route.waiting);
+        list_push_back(&waiting_for_owner, &route_of(qp)->waiting);
     else if (what == ROUTE_WAITS_FOR_TURN)
-        list_push_back(&waiting_for_turn, &qp->route.waiting);
+        list_push_back(&waiting_for_turn, &route_of(qp)->waiting);
     atomic_store_explicit(&somebody_waits_for_turn, !list_empty(&waiting_for_turn), memory_order_relaxed);
     lock_release(&waiting_lock);
 }
@@ -63,12 +64,12 @@ void waiting_block(struct qp *qp, struct lane *lane)
 {
     struct lane_state *state;
 
-    if (qp->route.blocked_lane)
+    if (route_of(qp)->blocked_lane)
         return;
     state = lane_state(lane);
-    qp->route.blocked_lane = lane;
+    route_of(qp)->blocked_lane = lane;
     lock_acquire(&state->lock);
-    list_push_back(&state->blocked, &qp->route.blocked);
+    list_push_back(&state->blocked, &route_of(qp)->blocked);
     lock_release(&state->lock);
 }
 
@@ -126,10 +127,10 @@ void route_run(struct qp *qp)
     more = qp_run_sender(qp, STAMP_NONE);
     /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
      * responder that was stopped by its budget still owes. */
-    if ((more || responder_owes(&qp->transport)) && !qp->route.blocked_lane && !qp->route.blocked_wire &&
-        qp->route.waits_for != ROUTE_WAITS_FOR_OWNER)
+    if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_lane &&
+        !route_of(qp)->blocked_wire && route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
-    if (unlikely(qp->route.watchers))
+    if (unlikely(route_of(qp)->watchers))
         parting_has_run();
 }
 
@@ -140,7 +141,7 @@ static void run_unlocked(struct qp *qp)
     lock_acquire(&qp->lock);
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
         route_run(qp);
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     route_ring(&kick);
 }
@@ -172,7 +173,7 @@ void route_run_ready(void)
         lock_release(&waiting_lock);
         if (!node)
             break;
-        qp = list_entry(node, struct qp, route.waiting);
+        qp = qp_of_route(list_entry(node, struct qp_route, waiting));
         run_unlocked(qp);
     }
 }
@@ -199,16 +200,16 @@ static void run_those_waiting_for_owner(uint32_t missing_block)
         lock_release(&waiting_lock);
         if (!node)
             break;
-        qp = list_entry(node, struct qp, route.waiting);
+        qp = qp_of_route(list_entry(node, struct qp_route, waiting));
         lock_acquire(&qp->lock);
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
-            qp->route.waits_for = ROUTE_WAITS_FOR_NOTHING;
+            route_of(qp)->waits_for = ROUTE_WAITS_FOR_NOTHING;
             /* Those that wait for another block ask again and come back to the list. */
             if (missing_block)
-                qp->route.missing_block = missing_block;
+                route_of(qp)->missing_block = missing_block;
             route_run(qp);
         }
-        kick = qp_take_kick(qp, false);
+        kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         route_ring(&kick);
     }
@@ -237,7 +238,7 @@ static struct qp *pop_blocked(struct lane_state *state)
     lock_acquire(&state->lock);
     node = list_pop_front(&state->blocked);
     lock_release(&state->lock);
-    return node ? list_entry(node, struct qp, route.blocked) : NULL;
+    return node ? qp_of_route(list_entry(node, struct qp_route, blocked)) : NULL;
 }
 
 /* local_ops.lane_writable: runs those that were blocked until the ring is full again; who blocks again goes
@@ -257,11 +258,11 @@ void route_lane_writable(struct lane *lane)
         bool full;
 
         lock_acquire(&qp->lock);
-        settle(&qp->route.blocked_lane, &qp->route.blocked);
+        settle(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
             route_run(qp);
-        full = qp->route.blocked_lane == lane;
-        kick = qp_take_kick(qp, false);
+        full = route_of(qp)->blocked_lane == lane;
+        kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         route_ring(&kick);
         if (full)

@@ -10,6 +10,7 @@
  * receive is the one that was written to. */
 #include <string.h>
 
+#include "engine/core/route.h"
 #include "engine/direct/direct.h"
 #include "wire/opcode.h"
 
@@ -81,7 +82,7 @@ static bool read_region(const struct direct_route *direct, uint32_t lkey, struct
 bool direct_finds_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    struct direct_route *direct = &qp->route.direct;
+    struct direct_route *direct = &route_of(qp)->direct;
     const struct receive_queue *queue;
     const struct qp_record *record;
     const struct direct_view *view;
@@ -130,7 +131,7 @@ bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struc
                     uint32_t *ret_mark)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    struct direct_route *direct = &qp->route.direct;
+    struct direct_route *direct = &route_of(qp)->direct;
     struct key_view key;
     size_t length = 0;
     char *to;

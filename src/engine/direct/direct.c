@@ -2,6 +2,7 @@
 #include "engine/direct/direct.h"
 
 #include "base/prefetch.h"
+#include "engine/core/route.h"
 #include "object/memory/mapping.h"
 
 /* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */
@@ -182,7 +183,7 @@ bool direct_should_ask(struct direct_route *direct, const struct direct_peer *pe
 bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    struct direct_route *direct = &qp->route.direct;
+    struct direct_route *direct = &route_of(qp)->direct;
 
     if (direct->peer && is_open(direct) && (key_is_current(direct, rkey) || find_key(direct, rkey)))
         return true;
@@ -194,7 +195,7 @@ bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
 static inline char *try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                               enum remote_operation operation)
 {
-    struct direct_route *direct = &qp->route.direct;
+    struct direct_route *direct = &route_of(qp)->direct;
     char *there = NULL;
     bool open;
 
@@ -221,7 +222,7 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
                    enum remote_operation operation)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    struct direct_route *direct = &qp->route.direct;
+    struct direct_route *direct = &route_of(qp)->direct;
     char *there = try_reach(qp, rkey, address, length, operation);
 
     if (likely(there != NULL)) {
@@ -236,13 +237,13 @@ void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t addre
 
 void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
 {
-    const struct direct_route *direct = &qp->route.direct;
+    const struct direct_route *direct = &route_of(qp)->direct;
     uint64_t offset = wqe->remote_address - direct->start;
 
-    if (!qp->route.lane)
+    if (!route_of(qp)->lane)
         return;
     if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->rkey != wqe->rkey || offset >= direct->length)
-        lane_fetch_ahead(qp->route.lane);
+        lane_fetch_ahead(route_of(qp)->lane);
     else if (wqe->opcode == IBV_WR_RDMA_READ)
         __builtin_prefetch(direct->base + offset);
     else
@@ -251,5 +252,5 @@ void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
 
 bool direct_reach_ends(struct transport_qp *transport)
 {
-    return give_mark_back(&container_of(transport, struct qp, transport)->route.direct);
+    return give_mark_back(&route_of(container_of(transport, struct qp, transport))->direct);
 }

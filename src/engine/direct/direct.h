@@ -13,6 +13,7 @@
 #ifndef ENGINE_DIRECT_DIRECT_H
 #define ENGINE_DIRECT_DIRECT_H
 
+#include "engine/core/route.h"
 #include "local/local.h"
 #include "mapped/mapped.h"
 #include "object/qp/qp.h"

@@ -3,6 +3,7 @@
  * the peer's memory to where it belongs. Nothing is written to the peer, so there is no mark: what was copied
  * while its owner took the memory back is void, and is copied once more in the other way, which finds out
  * why. */
+#include "engine/core/route.h"
 #include "engine/direct/direct.h"
 
 static const struct direct_view *find_view(const struct direct_peer *peer,
@@ -25,7 +26,7 @@ static const struct direct_view *find_view(const struct direct_peer *peer,
 
 bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found *ret_found)
 {
-    struct link *link = lane_link(qp->route.arrival_lane);
+    struct link *link = lane_link(route_of(qp)->arrival_lane);
     const struct direct_peer *peer;
 
     if (likely(!direct_may_map(link)))

@@ -14,6 +14,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/direct/direct.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
@@ -57,7 +58,7 @@ bool direct_ask(const struct qp *qp, uint32_t rkey)
 void direct_ask_to_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
                          uint32_t slot)
 {
-    if (direct_should_ask(&qp->route.direct, peer, slot))
+    if (direct_should_ask(&route_of(qp)->direct, peer, slot))
         ask(&(struct request){.slot = slot, .serial = link_serial(link)});
 }
 
@@ -385,7 +386,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
         ifindex != attributes->path.destination_ifindex || path_mtu != attributes->path_mtu ||
         !psns_agree(qp, peer, direct.slot, rq_psn))
         return;
-    qp->route.direct = direct;
+    route_of(qp)->direct = direct;
     qp->transport.link.asks_by_packets = attributes->max_rd_atomic > granted;
     route_is_direct(qp);
 }
@@ -399,10 +400,10 @@ static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_know
     rundown_enter();
     qp = qp_lock_number(qpn);
     if (qp) {
-        if (qp->transport.link.direct_up_to && qp->route.lane)
-            link = lane_link(qp->route.lane);
+        if (qp->transport.link.direct_up_to && route_of(qp)->lane)
+            link = lane_link(route_of(qp)->lane);
         *ret_dest_qpn = qp->record->attributes.dest_qpn;
-        *ret_known = qp->route.direct.peer != NULL;
+        *ret_known = route_of(qp)->direct.peer != NULL;
         lock_release(&qp->lock);
     }
     rundown_exit();
@@ -440,8 +441,8 @@ static void serve(const struct request *request)
     rundown_enter();
     qp = qp_lock_number(request->qpn);
     if (qp) {
-        if (qp->transport.link.direct_up_to && qp->route.lane && lane_link(qp->route.lane) == link &&
-            !qp->route.direct.peer)
+        if (qp->transport.link.direct_up_to && route_of(qp)->lane && lane_link(route_of(qp)->lane) == link &&
+            !route_of(qp)->direct.peer)
             connect_qp(qp, peer, record);
         lock_release(&qp->lock);
     }
@@ -459,7 +460,7 @@ static void go_on(uint32_t qpn)
     if (qp) {
         qp->transport.reach_later = false;
         route_run(qp);
-        kick = qp_take_kick(qp, false);
+        kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         route_ring(&kick);
     }

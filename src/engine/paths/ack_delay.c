@@ -7,6 +7,7 @@
  * poll, by whomever (the helper thread's comes at a tick at which it finds that the program does not poll) or
  * when the program exits, and for this QP that was the last time for a while. */
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 
@@ -23,13 +24,13 @@ static _Atomic(struct qp *) single;
 
 static enum wire_turn turn_of(const struct qp *qp)
 {
-    return (enum wire_turn)atomic_load_explicit(&qp->route.turn, memory_order_relaxed);
+    return (enum wire_turn)atomic_load_explicit(&route_of(qp)->turn, memory_order_relaxed);
 }
 
 /* QP lock held. */
 static void set_turn(struct qp *qp, enum wire_turn turn)
 {
-    atomic_store_explicit(&qp->route.turn, (uint8_t)turn, memory_order_relaxed);
+    atomic_store_explicit(&route_of(qp)->turn, (uint8_t)turn, memory_order_relaxed);
 }
 
 /* Looks of the helper thread at what waits, and at which of them it began to. */
@@ -40,7 +41,7 @@ bool turn_gives_way(struct qp *qp)
     if (!responder_owes_only_ack(&qp->transport) || qp->record->responder.acks_owed != 1)
         return false;
     atomic_store_explicit(&single, qp, memory_order_relaxed);
-    set_turn(qp, qp->route.answers < ANSWERS_TO_TRUST ? TURN_TAKEN : TURN_GIVEN);
+    set_turn(qp, route_of(qp)->answers < ANSWERS_TO_TRUST ? TURN_TAKEN : TURN_GIVEN);
     atomic_store_explicit(&given_at, atomic_load_explicit(&looks, memory_order_relaxed),
                           memory_order_relaxed);
     return turn_of(qp) == TURN_GIVEN;
@@ -70,8 +71,8 @@ void turn_sent(struct qp *qp, const struct packet *packet)
     if (responder_owes_only_ack(&qp->transport))
         responder_run(&qp->transport);
     if (is_last_posted(qp)) {
-        qp->route.kick_wire = false;
-        udp_flush(qp->route.wire);
+        route_of(qp)->kick_wire = false;
+        udp_flush(route_of(qp)->wire);
     }
 }
 
@@ -82,12 +83,12 @@ struct udp_lane *turn_posted(struct qp *qp)
     if (likely(turn_of(qp) == TURN_NONE))
         return NULL;
     lock_acquire(&qp->lock);
-    if (turn_of(qp) != TURN_NONE && qp->route.answers < ANSWERS_TO_TRUST)
-        qp->route.answers++;
+    if (turn_of(qp) != TURN_NONE && route_of(qp)->answers < ANSWERS_TO_TRUST)
+        route_of(qp)->answers++;
     if (turn_of(qp) == TURN_GIVEN && responder_owes(&qp->transport))
         responder_run(&qp->transport);
     set_turn(qp, TURN_NONE);
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     return kick.wire;
 }
@@ -119,7 +120,7 @@ void turn_end(struct qp *qp)
 void turn_forget(struct qp *qp)
 {
     set_turn(qp, TURN_NONE);
-    qp->route.answers = 0;
+    route_of(qp)->answers = 0;
 }
 
 void turn_start(void)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "udp/udp.h"
@@ -24,13 +25,13 @@ void congestion_notify(struct qp *qp, const struct packet *packet, const struct 
     if (packet->payload_length < NOTIFIED_FROM)
         return;
     now = sys_now();
-    if (now < qp->route.notify_from)
+    if (now < route_of(qp)->notify_from)
         return;
-    qp->route.notify_from = now + NOTIFY_EVERY;
+    route_of(qp)->notify_from = now + NOTIFY_EVERY;
     memcpy(path.source, packet->grh.destination, sizeof(path.source));
     memcpy(path.destination, packet->grh.source, sizeof(path.destination));
     if (gid_is_link_local(path.destination))
         path.ifindex = arrival->ifindex;
-    udp_notify(qp->route.wire, &path, is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn);
-    qp->route.kick_wire = true;
+    udp_notify(route_of(qp)->wire, &path, is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn);
+    route_of(qp)->kick_wire = true;
 }

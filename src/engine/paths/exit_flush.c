@@ -17,6 +17,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 
@@ -78,14 +79,14 @@ static void part(struct qp *qp, void *argument)
 
     if (parting->qps == QPS_MOST || !lock_in_time(parting, &qp->lock))
         return;
-    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp->route.by_wire &&
-        parting->lanes & 1u << udp_lane_number(qp->route.wire)) {
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && route_of(qp)->by_wire &&
+        parting->lanes & 1u << udp_lane_number(route_of(qp)->wire)) {
         turn_forget(qp);
         if (responder_owes_only_ack(&qp->transport))
             responder_run(&qp->transport);
         responder_part(&qp->transport);
     }
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     if (kick.wire) {
         parting->to_flush |= 1u << udp_lane_number(kick.wire);
@@ -117,7 +118,7 @@ static bool looks_for(const struct qp *qp, uint32_t *ret_block)
     uint32_t qpn = is_connected(qp->record) ? qp->record->attributes.dest_qpn : wqe->ud.remote_qpn;
 
     *ret_block = qpn / LOCAL_BLOCK_QPNS;
-    return qp->route.waits_for == ROUTE_WAITS_FOR_OWNER && qp->record->type != IBV_QPT_RAW_PACKET &&
+    return route_of(qp)->waits_for == ROUTE_WAITS_FOR_OWNER && qp->record->type != IBV_QPT_RAW_PACKET &&
            qpn != PSN_MASK; /* multicast looks for all */
 }
 
@@ -126,8 +127,8 @@ static bool is_in_vain(const struct qp *qp)
 {
     uint32_t block;
 
-    if (qp->route.blocked_lane)
-        return atomic_load_explicit(&lane_state(qp->route.blocked_lane)->in_vain, memory_order_relaxed);
+    if (route_of(qp)->blocked_lane)
+        return atomic_load_explicit(&lane_state(route_of(qp)->blocked_lane)->in_vain, memory_order_relaxed);
     return looks_for(qp, &block) &&
            atomic_load_explicit(block_word(block), memory_order_relaxed) >> block % 64 & 1;
 }
@@ -137,8 +138,8 @@ static void note_in_vain(const struct qp *qp)
 {
     uint32_t block;
 
-    if (qp->route.blocked_lane)
-        atomic_store_explicit(&lane_state(qp->route.blocked_lane)->in_vain, true, memory_order_relaxed);
+    if (route_of(qp)->blocked_lane)
+        atomic_store_explicit(&lane_state(route_of(qp)->blocked_lane)->in_vain, true, memory_order_relaxed);
     else if (looks_for(qp, &block))
         atomic_fetch_or_explicit(block_word(block), 1ull << block % 64, memory_order_relaxed);
 }
@@ -182,7 +183,7 @@ void parting_see_off(struct qp *qp)
         goto out;
     now = sys_now();
     deadline = now + SEE_OFF;
-    qp->route.watchers++;
+    route_of(qp)->watchers++;
     for (; goes_on(qp, now, deadline); now = sys_now()) {
         uint32_t seen = atomic_load_explicit(&runs, memory_order_acquire);
 
@@ -192,7 +193,7 @@ void parting_see_off(struct qp *qp)
         rundown_enter();
         lock_acquire(&qp->lock);
     }
-    qp->route.watchers--;
+    route_of(qp)->watchers--;
 out:
     lock_release(&qp->lock);
     rundown_exit();

@@ -11,6 +11,7 @@
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "object/qp/qp_table.h"
@@ -98,13 +99,13 @@ static void fill_path(const struct path_address *to, struct udp_path *path)
 /* QP lock held. */
 static void enter_list(struct qp *qp)
 {
-    struct waiting *list = &waiting[udp_lane_number(qp->route.wire)];
+    struct waiting *list = &waiting[udp_lane_number(route_of(qp)->wire)];
 
-    if (qp->route.blocked_wire)
+    if (route_of(qp)->blocked_wire)
         return;
-    qp->route.blocked_wire = true;
+    route_of(qp)->blocked_wire = true;
     lock_acquire(&list->lock);
-    list_push_back(&list->qps, &qp->route.blocked);
+    list_push_back(&list->qps, &route_of(qp)->blocked);
     lock_release(&list->lock);
 }
 
@@ -112,13 +113,13 @@ void wire_leave_list(struct qp *qp)
 {
     struct waiting *list;
 
-    if (!qp->route.blocked_wire)
+    if (!route_of(qp)->blocked_wire)
         return;
-    list = &waiting[udp_lane_number(qp->route.wire)];
+    list = &waiting[udp_lane_number(route_of(qp)->wire)];
     lock_acquire(&list->lock);
-    list_remove(&qp->route.blocked);
+    list_remove(&route_of(qp)->blocked);
     lock_release(&list->lock);
-    qp->route.blocked_wire = false;
+    route_of(qp)->blocked_wire = false;
 }
 
 /* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
@@ -126,7 +127,7 @@ static void note_sent(struct qp *qp, const struct packet *packet)
 {
     if (hold_stays(qp, packet))
         return;
-    qp->route.kick_wire = true;
+    route_of(qp)->kick_wire = true;
     turn_sent(qp, packet);
 }
 
@@ -151,7 +152,7 @@ int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *ga
         !change_source(qp, &path))
         return -EHOSTUNREACH;
     for (;;) {
-        int error = udp_send(qp->route.wire, &path, packet, gather, gather_count);
+        int error = udp_send(route_of(qp)->wire, &path, packet, gather, gather_count);
 
         if (likely(!error)) {
             note_sent(qp, packet);
@@ -161,7 +162,7 @@ int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *ga
             return error;
         enter_list(qp);
         /* Still to be told? If not, room may have come before we were in the list. */
-        if (udp_is_blocked(qp->route.wire))
+        if (udp_is_blocked(route_of(qp)->wire))
             return -EAGAIN;
         wire_leave_list(qp);
     }
@@ -174,7 +175,7 @@ static struct qp *pop_waiting(struct waiting *list)
     lock_acquire(&list->lock);
     node = list_pop_front(&list->qps);
     lock_release(&list->lock);
-    return node ? list_entry(node, struct qp, route.blocked) : NULL;
+    return node ? qp_of_route(list_entry(node, struct qp_route, blocked)) : NULL;
 }
 
 /* After a thread took the node out of the list and then locked the QP: it is in no list now, unless it was
@@ -182,7 +183,7 @@ static struct qp *pop_waiting(struct waiting *list)
 static void settle(struct qp *qp, struct waiting *list)
 {
     lock_acquire(&list->lock);
-    qp->route.blocked_wire = qp->route.blocked_wire && list_linked(&qp->route.blocked);
+    route_of(qp)->blocked_wire = route_of(qp)->blocked_wire && list_linked(&route_of(qp)->blocked);
     lock_release(&list->lock);
 }
 
@@ -200,7 +201,7 @@ static void on_writable(struct udp_lane *lane)
         settle(qp, list);
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
             route_run(qp);
-        kick = qp_take_kick(qp, false);
+        kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         route_ring(&kick);
     }
@@ -262,7 +263,7 @@ static bool is_from_peer(const struct qp *qp, const struct packet *packet)
 {
     const struct path_address *path = &qp->record->attributes.path;
 
-    return qp->route.by_wire && memcmp(packet->grh.source, path->destination_gid, 16) == 0 &&
+    return route_of(qp)->by_wire && memcmp(packet->grh.source, path->destination_gid, 16) == 0 &&
            memcmp(packet->grh.destination, path->source_gid, 16) == 0;
 }
 
@@ -284,7 +285,7 @@ static void let_go(void)
     if (!qp)
         return;
     held.qp = NULL;
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     note_kick(&kick);
 }
@@ -316,13 +317,13 @@ static void hold_qp(struct qp *qp)
 /* QP lock held. */
 static void answer_at_batch_end(struct qp *qp)
 {
-    if (qp->route.answer_due)
+    if (qp->answer_due)
         return;
     if (due_count == DUE_MAX) {
         route_run(qp);
         return;
     }
-    qp->route.answer_due = true;
+    qp->answer_due = true;
     due[due_count++] = qp;
 }
 
@@ -430,8 +431,8 @@ static void on_batch_end(void)
         struct qp *qp = due[--due_count];
 
         hold_qp(qp);
-        if (qp->route.answer_due) { /* else it was reset or destroyed meanwhile */
-            qp->route.answer_due = false;
+        if (qp->answer_due) { /* else it was reset or destroyed meanwhile */
+            qp->answer_due = false;
             if (!alone || !turn_gives_way(qp))
                 route_run(qp);
         }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "wire/opcode.h"
 
@@ -98,10 +99,10 @@ void words_tell(struct transport_qp *transport, const struct packet *packet)
         .msn = packet->msn,
     };
 
-    if (!qp->route.reply_lane)
+    if (!route_of(qp)->reply_lane)
         return; /* the peer is gone */
-    say(qp->route.reply_lane, &word);
-    qp->route.kick_reply = true;
+    say(route_of(qp)->reply_lane, &word);
+    route_of(qp)->kick_reply = true;
 }
 
 /* The requester waits in its own life for what these answered: it learns that it was dropped. */

@@ -9,6 +9,7 @@
 
 #include "base/sys.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/host/packet_socket.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
@@ -42,8 +43,8 @@ struct offer {
 
 static bool has_it(const struct qp *qp, uint64_t serial)
 {
-    for (uint32_t i = 0; i < qp->route.offered_count; i++) {
-        if (qp->route.offered[i] == serial)
+    for (uint32_t i = 0; i < route_of(qp)->offered_count; i++) {
+        if (route_of(qp)->offered[i] == serial)
             return true;
     }
     return false;
@@ -52,7 +53,7 @@ static bool has_it(const struct qp *qp, uint64_t serial)
 /* Without memory a process may get the frame twice, as it may on a real wire. */
 static void note_offered(struct qp *qp, uint64_t serial)
 {
-    struct qp_route *route = &qp->route;
+    struct qp_route *route = route_of(qp);
 
     if (route->offered_count == route->offered_room) {
         uint32_t room = route->offered_room ? route->offered_room * 2 : 8;
@@ -90,17 +91,17 @@ static void offer_to(struct link *link, void *argument)
 
 void raw_forget(struct qp *qp)
 {
-    qp->route.offered_count = 0;
+    route_of(qp)->offered_count = 0;
 }
 
 void raw_timer(struct qp *qp)
 {
-    struct lane *lane = qp->route.blocked_lane;
+    struct lane *lane = route_of(qp)->blocked_lane;
 
     if (!lane)
         return;
     atomic_store_explicit(&lane_state(lane)->stalled, true, memory_order_relaxed);
-    waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
 }
 
 int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
@@ -121,7 +122,7 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
         offer.full = NULL;
         local_for_each_peer(offer_to, &offer);
         if (likely(!offer.full)) {
-            if (unlikely(qp->route.timer_at != NS_NEVER))
+            if (unlikely(route_of(qp)->timer_at != NS_NEVER))
                 timers_set_qp(qp, NS_NEVER);
             raw_forget(qp);
             packet_socket_send(out.dest_ifindex, gather, gather_count);
@@ -130,12 +131,12 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
         waiting_block(qp, offer.full);
         /* Still to be notified? If not, room may have come before we were in the list. */
         if (lane_is_blocked(offer.full)) {
-            if (qp->route.timer_at == NS_NEVER)
+            if (route_of(qp)->timer_at == NS_NEVER)
                 timers_set_qp(qp, STALL_NS);
             return -EAGAIN;
         }
-        if (qp->route.blocked_lane)
-            waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+        if (route_of(qp)->blocked_lane)
+            waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
     }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/direct/direct.h"
 #include "engine/paths/paths.h"
 #include "engine/xrc/relay.h"
@@ -73,14 +74,14 @@ static void set_lane(struct qp *qp, struct lane *lane)
     /* Of XRC the process that executes may be one that has no link to this one (relay.c). */
     bool lends = qp->record->type != IBV_QPT_XRC_SEND;
 
-    qp->route.lane = lane;
-    qp->route.direct.peer = NULL;
-    qp->route.direct.misses = qp->route.direct.next_ask = 0;
+    route_of(qp)->lane = lane;
+    route_of(qp)->direct.peer = NULL;
+    route_of(qp)->direct.misses = route_of(qp)->direct.next_ask = 0;
     qp->transport.link.asks_by_packets = false;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
      * ring. */
-    qp->transport.link.piggyback_acks = lane && lane == qp->route.reply_lane;
+    qp->transport.link.piggyback_acks = lane && lane == route_of(qp)->reply_lane;
     qp->transport.link.reference_from =
         lane && lends && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     qp->transport.link.fetched_from =
@@ -100,7 +101,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
 
 void route_is_direct(struct qp *qp)
 {
-    publish_path(qp, PATH_MAPPED, lane_link(qp->route.lane));
+    publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->lane));
 }
 
 /* Both ends of a connection take the same lane, so that what one end writes arrives in the order in which it
@@ -113,10 +114,10 @@ static struct lane *connection_lane(struct link *link, uint32_t qpn, uint32_t de
 
 void route_set_reply_lane(struct qp *qp, struct lane *lane)
 {
-    if (likely(qp->route.reply_lane == lane))
+    if (likely(route_of(qp)->reply_lane == lane))
         return;
-    qp->route.reply_lane = lane;
-    qp->transport.link.piggyback_acks = lane == qp->route.lane;
+    route_of(qp)->reply_lane = lane;
+    qp->transport.link.piggyback_acks = lane == route_of(qp)->lane;
     offer_channel(qp, lane);
 }
 
@@ -136,8 +137,8 @@ static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct pa
         /* Still to be notified? If not, room may have come before we were in the list. */
         if (lane_is_blocked(lane))
             return -EAGAIN;
-        if (qp->route.blocked_lane == lane)
-            waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+        if (route_of(qp)->blocked_lane == lane)
+            waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
     }
 }
 
@@ -204,8 +205,9 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
     out.dest_ifindex = to->destination_ifindex;
     link = local_resolve(packet->dest_qpn);
     if (!link) {
-        if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
-            qp->route.missing_block = 0; /* was looked for and nobody has it; the next datagram looks again */
+        if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+            route_of(qp)->missing_block =
+                0; /* was looked for and nobody has it; the next datagram looks again */
             return 0;
         }
         link = route_resolve_or_wait(qp, packet->dest_qpn);
@@ -216,11 +218,11 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
     error = send_on(qp, lane, &kick, &out, gather, gather_count);
     if (kick) {
         /* Datagrams go many ways: doorbells are looked at one by one. */
-        if (lane == qp->route.lane)
-            qp->route.kick = true;
-        else if (!qp->route.lane) {
-            qp->route.lane = lane;
-            qp->route.kick = true;
+        if (lane == route_of(qp)->lane)
+            route_of(qp)->kick = true;
+        else if (!route_of(qp)->lane) {
+            route_of(qp)->lane = lane;
+            route_of(qp)->kick = true;
         } else {
             lane_ring(lane);
         }
@@ -258,20 +260,20 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
         relayed.flags |= PACKET_RELAYED;
         packet = &relayed;
     }
-    if (qp->route.by_wire)
+    if (route_of(qp)->by_wire)
         return wire_send(qp, packet, gather, gather_count, &qp->record->attributes.path);
     if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
-        if (!qp->route.reply_lane)
+        if (!route_of(qp)->reply_lane)
             return -EHOSTUNREACH;
-        return send_on(qp, qp->route.reply_lane, &qp->route.kick_reply, packet, gather, gather_count);
+        return send_on(qp, route_of(qp)->reply_lane, &route_of(qp)->kick_reply, packet, gather, gather_count);
     }
-    if (unlikely(!qp->route.lane)) {
+    if (unlikely(!route_of(qp)->lane)) {
         struct link *link;
 
         link = local_resolve(packet->dest_qpn);
         if (!link) {
-            if (qp->route.missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
-                qp->route.missing_block = 0;
+            if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
+                route_of(qp)->missing_block = 0;
                 publish_path(qp, PATH_NOBODY, NULL);
                 return -EHOSTUNREACH;
             }
@@ -283,7 +285,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
         }
         set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
     }
-    return send_on(qp, qp->route.lane, &qp->route.kick, packet, gather, gather_count);
+    return send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
 }
 
 /* transport_ports.pull: from the process that wrote the packet, whatever the QP's ways are by now. */
@@ -299,14 +301,14 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
         return 0;
     if (direct_find(qp, packet, &found)) {
         if (unlikely(qp->record->path.kind != PATH_MAPPED))
-            publish_path(qp, PATH_MAPPED, lane_link(qp->route.arrival_lane));
-        error = lane_pull(qp->route.arrival_lane, packet, found.here, to, to_count);
+            publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->arrival_lane));
+        error = lane_pull(route_of(qp)->arrival_lane, packet, found.here, to, to_count);
         if (error || direct_was_there(&found))
             return error;
     }
     do {
         epoch = mapped_epoch();
-        error = lane_pull(qp->route.arrival_lane, packet, NULL, to, to_count);
+        error = lane_pull(route_of(qp)->arrival_lane, packet, NULL, to, to_count);
     } while (unlikely(error == -EFAULT) && mapped_disturbed(epoch));
     return error;
 }
@@ -316,10 +318,10 @@ static void engine_revoke(struct transport_qp *transport)
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
 
-    if (qp->route.lane)
-        lane_revoke(qp->route.lane);
-    if (qp->route.reply_lane && qp->route.reply_lane != qp->route.lane)
-        lane_revoke(qp->route.reply_lane);
+    if (route_of(qp)->lane)
+        lane_revoke(route_of(qp)->lane);
+    if (route_of(qp)->reply_lane && route_of(qp)->reply_lane != route_of(qp)->lane)
+        lane_revoke(route_of(qp)->reply_lane);
 }
 
 static void engine_set_timer(struct transport_qp *transport, ns_t delay)
@@ -365,7 +367,7 @@ static uint32_t link_mtu(const struct qp *qp)
         return raw_frame_limit(qp);
     if (qp->record->type == IBV_QPT_UD)
         return 128u << device_active_mtu(&host_devices, qp->context->device);
-    return qp->route.by_wire ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
+    return route_of(qp)->by_wire ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
 }
 
 /* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
@@ -374,18 +376,18 @@ static void engine_connect(struct qp *qp)
     const struct path_address *path = &qp->record->attributes.path;
     struct link *link = NULL;
 
-    qp->route.by_wire = is_connected(qp->record) && (!path->destination_ifindex || wire_is_forced());
-    qp->route.wire = udp_lane(qp->ibv.qp_num);
+    route_of(qp)->by_wire = is_connected(qp->record) && (!path->destination_ifindex || wire_is_forced());
+    route_of(qp)->wire = udp_lane(qp->ibv.qp_num);
     qp->transport.link.mtu = link_mtu(qp);
     /* What may be received, whatever may be sent. */
-    qp->transport.link.reference_mtu = qp->route.by_wire ? 0 : LOCAL_REFERENCE_MTU;
-    qp->transport.link.reliable = !qp->route.by_wire;
-    if (!qp->route.by_wire && is_connected(qp->record))
+    qp->transport.link.reference_mtu = route_of(qp)->by_wire ? 0 : LOCAL_REFERENCE_MTU;
+    qp->transport.link.reliable = !route_of(qp)->by_wire;
+    if (!route_of(qp)->by_wire && is_connected(qp->record))
         link = local_resolve(qp->record->attributes.dest_qpn);
     if (link)
         words_of_former_life(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
-    if (qp->route.by_wire)
+    if (route_of(qp)->by_wire)
         publish_path(qp, PATH_WIRE, NULL);
     else
         show_receives(qp);
@@ -393,11 +395,11 @@ static void engine_connect(struct qp *qp)
 
 static void leave_lists(struct qp *qp)
 {
-    if (qp->route.held)
+    if (route_of(qp)->held)
         wire_release();
-    qp->route.answer_due = false;
+    qp->answer_due = false;
     turn_forget(qp);
-    waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
     wire_leave_list(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
@@ -408,18 +410,18 @@ static void engine_disconnect(struct qp *qp)
     local_hide_qp(qp->ibv.qp_num);
     transport_revoke(&qp->transport);
     /* What the QP said last is on these lanes, whose reader may sleep. */
-    if (qp->route.kick && qp->route.lane)
-        lane_ring(qp->route.lane);
-    if (qp->route.kick_reply && qp->route.reply_lane)
-        lane_ring(qp->route.reply_lane);
-    qp->route.kick = qp->route.kick_reply = false;
+    if (route_of(qp)->kick && route_of(qp)->lane)
+        lane_ring(route_of(qp)->lane);
+    if (route_of(qp)->kick_reply && route_of(qp)->reply_lane)
+        lane_ring(route_of(qp)->reply_lane);
+    route_of(qp)->kick = route_of(qp)->kick_reply = false;
     raw_forget(qp);
     relay_call_back(qp);
     leave_lists(qp);
-    qp->route.relay_lane = NULL;
-    qp->route.reply_lane = NULL;
-    qp->route.missing_block = 0;
-    qp->route.by_wire = false;
+    route_of(qp)->relay_lane = NULL;
+    route_of(qp)->reply_lane = NULL;
+    route_of(qp)->missing_block = 0;
+    route_of(qp)->by_wire = false;
     set_lane(qp, NULL);
 }
 
@@ -434,15 +436,18 @@ static void engine_forget(struct qp *qp)
     rundown_exit();
 }
 
-/* qp_ports.kick: after a post. */
-static void engine_kick(struct qp *qp, const struct qp_kick *kick)
+/* qp_ports.unlock: after a post. */
+static void engine_unlock(struct qp *qp, bool more)
 {
-    struct udp_lane *wire = turn_posted(qp);
+    struct qp_kick kick = qp_take_kick(qp);
+    struct udp_lane *wire;
 
-    route_ring(kick);
-    if (unlikely(wire && wire != kick->wire))
+    lock_release(&qp->lock);
+    wire = turn_posted(qp);
+    route_ring(&kick);
+    if (unlikely(wire && wire != kick.wire))
         udp_flush(wire);
-    if (unlikely(kick->more)) {
+    if (unlikely(more)) {
         lock_acquire(&qp->lock);
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
         lock_release(&qp->lock);
@@ -458,21 +463,21 @@ static void leave_link(struct qp *qp, void *argument)
     struct qp_kick kick;
 
     lock_acquire(&qp->lock);
-    if (qp->route.blocked_lane && lane_link(qp->route.blocked_lane) == link)
-        waiting_leave(&qp->route.blocked_lane, &qp->route.blocked);
+    if (route_of(qp)->blocked_lane && lane_link(route_of(qp)->blocked_lane) == link)
+        waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
     relay_leave(qp, link);
     /* The process may be alive, and read on until it sees that we are gone. */
-    if ((qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) ||
-        (qp->route.lane && lane_link(qp->route.lane) == link))
+    if ((route_of(qp)->reply_lane && lane_link(route_of(qp)->reply_lane) == link) ||
+        (route_of(qp)->lane && lane_link(route_of(qp)->lane) == link))
         transport_revoke(&qp->transport);
-    if (qp->route.reply_lane && lane_link(qp->route.reply_lane) == link) {
-        qp->route.reply_lane = NULL;
-        qp->route.kick_reply = false;
+    if (route_of(qp)->reply_lane && lane_link(route_of(qp)->reply_lane) == link) {
+        route_of(qp)->reply_lane = NULL;
+        route_of(qp)->kick_reply = false;
     }
-    if (qp->route.lane && lane_link(qp->route.lane) == link) {
+    if (route_of(qp)->lane && lane_link(route_of(qp)->lane) == link) {
         enum ibv_qp_state state = qp_state(qp);
 
-        qp->route.kick = false;
+        route_of(qp)->kick = false;
         set_lane(qp, NULL);
         publish_path(qp, PATH_GONE, NULL);
         /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a
@@ -481,7 +486,7 @@ static void leave_link(struct qp *qp, void *argument)
             sender_silence(&qp->transport);
         qp_note(qp, false);
     }
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     route_ring(&kick);
 }
@@ -523,7 +528,18 @@ static int engine_allocate_number(uint32_t *ret_qpn)
     return error ? error : local_qpn_allocate(ret_qpn);
 }
 
+static void init_private(struct qp *qp)
+{
+    struct qp_route *route = route_of(qp);
+
+    list_init(&route->blocked);
+    list_init(&route->waiting);
+    route->timer_at = route->timer_queued_at = NS_NEVER;
+}
+
 const struct qp_ports engine_qp_ports = {
+    .private_size = sizeof(struct qp_route),
+    .init_private = init_private,
     .transport_link =
         {
             .send = engine_send,
@@ -545,7 +561,7 @@ const struct qp_ports engine_qp_ports = {
     .connect = engine_connect,
     .disconnect = engine_disconnect,
     .fetch_ahead = direct_fetch_ahead,
-    .kick = engine_kick,
+    .unlock = engine_unlock,
     .hand_over = relay_hand_over,
     .call_back = relay_call_back,
     .open_elsewhere = opening_open,

@@ -5,6 +5,7 @@
  * which it is woken to by the acknowledgement of what is on its way, if nobody polls. Whoever posts and does
  * not poll is not made to wait for that. */
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
@@ -33,16 +34,16 @@ static void count_posts(struct qp *qp)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
 
-    if (qp->route.polls_seen != polls) {
-        if (qp->route.unpolled < BURST)
-            qp->route.bursts = 0;
-        else if (qp->route.bursts < BURSTS_TO_TRUST)
-            qp->route.bursts++;
-        qp->route.polls_seen = polls;
-        qp->route.unpolled = 0;
+    if (route_of(qp)->polls_seen != polls) {
+        if (route_of(qp)->unpolled < BURST)
+            route_of(qp)->bursts = 0;
+        else if (route_of(qp)->bursts < BURSTS_TO_TRUST)
+            route_of(qp)->bursts++;
+        route_of(qp)->polls_seen = polls;
+        route_of(qp)->unpolled = 0;
     }
-    if (qp->route.unpolled < UNPOLLED)
-        qp->route.unpolled++;
+    if (route_of(qp)->unpolled < UNPOLLED)
+        route_of(qp)->unpolled++;
 }
 
 static bool may_stay(struct qp *qp, const struct packet *packet)
@@ -52,23 +53,23 @@ static bool may_stay(struct qp *qp, const struct packet *packet)
     uint32_t behind;
 
     count_posts(qp);
-    behind = qp->route.bursts < BURSTS_TO_TRUST ? BEHIND : 1;
-    if (qp->route.hold_epoch != epoch) {
-        qp->route.hold_epoch = epoch;
-        qp->route.held = 0;
+    behind = route_of(qp)->bursts < BURSTS_TO_TRUST ? BEHIND : 1;
+    if (route_of(qp)->hold_epoch != epoch) {
+        route_of(qp)->hold_epoch = epoch;
+        route_of(qp)->held = 0;
     }
-    return ahead >= (int32_t)(behind + qp->route.held) && qp->route.held < MOST &&
-           qp->route.unpolled < UNPOLLED;
+    return ahead >= (int32_t)(behind + route_of(qp)->held) && route_of(qp)->held < MOST &&
+           route_of(qp)->unpolled < UNPOLLED;
 }
 
 bool hold_stays(struct qp *qp, const struct packet *packet)
 {
     if (!hold_is_whole_request(packet->opcode) || !may_stay(qp, packet)) {
-        qp->route.held = 0;
+        route_of(qp)->held = 0;
         return false;
     }
-    qp->route.held++;
-    atomic_fetch_or_explicit(&held, 1u << udp_lane_number(qp->route.wire), memory_order_relaxed);
+    route_of(qp)->held++;
+    atomic_fetch_or_explicit(&held, 1u << udp_lane_number(route_of(qp)->wire), memory_order_relaxed);
     return true;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/rundown.h"
 #include "engine/core/core.h"
+#include "engine/core/route.h"
 #include "engine/paths/paths.h"
 #include "engine/xrc/remote_open.h"
 #include "object/xrc/delegate.h"
@@ -72,8 +73,8 @@ static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
     struct link *link = local_resolve(srqn);
 
     *ret_error = -ENOENT;
-    if (!link && qp->route.missing_block == srqn / LOCAL_BLOCK_QPNS + 1) {
-        qp->route.missing_block = 0;
+    if (!link && route_of(qp)->missing_block == srqn / LOCAL_BLOCK_QPNS + 1) {
+        route_of(qp)->missing_block = 0;
         return NULL;
     }
     if (!link) {
@@ -101,8 +102,8 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     if (!link)
         return error;
     lane = link_lane(link, qp->ibv.qp_num);
-    if (!relay->away || lane != qp->route.relay_lane || relay->resumes) {
-        bool elsewhere = !relay->away || lane != qp->route.relay_lane;
+    if (!relay->away || lane != route_of(qp)->relay_lane || relay->resumes) {
+        bool elsewhere = !relay->away || lane != route_of(qp)->relay_lane;
 
         if (elsewhere) {
             if (!may_move)
@@ -111,7 +112,7 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
             relay->resumes = relay->left && local_resolve(relay->srqn) == link;
         }
         relay->used = true;
-        qp->route.relay_lane = lane; /* from now on we hear when it goes down */
+        route_of(qp)->relay_lane = lane; /* from now on we hear when it goes down */
         error = send_terms(qp, lane, packet->srqn);
         if (error) {
             /* Whatever the way was before, it begins with terms. */
@@ -150,15 +151,15 @@ void relay_call_back(struct qp *qp)
     if (!qp->transport.relay.used)
         return;
     qp->transport.relay.used = false;
-    qp->route.relay_lane = NULL;
+    route_of(qp)->relay_lane = NULL;
     local_for_each_link(say_farewell, qp);
 }
 
 void relay_leave(struct qp *qp, const struct link *link)
 {
-    if (!qp->route.relay_lane || lane_link(qp->route.relay_lane) != link)
+    if (!route_of(qp)->relay_lane || lane_link(route_of(qp)->relay_lane) != link)
         return;
-    qp->route.relay_lane = NULL;
+    route_of(qp)->relay_lane = NULL;
     relay_lost(&qp->transport);
     if (responder_owes(&qp->transport))
         route_run(qp);
@@ -179,13 +180,13 @@ static void take_answer(struct lane *lane, const struct packet *packet)
 
     if (!qp)
         return;
-    if (qp->record->type == IBV_QPT_XRC_RECV && qp->route.relay_lane == lane && takes_answers(qp) &&
+    if (qp->record->type == IBV_QPT_XRC_RECV && route_of(qp)->relay_lane == lane && takes_answers(qp) &&
         ((packet->flags & PACKET_DROPPED) || packet->dest_ifindex == qp->transport.relay.epoch)) {
         relay_answer(&qp->transport, packet, opcode_table[packet->opcode].properties);
         if (responder_owes(&qp->transport))
             route_run(qp);
     }
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     progress_note_kick(lane, &kick);
 }
@@ -215,7 +216,7 @@ static void take_request(struct lane *lane, const struct packet *packet)
     }
     if (qp_state(qp) == IBV_QPS_RTS)
         progress_receive(qp, lane, packet);
-    kick = qp_take_kick(qp, false);
+    kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     progress_note_kick(lane, &kick);
 }

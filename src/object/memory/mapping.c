@@ -319,7 +319,7 @@ static uint32_t open_access(const struct qp *qp)
     if (qp->record->type != IBV_QPT_RC ||
         (state != IBV_QPS_RTS && state != IBV_QPS_SQD &&
          (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
-        !attributes->path.destination_ifindex || qp->route.by_wire)
+        !attributes->path.destination_ifindex || !qp->transport.link.reliable)
         return 0;
     return attributes->access_flags &
            (IBV_ACCESS_REMOTE_WRITE |

@@ -208,7 +208,6 @@ static bool let_own_in(struct qp *qp)
 int qp_build_complete(struct qp *qp)
 {
     struct sender *sender = &qp->record->sender;
-    struct qp_kick kick;
     bool more = false;
     int error;
 
@@ -228,9 +227,7 @@ int qp_build_complete(struct qp *qp)
     } else {
         more = let_own_in(qp);
     }
-    kick = qp_take_kick(qp, more);
-    lock_release(&qp->lock);
-    qp_ports->kick(qp, &kick);
+    qp_ports->unlock(qp, more);
     rundown_exit();
     qp->build_wqe = NULL;
     qp->build_needs_address = false;
@@ -240,7 +237,6 @@ int qp_build_complete(struct qp *qp)
 
 void qp_build_abort(struct qp *qp)
 {
-    struct qp_kick kick;
     bool more;
 
     qp->build_wqe = NULL;
@@ -248,9 +244,7 @@ void qp_build_abort(struct qp *qp)
         rundown_enter();
         lock_acquire(&qp->lock);
         more = let_own_in(qp);
-        kick = qp_take_kick(qp, more);
-        lock_release(&qp->lock);
-        qp_ports->kick(qp, &kick);
+        qp_ports->unlock(qp, more);
         rundown_exit();
     }
     lock_release(&qp->post_lock);

@@ -211,7 +211,6 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
 
 int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-    struct qp_kick kick;
     bool more;
     int error;
 
@@ -225,9 +224,7 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
     rundown_enter();
     lock_acquire(&qp->lock);
     error = post_send_locked(qp, wr, bad_wr, &more);
-    kick = qp_take_kick(qp, more);
-    lock_release(&qp->lock);
-    qp_ports->kick(qp, &kick);
+    qp_ports->unlock(qp, more);
     rundown_exit();
     if (qp->is_extended)
         lock_release(&qp->post_lock);
@@ -239,7 +236,6 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     struct sender *sender = &qp->record->sender;
     struct send_wqe *wqe;
     uint32_t posted, new_rkey, random;
-    struct qp_kick kick;
     bool more = false;
     int error;
 
@@ -269,9 +265,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
         mw->ibv.rkey = new_rkey;
         more = qp_run_sender(qp, qp->stamp);
     }
-    kick = qp_take_kick(qp, more);
-    lock_release(&qp->lock);
-    qp_ports->kick(qp, &kick);
+    qp_ports->unlock(qp, more);
     rundown_exit();
     if (qp->is_extended)
         lock_release(&qp->post_lock);

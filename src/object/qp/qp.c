@@ -494,7 +494,6 @@ static int destroy(struct qp *qp)
 {
     const struct destroying destroying = {OBJECT_QP, qp->slot, &qp->record->provenance};
     struct losses *losses;
-    struct qp_kick kick;
     uint32_t qpn;
 
     qp_ports->see_off(qp);
@@ -518,9 +517,7 @@ static int destroy(struct qp *qp)
     mapping_settle_qp(qp);
     tagged_forget(&qp->transport);
     qp->receive_taken = false;
-    kick = qp_take_kick(qp, false);
-    lock_release(&qp->lock);
-    qp_ports->kick(qp, &kick);
+    qp_ports->unlock(qp, false);
     rundown_exit();
     if (mapping_must_evict())
         mapping_evict();

@@ -29,67 +29,7 @@ struct qp_keeping;
 struct qp_opener;
 /* What is asked of the process that has a QP (open_qp.c). */
 enum qp_request { QP_REQUEST_OPEN = 1, QP_REQUEST_MODIFY, QP_REQUEST_QUERY };
-struct lane;
 struct link;
-struct udp_lane;
-
-/* What the requests of a QP need to know of memory that they reach without packets (engine/direct/direct.c). */
-struct direct_route {
-    struct direct_peer *peer;           /* NULL: nothing is known */
-    const struct direct_record *record; /* of the QP at the other end, whose slot that is; of it: */
-    uint32_t slot, record_generation, pd, access;
-    /* What the key that was used last names, as far as it is mapped: */
-    uint32_t rkey, key_slot, key_generation, place_generation, key_access;
-    uint32_t misses, next_ask, asked_slot, asked_generation;
-    uint64_t start, length; /* in the peer's addresses */
-    char *base;             /* in ours */
-    _Atomic uint64_t *mark; /* taken; and what was written there */
-    uint64_t mark_word;
-    /* engine/direct/deposit.c: */
-    bool receives_known; /* the peer's receive that the first request took which takes one */
-    uint32_t first_receive;
-    struct {
-        uint32_t number, lkey, rkey;
-        uint64_t address;
-    } receive; /* of the request that was begun last */
-};
-
-/* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of
- * their list. */
-struct qp_route {
-    struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
-    struct lane *reply_lane;   /* where the last request came from: answers go back on it */
-    struct lane *arrival_lane; /* of the packet that is being received */
-    struct lane *relay_lane;   /* XRC_RECV: to the process that executes its requests, NULL: none has */
-    struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
-    bool by_wire;              /* connected QPs: over the network, not through lanes */
-    struct udp_lane *wire;     /* what goes over the network takes this one */
-    bool blocked_wire;         /* in its list of QPs that wait for room */
-    bool answer_due;           /* in the list of a lane whose batch is under way */
-    _Atomic uint8_t turn;      /* enum wire_turn (engine/paths/ack_delay.c), written under the QP's lock */
-    uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
-    uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
-    uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
-    uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */
-    uint32_t polls_seen, hold_epoch;
-    struct list blocked;
-    struct list
-        waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
-    uint8_t waits_for;      /* enum route_wait */
-    bool kick;              /* something was sent on `lane` since its doorbell was looked at */
-    bool kick_reply;        /* the same of reply_lane */
-    bool kick_wire;         /* something is to be flushed from `wire` */
-    uint32_t watchers;      /* threads in qp_ports.see_off() */
-    uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
-    struct direct_route direct;
-    /* RAW_PACKET: links that have the frame already which others have no room for. */
-    uint64_t *offered;
-    uint32_t offered_count, offered_room;
-    struct timer timer;   /* in the engine's heap, under its lock */
-    ns_t timer_at;        /* when transport's timer runs out; NS_NEVER: it does not */
-    ns_t timer_queued_at; /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
-    ns_t notify_from;     /* no congestion notification packet before that (engine/paths/congestion.c) */
-};
 
 /* Where its queues lie. */
 struct qp_queues {
@@ -106,7 +46,7 @@ struct qp {
                              uint8_t types, uint8_t level);
         } newer;
     };
-    struct lock lock; /* guards record, queues, route */
+    struct lock lock; /* guards record, queues, and the engine's private state */
     /* Where its last WRITE or atomic went in mapped memory, NULL: nowhere. A hint that posting begins with,
      * before it takes locks; what was there may be gone. */
     _Atomic(const char *) ahead;
@@ -150,7 +90,10 @@ struct qp {
     uint8_t noted_waiting;
     /* The program's work requests posted before the last RESET: they occupy nothing. */
     _Atomic uint32_t reset_at;
-    struct qp_route route;
+    /* The engine owes what the QP acknowledges at the end of a batch of arriving packets (engine/core/progress.c);
+     * under `lock`. qp_run_sender() acknowledges before, so that an acknowledgement does not leave behind the
+     * request of a program that has seen the message. */
+    bool answer_due;
     bool settle_due;     /* peers may be at work by what the direct record said before (mapping.c) */
     struct list lending; /* in the list of QPs whose memory peers are reading (exposed.c) */
     /* extended posting, under post_lock */
@@ -160,6 +103,13 @@ struct qp {
     struct send_wqe *build_wqe;
     bool build_needs_address; /* UD: the WR has no address yet */
 };
+
+/* The engine's state of the QP: qp_ports.private_size bytes. */
+#define QP_PRIVATE_ALIGNMENT _Alignof(struct qp)
+static inline void *qp_private(const struct qp *qp)
+{
+    return (void *)((uintptr_t)qp + sizeof(*qp));
+}
 
 /* How many receives the calling thread has completed. */
 extern __thread uint32_t qp_receives_completed __attribute__((tls_model("initial-exec")));
@@ -174,26 +124,13 @@ static inline enum ibv_qp_state qp_state(const struct qp *qp)
     return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
 }
 
-/* What is left to do once the QP's lock is released. */
-struct qp_kick {
-    struct lane *lane, *reply_lane; /* doorbells to look at; NULL: none */
-    struct udp_lane *wire;          /* to be flushed; NULL: none */
-    bool more;                      /* the sender stopped at its bound and wants another turn */
-};
-
-/* QP lock held. */
-static inline struct qp_kick qp_take_kick(struct qp *qp, bool more)
-{
-    struct qp_kick kick = {qp->route.kick ? qp->route.lane : NULL,
-                           qp->route.kick_reply ? qp->route.reply_lane : NULL,
-                           qp->route.kick_wire ? qp->route.wire : NULL, more};
-
-    qp->route.kick = qp->route.kick_reply = qp->route.kick_wire = false;
-    return kick;
-}
-
 /* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
 struct qp_ports {
+    /* Size of the engine's private state of a QP, which lies behind struct qp (qp_private()); aligned as
+     * QP_PRIVATE_ALIGNMENT. */
+    size_t private_size;
+    /* Initialises the private state, which is zero, of a slot that was never used. No lock held. */
+    void (*init_private)(struct qp *qp);
     struct transport_ports transport_link; /* send, pull, revoke, set_timer, random are the engine's; the rest
                                               is filled by object */
     /* Before the QP is changed: may sleep, bounded. No lock held, outside every rundown section. */
@@ -211,9 +148,10 @@ struct qp_ports {
     void (*disconnect)(struct qp *qp);
     /* A hint: the send queue is about to run, with that request next. */
     void (*fetch_ahead)(const struct qp *qp, const struct send_wqe *wqe);
-    /* After work was posted, without the QP's lock but inside the rundown section of the post: rings
-     * doorbells, sees to another turn. */
-    void (*kick)(struct qp *qp, const struct qp_kick *kick);
+    /* Releases the QP's lock after work was posted or the QP was changed, and then, inside the caller's rundown
+     * section, rings the doorbells that are pending. more: the sender stopped at its bound, and the QP is to be
+     * scheduled again. */
+    void (*unlock)(struct qp *qp, bool more);
     /* XRC: the request is for that SRQ, which is not of this process (transport_ports.hand_over). */
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
     /* XRC: whoever executes for this QP is to stop. */

@@ -239,7 +239,6 @@ int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int ma
 {
     bool ends = (mask & IBV_QP_STATE) &&
                 (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET);
-    struct qp_kick kick;
     bool more = false;
     int error;
 
@@ -255,9 +254,7 @@ int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int ma
     error = modify_locked(qp, attributes, mask);
     if (!error)
         more = qp_run_sender(qp, STAMP_NONE);
-    kick = qp_take_kick(qp, more);
-    lock_release(&qp->lock);
-    qp_ports->kick(qp, &kick);
+    qp_ports->unlock(qp, more);
     rundown_exit();
     if (mapping_must_evict())
         mapping_evict();

@@ -317,7 +317,7 @@ void qp_take_arrived(struct qp *qp)
     lock_acquire(&qp->lock);
     qpn = qp->ibv.qp_num;
     dest_qpn = qp->record->attributes.dest_qpn;
-    by_wire = qp->route.by_wire;
+    by_wire = !qp->transport.link.reliable;
     receives = is_connected(qp->record) && (by_wire || qp->record->attributes.path.destination_ifindex) &&
                qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
     lock_release(&qp->lock);
@@ -363,8 +363,8 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp)
     case IBV_QPS_SQD:
         /* The batch of packets that brought a message may be under way in another thread: what acknowledges
          * it goes before the program's answer, so that the peer sees its request complete first. */
-        if (unlikely(qp->route.answer_due) && !qp->route.by_wire) {
-            qp->route.answer_due = false;
+        if (unlikely(qp->answer_due) && qp->transport.link.reliable) {
+            qp->answer_due = false;
             responder_run(&qp->transport);
         }
         sender_run(&qp->transport);

@@ -48,7 +48,7 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         idle = qp->next_idle;
     lock_release(&idle_lock);
     if (!qp) {
-        qp = calloc(1, sizeof(*qp));
+        qp = calloc(1, sizeof(*qp) + qp_ports->private_size);
         if (!qp) {
             number_return(&pool_qps, slot);
             return NULL;
@@ -56,12 +56,10 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         lock_init(&qp->lock);
         pthread_mutex_init(&qp->ibv.mutex, NULL);
         pthread_cond_init(&qp->ibv.cond, NULL);
-        list_init(&qp->route.blocked);
-        list_init(&qp->route.waiting);
-        qp->route.timer_at = qp->route.timer_queued_at = NS_NEVER;
         list_init(&qp->lending);
         list_init(&qp->by_origin);
         list_init(&qp->by_xrcd);
+        qp_ports->init_private(qp);
     }
     /* Of one that was used before, somebody who found it by its number may hold the lock. */
     lock_acquire(&qp->lock);
