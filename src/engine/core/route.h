@@ -50,8 +50,8 @@ struct qp_route {
     bool by_wire;              /* connected QPs: over the network, not through lanes */
     struct udp_lane *wire;     /* what goes over the network takes this one */
     bool blocked_wire;         /* in its list of QPs that wait for room */
-    _Atomic uint8_t turn;      /* enum wire_turn (engine/paths/ack_delay.c), written under the QP's lock */
-    uint8_t answers;           /* how often in a row the program answered a packet before it polled again */
+    _Atomic uint8_t ack_delay; /* enum ack_delay_state; written under the QP lock */
+    uint8_t replies;           /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
     uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
     uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */

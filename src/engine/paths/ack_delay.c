@@ -11,48 +11,48 @@
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 
-#define ANSWERS_TO_TRUST 8u
+#define REPLIES_TO_TRUST 8u
 
-enum wire_turn {
-    TURN_NONE,
-    TURN_TAKEN, /* the acknowledgement has just left */
-    TURN_GIVEN, /* it waits */
+enum ack_delay_state {
+    ACK_DELAY_NONE,
+    ACK_DELAY_SENT,  /* the acknowledgement has just left */
+    ACK_DELAY_WAITS, /* it waits */
 };
 
 /* The QP of whose acknowledgement that holds. Written under the receive lock. */
-static _Atomic(struct qp *) single;
+static _Atomic(struct qp *) delayed_qp;
 
-static enum wire_turn turn_of(const struct qp *qp)
+static enum ack_delay_state state_of(const struct qp *qp)
 {
-    return (enum wire_turn)atomic_load_explicit(&route_of(qp)->turn, memory_order_relaxed);
+    return (enum ack_delay_state)atomic_load_explicit(&route_of(qp)->ack_delay, memory_order_relaxed);
 }
 
 /* QP lock held. */
-static void set_turn(struct qp *qp, enum wire_turn turn)
+static void set_state(struct qp *qp, enum ack_delay_state state)
 {
-    atomic_store_explicit(&route_of(qp)->turn, (uint8_t)turn, memory_order_relaxed);
+    atomic_store_explicit(&route_of(qp)->ack_delay, (uint8_t)state, memory_order_relaxed);
 }
 
 /* Looks of the helper thread at what waits, and at which of them it began to. */
-static _Atomic uint32_t looks, given_at;
+static _Atomic uint32_t ticks, delayed_at;
 
-bool turn_gives_way(struct qp *qp)
+bool ack_delay_begin(struct qp *qp)
 {
     if (!responder_owes_only_ack(&qp->transport) || qp->record->responder.acks_owed != 1)
         return false;
-    atomic_store_explicit(&single, qp, memory_order_relaxed);
-    set_turn(qp, route_of(qp)->answers < ANSWERS_TO_TRUST ? TURN_TAKEN : TURN_GIVEN);
-    atomic_store_explicit(&given_at, atomic_load_explicit(&looks, memory_order_relaxed),
+    atomic_store_explicit(&delayed_qp, qp, memory_order_relaxed);
+    set_state(qp, route_of(qp)->replies < REPLIES_TO_TRUST ? ACK_DELAY_SENT : ACK_DELAY_WAITS);
+    atomic_store_explicit(&delayed_at, atomic_load_explicit(&ticks, memory_order_relaxed),
                           memory_order_relaxed);
-    return turn_of(qp) == TURN_GIVEN;
+    return state_of(qp) == ACK_DELAY_WAITS;
 }
 
-bool turn_is_overdue(void)
+bool ack_delay_is_overdue(void)
 {
-    uint32_t now = atomic_load_explicit(&looks, memory_order_relaxed) + 1;
+    uint32_t now = atomic_load_explicit(&ticks, memory_order_relaxed) + 1;
 
-    atomic_store_explicit(&looks, now, memory_order_relaxed);
-    return turn_is_on() && now - atomic_load_explicit(&given_at, memory_order_relaxed) >= 2;
+    atomic_store_explicit(&ticks, now, memory_order_relaxed);
+    return ack_delay_is_pending() && now - atomic_load_explicit(&delayed_at, memory_order_relaxed) >= 2;
 }
 
 /* Of the request that is being sent. */
@@ -63,11 +63,11 @@ static bool is_last_posted(const struct qp *qp)
     return atomic_load_explicit(&sender->posted, memory_order_relaxed) == sender->next + 1;
 }
 
-void turn_sent(struct qp *qp, const struct packet *packet)
+void ack_delay_sent(struct qp *qp, const struct packet *packet)
 {
-    if (turn_of(qp) != TURN_GIVEN || !hold_is_whole_request(packet->opcode))
-        return; /* others wait for turn_posted() */
-    set_turn(qp, TURN_NONE);
+    if (state_of(qp) != ACK_DELAY_WAITS || !hold_is_whole_request(packet->opcode))
+        return; /* others wait for ack_delay_posted() */
+    set_state(qp, ACK_DELAY_NONE);
     if (responder_owes_only_ack(&qp->transport))
         responder_run(&qp->transport);
     if (is_last_posted(qp)) {
@@ -76,54 +76,54 @@ void turn_sent(struct qp *qp, const struct packet *packet)
     }
 }
 
-struct udp_lane *turn_posted(struct qp *qp)
+struct udp_lane *ack_delay_posted(struct qp *qp)
 {
     struct qp_kick kick;
 
-    if (likely(turn_of(qp) == TURN_NONE))
+    if (likely(state_of(qp) == ACK_DELAY_NONE))
         return NULL;
     lock_acquire(&qp->lock);
-    if (turn_of(qp) != TURN_NONE && route_of(qp)->answers < ANSWERS_TO_TRUST)
-        route_of(qp)->answers++;
-    if (turn_of(qp) == TURN_GIVEN && responder_owes(&qp->transport))
+    if (state_of(qp) != ACK_DELAY_NONE && route_of(qp)->replies < REPLIES_TO_TRUST)
+        route_of(qp)->replies++;
+    if (state_of(qp) == ACK_DELAY_WAITS && responder_owes(&qp->transport))
         responder_run(&qp->transport);
-    set_turn(qp, TURN_NONE);
+    set_state(qp, ACK_DELAY_NONE);
     kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     return kick.wire;
 }
 
-bool turn_is_on(void)
+bool ack_delay_is_pending(void)
 {
-    return atomic_load_explicit(&single, memory_order_relaxed) != NULL;
+    return atomic_load_explicit(&delayed_qp, memory_order_relaxed) != NULL;
 }
 
-struct qp *turn_take(void)
+struct qp *ack_delay_take(void)
 {
-    struct qp *qp = atomic_load_explicit(&single, memory_order_relaxed);
+    struct qp *qp = atomic_load_explicit(&delayed_qp, memory_order_relaxed);
 
     if (likely(!qp))
         return NULL;
-    atomic_store_explicit(&single, NULL, memory_order_relaxed);
-    return turn_of(qp) == TURN_NONE ? NULL : qp;
+    atomic_store_explicit(&delayed_qp, NULL, memory_order_relaxed);
+    return state_of(qp) == ACK_DELAY_NONE ? NULL : qp;
 }
 
-void turn_end(struct qp *qp)
+void ack_delay_end(struct qp *qp)
 {
-    if (turn_of(qp) == TURN_NONE)
+    if (state_of(qp) == ACK_DELAY_NONE)
         return; /* it was answered, reset or destroyed meanwhile */
-    turn_forget(qp);
+    ack_delay_reset(qp);
     if (responder_owes(&qp->transport))
         route_run(qp);
 }
 
-void turn_forget(struct qp *qp)
+void ack_delay_reset(struct qp *qp)
 {
-    set_turn(qp, TURN_NONE);
-    route_of(qp)->answers = 0;
+    set_state(qp, ACK_DELAY_NONE);
+    route_of(qp)->replies = 0;
 }
 
-void turn_start(void)
+void ack_delay_init(void)
 {
-    atomic_store_explicit(&single, NULL, memory_order_relaxed);
+    atomic_store_explicit(&delayed_qp, NULL, memory_order_relaxed);
 }

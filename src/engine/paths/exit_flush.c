@@ -81,7 +81,7 @@ static void part(struct qp *qp, void *argument)
         return;
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && route_of(qp)->by_wire &&
         parting->lanes & 1u << udp_lane_number(route_of(qp)->wire)) {
-        turn_forget(qp);
+        ack_delay_reset(qp);
         if (responder_owes_only_ack(&qp->transport))
             responder_run(&qp->transport);
         responder_part(&qp->transport);

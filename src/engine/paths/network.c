@@ -128,7 +128,7 @@ static void note_sent(struct qp *qp, const struct packet *packet)
     if (hold_stays(qp, packet))
         return;
     route_of(qp)->kick_wire = true;
-    turn_sent(qp, packet);
+    ack_delay_sent(qp, packet);
 }
 
 static void flush_lanes(uint32_t lanes)
@@ -421,11 +421,11 @@ static void on_batch_end(void)
     /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
     bool sleeps = progress_expects_answer(), polled = progress_is_application();
     bool alone = due_count == 1 && (polled || sleeps);
-    struct qp *unanswered = polled || settling || !helper_saw_arming() ? turn_take() : NULL;
+    struct qp *unanswered = polled || settling || !helper_saw_arming() ? ack_delay_take() : NULL;
 
     if (unlikely(unanswered != NULL)) {
         hold_qp(unanswered);
-        turn_end(unanswered);
+        ack_delay_end(unanswered);
     }
     while (due_count) {
         struct qp *qp = due[--due_count];
@@ -433,7 +433,7 @@ static void on_batch_end(void)
         hold_qp(qp);
         if (qp->answer_due) { /* else it was reset or destroyed meanwhile */
             qp->answer_due = false;
-            if (!alone || !turn_gives_way(qp))
+            if (!alone || !ack_delay_begin(qp))
                 route_run(qp);
         }
     }
@@ -449,7 +449,7 @@ static void on_batch_end(void)
 void wire_settle(void)
 {
     wire_release();
-    if (likely(!turn_is_on()))
+    if (likely(!ack_delay_is_pending()))
         return;
     rundown_enter();
     settling = true;
@@ -550,7 +550,7 @@ static void clear(void)
     mads_came = false;
     last_asked = 0;
     held.qp = NULL;
-    turn_start();
+    ack_delay_init();
     (void)hold_take();
     last_address.generation = 0;
 }

@@ -69,27 +69,27 @@ uint32_t hold_take(void);
 
 /* Does the acknowledgement of the only QP that owes something after a batch, which an application thread has
  * taken, give way? QP lock and receive lock held. */
-bool turn_gives_way(struct qp *qp);
+bool ack_delay_begin(struct qp *qp);
 /* A request was put into the QP's lane, which is to be flushed: what gave way to it goes behind it (only the
  * last packet of a datagram may be smaller). The peer waits for nothing but that, so both leave before all
  * else is done about them. QP lock held. */
-void turn_sent(struct qp *qp, const struct packet *packet);
+void ack_delay_sent(struct qp *qp, const struct packet *packet);
 /* The program has posted on the QP, without its lock, inside a rundown section. Returns a lane to be flushed,
  * or NULL. */
-struct udp_lane *turn_posted(struct qp *qp);
+struct udp_lane *ack_delay_posted(struct qp *qp);
 /* Is there a QP that the program may be about to answer on? */
-bool turn_is_on(void);
+bool ack_delay_is_pending(void);
 /* Helper thread, once in a while: has it waited since the last time but one? */
-bool turn_is_overdue(void);
-/* The program polls before it has answered: that QP, which is to be locked for turn_end(); or NULL. Receive
+bool ack_delay_is_overdue(void);
+/* The program polls before it has answered: that QP, which is to be locked for ack_delay_end(); or NULL. Receive
  * lock held. */
-struct qp *turn_take(void);
+struct qp *ack_delay_take(void);
 /* What gave way is sent, and the next does not give way for a while. QP lock held. */
-void turn_end(struct qp *qp);
+void ack_delay_end(struct qp *qp);
 /* The QP's way ends. QP lock held. */
-void turn_forget(struct qp *qp);
+void ack_delay_reset(struct qp *qp);
 /* It is nobody's turn: at the start, and in a forked child. */
-void turn_start(void);
+void ack_delay_init(void);
 
 /* --- notices.c: what a peer has to hear though nobody is left to say it ------------------------------------
  */

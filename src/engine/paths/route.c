@@ -398,7 +398,7 @@ static void leave_lists(struct qp *qp)
     if (route_of(qp)->held)
         wire_release();
     qp->answer_due = false;
-    turn_forget(qp);
+    ack_delay_reset(qp);
     waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
     wire_leave_list(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
@@ -443,7 +443,7 @@ static void engine_unlock(struct qp *qp, bool more)
     struct udp_lane *wire;
 
     lock_release(&qp->lock);
-    wire = turn_posted(qp);
+    wire = ack_delay_posted(qp);
     route_ring(&kick);
     if (unlikely(wire && wire != kick.wire))
         udp_flush(wire);
