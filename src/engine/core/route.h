@@ -53,9 +53,9 @@ struct qp_route {
     _Atomic uint8_t ack_delay; /* enum ack_delay_state; written under the QP lock */
     uint8_t replies;           /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
-    uint16_t held;     /* of these, those that stay in `wire` for others since the time hold_epoch */
+    uint16_t batched;  /* of these, those that stay in `wire` for others since the time batch_epoch */
     uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */
-    uint32_t polls_seen, hold_epoch;
+    uint32_t polls_seen, batch_epoch;
     struct list blocked;
     struct list
         waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */

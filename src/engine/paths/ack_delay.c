@@ -65,7 +65,7 @@ static bool is_last_posted(const struct qp *qp)
 
 void ack_delay_sent(struct qp *qp, const struct packet *packet)
 {
-    if (state_of(qp) != ACK_DELAY_WAITS || !hold_is_whole_request(packet->opcode))
+    if (state_of(qp) != ACK_DELAY_WAITS || !tx_batch_is_single_request(packet->opcode))
         return; /* others wait for ack_delay_posted() */
     set_state(qp, ACK_DELAY_NONE);
     if (responder_owes_only_ack(&qp->transport))

@@ -223,7 +223,7 @@ void parting_before_exit(void)
     if (!rundown_self || !rundown_self->depth)
         qp_for_each(see_off_in_time, &parting);
     parting.deadline = sys_now() + PATIENCE;
-    (void)hold_take();
+    (void)tx_batch_take();
     flush_lanes(&parting, (1u << UDP_LANES) - 1);
     /* Nothing can have come from the network, maybe no verb was ever used: nothing is begun for that now. */
     if (!atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))

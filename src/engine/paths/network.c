@@ -44,12 +44,12 @@ static uint32_t last_asked;
 
 /* Packets of a datagram are mostly for one QP, and then the end of the batch is. So it stays locked from one
  * to the next, but not for too many: threads that post wait for it. Under the receive lock. */
-#define HELD_MOST 16u
+#define LOCKED_MAX_PACKETS 16u
 static struct {
     struct qp *qp; /* NULL: none */
     uint32_t qpn;
     unsigned packets;
-} held;
+} locked;
 
 /* Where the last destination address was found, and in which state of the table. Receive lock. */
 static struct {
@@ -125,7 +125,7 @@ void wire_leave_list(struct qp *qp)
 /* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
 static void note_sent(struct qp *qp, const struct packet *packet)
 {
-    if (hold_stays(qp, packet))
+    if (tx_batch_add(qp, packet))
         return;
     route_of(qp)->kick_wire = true;
     ack_delay_sent(qp, packet);
@@ -139,7 +139,7 @@ static void flush_lanes(uint32_t lanes)
 
 void wire_release(void)
 {
-    flush_lanes(hold_take());
+    flush_lanes(tx_batch_take());
 }
 
 int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
@@ -277,41 +277,41 @@ static void note_kick(const struct qp_kick *kick)
         route_ring(&others);
 }
 
-static void let_go(void)
+static void unlock_qp(void)
 {
-    struct qp *qp = held.qp;
+    struct qp *qp = locked.qp;
     struct qp_kick kick;
 
     if (!qp)
         return;
-    held.qp = NULL;
+    locked.qp = NULL;
     kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     note_kick(&kick);
 }
 
 /* Locks it, if it has that number. */
-static struct qp *hold_number(uint32_t qpn)
+static struct qp *lock_number(uint32_t qpn)
 {
-    if (held.qp && held.qpn == qpn && held.packets < HELD_MOST) {
-        held.packets++;
-        return held.qp;
+    if (locked.qp && locked.qpn == qpn && locked.packets < LOCKED_MAX_PACKETS) {
+        locked.packets++;
+        return locked.qp;
     }
-    let_go();
-    held.qp = qp_lock_number(qpn);
-    held.qpn = qpn;
-    held.packets = 1;
-    return held.qp;
+    unlock_qp();
+    locked.qp = qp_lock_number(qpn);
+    locked.qpn = qpn;
+    locked.packets = 1;
+    return locked.qp;
 }
 
-static void hold_qp(struct qp *qp)
+static void lock_qp(struct qp *qp)
 {
-    if (held.qp == qp)
+    if (locked.qp == qp)
         return;
-    let_go();
+    unlock_qp();
     lock_acquire(&qp->lock);
-    held.qp = qp;
-    held.packets = HELD_MOST; /* it may have lost its number */
+    locked.qp = qp;
+    locked.packets = LOCKED_MAX_PACKETS; /* it may have lost its number */
 }
 
 /* QP lock held. */
@@ -380,20 +380,20 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 
     progress_count_packet();
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
-        let_go();
+        unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
         if (packet->dest_qpn == PSN_MASK)
             multicast_deliver(packet->grh.destination, receive_multicast, packet);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {
-        let_go();
+        unlock_qp();
         gsi_receive_from_network(packet);
         mads_came = true;
         return;
     }
     packet->dest_ifindex = interface_of(packet->grh.destination);
-    qp = hold_number(packet->dest_qpn);
+    qp = lock_number(packet->dest_qpn);
     if (unlikely(!qp))
         return;
     if (likely(progress_accepts(qp, packet, request) &&
@@ -407,7 +407,7 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 /* udp_ops.congestion */
 static void on_congestion(const struct packet *packet)
 {
-    struct qp *qp = hold_number(packet->dest_qpn);
+    struct qp *qp = lock_number(packet->dest_qpn);
 
     if (qp && is_connected(qp->record) && is_from_peer(qp, packet))
         transport_congested(&qp->transport);
@@ -424,21 +424,21 @@ static void on_batch_end(void)
     struct qp *unanswered = polled || settling || !helper_saw_arming() ? ack_delay_take() : NULL;
 
     if (unlikely(unanswered != NULL)) {
-        hold_qp(unanswered);
+        lock_qp(unanswered);
         ack_delay_end(unanswered);
     }
     while (due_count) {
         struct qp *qp = due[--due_count];
 
-        hold_qp(qp);
+        lock_qp(qp);
         if (qp->answer_due) { /* else it was reset or destroyed meanwhile */
             qp->answer_due = false;
             if (!alone || !ack_delay_begin(qp))
                 route_run(qp);
         }
     }
-    let_go();
-    flush_lanes(to_flush | hold_take());
+    unlock_qp();
+    flush_lanes(to_flush | tx_batch_take());
     to_flush = 0;
     if (unlikely(mads_came)) {
         mads_came = false;
@@ -549,9 +549,9 @@ static void clear(void)
     to_flush = 0;
     mads_came = false;
     last_asked = 0;
-    held.qp = NULL;
+    locked.qp = NULL;
     ack_delay_init();
-    (void)hold_take();
+    (void)tx_batch_take();
     last_address.generation = 0;
 }
 

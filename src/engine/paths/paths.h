@@ -60,10 +60,10 @@ void wire_after_fork_in_child(void);
 /* --- tx_batch.c: small requests that wait for others -------------------------------------------------------- */
 
 /* It was put into the QP's lane: does it stay there? Else the lane is to be flushed. QP lock held. */
-bool hold_stays(struct qp *qp, const struct packet *packet);
-bool hold_is_whole_request(uint8_t opcode);
+bool tx_batch_add(struct qp *qp, const struct packet *packet);
+bool tx_batch_is_single_request(uint8_t opcode);
 /* Lanes (bits) where something stays, which are the caller's to flush. */
-uint32_t hold_take(void);
+uint32_t tx_batch_take(void);
 
 /* --- ack_delay.c: acknowledgements that give way to what a program answers ----------------------------------- */
 

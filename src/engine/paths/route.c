@@ -395,7 +395,7 @@ static void engine_connect(struct qp *qp)
 
 static void leave_lists(struct qp *qp)
 {
-    if (route_of(qp)->held)
+    if (route_of(qp)->batched)
         wire_release();
     qp->answer_due = false;
     ack_delay_reset(qp);

@@ -10,19 +10,19 @@
 #include "udp/udp.h"
 #include "wire/opcode.h"
 
-#define BEHIND   8u   /* packets on their way */
-#define MOST     32u  /* that stay */
-#define UNPOLLED 256u /* sent since the program polled */
+#define BATCH_MIN_INFLIGHT 8u   /* packets on their way */
+#define BATCH_MAX          32u  /* that stay */
+#define BATCH_MAX_UNPOLLED 256u /* sent since the program polled */
 /* A program that has posted so many between two polls, so often in a row, does so the next time, too: then
  * one packet on its way is enough. If it does not, that was the last time for a while. */
-#define BURST           32u
-#define BURSTS_TO_TRUST 4u
+#define BATCH_BURST           32u
+#define BATCH_BURSTS_TO_TRUST 4u
 
-static _Atomic uint32_t held;     /* lanes (bits) where something stays */
-static _Atomic uint32_t releases; /* how often that ended */
+static _Atomic uint32_t batched_lanes; /* lanes (bits) where something stays */
+static _Atomic uint32_t flushes;       /* how often that ended */
 
 /* Does it wait for an acknowledgement, and does nothing of its message follow anyway? */
-bool hold_is_whole_request(uint8_t opcode)
+bool tx_batch_is_single_request(uint8_t opcode)
 {
     uint32_t wanted = OPCODE_REQUEST | OPCODE_ONLY;
 
@@ -35,48 +35,48 @@ static void count_posts(struct qp *qp)
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed);
 
     if (route_of(qp)->polls_seen != polls) {
-        if (route_of(qp)->unpolled < BURST)
+        if (route_of(qp)->unpolled < BATCH_BURST)
             route_of(qp)->bursts = 0;
-        else if (route_of(qp)->bursts < BURSTS_TO_TRUST)
+        else if (route_of(qp)->bursts < BATCH_BURSTS_TO_TRUST)
             route_of(qp)->bursts++;
         route_of(qp)->polls_seen = polls;
         route_of(qp)->unpolled = 0;
     }
-    if (route_of(qp)->unpolled < UNPOLLED)
+    if (route_of(qp)->unpolled < BATCH_MAX_UNPOLLED)
         route_of(qp)->unpolled++;
 }
 
-static bool may_stay(struct qp *qp, const struct packet *packet)
+static bool may_batch(struct qp *qp, const struct packet *packet)
 {
-    uint32_t epoch = atomic_load_explicit(&releases, memory_order_relaxed);
+    uint32_t epoch = atomic_load_explicit(&flushes, memory_order_relaxed);
     int32_t ahead = psn_diff(packet->psn, qp->record->sender.unacked_psn);
-    uint32_t behind;
+    uint32_t min_inflight;
 
     count_posts(qp);
-    behind = route_of(qp)->bursts < BURSTS_TO_TRUST ? BEHIND : 1;
-    if (route_of(qp)->hold_epoch != epoch) {
-        route_of(qp)->hold_epoch = epoch;
-        route_of(qp)->held = 0;
+    min_inflight = route_of(qp)->bursts < BATCH_BURSTS_TO_TRUST ? BATCH_MIN_INFLIGHT : 1;
+    if (route_of(qp)->batch_epoch != epoch) {
+        route_of(qp)->batch_epoch = epoch;
+        route_of(qp)->batched = 0;
     }
-    return ahead >= (int32_t)(behind + route_of(qp)->held) && route_of(qp)->held < MOST &&
-           route_of(qp)->unpolled < UNPOLLED;
+    return ahead >= (int32_t)(min_inflight + route_of(qp)->batched) && route_of(qp)->batched < BATCH_MAX &&
+           route_of(qp)->unpolled < BATCH_MAX_UNPOLLED;
 }
 
-bool hold_stays(struct qp *qp, const struct packet *packet)
+bool tx_batch_add(struct qp *qp, const struct packet *packet)
 {
-    if (!hold_is_whole_request(packet->opcode) || !may_stay(qp, packet)) {
-        route_of(qp)->held = 0;
+    if (!tx_batch_is_single_request(packet->opcode) || !may_batch(qp, packet)) {
+        route_of(qp)->batched = 0;
         return false;
     }
-    route_of(qp)->held++;
-    atomic_fetch_or_explicit(&held, 1u << udp_lane_number(route_of(qp)->wire), memory_order_relaxed);
+    route_of(qp)->batched++;
+    atomic_fetch_or_explicit(&batched_lanes, 1u << udp_lane_number(route_of(qp)->wire), memory_order_relaxed);
     return true;
 }
 
-uint32_t hold_take(void)
+uint32_t tx_batch_take(void)
 {
-    if (likely(!atomic_load_explicit(&held, memory_order_relaxed)))
+    if (likely(!atomic_load_explicit(&batched_lanes, memory_order_relaxed)))
         return 0;
-    atomic_fetch_add_explicit(&releases, 1, memory_order_relaxed);
-    return atomic_exchange_explicit(&held, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&flushes, 1, memory_order_relaxed);
+    return atomic_exchange_explicit(&batched_lanes, 0, memory_order_relaxed);
 }
