@@ -38,7 +38,7 @@ struct lane_state {
     struct list openings; /* remote_open.c: messages, likewise */
     _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
     _Atomic bool stalled; /* raw.c: its reader did not take frames for long, and is not waited for */
-    _Atomic bool in_vain; /* exit_flush.c: nor did it make room for QPs that were about to end */
+    _Atomic bool gave_up; /* exit_flush.c: nor did it make room for QPs that were about to end */
 };
 
 struct lane_state *lane_state(struct lane *lane);

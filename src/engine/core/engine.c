@@ -61,7 +61,7 @@ static void after_fork_in_child(void)
     local_after_fork_in_child();
     wire_after_fork_in_child();
     waiting_after_fork_in_child();
-    parting_after_fork_in_child();
+    exit_flush_after_fork_in_child();
     multicast_after_fork_in_child();
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
@@ -127,7 +127,7 @@ int engine_start(void)
 
 void engine_before_exit(void)
 {
-    parting_before_exit();
+    exit_flush_process();
 }
 
 int engine_expect_events(void)

@@ -130,8 +130,8 @@ void route_run(struct qp *qp)
     if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_lane &&
         !route_of(qp)->blocked_wire && route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
-    if (unlikely(route_of(qp)->watchers))
-        parting_has_run();
+    if (unlikely(route_of(qp)->end_waiters))
+        exit_flush_sender_ran();
 }
 
 static void run_unlocked(struct qp *qp)
@@ -220,7 +220,7 @@ static void run_those_waiting_for_owner(uint32_t missing_block)
 void route_resolved(uint32_t block, struct link *link)
 {
     multicast_resolved();
-    parting_resolved(block);
+    exit_flush_resolved(block);
     opening_resolved(block, link);
     run_those_waiting_for_owner(link ? 0 : block + 1);
 }
@@ -248,7 +248,7 @@ void route_lane_writable(struct lane *lane)
     struct lane_state *state = lane_state(lane);
     struct qp *qp;
 
-    atomic_store_explicit(&state->in_vain, false, memory_order_relaxed);
+    atomic_store_explicit(&state->gave_up, false, memory_order_relaxed);
     words_flush(lane, state);
     gsi_lane_writable(lane, state);
     opening_lane_writable(lane, state);

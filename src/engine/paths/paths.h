@@ -107,14 +107,14 @@ void words_flush(struct lane *lane, struct lane_state *state);
 /* --- exit_flush.c ------------------------------------------------------------------------------------------ */
 
 /* The program ends. Any locks may be held. */
-void parting_before_exit(void);
+void exit_flush_process(void);
 /* qp_ports.see_off */
-void parting_see_off(struct qp *qp);
+void exit_flush_qp(struct qp *qp);
 /* Its sender has run, and somebody is in there. QP lock held. */
-void parting_has_run(void);
+void exit_flush_sender_ran(void);
 /* It is known who has that block, or that nobody has it. */
-void parting_resolved(uint32_t block);
-void parting_after_fork_in_child(void);
+void exit_flush_resolved(uint32_t block);
+void exit_flush_after_fork_in_child(void);
 
 /* --- congestion.c -------------------------------------------------------------------------------- */
 
