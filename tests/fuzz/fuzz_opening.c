@@ -295,7 +295,7 @@ static void set_up(void)
         .init_private = ignore,
         .transport_link = {.now = now, .set_timer = set_timer},
         .prepare = prepare,
-        .see_off = ignore,
+        .flush_before_end = ignore,
         .take_arrived = take_arrived,
         .connect = ignore,
         .disconnect = ignore,

@@ -63,7 +63,7 @@ struct qp_route {
     bool kick;              /* something was sent on `lane` since its doorbell was looked at */
     bool kick_reply;        /* the same of reply_lane */
     bool kick_wire;         /* something is to be flushed from `wire` */
-    uint32_t end_waiters;   /* threads in qp_ports.see_off() */
+    uint32_t end_waiters;   /* threads in qp_ports.flush_before_end() */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
     struct direct_route direct;
     /* RAW_PACKET: links that have the frame already which others have no room for. */

@@ -108,7 +108,7 @@ void words_flush(struct lane *lane, struct lane_state *state);
 
 /* The program ends. Any locks may be held. */
 void exit_flush_process(void);
-/* qp_ports.see_off */
+/* qp_ports.flush_before_end */
 void exit_flush_qp(struct qp *qp);
 /* Its sender has run, and somebody is in there. QP lock held. */
 void exit_flush_sender_ran(void);

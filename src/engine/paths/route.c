@@ -556,7 +556,7 @@ const struct qp_ports engine_qp_ports = {
             .random = engine_random,
         },
     .prepare = wire_prepare,
-    .see_off = exit_flush_qp,
+    .flush_before_end = exit_flush_qp,
     .take_arrived = engine_take_arrived,
     .connect = engine_connect,
     .disconnect = engine_disconnect,

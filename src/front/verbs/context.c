@@ -83,7 +83,7 @@ static void silence_qp(struct qp *qp, void *context)
     lock_release(&qp->lock);
 }
 
-static void see_off_qp(struct qp *qp, void *context)
+static void flush_qp(struct qp *qp, void *context)
 {
     bool is_its;
 
@@ -91,7 +91,7 @@ static void see_off_qp(struct qp *qp, void *context)
     is_its = qp->context == context && !qp->handle;
     lock_release(&qp->lock);
     if (is_its)
-        qp_see_off(qp);
+        qp_flush_before_end(qp);
 }
 
 /* Objects that the program left behind die with the descriptor in the kernel's world. Here their memory may
@@ -109,7 +109,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
             object_ports->explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, context->number);
         else
             log_warn("%s was closed with objects alive", device->name);
-        qp_for_each(see_off_qp, context);
+        qp_for_each(flush_qp, context);
         qp_for_each(silence_qp, context);
         context_close(context);
         return 0;

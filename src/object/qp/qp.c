@@ -496,7 +496,7 @@ static int destroy(struct qp *qp)
     struct losses *losses;
     uint32_t qpn;
 
-    qp_ports->see_off(qp);
+    qp_ports->flush_before_end(qp);
     rundown_enter();
     qp_take_arrived(qp);
     lock_acquire(&qp->lock);
@@ -551,9 +551,9 @@ static int destroy(struct qp *qp)
     return 0;
 }
 
-void qp_see_off(struct qp *qp)
+void qp_flush_before_end(struct qp *qp)
 {
-    qp_ports->see_off(qp);
+    qp_ports->flush_before_end(qp);
 }
 
 int qp_destroy(struct qp *qp)

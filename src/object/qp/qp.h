@@ -138,7 +138,7 @@ struct qp_ports {
     /* The QP is going to stop sending (ERR, RESET, destroy): what was posted in RTS and waits for its way
      * leaves first, if that opens within a moment. May sleep, bounded. No lock held, outside every rundown
      * section, not in the helper thread. */
-    void (*see_off)(struct qp *qp);
+    void (*flush_before_end)(struct qp *qp);
     /* A packet arrives when it is written, whenever it is taken: what the destination has sent so far meets
      * the QP as it is now, before it is connected or goes away. By whichever ways it may come. Without the
      * QP's lock, inside a rundown section. */
@@ -188,8 +188,8 @@ int qp_set_ece(struct qp *qp, const struct ibv_ece *ece);
 int qp_query_ece(const struct qp *qp, struct ibv_ece *ret_ece);
 int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged events */
 
-/* Before its context is closed: qp_ports.see_off. */
-void qp_see_off(struct qp *qp);
+/* Before its context is closed: qp_ports.flush_before_end. */
+void qp_flush_before_end(struct qp *qp);
 
 /* Finds and locks; NULL if there is no such QP (any more). */
 struct qp *qp_lock_number(uint32_t qpn);

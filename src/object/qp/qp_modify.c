@@ -244,7 +244,7 @@ int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int ma
 
     qp_ports->prepare(qp, attributes, mask);
     if (ends)
-        qp_ports->see_off(qp);
+        qp_ports->flush_before_end(qp);
     rundown_enter();
     if ((mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && (mask & IBV_QP_DEST_QPN))
         qp_ports->take_arrived(qp->ibv.qp_num, attributes->dest_qp_num & PSN_MASK, true, true);
