@@ -30,10 +30,10 @@ enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FO
 struct lane_state {
     struct qp *due[DUE_MAX]; /* the lane's reader only (its receive lock) */
     unsigned due_count;
-    struct lock lock;    /* guards the lists and words; the lane transmit lock is below it */
-    struct list blocked; /* qp_route.blocked: waits for room in the ring */
-    struct word *words;  /* notices.c: what must not get lost and found the ring full, in order */
-    uint32_t word_count, word_room;
+    struct lock lock;       /* guards the lists and notices; the lane transmit lock is below it */
+    struct list blocked;    /* qp_route.blocked: waits for room in the ring */
+    struct notice *notices; /* notices.c: what must not get lost and found the ring full, in order */
+    uint32_t notice_count, notice_capacity;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */
     struct list openings; /* remote_open.c: messages, likewise */
     _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */

@@ -143,7 +143,7 @@ static void say_dropped(struct lane *lane, const struct packet *packet, bool req
 {
     if (request && (BTH_SERVICE(packet->opcode) == SERVICE_RC || BTH_SERVICE(packet->opcode) == SERVICE_XRC ||
                     (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
-        words_send_drop(lane, packet);
+        notice_send_drop(lane, packet);
 }
 
 static void receive_multicast(struct qp *qp, void *argument)

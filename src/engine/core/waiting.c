@@ -249,7 +249,7 @@ void route_lane_writable(struct lane *lane)
     struct qp *qp;
 
     atomic_store_explicit(&state->gave_up, false, memory_order_relaxed);
-    words_flush(lane, state);
+    notice_flush(lane, state);
     gsi_lane_writable(lane, state);
     opening_lane_writable(lane, state);
     lane_ring(lane);

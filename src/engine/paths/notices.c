@@ -12,7 +12,7 @@
 #include "engine/paths/paths.h"
 #include "wire/opcode.h"
 
-struct word {
+struct notice {
     uint32_t dest_qpn, src_qpn, dest_ifindex, msn;
     psn_t psn;
     uint16_t pkey;
@@ -21,59 +21,59 @@ struct word {
 
 /* A peer that writes and never reads must not fill our memory. An honest one is silenced by the first word
  * about a QP, and has fewer QPs that send into the void. */
-#define WORDS_MAX 65536u
+#define NOTICES_MAX 65536u
 
-static bool send_word(struct lane *lane, const struct word *word)
+static bool send_notice(struct lane *lane, const struct notice *notice)
 {
     const struct packet packet = {
-        .opcode = word->opcode,
-        .flags = word->flags,
-        .pkey = word->pkey,
-        .dest_qpn = word->dest_qpn,
-        .src_qpn = word->src_qpn,
-        .psn = word->psn,
-        .dest_ifindex = word->dest_ifindex,
-        .syndrome = word->syndrome,
-        .msn = word->msn,
+        .opcode = notice->opcode,
+        .flags = notice->flags,
+        .pkey = notice->pkey,
+        .dest_qpn = notice->dest_qpn,
+        .src_qpn = notice->src_qpn,
+        .psn = notice->psn,
+        .dest_ifindex = notice->dest_ifindex,
+        .syndrome = notice->syndrome,
+        .msn = notice->msn,
     };
 
     return lane_send(lane, &packet, NULL, 0) != -EAGAIN;
 }
 
 /* state->lock held. */
-static bool keep(struct lane_state *state, const struct word *word)
+static bool queue(struct lane_state *state, const struct notice *notice)
 {
-    if (state->word_count == WORDS_MAX)
+    if (state->notice_count == NOTICES_MAX)
         return false;
-    if (state->word_count == state->word_room) {
-        uint32_t room = state->word_room ? state->word_room * 2 : 64;
-        struct word *words = realloc(state->words, room * sizeof(*words));
+    if (state->notice_count == state->notice_capacity) {
+        uint32_t capacity = state->notice_capacity ? state->notice_capacity * 2 : 64;
+        struct notice *notices = realloc(state->notices, capacity * sizeof(*notices));
 
-        if (!words)
+        if (!notices)
             return false;
-        state->words = words;
-        state->word_room = room;
+        state->notices = notices;
+        state->notice_capacity = capacity;
     }
-    state->words[state->word_count++] = *word;
+    state->notices[state->notice_count++] = *notice;
     return true;
 }
 
-static void say(struct lane *lane, const struct word *word)
+static void queue_and_flush(struct lane *lane, const struct notice *notice)
 {
     struct lane_state *state = lane_state(lane);
-    bool kept;
+    bool queued;
 
     lock_acquire(&state->lock);
-    kept = keep(state, word);
+    queued = queue(state, notice);
     lock_release(&state->lock);
-    if (!kept)
-        log_error("no room for what QP 0x%06x has to hear", word->dest_qpn);
-    words_flush(lane, state);
+    if (!queued)
+        log_error("no room for what QP 0x%06x has to hear", notice->dest_qpn);
+    notice_flush(lane, state);
 }
 
-void words_send_drop(struct lane *lane, const struct packet *dropped)
+void notice_send_drop(struct lane *lane, const struct packet *dropped)
 {
-    const struct word word = {
+    const struct notice notice = {
         .opcode = OP_ACKNOWLEDGE,
         .flags = (uint8_t)(PACKET_DROPPED | (dropped->flags & PACKET_RELAYED)),
         .dest_qpn = dropped->src_qpn,
@@ -81,13 +81,13 @@ void words_send_drop(struct lane *lane, const struct packet *dropped)
         .psn = dropped->psn,
     };
 
-    say(lane, &word);
+    queue_and_flush(lane, &notice);
 }
 
-void words_tell(struct transport_qp *transport, const struct packet *packet)
+void notice_send(struct transport_qp *transport, const struct packet *packet)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    const struct word word = {
+    const struct notice notice = {
         .opcode = packet->opcode,
         .flags = (uint8_t)(packet->flags | (qp->origin ? PACKET_RELAYED : 0)),
         .pkey = packet->pkey,
@@ -101,37 +101,38 @@ void words_tell(struct transport_qp *transport, const struct packet *packet)
 
     if (!route_of(qp)->reply_lane)
         return; /* the peer is gone */
-    say(route_of(qp)->reply_lane, &word);
+    queue_and_flush(route_of(qp)->reply_lane, &notice);
     route_of(qp)->kick_reply = true;
 }
 
 /* The requester waits in its own life for what these answered: it learns that it was dropped. */
-void words_of_former_life(const struct qp *qp, struct lane *lane)
+void notice_mark_stale(const struct qp *qp, struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
 
     lock_acquire(&state->lock);
-    for (uint32_t i = 0; i < state->word_count; i++) {
-        if (state->words[i].src_qpn == qp->ibv.qp_num)
-            state->words[i].flags |= PACKET_DROPPED;
+    for (uint32_t i = 0; i < state->notice_count; i++) {
+        if (state->notices[i].src_qpn == qp->ibv.qp_num)
+            state->notices[i].flags |= PACKET_DROPPED;
     }
     lock_release(&state->lock);
 }
 
-void words_flush(struct lane *lane, struct lane_state *state)
+void notice_flush(struct lane *lane, struct lane_state *state)
 {
     uint32_t sent = 0;
 
     lock_acquire(&state->lock);
-    while (sent < state->word_count) {
-        if (send_word(lane, &state->words[sent]))
+    while (sent < state->notice_count) {
+        if (send_notice(lane, &state->notices[sent]))
             sent++;
         else if (lane_is_blocked(lane))
             break; /* lane_writable() follows */
     }
     if (sent) {
-        memmove(state->words, state->words + sent, (state->word_count - sent) * sizeof(*state->words));
-        state->word_count -= sent;
+        memmove(state->notices, state->notices + sent,
+                (state->notice_count - sent) * sizeof(*state->notices));
+        state->notice_count -= sent;
         atomic_store_explicit(&state->kick, true, memory_order_relaxed);
     }
     lock_release(&state->lock);

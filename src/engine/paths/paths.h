@@ -95,14 +95,14 @@ void ack_delay_init(void);
  */
 
 /* To the sender of a request that was dropped: its ACK timer runs only if it hears of it. */
-void words_send_drop(struct lane *lane, const struct packet *dropped);
+void notice_send_drop(struct lane *lane, const struct packet *dropped);
 /* transport_ports.tell */
-void words_tell(struct transport_qp *transport, const struct packet *packet);
+void notice_send(struct transport_qp *transport, const struct packet *packet);
 /* The QP begins a new life: what it said in the former one and is still here is not to be taken for an answer
  * of this one. QP lock held. */
-void words_of_former_life(const struct qp *qp, struct lane *lane);
+void notice_mark_stale(const struct qp *qp, struct lane *lane);
 /* There is room. */
-void words_flush(struct lane *lane, struct lane_state *state);
+void notice_flush(struct lane *lane, struct lane_state *state);
 
 /* --- exit_flush.c ------------------------------------------------------------------------------------------ */
 

@@ -385,7 +385,7 @@ static void engine_connect(struct qp *qp)
     if (!route_of(qp)->by_wire && is_connected(qp->record))
         link = local_resolve(qp->record->attributes.dest_qpn);
     if (link)
-        words_of_former_life(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
+        notice_mark_stale(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
     if (route_of(qp)->by_wire)
         publish_path(qp, PATH_WIRE, NULL);
@@ -511,7 +511,7 @@ void route_link_down(struct link *link)
         if (state) {
             gsi_lane_down(state);
             opening_lane_down(state);
-            free(state->words);
+            free(state->notices);
         }
         free(state);
     }
@@ -543,7 +543,7 @@ const struct qp_ports engine_qp_ports = {
     .transport_link =
         {
             .send = engine_send,
-            .tell = words_tell,
+            .tell = notice_send,
             .pull = engine_pull,
             .revoke = engine_revoke,
             .reach = direct_reach,

@@ -211,7 +211,7 @@ static void take_request(struct lane *lane, const struct packet *packet)
     struct qp_kick kick;
 
     if (!qp) {
-        words_send_drop(lane, packet);
+        notice_send_drop(lane, packet);
         return;
     }
     if (qp_state(qp) == IBV_QPS_RTS)
