@@ -242,7 +242,7 @@ static void prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mas
 {
 }
 
-static void take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire)
+static void take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network)
 {
 }
 

@@ -285,15 +285,15 @@ static bool is_loopback(const uint8_t gid[16])
 /* Can a request for it come over the network? */
 static bool is_for_network(const struct service_address *address)
 {
-    return wire_is_forced() || address->any || !is_loopback(address->gid);
+    return network_is_forced() || address->any || !is_loopback(address->gid);
 }
 
 static void open_way_to(const uint8_t gid[16])
 {
     uint32_t ifindex;
 
-    if (wire_is_forced() || !device_table_is_local(&host_devices, gid, &ifindex))
-        wire_open_for_mads(first_block);
+    if (network_is_forced() || !device_table_is_local(&host_devices, gid, &ifindex))
+        network_open_for_mads(first_block);
 }
 
 static int call_start(const struct communication_owner *new_owner)
@@ -361,7 +361,7 @@ static int call_service_listen(struct service *service, void *listener, unsigned
     }
     leave();
     if (!error && for_network)
-        wire_open_for_mads(first_block);
+        network_open_for_mads(first_block);
     return error;
 }
 

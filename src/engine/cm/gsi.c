@@ -446,11 +446,11 @@ static bool send_mad(struct outgoing *outgoing)
 {
     bool is_here = device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex);
 
-    if (outgoing->from_network || (is_here && !wire_is_forced())) {
+    if (outgoing->from_network || (is_here && !network_is_forced())) {
         send_here(outgoing);
         return false;
     }
-    wire_send_mad(&outgoing->to, outgoing->mad);
+    network_send_mad(&outgoing->to, outgoing->mad);
     outgoing_free(outgoing);
     return true;
 }
@@ -476,7 +476,7 @@ void gsi_flush(void)
     }
     lock_release(&gsi_lock);
     if (to_network)
-        wire_flush_mads();
+        network_flush_mads();
     rundown_exit();
     pthread_setcancelstate(cancellation, NULL);
 }
@@ -505,7 +505,7 @@ static bool may_say(struct link *link, const struct packet *packet, const uint8_
 static bool may_hand_on(struct link *link, const struct packet *packet)
 {
     return (link_is_self(link) || udp_believes(link_peer_uid(link))) &&
-           (wire_is_forced() || !is_local(packet->grh.source));
+           (network_is_forced() || !is_local(packet->grh.source));
 }
 
 void gsi_receive(struct lane *lane, const struct packet *packet)

@@ -59,7 +59,7 @@ static void after_fork_in_child(void)
     interfaces_after_fork_in_child();
     device_table_after_fork_in_child(&host_devices);
     local_after_fork_in_child();
-    wire_after_fork_in_child();
+    network_after_fork_in_child();
     waiting_after_fork_in_child();
     exit_flush_after_fork_in_child();
     multicast_after_fork_in_child();
@@ -78,7 +78,7 @@ static void choose_mapped(void)
 {
     bool asked = local_wants_mapped();
 
-    if (local_is_automatic() && !wire_is_forced() && mapped_unasked() == MAPPED_YES)
+    if (local_is_automatic() && !network_is_forced() && mapped_unasked() == MAPPED_YES)
         local_choose_mapped();
     if (local_wants_mapped())
         mapping_enable(asked);
@@ -105,7 +105,7 @@ static int start_locked(void)
     error = local_start(&engine_local_ops);
     if (error)
         log_error("no way to other processes of this host: errno %d", -error);
-    wire_start();
+    network_start();
     choose_mapped();
     return error;
 }

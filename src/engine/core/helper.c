@@ -315,7 +315,7 @@ static void glance(ns_t now)
     last = now;
     local_ring_overdue();
     if (ack_delay_is_overdue())
-        wire_settle();
+        network_flush_delayed();
     atomic_store_explicit(&armings_before, atomic_load_explicit(&armings_seen, memory_order_relaxed),
                           memory_order_relaxed);
     atomic_store_explicit(&armings_seen, armings, memory_order_relaxed);
@@ -395,7 +395,7 @@ static void *helper_main(void *argument)
             polling.seen_at = now;
         polled = is_polled(&polling, now);
         if (!polled)
-            wire_settle(); /* whoever polls does so itself, and may be about to answer */
+            network_flush_delayed(); /* whoever polls does so itself, and may be about to answer */
         else if (!helper_saw_arming())
             udp_disarm();
         watching = polled && trusted(now);

@@ -71,8 +71,8 @@ void progress_note_kick(struct lane *lane, const struct qp_kick *kick)
         lane_ring(kick->lane);
     if (kick->reply_lane && kick->reply_lane != lane && kick->reply_lane != kick->lane)
         lane_ring(kick->reply_lane);
-    if (unlikely(kick->wire != NULL))
-        udp_flush(kick->wire);
+    if (unlikely(kick->network_lane != NULL))
+        udp_flush(kick->network_lane);
     if (kick->lane == lane || kick->reply_lane == lane)
         atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
 }
@@ -265,13 +265,13 @@ unsigned progress_run(void)
     rundown_enter();
     events_hold();
     provenance_batch_begin();
-    wire_release();
+    network_flush_batched();
     packets = local_poll(POLL_BUDGET);
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
         packets += udp_poll();
     if (unlikely(route_has_ready()))
         route_run_ready();
-    wire_release(); /* the thread may be going to sleep */
+    network_flush_batched(); /* the thread may be going to sleep */
     events_release();
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
@@ -396,7 +396,7 @@ void progress_expect_sleep(void)
     if (!ready && local_helper_is_asleep())
         helper_kick();
     if (local_helper_is_asleep())
-        wire_settle();
+        network_flush_delayed();
     if (atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) && !udp_prepare_sleep())
         helper_kick();
 }

@@ -42,18 +42,18 @@ struct direct_route {
 /* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of
  * their list. */
 struct qp_route {
-    struct lane *lane;         /* to the owner of the destination; NULL: unknown or gone */
-    struct lane *reply_lane;   /* where the last request came from: answers go back on it */
-    struct lane *arrival_lane; /* of the packet that is being received */
-    struct lane *relay_lane;   /* XRC_RECV: to the process that executes its requests, NULL: none has */
-    struct lane *blocked_lane; /* non-NULL: in that lane's list of QPs that wait for room */
-    bool by_wire;              /* connected QPs: over the network, not through lanes */
-    struct udp_lane *wire;     /* what goes over the network takes this one */
-    bool blocked_wire;         /* in its list of QPs that wait for room */
-    _Atomic uint8_t ack_delay; /* enum ack_delay_state; written under the QP lock */
-    uint8_t replies;           /* how often in a row the program answered a packet before it polled again */
+    struct lane *lane;             /* to the owner of the destination; NULL: unknown or gone */
+    struct lane *reply_lane;       /* where the last request came from: answers go back on it */
+    struct lane *arrival_lane;     /* of the packet that is being received */
+    struct lane *relay_lane;       /* XRC_RECV: to the process that executes its requests, NULL: none has */
+    struct lane *blocked_lane;     /* non-NULL: in that lane's list of QPs that wait for room */
+    bool by_network;               /* connected QPs: over the network, not through lanes */
+    struct udp_lane *network_lane; /* what goes over the network takes this one */
+    bool blocked_network;          /* in its list of QPs that wait for room */
+    _Atomic uint8_t ack_delay;     /* enum ack_delay_state; written under the QP lock */
+    uint8_t replies;   /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
-    uint16_t batched;  /* of these, those that stay in `wire` for others since the time batch_epoch */
+    uint16_t batched;  /* of these, those that stay in `network_lane` for others since the time batch_epoch */
     uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */
     uint32_t polls_seen, batch_epoch;
     struct list blocked;
@@ -62,7 +62,7 @@ struct qp_route {
     uint8_t waits_for;      /* enum route_wait */
     bool kick;              /* something was sent on `lane` since its doorbell was looked at */
     bool kick_reply;        /* the same of reply_lane */
-    bool kick_wire;         /* something is to be flushed from `wire` */
+    bool kick_network;      /* something is to be flushed from `network_lane` */
     uint32_t end_waiters;   /* threads in qp_ports.flush_before_end() */
     uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
     struct direct_route direct;
@@ -90,7 +90,7 @@ static inline struct qp *qp_of_route(struct qp_route *route)
 /* What is left to do once the QP's lock is released. */
 struct qp_kick {
     struct lane *lane, *reply_lane; /* doorbells to look at; NULL: none */
-    struct udp_lane *wire;          /* to be flushed; NULL: none */
+    struct udp_lane *network_lane;  /* to be flushed; NULL: none */
 };
 
 /* QP lock held. */
@@ -98,9 +98,9 @@ static inline struct qp_kick qp_take_kick(struct qp *qp)
 {
     struct qp_route *route = route_of(qp);
     struct qp_kick kick = {route->kick ? route->lane : NULL, route->kick_reply ? route->reply_lane : NULL,
-                           route->kick_wire ? route->wire : NULL};
+                           route->kick_network ? route->network_lane : NULL};
 
-    route->kick = route->kick_reply = route->kick_wire = false;
+    route->kick = route->kick_reply = route->kick_network = false;
     return kick;
 }
 

@@ -112,8 +112,8 @@ void route_ring(const struct qp_kick *kick)
         lane_ring(kick->lane);
     if (unlikely(kick->reply_lane && kick->reply_lane != kick->lane))
         lane_ring(kick->reply_lane);
-    if (kick->wire)
-        udp_flush(kick->wire);
+    if (kick->network_lane)
+        udp_flush(kick->network_lane);
 }
 
 void route_run(struct qp *qp)
@@ -128,7 +128,7 @@ void route_run(struct qp *qp)
     /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
      * responder that was stopped by its budget still owes. */
     if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_lane &&
-        !route_of(qp)->blocked_wire && route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
+        !route_of(qp)->blocked_network && route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
     if (unlikely(route_of(qp)->end_waiters))
         exit_flush_sender_ran();

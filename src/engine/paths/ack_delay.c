@@ -71,8 +71,8 @@ void ack_delay_sent(struct qp *qp, const struct packet *packet)
     if (responder_owes_only_ack(&qp->transport))
         responder_run(&qp->transport);
     if (is_last_posted(qp)) {
-        route_of(qp)->kick_wire = false;
-        udp_flush(route_of(qp)->wire);
+        route_of(qp)->kick_network = false;
+        udp_flush(route_of(qp)->network_lane);
     }
 }
 
@@ -90,7 +90,7 @@ struct udp_lane *ack_delay_posted(struct qp *qp)
     set_state(qp, ACK_DELAY_NONE);
     kick = qp_take_kick(qp);
     lock_release(&qp->lock);
-    return kick.wire;
+    return kick.network_lane;
 }
 
 bool ack_delay_is_pending(void)

@@ -32,6 +32,7 @@ void congestion_notify(struct qp *qp, const struct packet *packet, const struct 
     memcpy(path.destination, packet->grh.source, sizeof(path.destination));
     if (gid_is_link_local(path.destination))
         path.ifindex = arrival->ifindex;
-    udp_notify(route_of(qp)->wire, &path, is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn);
-    route_of(qp)->kick_wire = true;
+    udp_notify(route_of(qp)->network_lane, &path,
+               is_datagram ? packet->src_qpn : qp->record->attributes.dest_qpn);
+    route_of(qp)->kick_network = true;
 }

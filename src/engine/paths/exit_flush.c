@@ -79,8 +79,8 @@ static void flush_qp(struct qp *qp, void *argument)
 
     if (flush->qps == MAX_QPS || !lock_in_time(flush, &qp->lock))
         return;
-    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && route_of(qp)->by_wire &&
-        flush->lanes & 1u << udp_lane_number(route_of(qp)->wire)) {
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && route_of(qp)->by_network &&
+        flush->lanes & 1u << udp_lane_number(route_of(qp)->network_lane)) {
         ack_delay_reset(qp);
         if (responder_owes_only_ack(&qp->transport))
             responder_run(&qp->transport);
@@ -88,8 +88,8 @@ static void flush_qp(struct qp *qp, void *argument)
     }
     kick = qp_take_kick(qp);
     lock_release(&qp->lock);
-    if (kick.wire) {
-        flush->to_flush |= 1u << udp_lane_number(kick.wire);
+    if (kick.network_lane) {
+        flush->to_flush |= 1u << udp_lane_number(kick.network_lane);
         flush->qps++;
     }
 }

@@ -58,7 +58,7 @@ static struct {
     uint32_t ifindex;
 } last_address;
 
-bool wire_is_forced(void)
+bool network_is_forced(void)
 {
     return forced;
 }
@@ -99,27 +99,27 @@ static void fill_path(const struct path_address *to, struct udp_path *path)
 /* QP lock held. */
 static void enter_list(struct qp *qp)
 {
-    struct waiting *list = &waiting[udp_lane_number(route_of(qp)->wire)];
+    struct waiting *list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
 
-    if (route_of(qp)->blocked_wire)
+    if (route_of(qp)->blocked_network)
         return;
-    route_of(qp)->blocked_wire = true;
+    route_of(qp)->blocked_network = true;
     lock_acquire(&list->lock);
     list_push_back(&list->qps, &route_of(qp)->blocked);
     lock_release(&list->lock);
 }
 
-void wire_leave_list(struct qp *qp)
+void network_leave_list(struct qp *qp)
 {
     struct waiting *list;
 
-    if (!route_of(qp)->blocked_wire)
+    if (!route_of(qp)->blocked_network)
         return;
-    list = &waiting[udp_lane_number(route_of(qp)->wire)];
+    list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
     lock_acquire(&list->lock);
     list_remove(&route_of(qp)->blocked);
     lock_release(&list->lock);
-    route_of(qp)->blocked_wire = false;
+    route_of(qp)->blocked_network = false;
 }
 
 /* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
@@ -127,7 +127,7 @@ static void note_sent(struct qp *qp, const struct packet *packet)
 {
     if (tx_batch_add(qp, packet))
         return;
-    route_of(qp)->kick_wire = true;
+    route_of(qp)->kick_network = true;
     ack_delay_sent(qp, packet);
 }
 
@@ -137,13 +137,13 @@ static void flush_lanes(uint32_t lanes)
         udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
 }
 
-void wire_release(void)
+void network_flush_batched(void)
 {
     flush_lanes(tx_batch_take());
 }
 
-int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
-              const struct path_address *to)
+int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count, const struct path_address *to)
 {
     struct udp_path path;
 
@@ -152,7 +152,7 @@ int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *ga
         !change_source(qp, &path))
         return -EHOSTUNREACH;
     for (;;) {
-        int error = udp_send(route_of(qp)->wire, &path, packet, gather, gather_count);
+        int error = udp_send(route_of(qp)->network_lane, &path, packet, gather, gather_count);
 
         if (likely(!error)) {
             note_sent(qp, packet);
@@ -162,9 +162,9 @@ int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *ga
             return error;
         enter_list(qp);
         /* Still to be told? If not, room may have come before we were in the list. */
-        if (udp_is_blocked(route_of(qp)->wire))
+        if (udp_is_blocked(route_of(qp)->network_lane))
             return -EAGAIN;
-        wire_leave_list(qp);
+        network_leave_list(qp);
     }
 }
 
@@ -183,7 +183,7 @@ static struct qp *pop_waiting(struct waiting *list)
 static void settle(struct qp *qp, struct waiting *list)
 {
     lock_acquire(&list->lock);
-    route_of(qp)->blocked_wire = route_of(qp)->blocked_wire && list_linked(&route_of(qp)->blocked);
+    route_of(qp)->blocked_network = route_of(qp)->blocked_network && list_linked(&route_of(qp)->blocked);
     lock_release(&list->lock);
 }
 
@@ -209,7 +209,7 @@ static void on_writable(struct udp_lane *lane)
 }
 
 /* What cannot be sent now is lost: who asks asks again. */
-void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
+void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
 {
     static _Atomic uint32_t psn;
     const struct iovec payload = {(void *)(uintptr_t)mad, MAD_LENGTH};
@@ -237,7 +237,7 @@ void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
         log_info("a message of connection management was not sent");
 }
 
-void wire_flush_mads(void)
+void network_flush_mads(void)
 {
     udp_flush(udp_lane(MAD_QPN));
 }
@@ -263,7 +263,7 @@ static bool is_from_peer(const struct qp *qp, const struct packet *packet)
 {
     const struct path_address *path = &qp->record->attributes.path;
 
-    return route_of(qp)->by_wire && memcmp(packet->grh.source, path->destination_gid, 16) == 0 &&
+    return route_of(qp)->by_network && memcmp(packet->grh.source, path->destination_gid, 16) == 0 &&
            memcmp(packet->grh.destination, path->source_gid, 16) == 0;
 }
 
@@ -271,8 +271,8 @@ static void note_kick(const struct qp_kick *kick)
 {
     const struct qp_kick others = {.lane = kick->lane, .reply_lane = kick->reply_lane};
 
-    if (kick->wire)
-        to_flush |= 1u << udp_lane_number(kick->wire);
+    if (kick->network_lane)
+        to_flush |= 1u << udp_lane_number(kick->network_lane);
     if (unlikely(kick->lane || kick->reply_lane)) /* a UD QP sends both ways */
         route_ring(&others);
 }
@@ -413,7 +413,7 @@ static void on_congestion(const struct packet *packet)
         transport_congested(&qp->transport);
 }
 
-static __thread bool settling __attribute__((tls_model("initial-exec"))); /* wire_settle() */
+static __thread bool flushing_delayed __attribute__((tls_model("initial-exec")));
 
 /* udp_ops.batch_end */
 static void on_batch_end(void)
@@ -421,7 +421,7 @@ static void on_batch_end(void)
     /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
     bool sleeps = progress_expects_answer(), polled = progress_is_application();
     bool alone = due_count == 1 && (polled || sleeps);
-    struct qp *unanswered = polled || settling || !helper_saw_arming() ? ack_delay_take() : NULL;
+    struct qp *unanswered = polled || flushing_delayed || !helper_saw_arming() ? ack_delay_take() : NULL;
 
     if (unlikely(unanswered != NULL)) {
         lock_qp(unanswered);
@@ -446,15 +446,15 @@ static void on_batch_end(void)
     }
 }
 
-void wire_settle(void)
+void network_flush_delayed(void)
 {
-    wire_release();
+    network_flush_batched();
     if (likely(!ack_delay_is_pending()))
         return;
     rundown_enter();
-    settling = true;
+    flushing_delayed = true;
     udp_end_batch();
-    settling = false;
+    flushing_delayed = false;
     rundown_exit();
 }
 
@@ -468,7 +468,7 @@ static bool is_ours(uint32_t qpn)
 /* --- the port ------------------------------------------------------------------------------------ */
 
 /* Over lo packets can be sent, but not to groups: IPv6 has no way for that. */
-bool wire_has_groups(const struct qp *qp)
+bool network_has_groups(const struct qp *qp)
 {
     return !device_is_loopback(qp->context->device);
 }
@@ -500,13 +500,13 @@ static void open_port(const struct qp *qp)
         log_warn("QP 0x%06x gets no packets from the network: %s", qp->ibv.qp_num, strerror(-error));
 }
 
-void wire_open_for_mads(uint32_t block)
+void network_open_for_mads(uint32_t block)
 {
     if (!udp_serves(block))
         (void)udp_serve_within(block, local_block_socket(block), MADS_PATIENCE); /* the log says why not */
 }
 
-void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
+void network_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
     if (qp->record->type == IBV_QPT_RAW_PACKET)
         raw_prepare(qp, attributes, mask);
@@ -514,19 +514,19 @@ void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
         open_port(qp);
 }
 
-void wire_attached(struct qp *qp, const uint8_t gid[16])
+void network_attached(struct qp *qp, const uint8_t gid[16])
 {
-    if (!wire_has_groups(qp) || !forced)
+    if (!network_has_groups(qp) || !forced)
         engine_announce_multicast();
-    if (!wire_has_groups(qp))
+    if (!network_has_groups(qp))
         return;
     open_port(qp);
     (void)udp_join(gid, device_ifindex(qp->context->device)); /* the log says why not */
 }
 
-void wire_detached(struct qp *qp, const uint8_t gid[16])
+void network_detached(struct qp *qp, const uint8_t gid[16])
 {
-    if (wire_has_groups(qp))
+    if (network_has_groups(qp))
         udp_leave(gid, device_ifindex(qp->context->device));
 }
 
@@ -555,7 +555,7 @@ static void clear(void)
     last_address.generation = 0;
 }
 
-void wire_start(void)
+void network_start(void)
 {
     const char *path = secure_getenv("SOFTHCA_PATH");
     struct udp_options options;
@@ -568,7 +568,7 @@ void wire_start(void)
     udp_start(&ops, &options);
 }
 
-void wire_after_fork_in_child(void)
+void network_after_fork_in_child(void)
 {
     udp_after_fork_in_child();
     clear();

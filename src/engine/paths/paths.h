@@ -32,30 +32,30 @@ void route_link_down(struct link *link);
 /* --- network.c: over the network --------------------------------------------------------------------------- */
 
 /* Over the network, wherever it goes? (SOFTHCA_PATH=wire; constant.) */
-bool wire_is_forced(void);
-void wire_start(void);
+bool network_is_forced(void);
+void network_start(void);
 /* transport_ports.send and qp_ports for what goes that way. QP lock held. */
-int wire_send(struct qp *qp, const struct packet *packet, const struct iovec *gather, unsigned gather_count,
-              const struct path_address *to);
-void wire_leave_list(struct qp *qp);
+int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count, const struct path_address *to);
+void network_leave_list(struct qp *qp);
 /* MADs, to QP1 of another host. */
-void wire_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
-void wire_flush_mads(void);
+void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
+void network_flush_mads(void);
 /* Opens the port, for which it takes a block of ours. Waits a moment, without locks, outside every rundown
  * section, not in the helper thread. */
-void wire_open_for_mads(uint32_t block);
+void network_open_for_mads(uint32_t block);
 /* Small packets that stay for others wait no longer. Without the lock of a lane. */
-void wire_release(void);
+void network_flush_batched(void);
 /* Nor does an acknowledgement that gives way to an answer of the program. Outside every rundown section. */
-void wire_settle(void);
+void network_flush_delayed(void);
 /* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
-void wire_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
-/* Does multicast of the QP go over the network? With wire_is_forced(), only over the network then. */
-bool wire_has_groups(const struct qp *qp);
+void network_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
+/* Does multicast of the QP go over the network? With network_is_forced(), only over the network then. */
+bool network_has_groups(const struct qp *qp);
 /* qp_ports.attached, qp_ports.detached. */
-void wire_attached(struct qp *qp, const uint8_t gid[16]);
-void wire_detached(struct qp *qp, const uint8_t gid[16]);
-void wire_after_fork_in_child(void);
+void network_attached(struct qp *qp, const uint8_t gid[16]);
+void network_detached(struct qp *qp, const uint8_t gid[16]);
+void network_after_fork_in_child(void);
 
 /* --- tx_batch.c: small requests that wait for others -------------------------------------------------------- */
 

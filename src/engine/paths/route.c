@@ -234,12 +234,12 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
                    unsigned gather_count, const struct path_address *to)
 {
     bool local = to->is_multicast || to->destination_ifindex;
-    bool by_wire = to->is_multicast ? wire_has_groups(qp) : !local || wire_is_forced();
+    bool by_network = to->is_multicast ? network_has_groups(qp) : !local || network_is_forced();
     int error = 0;
 
-    if (by_wire)
-        error = wire_send(qp, packet, gather, gather_count, to);
-    if (local && !(by_wire && wire_is_forced()) && error != -EAGAIN)
+    if (by_network)
+        error = network_send(qp, packet, gather, gather_count, to);
+    if (local && !(by_network && network_is_forced()) && error != -EAGAIN)
         error = send_ud_local(qp, packet, gather, gather_count, to);
     return error == -EAGAIN ? -EAGAIN : 0; /* else it has left, if only into the void */
 }
@@ -260,8 +260,8 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
         relayed.flags |= PACKET_RELAYED;
         packet = &relayed;
     }
-    if (route_of(qp)->by_wire)
-        return wire_send(qp, packet, gather, gather_count, &qp->record->attributes.path);
+    if (route_of(qp)->by_network)
+        return network_send(qp, packet, gather, gather_count, &qp->record->attributes.path);
     if (!(opcode_table[packet->opcode].properties & OPCODE_REQUEST)) {
         if (!route_of(qp)->reply_lane)
             return -EHOSTUNREACH;
@@ -349,11 +349,11 @@ static uint32_t engine_random(struct transport_qp *transport)
  * would hear from its former life: those packets would be in sequence, the new ones duplicates, and neither
  * side would ever see a loss. And a QP that goes away has received what was written before, as hardware would
  * have. */
-static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire)
+static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network)
 {
-    struct link *link = by_lane && !wire_is_forced() ? local_resolve(dest_qpn) : NULL;
+    struct link *link = by_lane && !network_is_forced() ? local_resolve(dest_qpn) : NULL;
 
-    if (by_wire && atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
+    if (by_network && atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
         udp_drain();
     if (link)
         lane_drain(connection_lane(link, qpn, dest_qpn));
@@ -367,7 +367,7 @@ static uint32_t link_mtu(const struct qp *qp)
         return raw_frame_limit(qp);
     if (qp->record->type == IBV_QPT_UD)
         return 128u << device_active_mtu(&host_devices, qp->context->device);
-    return route_of(qp)->by_wire ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
+    return route_of(qp)->by_network ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
 }
 
 /* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
@@ -376,18 +376,19 @@ static void engine_connect(struct qp *qp)
     const struct path_address *path = &qp->record->attributes.path;
     struct link *link = NULL;
 
-    route_of(qp)->by_wire = is_connected(qp->record) && (!path->destination_ifindex || wire_is_forced());
-    route_of(qp)->wire = udp_lane(qp->ibv.qp_num);
+    route_of(qp)->by_network =
+        is_connected(qp->record) && (!path->destination_ifindex || network_is_forced());
+    route_of(qp)->network_lane = udp_lane(qp->ibv.qp_num);
     qp->transport.link.mtu = link_mtu(qp);
     /* What may be received, whatever may be sent. */
-    qp->transport.link.reference_mtu = route_of(qp)->by_wire ? 0 : LOCAL_REFERENCE_MTU;
-    qp->transport.link.reliable = !route_of(qp)->by_wire;
-    if (!route_of(qp)->by_wire && is_connected(qp->record))
+    qp->transport.link.reference_mtu = route_of(qp)->by_network ? 0 : LOCAL_REFERENCE_MTU;
+    qp->transport.link.reliable = !route_of(qp)->by_network;
+    if (!route_of(qp)->by_network && is_connected(qp->record))
         link = local_resolve(qp->record->attributes.dest_qpn);
     if (link)
         notice_mark_stale(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
-    if (route_of(qp)->by_wire)
+    if (route_of(qp)->by_network)
         publish_path(qp, PATH_WIRE, NULL);
     else
         show_receives(qp);
@@ -396,11 +397,11 @@ static void engine_connect(struct qp *qp)
 static void leave_lists(struct qp *qp)
 {
     if (route_of(qp)->batched)
-        wire_release();
+        network_flush_batched();
     qp->answer_due = false;
     ack_delay_reset(qp);
     waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
-    wire_leave_list(qp);
+    network_leave_list(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
 
@@ -421,7 +422,7 @@ static void engine_disconnect(struct qp *qp)
     route_of(qp)->relay_lane = NULL;
     route_of(qp)->reply_lane = NULL;
     route_of(qp)->missing_block = 0;
-    route_of(qp)->by_wire = false;
+    route_of(qp)->by_network = false;
     set_lane(qp, NULL);
 }
 
@@ -440,13 +441,13 @@ static void engine_forget(struct qp *qp)
 static void engine_unlock(struct qp *qp, bool more)
 {
     struct qp_kick kick = qp_take_kick(qp);
-    struct udp_lane *wire;
+    struct udp_lane *network_lane;
 
     lock_release(&qp->lock);
-    wire = ack_delay_posted(qp);
+    network_lane = ack_delay_posted(qp);
     route_ring(&kick);
-    if (unlikely(wire && wire != kick.wire))
-        udp_flush(wire);
+    if (unlikely(network_lane && network_lane != kick.network_lane))
+        udp_flush(network_lane);
     if (unlikely(more)) {
         lock_acquire(&qp->lock);
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
@@ -555,7 +556,7 @@ const struct qp_ports engine_qp_ports = {
             .set_timer = engine_set_timer,
             .random = engine_random,
         },
-    .prepare = wire_prepare,
+    .prepare = network_prepare,
     .flush_before_end = exit_flush_qp,
     .take_arrived = engine_take_arrived,
     .connect = engine_connect,
@@ -569,8 +570,8 @@ const struct qp_ports engine_qp_ports = {
     .close_elsewhere = opening_close,
     .tell_opener = opening_tell,
     .forget = engine_forget,
-    .attached = wire_attached,
-    .detached = wire_detached,
+    .attached = network_attached,
+    .detached = network_detached,
     .steers = raw_steers,
     .allocate_number = engine_allocate_number,
     .release_number = local_qpn_release,

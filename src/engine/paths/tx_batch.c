@@ -69,7 +69,8 @@ bool tx_batch_add(struct qp *qp, const struct packet *packet)
         return false;
     }
     route_of(qp)->batched++;
-    atomic_fetch_or_explicit(&batched_lanes, 1u << udp_lane_number(route_of(qp)->wire), memory_order_relaxed);
+    atomic_fetch_or_explicit(&batched_lanes, 1u << udp_lane_number(route_of(qp)->network_lane),
+                             memory_order_relaxed);
     return true;
 }
 

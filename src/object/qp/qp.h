@@ -142,7 +142,7 @@ struct qp_ports {
     /* A packet arrives when it is written, whenever it is taken: what the destination has sent so far meets
      * the QP as it is now, before it is connected or goes away. By whichever ways it may come. Without the
      * QP's lock, inside a rundown section. */
-    void (*take_arrived)(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_wire);
+    void (*take_arrived)(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network);
     /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);

@@ -312,17 +312,17 @@ void qp_fail_on_overrun(struct qp *qp)
 void qp_take_arrived(struct qp *qp)
 {
     uint32_t qpn, dest_qpn;
-    bool receives, by_wire;
+    bool receives, by_network;
 
     lock_acquire(&qp->lock);
     qpn = qp->ibv.qp_num;
     dest_qpn = qp->record->attributes.dest_qpn;
-    by_wire = !qp->transport.link.reliable;
-    receives = is_connected(qp->record) && (by_wire || qp->record->attributes.path.destination_ifindex) &&
+    by_network = !qp->transport.link.reliable;
+    receives = is_connected(qp->record) && (by_network || qp->record->attributes.path.destination_ifindex) &&
                qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) != IBV_QPS_ERR;
     lock_release(&qp->lock);
     if (receives)
-        qp_ports->take_arrived(qpn, dest_qpn, !by_wire, by_wire);
+        qp_ports->take_arrived(qpn, dest_qpn, !by_network, by_network);
 }
 
 /* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.
