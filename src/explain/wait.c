@@ -148,12 +148,12 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
         add_full_link(view, words, qp);
         return;
     case SENDER_WAITS_FOR_FENCE:
-        words_add(words, "it waits behind a fence for %u RDMA READ%s before it", sender->reads_in_flight,
-                  sender->reads_in_flight == 1 ? " or atomic" : "s and atomics");
+        words_add(words, "it waits behind a fence for %u RDMA READ%s before it", sender->rd_atomic_wqes,
+                  sender->rd_atomic_wqes == 1 ? " or atomic" : "s and atomics");
         return;
     case SENDER_WAITS_FOR_READ_DEPTH:
         words_add(words, "%u RDMA READs and atomics are in flight, and max_rd_atomic is %u",
-                  sender->reads_in_flight, qp->attributes.max_rd_atomic);
+                  sender->rd_atomic_wqes, qp->attributes.max_rd_atomic);
         return;
     case SENDER_WAITS_FOR_RNR_TIMER:
         add_rnr(view, words, qp);

@@ -122,7 +122,7 @@ static void tell_in_flight(const struct view *view, struct search *search, const
 {
     const struct qp_record *qp = &object->qp;
     struct label label = object_label(view, object);
-    bool question = awaits_answer(wqe);
+    bool question = awaits_response(wqe);
     bool waits = qp->sender.waiting == SENDER_WAITS_FOR_RNR_TIMER ||
                  qp->sender.waiting == SENDER_WAITS_FOR_RETRY ||
                  (qp->sender.waiting == SENDER_WAITS_FOR_LINK && counter == qp->sender.next) ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Answers -> completions of sends. Answers come in PSN order, each acknowledges all before it, and a READ or
- * atomic ends with its own answer alone (IBA 9.7.5): an acknowledgement beyond an unanswered one says that
+ * atomic ends with its own answer alone (IBA 9.7.5): an acknowledgement beyond a pending one says that
  * the answer was lost. */
 #include <errno.h>
 #include <string.h>
@@ -35,10 +35,10 @@ static void skip_acknowledged(struct transport_qp *qp)
     }
 }
 
-static void question_answered(struct sender *sender)
+static void rd_atomic_done(struct sender *sender)
 {
-    if (sender->questions)
-        sender->questions--;
+    if (sender->rd_atomic_requests)
+        sender->rd_atomic_requests--;
 }
 
 bool sender_advance(struct transport_qp *qp, psn_t limit)
@@ -56,20 +56,20 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
         }
         if (likely(wqe->packets)) {
             psn_t end = psn_add(wqe->first_psn, wqe->packets);
-            bool question = awaits_answer(wqe);
+            bool rd_atomic = awaits_response(wqe);
 
             /* Only its answer moves unacked_psn past a question. */
-            if (psn_diff(question ? sender->unacked_psn : limit, end) < 0) {
-                if (!question && psn_diff(limit, sender->unacked_psn) > 0)
+            if (psn_diff(rd_atomic ? sender->unacked_psn : limit, end) < 0) {
+                if (!rd_atomic && psn_diff(limit, sender->unacked_psn) > 0)
                     sender->unacked_psn = limit;
                 break;
             }
             sender->unacked_psn = end;
-            if (question) {
-                sender->reads_in_flight--;
-                sender->references_asked -= wqe->by_reference;
+            if (rd_atomic) {
+                sender->rd_atomic_wqes--;
+                sender->references_requested -= wqe->by_reference;
                 sender->read_offset = 0;
-                question_answered(sender);
+                rd_atomic_done(sender);
             }
         }
         sender->completed++;
@@ -117,14 +117,14 @@ static bool is_outstanding(const struct transport_qp *qp, psn_t psn)
 }
 
 /* The responder has gone on behind a READ or atomic whose answer never came. */
-static bool answer_is_missing(const struct sender *sender, psn_t acknowledged)
+static bool response_is_missing(const struct sender *sender, psn_t acknowledged)
 {
     return psn_diff(acknowledged, sender->unacked_psn) > 0;
 }
 
 /* `seen` came instead. What else is on its way behind the gap says no more than that; but if what follows the
  * missing packet comes once more, that has been repeated, and got lost again. */
-static void retry_missing_answer(struct transport_qp *qp, psn_t seen)
+static void retry_missing_response(struct transport_qp *qp, psn_t seen)
 {
     struct sender *sender = &qp->record->sender;
 
@@ -147,8 +147,8 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
     }
     if (!sender_advance(qp, limit))
         return;
-    if (unlikely(answer_is_missing(sender, limit)))
-        retry_missing_answer(qp, psn);
+    if (unlikely(response_is_missing(sender, limit)))
+        retry_missing_response(qp, psn);
     else
         go_on(qp);
 }
@@ -176,7 +176,7 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn)
  * has a use for: the fault is on this side. */
 static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
 {
-    if (code == NAK_INVALID_RD && wqe->by_reference && !awaits_answer(wqe))
+    if (code == NAK_INVALID_RD && wqe->by_reference && !awaits_response(wqe))
         return VERDICT_LOCAL_PROTECTION;
     return verdict_of_nak(code);
 }
@@ -200,9 +200,9 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     }
     if (!sender_advance(qp, packet->psn))
         return;
-    /* On a link that loses nothing the answer came and was void (take_answer()). There will be no other. */
-    if (answer_is_missing(sender, packet->psn) && !(qp->link.reliable && ends_the_peer(packet))) {
-        retry_missing_answer(qp, packet->psn);
+    /* On a link that loses nothing the answer came and was void (place_response()). There will be no other. */
+    if (response_is_missing(sender, packet->psn) && !(qp->link.reliable && ends_the_peer(packet))) {
+        retry_missing_response(qp, packet->psn);
         return;
     }
     if (SYNDROME_KIND(packet->syndrome) == SYNDROME_RNR) {
@@ -256,26 +256,26 @@ static void acknowledge(struct transport_qp *qp, const struct packet *packet)
 
 /* The answer belongs to the oldest question, is the next that it waits for, and everything before is
  * acknowledged by it: its WQE. NULL otherwise, and then everything is done about it. */
-static struct send_wqe *question_of(struct transport_qp *qp, psn_t psn)
+static struct send_wqe *request_of_response(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
     struct send_wqe *wqe;
 
     if (!is_outstanding(qp, psn) || !sender_advance(qp, psn))
         return NULL;
-    if (answer_is_missing(sender, psn)) {
-        retry_missing_answer(qp, psn); /* IBA 9.7.5.2.8: implied NAK */
+    if (response_is_missing(sender, psn)) {
+        retry_missing_response(qp, psn); /* IBA 9.7.5.2.8: implied NAK */
         return NULL;
     }
     wqe = send_wqe_at(qp, sender->completed);
-    if (!awaits_answer(wqe)) {
+    if (!awaits_response(wqe)) {
         sender_fail_oldest(qp, VERDICT_BAD_RESPONSE);
         return NULL;
     }
     return wqe;
 }
 
-static void finish_answer(struct transport_qp *qp, psn_t psn)
+static void finish_response(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
     psn_t before = sender->unacked_psn;
@@ -307,14 +307,14 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
         (wqe->by_reference && gather_referenced(packet) != packet->payload_length))
         return false;
     if (!last)
-        return ((properties & (OPCODE_FIRST | OPCODE_MIDDLE)) || wqe->ask) && packet->payload_length == mtu;
+        return ((properties & (OPCODE_FIRST | OPCODE_MIDDLE)) || wqe->read_part) && packet->payload_length == mtu;
     return (properties & (OPCODE_LAST | OPCODE_ONLY)) && packet->payload_length == wqe->length - index * mtu;
 }
 
 /* Bytes of an answer into the program's memory. By reference they are fetched here and now, under the QP's
  * lock and with keys that were just checked: once the QP is in ERR or the region is gone, nobody comes any
  * more. false: not done, and what follows is seen to. */
-static bool take_answer(struct transport_qp *qp, const struct packet *packet, const struct gather *gather)
+static bool place_response(struct transport_qp *qp, const struct packet *packet, const struct gather *gather)
 {
     int error;
 
@@ -342,7 +342,7 @@ static bool take_answer(struct transport_qp *qp, const struct packet *packet, co
 static void read_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     struct sender *sender = &qp->record->sender;
-    struct send_wqe *wqe = question_of(qp, packet->psn);
+    struct send_wqe *wqe = request_of_response(qp, packet->psn);
     struct gather gather;
     enum verdict verdict;
     uint32_t index, offset;
@@ -362,20 +362,20 @@ static void read_response(struct transport_qp *qp, const struct packet *packet, 
             sender_fail_oldest(qp, verdict);
             return;
         }
-        if (!take_answer(qp, packet, &gather))
+        if (!place_response(qp, packet, &gather))
             return;
     }
     sender->read_offset = offset + packet->payload_length;
-    if (wqe->ask && index + 1 != wqe->packets && (index + 1) % wqe->ask == 0)
-        question_answered(sender);
+    if (wqe->read_part && index + 1 != wqe->packets && (index + 1) % wqe->read_part == 0)
+        rd_atomic_done(sender);
     if (unlikely(!qp->link.reliable) && (properties & OPCODE_HAS_AETH))
         window_credits(qp, packet);
-    finish_answer(qp, packet->psn);
+    finish_response(qp, packet->psn);
 }
 
 static void atomic_acknowledge(struct transport_qp *qp, const struct packet *packet)
 {
-    struct send_wqe *wqe = question_of(qp, packet->psn);
+    struct send_wqe *wqe = request_of_response(qp, packet->psn);
     struct gather gather;
     enum verdict verdict;
 
@@ -394,7 +394,7 @@ static void atomic_acknowledge(struct transport_qp *qp, const struct packet *pac
     gather_place(&gather, &packet->original);
     if (unlikely(!qp->link.reliable))
         window_credits(qp, packet);
-    finish_answer(qp, packet->psn);
+    finish_response(qp, packet->psn);
 }
 
 void sender_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)

@@ -16,7 +16,7 @@ static enum remote_operation operation_of(enum request_kind kind)
 static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
 {
     /* So many at once may have to be refused, which is the responder's to do. */
-    if (unlikely(qp->link.asks_by_packets) && kind != REQUEST_WRITE)
+    if (unlikely(qp->link.rd_atomic_by_packets) && kind != REQUEST_WRITE)
         return false;
     switch (kind) {
     case REQUEST_WRITE:
@@ -100,7 +100,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
         gather_place(&gather, &original);
     }
     wqe->by_reference = wqe->lent = false;
-    wqe->ask = 0;
+    wqe->read_part = 0;
     wqe->packets = 0;
     sender->begun++;
     return DIRECT_DONE;

@@ -145,8 +145,8 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
 /* --- window.c, on links that may lose packets ------------------------------------------------------- */
 
 /* Packets of an answer that one READ request asks for: a power of two between these. */
-#define ASK_LEAST 4u
-#define ASK_MOST  32u
+#define READ_PART_MIN 4u
+#define READ_PART_MAX  32u
 
 void window_start(struct transport_qp *qp);
 /* So many PSNs, up to unacked_psn, have come to be acknowledged. */
@@ -161,7 +161,7 @@ void window_number(struct transport_qp *qp, struct send_wqe *wqe);
 /* May what comes next of the WQE be transmitted? */
 enum sender_wait window_admits(const struct transport_qp *qp, const struct send_wqe *wqe);
 /* Packets that the request for what comes next of an answer asks for. */
-uint32_t window_ask(const struct transport_qp *qp, const struct send_wqe *wqe);
+uint32_t window_read_part(const struct transport_qp *qp, const struct send_wqe *wqe);
 bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe);
 /* What came next is on its way, stands for so many PSNs, and is to be acknowledged. */
 void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t packets, bool acknowledged);
@@ -173,7 +173,7 @@ int raw_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict *ret_ve
 
 /* --- complete.c ----------------------------------------------------------------------------------- */
 
-/* Everything before `limit` is acknowledged: completes WQEs up to there, but not beyond an unanswered READ or
+/* Everything before `limit` is acknowledged: completes WQEs up to there, but not beyond a pending READ or
  * atomic, and reports WQEs that failed on this side when their turn comes. false: the sender failed and was
  * flushed, touch nothing. */
 bool sender_advance(struct transport_qp *qp, psn_t limit);

@@ -44,12 +44,12 @@ struct sender {
     psn_t next_psn;                     /* of the next new packet */
     psn_t unacked_psn;                  /* oldest PSN without acknowledgement */
     uint32_t next_offset;               /* packets of WQE `next` already sent (this time) */
-    uint32_t reads_in_flight;           /* READs and atomics begun and not answered */
+    uint32_t rd_atomic_wqes;           /* READs and atomics begun and not answered */
     uint8_t retries_left, rnr_retries_left;
     uint8_t waiting;          /* enum sender_wait: why WQE `next` does not go on */
     uint8_t timer_armed;      /* enum sender_timer */
     uint8_t read_gap_seen;    /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
-    uint8_t references_asked; /* READs among reads_in_flight that are answered by reference */
+    uint8_t references_requested; /* READs among rd_atomic_wqes that are answered by reference */
     uint8_t timer_moved;      /* the ACK timer was armed before the last acknowledgement or repetition */
     uint8_t timeouts, probes; /* since unacked_psn moved */
     uint32_t read_offset;     /* bytes of the oldest READ that have arrived */
@@ -62,7 +62,7 @@ struct sender {
     psn_t recovery_psn; /* losses before it are known */
     psn_t ssn, lsn;     /* last message begun; last that the responder has a receive for (IBA 9.7.7.2) */
     uint16_t window, window_threshold, window_acked; /* packets */
-    uint16_t questions;                              /* READ requests and atomics asked and not answered */
+    uint16_t rd_atomic_requests;                              /* READ requests and atomics asked and not answered */
     uint8_t recovering;                              /* unacked_psn has not reached recovery_psn yet */
     uint8_t probing; /* so many packets ask how things stand, others wait for the answer; 0: as many as may */
     uint8_t limited; /* lsn is known */
@@ -99,7 +99,7 @@ struct responder_resource {
     uint32_t packets;
     uint8_t operation;    /* of the request, without the service */
     uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
-    uint8_t answered;
+    uint8_t responded;
     uint8_t lent;      /* an answer by reference went out; when it was fetched, nobody says */
     uint32_t rkey, pd; /* of the memory */
     uint64_t address;
@@ -334,7 +334,7 @@ struct link_properties {
     bool piggyback_acks;   /* carries PACKET_HAS_ACK */
     uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->reach() may be asked */
     bool deposits;         /* ports->finds_receive() may be asked */
-    bool asks_by_packets; /* … but ports->reach() only for WRITE: the peer grants fewer READs and atomics at
+    bool rd_atomic_by_packets; /* … but ports->reach() only for WRITE: the peer grants fewer READs and atomics at
                              once than may be asked */
 };
 
@@ -384,8 +384,8 @@ struct relay {
     uint32_t epoch;  /* answers of another one are void */
     bool lost;       /* the answer of a duplicate, from lost_psn on; the requester is to hear of it */
     psn_t lost_psn;
-    bool asked; /* an acknowledgement is asked for, of asked_psn */
-    psn_t asked_psn;
+    bool ack_due; /* an acknowledgement is asked for, of ack_psn */
+    psn_t ack_psn;
     psn_t done; /* away: what comes next of what is not executed */
 };
 
@@ -492,7 +492,7 @@ void responder_flush(struct transport_qp *qp);
 void responder_reset(struct transport_qp *qp);
 
 /* relay.c. An answer of the process that executes; then the owner calls responder_run(). */
-void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+void relay_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 /* What hand_over() had no room for, or did not know where to send, may go now: before responder_run(). */
 void relay_again(struct transport_qp *qp);
 /* The process that executes is gone. */

@@ -13,7 +13,7 @@ static cold_path void receive_unknown(struct transport_qp *qp, const struct pack
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
-static bool receive_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+static bool receive_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     enum ibv_qp_state state = qp_state(qp);
 
@@ -43,7 +43,7 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
             return false; /* the sender failed by it */
     }
     if ((properties && !(properties & OPCODE_REQUEST)) || (packet->flags & PACKET_DROPPED))
-        return receive_answer(qp, packet, properties);
+        return receive_response(qp, packet, properties);
     if (unlikely(BTH_SERVICE(packet->opcode) != service))
         return false;
     if (unlikely(!properties)) {

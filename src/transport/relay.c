@@ -39,7 +39,7 @@ void relay_postpone(struct transport_qp *qp)
     qp->relay.impatient = qp->relay.visits;
 }
 
-static void ask_again(struct transport_qp *qp)
+static void request_again(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
 
@@ -53,7 +53,7 @@ void relay_settle(struct transport_qp *qp)
     const struct relay *relay = &qp->relay;
 
     if (relay->due && !relay->waits && !qp->record->responder.fails && is_idle(qp) && !relay->visits)
-        ask_again(qp);
+        request_again(qp);
 }
 
 void relay_again(struct transport_qp *qp)
@@ -166,8 +166,8 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
     qp->relay.left = qp->relay.back = qp->relay.visits = qp->relay.waits = false;
     qp->relay.srqn = packet->srqn;
     if (packet->flags & PACKET_ACK_REQUEST) {
-        qp->relay.asked = true;
-        qp->relay.asked_psn = packet->psn;
+        qp->relay.ack_due = true;
+        qp->relay.ack_psn = packet->psn;
     }
     responder_accepted(responder, psns);
     return true;
@@ -237,7 +237,7 @@ static void pass_on(struct transport_qp *qp, const struct packet *packet)
         qp->relay.epoch++; /* what else is on its way of this answer, and of those behind it, is void */
         qp->relay.resumes = true;
         qp->relay.visits = false;
-        ask_again(qp);
+        request_again(qp);
         return;
     }
     if (qp->relay.visits && psn_diff(packet->psn, qp->relay.visit_psn) >= 0)
@@ -255,16 +255,16 @@ static void take_ack(struct transport_qp *qp, psn_t psn)
         psn = psn_add(responder->expected_psn, PSN_MASK);
     if (psn_diff(psn, qp->relay.done) >= 0)
         qp->relay.done = psn_add(psn, 1);
-    if (qp->relay.asked && psn_diff(psn, qp->relay.asked_psn) >= 0) {
+    if (qp->relay.ack_due && psn_diff(psn, qp->relay.ack_psn) >= 0) {
         responder->ack_owed = true;
-        qp->relay.asked = false;
+        qp->relay.ack_due = false;
     }
 }
 
-void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+void relay_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
     struct responder *responder = &qp->record->responder;
-    bool answers = properties & (OPCODE_READ | OPCODE_HAS_ATOMIC_ACK);
+    bool responds = properties & (OPCODE_READ | OPCODE_HAS_ATOMIC_ACK);
 
     if (!qp->relay.away || responder->fails)
         return;
@@ -280,14 +280,14 @@ void relay_answer(struct transport_qp *qp, const struct packet *packet, uint32_t
     }
     if (!(properties & (OPCODE_ACK | OPCODE_READ | OPCODE_ATOMIC)))
         return;
-    if (!answers && SYNDROME_KIND(packet->syndrome) == SYNDROME_ACK) {
+    if (!responds && SYNDROME_KIND(packet->syndrome) == SYNDROME_ACK) {
         responder->msn = packet->msn;
         take_ack(qp, packet->psn);
     } else if (psn_diff(packet->psn, responder->expected_psn) >= 0) {
         return;
     } else {
         responder->msn = packet->msn;
-        if (answers)
+        if (responds)
             pass_on(qp, packet);
         else if (psn_diff(packet->psn, qp->relay.done) >= 0)
             take_nak(qp, packet);

@@ -528,7 +528,7 @@ static void receive_message(struct request *request)
         tagged_post(qp);
 }
 
-static void receive_question(struct request *request)
+static void receive_rd_atomic(struct request *request)
 {
     struct transport_qp *qp = request->qp;
 
@@ -560,7 +560,7 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
     if (likely(properties & (OPCODE_SEND | OPCODE_WRITE)))
         receive_message(&request);
     else
-        receive_question(&request);
+        receive_rd_atomic(&request);
 }
 
 /* --- life ----------------------------------------------------------------------------------------- */

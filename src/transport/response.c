@@ -43,7 +43,7 @@ static bool make_room(struct transport_qp *qp)
 
     if (responder->resource_tail - responder->resource_head != responder->resources)
         return true;
-    if (!oldest->answered && !oldest->repeated)
+    if (!oldest->responded && !oldest->repeated)
         return false;
     if (responder->resource_next == responder->resource_head)
         responder->resource_next++;
@@ -63,7 +63,7 @@ static bool is_next_part(const struct transport_qp *qp, const struct packet *pac
         return false;
     before = resource_at(qp, responder->resource_tail - 1);
     return before->operation == OP_READ_REQUEST && before->rkey == packet->rkey &&
-           before->address + before->length == packet->address && before->length >= ASK_LEAST * mtu &&
+           before->address + before->length == packet->address && before->length >= READ_PART_MIN * mtu &&
            before->length % mtu == 0;
 }
 
@@ -123,7 +123,7 @@ static void enqueue(struct transport_qp *qp, const struct responder_resource *re
 }
 
 /* Bytes of a packet of the answer. */
-static uint32_t answer_mtu(const struct transport_qp *qp, const struct responder_resource *resource)
+static uint32_t response_mtu(const struct transport_qp *qp, const struct responder_resource *resource)
 {
     if (unlikely(resource->mtu))
         return 128u << resource->mtu;
@@ -153,7 +153,7 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
         resource->mtu = (uint8_t)min_of(theirs, ours);
         resource->by_reference = false;
     }
-    resource->packets = packets_of(packet->dma_length, answer_mtu(qp, resource));
+    resource->packets = packets_of(packet->dma_length, response_mtu(qp, resource));
     verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, packet->dma_length, REMOTE_READ, &range);
     if (verdict != VERDICT_OK) {
@@ -264,7 +264,7 @@ static struct responder_resource *find_resource(const struct transport_qp *qp, p
 static bool reposition_read(const struct transport_qp *qp, struct responder_resource *resource,
                             const struct packet *packet)
 {
-    uint64_t offset = (uint64_t)psn_distance(resource->first_psn, packet->psn) * answer_mtu(qp, resource);
+    uint64_t offset = (uint64_t)psn_distance(resource->first_psn, packet->psn) * response_mtu(qp, resource);
 
     if (packet->rkey != resource->rkey || packet->address != resource->address + offset ||
         offset + packet->dma_length > resource->length ||
@@ -276,7 +276,7 @@ static bool reposition_read(const struct transport_qp *qp, struct responder_reso
 }
 
 /* false: nobody can. */
-static bool repeat_answer(struct transport_qp *qp, const struct packet *packet)
+static bool repeat_response(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
     struct responder_resource *resource;
@@ -293,8 +293,8 @@ static bool repeat_answer(struct transport_qp *qp, const struct packet *packet)
     } else if (packet->rkey != resource->rkey || packet->address != resource->address) {
         return false;
     }
-    resource->repeated |= resource->answered;
-    resource->answered = false;
+    resource->repeated |= resource->responded;
+    resource->responded = false;
     resource->fresh = true;
     /* Back to it; those between are answered and are passed over. */
     if (responder->resource_next - responder->resource_head > counter - responder->resource_head)
@@ -306,7 +306,7 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
 {
     if (!(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)))
         qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
-    else if (!repeat_answer(qp, packet))
+    else if (!repeat_response(qp, packet))
         responder_tell_dropped(qp, packet->psn, DROPPED_DUPLICATE);
 }
 
@@ -349,7 +349,7 @@ bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, 
 
 /* --- answering ------------------------------------------------------------------------------------ */
 
-static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t psn, struct packet *packet)
+static void fill_response(const struct transport_qp *qp, uint8_t operation, psn_t psn, struct packet *packet)
 {
     const struct qp_record *record = qp->record;
 
@@ -366,7 +366,7 @@ static void fill_answer(const struct transport_qp *qp, uint8_t operation, psn_t 
 }
 
 /* 0, -EAGAIN. Nobody there is as good as sent: on a link that loses nothing the requester will hear of it. */
-static int send_answer(struct transport_qp *qp, const struct packet *packet, const struct iovec *vector)
+static int send_response(struct transport_qp *qp, const struct packet *packet, const struct iovec *vector)
 {
     int error = qp->ports->send(qp, packet, vector, vector ? 1 : 0, NULL);
 
@@ -377,7 +377,7 @@ static int send_answer(struct transport_qp *qp, const struct packet *packet, con
 static int say(struct transport_qp *qp, const struct packet *packet, bool leaves)
 {
     if (!leaves || !qp->link.reliable)
-        return send_answer(qp, packet, NULL);
+        return send_response(qp, packet, NULL);
     qp->ports->tell(qp, packet);
     return 0;
 }
@@ -399,16 +399,16 @@ static int withdraw(struct transport_qp *qp, const struct responder_resource *re
     qp->ports->raise_event(qp, IBV_EVENT_QP_ACCESS_ERR);
     responder->message = MESSAGE_DISCARD;
     responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | verdict_nak_code(verdict));
-    responder->owed_psn = psn_add(resource->first_psn, resource->sent / answer_mtu(qp, resource));
+    responder->owed_psn = psn_add(resource->first_psn, resource->sent / response_mtu(qp, resource));
     responder->fails = true;
     return 0;
 }
 
 /* One packet of the answer. By reference the initiator fetches what it finds there when the packet arrives:
  * it knows, as nobody else does, whether the program still wants it. */
-static int answer_read(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+static int respond_to_read(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
-    uint32_t mtu = answer_mtu(qp, resource), left = resource->end - resource->sent;
+    uint32_t mtu = response_mtu(qp, resource), left = resource->end - resource->sent;
     uint32_t length = min_of(left, mtu);
     bool first = resource->fresh, last = length == left;
     struct packet_reference reference;
@@ -423,7 +423,7 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
         verdict = VERDICT_REMOTE_ACCESS;
     if (unlikely(verdict != VERDICT_OK))
         return withdraw(qp, resource, verdict);
-    fill_answer(qp,
+    fill_response(qp,
                 first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
                 : last ? OP_READ_RESPONSE_LAST
                        : OP_READ_RESPONSE_MIDDLE,
@@ -434,10 +434,10 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
         packet.flags = PACKET_BY_REFERENCE;
         packet.reference = &reference;
         packet.reference_count = 1;
-        error = send_answer(qp, &packet, NULL);
+        error = send_response(qp, &packet, NULL);
     } else {
         vector = (struct iovec){.iov_base = (void *)(uintptr_t)range.address, .iov_len = length};
-        error = send_answer(qp, &packet, length ? &vector : NULL);
+        error = send_response(qp, &packet, length ? &vector : NULL);
     }
     if (error)
         return error;
@@ -446,7 +446,7 @@ static int answer_read(struct transport_qp *qp, struct responder_resource *resou
         note_lent(qp);
     resource->fresh = false;
     resource->sent += length;
-    resource->answered = last;
+    resource->responded = last;
     slice->packets--;
     if (!resource->by_reference)
         slice->bytes -= min_of(slice->bytes, length);
@@ -466,19 +466,19 @@ static uint64_t execute_atomic(const struct responder_resource *resource, uint64
 }
 
 /* Of one packet. */
-static int send_whole_answer(struct transport_qp *qp, struct responder_resource *resource,
+static int send_only_response(struct transport_qp *qp, struct responder_resource *resource,
                              struct slice *slice, const struct packet *packet)
 {
-    int error = send_answer(qp, packet, NULL);
+    int error = send_response(qp, packet, NULL);
 
     if (error)
         return error;
-    resource->answered = true;
+    resource->responded = true;
     slice->packets--;
     return 0;
 }
 
-static int answer_atomic(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+static int respond_to_atomic(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
     struct packet packet;
 
@@ -495,9 +495,9 @@ static int answer_atomic(struct transport_qp *qp, struct responder_resource *res
         resource->original = execute_atomic(resource, (uint64_t *)(uintptr_t)range.address);
         resource->executed = true;
     }
-    fill_answer(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn, &packet);
+    fill_response(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn, &packet);
     packet.original = resource->original;
-    return send_whole_answer(qp, resource, slice, &packet);
+    return send_only_response(qp, resource, slice, &packet);
 }
 
 static enum verdict execute_atomic_write(const struct transport_qp *qp,
@@ -526,7 +526,7 @@ static enum verdict execute_flush(const struct transport_qp *qp, const struct re
 
 /* FLUSH and atomic write have nothing to say but that they were executed: a READ response without bytes (IBA
  * A19). */
-static int answer_done(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+static int respond_to_flush_or_write(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
     struct packet packet;
 
@@ -538,17 +538,17 @@ static int answer_done(struct transport_qp *qp, struct responder_resource *resou
             return withdraw(qp, resource, verdict);
         resource->executed = true;
     }
-    fill_answer(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
-    return send_whole_answer(qp, resource, slice, &packet);
+    fill_response(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
+    return send_only_response(qp, resource, slice, &packet);
 }
 
-static int answer(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+static int respond(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
     if (resource->operation == OP_READ_REQUEST)
-        return answer_read(qp, resource, slice);
+        return respond_to_read(qp, resource, slice);
     if (resource->operation == OP_FLUSH || resource->operation == OP_ATOMIC_WRITE)
-        return answer_done(qp, resource, slice);
-    return answer_atomic(qp, resource, slice);
+        return respond_to_flush_or_write(qp, resource, slice);
+    return respond_to_atomic(qp, resource, slice);
 }
 
 static psn_t nak_psn(const struct transport_qp *qp)
@@ -566,7 +566,7 @@ static int send_nak(struct transport_qp *qp, bool leaves)
     struct packet packet;
     int error;
 
-    fill_answer(qp, OP_ACKNOWLEDGE, nak_psn(qp), &packet);
+    fill_response(qp, OP_ACKNOWLEDGE, nak_psn(qp), &packet);
     packet.syndrome = responder->owed_syndrome;
     error = say(qp, &packet, leaves);
     if (error)
@@ -587,7 +587,7 @@ static int send_ack(struct transport_qp *qp, psn_t limit, bool leaves)
     struct packet packet;
     int error;
 
-    fill_answer(qp, OP_ACKNOWLEDGE, psn_add(limit, PSN_MASK), &packet);
+    fill_response(qp, OP_ACKNOWLEDGE, psn_add(limit, PSN_MASK), &packet);
     error = say(qp, &packet, leaves);
     if (error)
         return error;
@@ -603,20 +603,20 @@ void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why)
 
     if (!qp->link.reliable)
         return;
-    fill_answer(qp, OP_ACKNOWLEDGE, psn, &packet);
+    fill_response(qp, OP_ACKNOWLEDGE, psn, &packet);
     packet.flags = PACKET_DROPPED;
     packet.syndrome = why;
     qp->ports->tell(qp, &packet);
 }
 
-static struct responder_resource *next_unanswered(const struct transport_qp *qp)
+static struct responder_resource *next_pending(const struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
 
     for (; responder->resource_next != responder->resource_tail; responder->resource_next++) {
         struct responder_resource *resource = resource_at(qp, responder->resource_next);
 
-        if (!resource->answered)
+        if (!resource->responded)
             return resource;
     }
     return NULL;
@@ -625,12 +625,12 @@ static struct responder_resource *next_unanswered(const struct transport_qp *qp)
 bool responder_leave(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
-    const struct responder_resource *unanswered = next_unanswered(qp);
+    const struct responder_resource *pending = next_pending(qp);
 
-    if (responder->ack_owed && send_ack(qp, unanswered ? unanswered->first_psn : responder_limit(qp), true))
+    if (responder->ack_owed && send_ack(qp, pending ? pending->first_psn : responder_limit(qp), true))
         return false;
-    if (unanswered) {
-        responder_tell_dropped(qp, unanswered->first_psn, DROPPED_AT_THE_END);
+    if (pending) {
+        responder_tell_dropped(qp, pending->first_psn, DROPPED_AT_THE_END);
         responder->resource_next = responder->resource_tail;
         responder->owed_syndrome = 0; /* of something behind it */
     }
@@ -660,10 +660,10 @@ bool responder_run(struct transport_qp *qp)
 
     if (unlikely(qp_state(qp) == IBV_QPS_ERR))
         return responder_leave(qp);
-    while ((resource = next_unanswered(qp))) {
+    while ((resource = next_pending(qp))) {
         if (!slice.packets || !slice.bytes)
             return true;
-        if (answer(qp, resource, &slice))
+        if (respond(qp, resource, &slice))
             return false;
     }
     if (unlikely(qp->relay.due))

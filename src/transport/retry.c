@@ -169,7 +169,7 @@ static void go_forward(struct transport_qp *qp)
     }
 }
 
-static void probe_answered(struct transport_qp *qp)
+static void probe_acknowledged(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
     bool other = psn_diff(sender->unacked_psn, psn_add(sender->probe_psn, 1)) > 0;
@@ -209,7 +209,7 @@ static void progressed_on_lossy_link(struct transport_qp *qp, uint32_t psns)
 
     window_acknowledged(qp, psns);
     if (unlikely(sender->probe_runs))
-        probe_answered(qp);
+        probe_acknowledged(qp);
     measured(qp);
     sender->timeouts = sender->probes = 0;
     sender->timer_moved = true;

@@ -145,21 +145,21 @@ static uint32_t psns_of(const struct transport_qp *qp, const struct send_wqe *wq
 
 static bool is_atomic(const struct send_wqe *wqe)
 {
-    return awaits_answer(wqe) && wqe->opcode != IBV_WR_RDMA_READ;
+    return awaits_response(wqe) && wqe->opcode != IBV_WR_RDMA_READ;
 }
 
 static enum sender_wait may_begin(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     const struct sender *sender = &qp->record->sender;
 
-    if (unlikely(wqe->flags & WQE_FENCE) && sender->reads_in_flight)
+    if (unlikely(wqe->flags & WQE_FENCE) && sender->rd_atomic_wqes)
         return SENDER_WAITS_FOR_FENCE;
     /* READs and atomics execute in order (verbs.md §3.6 rule 4), but the bytes of an answer by
      * reference are those of the time when they are fetched. */
-    if (is_atomic(wqe) && sender->references_asked)
+    if (is_atomic(wqe) && sender->references_requested)
         return SENDER_WAITS_FOR_FENCE;
-    if (awaits_answer(wqe) && sender->reads_in_flight &&
-        sender->reads_in_flight >= qp->record->attributes.max_rd_atomic)
+    if (awaits_response(wqe) && sender->rd_atomic_wqes &&
+        sender->rd_atomic_wqes >= qp->record->attributes.max_rd_atomic)
         return SENDER_WAITS_FOR_READ_DEPTH;
     return SENDER_RUNS;
 }
@@ -196,7 +196,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
         return false;
     wqe->verdict = VERDICT_OK;
     wqe->by_reference = wqe->lent = false;
-    wqe->ask = 0;
+    wqe->read_part = 0;
     wqe->packets = 0;
     verdict = check_kind(qp, wqe, kind);
     if (likely(verdict == VERDICT_OK))
@@ -221,9 +221,9 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     sender->next_psn = psn_add(sender->next_psn, packets);
     if (kind == REQUEST_SEND || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
         begin_two_sided(qp, wqe, kind);
-    if (awaits_answer(wqe)) {
-        sender->reads_in_flight++;
-        sender->references_asked += wqe->by_reference;
+    if (awaits_response(wqe)) {
+        sender->rd_atomic_wqes++;
+        sender->references_requested += wqe->by_reference;
     }
     if (unlikely(!qp->link.reliable))
         window_number(qp, wqe);
@@ -402,7 +402,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
     return error;
 }
 
-static int transmit_question(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
+static int transmit_rd_atomic(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                              uint32_t asked, struct packet *packet)
 {
     enum verdict verdict = VERDICT_OK;
@@ -431,8 +431,8 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
 {
     struct qp_record *record = qp->record;
     struct sender *sender = &record->sender;
-    bool question = awaits_answer(wqe);
-    uint32_t psns = question ? window_ask(qp, wqe) : 1;
+    bool rd_atomic = awaits_response(wqe);
+    uint32_t psns = rd_atomic ? window_read_part(qp, wqe) : 1;
     struct packet packet;
     bool acknowledges;
     int error;
@@ -450,7 +450,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     qp->manner &= (uint8_t)~PACKET_TOGETHER;
     acknowledges = add_ack(qp, &packet);
     error =
-        question ? transmit_question(qp, wqe, form, psns, &packet) : transmit_message(qp, wqe, form, &packet);
+        rd_atomic ? transmit_rd_atomic(qp, wqe, form, psns, &packet) : transmit_message(qp, wqe, form, &packet);
 
     if (unlikely(error && error != -EHOSTUNREACH))
         return error;
@@ -538,11 +538,11 @@ static void run(struct transport_qp *qp, uint32_t limit)
                 return;
         }
         packets++;
-        if (!wqe->by_reference && !awaits_answer(wqe))
+        if (!wqe->by_reference && !awaits_response(wqe))
             bytes += min_of(wqe->length, qp->link.mtu);
         else if (unlikely(is_deposited(qp, wqe)) && sender->next_offset + 1 == wqe->packets)
             bytes += wqe->length / 2;
-        asked = awaits_answer(wqe);
+        asked = awaits_response(wqe);
         if (unlikely(together && asked && (wqe->flags & WQE_CHAINED)))
             qp->manner |= PACKET_TOGETHER;
         error = transmit(qp, wqe, form);

@@ -127,7 +127,7 @@ int tagged_take(struct transport_qp *qp, const struct packet *packet, uint32_t l
 
 static void enqueue(struct tagged *tagged, struct tag_entry *entry)
 {
-    entry->asked = entry->fetched = false;
+    entry->requested = entry->fetched = false;
     entry->next_fetch = NULL;
     if (tagged->fetch_last)
         tagged->fetch_last->next_fetch = entry;
@@ -233,7 +233,7 @@ static void post_read(struct transport_qp *qp, struct tag_entry *entry)
                                                              .remote_address = entry->address});
 
     memcpy(send_wqe_body(wqe, IBV_QPT_RC), receive->sge, receive->num_sge * sizeof(receive->sge[0]));
-    entry->asked = true;
+    entry->requested = true;
     own_request_posted(&qp->record->sender);
 }
 
@@ -263,7 +263,7 @@ void tagged_post(struct transport_qp *qp)
     }
     for (struct tag_entry *entry = tagged->fetch_first;
          entry && sender->own_posted - sender->own_completed < OWN_REQUESTS; entry = entry->next_fetch) {
-        if (!entry->asked)
+        if (!entry->requested)
             post_read(qp, entry);
     }
 }

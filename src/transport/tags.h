@@ -26,7 +26,7 @@ struct tag_entry {
     struct tag_entry *next_fetch;
     uint64_t address, message_tag;
     uint32_t rkey, length, app_ctx;
-    bool asked, fetched; /* its READ is posted; has ended well */
+    bool requested, fetched; /* its READ is posted; has ended well */
     /* A struct recv_wqe */
     _Alignas(8) unsigned char receive[RECV_WQE_SIZE(LIMIT_TAG_SGE)];
 };

@@ -40,7 +40,7 @@ void window_start(struct transport_qp *qp)
     sender->window = (uint16_t)min_of(most(qp), WINDOW_INITIAL);
     sender->window_threshold = most(qp);
     sender->window_acked = 0;
-    sender->questions = 0;
+    sender->rd_atomic_requests = 0;
     sender->recovering = sender->limited = sender->probe_runs = false;
     sender->probing = 0;
     sender->ssn = psn_make(0);
@@ -131,7 +131,7 @@ void window_credits(struct transport_qp *qp, const struct packet *answer)
 /* As the responder counts them. */
 static uint32_t messages_of(const struct send_wqe *wqe)
 {
-    return wqe->ask ? (wqe->packets + wqe->ask - 1) / wqe->ask : wqe->packets != 0;
+    return wqe->read_part ? (wqe->packets + wqe->read_part - 1) / wqe->read_part : wqe->packets != 0;
 }
 
 /* Of the WQE that is next, whose number nobody keeps because hardly anybody asks. */
@@ -169,7 +169,7 @@ void window_number(struct transport_qp *qp, struct send_wqe *wqe)
         uint32_t share = most(qp) / (uint32_t)qp->record->attributes.max_rd_atomic;
         uint32_t ask = min_of(share, (uint32_t)sender->window);
 
-        wqe->ask = (uint16_t)power_of_two_below(min_of(max_of(ask, ASK_LEAST), ASK_MOST));
+        wqe->read_part = (uint16_t)power_of_two_below(min_of(max_of(ask, READ_PART_MIN), READ_PART_MAX));
     }
     sender->ssn = psn_add(sender->ssn, messages_of(wqe));
 }
@@ -190,14 +190,14 @@ static bool is_fresh(const struct sender *sender, const struct send_wqe *wqe)
     return psn_diff(position(sender, wqe), sender->sent_psn) >= 0;
 }
 
-uint32_t window_ask(const struct transport_qp *qp, const struct send_wqe *wqe)
+uint32_t window_read_part(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     const struct sender *sender = &qp->record->sender;
     uint32_t at = sender->next_offset;
 
-    if (!wqe->ask)
+    if (!wqe->read_part)
         return wqe->packets - at;
-    return min_of(wqe->packets, (at / wqe->ask + 1) * wqe->ask) - at;
+    return min_of(wqe->packets, (at / wqe->read_part + 1) * wqe->read_part) - at;
 }
 
 enum sender_wait window_admits(const struct transport_qp *qp, const struct send_wqe *wqe)
@@ -205,11 +205,11 @@ enum sender_wait window_admits(const struct transport_qp *qp, const struct send_
     const struct sender *sender = &qp->record->sender;
     uint32_t used = ahead(sender, wqe), packets = 1;
 
-    if (awaits_answer(wqe)) {
-        if (is_fresh(sender, wqe) && sender->questions >= qp->record->attributes.max_rd_atomic &&
-            sender->questions)
+    if (awaits_response(wqe)) {
+        if (is_fresh(sender, wqe) && sender->rd_atomic_requests >= qp->record->attributes.max_rd_atomic &&
+            sender->rd_atomic_requests)
             return SENDER_WAITS_FOR_READ_DEPTH;
-        packets = window_ask(qp, wqe);
+        packets = window_read_part(qp, wqe);
     }
     if (!used)
         return SENDER_RUNS;
@@ -237,5 +237,5 @@ void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t p
     if (acknowledged)
         sender_measure(qp, position(sender, wqe));
     sender->sent_psn = psn_add(position(sender, wqe), packets);
-    sender->questions = (uint16_t)(sender->questions + awaits_answer(wqe));
+    sender->rd_atomic_requests = (uint16_t)(sender->rd_atomic_requests + awaits_response(wqe));
 }

@@ -70,7 +70,7 @@ struct send_wqe {
     uint8_t verdict;  /* enum verdict: failed on this side, to be told when it is the oldest. Set, like the
                          three above, when it is begun */
     uint8_t lent;   /* a packet by reference went out: until it is acknowledged, the peer reads our memory */
-    uint16_t ask;   /* READ: packets of the answer that one request asks for; 0: all */
+    uint16_t read_part;   /* READ: packets of the answer that one request asks for; 0: all */
     uint32_t stamp; /* when it was posted; once begun, when that was. STAMP_NONE: not recorded */
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
@@ -80,7 +80,7 @@ struct send_wqe {
 _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
 
 /* Its answer, and no acknowledgement, ends it. */
-static inline bool awaits_answer(const struct send_wqe *wqe)
+static inline bool awaits_response(const struct send_wqe *wqe)
 {
     return (wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
            unlikely(wqe->opcode >= WR_FLUSH);

@@ -106,7 +106,7 @@ static void hear_of_others(struct fuzz_qp *qp)
             packet.flags |= PACKET_BY_REFERENCE;
         packet.flags |= choice >= 190 ? PACKET_DROPPED : 0;
         packet.payload = qp->memory[MEMORY_ALL];
-        relay_answer(&qp->transport, &packet, opcode_table[packet.opcode].properties);
+        relay_response(&qp->transport, &packet, opcode_table[packet.opcode].properties);
     }
 }
 
@@ -241,7 +241,7 @@ void check(const struct fuzz_qp *qp)
     require(sender->next - sender->completed <= sender->begun - sender->completed);
     require(sender->completed == qp->sends_completed);
     require(sender->window >= 1 && sender->window <= WINDOW_DEFAULT);
-    require(sender->questions <= qp->record.attributes.max_rd_atomic);
+    require(sender->rd_atomic_requests <= qp->record.attributes.max_rd_atomic);
     /* One acknowledgement per packet, of four bytes more than the least request. */
     require(qp->bytes_out <= qp->bytes_in + 4 * qp->packets_in);
 }

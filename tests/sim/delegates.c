@@ -98,7 +98,7 @@ static void arrive_back(struct crossing *crossing)
 
     if (all->last != crossing->delegate || crossing->packet.dest_ifindex != transport->relay.epoch)
         return;
-    relay_answer(transport, &crossing->packet, opcode_table[crossing->packet.opcode].properties);
+    relay_response(transport, &crossing->packet, opcode_table[crossing->packet.opcode].properties);
     if (responder_owes(transport))
         sim_settle(all->qp, all->qp->lazy_ack);
 }

@@ -21,14 +21,14 @@ static uint32_t psns_of(const struct sim_qp *qp, const struct packet *packet)
     return (uint32_t)(((uint64_t)packet->dma_length + mtu - 1) / mtu);
 }
 
-static bool is_question(const struct packet *packet)
+static bool is_rd_atomic(const struct packet *packet)
 {
     return (opcode_table[packet->opcode].properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) != 0;
 }
 
-static struct judged_question question_of(const struct sim_qp *qp, const struct packet *packet)
+static struct judged_rd_atomic rd_atomic_of(const struct sim_qp *qp, const struct packet *packet)
 {
-    return (struct judged_question){
+    return (struct judged_rd_atomic){
         .first = packet->psn,
         .psns = psns_of(qp, packet),
         .length = packet->dma_length,
@@ -41,13 +41,13 @@ static struct judged_question question_of(const struct sim_qp *qp, const struct 
 }
 
 /* The latest of those that contain the PSN; NULL: none. */
-static struct judged_question *find(struct judged_question *questions, uint32_t count, psn_t psn)
+static struct judged_rd_atomic *find(struct judged_rd_atomic *questions, uint32_t count, psn_t psn)
 {
-    for (uint32_t i = count; i && count - i < JUDGE_QUESTIONS; i--) {
-        struct judged_question *question = &questions[(i - 1) % JUDGE_QUESTIONS];
+    for (uint32_t i = count; i && count - i < JUDGE_RD_ATOMIC; i--) {
+        struct judged_rd_atomic *request = &questions[(i - 1) % JUDGE_RD_ATOMIC];
 
-        if (((psn.value - question->first.value) & PSN_MASK) < question->psns)
-            return question;
+        if (((psn.value - request->first.value) & PSN_MASK) < request->psns)
+            return request;
     }
     return NULL;
 }
@@ -77,19 +77,19 @@ static void new_request(struct sim_qp *qp, const struct packet *packet, uint32_t
     else
         assert_int_equal(judge->message, properties & kind);
     judge->message = properties & (OPCODE_LAST | OPCODE_ONLY) ? 0 : properties & kind;
-    if (is_question(packet)) {
+    if (is_rd_atomic(packet)) {
         const struct sender *sender = &qp->record.sender;
         unsigned outstanding = 1;
 
-        for (uint32_t i = judge->asked_count; i && judge->asked_count - i < JUDGE_QUESTIONS; i--) {
-            const struct judged_question *asked = &judge->asked[(i - 1) % JUDGE_QUESTIONS];
+        for (uint32_t i = judge->asked_count; i && judge->asked_count - i < JUDGE_RD_ATOMIC; i--) {
+            const struct judged_rd_atomic *asked = &judge->asked[(i - 1) % JUDGE_RD_ATOMIC];
 
             if (psn_diff(psn_add(asked->first, asked->psns), sender->unacked_psn) <= 0)
                 break;
             outstanding++;
         }
         assert_in_range(outstanding, 1, qp->record.attributes.max_rd_atomic);
-        judge->asked[judge->asked_count++ % JUDGE_QUESTIONS] = question_of(qp, packet);
+        judge->asked[judge->asked_count++ % JUDGE_RD_ATOMIC] = rd_atomic_of(qp, packet);
     }
     judge->sent[packet->psn.value % JUDGE_MEMORY] = (struct judged_packet){
         packet->psn, packet->opcode, packet->flags & PACKET_SOLICITED, packet->payload_length,
@@ -102,10 +102,10 @@ static void repeated_request(struct sim_qp *qp, const struct packet *packet, uin
 {
     struct judge *judge = &qp->judge;
     const struct judged_packet *sent = &judge->sent[packet->psn.value % JUDGE_MEMORY];
-    const struct judged_question *asked;
+    const struct judged_rd_atomic *asked;
     uint32_t offset;
 
-    if (!is_question(packet)) {
+    if (!is_rd_atomic(packet)) {
         assert_int_equal(sent->psn.value, packet->psn.value);
         assert_int_equal(sent->opcode, packet->opcode);
         assert_int_equal(sent->flags, packet->flags & PACKET_SOLICITED);
@@ -150,15 +150,15 @@ static void judge_request(struct sim_qp *qp, const struct packet *packet, uint32
 /* --- answers -------------------------------------------------------------------------------------- */
 
 /* An acknowledgement would acknowledge the answers before it, too. */
-static void check_answered(const struct judge *judge, psn_t acknowledged)
+static void check_responded(const struct judge *judge, psn_t acknowledged)
 {
-    for (uint32_t i = 0; i < min_of(judge->received_count, (uint32_t)JUDGE_QUESTIONS); i++) {
-        const struct judged_question *question = &judge->received[i];
-        psn_t end = psn_add(question->first, question->psns);
+    for (uint32_t i = 0; i < min_of(judge->received_count, (uint32_t)JUDGE_RD_ATOMIC); i++) {
+        const struct judged_rd_atomic *request = &judge->received[i];
+        psn_t end = psn_add(request->first, request->psns);
 
-        if (!question->psns)
+        if (!request->psns)
             continue;
-        assert_true(psn_diff(end, acknowledged) > 0 || psn_diff(question->answered, end) >= 0);
+        assert_true(psn_diff(end, acknowledged) > 0 || psn_diff(request->answered, end) >= 0);
     }
 }
 
@@ -169,7 +169,7 @@ static void judge_acknowledgement(struct sim_qp *qp, const struct packet *packet
     switch (SYNDROME_KIND(packet->syndrome)) {
     case SYNDROME_ACK:
         assert_true(psn_diff(packet->psn, expected) < 0);
-        check_answered(&qp->judge, psn_add(packet->psn, 1));
+        check_responded(&qp->judge, psn_add(packet->psn, 1));
         break;
     case SYNDROME_RNR:
         assert_int_equal(packet->psn.value, expected.value);
@@ -184,34 +184,34 @@ static void judge_acknowledgement(struct sim_qp *qp, const struct packet *packet
     }
 }
 
-static bool answers_without_bytes(const struct judged_question *question)
+static bool answers_without_bytes(const struct judged_rd_atomic *request)
 {
-    return BTH_OPERATION(question->opcode) == OP_FLUSH || BTH_OPERATION(question->opcode) == OP_ATOMIC_WRITE;
+    return BTH_OPERATION(request->opcode) == OP_FLUSH || BTH_OPERATION(request->opcode) == OP_ATOMIC_WRITE;
 }
 
-static void judge_read_answer(struct sim_qp *qp, const struct packet *packet, uint32_t properties)
+static void judge_read_response(struct sim_qp *qp, const struct packet *packet, uint32_t properties)
 {
-    struct judged_question *question = find(qp->judge.received, qp->judge.received_count, packet->psn);
+    struct judged_rd_atomic *request = find(qp->judge.received, qp->judge.received_count, packet->psn);
 
-    assert_non_null(question);
-    if (answers_without_bytes(question)) {
+    assert_non_null(request);
+    if (answers_without_bytes(request)) {
         assert_true(properties & OPCODE_ONLY);
         assert_int_equal(packet->payload_length, 0);
     } else {
-        assert_int_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
+        assert_int_equal(BTH_OPERATION(request->opcode), OP_READ_REQUEST);
     }
     check_size(qp, packet, properties);
     if (properties & (OPCODE_MIDDLE | OPCODE_LAST)) {
-        assert_true(question->goes_on);
-        assert_int_equal(packet->psn.value, question->next.value);
+        assert_true(request->goes_on);
+        assert_int_equal(packet->psn.value, request->next.value);
     }
-    question->next = psn_add(packet->psn, 1);
-    question->goes_on = (properties & (OPCODE_FIRST | OPCODE_MIDDLE)) != 0;
-    if (psn_diff(question->next, question->answered) > 0)
-        question->answered = question->next;
+    request->next = psn_add(packet->psn, 1);
+    request->goes_on = (properties & (OPCODE_FIRST | OPCODE_MIDDLE)) != 0;
+    if (psn_diff(request->next, request->answered) > 0)
+        request->answered = request->next;
 }
 
-static void judge_answer(struct sim_qp *qp, const struct packet *packet)
+static void judge_response(struct sim_qp *qp, const struct packet *packet)
 {
     uint32_t properties = opcode_table[packet->opcode].properties;
     struct judge *judge = &qp->judge;
@@ -222,14 +222,14 @@ static void judge_answer(struct sim_qp *qp, const struct packet *packet)
         judge->msn = packet->msn;
     }
     if (properties & OPCODE_READ) {
-        judge_read_answer(qp, packet, properties);
+        judge_read_response(qp, packet, properties);
     } else if (properties & OPCODE_ATOMIC) {
-        struct judged_question *question = find(judge->received, judge->received_count, packet->psn);
+        struct judged_rd_atomic *request = find(judge->received, judge->received_count, packet->psn);
 
-        assert_non_null(question);
-        assert_int_not_equal(BTH_OPERATION(question->opcode), OP_READ_REQUEST);
-        assert_false(answers_without_bytes(question));
-        question->answered = psn_add(packet->psn, 1);
+        assert_non_null(request);
+        assert_int_not_equal(BTH_OPERATION(request->opcode), OP_READ_REQUEST);
+        assert_false(answers_without_bytes(request));
+        request->answered = psn_add(packet->psn, 1);
     } else {
         judge_acknowledgement(qp, packet);
     }
@@ -255,16 +255,16 @@ void judge_sent(struct sim_qp *qp, const struct packet *packet, const struct iov
     if (opcode_table[packet->opcode].properties & OPCODE_REQUEST)
         judge_request(qp, packet, hash_of(gather, count));
     else
-        judge_answer(qp, packet);
+        judge_response(qp, packet);
 }
 
 /* Before the QP sees it. */
 void judge_received(struct sim_qp *qp, const struct packet *packet)
 {
     struct judge *judge = &qp->judge;
-    struct judged_question *before;
+    struct judged_rd_atomic *before;
 
-    if (!is_reliable(&qp->record) || !is_question(packet) ||
+    if (!is_reliable(&qp->record) || !is_rd_atomic(packet) ||
         !(opcode_table[packet->opcode].properties & OPCODE_REQUEST))
         return;
     if (!psn_equal(packet->psn, qp->record.responder.expected_psn))
@@ -272,7 +272,7 @@ void judge_received(struct sim_qp *qp, const struct packet *packet)
     before = find(judge->received, judge->received_count, packet->psn);
     if (before) /* asked for again, as a whole or from here on, because it could not be passed on (XRC) */
         before->psns = (packet->psn.value - before->first.value) & PSN_MASK;
-    judge->received[judge->received_count++ % JUDGE_QUESTIONS] = question_of(qp, packet);
+    judge->received[judge->received_count++ % JUDGE_RD_ATOMIC] = rd_atomic_of(qp, packet);
 }
 
 void judge_reset_sender(struct sim_qp *qp)

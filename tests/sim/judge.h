@@ -11,7 +11,7 @@
 
 #include "wire/packet.h"
 
-enum { JUDGE_MEMORY = 1024, JUDGE_QUESTIONS = 256 };
+enum { JUDGE_MEMORY = 1024, JUDGE_RD_ATOMIC = 256 };
 
 /* A request packet that was sent. */
 struct judged_packet {
@@ -21,7 +21,7 @@ struct judged_packet {
 };
 
 /* A READ or atomic: of the requester, sent; of the responder, received. */
-struct judged_question {
+struct judged_rd_atomic {
     psn_t first;
     uint32_t psns, length, rkey;
     uint64_t address;
@@ -38,7 +38,7 @@ struct judge {
     psn_t next;       /* PSN of the next new packet */
     unsigned message; /* properties of the first packet of the message that is being sent; 0: none */
     struct judged_packet sent[JUDGE_MEMORY];
-    struct judged_question asked[JUDGE_QUESTIONS], received[JUDGE_QUESTIONS];
+    struct judged_rd_atomic asked[JUDGE_RD_ATOMIC], received[JUDGE_RD_ATOMIC];
     uint32_t asked_count, received_count;
     uint32_t msn;
 };

@@ -45,7 +45,7 @@ static void atomic_write_stores_a_word(struct sim *sim)
     assert_int_equal(*word, 19);
     assert_int_equal(sim->delivered[OP_ATOMIC_WRITE], 21);
     assert_int_equal(sim->delivered[OP_READ_RESPONSE_ONLY], 21);
-    assert_int_equal(stage.a->record.sender.reads_in_flight, 0);
+    assert_int_equal(stage.a->record.sender.rd_atomic_wqes, 0);
     assert_int_equal(stage.b->received_count, 0);
 }
 

@@ -118,7 +118,7 @@ static struct sim_qp *reader;
 
 static void count_reads(struct sim *sim, struct packet *packet)
 {
-    most_reads = max_of(most_reads, reader->record.sender.reads_in_flight);
+    most_reads = max_of(most_reads, reader->record.sender.rd_atomic_wqes);
 }
 
 static void read_depth_is_kept(struct sim *sim)

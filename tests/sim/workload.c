@@ -467,7 +467,7 @@ static void check_end(struct work_direction *direction)
     }
     assert_int_equal(direction->from->record.state, IBV_QPS_RTS);
     assert_true(sender_is_drained(&direction->from->transport));
-    assert_int_equal(direction->from->record.sender.reads_in_flight, 0);
+    assert_int_equal(direction->from->record.sender.rd_atomic_wqes, 0);
     assert_false(direction->from->timer_runs);
 }
 

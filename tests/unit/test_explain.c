@@ -108,7 +108,7 @@ static void reasons_of_the_sender(void **state)
         struct sender *sender = post(2, 1);
 
         sender->waiting = (uint8_t)reasons[i].waits;
-        sender->reads_in_flight = 2;
+        sender->rd_atomic_wqes = 2;
         sender->rnr_naks = 5;
         fixture_send(&f->qps[0], 1)->verdict = VERDICT_LOCAL_PROTECTION;
         assert_contains(why(101), reasons[i].reason);

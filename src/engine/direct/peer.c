@@ -387,7 +387,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
         !psns_agree(qp, peer, direct.slot, rq_psn))
         return;
     route_of(qp)->direct = direct;
-    qp->transport.link.asks_by_packets = attributes->max_rd_atomic > granted;
+    qp->transport.link.rd_atomic_by_packets = attributes->max_rd_atomic > granted;
     route_is_direct(qp);
 }
 

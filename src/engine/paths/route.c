@@ -77,7 +77,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     route_of(qp)->lane = lane;
     route_of(qp)->direct.peer = NULL;
     route_of(qp)->direct.misses = route_of(qp)->direct.next_ask = 0;
-    qp->transport.link.asks_by_packets = false;
+    qp->transport.link.rd_atomic_by_packets = false;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
      * ring. */

@@ -182,7 +182,7 @@ static void take_answer(struct lane *lane, const struct packet *packet)
         return;
     if (qp->record->type == IBV_QPT_XRC_RECV && route_of(qp)->relay_lane == lane && takes_answers(qp) &&
         ((packet->flags & PACKET_DROPPED) || packet->dest_ifindex == qp->transport.relay.epoch)) {
-        relay_answer(&qp->transport, packet, opcode_table[packet->opcode].properties);
+        relay_response(&qp->transport, packet, opcode_table[packet->opcode].properties);
         if (responder_owes(&qp->transport))
             route_run(qp);
     }
