@@ -154,7 +154,7 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
 }
 
 /* Not a packet of IBA: the peer has done with what we lent. */
-void sender_returned(struct transport_qp *qp, psn_t psn)
+void sender_exposure_ended(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
 
@@ -169,7 +169,7 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn)
     if (likely(is_reliable(qp->record)))
         acknowledged(qp, psn);
     else
-        sender_returned(qp, psn);
+        sender_exposure_ended(qp, psn);
 }
 
 /* A peer that cannot read the memory we referred to says NAK_INVALID_RD, which no other RC responder
@@ -236,7 +236,7 @@ static void take_credits(struct transport_qp *qp, const struct packet *packet)
 static void acknowledge(struct transport_qp *qp, const struct packet *packet)
 {
     if (qp->record->type == IBV_QPT_UC) {
-        sender_returned(qp, packet->psn);
+        sender_exposure_ended(qp, packet->psn);
         return;
     }
     switch (SYNDROME_KIND(packet->syndrome)) {

@@ -99,7 +99,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     } else if (kind == REQUEST_ATOMIC) {
         gather_place(&gather, &original);
     }
-    wqe->by_reference = wqe->lent = false;
+    wqe->by_reference = wqe->exposed = false;
     wqe->read_part = 0;
     wqe->packets = 0;
     sender->begun++;

@@ -64,12 +64,12 @@ static inline uint32_t remote_pd(const struct transport_qp *qp)
 }
 
 /* A packet by reference has gone out. */
-static inline void note_lent(struct transport_qp *qp)
+static inline void note_exposed(struct transport_qp *qp)
 {
-    if (likely(qp->lends))
+    if (likely(qp->exposes))
         return;
-    qp->lends = true;
-    qp->ports->lends(qp);
+    qp->exposes = true;
+    qp->ports->exposes(qp);
 }
 
 /* Memory that may be gone is looked at before it is touched: a packet must not crash its process. */
@@ -204,7 +204,7 @@ void sender_doubt(struct transport_qp *qp);
 void sender_measure(struct transport_qp *qp, psn_t psn);
 
 /* The word that a packet by reference of UC was dropped: nobody reads our memory for it, or those before. */
-void sender_returned(struct transport_qp *qp, psn_t psn);
+void sender_exposure_ended(struct transport_qp *qp, psn_t psn);
 
 /* --- responder.c, response.c ---------------------------------------------------------------------- */
 
@@ -236,9 +236,9 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
 enum { DROPPED_AT_THE_END = 0, DROPPED_DUPLICATE = 0xff };
 void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why);
 /* Were answers by reference sent? Forgets it. */
-bool responder_take_lent(struct transport_qp *qp);
+bool responder_clear_exposed(struct transport_qp *qp);
 /* Were they, and (*ret_named) did one name memory by the key in this slot? */
-bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named);
+bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named);
 /* The NAK of an error that no receive can report, and the event that does (verbs.md §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
 

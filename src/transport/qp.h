@@ -100,7 +100,7 @@ struct responder_resource {
     uint8_t operation;    /* of the request, without the service */
     uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
     uint8_t responded;
-    uint8_t lent;      /* an answer by reference went out; when it was fetched, nobody says */
+    uint8_t exposed;      /* an answer by reference went out; when it was fetched, nobody says */
     uint32_t rkey, pd; /* of the memory */
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
@@ -268,8 +268,8 @@ struct transport_ports {
     /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
      * to be repeated: whoever fetches after this has returned comes to know it. */
     void (*revoke)(struct transport_qp *qp);
-    /* A packet by reference went out, the first since the QP lent nothing (transport_take_back()). */
-    void (*lends)(struct transport_qp *qp);
+    /* A packet by reference went out, the first since the QP lent nothing (transport_revoke_key()). */
+    void (*exposes)(struct transport_qp *qp);
     /* A send work request of the program got its verdict; counter is its free-running number among those
      * (its slot becomes free when this or a later completion is polled). Called in posting order, for
      * unsignaled ones that succeed too (the owner makes no CQE of those). */
@@ -409,7 +409,7 @@ struct transport_qp {
     bool tag_matching; /* its SRQ is a tag matching one */
     bool building;     /* tag_matching: the owner builds WQEs behind `posted` */
     uint8_t manner;    /* enum packet_manner, of the request that is sent next */
-    bool lends;        /* ports->lends() was told */
+    bool exposes;        /* ports->exposes() was told */
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
     uint32_t two_sided;     /* so many of these were begun since the QP was connected */
@@ -446,8 +446,8 @@ void sender_flush(struct transport_qp *qp);
 void transport_revoke(struct transport_qp *qp);
 /* Memory that the key in this slot named is going to be the program's again, and no packet names it any more
  * that is not sent yet: revokes if this QP has lent it. window: the key is a window's. Returns whether the QP
- * lends anything else; if not, ports->lends() comes again. */
-bool transport_take_back(struct transport_qp *qp, uint32_t slot, bool window);
+ * lends anything else; if not, ports->exposes() comes again. */
+bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool window);
 /* No send has been begun and not finished: what SQD waits for. */
 bool sender_is_drained(const struct transport_qp *qp);
 /* sender_run() does a bounded amount of work (64 packets, 256 KiB): true if it stopped for that alone and

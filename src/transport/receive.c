@@ -21,7 +21,7 @@ static bool receive_response(struct transport_qp *qp, const struct packet *packe
         return false;
     if (packet->flags & PACKET_DROPPED) {
         if (qp->record->type == IBV_QPT_UC)
-            sender_returned(qp, packet->psn);
+            sender_exposure_ended(qp, packet->psn);
         else
             sender_silence(qp);
     } else if (is_reliable(qp->record) || (qp->link.reliable && packet->opcode == OP_ACKNOWLEDGE)) {

@@ -310,16 +310,16 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
         responder_tell_dropped(qp, packet->psn, DROPPED_DUPLICATE);
 }
 
-bool responder_take_lent(struct transport_qp *qp)
+bool responder_clear_exposed(struct transport_qp *qp)
 {
     const struct responder *responder = &qp->record->responder;
-    bool lent = false;
+    bool exposed = false;
 
     for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
-        lent |= resource_at(qp, i)->lent;
-        resource_at(qp, i)->lent = false;
+        exposed |= resource_at(qp, i)->exposed;
+        resource_at(qp, i)->exposed = false;
     }
-    return lent;
+    return exposed;
 }
 
 /* What is behind a window, it does not say any more once it is bound anew: it may be any region. */
@@ -331,20 +331,20 @@ static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot
     return named == slot || (!window && entry->kind > KEY_REGION_NULL);
 }
 
-bool responder_lends(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named)
+bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named)
 {
     const struct responder *responder = &qp->record->responder;
-    bool lends = false;
+    bool exposes = false;
 
     for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
         const struct responder_resource *resource = resource_at(qp, i);
 
-        if (!resource->lent)
+        if (!resource->exposed)
             continue;
-        lends = true;
+        exposes = true;
         *ret_named = *ret_named || may_name(qp, resource->rkey, slot, window);
     }
-    return lends;
+    return exposes;
 }
 
 /* --- answering ------------------------------------------------------------------------------------ */
@@ -441,9 +441,9 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     }
     if (error)
         return error;
-    resource->lent = resource->by_reference;
-    if (resource->lent)
-        note_lent(qp);
+    resource->exposed = resource->by_reference;
+    if (resource->exposed)
+        note_exposed(qp);
     resource->fresh = false;
     resource->sent += length;
     resource->responded = last;

@@ -395,7 +395,7 @@ void sender_timer(struct transport_qp *qp)
 }
 
 /* UC: nobody will ever say that he has done with what we lent. */
-static void give_up_lent(struct transport_qp *qp)
+static void give_up_exposed(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 
@@ -423,7 +423,7 @@ void sender_silence(struct transport_qp *qp)
     case IBV_QPT_XRC_SEND:
         break;
     case IBV_QPT_UC:
-        give_up_lent(qp);
+        give_up_exposed(qp);
         return;
     case IBV_QPT_UD:
     case IBV_QPT_RAW_PACKET:

@@ -63,7 +63,7 @@ static cold_path enum verdict execute_local(struct transport_qp *qp, struct send
     /* What this QP's peer has not fetched yet of what it read through the window. (A SEND that invalidates
      * comes from that peer, who knows whether it is through.) */
     if (verdict == VERDICT_OK)
-        transport_take_back(qp, key_slot(window), true);
+        transport_revoke_key(qp, key_slot(window), true);
     return verdict;
 }
 
@@ -195,7 +195,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     if (unlikely(sender->waiting != SENDER_RUNS))
         return false;
     wqe->verdict = VERDICT_OK;
-    wqe->by_reference = wqe->lent = false;
+    wqe->by_reference = wqe->exposed = false;
     wqe->read_part = 0;
     wqe->packets = 0;
     verdict = check_kind(qp, wqe, kind);
@@ -396,8 +396,8 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
         references[0].slot |= mark;
     error = qp->ports->send(qp, packet, NULL, 0, NULL);
     if (!error) {
-        wqe->lent = true;
-        note_lent(qp);
+        wqe->exposed = true;
+        note_exposed(qp);
     }
     return error;
 }

@@ -36,31 +36,31 @@ static void stop_timer(struct transport_qp *qp)
 }
 
 /* Were requests by reference sent that nobody has acknowledged? Forgets it. */
-static bool take_lent(struct transport_qp *qp)
+static bool clear_exposed(struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
-    bool lent = false;
+    bool exposed = false;
 
     if (unlikely(!is_connected(qp->record)))
         return false;
     for (uint32_t i = sender->completed; i != sender->begun; i++) {
         struct send_wqe *wqe = send_wqe_at(qp, i);
 
-        lent |= wqe->lent;
-        wqe->lent = false;
+        exposed |= wqe->exposed;
+        wqe->exposed = false;
     }
-    return lent;
+    return exposed;
 }
 
 void sender_revoke(struct transport_qp *qp)
 {
-    if (unlikely(take_lent(qp)))
+    if (unlikely(clear_exposed(qp)))
         qp->ports->revoke(qp);
 }
 
 void transport_revoke(struct transport_qp *qp)
 {
-    bool asked = take_lent(qp), answered = responder_take_lent(qp);
+    bool asked = clear_exposed(qp), answered = responder_clear_exposed(qp);
 
     if (asked || answered)
         qp->ports->revoke(qp);
@@ -77,26 +77,26 @@ static bool names(const struct key_table *keys, struct send_wqe *wqe, uint32_t s
     return false;
 }
 
-bool transport_take_back(struct transport_qp *qp, uint32_t slot, bool window)
+bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool window)
 {
     const struct sender *sender = &qp->record->sender;
-    bool named = false, lends;
+    bool named = false, exposes;
 
-    if (!qp->lends)
+    if (!qp->exposes)
         return false;
-    lends = responder_lends(qp, slot, window, &named);
+    exposes = responder_exposes(qp, slot, window, &named);
     for (uint32_t i = sender->completed; i != sender->begun; i++) {
         struct send_wqe *wqe = send_wqe_at(qp, i);
 
-        if (!wqe->lent)
+        if (!wqe->exposed)
             continue;
-        lends = true;
+        exposes = true;
         named = named || names(qp->keys, wqe, slot);
     }
     if (named)
         transport_revoke(qp);
-    qp->lends = lends && !named; /* what is repeated is lent anew */
-    return qp->lends;
+    qp->exposes = exposes && !named; /* what is repeated is lent anew */
+    return qp->exposes;
 }
 
 void sender_flush(struct transport_qp *qp)

@@ -72,7 +72,7 @@ static void show_receives(const struct qp *qp)
 static void set_lane(struct qp *qp, struct lane *lane)
 {
     /* Of XRC the process that executes may be one that has no link to this one (relay.c). */
-    bool lends = qp->record->type != IBV_QPT_XRC_SEND;
+    bool exposes = qp->record->type != IBV_QPT_XRC_SEND;
 
     route_of(qp)->lane = lane;
     route_of(qp)->direct.peer = NULL;
@@ -83,12 +83,12 @@ static void set_lane(struct qp *qp, struct lane *lane)
      * ring. */
     qp->transport.link.piggyback_acks = lane && lane == route_of(qp)->reply_lane;
     qp->transport.link.reference_from =
-        lane && lends && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+        lane && exposes && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     qp->transport.link.fetched_from =
-        lane && lends && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
+        lane && exposes && link_can_reference(lane_link(lane)) ? direct_fetched_from(lane_link(lane)) : 0;
     qp->transport.link.deposits = qp->transport.link.fetched_from && direct_deposits(qp, lane_link(lane));
     qp->transport.link.read_reference_from =
-        lane && lends && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
+        lane && exposes && link_can_pull(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
     if (!is_connected(qp->record))
         return;
     if (lane) {

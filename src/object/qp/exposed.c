@@ -20,7 +20,7 @@ static void add_unless_there(struct qp *qp)
     lock_release(&lenders_lock);
 }
 
-/* transport_ports.lends */
+/* transport_ports.exposes */
 void lending_begins(struct transport_qp *transport)
 {
     add_unless_there(container_of(transport, struct qp, transport));
@@ -65,7 +65,7 @@ void lending_take_back(uint32_t slot, bool window)
     while ((qp = next_in(&turn))) {
         rundown_enter();
         lock_acquire(&qp->lock);
-        if (transport_take_back(&qp->transport, slot, window))
+        if (transport_revoke_key(&qp->transport, slot, window))
             add_unless_there(qp);
         lock_release(&qp->lock);
         rundown_exit();
