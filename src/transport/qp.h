@@ -247,18 +247,18 @@ struct transport_ports {
     /* A one-sided request that this side may execute itself (link.direct_up_to): where the peer's memory
      * [address, address + length) is mapped, after all checks of the rights to it; NULL: not to be had like
      * that, for whatever reason, and the request goes as packets, so that the peer judges it. Until
-     * reach_ends() the peer waits for us before it takes the memory away. That returns false if it has given
+     * map_end() the peer waits for us before it takes the memory away. That returns false if it has given
      * us up: then what was done is void, as if nothing had been done. */
-    void *(*reach)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+    void *(*map)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                    enum remote_operation operation);
-    bool (*reach_ends)(struct transport_qp *qp);
-    /* Is reach() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
+    bool (*map_end)(struct transport_qp *qp);
+    /* Is map() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
      * seen to that it will be later, where that is possible. */
-    bool (*reaches)(struct transport_qp *qp, uint32_t rkey);
+    bool (*can_map)(struct transport_qp *qp, uint32_t rkey);
     /* A SEND is being begun whose payload goes by reference, the number-th request (from 0) that takes a
      * receive of the peer's; alone: all requests before it have their verdicts. Is it known which receive it
      * takes, and may we write there? */
-    bool (*finds_receive)(struct transport_qp *qp, uint32_t number, uint32_t length, bool alone);
+    bool (*peek_remote_receive)(struct transport_qp *qp, uint32_t number, uint32_t length, bool alone);
     /* Part of its payload, into that receive, before the packet is sent that refers to it. False: it is not
      * there, and the peer has to fetch it; otherwise *ret_mark says so in the slot of the first reference. */
     bool (*deposit)(struct transport_qp *qp, uint32_t offset, const struct iovec *from, unsigned count,
@@ -332,9 +332,9 @@ struct link_properties {
                         among them); 0: WINDOW_DEFAULT */
     bool reliable;   /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
     bool piggyback_acks;   /* carries PACKET_HAS_ACK */
-    uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->reach() may be asked */
-    bool deposits;         /* ports->finds_receive() may be asked */
-    bool rd_atomic_by_packets; /* … but ports->reach() only for WRITE: the peer grants fewer READs and atomics at
+    uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->map() may be asked */
+    bool deposits;         /* ports->peek_remote_receive() may be asked */
+    bool rd_atomic_by_packets; /* … but ports->map() only for WRITE: the peer grants fewer READs and atomics at
                              once than may be asked */
 };
 
@@ -416,7 +416,7 @@ struct transport_qp {
     /* The request begun last is one whose receive is known, and none of its packets was sent before: what a
      * packet brings may be received already when it is repeated, and the memory the program's. */
     bool deposits;
-    bool reach_later; /* ports->reach() is being seen to: the owner takes this back and calls sender_run() */
+    bool map_later; /* ports->map() is being seen to: the owner takes this back and calls sender_run() */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)

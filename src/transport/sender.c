@@ -179,7 +179,7 @@ static inline void begin_two_sided(struct transport_qp *qp, const struct send_wq
     qp->two_sided_end = sender->begun;
     qp->deposits = unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND &&
                    wqe->packets > 1 &&
-                   qp->ports->finds_receive(qp, number, wqe->length, sender->begun - sender->completed == 1);
+                   qp->ports->peek_remote_receive(qp, number, wqe->length, sender->begun - sender->completed == 1);
 }
 
 /* false: it waits (sender->waiting says for what). Otherwise it is begun; a verdict or no packets at all:

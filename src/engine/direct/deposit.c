@@ -79,7 +79,7 @@ static bool read_region(const struct direct_route *direct, uint32_t lkey, struct
 
 /* A guess, which is checked under a mark before the first byte is written: is the QP still the one that was
  * counted with, and the region the one that was found? */
-bool direct_finds_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone)
+bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
@@ -138,12 +138,12 @@ bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struc
 
     for (unsigned i = 0; i < count; i++)
         length += from[i].iov_len;
-    to = direct_try_reach(qp, direct->receive.rkey, direct->receive.address + offset, (uint32_t)length,
+    to = direct_try_map(qp, direct->receive.rkey, direct->receive.address + offset, (uint32_t)length,
                           REMOTE_WRITE);
     if (!to)
         return false;
     if (!read_region(direct, direct->receive.lkey, &key) || key.rkey != direct->receive.rkey) {
-        direct_reach_ends(transport);
+        direct_map_end(transport);
         return false;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -151,7 +151,7 @@ bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struc
         to += from[i].iov_len;
     }
     *ret_mark = mark_of(direct->receive.number);
-    return direct_reach_ends(transport);
+    return direct_map_end(transport);
 }
 
 /* --- receiver ---------------------------------------------------------------------------------------- */

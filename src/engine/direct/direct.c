@@ -180,7 +180,7 @@ bool direct_should_ask(struct direct_route *direct, const struct direct_peer *pe
     return true;
 }
 
-bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
+bool direct_can_map(struct transport_qp *transport, uint32_t rkey)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
@@ -192,7 +192,7 @@ bool direct_reaches(struct transport_qp *transport, uint32_t rkey)
     return false;
 }
 
-static inline char *try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                               enum remote_operation operation)
 {
     struct direct_route *direct = &route_of(qp)->direct;
@@ -212,26 +212,26 @@ static inline char *try_reach(struct qp *qp, uint32_t rkey, uint64_t address, ui
     return NULL;
 }
 
-char *direct_try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                        enum remote_operation operation)
 {
-    return try_reach(qp, rkey, address, length, operation);
+    return try_map(qp, rkey, address, length, operation);
 }
 
-void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
+void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                    enum remote_operation operation)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
-    char *there = try_reach(qp, rkey, address, length, operation);
+    char *there = try_map(qp, rkey, address, length, operation);
 
     if (likely(there != NULL)) {
         if (operation != REMOTE_READ)
             atomic_store_explicit(&qp->ahead, there, memory_order_relaxed);
         return there;
     }
-    if (unlikely(transport->reach_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
-        transport->reach_later = transport->reach_later || direct_ask(qp, rkey);
+    if (unlikely(transport->map_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
+        transport->map_later = transport->map_later || direct_ask(qp, rkey);
     return NULL;
 }
 
@@ -250,7 +250,7 @@ void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
         fetch_for_writing(direct->base + offset);
 }
 
-bool direct_reach_ends(struct transport_qp *transport)
+bool direct_map_end(struct transport_qp *transport)
 {
     return give_mark_back(&route_of(container_of(transport, struct qp, transport))->direct);
 }

@@ -83,12 +83,12 @@ struct direct_peer {
 /* --- direct.c --------------------------------------------------------------------------------------- */
 
 /* transport_ports. */
-void *direct_reach(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
+void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                    enum remote_operation operation);
-bool direct_reach_ends(struct transport_qp *transport);
-bool direct_reaches(struct transport_qp *transport, uint32_t rkey);
-/* The same as direct_reach(), and nothing is asked for if it fails. */
-char *direct_try_reach(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+bool direct_map_end(struct transport_qp *transport);
+bool direct_can_map(struct transport_qp *transport, uint32_t rkey);
+/* The same as direct_map(), and nothing is asked for if it fails. */
+char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                        enum remote_operation operation);
 /* qp_ports.fetch_ahead: what the request is going to be written to. */
 void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe);
@@ -121,7 +121,7 @@ bool direct_was_there(const struct direct_found *found);
 /* --- deposit.c ------------------------------------------------------------------------------- */
 
 /* transport_ports. */
-bool direct_finds_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone);
+bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone);
 bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struct iovec *from, unsigned count,
                     uint32_t *ret_mark);
 /* What the packet brings is in the receive already that is being filled. QP lock held. */
@@ -132,7 +132,7 @@ bool direct_deposits(const struct qp *qp, const struct link *link);
 /* --- peer.c ---------------------------------------------------------------------------------- */
 
 /* The helper thread shall see to it that this QP reaches memory by that key, and then runs the QP
- * (reach_later). False: it has too much to do. QP lock held. */
+ * (map_later). False: it has too much to do. QP lock held. */
 bool direct_ask(const struct qp *qp, uint32_t rkey);
 /* What packets from that link name by the key in the slot shall be mapped. QP lock held. */
 void direct_ask_to_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,

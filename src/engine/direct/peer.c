@@ -458,7 +458,7 @@ static void go_on(uint32_t qpn)
     rundown_enter();
     qp = qp_lock_number(qpn);
     if (qp) {
-        qp->transport.reach_later = false;
+        qp->transport.map_later = false;
         route_run(qp);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
