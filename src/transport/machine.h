@@ -233,8 +233,8 @@ void responder_enqueue_flush(struct transport_qp *qp, const struct packet *packe
 void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 /* On a link that loses nothing: the word that the request with this number is not going to be answered, since
  * the QP goes away, or (in place of a syndrome) since it is a duplicate that nobody can answer again. */
-enum { DROPPED_AT_THE_END = 0, DROPPED_DUPLICATE = 0xff };
-void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why);
+enum { DROPPED_QP_ENDS = 0, DROPPED_DUPLICATE = 0xff };
+void responder_send_drop_notice(struct transport_qp *qp, psn_t psn, uint8_t why);
 /* Were answers by reference sent? Forgets it. */
 bool responder_clear_exposed(struct transport_qp *qp);
 /* Were they, and (*ret_named) did one name memory by the key in this slot? */

@@ -134,7 +134,7 @@ struct responder {
     uint32_t resource_head, resource_tail, resource_next; /* oldest kept, end, next to answer; free-running */
     uint8_t owed_syndrome; /* NAK or RNR that is due instead of an acknowledgement, 0 if none */
     uint8_t fails;         /* after that NAK the QP is in error */
-    uint8_t last_words;    /* that NAK, when it was sent */
+    uint8_t fatal_nak;    /* that NAK, when it was sent */
     uint8_t together;      /* READs, atomics and FLUSH of the last go that were accepted */
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
@@ -237,7 +237,7 @@ struct transport_ports {
     /* On a link that loses nothing: a packet without payload that the peer waits for, and that nobody is
      * going to send again. What finds no room is kept, and leaves in its turn even if the QP is gone by then.
      */
-    void (*tell)(struct transport_qp *qp, const struct packet *packet);
+    void (*send_notice)(struct transport_qp *qp, const struct packet *packet);
     /* Fetches what a packet that is just being received refers to; lengths agree. 0, -ESRCH when the peer is
      * gone, -ESTALE when what was fetched is void since a revoke() of the peer came between, another -errno
      * when its memory cannot be read. Nothing is written to the peer's memory: what a program may reuse, only
@@ -482,10 +482,10 @@ void tagged_forget(struct transport_qp *qp);
  * loses nothing tells the requester of the questions that stay without an answer, since its timer does not
  * run. responder_run() does that in ERR. false: no room on a link that may lose packets, call again, or not.
  */
-bool responder_leave(struct transport_qp *qp);
+bool responder_finish(struct transport_qp *qp);
 /* Before it does, and when everything was answered: says the last acknowledgement again where it may have got
  * lost. */
-void responder_part(struct transport_qp *qp);
+void responder_resend_last_ack(struct transport_qp *qp);
 /* -> ERR: completes the receive that is being filled, if any, as flushed. The owner calls it before it
  * flushes the receives that nobody took. */
 void responder_flush(struct transport_qp *qp);
@@ -528,9 +528,9 @@ static inline bool responder_owes(const struct transport_qp *qp)
 /* The QP is in error because of a request, and the link may have lost the NAK that said so: it is said again
  * when a request comes, because nobody else can tell the requester what became of it. Everything else that
  * comes is dropped (verbs.md §2.1). */
-static inline bool responder_has_last_words(const struct transport_qp *qp)
+static inline bool responder_has_fatal_nak(const struct transport_qp *qp)
 {
-    return !qp->link.reliable && qp->record->responder.last_words;
+    return !qp->link.reliable && qp->record->responder.fatal_nak;
 }
 
 /* A request has made the adapter post something: the caller runs the sender at once. */

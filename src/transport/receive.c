@@ -55,11 +55,11 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
     return service != SERVICE_UC || qp_state(qp) != IBV_QPS_ERR;
 }
 
-static bool repeat_last_words(struct transport_qp *qp, uint32_t properties)
+static bool resend_fatal_nak(struct transport_qp *qp, uint32_t properties)
 {
-    if (!responder_has_last_words(qp) || !(properties & OPCODE_REQUEST))
+    if (!responder_has_fatal_nak(qp) || !(properties & OPCODE_REQUEST))
         return false;
-    qp->record->responder.owed_syndrome = qp->record->responder.last_words;
+    qp->record->responder.owed_syndrome = qp->record->responder.fatal_nak;
     return true;
 }
 
@@ -74,7 +74,7 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
     case IBV_QPS_SQE:
         break;
     case IBV_QPS_ERR:
-        return repeat_last_words(qp, properties);
+        return resend_fatal_nak(qp, properties);
     case IBV_QPS_RESET:
     case IBV_QPS_INIT:
     case IBV_QPS_UNKNOWN:

@@ -273,7 +273,7 @@ void relay_response(struct transport_qp *qp, const struct packet *packet, uint32
         return;
     if (packet->flags & PACKET_DROPPED) {
         if (packet->syndrome == DROPPED_DUPLICATE)
-            responder_tell_dropped(qp, packet->psn, DROPPED_DUPLICATE);
+            responder_send_drop_notice(qp, packet->psn, DROPPED_DUPLICATE);
         else /* there is nobody any more */
             invalid(qp, qp->relay.done);
         return;

@@ -307,7 +307,7 @@ void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint
     if (!(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)))
         qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
     else if (!repeat_response(qp, packet))
-        responder_tell_dropped(qp, packet->psn, DROPPED_DUPLICATE);
+        responder_send_drop_notice(qp, packet->psn, DROPPED_DUPLICATE);
 }
 
 bool responder_clear_exposed(struct transport_qp *qp)
@@ -378,7 +378,7 @@ static int say(struct transport_qp *qp, const struct packet *packet, bool leaves
 {
     if (!leaves || !qp->link.reliable)
         return send_response(qp, packet, NULL);
-    qp->ports->tell(qp, packet);
+    qp->ports->send_notice(qp, packet);
     return 0;
 }
 
@@ -572,7 +572,7 @@ static int send_nak(struct transport_qp *qp, bool leaves)
     if (error)
         return error;
     if (responder->fails)
-        responder->last_words = responder->owed_syndrome;
+        responder->fatal_nak = responder->owed_syndrome;
     responder->owed_syndrome = 0;
     qp->relay.lost = false;
     responder->ack_owed = false; /* it acknowledges all before */
@@ -597,7 +597,7 @@ static int send_ack(struct transport_qp *qp, psn_t limit, bool leaves)
 }
 
 /* The word of a link that loses nothing; on others the requester's timer runs anyway. */
-void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why)
+void responder_send_drop_notice(struct transport_qp *qp, psn_t psn, uint8_t why)
 {
     struct packet packet;
 
@@ -606,7 +606,7 @@ void responder_tell_dropped(struct transport_qp *qp, psn_t psn, uint8_t why)
     fill_response(qp, OP_ACKNOWLEDGE, psn, &packet);
     packet.flags = PACKET_DROPPED;
     packet.syndrome = why;
-    qp->ports->tell(qp, &packet);
+    qp->ports->send_notice(qp, &packet);
 }
 
 static struct responder_resource *next_pending(const struct transport_qp *qp)
@@ -622,7 +622,7 @@ static struct responder_resource *next_pending(const struct transport_qp *qp)
     return NULL;
 }
 
-bool responder_leave(struct transport_qp *qp)
+bool responder_finish(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
     const struct responder_resource *pending = next_pending(qp);
@@ -630,7 +630,7 @@ bool responder_leave(struct transport_qp *qp)
     if (responder->ack_owed && send_ack(qp, pending ? pending->first_psn : responder_limit(qp), true))
         return false;
     if (pending) {
-        responder_tell_dropped(qp, pending->first_psn, DROPPED_AT_THE_END);
+        responder_send_drop_notice(qp, pending->first_psn, DROPPED_QP_ENDS);
         responder->resource_next = responder->resource_tail;
         responder->owed_syndrome = 0; /* of something behind it */
     }
@@ -639,16 +639,16 @@ bool responder_leave(struct transport_qp *qp)
 
 /* To whoever repeats a request then, nobody is there who could acknowledge it again. So where packets get
  * lost, the last acknowledgement is said a few times. */
-#define PARTING_ACKS 2
+#define LAST_ACK_REPEATS 2
 
-void responder_part(struct transport_qp *qp)
+void responder_resend_last_ack(struct transport_qp *qp)
 {
     bool serves = qp_state(qp) >= IBV_QPS_RTR && qp_state(qp) <= IBV_QPS_SQE;
 
     if (qp->link.reliable || !is_reliable(qp->record) || !serves || !qp->record->responder.established ||
         responder_owes(qp))
         return;
-    for (unsigned i = 0; i < PARTING_ACKS; i++)
+    for (unsigned i = 0; i < LAST_ACK_REPEATS; i++)
         (void)send_ack(qp, responder_limit(qp), false); /* no room: lost, as it may be anywhere */
 }
 
@@ -659,7 +659,7 @@ bool responder_run(struct transport_qp *qp)
     struct responder_resource *resource;
 
     if (unlikely(qp_state(qp) == IBV_QPS_ERR))
-        return responder_leave(qp);
+        return responder_finish(qp);
     while ((resource = next_pending(qp))) {
         if (!slice.packets || !slice.bytes)
             return true;

@@ -82,7 +82,7 @@ static int port_send(struct transport_qp *transport, const struct packet *packet
     return 0;
 }
 
-static void port_tell(struct transport_qp *transport, const struct packet *packet)
+static void port_send_notice(struct transport_qp *transport, const struct packet *packet)
 {
     abort(); /* the link loses packets */
 }
@@ -234,7 +234,7 @@ static void port_lock(struct transport_qp *transport)
 
 static const struct transport_ports ports = {
     .send = port_send,
-    .tell = port_tell,
+    .send_notice = port_send_notice,
     .pull = port_pull,
     .revoke = port_revoke,
     .keep = port_keep,

@@ -254,7 +254,7 @@ int sim_port_send(struct transport_qp *transport, const struct packet *packet, c
 }
 
 /* The link keeps what it has no room for. */
-void sim_port_tell(struct transport_qp *transport, const struct packet *packet)
+void sim_port_send_notice(struct transport_qp *transport, const struct packet *packet)
 {
     struct sim *sim = container_of(transport, struct sim_qp, transport)->node->sim;
     uint32_t capacity = sim->link.capacity;

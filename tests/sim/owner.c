@@ -306,7 +306,7 @@ static void port_lock(struct transport_qp *transport)
 
 const struct transport_ports sim_ports = {
     .send = sim_port_send,
-    .tell = sim_port_tell,
+    .send_notice = sim_port_send_notice,
     .pull = port_pull,
     .revoke = port_revoke,
     .exposes = port_lends,

@@ -36,7 +36,7 @@ void sim_kick_later(struct sim_qp *qp);
 
 struct sim_qp *sim_find_qp(struct sim *sim, uint32_t qpn);
 bool sim_chance(struct sim *sim, unsigned percent);
-void sim_port_tell(struct transport_qp *transport, const struct packet *packet);
+void sim_port_send_notice(struct transport_qp *transport, const struct packet *packet);
 int sim_port_send(struct transport_qp *transport, const struct packet *packet, const struct iovec *gather,
                   unsigned count, const struct path_address *to);
 void sim_deliver(struct sim *sim, struct sim_event *event);

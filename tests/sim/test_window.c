@@ -569,7 +569,7 @@ static bool lose_nak(struct sim *sim, const struct packet *packet)
     return true;
 }
 
-static void last_words_are_repeated(struct sim *sim)
+static void fatal_nak_is_repeated(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_SEND, 5000);
     struct sim_wr bad = stage.wr;
@@ -591,7 +591,7 @@ static void last_words_are_repeated(struct sim *sim)
 }
 
 /* Only of a QP that failed so: others are silent (peer_in_error in test_retry.c). */
-static void no_last_words_after_reset(struct sim *sim)
+static void no_fatal_nak_after_reset(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 5000);
     struct sim_qp *c = sim_qp(&sim->node[0], IBV_QPT_RC);
@@ -811,8 +811,8 @@ static const struct scenario scenarios[] = {
     SCENARIO_ON(small_windows_do_not_stall, ON_WIRE),
     SCENARIO_ON(reads_are_asked_for_in_parts, ON_WIRE),
     SCENARIO_ON(parts_are_repeated_in_pieces, ON_WIRE),
-    SCENARIO_ON(last_words_are_repeated, ON_WIRE),
-    SCENARIO_ON(no_last_words_after_reset, ON_WIRE),
+    SCENARIO_ON(fatal_nak_is_repeated, ON_WIRE),
+    SCENARIO_ON(no_fatal_nak_after_reset, ON_WIRE),
     SCENARIO_ON(one_packet_asks_whether_the_receiver_is_ready, ON_WIRE),
     SCENARIO_ON(credits_limit_messages, ON_WIRE),
     SCENARIO_ON(some_credits_are_used_up, ON_WIRE),

@@ -52,7 +52,7 @@ bool progress_accepts(const struct qp *qp, const struct packet *packet, bool req
             return false;
         break;
     case IBV_QPS_ERR:
-        if (!request || !responder_has_last_words(&qp->transport))
+        if (!request || !responder_has_fatal_nak(&qp->transport))
             return false;
         break;
     case IBV_QPS_RESET:

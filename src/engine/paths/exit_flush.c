@@ -6,7 +6,7 @@
  * the QP waits for that, a moment at most.
  *
  * A program that ends says to the network, too: requests that stayed for others, acknowledgements that gave
- * way to an answer, and for each QP that served a peer its last acknowledgement once more (responder_part()).
+ * way to an answer, and for each QP that served a peer its last acknowledgement once more (responder_resend_last_ack()).
  * Programs exit without destroying their QPs, and then nobody could acknowledge again what got lost.
  *
  * The thread that exits may do so in a signal handler, and then it has locks of its own that nobody is going
@@ -84,7 +84,7 @@ static void flush_qp(struct qp *qp, void *argument)
         ack_delay_reset(qp);
         if (responder_owes_only_ack(&qp->transport))
             responder_run(&qp->transport);
-        responder_part(&qp->transport);
+        responder_resend_last_ack(&qp->transport);
     }
     kick = qp_take_kick(qp);
     lock_release(&qp->lock);

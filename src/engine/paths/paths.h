@@ -96,7 +96,7 @@ void ack_delay_init(void);
 
 /* To the sender of a request that was dropped: its ACK timer runs only if it hears of it. */
 void notice_send_drop(struct lane *lane, const struct packet *dropped);
-/* transport_ports.tell */
+/* transport_ports.send_notice */
 void notice_send(struct transport_qp *transport, const struct packet *packet);
 /* The QP begins a new life: what it said in the former one and is still here is not to be taken for an answer
  * of this one. QP lock held. */

@@ -544,7 +544,7 @@ const struct qp_ports engine_qp_ports = {
     .transport_link =
         {
             .send = engine_send,
-            .tell = notice_send,
+            .send_notice = notice_send,
             .pull = engine_pull,
             .revoke = engine_revoke,
             .map = direct_map,

@@ -332,9 +332,9 @@ void qp_answer(struct qp *qp)
     if (responder_owes(&qp->transport))
         (void)responder_run(&qp->transport); /* as far as there is room */
     if (responder_owes(&qp->transport))
-        (void)responder_leave(&qp->transport);
+        (void)responder_finish(&qp->transport);
     else
-        responder_part(&qp->transport);
+        responder_resend_last_ack(&qp->transport);
 }
 
 cold_path void qp_note_times(struct qp *qp, bool heard, uint32_t now)
