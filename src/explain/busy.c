@@ -193,7 +193,7 @@ static void look_at_sends(const struct view *view, struct users *users, const st
 
         if (!send_wqe_read(view, qp, counter, &wqe))
             return;
-        if (!(wqe.flags & (WQE_INLINE | WQE_KEPT | WQE_LOST)) && wqe.opcode != IBV_WR_BIND_MW &&
+        if (!(wqe.flags & (WQE_INLINE | WQE_COPIED | WQE_LOST)) && wqe.opcode != IBV_WR_BIND_MW &&
             names_key(view, qp->send_offset, qp->send_stride,
                       slots_for(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS)), counter,
                       sizeof(wqe) + (qp->type == IBV_QPT_UD ? sizeof(struct path_address) : 0), wqe.num_sge,

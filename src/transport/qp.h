@@ -310,8 +310,8 @@ struct transport_ports {
     void (*set_timer)(struct transport_qp *qp, ns_t delay);
     /* Unguessable bits for the key of a type 1 window. */
     uint32_t (*random)(struct transport_qp *qp);
-    /* A datagram has to wait, for the first time: makes qp->kept. false: there is no memory. */
-    bool (*keep)(struct transport_qp *qp);
+    /* A datagram has to wait, for the first time: makes qp->copies. false: there is no memory. */
+    bool (*alloc_copies)(struct transport_qp *qp);
     /* Is this memory of an on-demand region there, and writable if need be? Fetches missing pages. */
     bool (*probe)(uint64_t address, uint32_t length, bool write);
     /* keys_bind_window() and keys_invalidate() change the table: the owner's lock of it. */
@@ -396,10 +396,10 @@ struct transport_qp {
     struct port_counters *counters; /* NULL: nobody asks for them */
     char *send_queue;               /* record->send_offset, mapped */
     uint32_t send_mask;             /* slots - 1; slots is a power of two >= record->send_depth */
-    /* UD: payload of datagrams that wait, LIMIT_UD_PAYLOAD bytes each, at the WQE's counter & kept_mask. The
-     * owner's; NULL: ports->keep() was not called yet. */
-    char *kept;
-    uint32_t kept_mask, kept_end; /* kept_end: WQEs from here on have not been looked at for that */
+    /* UD: payload of datagrams that wait, LIMIT_UD_PAYLOAD bytes each, at the WQE's counter & copies_mask. The
+     * owner's; NULL: ports->alloc_copies() was not called yet. */
+    char *copies;
+    uint32_t copies_mask, copied_end; /* copied_end: WQEs from here on have not been looked at for that */
     struct responder_resource *resources;
     struct link_properties link;
     const struct recv_wqe *current_receive; /* taken and not completed: of the message being received, or (UC:

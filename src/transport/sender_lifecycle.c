@@ -14,7 +14,7 @@ void sender_start(struct transport_qp *qp)
     sender->retries_left = attributes->retry_count;
     sender->rnr_retries_left = attributes->rnr_retry;
     sender->waiting = SENDER_RUNS;
-    qp->kept_end = sender->next;
+    qp->copied_end = sender->next;
     sender->read_gap_seen = false;
     qp->manner = (attributes->path_mtu & PACKET_MTU) | PACKET_BEGINS;
     window_start(qp);

@@ -43,9 +43,9 @@ static void fill(const struct transport_qp *qp, const struct send_wqe *wqe, cons
     memcpy(packet->grh.destination, to->destination_gid, sizeof(packet->grh.destination));
 }
 
-static char *kept_at(const struct transport_qp *qp, uint32_t counter)
+static char *copy_at(const struct transport_qp *qp, uint32_t counter)
 {
-    return qp->kept + (size_t)(counter & qp->kept_mask) * LIMIT_UD_PAYLOAD;
+    return qp->copies + (size_t)(counter & qp->copies_mask) * LIMIT_UD_PAYLOAD;
 }
 
 static enum verdict gather_datagram(const struct transport_qp *qp, struct send_wqe *wqe,
@@ -53,10 +53,10 @@ static enum verdict gather_datagram(const struct transport_qp *qp, struct send_w
 {
     void *body = send_wqe_body(wqe, IBV_QPT_UD);
 
-    if (unlikely(wqe->flags & WQE_KEPT)) {
+    if (unlikely(wqe->flags & WQE_COPIED)) {
         ret_gather->count = 1;
         ret_gather->vector[0] =
-            (struct iovec){.iov_base = kept_at(qp, qp->record->sender.next), .iov_len = wqe->length};
+            (struct iovec){.iov_base = copy_at(qp, qp->record->sender.next), .iov_len = wqe->length};
         return VERDICT_OK;
     }
     if (wqe->flags & WQE_INLINE) {
@@ -86,38 +86,38 @@ static int send_datagram(struct transport_qp *qp, struct send_wqe *wqe, enum ver
 }
 
 /* What cannot be told from its verdict stays as it is: it fails when its turn comes. */
-static void keep(struct transport_qp *qp, uint32_t counter)
+static void copy_datagram_payload(struct transport_qp *qp, uint32_t counter)
 {
     struct send_wqe *wqe = send_wqe_at(qp, counter);
     struct gather gather;
     char *to;
 
-    if ((wqe->flags & (WQE_INLINE | WQE_KEPT | WQE_LOST)) || !wqe->length || check(qp, wqe) != VERDICT_OK ||
+    if ((wqe->flags & (WQE_INLINE | WQE_COPIED | WQE_LOST)) || !wqe->length || check(qp, wqe) != VERDICT_OK ||
         gather_datagram(qp, wqe, &gather) != VERDICT_OK)
         return;
-    if ((!qp->kept && !qp->ports->keep(qp)) || counter - qp->record->sender.next > qp->kept_mask) {
+    if ((!qp->copies && !qp->ports->alloc_copies(qp)) || counter - qp->record->sender.next > qp->copies_mask) {
         wqe->flags |= WQE_LOST;
         return;
     }
-    to = kept_at(qp, counter);
+    to = copy_at(qp, counter);
     for (unsigned i = 0; i < gather.count; i++) {
         memcpy(to, gather.vector[i].iov_base, gather.vector[i].iov_len);
         to += gather.vector[i].iov_len;
     }
-    wqe->flags |= WQE_KEPT;
+    wqe->flags |= WQE_COPIED;
 }
 
 /* An adapter sends a datagram within microseconds. Programs count on it: they use its memory again when they
  * hear from the peer that it is not needed any more, by a message that crossed it. So what has to wait here
  * is taken from that memory now, or is lost as on any network. */
-static cold_path void keep_waiting(struct transport_qp *qp, uint32_t limit)
+static cold_path void copy_waiting(struct transport_qp *qp, uint32_t limit)
 {
     uint32_t next = qp->record->sender.next;
 
-    if ((int32_t)(qp->kept_end - next) < 0) /* what was posted in SQD may have been flushed */
-        qp->kept_end = next;
-    for (; qp->kept_end != limit; qp->kept_end++)
-        keep(qp, qp->kept_end);
+    if ((int32_t)(qp->copied_end - next) < 0) /* what was posted in SQD may have been flushed */
+        qp->copied_end = next;
+    for (; qp->copied_end != limit; qp->copied_end++)
+        copy_datagram_payload(qp, qp->copied_end);
 }
 
 static void send_up_to(struct transport_qp *qp, uint32_t limit)
@@ -158,9 +158,9 @@ void ud_send_run(struct transport_qp *qp, uint32_t limit)
 
     send_up_to(qp, limit);
     if (likely(sender->next == limit))
-        qp->kept_end = limit;
+        qp->copied_end = limit;
     else if (likely(qp->record->type != IBV_QPT_RAW_PACKET))
-        keep_waiting(qp, limit);
+        copy_waiting(qp, limit);
 }
 
 /* --- receiving ------------------------------------------------------------------------------------ */

@@ -38,9 +38,9 @@ enum send_wqe_flags {
     WQE_INLINE = 8,
     WQE_OWN = 16,     /* the adapter's own, of a rendezvous (tagged.c): no completion of the program's */
     WQE_CHAINED = 32, /* posted in one go with the one before it */
-    /* A datagram that waits. Its payload was copied when it was posted, into transport_qp.kept; or there was
+    /* A datagram that waits. Its payload was copied when it was posted, into transport_qp.copies; or there was
      * no room for that, and it goes nowhere. */
-    WQE_KEPT = 64,
+    WQE_COPIED = 64,
     WQE_LOST = 128,
 };
 

@@ -221,10 +221,10 @@ static uint32_t port_random(struct transport_qp *transport)
     return 0x5bd1e995;
 }
 
-static bool port_keep(struct transport_qp *transport)
+static bool port_alloc_copies(struct transport_qp *transport)
 {
-    transport->kept = kept[0];
-    transport->kept_mask = FUZZ_DEPTH / 2 - 1;
+    transport->copies = kept[0];
+    transport->copies_mask = FUZZ_DEPTH / 2 - 1;
     return true;
 }
 
@@ -237,7 +237,7 @@ static const struct transport_ports ports = {
     .send_notice = port_send_notice,
     .pull = port_pull,
     .revoke = port_revoke,
-    .keep = port_keep,
+    .alloc_copies = port_alloc_copies,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .select_srq = port_select_srq,

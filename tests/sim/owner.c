@@ -290,14 +290,14 @@ static uint32_t port_random(struct transport_qp *transport)
     return (uint32_t)sim_random(owner(transport)->node->sim);
 }
 
-static bool port_keep(struct transport_qp *transport)
+static bool port_alloc_copies(struct transport_qp *transport)
 {
     uint32_t places = owner(transport)->places;
 
-    assert_null(transport->kept);
-    transport->kept = places ? malloc((size_t)places * LIMIT_UD_PAYLOAD) : NULL;
-    transport->kept_mask = places - 1;
-    return transport->kept;
+    assert_null(transport->copies);
+    transport->copies = places ? malloc((size_t)places * LIMIT_UD_PAYLOAD) : NULL;
+    transport->copies_mask = places - 1;
+    return transport->copies;
 }
 
 static void port_lock(struct transport_qp *transport)
@@ -310,7 +310,7 @@ const struct transport_ports sim_ports = {
     .pull = port_pull,
     .revoke = port_revoke,
     .exposes = port_lends,
-    .keep = port_keep,
+    .alloc_copies = port_alloc_copies,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
     .select_srq = port_select_srq,

@@ -356,7 +356,7 @@ void sim_drop_packets(struct sim *sim)
 static void free_qp(struct sim_qp *qp)
 {
     free(qp->transport.send_queue);
-    free(qp->transport.kept);
+    free(qp->transport.copies);
     free(qp->own.slots);
     free(qp->sent);
     free(qp->received);

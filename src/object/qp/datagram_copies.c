@@ -8,12 +8,12 @@
 #include "rules/limits.h"
 
 /* 16 MiB of a QP with a long send queue; what does not fit is lost. */
-#define KEPT_MOST 4096u
+#define DATAGRAM_COPIES_MAX 4096u
 
-/* transport_ports.keep. Not of malloc(): the QP's lock is held, and programs have hooks there. */
+/* transport_ports.alloc_copies. Not of malloc(): the QP's lock is held, and programs have hooks there. */
 bool datagram_copies_begin(struct transport_qp *transport)
 {
-    uint32_t places = min_of(transport->send_mask + 1, KEPT_MOST);
+    uint32_t places = min_of(transport->send_mask + 1, DATAGRAM_COPIES_MAX);
     char *at = sys_mmap(NULL, (size_t)places * LIMIT_UD_PAYLOAD, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, NULL);
 
@@ -22,14 +22,14 @@ bool datagram_copies_begin(struct transport_qp *transport)
         return false;
     }
     (void)sys_madvise(at, (size_t)places * LIMIT_UD_PAYLOAD, MADV_DONTFORK); /* of no use to a child */
-    transport->kept_mask = places - 1;
-    transport->kept = at;
+    transport->copies_mask = places - 1;
+    transport->copies = at;
     return true;
 }
 
 void datagram_copies_end(struct transport_qp *transport)
 {
-    if (transport->kept)
-        (void)sys_munmap(transport->kept, ((size_t)transport->kept_mask + 1) * LIMIT_UD_PAYLOAD);
-    transport->kept = NULL;
+    if (transport->copies)
+        (void)sys_munmap(transport->copies, ((size_t)transport->copies_mask + 1) * LIMIT_UD_PAYLOAD);
+    transport->copies = NULL;
 }

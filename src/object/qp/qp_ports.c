@@ -273,7 +273,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports = ports->transport_link;
     qp_transport_ports.is_mapped = mapping_is_open;
     qp_transport_ports.exposes = lending_begins;
-    qp_transport_ports.keep = datagram_copies_begin;
+    qp_transport_ports.alloc_copies = datagram_copies_begin;
     qp_transport_ports.complete_send = complete_send;
     qp_transport_ports.take_receive = take_receive;
     qp_transport_ports.complete_receive = complete_receive;
