@@ -232,8 +232,8 @@ static void tell_key(const struct view *view, struct out *out, const struct obje
         words_add(words, ": at 0x%llx", (unsigned long long)key->address);
         if (key->rkey)
             words_add(words, ", rkey 0x%x", key->rkey);
-        if (key->windows)
-            words_add(words, ", %u windows bound", key->windows);
+        if (key->mws)
+            words_add(words, ", %u windows bound", key->mws);
         tell_mapped(view, out, object, words);
     } else if (key->bound) {
         out_number(out, "region", key->region);

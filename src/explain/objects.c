@@ -7,7 +7,7 @@
 
 static bool is_window(const struct key_entry *key)
 {
-    return key->kind == KEY_WINDOW_TYPE_1 || key->kind == KEY_WINDOW_TYPE_2;
+    return key->kind == KEY_MW_TYPE_1 || key->kind == KEY_MW_TYPE_2;
 }
 
 /* --- reading -------------------------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ static bool take_key(const struct view *view, uint32_t number, struct object *ob
 {
     struct pd_record pd;
 
-    if (object->key.kind == KEY_FREE || object->key.kind > KEY_WINDOW_TYPE_2)
+    if (object->key.kind == KEY_FREE || object->key.kind > KEY_MW_TYPE_2)
         return false;
     object->kind = is_window(&object->key) ? OBJECT_MW : OBJECT_MR;
     object->number = number;

@@ -3,10 +3,10 @@
  * writes them with relaxed atomic stores, because readers take no lock. */
 #include "rules/keys.h"
 
-#define WINDOW_RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-/* LOCAL_WRITE means nothing on a window, but programs pass the flags of the region. */
+#define MW_RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+/* LOCAL_WRITE means nothing on a mw, but programs pass the flags of the region. */
 #define WINDOW_FLAGS                                                                                         \
-    (WINDOW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
+    (MW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
 
 #define set(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
 
@@ -78,7 +78,7 @@ void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind k
         null ? 0 : make_key(slot, marks | KEY_REMOTE, random, (uint8_t)(random >> 8), entry->rkey));
     set(entry->pd, pd);
     set(entry->region, 0);
-    set(entry->windows, 0);
+    set(entry->mws, 0);
     set(entry->handle, slot);
     if (null)
         set_memory(entry, IBV_ACCESS_LOCAL_WRITE, 0, UINT64_MAX, 0);
@@ -87,7 +87,7 @@ void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind k
     end_change(entry);
 }
 
-void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
+void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t random)
 {
     struct key_entry *entry = entry_at(table, slot);
@@ -98,7 +98,7 @@ void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind k
     set(entry->rkey, make_key(slot, KEY_REMOTE, random, (uint8_t)(random >> 8), entry->rkey));
     set(entry->pd, pd);
     set(entry->region, 0);
-    set(entry->windows, 0);
+    set(entry->mws, 0);
     set(entry->handle, slot);
     set_memory(entry, 0, 0, 0, 0);
     end_change(entry);
@@ -117,34 +117,34 @@ void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uin
 }
 
 /* The count is no part of what a key means: generation stays. */
-static void count_window(struct key_table *table, uint32_t region, bool more)
+static void count_mw(struct key_table *table, uint32_t region, bool more)
 {
     struct key_entry *entry = entry_at(table, region);
 
     if (more)
-        set(entry->windows, entry->windows + 1);
-    else if (entry->windows)
-        set(entry->windows, entry->windows - 1);
+        set(entry->mws, entry->mws + 1);
+    else if (entry->mws)
+        set(entry->mws, entry->mws - 1);
 }
 
 /* Between begin_change() and end_change(). */
-static void unbind(struct key_table *table, struct key_entry *window)
+static void unbind(struct key_table *table, struct key_entry *mw)
 {
-    if (!window->bound)
+    if (!mw->bound)
         return;
-    count_window(table, window->region, false);
-    set_traits(window, (enum key_kind)window->kind, false, false, false);
-    set(window->region, 0);
-    set_memory(window, 0, 0, 0, 0);
+    count_mw(table, mw->region, false);
+    set_traits(mw, (enum key_kind)mw->kind, false, false, false);
+    set(mw->region, 0);
+    set_memory(mw, 0, 0, 0, 0);
 }
 
-void keys_unbind_window(struct key_table *table, uint32_t slot)
+void keys_unbind_mw(struct key_table *table, uint32_t slot)
 {
-    struct key_entry *window = entry_at(table, slot);
+    struct key_entry *mw = entry_at(table, slot);
 
-    begin_change(window);
-    unbind(table, window);
-    end_change(window);
+    begin_change(mw);
+    unbind(table, mw);
+    end_change(mw);
 }
 
 void keys_withdraw(struct key_table *table, uint32_t slot)
@@ -160,20 +160,20 @@ void keys_withdraw(struct key_table *table, uint32_t slot)
 }
 
 /* May this window be bound now, by this QP, with that key? */
-static bool window_accepts(const struct key_entry *window, const struct window_bind *bind, bool type_2)
+static bool mw_accepts(const struct key_entry *mw, const struct mw_bind *bind, bool type_2)
 {
-    if (window->kind != (type_2 ? KEY_WINDOW_TYPE_2 : KEY_WINDOW_TYPE_1) || window->pd != bind->pd)
+    if (mw->kind != (type_2 ? KEY_MW_TYPE_2 : KEY_MW_TYPE_1) || mw->pd != bind->pd)
         return false;
     if (!type_2)
-        return window->rkey == bind->window_rkey;
-    /* The tag in ibv_mw.rkey is the application's bookkeeping: only the index says which window. */
-    return !window->bound && bind->length && !((window->rkey ^ bind->window_rkey) & ~KEY_TAG_MASK) &&
-           !((window->rkey ^ bind->new_rkey) & ~KEY_TAG_MASK);
+        return mw->rkey == bind->mw_rkey;
+    /* The tag in ibv_mw.rkey is the application's bookkeeping: only the index says which mw. */
+    return !mw->bound && bind->length && !((mw->rkey ^ bind->mw_rkey) & ~KEY_TAG_MASK) &&
+           !((mw->rkey ^ bind->new_rkey) & ~KEY_TAG_MASK);
 }
 
 /* May a window onto this range of this region be made? The peer writes through the region's LOCAL_WRITE, so a
  * window cannot give what the region itself does not have. */
-static bool region_accepts(const struct key_entry *region, const struct window_bind *bind)
+static bool region_accepts(const struct key_entry *region, const struct mw_bind *bind)
 {
     const struct key_view view = {.iova = region->iova, .length = region->length};
 
@@ -189,45 +189,45 @@ static bool region_accepts(const struct key_entry *region, const struct window_b
     return key_view_covers(&view, bind->address, bind->length);
 }
 
-enum verdict keys_bind_window(struct key_table *table, const struct window_bind *bind, bool type_2,
+enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
                               uint32_t *ret_rkey)
 {
-    struct key_entry *window = entry_at(table, key_slot(bind->window_rkey));
+    struct key_entry *mw = entry_at(table, key_slot(bind->mw_rkey));
     struct key_entry *region = entry_at(table, key_slot(bind->region_lkey));
 
-    if (!window_accepts(window, bind, type_2))
-        return VERDICT_WINDOW_BIND;
+    if (!mw_accepts(mw, bind, type_2))
+        return VERDICT_MW_BIND;
     if (bind->length && !region_accepts(region, bind))
-        return VERDICT_WINDOW_BIND;
+        return VERDICT_MW_BIND;
 
-    uint32_t rkey = type_2 ? bind->new_rkey : keys_next_window_rkey(window->rkey, bind->random);
+    uint32_t rkey = type_2 ? bind->new_rkey : keys_next_mw_rkey(mw->rkey, bind->random);
 
-    begin_change(window);
-    unbind(table, window);
-    set(window->rkey, rkey);
+    begin_change(mw);
+    unbind(table, mw);
+    set(mw->rkey, rkey);
     if (bind->length) {
-        uint32_t access = bind->access & (WINDOW_RIGHTS | IBV_ACCESS_ZERO_BASED);
+        uint32_t access = bind->access & (MW_RIGHTS | IBV_ACCESS_ZERO_BASED);
 
-        set_traits(window, (enum key_kind)window->kind, true, access & IBV_ACCESS_ZERO_BASED,
+        set_traits(mw, (enum key_kind)mw->kind, true, access & IBV_ACCESS_ZERO_BASED,
                    region->on_demand);
-        set(window->region, key_slot(bind->region_lkey));
-        set_memory(window, access, bind->address, bind->length,
+        set(mw->region, key_slot(bind->region_lkey));
+        set_memory(mw, access, bind->address, bind->length,
                    region->address + (bind->address - region->iova));
-        count_window(table, window->region, true);
+        count_mw(table, mw->region, true);
     }
-    end_change(window);
+    end_change(mw);
     *ret_rkey = rkey;
     return VERDICT_OK;
 }
 
 enum verdict keys_invalidate(struct key_table *table, uint32_t rkey, uint32_t pd, bool remote_request)
 {
-    struct key_entry *window = entry_at(table, key_slot(rkey));
+    struct key_entry *mw = entry_at(table, key_slot(rkey));
 
-    if (window->kind != KEY_WINDOW_TYPE_2 || !window->bound || window->rkey != rkey || window->pd != pd)
-        return remote_request ? VERDICT_REMOTE_ACCESS : VERDICT_WINDOW_BIND;
-    begin_change(window);
-    unbind(table, window);
-    end_change(window);
+    if (mw->kind != KEY_MW_TYPE_2 || !mw->bound || mw->rkey != rkey || mw->pd != pd)
+        return remote_request ? VERDICT_REMOTE_ACCESS : VERDICT_MW_BIND;
+    begin_change(mw);
+    unbind(table, mw);
+    end_change(mw);
     return VERDICT_OK;
 }

@@ -27,8 +27,8 @@ enum key_kind {
     KEY_REGION,           /* plain MR */
     KEY_REGION_ON_DEMAND, /* pages may be missing, or not be there at all */
     KEY_REGION_NULL,
-    KEY_WINDOW_TYPE_1,
-    KEY_WINDOW_TYPE_2,
+    KEY_MW_TYPE_1,
+    KEY_MW_TYPE_2,
 };
 
 /* generation is odd while the owner changes the entry. A reader loads it (acquire), copies what it needs, and
@@ -45,7 +45,7 @@ struct key_entry {
     uint32_t pd;      /* number of the protection domain */
     uint32_t access;  /* enum ibv_access_flags; of a window: those it was bound with */
     uint32_t region;  /* window: slot of the region it is bound to */
-    uint32_t windows; /* region: windows bound to it */
+    uint32_t mws; /* region: windows bound to it */
     uint64_t iova;    /* what addresses in work requests are relative to */
     uint64_t length;
     uint64_t address; /* where iova is in the owner's address space */
@@ -79,7 +79,7 @@ _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
 #define ACCESS_COPIED (1u << 30)
 void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random);
-void keys_publish_window(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
+void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t random);
 /* Changes a live region (ibv_rereg_mr); keys stay. The caller has refused it (EBUSY) while windows are bound.
  */
@@ -89,8 +89,8 @@ void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uin
  * with windows bound to it is not withdrawn: the caller looks at `windows` and answers EBUSY. */
 void keys_withdraw(struct key_table *table, uint32_t slot);
 
-struct window_bind {
-    uint32_t window_rkey; /* current key: which window; of a type 2 window its tag does not matter */
+struct mw_bind {
+    uint32_t mw_rkey; /* current key: which window; of a type 2 window its tag does not matter */
     uint32_t new_rkey;    /* type 2: the key it shall have; type 1: ignored */
     uint32_t region_lkey; /* region to bind to; with length 0 and type 1: ignored */
     uint32_t pd;          /* of the QP that executes the bind */
@@ -99,11 +99,11 @@ struct window_bind {
     uint32_t random; /* type 1: bits of the new key */
 };
 /* All rules of verbs.md §4.5. On VERDICT_OK *ret_rkey is the window's new key. */
-enum verdict keys_bind_window(struct key_table *table, const struct window_bind *bind, bool type_2,
+enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
                               uint32_t *ret_rkey);
-/* The key that keys_bind_window() will give a type 1 window: ibv_bind_mw() announces it when it posts, before
+/* The key that keys_bind_mw() will give a type 1 window: ibv_bind_mw() announces it when it posts, before
  * the bind is executed. Never the current key. */
-static inline uint32_t keys_next_window_rkey(uint32_t rkey, uint32_t random)
+static inline uint32_t keys_next_mw_rkey(uint32_t rkey, uint32_t random)
 {
     const uint32_t fixed = (LIMIT_KEY_SLOTS - 1) << KEY_SLOT_SHIFT | KEY_REMOTE;
     uint32_t next = (rkey & fixed) | (random & ~fixed & ~KEY_COPIED);
@@ -111,8 +111,8 @@ static inline uint32_t keys_next_window_rkey(uint32_t rkey, uint32_t random)
     return next != rkey ? next : next ^ 1;
 }
 /* ibv_dealloc_mw: unbinds whatever is bound. */
-void keys_unbind_window(struct key_table *table, uint32_t slot);
-/* LOCAL_INV: VERDICT_WINDOW_BIND when refused. SEND with invalidate: VERDICT_REMOTE_ACCESS.
+void keys_unbind_mw(struct key_table *table, uint32_t slot);
+/* LOCAL_INV: VERDICT_MW_BIND when refused. SEND with invalidate: VERDICT_REMOTE_ACCESS.
  * (verbs.md §4.6) */
 enum verdict keys_invalidate(struct key_table *table, uint32_t rkey, uint32_t pd, bool remote_request);
 
@@ -213,7 +213,7 @@ static inline bool key_view_allows_remote(const struct key_view *view, uint32_t 
                                           uint64_t address, uint32_t length, enum remote_operation operation)
 {
     bool named = view->kind == KEY_REGION || view->kind == KEY_REGION_ON_DEMAND ||
-                 (view->kind >= KEY_WINDOW_TYPE_1 && view->kind <= KEY_WINDOW_TYPE_2 && view->bound);
+                 (view->kind >= KEY_MW_TYPE_1 && view->kind <= KEY_MW_TYPE_2 && view->bound);
 
     return named && view->rkey == rkey && view->pd == pd &&
            (view->access & remote_operation_access(operation)) && key_view_covers(view, address, length);

@@ -238,7 +238,7 @@ void responder_send_drop_notice(struct transport_qp *qp, psn_t psn, uint8_t why)
 /* Were answers by reference sent? Forgets it. */
 bool responder_clear_exposed(struct transport_qp *qp);
 /* Were they, and (*ret_named) did one name memory by the key in this slot? */
-bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named);
+bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool mw, bool *ret_named);
 /* The NAK of an error that no receive can report, and the event that does (verbs.md §3.10). */
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event);
 

@@ -314,7 +314,7 @@ struct transport_ports {
     bool (*alloc_copies)(struct transport_qp *qp);
     /* Is this memory of an on-demand region there, and writable if need be? Fetches missing pages. */
     bool (*probe)(uint64_t address, uint32_t length, bool write);
-    /* keys_bind_window() and keys_invalidate() change the table: the owner's lock of it. */
+    /* keys_bind_mw() and keys_invalidate() change the table: the owner's lock of it. */
     void (*lock_keys)(struct transport_qp *qp);
     void (*unlock_keys)(struct transport_qp *qp);
 };
@@ -447,7 +447,7 @@ void transport_revoke(struct transport_qp *qp);
 /* Memory that the key in this slot named is going to be the program's again, and no packet names it any more
  * that is not sent yet: revokes if this QP has lent it. window: the key is a window's. Returns whether the QP
  * lends anything else; if not, ports->exposes() comes again. */
-bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool window);
+bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool mw);
 /* No send has been begun and not finished: what SQD waits for. */
 bool sender_is_drained(const struct transport_qp *qp);
 /* sender_run() does a bounded amount of work (64 packets, 256 KiB): true if it stopped for that alone and

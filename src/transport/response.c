@@ -323,15 +323,15 @@ bool responder_clear_exposed(struct transport_qp *qp)
 }
 
 /* What is behind a window, it does not say any more once it is bound anew: it may be any region. */
-static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot, bool window)
+static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot, bool mw)
 {
     uint32_t named = key_alias_slot(qp->keys, rkey);
     const struct key_entry *entry = &qp->keys->entry[named];
 
-    return named == slot || (!window && entry->kind > KEY_REGION_NULL);
+    return named == slot || (!mw && entry->kind > KEY_REGION_NULL);
 }
 
-bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool window, bool *ret_named)
+bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool mw, bool *ret_named)
 {
     const struct responder *responder = &qp->record->responder;
     bool exposes = false;
@@ -342,7 +342,7 @@ bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool window
         if (!resource->exposed)
             continue;
         exposes = true;
-        *ret_named = *ret_named || may_name(qp, resource->rkey, slot, window);
+        *ret_named = *ret_named || may_name(qp, resource->rkey, slot, mw);
     }
     return exposes;
 }

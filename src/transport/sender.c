@@ -44,26 +44,26 @@ static const struct request_form *form_of(const struct send_wqe *wqe)
 static cold_path enum verdict execute_local(struct transport_qp *qp, struct send_wqe *wqe)
 {
     enum verdict verdict;
-    uint32_t window;
+    uint32_t mw_rkey;
 
     qp->ports->lock_keys(qp);
     if (wqe->opcode == IBV_WR_LOCAL_INV) {
-        window = wqe->imm_or_rkey;
-        verdict = keys_invalidate(qp->keys, window, qp->record->pd, false);
+        mw_rkey = wqe->imm_or_rkey;
+        verdict = keys_invalidate(qp->keys, mw_rkey, qp->record->pd, false);
     } else {
-        struct window_bind bind = *(const struct window_bind *)send_wqe_body(wqe, IBV_QPT_RC);
-        bool type_2 = qp->keys->entry[key_slot(bind.window_rkey)].kind == KEY_WINDOW_TYPE_2;
+        struct mw_bind bind = *(const struct mw_bind *)send_wqe_body(wqe, IBV_QPT_RC);
+        bool type_2 = qp->keys->entry[key_slot(bind.mw_rkey)].kind == KEY_MW_TYPE_2;
         uint32_t new_rkey;
 
         bind.pd = qp->record->pd;
-        window = bind.window_rkey;
-        verdict = keys_bind_window(qp->keys, &bind, type_2, &new_rkey);
+        mw_rkey = bind.mw_rkey;
+        verdict = keys_bind_mw(qp->keys, &bind, type_2, &new_rkey);
     }
     qp->ports->unlock_keys(qp);
     /* What this QP's peer has not fetched yet of what it read through the window. (A SEND that invalidates
      * comes from that peer, who knows whether it is through.) */
     if (verdict == VERDICT_OK)
-        transport_revoke_key(qp, key_slot(window), true);
+        transport_revoke_key(qp, key_slot(mw_rkey), true);
     return verdict;
 }
 

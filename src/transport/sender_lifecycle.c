@@ -77,14 +77,14 @@ static bool names(const struct key_table *keys, struct send_wqe *wqe, uint32_t s
     return false;
 }
 
-bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool window)
+bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool mw)
 {
     const struct sender *sender = &qp->record->sender;
     bool named = false, exposes;
 
     if (!qp->exposes)
         return false;
-    exposes = responder_exposes(qp, slot, window, &named);
+    exposes = responder_exposes(qp, slot, mw, &named);
     for (uint32_t i = sender->completed; i != sender->begun; i++) {
         struct send_wqe *wqe = send_wqe_at(qp, i);
 

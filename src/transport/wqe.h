@@ -74,7 +74,7 @@ struct send_wqe {
     uint32_t stamp; /* when it was posted; once begun, when that was. STAMP_NONE: not recorded */
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
-     *   IBV_WR_BIND_MW       a struct window_bind
+     *   IBV_WR_BIND_MW       a struct mw_bind
      *   otherwise            num_sge struct wqe_sge */
 };
 _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");

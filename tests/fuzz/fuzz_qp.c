@@ -302,7 +302,7 @@ void fuzz_qp_begin(struct fuzz_qp *qp, const uint8_t *data, size_t size)
         if (i != MEMORY_FOREIGN)
             publish_memory(i);
     }
-    keys_publish_window(keys, 1 + MEMORY_COUNT, KEY_WINDOW_TYPE_2, PD, 9);
+    keys_publish_mw(keys, 1 + MEMORY_COUNT, KEY_MW_TYPE_2, PD, 9);
     choice = fuzz_take(&qp->input);
     qp->record.qpn = 0x11;
     qp->record.type = (choice & 7) == 5 ? IBV_QPT_XRC_RECV : types[choice & 3];
@@ -364,7 +364,7 @@ void fuzz_qp_end(struct fuzz_qp *qp)
     if (qp->record.state != IBV_QPS_ERR)
         enter_error(qp);
     require(is_untouched(MEMORY_READ_ONLY) && is_untouched(MEMORY_FOREIGN));
-    keys_unbind_window(keys, 1 + MEMORY_COUNT);
+    keys_unbind_mw(keys, 1 + MEMORY_COUNT);
     for (unsigned i = 0; i <= MEMORY_COUNT; i++)
         keys_withdraw(keys, 1 + i);
 }

@@ -123,12 +123,12 @@ static void post_receive(struct fuzz_qp *qp)
     qp->receives_posted++;
 }
 
-static void take_bind(struct fuzz_qp *qp, struct window_bind *bind)
+static void take_bind(struct fuzz_qp *qp, struct mw_bind *bind)
 {
     struct wqe_sge sge = take_sge(qp);
 
-    *bind = (struct window_bind){
-        .window_rkey = keys->entry[1 + MEMORY_COUNT].rkey,
+    *bind = (struct mw_bind){
+        .mw_rkey = keys->entry[1 + MEMORY_COUNT].rkey,
         .new_rkey = keys->entry[1 + MEMORY_COUNT].rkey ^ 1,
         .region_lkey = sge.lkey,
         .address = sge.address,
@@ -163,7 +163,7 @@ static void post_send(struct fuzz_qp *qp)
     if (qp->record.type == IBV_QPT_XRC_SEND)
         wqe_set_srqn(wqe, 1);
     if (wqe->opcode == IBV_WR_BIND_MW) {
-        take_bind(qp, (struct window_bind *)sge);
+        take_bind(qp, (struct mw_bind *)sge);
     } else if (flags & 0x40) {
         wqe->flags |= WQE_INLINE;
         wqe->num_sge = 0;
@@ -184,7 +184,7 @@ static void change_keys(struct fuzz_qp *qp)
 {
     unsigned which = fuzz_take(&qp->input) % MEMORY_FOREIGN;
 
-    if (keys->entry[1 + which].windows)
+    if (keys->entry[1 + which].mws)
         return;
     keys_withdraw(keys, 1 + which);
     if (fuzz_take(&qp->input) & 1)

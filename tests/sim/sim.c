@@ -152,7 +152,7 @@ uint32_t sim_window(struct sim_node *node, enum key_kind kind)
 {
     uint32_t slot = node->next_slot++;
 
-    keys_publish_window(node->keys, slot, kind, SIM_PD, (uint32_t)sim_random(node->sim));
+    keys_publish_mw(node->keys, slot, kind, SIM_PD, (uint32_t)sim_random(node->sim));
     return node->keys->entry[slot].rkey;
 }
 

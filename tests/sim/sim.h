@@ -186,7 +186,7 @@ struct sim_wr {
     uint32_t inline_length;
     uint32_t imm_or_rkey, rkey;
     uint64_t remote_address, compare_add, swap;
-    struct window_bind bind;
+    struct mw_bind bind;
     uint32_t remote_qpn, remote_qkey;
     uint32_t srqn; /* XRC; 0: SIM_SRQN */
     struct path_address to;

@@ -241,7 +241,7 @@ static void flush_needs_the_right_to_flush(struct sim *sim)
     stage.wr.remote_address += SIZE - 8;
     expect_refusal(&stage, VERDICT_REMOTE_ACCESS);
     stage = set_flush(sim, 8);
-    stage.wr.rkey = sim_window(&sim->node[1], KEY_WINDOW_TYPE_2);
+    stage.wr.rkey = sim_window(&sim->node[1], KEY_MW_TYPE_2);
     expect_refusal(&stage, VERDICT_REMOTE_ACCESS);
 }
 

@@ -229,7 +229,7 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
 {
     struct sim_qp *a, *b;
     struct sim_buffer *local, *far;
-    uint32_t window = sim_window(&sim->node[1], KEY_WINDOW_TYPE_2), rkey = window + 1;
+    uint32_t window = sim_window(&sim->node[1], KEY_MW_TYPE_2), rkey = window + 1;
     struct sim_wr bind = {.wr_id = 1, .opcode = IBV_WR_BIND_MW}, wr = {.num_sge = 1},
                   invalidate = {.wr_id = 3};
 
@@ -237,7 +237,7 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     local = sim_buffer(&sim->node[0], 64, IBV_ACCESS_LOCAL_WRITE);
     far = sim_buffer(&sim->node[1], 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     rkey = (window & ~0xffu) | ((window + 1) & 0xff);
-    bind.bind = (struct window_bind){.window_rkey = window,
+    bind.bind = (struct mw_bind){.mw_rkey = window,
                                      .new_rkey = rkey,
                                      .region_lkey = far->lkey,
                                      .address = far->address,
@@ -270,7 +270,7 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     /* Bound again, then invalidated here, behind a SEND in flight: told in posting order. */
     sim_post_recv(a, 0, &SGE(local, 0, 8), 1);
     wr = (struct sim_wr){.wr_id = 2, .opcode = IBV_WR_SEND, .num_sge = 1, .sge = {SGE(far, 0, 8)}};
-    bind.bind.window_rkey = rkey;
+    bind.bind.mw_rkey = rkey;
     bind.bind.new_rkey = (rkey & ~0xffu) | ((rkey + 1) & 0xff);
     invalidate.opcode = IBV_WR_LOCAL_INV;
     invalidate.imm_or_rkey = bind.bind.new_rkey;
@@ -285,7 +285,7 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     assert_sent(b, 1, 2, VERDICT_OK);
     assert_sent(b, 2, 1, VERDICT_OK);
     assert_sent(b, 3, 3, VERDICT_OK);
-    assert_sent(b, 4, 4, VERDICT_WINDOW_BIND);
+    assert_sent(b, 4, 4, VERDICT_MW_BIND);
     assert_int_equal(b->sender_failures, 1);
 }
 

@@ -250,7 +250,7 @@ static void prepare_local(struct work_direction *direction, struct work_request 
         uint32_t next = (direction->window & ~0xffu) | ((direction->window + 1) & 0xff);
 
         request->opcode = IBV_WR_BIND_MW;
-        wr->bind = (struct window_bind){.window_rkey = direction->window,
+        wr->bind = (struct mw_bind){.mw_rkey = direction->window,
                                         .new_rkey = next,
                                         .region_lkey = direction->source->lkey,
                                         .address = direction->source->address,
@@ -392,7 +392,7 @@ static void set_up_direction(struct work *work, unsigned index, struct sim_qp *f
     direction->results_model = malloc(work->arena);
     memset(direction->results_model, UNTOUCHED, work->arena);
     memset(direction->results->bytes, UNTOUCHED, work->arena);
-    direction->window = sim_window(from->node, KEY_WINDOW_TYPE_2);
+    direction->window = sim_window(from->node, KEY_MW_TYPE_2);
     direction->places = 1;
     set_up_place(work, &direction->place[0], to, work->direction[!index].source);
 }

@@ -319,7 +319,7 @@ static void holders_of_each_kind(void **state)
     assert_contains(busy(OBJECT_WQ, 0), "indirection table 0 \"fixture\" still lists it");
     f->qps[0].srq = 0;
     assert_contains(busy(OBJECT_SRQ, 0), "QP 0x000012 \"fixture\" still receives from it");
-    f->keys[1] = (struct key_entry){.kind = KEY_WINDOW_TYPE_2, .bound = 1, .rkey = 0x99, .region = 0};
+    f->keys[1] = (struct key_entry){.kind = KEY_MW_TYPE_2, .bound = 1, .rkey = 0x99, .region = 0};
     assert_contains(busy(OBJECT_MR, 0),
                     "ibv_dereg_mr(MR of 4096 bytes with lkey 0x4711 \"fixture\") fails with EBUSY: MW "
                     "with rkey 0x99 is still bound to it");

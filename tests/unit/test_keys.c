@@ -36,7 +36,7 @@ static void no_key_is_zero(void **state)
 
 static void key_zero_is_never_valid(void **state)
 {
-    keys_publish_window(&table, 0, KEY_WINDOW_TYPE_1, PD, 0);
+    keys_publish_mw(&table, 0, KEY_MW_TYPE_1, PD, 0);
     assert_protection(keys_check_local(&table, PD, 0, IOVA, 1, false, &range));
     assert_remote_access(remote(0, IOVA, 1, REMOTE_READ));
 }
@@ -94,7 +94,7 @@ static void keys_say_whether_others_can_fetch(void **state)
         assert_int_equal(key_slot(region()->rkey), SLOT);
         assert_ok(local(IOVA, 1, true));
         assert_ok(remote(region()->rkey, IOVA, 1, REMOTE_READ));
-        keys_publish_window(&table, WINDOW, KEY_WINDOW_TYPE_2, PD, random << 28);
+        keys_publish_mw(&table, WINDOW, KEY_MW_TYPE_2, PD, random << 28);
         assert_false(window()->rkey & KEY_COPIED);
     }
 }

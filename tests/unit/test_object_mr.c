@@ -284,7 +284,7 @@ static void bound_windows_keep_their_region(void **state)
     assert_int_equal(mw_allocate(pd, IBV_MW_TYPE_1, &mw), 0);
     assert_int_equal(mw->ibv.type, IBV_MW_TYPE_1);
     assert_int_equal(pd_deallocate(pd), -EBUSY);
-    const struct window_bind bind = {.window_rkey = mw->ibv.rkey,
+    const struct mw_bind bind = {.mw_rkey = mw->ibv.rkey,
                                      .region_lkey = mr->ibv.lkey,
                                      .pd = pd->number,
                                      .address = (uintptr_t)buffer,
@@ -292,7 +292,7 @@ static void bound_windows_keep_their_region(void **state)
                                      .access = IBV_ACCESS_REMOTE_WRITE,
                                      .random = 12345};
     lock_acquire(&keys_lock);
-    assert_int_equal(keys_bind_window(segment_keys(), &bind, false, &rkey), VERDICT_OK);
+    assert_int_equal(keys_bind_mw(segment_keys(), &bind, false, &rkey), VERDICT_OK);
     lock_release(&keys_lock);
     assert_int_equal(mr_deregister(mr), -EBUSY);
     assert_int_equal(mr_reregister(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0, &error),

@@ -30,7 +30,7 @@ static void completion_statuses_follow_the_contract(void **state)
     assert_int_equal(verdict_wc_status(VERDICT_LOCAL_QP_OPERATION), 2);
     assert_int_equal(verdict_wc_status(VERDICT_LOCAL_PROTECTION), 4);
     assert_int_equal(verdict_wc_status(VERDICT_FLUSHED), 5);
-    assert_int_equal(verdict_wc_status(VERDICT_WINDOW_BIND), 6);
+    assert_int_equal(verdict_wc_status(VERDICT_MW_BIND), 6);
     assert_int_equal(verdict_wc_status(VERDICT_BAD_RESPONSE), 7);
     assert_int_equal(verdict_wc_status(VERDICT_LOCAL_ACCESS), 8);
     assert_int_equal(verdict_wc_status(VERDICT_INVALID_REQUEST), 9);
@@ -74,7 +74,7 @@ static void verdicts_of_a_requester_answer_nobody(void **state)
 {
     static const enum verdict silent[] = {
         VERDICT_OK,
-        VERDICT_WINDOW_BIND,
+        VERDICT_MW_BIND,
         VERDICT_RECEIVER_NOT_READY,
         VERDICT_RETRY_EXCEEDED,
         VERDICT_BAD_RESPONSE,

@@ -2,11 +2,11 @@
 /* Memory windows: binding and invalidation, verbs.md §4.4-4.6. */
 #include "keys_fixture.h"
 
-static struct window_bind bind_of(enum key_kind kind, uint32_t access)
+static struct mw_bind bind_of(enum key_kind kind, uint32_t access)
 {
-    keys_publish_window(&table, WINDOW, kind, PD, 0x55aa55aa);
-    return (struct window_bind){
-        .window_rkey = window()->rkey,
+    keys_publish_mw(&table, WINDOW, kind, PD, 0x55aa55aa);
+    return (struct mw_bind){
+        .mw_rkey = window()->rkey,
         .new_rkey = (window()->rkey & ~KEY_TAG_MASK) | ((window()->rkey + 1) & KEY_TAG_MASK),
         .region_lkey = region()->lkey,
         .pd = PD,
@@ -19,24 +19,24 @@ static struct window_bind bind_of(enum key_kind kind, uint32_t access)
 
 static uint32_t new_rkey;
 
-static enum verdict bind_1(const struct window_bind *bind)
+static enum verdict bind_1(const struct mw_bind *bind)
 {
-    return keys_bind_window(&table, bind, false, &new_rkey);
+    return keys_bind_mw(&table, bind, false, &new_rkey);
 }
 
-static enum verdict bind_2(const struct window_bind *bind)
+static enum verdict bind_2(const struct mw_bind *bind)
 {
-    return keys_bind_window(&table, bind, true, &new_rkey);
+    return keys_bind_mw(&table, bind, true, &new_rkey);
 }
 
-static void assert_bind_refused_(struct window_bind bind)
+static void assert_bind_refused_(struct mw_bind bind)
 {
     const struct key_entry before_window = *window(), before_region = *region();
 
     bind.new_rkey = (window()->rkey & ~KEY_TAG_MASK) | ((window()->rkey + 1) & KEY_TAG_MASK);
     new_rkey = 0;
-    assert_int_equal(keys_bind_window(&table, &bind, window()->kind == KEY_WINDOW_TYPE_2, &new_rkey),
-                     VERDICT_WINDOW_BIND);
+    assert_int_equal(keys_bind_mw(&table, &bind, window()->kind == KEY_MW_TYPE_2, &new_rkey),
+                     VERDICT_MW_BIND);
     assert_int_equal(new_rkey, 0);
     assert_memory_equal(&before_window, window(), sizeof(before_window));
     assert_memory_equal(&before_region, region(), sizeof(before_region));
@@ -45,37 +45,37 @@ static void assert_bind_refused_(struct window_bind bind)
 /* For both types: a good bind with one thing changed is refused and changes nothing. */
 #define assert_bind_refused(statement)                                                                       \
     do {                                                                                                     \
-        struct window_bind b = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);                          \
+        struct mw_bind b = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);                          \
         statement;                                                                                           \
         assert_bind_refused_(b);                                                                             \
-        b = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);                                             \
+        b = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);                                             \
         statement;                                                                                           \
         assert_bind_refused_(b);                                                                             \
     } while (0)
 
 static void a_bound_window_gives_access_to_its_part_of_the_region(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
     assert_int_equal(window()->rkey, new_rkey);
     assert_ok(remote(new_rkey, IOVA + 0x100, 0x200, REMOTE_WRITE));
     assert_true(range.address == ADDRESS + 0x100);
-    assert_int_equal(range.kind, KEY_WINDOW_TYPE_1);
+    assert_int_equal(range.kind, KEY_MW_TYPE_1);
     assert_remote_access(remote(new_rkey, IOVA + 0xff, 1, REMOTE_WRITE));
     assert_remote_access(remote(new_rkey, IOVA + 0x100, 0x201, REMOTE_WRITE));
 }
 
 static void an_unbound_window_gives_no_access(void **state)
 {
-    bind_of(KEY_WINDOW_TYPE_1, 0);
+    bind_of(KEY_MW_TYPE_1, 0);
     assert_remote_access(remote(window()->rkey, IOVA + 0x100, 1, REMOTE_WRITE));
     assert_remote_access(remote(window()->rkey, 0, 1, REMOTE_WRITE));
 }
 
 static void the_rights_of_the_window_decide(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_READ);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ);
 
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, IOVA + 0x100, 8, REMOTE_READ));
@@ -86,8 +86,8 @@ static void the_rights_of_the_window_decide(void **state)
 static void the_region_need_not_have_the_rights_of_the_window(void **state)
 {
     publish(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
-    const struct window_bind bind = bind_of(
-        KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+    const struct mw_bind bind = bind_of(
+        KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, IOVA + 0x100, 8, REMOTE_WRITE));
@@ -97,7 +97,7 @@ static void the_region_need_not_have_the_rights_of_the_window(void **state)
 
 static void a_window_key_is_remote_only(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
     assert_int_equal(window()->lkey, 0);
@@ -107,12 +107,12 @@ static void a_window_key_is_remote_only(void **state)
 
 static void access_through_a_window_needs_its_pd(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
     assert_remote_access(
         keys_check_remote(&table, OTHER_PD, ALL, new_rkey, IOVA + 0x100, 8, REMOTE_WRITE, &range));
-    bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
     assert_ok(bind_2(&bind));
     assert_ok(remote(new_rkey, IOVA + 0x100, 8, REMOTE_WRITE));
     assert_remote_access(
@@ -121,8 +121,8 @@ static void access_through_a_window_needs_its_pd(void **state)
 
 static void a_zero_based_window_counts_from_its_start(void **state)
 {
-    const struct window_bind bind =
-        bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
+    const struct mw_bind bind =
+        bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
 
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, 0x10, 0x1f0, REMOTE_WRITE));
@@ -133,7 +133,7 @@ static void a_zero_based_window_counts_from_its_start(void **state)
 
 static void an_atomic_through_a_zero_based_window_must_be_aligned_in_memory(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED);
 
     bind.address += 4;
     assert_ok(bind_1(&bind));
@@ -143,7 +143,7 @@ static void an_atomic_through_a_zero_based_window_must_be_aligned_in_memory(void
 static void a_window_on_a_zero_based_region_is_bound_by_offset(void **state)
 {
     publish(ALL | IBV_ACCESS_ZERO_BASED);
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_bind_refused_(bind);
     bind.address = 0x100;
@@ -164,7 +164,7 @@ static void a_writable_window_needs_a_locally_writable_region(void **state)
     assert_bind_refused((void)0);
     assert_bind_refused(b.access = IBV_ACCESS_REMOTE_ATOMIC);
 
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_READ);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ);
 
     assert_ok(bind_1(&bind));
 }
@@ -177,7 +177,7 @@ static void a_window_must_lie_inside_its_region(void **state)
     assert_bind_refused(b.length = UINT64_MAX);
     assert_bind_refused((b.address = UINT64_MAX, b.length = 2));
 
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_READ);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ);
 
     bind.address = IOVA;
     bind.length = LENGTH;
@@ -201,8 +201,8 @@ static void unknown_window_flags_are_refused(void **state)
 
 static void harmless_window_flags_are_ignored(void **state)
 {
-    const struct window_bind bind =
-        bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
+    const struct mw_bind bind =
+        bind_of(KEY_MW_TYPE_1, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
 
     assert_ok(bind_1(&bind));
     assert_int_equal(window()->access, 0);
@@ -222,23 +222,23 @@ static void only_a_live_plain_region_can_be_bound(void **state)
 
 static void a_bind_of_the_wrong_type_is_refused(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_READ);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ);
 
-    assert_int_equal(bind_2(&bind), VERDICT_WINDOW_BIND);
-    bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_READ);
-    assert_int_equal(bind_1(&bind), VERDICT_WINDOW_BIND);
-    bind.window_rkey = region()->rkey;
-    assert_int_equal(bind_1(&bind), VERDICT_WINDOW_BIND);
-    assert_int_equal(bind_2(&bind), VERDICT_WINDOW_BIND);
+    assert_int_equal(bind_2(&bind), VERDICT_MW_BIND);
+    bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_READ);
+    assert_int_equal(bind_1(&bind), VERDICT_MW_BIND);
+    bind.mw_rkey = region()->rkey;
+    assert_int_equal(bind_1(&bind), VERDICT_MW_BIND);
+    assert_int_equal(bind_2(&bind), VERDICT_MW_BIND);
 }
 
 static void a_type_1_window_gets_a_new_key_at_each_bind(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
     uint32_t old = window()->rkey;
 
     for (unsigned i = 0; i < 10; i++) {
-        bind.window_rkey = old;
+        bind.mw_rkey = old;
         assert_ok(bind_1(&bind));
         assert_int_not_equal(new_rkey, old);
         assert_int_equal(key_slot(new_rkey), WINDOW);
@@ -250,13 +250,13 @@ static void a_type_1_window_gets_a_new_key_at_each_bind(void **state)
 
 static void the_next_key_of_a_type_1_window_can_be_told_before_the_bind(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
-    const uint32_t expected = keys_next_window_rkey(bind.window_rkey, bind.random);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    const uint32_t expected = keys_next_mw_rkey(bind.mw_rkey, bind.random);
 
     assert_ok(bind_1(&bind));
     assert_int_equal(new_rkey, expected);
     for (uint32_t random = 0; random < 4096; random++) {
-        const uint32_t next = keys_next_window_rkey(expected, (random >> 8) << 28 | (random & 0xff));
+        const uint32_t next = keys_next_mw_rkey(expected, (random >> 8) << 28 | (random & 0xff));
 
         assert_false(next & KEY_COPIED);
         assert_int_not_equal(next, expected);
@@ -267,43 +267,43 @@ static void the_next_key_of_a_type_1_window_can_be_told_before_the_bind(void **s
 
 static void a_stale_key_of_a_type_1_window_cannot_be_bound(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
-    assert_int_equal(bind_1(&bind), VERDICT_WINDOW_BIND);
+    assert_int_equal(bind_1(&bind), VERDICT_MW_BIND);
 }
 
 static void a_type_1_window_is_rebound_without_unbinding(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
-    bind.window_rkey = new_rkey;
+    bind.mw_rkey = new_rkey;
     bind.address = IOVA;
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, IOVA, 1, REMOTE_WRITE));
-    assert_int_equal(region()->windows, 1);
+    assert_int_equal(region()->mws, 1);
 }
 
 static void a_type_1_bind_of_length_0_unbinds(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
     const uint32_t bound = new_rkey;
 
-    bind = (struct window_bind){.window_rkey = bound, .pd = PD, .random = 1};
+    bind = (struct mw_bind){.mw_rkey = bound, .pd = PD, .random = 1};
     assert_ok(bind_1(&bind));
     assert_int_not_equal(new_rkey, bound);
     assert_int_equal(window()->bound, 0);
-    assert_int_equal(region()->windows, 0);
+    assert_int_equal(region()->mws, 0);
     assert_remote_access(remote(bound, IOVA + 0x100, 1, REMOTE_WRITE));
     assert_remote_access(remote(new_rkey, IOVA + 0x100, 1, REMOTE_WRITE));
 }
 
 static void the_application_chooses_the_tag_of_a_type_2_window(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     bind.new_rkey = (window()->rkey & ~KEY_TAG_MASK) | 0x42;
     assert_ok(bind_2(&bind));
@@ -316,39 +316,39 @@ static void the_application_chooses_the_tag_of_a_type_2_window(void **state)
 static void the_index_of_a_type_2_key_must_stay(void **state)
 {
     for (unsigned bit = 8; bit < 32; bit++) {
-        struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+        struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
         bind.new_rkey ^= 1u << bit;
-        assert_int_equal(bind_2(&bind), VERDICT_WINDOW_BIND);
+        assert_int_equal(bind_2(&bind), VERDICT_MW_BIND);
         bind.new_rkey ^= 1u << bit;
-        bind.window_rkey ^= 1u << bit;
-        assert_int_equal(bind_2(&bind), VERDICT_WINDOW_BIND);
+        bind.mw_rkey ^= 1u << bit;
+        assert_int_equal(bind_2(&bind), VERDICT_MW_BIND);
     }
 }
 
 static void the_tag_of_the_old_type_2_key_does_not_matter(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
-    bind.window_rkey ^= 0xff;
+    bind.mw_rkey ^= 0xff;
     assert_ok(bind_2(&bind));
 }
 
 static void a_bound_type_2_window_must_be_invalidated_before_the_next_bind(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_2(&bind));
-    bind.window_rkey = new_rkey;
+    bind.mw_rkey = new_rkey;
     assert_bind_refused_(bind);
-    assert_ok(keys_invalidate(&table, bind.window_rkey, PD, false));
+    assert_ok(keys_invalidate(&table, bind.mw_rkey, PD, false));
     bind.new_rkey ^= 1;
     assert_ok(bind_2(&bind));
 }
 
 static void a_type_2_bind_of_length_0_is_refused(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     bind.length = 0;
     assert_bind_refused_(bind);
@@ -356,29 +356,29 @@ static void a_type_2_bind_of_length_0_is_refused(void **state)
 
 static void a_region_counts_the_windows_bound_to_it(void **state)
 {
-    struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE), other;
+    struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE), other;
 
-    assert_int_equal(region()->windows, 0);
+    assert_int_equal(region()->mws, 0);
     assert_ok(bind_1(&bind));
-    assert_int_equal(region()->windows, 1);
+    assert_int_equal(region()->mws, 1);
 
-    keys_publish_window(&table, OTHER_WINDOW, KEY_WINDOW_TYPE_2, PD, 4);
+    keys_publish_mw(&table, OTHER_WINDOW, KEY_MW_TYPE_2, PD, 4);
     other = bind;
-    other.window_rkey = other.new_rkey = table.entry[OTHER_WINDOW].rkey;
+    other.mw_rkey = other.new_rkey = table.entry[OTHER_WINDOW].rkey;
     assert_ok(bind_2(&other));
-    assert_int_equal(region()->windows, 2);
+    assert_int_equal(region()->mws, 2);
 
-    keys_unbind_window(&table, WINDOW);
-    assert_int_equal(region()->windows, 1);
-    keys_unbind_window(&table, WINDOW);
-    assert_int_equal(region()->windows, 1);
+    keys_unbind_mw(&table, WINDOW);
+    assert_int_equal(region()->mws, 1);
+    keys_unbind_mw(&table, WINDOW);
+    assert_int_equal(region()->mws, 1);
     assert_ok(keys_invalidate(&table, other.new_rkey, PD, true));
-    assert_int_equal(region()->windows, 0);
+    assert_int_equal(region()->mws, 0);
 }
 
 static void counting_windows_does_not_disturb_users_of_the_region(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(local(IOVA, 1, true));
     const struct memory_range before = range;
@@ -389,18 +389,18 @@ static void counting_windows_does_not_disturb_users_of_the_region(void **state)
 
 static void withdrawing_a_bound_window_unbinds_it(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
     keys_withdraw(&table, WINDOW);
-    assert_int_equal(region()->windows, 0);
+    assert_int_equal(region()->mws, 0);
     assert_remote_access(remote(new_rkey, IOVA + 0x100, 1, REMOTE_WRITE));
 }
 
 static void an_on_demand_region_can_be_bound(void **state)
 {
     keys_publish_region(&table, SLOT, KEY_REGION_ON_DEMAND, PD, ALL, IOVA, LENGTH, ADDRESS, 5);
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_2(&bind));
     assert_ok(remote(new_rkey, IOVA + 0x100, 1, REMOTE_WRITE));
@@ -416,7 +416,7 @@ static void assert_traits(const struct key_entry *entry, enum key_kind kind, boo
 /* What `softhca` prints of the table. */
 static void an_entry_says_what_it_is(void **state)
 {
-    struct window_bind bind;
+    struct mw_bind bind;
 
     assert_traits(region(), KEY_REGION, false, false);
     keys_change_region(&table, SLOT, PD, ALL | IBV_ACCESS_ZERO_BASED, IOVA, LENGTH, ADDRESS);
@@ -424,13 +424,13 @@ static void an_entry_says_what_it_is(void **state)
     keys_change_region(&table, SLOT, PD, ALL, IOVA, LENGTH, ADDRESS);
     assert_traits(region(), KEY_REGION, false, false);
 
-    bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
-    assert_traits(window(), KEY_WINDOW_TYPE_2, false, false);
+    bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
+    assert_traits(window(), KEY_MW_TYPE_2, false, false);
     assert_ok(bind_2(&bind));
-    assert_traits(window(), KEY_WINDOW_TYPE_2, true, true);
+    assert_traits(window(), KEY_MW_TYPE_2, true, true);
     assert_int_equal(window()->region, SLOT);
     assert_ok(keys_invalidate(&table, new_rkey, PD, false));
-    assert_traits(window(), KEY_WINDOW_TYPE_2, false, false);
+    assert_traits(window(), KEY_MW_TYPE_2, false, false);
     keys_withdraw(&table, WINDOW);
     assert_traits(window(), KEY_FREE, false, false);
     assert_int_equal(window()->handle, WINDOW);
@@ -443,14 +443,14 @@ static void an_entry_that_is_neither_region_nor_bound_window_gives_no_access(voi
     for (unsigned kind = 0; kind < 256; kind++) {
         region()->kind = (uint8_t)kind;
         const bool is_region = kind == KEY_REGION || kind == KEY_REGION_ON_DEMAND;
-        const bool is_window = kind == KEY_WINDOW_TYPE_1 || kind == KEY_WINDOW_TYPE_2;
+        const bool is_window = kind == KEY_MW_TYPE_1 || kind == KEY_MW_TYPE_2;
 
         assert_int_equal(remote(region()->rkey, IOVA, 1, REMOTE_READ),
                          is_region || is_window ? VERDICT_OK : VERDICT_REMOTE_ACCESS);
         assert_int_equal(local(IOVA, 1, false),
                          is_region || kind == KEY_REGION_NULL ? VERDICT_OK : VERDICT_LOCAL_PROTECTION);
     }
-    region()->kind = KEY_WINDOW_TYPE_1;
+    region()->kind = KEY_MW_TYPE_1;
     region()->bound = 0;
     assert_remote_access(remote(region()->rkey, IOVA, 1, REMOTE_READ));
 }
@@ -459,7 +459,7 @@ static void an_entry_that_is_neither_region_nor_bound_window_gives_no_access(voi
 
 static void an_invalidated_window_gives_no_access(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_2(&bind));
     assert_ok(remote(new_rkey, IOVA + 0x100, 1, REMOTE_WRITE));
@@ -472,7 +472,7 @@ static void an_invalidated_window_gives_no_access(void **state)
 
 static void assert_not_invalidatable(uint32_t rkey, uint32_t pd)
 {
-    assert_int_equal(keys_invalidate(&table, rkey, pd, false), VERDICT_WINDOW_BIND);
+    assert_int_equal(keys_invalidate(&table, rkey, pd, false), VERDICT_MW_BIND);
     assert_int_equal(keys_invalidate(&table, rkey, pd, true), VERDICT_REMOTE_ACCESS);
 }
 
@@ -485,7 +485,7 @@ static void a_region_cannot_be_invalidated(void **state)
 
 static void a_type_1_window_cannot_be_invalidated(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);
 
     assert_ok(bind_1(&bind));
     assert_not_invalidatable(new_rkey, PD);
@@ -494,7 +494,7 @@ static void a_type_1_window_cannot_be_invalidated(void **state)
 
 static void only_a_bound_window_of_the_pd_named_by_its_key_can_be_invalidated(void **state)
 {
-    const struct window_bind bind = bind_of(KEY_WINDOW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);
 
     assert_not_invalidatable(window()->rkey, PD);
     assert_ok(bind_2(&bind));

@@ -268,7 +268,7 @@ static int withdraw(struct mr *region)
 {
     if (region->ended)
         return -ENOENT;
-    if (segment_keys()->entry[region->slot].windows != 0)
+    if (segment_keys()->entry[region->slot].mws != 0)
         return -EBUSY;
     keys_withdraw(segment_keys(), region->slot);
     by_slot[region->slot] = NULL;
@@ -408,7 +408,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     mapping_begin(&mapping, (uintptr_t)change.address,
                   change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.length, change.access);
     lock_acquire(&keys_lock);
-    if (segment_keys()->entry[mr->slot].windows) /* their rights rest on what would change (IBA 10.6.7.2.1) */
+    if (segment_keys()->entry[mr->slot].mws) /* their rights rest on what would change (IBA 10.6.7.2.1) */
         error = -EBUSY;
     else
         keys_change_region(segment_keys(), mr->slot, change.pd->number, change.access, change.iova,

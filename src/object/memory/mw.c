@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory windows: allocation. Binding is a work request (transport), its rules are keys_bind_window(). */
+/* Memory windows: allocation. Binding is a work request (transport), its rules are keys_bind_mw(). */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -31,8 +31,8 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
         goto free_mw;
     mw->pd = pd;
     lock_acquire(&keys_lock);
-    keys_publish_window(segment_keys(), mw->slot,
-                        type == IBV_MW_TYPE_1 ? KEY_WINDOW_TYPE_1 : KEY_WINDOW_TYPE_2, pd->number,
+    keys_publish_mw(segment_keys(), mw->slot,
+                        type == IBV_MW_TYPE_1 ? KEY_MW_TYPE_1 : KEY_MW_TYPE_2, pd->number,
                         key_random());
     mw->ibv.rkey = segment_keys()->entry[mw->slot].rkey;
     lock_release(&keys_lock);
@@ -59,7 +59,7 @@ int mw_deallocate(struct mw *mw)
     if (context_is_inherited(mw->pd->context))
         return 0;
     lock_acquire(&keys_lock);
-    keys_unbind_window(segment_keys(), mw->slot);
+    keys_unbind_mw(segment_keys(), mw->slot);
     keys_withdraw(segment_keys(), mw->slot);
     lock_release(&keys_lock);
     /* The region below may be deregistered next: nobody may still go through the window. */

@@ -99,10 +99,10 @@ static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct
 void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,
                      uint32_t random, const struct ibv_mw_bind_info *info)
 {
-    struct window_bind *bind = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
+    struct mw_bind *bind = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
 
-    *bind = (struct window_bind){
-        .window_rkey = mw->ibv.rkey,
+    *bind = (struct mw_bind){
+        .mw_rkey = mw->ibv.rkey,
         .new_rkey = new_rkey,
         .region_lkey = info->mr ? info->mr->lkey : 0,
         .pd = qp->pd->number,
@@ -254,7 +254,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     if (!error) {
         wqe = send_wqe_at(&qp->transport, posted);
         random = qp->transport.ports->random(&qp->transport);
-        new_rkey = keys_next_window_rkey(mw->ibv.rkey, random);
+        new_rkey = keys_next_mw_rkey(mw->ibv.rkey, random);
         qp->stamp = provenance_stamp();
         *wqe = (struct send_wqe){.wr_id = bind->wr_id,
                                  .opcode = IBV_WR_BIND_MW,

@@ -225,7 +225,7 @@ static size_t send_stride(const struct ibv_qp_init_attr_ex *attributes)
     size_t body = max_of((size_t)attributes->cap.max_send_sge * sizeof(struct wqe_sge),
                          (size_t)attributes->cap.max_inline_data);
 
-    body = max_of(body, sizeof(struct window_bind));
+    body = max_of(body, sizeof(struct mw_bind));
     if (own_depth(attributes))
         body = max_of(body, LIMIT_TAG_SGE * sizeof(struct wqe_sge));
     if (attributes->qp_type == IBV_QPT_UD)
