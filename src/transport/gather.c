@@ -49,7 +49,7 @@ enum verdict gather_range(const struct transport_qp *qp, const struct wqe_sge *s
         } else {
             if (unlikely(ret_gather->count == GATHER_MAX))
                 return VERDICT_LOCAL_LENGTH;
-            if (unlikely(!is_there(qp, &range, 0, part, write)))
+            if (unlikely(!is_resident(qp, &range, 0, part, write)))
                 return VERDICT_LOCAL_PROTECTION;
             ret_gather->slot[ret_gather->count] = range.slot;
             ret_gather->vector[ret_gather->count++] =

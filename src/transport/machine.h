@@ -73,10 +73,10 @@ static inline void note_exposed(struct transport_qp *qp)
 }
 
 /* Memory that may be gone is looked at before it is touched: a packet must not crash its process. */
-static inline bool is_there(const struct transport_qp *qp, const struct memory_range *range, uint32_t offset,
+static inline bool is_resident(const struct transport_qp *qp, const struct memory_range *range, uint32_t offset,
                             uint32_t length, bool write)
 {
-    return likely(!range->on_demand) || qp->ports->probe(range->address + offset, length, write);
+    return likely(!range->on_demand) || qp->ports->fault_in(range->address + offset, length, write);
 }
 
 /* --- gather.c ------------------------------------------------------------------------------------- */

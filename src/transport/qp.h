@@ -313,7 +313,7 @@ struct transport_ports {
     /* A datagram has to wait, for the first time: makes qp->copies. false: there is no memory. */
     bool (*alloc_copies)(struct transport_qp *qp);
     /* Is this memory of an on-demand region there, and writable if need be? Fetches missing pages. */
-    bool (*probe)(uint64_t address, uint32_t length, bool write);
+    bool (*fault_in)(uint64_t address, uint32_t length, bool write);
     /* keys_bind_mw() and keys_invalidate() change the table: the owner's lock of it. */
     void (*lock_keys)(struct transport_qp *qp);
     void (*unlock_keys)(struct transport_qp *qp);

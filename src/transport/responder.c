@@ -351,7 +351,7 @@ static bool place_send(struct request *request, uint32_t at)
                                    true, &range);
         if (unlikely(verdict != VERDICT_OK))
             return fail_receive(request, verdict);
-        if (unlikely(!is_there(qp, &range, 0, request->length, true)))
+        if (unlikely(!is_resident(qp, &range, 0, request->length, true)))
             return fail_receive(request, VERDICT_LOCAL_PROTECTION);
         if (likely(range.kind != KEY_REGION_NULL))
             place((char *)(uintptr_t)range.address, request->packet->payload, request->length);
@@ -421,7 +421,7 @@ static bool execute_write(struct request *request)
         return write_violation(request, verdict);
     if (!request->length)
         return true;
-    if (unlikely(!is_there(qp, &range, 0, request->length, true)))
+    if (unlikely(!is_resident(qp, &range, 0, request->length, true)))
         return write_violation(request, VERDICT_REMOTE_ACCESS);
     if (likely(!(request->packet->flags & PACKET_BY_REFERENCE))) {
         place((void *)(uintptr_t)range.address, request->packet->payload, request->length);

@@ -419,7 +419,7 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     int error;
 
     verdict = check_read(qp, resource, length, &range);
-    if (verdict == VERDICT_OK && length && unlikely(!is_there(qp, &range, 0, length, false)))
+    if (verdict == VERDICT_OK && length && unlikely(!is_resident(qp, &range, 0, length, false)))
         verdict = VERDICT_REMOTE_ACCESS;
     if (unlikely(verdict != VERDICT_OK))
         return withdraw(qp, resource, verdict);
@@ -488,7 +488,7 @@ static int respond_to_atomic(struct transport_qp *qp, struct responder_resource 
             keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
                               resource->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
 
-        if (verdict == VERDICT_OK && unlikely(!is_there(qp, &range, 0, sizeof(uint64_t), true)))
+        if (verdict == VERDICT_OK && unlikely(!is_resident(qp, &range, 0, sizeof(uint64_t), true)))
             verdict = VERDICT_REMOTE_ACCESS;
         if (unlikely(verdict != VERDICT_OK))
             return withdraw(qp, resource, verdict);
@@ -508,7 +508,7 @@ static enum verdict execute_atomic_write(const struct transport_qp *qp,
 
     if (verdict != VERDICT_OK)
         return verdict;
-    if (unlikely(!is_there(qp, &range, 0, sizeof(uint64_t), true)))
+    if (unlikely(!is_resident(qp, &range, 0, sizeof(uint64_t), true)))
         return VERDICT_REMOTE_ACCESS;
     place((void *)(uintptr_t)range.address, &resource->written, sizeof(uint64_t));
     return VERDICT_OK;

@@ -253,7 +253,7 @@ static int hand_over(struct transport_qp *transport, const struct packet *packet
     return qp->xrcd->is_here(qp, packet->srqn) ? -ENOENT : qp_ports->hand_over(qp, packet, may_move);
 }
 
-static bool probe(uint64_t address, uint32_t length, bool write)
+static bool fault_in(uint64_t address, uint32_t length, bool write)
 {
     return memory_reach(address, length, write);
 }
@@ -287,7 +287,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.drained = drained;
     qp_transport_ports.select_srq = select_srq;
     qp_transport_ports.hand_over = hand_over;
-    qp_transport_ports.probe = probe;
+    qp_transport_ports.fault_in = fault_in;
     qp_transport_ports.lock_keys = lock_keys;
     qp_transport_ports.unlock_keys = unlock_keys;
     qp_ports = ports;
