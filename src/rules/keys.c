@@ -5,8 +5,7 @@
 
 #define MW_RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 /* LOCAL_WRITE means nothing on a mw, but programs pass the flags of the region. */
-#define WINDOW_FLAGS                                                                                         \
-    (MW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
+#define WINDOW_FLAGS (MW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
 
 #define set(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
 
@@ -87,8 +86,7 @@ void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind k
     end_change(entry);
 }
 
-void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
-                         uint32_t random)
+void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd, uint32_t random)
 {
     struct key_entry *entry = entry_at(table, slot);
 
@@ -190,7 +188,7 @@ static bool region_accepts(const struct key_entry *region, const struct mw_bind 
 }
 
 enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
-                              uint32_t *ret_rkey)
+                          uint32_t *ret_rkey)
 {
     struct key_entry *mw = entry_at(table, key_slot(bind->mw_rkey));
     struct key_entry *region = entry_at(table, key_slot(bind->region_lkey));
@@ -208,11 +206,9 @@ enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, b
     if (bind->length) {
         uint32_t access = bind->access & (MW_RIGHTS | IBV_ACCESS_ZERO_BASED);
 
-        set_traits(mw, (enum key_kind)mw->kind, true, access & IBV_ACCESS_ZERO_BASED,
-                   region->on_demand);
+        set_traits(mw, (enum key_kind)mw->kind, true, access & IBV_ACCESS_ZERO_BASED, region->on_demand);
         set(mw->region, key_slot(bind->region_lkey));
-        set_memory(mw, access, bind->address, bind->length,
-                   region->address + (bind->address - region->iova));
+        set_memory(mw, access, bind->address, bind->length, region->address + (bind->address - region->iova));
         count_mw(table, mw->region, true);
     }
     end_change(mw);

@@ -42,11 +42,11 @@ struct key_entry {
     uint8_t on_demand;  /* the memory has to be probed before it is touched; of a window: its region's */
     uint32_t lkey;      /* 0: none (windows) */
     uint32_t rkey;
-    uint32_t pd;      /* number of the protection domain */
-    uint32_t access;  /* enum ibv_access_flags; of a window: those it was bound with */
-    uint32_t region;  /* window: slot of the region it is bound to */
-    uint32_t mws; /* region: windows bound to it */
-    uint64_t iova;    /* what addresses in work requests are relative to */
+    uint32_t pd;     /* number of the protection domain */
+    uint32_t access; /* enum ibv_access_flags; of a window: those it was bound with */
+    uint32_t region; /* window: slot of the region it is bound to */
+    uint32_t mws;    /* region: windows bound to it */
+    uint64_t iova;   /* what addresses in work requests are relative to */
     uint64_t length;
     uint64_t address; /* where iova is in the owner's address space */
     uint64_t handle;  /* what ibv_mr.handle says */
@@ -80,7 +80,7 @@ _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
 void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random);
 void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
-                         uint32_t random);
+                     uint32_t random);
 /* Changes a live region (ibv_rereg_mr); keys stay. The caller has refused it (EBUSY) while windows are bound.
  */
 void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uint32_t access, uint64_t iova,
@@ -90,7 +90,7 @@ void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uin
 void keys_withdraw(struct key_table *table, uint32_t slot);
 
 struct mw_bind {
-    uint32_t mw_rkey; /* current key: which window; of a type 2 window its tag does not matter */
+    uint32_t mw_rkey;     /* current key: which window; of a type 2 window its tag does not matter */
     uint32_t new_rkey;    /* type 2: the key it shall have; type 1: ignored */
     uint32_t region_lkey; /* region to bind to; with length 0 and type 1: ignored */
     uint32_t pd;          /* of the QP that executes the bind */
@@ -100,7 +100,7 @@ struct mw_bind {
 };
 /* All rules of verbs.md §4.5. On VERDICT_OK *ret_rkey is the window's new key. */
 enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
-                              uint32_t *ret_rkey);
+                          uint32_t *ret_rkey);
 /* The key that keys_bind_mw() will give a type 1 window: ibv_bind_mw() announces it when it posts, before
  * the bind is executed. Never the current key. */
 static inline uint32_t keys_next_mw_rkey(uint32_t rkey, uint32_t random)

@@ -15,7 +15,7 @@ enum verdict {
     VERDICT_LOCAL_QP_OPERATION, /* the WR contradicts its QP */
     VERDICT_LOCAL_PROTECTION,   /* lkey, range, PD or right of a local buffer */
     VERDICT_LOCAL_ACCESS,       /* the local buffer of a receive consumed by RDMA WRITE with immediate */
-    VERDICT_MW_BIND,        /* bind or local invalidate refused */
+    VERDICT_MW_BIND,            /* bind or local invalidate refused */
     VERDICT_INVALID_REQUEST,    /* responder: opcode, length, QP access flags, alignment, resources */
     VERDICT_REMOTE_ACCESS,      /* responder: rkey, PD, right or range */
     VERDICT_REMOTE_OPERATION,   /* responder: its own receive WQE is at fault */

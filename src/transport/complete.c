@@ -307,7 +307,8 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
         (wqe->by_reference && gather_referenced(packet) != packet->payload_length))
         return false;
     if (!last)
-        return ((properties & (OPCODE_FIRST | OPCODE_MIDDLE)) || wqe->read_part) && packet->payload_length == mtu;
+        return ((properties & (OPCODE_FIRST | OPCODE_MIDDLE)) || wqe->read_part) &&
+               packet->payload_length == mtu;
     return (properties & (OPCODE_LAST | OPCODE_ONLY)) && packet->payload_length == wqe->length - index * mtu;
 }
 

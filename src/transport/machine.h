@@ -73,8 +73,8 @@ static inline void note_exposed(struct transport_qp *qp)
 }
 
 /* Memory that may be gone is looked at before it is touched: a packet must not crash its process. */
-static inline bool is_resident(const struct transport_qp *qp, const struct memory_range *range, uint32_t offset,
-                            uint32_t length, bool write)
+static inline bool is_resident(const struct transport_qp *qp, const struct memory_range *range,
+                               uint32_t offset, uint32_t length, bool write)
 {
     return likely(!range->on_demand) || qp->ports->fault_in(range->address + offset, length, write);
 }
@@ -146,7 +146,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
 
 /* Packets of an answer that one READ request asks for: a power of two between these. */
 #define READ_PART_MIN 4u
-#define READ_PART_MAX  32u
+#define READ_PART_MAX 32u
 
 void window_start(struct transport_qp *qp);
 /* So many PSNs, up to unacked_psn, have come to be acknowledged. */

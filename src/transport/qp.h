@@ -44,15 +44,15 @@ struct sender {
     psn_t next_psn;                     /* of the next new packet */
     psn_t unacked_psn;                  /* oldest PSN without acknowledgement */
     uint32_t next_offset;               /* packets of WQE `next` already sent (this time) */
-    uint32_t rd_atomic_wqes;           /* READs and atomics begun and not answered */
+    uint32_t rd_atomic_wqes;            /* READs and atomics begun and not answered */
     uint8_t retries_left, rnr_retries_left;
-    uint8_t waiting;          /* enum sender_wait: why WQE `next` does not go on */
-    uint8_t timer_armed;      /* enum sender_timer */
-    uint8_t read_gap_seen;    /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
+    uint8_t waiting;              /* enum sender_wait: why WQE `next` does not go on */
+    uint8_t timer_armed;          /* enum sender_timer */
+    uint8_t read_gap_seen;        /* the gap in READ responses was asked for again (IBA 9.7.5.2.8: once) */
     uint8_t references_requested; /* READs among rd_atomic_wqes that are answered by reference */
-    uint8_t timer_moved;      /* the ACK timer was armed before the last acknowledgement or repetition */
-    uint8_t timeouts, probes; /* since unacked_psn moved */
-    uint32_t read_offset;     /* bytes of the oldest READ that have arrived */
+    uint8_t timer_moved;          /* the ACK timer was armed before the last acknowledgement or repetition */
+    uint8_t timeouts, probes;     /* since unacked_psn moved */
+    uint32_t read_offset;         /* bytes of the oldest READ that have arrived */
     uint32_t retransmissions, rnr_naks, sequence_naks; /* statistics */
     /* Stamps that the owner writes, where times are recorded: */
     uint32_t waits_since; /* when `waiting` became what it is */
@@ -62,7 +62,7 @@ struct sender {
     psn_t recovery_psn; /* losses before it are known */
     psn_t ssn, lsn;     /* last message begun; last that the responder has a receive for (IBA 9.7.7.2) */
     uint16_t window, window_threshold, window_acked; /* packets */
-    uint16_t rd_atomic_requests;                              /* READ requests and atomics asked and not answered */
+    uint16_t rd_atomic_requests;                     /* READ requests and atomics asked and not answered */
     uint8_t recovering;                              /* unacked_psn has not reached recovery_psn yet */
     uint8_t probing; /* so many packets ask how things stand, others wait for the answer; 0: as many as may */
     uint8_t limited; /* lsn is known */
@@ -100,7 +100,7 @@ struct responder_resource {
     uint8_t operation;    /* of the request, without the service */
     uint8_t by_reference; /* READ: answered by reference; its packets have reference_mtu */
     uint8_t responded;
-    uint8_t exposed;      /* an answer by reference went out; when it was fetched, nobody says */
+    uint8_t exposed;   /* an answer by reference went out; when it was fetched, nobody says */
     uint32_t rkey, pd; /* of the memory */
     uint64_t address;
     uint32_t length, sent; /* bytes asked for; bytes already sent */
@@ -134,7 +134,7 @@ struct responder {
     uint32_t resource_head, resource_tail, resource_next; /* oldest kept, end, next to answer; free-running */
     uint8_t owed_syndrome; /* NAK or RNR that is due instead of an acknowledgement, 0 if none */
     uint8_t fails;         /* after that NAK the QP is in error */
-    uint8_t fatal_nak;    /* that NAK, when it was sent */
+    uint8_t fatal_nak;     /* that NAK, when it was sent */
     uint8_t together;      /* READs, atomics and FLUSH of the last go that were accepted */
     psn_t owed_psn;
     uint32_t duplicates, drops; /* statistics */
@@ -250,7 +250,7 @@ struct transport_ports {
      * map_end() the peer waits for us before it takes the memory away. That returns false if it has given
      * us up: then what was done is void, as if nothing had been done. */
     void *(*map)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
-                   enum remote_operation operation);
+                 enum remote_operation operation);
     bool (*map_end)(struct transport_qp *qp);
     /* Is map() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
      * seen to that it will be later, where that is possible. */
@@ -334,7 +334,8 @@ struct link_properties {
     bool piggyback_acks;   /* carries PACKET_HAS_ACK */
     uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->map() may be asked */
     bool deposits;         /* ports->peek_remote_receive() may be asked */
-    bool rd_atomic_by_packets; /* … but ports->map() only for WRITE: the peer grants fewer READs and atomics at
+    bool
+        rd_atomic_by_packets; /* … but ports->map() only for WRITE: the peer grants fewer READs and atomics at
                              once than may be asked */
 };
 
@@ -409,7 +410,7 @@ struct transport_qp {
     bool tag_matching; /* its SRQ is a tag matching one */
     bool building;     /* tag_matching: the owner builds WQEs behind `posted` */
     uint8_t manner;    /* enum packet_manner, of the request that is sent next */
-    bool exposes;        /* ports->exposes() was told */
+    bool exposes;      /* ports->exposes() was told */
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
     uint32_t two_sided;     /* so many of these were begun since the QP was connected */

@@ -424,10 +424,10 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     if (unlikely(verdict != VERDICT_OK))
         return withdraw(qp, resource, verdict);
     fill_response(qp,
-                first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
-                : last ? OP_READ_RESPONSE_LAST
-                       : OP_READ_RESPONSE_MIDDLE,
-                psn_add(resource->first_psn, resource->sent / mtu), &packet);
+                  first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
+                  : last ? OP_READ_RESPONSE_LAST
+                         : OP_READ_RESPONSE_MIDDLE,
+                  psn_add(resource->first_psn, resource->sent / mtu), &packet);
     packet.payload_length = length;
     if (resource->by_reference) {
         reference = (struct packet_reference){.address = range.address, .length = length, .slot = range.slot};
@@ -467,7 +467,7 @@ static uint64_t execute_atomic(const struct responder_resource *resource, uint64
 
 /* Of one packet. */
 static int send_only_response(struct transport_qp *qp, struct responder_resource *resource,
-                             struct slice *slice, const struct packet *packet)
+                              struct slice *slice, const struct packet *packet)
 {
     int error = send_response(qp, packet, NULL);
 
@@ -478,7 +478,8 @@ static int send_only_response(struct transport_qp *qp, struct responder_resource
     return 0;
 }
 
-static int respond_to_atomic(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+static int respond_to_atomic(struct transport_qp *qp, struct responder_resource *resource,
+                             struct slice *slice)
 {
     struct packet packet;
 
@@ -526,7 +527,8 @@ static enum verdict execute_flush(const struct transport_qp *qp, const struct re
 
 /* FLUSH and atomic write have nothing to say but that they were executed: a READ response without bytes (IBA
  * A19). */
-static int respond_to_flush_or_write(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
+static int respond_to_flush_or_write(struct transport_qp *qp, struct responder_resource *resource,
+                                     struct slice *slice)
 {
     struct packet packet;
 

@@ -177,9 +177,9 @@ static inline void begin_two_sided(struct transport_qp *qp, const struct send_wq
     uint32_t number = qp->two_sided++;
 
     qp->two_sided_end = sender->begun;
-    qp->deposits = unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND &&
-                   wqe->packets > 1 &&
-                   qp->ports->peek_remote_receive(qp, number, wqe->length, sender->begun - sender->completed == 1);
+    qp->deposits =
+        unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND && wqe->packets > 1 &&
+        qp->ports->peek_remote_receive(qp, number, wqe->length, sender->begun - sender->completed == 1);
 }
 
 /* false: it waits (sender->waiting says for what). Otherwise it is begun; a verdict or no packets at all:
@@ -403,7 +403,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
 }
 
 static int transmit_rd_atomic(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
-                             uint32_t asked, struct packet *packet)
+                              uint32_t asked, struct packet *packet)
 {
     enum verdict verdict = VERDICT_OK;
     struct gather gather;
@@ -449,8 +449,8 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     packet.syndrome = qp->manner;
     qp->manner &= (uint8_t)~PACKET_TOGETHER;
     acknowledges = add_ack(qp, &packet);
-    error =
-        rd_atomic ? transmit_rd_atomic(qp, wqe, form, psns, &packet) : transmit_message(qp, wqe, form, &packet);
+    error = rd_atomic ? transmit_rd_atomic(qp, wqe, form, psns, &packet)
+                      : transmit_message(qp, wqe, form, &packet);
 
     if (unlikely(error && error != -EHOSTUNREACH))
         return error;

@@ -95,7 +95,8 @@ static void copy_datagram_payload(struct transport_qp *qp, uint32_t counter)
     if ((wqe->flags & (WQE_INLINE | WQE_COPIED | WQE_LOST)) || !wqe->length || check(qp, wqe) != VERDICT_OK ||
         gather_datagram(qp, wqe, &gather) != VERDICT_OK)
         return;
-    if ((!qp->copies && !qp->ports->alloc_copies(qp)) || counter - qp->record->sender.next > qp->copies_mask) {
+    if ((!qp->copies && !qp->ports->alloc_copies(qp)) ||
+        counter - qp->record->sender.next > qp->copies_mask) {
         wqe->flags |= WQE_LOST;
         return;
     }

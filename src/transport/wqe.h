@@ -69,9 +69,9 @@ struct send_wqe {
     uint32_t packets; /* PSNs that the message takes; 0: not begun */
     uint8_t verdict;  /* enum verdict: failed on this side, to be told when it is the oldest. Set, like the
                          three above, when it is begun */
-    uint8_t exposed;   /* a packet by reference went out: until it is acknowledged, the peer reads our memory */
-    uint16_t read_part;   /* READ: packets of the answer that one request asks for; 0: all */
-    uint32_t stamp; /* when it was posted; once begun, when that was. STAMP_NONE: not recorded */
+    uint8_t exposed; /* a packet by reference went out: until it is acknowledged, the peer reads our memory */
+    uint16_t read_part; /* READ: packets of the answer that one request asks for; 0: all */
+    uint32_t stamp;     /* when it was posted; once begun, when that was. STAMP_NONE: not recorded */
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
      *   IBV_WR_BIND_MW       a struct mw_bind

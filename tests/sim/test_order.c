@@ -238,11 +238,11 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     far = sim_buffer(&sim->node[1], 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     rkey = (window & ~0xffu) | ((window + 1) & 0xff);
     bind.bind = (struct mw_bind){.mw_rkey = window,
-                                     .new_rkey = rkey,
-                                     .region_lkey = far->lkey,
-                                     .address = far->address,
-                                     .length = 32,
-                                     .access = IBV_ACCESS_REMOTE_WRITE};
+                                 .new_rkey = rkey,
+                                 .region_lkey = far->lkey,
+                                 .address = far->address,
+                                 .length = 32,
+                                 .access = IBV_ACCESS_REMOTE_WRITE};
     sim_post_send(b, &bind);
     sim_run(sim);
     assert_sent(b, 0, 1, VERDICT_OK);

@@ -251,11 +251,11 @@ static void prepare_local(struct work_direction *direction, struct work_request 
 
         request->opcode = IBV_WR_BIND_MW;
         wr->bind = (struct mw_bind){.mw_rkey = direction->window,
-                                        .new_rkey = next,
-                                        .region_lkey = direction->source->lkey,
-                                        .address = direction->source->address,
-                                        .length = 64,
-                                        .access = IBV_ACCESS_REMOTE_READ};
+                                    .new_rkey = next,
+                                    .region_lkey = direction->source->lkey,
+                                    .address = direction->source->address,
+                                    .length = 64,
+                                    .access = IBV_ACCESS_REMOTE_READ};
         direction->window = next;
     }
     direction->window_bound = !direction->window_bound;

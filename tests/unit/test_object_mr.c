@@ -285,12 +285,12 @@ static void bound_windows_keep_their_region(void **state)
     assert_int_equal(mw->ibv.type, IBV_MW_TYPE_1);
     assert_int_equal(pd_deallocate(pd), -EBUSY);
     const struct mw_bind bind = {.mw_rkey = mw->ibv.rkey,
-                                     .region_lkey = mr->ibv.lkey,
-                                     .pd = pd->number,
-                                     .address = (uintptr_t)buffer,
-                                     .length = 8,
-                                     .access = IBV_ACCESS_REMOTE_WRITE,
-                                     .random = 12345};
+                                 .region_lkey = mr->ibv.lkey,
+                                 .pd = pd->number,
+                                 .address = (uintptr_t)buffer,
+                                 .length = 8,
+                                 .access = IBV_ACCESS_REMOTE_WRITE,
+                                 .random = 12345};
     lock_acquire(&keys_lock);
     assert_int_equal(keys_bind_mw(segment_keys(), &bind, false, &rkey), VERDICT_OK);
     lock_release(&keys_lock);

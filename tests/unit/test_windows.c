@@ -45,10 +45,10 @@ static void assert_bind_refused_(struct mw_bind bind)
 /* For both types: a good bind with one thing changed is refused and changes nothing. */
 #define assert_bind_refused(statement)                                                                       \
     do {                                                                                                     \
-        struct mw_bind b = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);                          \
+        struct mw_bind b = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE);                                  \
         statement;                                                                                           \
         assert_bind_refused_(b);                                                                             \
-        b = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);                                             \
+        b = bind_of(KEY_MW_TYPE_2, IBV_ACCESS_REMOTE_WRITE);                                                 \
         statement;                                                                                           \
         assert_bind_refused_(b);                                                                             \
     } while (0)
@@ -86,8 +86,8 @@ static void the_rights_of_the_window_decide(void **state)
 static void the_region_need_not_have_the_rights_of_the_window(void **state)
 {
     publish(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
-    const struct mw_bind bind = bind_of(
-        KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+    const struct mw_bind bind =
+        bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, IOVA + 0x100, 8, REMOTE_WRITE));
@@ -121,8 +121,7 @@ static void access_through_a_window_needs_its_pd(void **state)
 
 static void a_zero_based_window_counts_from_its_start(void **state)
 {
-    const struct mw_bind bind =
-        bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED);
 
     assert_ok(bind_1(&bind));
     assert_ok(remote(new_rkey, 0x10, 0x1f0, REMOTE_WRITE));
@@ -201,8 +200,7 @@ static void unknown_window_flags_are_refused(void **state)
 
 static void harmless_window_flags_are_ignored(void **state)
 {
-    const struct mw_bind bind =
-        bind_of(KEY_MW_TYPE_1, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
+    const struct mw_bind bind = bind_of(KEY_MW_TYPE_1, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
 
     assert_ok(bind_1(&bind));
     assert_int_equal(window()->access, 0);

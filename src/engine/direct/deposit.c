@@ -139,7 +139,7 @@ bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struc
     for (unsigned i = 0; i < count; i++)
         length += from[i].iov_len;
     to = direct_try_map(qp, direct->receive.rkey, direct->receive.address + offset, (uint32_t)length,
-                          REMOTE_WRITE);
+                        REMOTE_WRITE);
     if (!to)
         return false;
     if (!read_region(direct, direct->receive.lkey, &key) || key.rkey != direct->receive.rkey) {

@@ -193,7 +193,7 @@ bool direct_can_map(struct transport_qp *transport, uint32_t rkey)
 }
 
 static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
-                              enum remote_operation operation)
+                            enum remote_operation operation)
 {
     struct direct_route *direct = &route_of(qp)->direct;
     char *there = NULL;
@@ -213,13 +213,13 @@ static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint
 }
 
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
-                       enum remote_operation operation)
+                     enum remote_operation operation)
 {
     return try_map(qp, rkey, address, length, operation);
 }
 
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
-                   enum remote_operation operation)
+                 enum remote_operation operation)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;

@@ -84,12 +84,12 @@ struct direct_peer {
 
 /* transport_ports. */
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
-                   enum remote_operation operation);
+                 enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
 bool direct_can_map(struct transport_qp *transport, uint32_t rkey);
 /* The same as direct_map(), and nothing is asked for if it fails. */
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
-                       enum remote_operation operation);
+                     enum remote_operation operation);
 /* qp_ports.fetch_ahead: what the request is going to be written to. */
 void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe);
 /* link_properties.direct_up_to of a connected QP whose requests go to that link. */

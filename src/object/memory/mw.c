@@ -31,9 +31,8 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
         goto free_mw;
     mw->pd = pd;
     lock_acquire(&keys_lock);
-    keys_publish_mw(segment_keys(), mw->slot,
-                        type == IBV_MW_TYPE_1 ? KEY_MW_TYPE_1 : KEY_MW_TYPE_2, pd->number,
-                        key_random());
+    keys_publish_mw(segment_keys(), mw->slot, type == IBV_MW_TYPE_1 ? KEY_MW_TYPE_1 : KEY_MW_TYPE_2,
+                    pd->number, key_random());
     mw->ibv.rkey = segment_keys()->entry[mw->slot].rkey;
     lock_release(&keys_lock);
     provenance_key_created(mw->slot, pd->record_number);
