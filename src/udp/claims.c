@@ -10,7 +10,7 @@
 struct claim {
     uint32_t block;
     int proof;
-    uint32_t serial; /* of the letter that declared it to the warden of now; 0: none did */
+    uint32_t serial; /* of the control message that declared it to the warden of now; 0: none did */
 };
 
 static _Atomic uint64_t served[65536 / 64]; /* bits by block: claims that hold */
@@ -69,7 +69,7 @@ bool claims_exist(void)
     return there;
 }
 
-bool claims_declare(struct letter *letter, int *ret_proofs)
+bool claims_declare(struct udp_message *message, int *ret_proofs)
 {
     bool more = false;
 
@@ -77,13 +77,13 @@ bool claims_declare(struct letter *letter, int *ret_proofs)
     for (unsigned i = 0; i < claim_count; i++) {
         if (claims[i].serial)
             continue;
-        if (letter->block_count == LETTER_BLOCKS) {
+        if (message->block_count == UDP_MESSAGE_BLOCKS) {
             more = true;
             break;
         }
-        ret_proofs[letter->block_count] = claims[i].proof;
-        letter->blocks[letter->block_count++] = (uint16_t)claims[i].block;
-        claims[i].serial = letter->serial;
+        ret_proofs[message->block_count] = claims[i].proof;
+        message->blocks[message->block_count++] = (uint16_t)claims[i].block;
+        claims[i].serial = message->serial;
     }
     lock_release(&claims_lock);
     return more;

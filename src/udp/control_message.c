@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "udp/internal.h"
 
-#define FDS_MAX (UDP_SLOTS > LETTER_FDS ? UDP_SLOTS : LETTER_FDS)
+#define FDS_MAX (UDP_SLOTS > UDP_MESSAGE_FDS ? UDP_SLOTS : UDP_MESSAGE_FDS)
 
 union fds_control {
     struct cmsghdr header;
@@ -66,31 +66,32 @@ static ssize_t receive_with_fds(int fd, void *data, size_t length, int flags, in
     return got;
 }
 
-int letter_send(int fd, const struct letter *letter, const int *fds, unsigned fd_count)
+int udp_message_send(int fd, const struct udp_message *message, const int *fds, unsigned fd_count)
 {
-    return send_with_fds(fd, letter, sizeof(*letter), fds, fd_count);
+    return send_with_fds(fd, message, sizeof(*message), fds, fd_count);
 }
 
-int letter_receive(int fd, enum letter_type type, struct letter *letter, int ret_fds[LETTER_FDS],
-                   unsigned *ret_fd_count)
+int udp_message_receive(int fd, enum udp_message_type type, struct udp_message *message,
+                        int ret_fds[UDP_MESSAGE_FDS], unsigned *ret_fd_count)
 {
     int fds[FDS_MAX];
-    ssize_t got = receive_with_fds(fd, letter, sizeof(*letter), 0, fds, ret_fd_count);
+    ssize_t got = receive_with_fds(fd, message, sizeof(*message), 0, fds, ret_fd_count);
 
-    while (*ret_fd_count > LETTER_FDS)
+    while (*ret_fd_count > UDP_MESSAGE_FDS)
         fd_close(fds[--*ret_fd_count]);
     memcpy(ret_fds, fds, *ret_fd_count * sizeof(int));
     if (got < 0)
         return (int)got;
     if (got == 0)
         return -ECONNRESET;
-    if (got != (ssize_t)sizeof(*letter) || letter->magic != LETTER_MAGIC ||
-        letter->version != LETTER_VERSION || letter->type != type || letter->block_count > LETTER_BLOCKS)
+    if (got != (ssize_t)sizeof(*message) || message->magic != UDP_MESSAGE_MAGIC ||
+        message->version != UDP_MESSAGE_VERSION || message->type != type ||
+        message->block_count > UDP_MESSAGE_BLOCKS)
         return -EPROTO;
     return 0;
 }
 
-int box_make(const int *sockets, unsigned count)
+int descriptor_set_make(const int *sockets, unsigned count)
 {
     static const char name[] = "box";
     int pair[2], error, saved = errno;
@@ -110,12 +111,12 @@ int box_make(const int *sockets, unsigned count)
     return error;
 }
 
-int box_get(int box, unsigned index, unsigned count)
+int descriptor_set_get(int descriptor_set, unsigned index, unsigned count)
 {
     int fds[FDS_MAX], wanted = -EPROTO;
     unsigned fd_count;
     char name[8];
-    ssize_t got = receive_with_fds(box, name, sizeof(name), MSG_PEEK, fds, &fd_count);
+    ssize_t got = receive_with_fds(descriptor_set, name, sizeof(name), MSG_PEEK, fds, &fd_count);
 
     for (unsigned i = 0; i < fd_count; i++) {
         if (i == index && got >= 0 && fd_count == count)

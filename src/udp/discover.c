@@ -51,12 +51,12 @@ void seek_end(void)
 static void answered(struct event_source *source, uint32_t events)
 {
     struct call *call = container_of(source, struct call, source);
-    int fds[LETTER_FDS], error;
-    struct letter letter;
+    int fds[UDP_MESSAGE_FDS], error;
+    struct udp_message message;
     unsigned fd_count;
     bool kept = false;
 
-    error = letter_receive(source->fd, LETTER_WELCOME, &letter, fds, &fd_count);
+    error = udp_message_receive(source->fd, UDP_MESSAGE_REPLY, &message, fds, &fd_count);
 
     if (error == -EAGAIN)
         return;
@@ -66,7 +66,7 @@ static void answered(struct event_source *source, uint32_t events)
     list_remove(&call->node); /* whatever happens next, it is over */
     call_count--;
     if (!error)
-        kept = port_welcomed(&call->peer, &letter, fds, fd_count, source);
+        kept = port_welcomed(&call->peer, &message, fds, fd_count, source);
     for (unsigned i = 0; i < fd_count; i++)
         fd_close(fds[i]);
     if (kept)
@@ -80,11 +80,11 @@ static void answered(struct event_source *source, uint32_t events)
 
 static bool say_hello(struct call *call)
 {
-    const struct letter letter = {
-        .magic = LETTER_MAGIC,
-        .version = LETTER_VERSION,
-        .type = LETTER_CALL,
-        .flags = slots_are_there() ? 0 : LETTER_WANTS_BOX,
+    const struct udp_message message = {
+        .magic = UDP_MESSAGE_MAGIC,
+        .version = UDP_MESSAGE_VERSION,
+        .type = UDP_MESSAGE_REQUEST,
+        .flags = slots_are_there() ? 0 : UDP_MESSAGE_WANTS_DESCRIPTOR_SET,
     };
     socklen_t length = sizeof(call->peer);
     int mailbox = mailbox_open();
@@ -93,7 +93,8 @@ static bool say_hello(struct call *call)
         return false;
     port_called(&call->peer);
     /* It is going to put there what it reads for us. */
-    return letter_send(call->source.fd, &letter, &mailbox, 1) == 0 && event_add(&call->source, EPOLLIN) == 0;
+    return udp_message_send(call->source.fd, &message, &mailbox, 1) == 0 &&
+           event_add(&call->source, EPOLLIN) == 0;
 }
 
 /* The list names a listener and every connection to it. */

@@ -68,8 +68,8 @@ void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes)
         {(void *)(uintptr_t)datagram, sizeof(*datagram)},
         {(void *)(uintptr_t)bytes, datagram->length},
     };
-    struct mmsghdr letter = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
-    bool taken = sys_sendmmsg(fd, &letter, 1) == 1;
+    struct mmsghdr header = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
+    bool taken = sys_sendmmsg(fd, &header, 1) == 1;
 
     udp_count(taken ? &udp_counters->handed_on : &udp_counters->strangers, 1);
 }

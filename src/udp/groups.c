@@ -20,7 +20,7 @@ struct group {
     unsigned users; /* 0: to be left */
     struct reader reader;
     bool is_told;    /* to the warden of now, with */
-    uint32_t serial; /* of this letter */
+    uint32_t serial; /* of this control message */
     int result;      /* 0: joined; -EINPROGRESS; else why not */
 };
 
@@ -70,17 +70,17 @@ static int open_socket(struct group *group)
 
 static void tell_warden(struct group *group, int upstream, uint32_t *serial)
 {
-    struct letter letter = {
-        .magic = LETTER_MAGIC,
-        .version = LETTER_VERSION,
-        .type = LETTER_CALL,
+    struct udp_message message = {
+        .magic = UDP_MESSAGE_MAGIC,
+        .version = UDP_MESSAGE_VERSION,
+        .type = UDP_MESSAGE_REQUEST,
         .serial = ++*serial,
-        .flags = group->users ? LETTER_JOIN : LETTER_LEAVE,
+        .flags = group->users ? UDP_MESSAGE_JOIN : UDP_MESSAGE_LEAVE,
         .ifindex = group->ifindex,
     };
 
-    memcpy(letter.group, group->gid, sizeof(letter.group));
-    group->is_told = letter_send(upstream, &letter, NULL, 0) == 0;
+    memcpy(message.group, group->gid, sizeof(message.group));
+    group->is_told = udp_message_send(upstream, &message, NULL, 0) == 0;
     group->serial = *serial;
 }
 

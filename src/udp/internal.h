@@ -107,10 +107,10 @@ void receive_lock_release(void);
 /* Makes them: 0 or -errno (-EADDRINUSE: somebody has the port). */
 int slots_make(void);
 /* Or takes over those that a process of the same user has made; the descriptors are its from now on. */
-void slots_adopt(int box, int ledger);
+void slots_adopt(int descriptor_set, int lock_file);
 bool slots_are_there(void);
 /* What slots_adopt() takes, to be handed out. */
-void slots_share(int ret_box_and_ledger[2]);
+void slots_share(int ret_set_and_lock_file[2]);
 /* Reads the socket of a slot, unless another process does. polled as in struct reader. */
 bool slots_hold(unsigned slot, bool polled);
 bool slots_is_held(unsigned slot);
@@ -176,16 +176,16 @@ void seek_after_fork_in_child(void);
 
 /* --- claims.c ------------------------------------------------------------------------------------ */
 
-struct letter;
+struct udp_message;
 /* A block of ours whose packets are to come here. 0 or -ENOMEM. Any thread. */
 int claims_add(uint32_t block, int proof);
 bool claims_exist(void);
-/* Puts those that the warden does not know of into a letter to him, with what proves that they are ours.
+/* Puts those that the warden does not know of into a control message to him, with what proves that they are ours.
  * true: there are more. */
-bool claims_declare(struct letter *letter, int *ret_proofs);
+bool claims_declare(struct udp_message *message, int *ret_proofs);
 /* The warden does not know of ours any more. */
 void claims_forget_declarations(void);
-/* Which of them have their packets come here (udp_serves())? acknowledged: the last letter that the warden
+/* Which of them have their packets come here (udp_serves())? acknowledged: the last control message that the warden
  * has confirmed. true: the slot of one of them is not read here. */
 bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged);
 void claims_after_fork_in_child(void);
@@ -194,9 +194,9 @@ void claims_after_fork_in_child(void);
 
 /* Somebody listens whom we have called. */
 void port_called(const struct ucred *peer);
-/* An answer. Descriptors as in the letter: who keeps one sets it to -1. true: the connection is kept, under
+/* An answer. Descriptors as in the control message: who keeps one sets it to -1. true: the connection is kept, under
  * another source. */
-bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *fds, unsigned fd_count,
+bool port_welcomed(const struct ucred *peer, const struct udp_message *message, int *fds, unsigned fd_count,
                    struct event_source *connection);
 /* All calls have ended. */
 void port_sought(void);

@@ -4,7 +4,7 @@
  * (shards.c); one of them is the warden (port_owner.c). A process of another user is a guest: the warden reads for
  * it.
  *
- *   CLOSED ──udp_serve()──> OPENING ──box, or port bound──> OPEN
+ *   CLOSED ──udp_serve()──> OPENING ──descriptor set, or port bound──> OPEN
  *                             │  ^ \──a warden answers────> GUEST
  *     port is somebody else's │  └──the warden is gone────────┘
  *                             v
@@ -125,15 +125,17 @@ bool udp_believes(uid_t uid)
 /* Tells him of blocks that he does not know of. true: there are more. */
 static bool declare_some(bool with_proof)
 {
-    struct letter letter = {
-        .magic = LETTER_MAGIC, .version = LETTER_VERSION, .type = LETTER_CALL, .serial = serial + 1};
-    int proofs[LETTER_BLOCKS];
-    bool more = claims_declare(&letter, proofs);
+    struct udp_message message = {.magic = UDP_MESSAGE_MAGIC,
+                                  .version = UDP_MESSAGE_VERSION,
+                                  .type = UDP_MESSAGE_REQUEST,
+                                  .serial = serial + 1};
+    int proofs[UDP_MESSAGE_BLOCKS];
+    bool more = claims_declare(&message, proofs);
 
     serial++;
-    if (letter.block_count == 0)
+    if (message.block_count == 0)
         return false;
-    if (letter_send(upstream.fd, &letter, proofs, with_proof ? letter.block_count : 0) != 0)
+    if (udp_message_send(upstream.fd, &message, proofs, with_proof ? message.block_count : 0) != 0)
         log_warn(
             "the process that has UDP port 4791 cannot be told of our QPs"); /* its end will be seen, too */
     return more;
@@ -160,11 +162,11 @@ static void lose_upstream(void)
 
 static void upstream_spoke(struct event_source *source, uint32_t events)
 {
-    int fds[LETTER_FDS], error;
-    struct letter letter;
+    int fds[UDP_MESSAGE_FDS], error;
+    struct udp_message message;
     unsigned fd_count;
 
-    error = letter_receive(source->fd, LETTER_WELCOME, &letter, fds, &fd_count);
+    error = udp_message_receive(source->fd, UDP_MESSAGE_REPLY, &message, fds, &fd_count);
     for (unsigned i = 0; i < fd_count; i++)
         fd_close(fds[i]);
     if (error == -EAGAIN)
@@ -177,7 +179,7 @@ static void upstream_spoke(struct event_source *source, uint32_t events)
             set_state(UDP_OPENING);
         }
     } else {
-        acknowledged = letter.serial;
+        acknowledged = message.serial;
     }
     run();
 }
@@ -218,7 +220,7 @@ static int take_fd(int *fds, unsigned fd_count, unsigned index)
 
 static void become_member(void)
 {
-    seek_end(); /* before anybody hands us the ledger a second time (control_message.h) */
+    seek_end(); /* before anybody hands us the lock file a second time (control_message.h) */
     set_state(UDP_OPEN);
     (void)warden_listen(); /* without it newcomers find others */
     port_wake();
@@ -233,26 +235,26 @@ void port_called(const struct ucred *peer)
         found_member = port_is_own_user(peer) || (socket_port_owner(&owner) == 0 && owner == peer->uid);
 }
 
-bool port_welcomed(const struct ucred *peer, const struct letter *letter, int *fds, unsigned fd_count,
+bool port_welcomed(const struct ucred *peer, const struct udp_message *message, int *fds, unsigned fd_count,
                    struct event_source *connection)
 {
     bool is_own = port_is_own_user(peer), kept = false;
-    unsigned behind_box = letter->flags & LETTER_HAS_BOX ? 2 : 0;
+    unsigned behind_set = message->flags & UDP_MESSAGE_HAS_DESCRIPTOR_SET ? 2 : 0;
 
     found_member = true;
-    if (is_own && behind_box == 2 && fd_count >= 2 && !slots_are_there()) {
+    if (is_own && behind_set == 2 && fd_count >= 2 && !slots_are_there()) {
         slots_adopt(take_fd(fds, fd_count, 0), take_fd(fds, fd_count, 1));
         log_debug("UDP port 4791 is shared with process %d", (int)peer->pid);
         become_member();
     }
-    if ((letter->flags & LETTER_FROM_WARDEN) && upstream.fd < 0 && !is_warden &&
+    if ((message->flags & UDP_MESSAGE_FROM_PORT_OWNER) && upstream.fd < 0 && !is_warden &&
         (is_own ? is_member() : !is_member() && owns_the_port(peer)))
         kept = keep_upstream(connection);
     if (!kept)
         return false;
     if (is_own) {
-        if (letter->flags & LETTER_HAS_MAILBOX)
-            warden_use_mailbox(take_fd(fds, fd_count, behind_box));
+        if (message->flags & UDP_MESSAGE_HAS_FORWARDING_SOCKET)
+            warden_use_mailbox(take_fd(fds, fd_count, behind_set));
     } else {
         log_info("UDP port 4791 is of uid %u, whose process %d hands us our packets", (unsigned)peer->uid,
                  (int)peer->pid);

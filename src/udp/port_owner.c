@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What a process with the port's sockets does for others. Every member listens, and gives newcomers of the
- * same user the box. One of them, the warden, is whom all others keep in touch with: it reads slot 0, reads
+ * same user the descriptor set. One of them, the warden, is whom all others keep in touch with: it reads slot 0, reads
  * for processes of other users, who cannot have the sockets, and passes on what was read by the wrong one.
  * When it dies another takes office (port.c); who reads a socket of its own does not notice.
  *
@@ -92,18 +92,18 @@ static void group_free(struct visitor *visitor, struct visitor_group *group)
     free(group);
 }
 
-static struct visitor_group *find_group(struct visitor *visitor, const struct letter *letter)
+static struct visitor_group *find_group(struct visitor *visitor, const struct udp_message *message)
 {
     list_for_each (node, &visitor->groups) {
         struct visitor_group *group = list_entry(node, struct visitor_group, node);
 
-        if (group->ifindex == letter->ifindex && memcmp(group->gid, letter->group, sizeof(group->gid)) == 0)
+        if (group->ifindex == message->ifindex && memcmp(group->gid, message->group, sizeof(group->gid)) == 0)
             return group;
     }
     return NULL;
 }
 
-static int join_for(struct visitor *visitor, const struct letter *letter)
+static int join_for(struct visitor *visitor, const struct udp_message *message)
 {
     struct visitor_group *group;
     int fd, error;
@@ -111,7 +111,7 @@ static int join_for(struct visitor *visitor, const struct letter *letter)
     if (visitor->group_count >= GROUPS_OF_ONE)
         return -EDQUOT;
     group = calloc(1, sizeof(*group));
-    fd = group ? socket_join(letter->group, letter->ifindex) : -ENOMEM;
+    fd = group ? socket_join(message->group, message->ifindex) : -ENOMEM;
     if (fd < 0) {
         free(group);
         return fd;
@@ -123,26 +123,26 @@ static int join_for(struct visitor *visitor, const struct letter *letter)
         free(group);
         return error;
     }
-    memcpy(group->gid, letter->group, sizeof(group->gid));
-    group->ifindex = letter->ifindex;
+    memcpy(group->gid, message->group, sizeof(group->gid));
+    group->ifindex = message->ifindex;
     list_push_back(&visitor->groups, &group->node);
     visitor->group_count++;
     return 0;
 }
 
 /* What cannot be joined stays silent: the visitor lives without. */
-static void change_groups(struct visitor *visitor, const struct letter *letter)
+static void change_groups(struct visitor *visitor, const struct udp_message *message)
 {
-    struct visitor_group *group = find_group(visitor, letter);
+    struct visitor_group *group = find_group(visitor, message);
     int error = 0;
 
-    if (group && (letter->flags & LETTER_LEAVE))
+    if (group && (message->flags & UDP_MESSAGE_LEAVE))
         group_free(visitor, group);
-    if (!group && (letter->flags & LETTER_JOIN))
-        error = join_for(visitor, letter);
+    if (!group && (message->flags & UDP_MESSAGE_JOIN))
+        error = join_for(visitor, message);
     if (error)
         log_warn("process %d (uid %u) wants a multicast group of interface %u: %s", (int)visitor->peer.pid,
-                 (unsigned)visitor->peer.uid, letter->ifindex, strerror(-error));
+                 (unsigned)visitor->peer.uid, message->ifindex, strerror(-error));
 }
 
 static void visitor_free(struct visitor *visitor)
@@ -187,64 +187,65 @@ static void serve_block(struct visitor *visitor, uint32_t block)
         slots_hold(block % UDP_SLOTS, false); /* or whoever reads it hands it on */
 }
 
-static bool called(struct visitor *visitor, const struct letter *letter, const int *fds, unsigned fd_count)
+static bool called(struct visitor *visitor, const struct udp_message *message, const int *fds,
+                   unsigned fd_count)
 {
     if (visitor->mailbox < 0) {
-        if (letter->block_count || fd_count != 1 || !mailbox_is_sane(fds[0]))
+        if (message->block_count || fd_count != 1 || !mailbox_is_sane(fds[0]))
             return false;
         visitor->mailbox = fds[0];
         return true;
     }
-    if (!in_office || fd_count != (visitor->is_stranger ? letter->block_count : 0))
+    if (!in_office || fd_count != (visitor->is_stranger ? message->block_count : 0))
         return false;
-    for (unsigned i = 0; i < letter->block_count; i++) {
-        if (!may_own(visitor, letter->blocks[i], fd_count ? fds[i] : -1))
+    for (unsigned i = 0; i < message->block_count; i++) {
+        if (!may_own(visitor, message->blocks[i], fd_count ? fds[i] : -1))
             return false;
-        serve_block(visitor, letter->blocks[i]);
+        serve_block(visitor, message->blocks[i]);
     }
-    if (letter->flags & (LETTER_JOIN | LETTER_LEAVE))
-        change_groups(visitor, letter);
+    if (message->flags & (UDP_MESSAGE_JOIN | UDP_MESSAGE_LEAVE))
+        change_groups(visitor, message);
     return true;
 }
 
-static int welcome(const struct visitor *visitor, const struct letter *letter)
+static int welcome(const struct visitor *visitor, const struct udp_message *message)
 {
-    struct letter answer = {
-        .magic = LETTER_MAGIC,
-        .version = LETTER_VERSION,
-        .type = LETTER_WELCOME,
-        .serial = letter->serial,
-        .flags = in_office ? LETTER_FROM_WARDEN : 0,
+    struct udp_message answer = {
+        .magic = UDP_MESSAGE_MAGIC,
+        .version = UDP_MESSAGE_VERSION,
+        .type = UDP_MESSAGE_REPLY,
+        .serial = message->serial,
+        .flags = in_office ? UDP_MESSAGE_FROM_PORT_OWNER : 0,
     };
     unsigned fd_count = 0;
     int fds[3];
 
-    if (letter->block_count == 0 && !visitor->is_stranger) {
-        if (letter->flags & LETTER_WANTS_BOX) {
+    if (message->block_count == 0 && !visitor->is_stranger) {
+        if (message->flags & UDP_MESSAGE_WANTS_DESCRIPTOR_SET) {
             slots_share(fds);
-            answer.flags |= LETTER_HAS_BOX;
+            answer.flags |= UDP_MESSAGE_HAS_DESCRIPTOR_SET;
             fd_count = 2;
         }
         if (in_office) {
             fds[fd_count] = mailbox_open();
             if (fds[fd_count] < 0)
                 return fds[fd_count];
-            answer.flags |= LETTER_HAS_MAILBOX;
+            answer.flags |= UDP_MESSAGE_HAS_FORWARDING_SOCKET;
             fd_count++;
         }
     }
-    return letter_send(visitor->source.fd, &answer, fds, fd_count);
+    return udp_message_send(visitor->source.fd, &answer, fds, fd_count);
 }
 
 static void spoke(struct event_source *source, uint32_t events)
 {
     struct visitor *visitor = container_of(source, struct visitor, source);
-    int fds[LETTER_FDS], error;
-    struct letter letter;
+    int fds[UDP_MESSAGE_FDS], error;
+    struct udp_message message;
     unsigned fd_count;
 
-    error = letter_receive(source->fd, LETTER_CALL, &letter, fds, &fd_count);
-    if (!error && !called(visitor, &letter, fds, fd_count))
+    error = udp_message_receive(source->fd, UDP_MESSAGE_REQUEST, &message, fds, &fd_count);
+    if (!error && !called(visitor, &message, fds, fd_count))
         error = -EPROTO;
     for (unsigned i = 0; i < fd_count; i++) {
         if (fds[i] != visitor->mailbox)
@@ -253,7 +254,7 @@ static void spoke(struct event_source *source, uint32_t events)
     if (error == -EAGAIN)
         return;
     if (!error)
-        error = welcome(visitor, &letter);
+        error = welcome(visitor, &message);
     if (error && error != -ECONNRESET && error != -EPIPE)
         log_warn("process %d (uid %u) asks wrongly for its packets from the network: %s",
                  (int)visitor->peer.pid, (unsigned)visitor->peer.uid, strerror(-error));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The port's sockets are one SO_REUSEPORT group of UDP_SLOTS, whose filter gives each packet to the socket of
- * its QPN's lot. A group's order would change if one of them were closed; so all stay open, in a box
+ * its QPN's lot. A group's order would change if one of them were closed; so all stay open, in a descriptor set
  * (control_message.h) that every member has, and whoever dies takes nothing along. Who reads which is written nowhere
- * but in the ledger, a file without contents: a lock on the byte of a slot, which the kernel releases at
+ * but in the lock file, a file without contents: a lock on the byte of a slot, which the kernel releases at
  * death. It is a POSIX lock, because a forked child does not inherit those. */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,13 +15,13 @@
 #include "udp/control_message.h"
 #include "udp/internal.h"
 
-static int box = -1, ledger = -1;
+static int descriptor_set = -1, lock_file = -1;
 static struct reader readers[UDP_SLOTS] = {[0 ... UDP_SLOTS - 1] = {.source.fd = -1}};
 static bool held[UDP_SLOTS];
 
 bool slots_are_there(void)
 {
-    return box >= 0;
+    return descriptor_set >= 0;
 }
 
 bool slots_is_held(unsigned slot)
@@ -35,40 +35,40 @@ int slots_make(void)
 
     if (error)
         return error;
-    box = box_make(sockets, UDP_SLOTS);
+    descriptor_set = descriptor_set_make(sockets, UDP_SLOTS);
     for (unsigned i = 0; i < UDP_SLOTS; i++)
         fd_close(sockets[i]);
-    if (box < 0) {
-        error = box;
-        box = -1;
+    if (descriptor_set < 0) {
+        error = descriptor_set;
+        descriptor_set = -1;
         return error;
     }
-    ledger = fd_own(sys_memfd_create("softhca-udp", MFD_CLOEXEC));
-    if (ledger >= 0)
+    lock_file = fd_own(sys_memfd_create("softhca-udp", MFD_CLOEXEC));
+    if (lock_file >= 0)
         return 0;
-    error = ledger;
-    fd_close(box);
-    box = ledger = -1;
+    error = lock_file;
+    fd_close(descriptor_set);
+    descriptor_set = lock_file = -1;
     return error;
 }
 
-void slots_adopt(int box_fd, int ledger_fd)
+void slots_adopt(int set_fd, int lock_file_fd)
 {
-    box = box_fd;
-    ledger = ledger_fd;
+    descriptor_set = set_fd;
+    lock_file = lock_file_fd;
 }
 
-void slots_share(int ret_box_and_ledger[2])
+void slots_share(int ret_set_and_lock_file[2])
 {
-    ret_box_and_ledger[0] = box;
-    ret_box_and_ledger[1] = ledger;
+    ret_set_and_lock_file[0] = descriptor_set;
+    ret_set_and_lock_file[1] = lock_file;
 }
 
 static bool lock_slot(unsigned slot)
 {
     struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
     int saved = errno;
-    bool locked = fcntl(ledger, F_SETLK, &range) == 0;
+    bool locked = fcntl(lock_file, F_SETLK, &range) == 0;
 
     errno = saved;
     return locked;
@@ -79,14 +79,14 @@ static void unlock_slot(unsigned slot)
     struct flock range = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
     int saved = errno;
 
-    (void)fcntl(ledger, F_SETLK, &range);
+    (void)fcntl(lock_file, F_SETLK, &range);
     errno = saved;
 }
 
 static int read_slot(unsigned slot, bool polled)
 {
     struct reader *reader = &readers[slot];
-    int fd = box_get(box, slot, UDP_SLOTS), error;
+    int fd = descriptor_set_get(descriptor_set, slot, UDP_SLOTS), error;
 
     if (fd < 0)
         return fd;
@@ -128,7 +128,7 @@ bool slots_hold_wardenship(void)
 
 void slots_after_fork_in_child(void)
 {
-    box = ledger = -1;
+    descriptor_set = lock_file = -1;
     memset(held, 0, sizeof(held));
     for (unsigned i = 0; i < UDP_SLOTS; i++)
         readers[i] = (struct reader){.source.fd = -1};

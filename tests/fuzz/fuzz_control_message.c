@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What comes out of a unix socket that another process has connected to: a greeting (local/handshake_message.h), a
- * letter or a box of those who share the UDP port (udp/control_message.h), with descriptors. Whatever it is, what was
+ * letter or a descriptor set of those who share the UDP port (udp/control_message.h), with descriptors. Whatever it is, what was
  * taken for one is one, and no descriptor is left over.
  *
  * Input: one byte of who reads it, one how many descriptors come along, then the message. */
@@ -17,7 +17,7 @@
 
 #define FDS_MOST 80u /* more than any reader has room for */
 
-enum reader { READS_GREETING, READS_LETTER, READS_BOX, READERS };
+enum reader { READS_GREETING, READS_CONTROL_MESSAGE, READS_DESCRIPTOR_SET, READERS };
 
 static int ends[2] = {-1, -1};
 
@@ -68,25 +68,26 @@ static void read_greeting(uint8_t choice)
         fd_close(fd);
 }
 
-static void read_letter(uint8_t choice)
+static void read_control_message(uint8_t choice)
 {
-    enum letter_type type = LETTER_CALL + choice % 2;
-    int fds[LETTER_FDS], error;
-    struct letter letter;
+    enum udp_message_type type = UDP_MESSAGE_REQUEST + choice % 2;
+    int fds[UDP_MESSAGE_FDS], error;
+    struct udp_message message;
     unsigned count;
 
-    error = letter_receive(ends[0], type, &letter, fds, &count);
-    require(error <= 0 && count <= LETTER_FDS);
+    error = udp_message_receive(ends[0], type, &message, fds, &count);
+    require(error <= 0 && count <= UDP_MESSAGE_FDS);
     if (!error)
-        require(letter.magic == LETTER_MAGIC && letter.type == type && letter.block_count <= LETTER_BLOCKS);
+        require(message.magic == UDP_MESSAGE_MAGIC && message.type == type &&
+                message.block_count <= UDP_MESSAGE_BLOCKS);
     while (count)
         fd_close(fds[--count]);
 }
 
-/* A box is looked at, and nothing is taken out of it. */
-static void read_box(uint8_t choice, unsigned fd_count)
+/* A descriptor set is looked at, and nothing is taken out of it. */
+static void read_descriptor_set(uint8_t choice, unsigned fd_count)
 {
-    int fd = box_get(ends[0], choice % UDP_SLOTS, UDP_SLOTS);
+    int fd = descriptor_set_get(ends[0], choice % UDP_SLOTS, UDP_SLOTS);
     char bytes[1024];
 
     require(fd < 0 || fd_count == UDP_SLOTS);
@@ -111,12 +112,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case READS_GREETING:
         read_greeting(data[0] / READERS);
         break;
-    case READS_LETTER:
-        read_letter(data[0] / READERS);
+    case READS_CONTROL_MESSAGE:
+        read_control_message(data[0] / READERS);
         break;
-    case READS_BOX:
+    case READS_DESCRIPTOR_SET:
     case READERS:
-        read_box(data[0] / READERS, fd_count);
+        read_descriptor_set(data[0] / READERS, fd_count);
         break;
     }
     require(lowest_free() == before);
@@ -145,14 +146,15 @@ void fuzz_seeds(fuzz_add *add)
         add_input(add, READERS * type + READS_GREETING, type == 0, &greeting, sizeof(greeting));
     }
     for (unsigned type = 0; type < 2; type++) {
-        const struct letter letter = {.magic = LETTER_MAGIC,
-                                      .version = LETTER_VERSION,
-                                      .type = (uint16_t)(LETTER_CALL + type),
-                                      .block_count = 2};
+        const struct udp_message message = {.magic = UDP_MESSAGE_MAGIC,
+                                            .version = UDP_MESSAGE_VERSION,
+                                            .type = (uint16_t)(UDP_MESSAGE_REQUEST + type),
+                                            .block_count = 2};
 
-        add_input(add, READERS * type + READS_LETTER, 2, &letter, sizeof(letter));
-        add_input(add, READERS * type + READS_LETTER, LETTER_FDS + 4, &letter, sizeof(letter));
+        add_input(add, READERS * type + READS_CONTROL_MESSAGE, 2, &message, sizeof(message));
+        add_input(add, READERS * type + READS_CONTROL_MESSAGE, UDP_MESSAGE_FDS + 4, &message,
+                  sizeof(message));
     }
-    add_input(add, READS_BOX, UDP_SLOTS, "box", 4);
-    add_input(add, READS_BOX, UDP_SLOTS + 1, "box", 4);
+    add_input(add, READS_DESCRIPTOR_SET, UDP_SLOTS, "box", 4);
+    add_input(add, READS_DESCRIPTOR_SET, UDP_SLOTS + 1, "box", 4);
 }
