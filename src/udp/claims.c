@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What this process claims: the packets for its QPN blocks. Which of them the warden has been told of, and
+/* What this process claims: the packets for its QPN blocks. Which of them the port owner has been told of, and
  * which have their packets come here by now. The helper thread makes it so; any thread claims and asks. */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 struct claim {
     uint32_t block;
     int proof;
-    uint32_t serial; /* of the control message that declared it to the warden of now; 0: none did */
+    uint32_t serial; /* of the control message that declared it to the port owner of now; 0: none did */
 };
 
 static _Atomic uint64_t served[65536 / 64]; /* bits by block: claims that hold */
@@ -97,7 +97,7 @@ void claims_forget_declarations(void)
     lock_release(&claims_lock);
 }
 
-bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged)
+bool claims_judge(bool is_member, bool is_port_owner, uint32_t acknowledged)
 {
     bool missing = false;
 
@@ -105,7 +105,7 @@ bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged)
     for (unsigned i = 0; i < claim_count; i++) {
         struct claim *claim = &claims[i];
         bool held = is_member && slots_hold(claim->block % UDP_SLOTS, true);
-        bool told = is_warden || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
+        bool told = is_port_owner || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
 
         missing |= !held;
         set_served(claim->block, held || told);

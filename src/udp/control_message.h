@@ -2,9 +2,9 @@
 /* What processes that share the port say to each other, over SOCK_SEQPACKET connections: one struct udp_message
  * each.
  *
- *   caller → member    CALL      at first with the caller's mailbox; later with blocks, each with its proof
+ *   caller → member    CALL      at first with the caller's forwarding socket; later with blocks, each with its proof
  * if the two are of different users member → caller    WELCOME   for each CALL, with its serial. To the same
- * user with the descriptor set and the lock file; from the warden to the same user with its mailbox, too
+ * user with the descriptor set and the lock file; from the port owner to the same user with its forwarding socket, too
  *
  * Who the other end is, the kernel says. */
 #ifndef UDP_CONTROL_MESSAGE_H

@@ -87,13 +87,14 @@ static bool say_hello(struct call *call)
         .flags = slots_are_there() ? 0 : UDP_MESSAGE_WANTS_DESCRIPTOR_SET,
     };
     socklen_t length = sizeof(call->peer);
-    int mailbox = mailbox_open();
+    int forwarding_socket = forwarding_open();
 
-    if (mailbox < 0 || getsockopt(call->source.fd, SOL_SOCKET, SO_PEERCRED, &call->peer, &length) < 0)
+    if (forwarding_socket < 0 ||
+        getsockopt(call->source.fd, SOL_SOCKET, SO_PEERCRED, &call->peer, &length) < 0)
         return false;
     port_called(&call->peer);
     /* It is going to put there what it reads for us. */
-    return udp_message_send(call->source.fd, &message, &mailbox, 1) == 0 &&
+    return udp_message_send(call->source.fd, &message, &forwarding_socket, 1) == 0 &&
            event_add(&call->source, EPOLLIN) == 0;
 }
 
@@ -116,7 +117,7 @@ static void start_call(const char *digits, void *argument)
     int fd;
 
     memcpy(name + sizeof(UDP_NAME_PREFIX) - 1, digits, UDP_NAME_DIGITS);
-    if (call_count == CALLS_MAX || warden_is_own_name(digits) || is_called(digits))
+    if (call_count == CALLS_MAX || port_owner_is_own_name(digits) || is_called(digits))
         return;
     length = unix_name_address(name, &address);
     fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -10,45 +10,45 @@
 #include "base/sys.h"
 #include "udp/internal.h"
 
-#define MAILBOX_SIZE (4 << 20)
+#define FORWARDING_SOCKET_SIZE (4 << 20)
 
-static struct reader mailbox = {.source.fd = -1};
-static int their_end = -1;
+static struct reader reader = {.source.fd = -1};
+static int write_end = -1;
 
-int mailbox_open(void)
+int forwarding_open(void)
 {
-    int pair[2], size = MAILBOX_SIZE, saved = errno, error = 0;
+    int pair[2], size = FORWARDING_SOCKET_SIZE, saved = errno, error = 0;
 
-    if (their_end >= 0)
-        return their_end;
+    if (write_end >= 0)
+        return write_end;
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
         error = -errno;
         errno = saved;
-        log_error("no mailbox for packets from the network: %s", strerror(-error));
+        log_error("no forwarding socket for packets from the network: %s", strerror(-error));
         return error;
     }
     pair[0] = fd_own(pair[0]);
-    their_end = fd_own(pair[1]);
-    (void)setsockopt(their_end, SOL_SOCKET, SO_SNDBUF, &size,
+    write_end = fd_own(pair[1]);
+    (void)setsockopt(write_end, SOL_SOCKET, SO_SNDBUF, &size,
                      sizeof(size)); /* what lies there counts at the writer */
-    mailbox = (struct reader){.source.fd = pair[0], .is_mailbox = true, .hand_to = -1};
-    error = reader_add(&mailbox);
+    reader = (struct reader){.source.fd = pair[0], .is_forwarding = true, .forward_to = -1};
+    error = reader_add(&reader);
     if (error) {
         fd_close(pair[0]);
-        fd_close(their_end);
-        mailbox.source.fd = their_end = -1;
+        fd_close(write_end);
+        reader.source.fd = write_end = -1;
     }
     errno = saved;
-    return error ? error : their_end;
+    return error ? error : write_end;
 }
 
-void mailbox_set_polled(void)
+void forwarding_set_polled(void)
 {
-    reader_set_polled(&mailbox);
+    reader_set_polled(&reader);
 }
 
 /* A socket that leads to somebody with a name would make us speak in his place. */
-bool mailbox_is_sane(int fd)
+bool forwarding_socket_is_valid(int fd)
 {
     int domain = 0, type = 0, saved = errno;
     socklen_t length = sizeof(domain), type_length = sizeof(type), name_length = sizeof(struct sockaddr_un);
@@ -62,7 +62,7 @@ bool mailbox_is_sane(int fd)
     return sane;
 }
 
-void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes)
+void forwarding_send(int fd, const struct datagram *datagram, const uint8_t *bytes)
 {
     struct iovec parts[2] = {
         {(void *)(uintptr_t)datagram, sizeof(*datagram)},
@@ -74,8 +74,8 @@ void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes)
     udp_count(taken ? &udp_counters->handed_on : &udp_counters->strangers, 1);
 }
 
-void mailbox_after_fork_in_child(void)
+void forwarding_after_fork_in_child(void)
 {
-    mailbox = (struct reader){.source.fd = -1};
-    their_end = -1;
+    reader = (struct reader){.source.fd = -1};
+    write_end = -1;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Multicast groups that this process listens to. A member of the port has a socket for each; for a guest the
- * warden has it. The kernel tells the network (IGMP, MLD). */
+/* Multicast groups that this process listens to. A member of the port has a socket for each; for a client of another user the
+ * port owner has it. The kernel tells the network (IGMP, MLD). */
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -19,9 +19,9 @@ struct group {
     uint32_t ifindex;
     unsigned users; /* 0: to be left */
     struct reader reader;
-    bool is_told;    /* to the warden of now, with */
-    uint32_t serial; /* of this control message */
-    int result;      /* 0: joined; -EINPROGRESS; else why not */
+    bool is_declared; /* to the port owner of now, with */
+    uint32_t serial;  /* of this control message */
+    int result;       /* 0: joined; -EINPROGRESS; else why not */
 };
 
 static struct lock groups_lock = LOCK_INIT; /* guards all below; receive_lock is below it */
@@ -59,7 +59,7 @@ static int open_socket(struct group *group)
 
     if (fd < 0)
         return fd;
-    group->reader = (struct reader){.source.fd = fd, .is_group = true, .hand_to = -1};
+    group->reader = (struct reader){.source.fd = fd, .is_group = true, .forward_to = -1};
     error = reader_add(&group->reader);
     if (error) {
         group->reader.source.fd = -1;
@@ -68,7 +68,7 @@ static int open_socket(struct group *group)
     return error;
 }
 
-static void tell_warden(struct group *group, int upstream, uint32_t *serial)
+static void declare_group(struct group *group, int upstream, uint32_t *serial)
 {
     struct udp_message message = {
         .magic = UDP_MESSAGE_MAGIC,
@@ -80,15 +80,15 @@ static void tell_warden(struct group *group, int upstream, uint32_t *serial)
     };
 
     memcpy(message.group, group->gid, sizeof(message.group));
-    group->is_told = udp_message_send(upstream, &message, NULL, 0) == 0;
+    group->is_declared = udp_message_send(upstream, &message, NULL, 0) == 0;
     group->serial = *serial;
 }
 
 static void leave(struct group *group, enum groups_way way, int upstream, uint32_t *serial)
 {
     reader_remove(&group->reader);
-    if (way == GROUPS_BY_WARDEN && group->is_told)
-        tell_warden(group, upstream, serial);
+    if (way == GROUPS_BY_PORT_OWNER && group->is_declared)
+        declare_group(group, upstream, serial);
     list_remove(&group->node);
     free(group);
 }
@@ -103,9 +103,9 @@ static void join(struct group *group, enum groups_way way, int upstream, uint32_
         if (group->reader.source.fd < 0 && (group->result == 0 || group->result == -EINPROGRESS))
             settle(group, open_socket(group));
         break;
-    case GROUPS_BY_WARDEN:
-        if (!group->is_told)
-            tell_warden(group, upstream, serial);
+    case GROUPS_BY_PORT_OWNER:
+        if (!group->is_declared)
+            declare_group(group, upstream, serial);
         else if ((int32_t)(acknowledged - group->serial) >= 0)
             settle(group, 0);
         break;
@@ -130,7 +130,7 @@ void groups_forget_declarations(void)
 {
     lock_acquire(&groups_lock);
     list_for_each (node, &groups)
-        list_entry(node, struct group, node)->is_told = false;
+        list_entry(node, struct group, node)->is_declared = false;
     lock_release(&groups_lock);
 }
 
@@ -185,7 +185,7 @@ int udp_join(const uint8_t gid[16], uint32_t ifindex)
 
         if (result != -EINPROGRESS)
             return result;
-        if (udp_state() != UDP_OPEN && udp_state() != UDP_GUEST)
+        if (udp_state() != UDP_OPEN && udp_state() != UDP_FORWARDED)
             return -ENETDOWN; /* once it is open, the group is joined, too */
         if (now >= deadline)
             return -ETIMEDOUT;

@@ -59,7 +59,7 @@ void socket_prepare_reading(int fd);
 /* A socket that gets what a group is sent through an interface, and nothing else; or -errno. */
 int socket_join(const uint8_t group[16], uint32_t ifindex);
 /* Who has the port: 0 and the user, or -errno (-ENOENT: nobody that we are told of). */
-int socket_port_owner(uid_t *ret_uid);
+int socket_port_uid(uid_t *ret_uid);
 
 /* --- lane.c -------------------------------------------------------------------------------------- */
 
@@ -80,15 +80,15 @@ struct datagram {
 #define DATAGRAM_MAX 65536u
 #define OPCODE_CNP   0x81 /* congestion notification (IBA annex A17.9) */
 
-/* Where packets come from: a socket of the port, or the mailbox into which others put what they read for us,
+/* Where packets come from: a socket of the port, or the forwarding socket into which others put what they read for us,
  * each datagram behind its description. */
 struct reader {
     struct event_source source; /* fd -1: none */
-    bool is_mailbox, is_group;
-    int hand_to;   /* -1; or somebody's mailbox, for whom all of it is */
-    bool was_full; /* the last batch was as many as it could be: the next may be larger */
-    bool polled;   /* by whoever polls; the others the helper thread reads when epoll says so */
-    bool armed;    /* watched; receive lock */
+    bool is_forwarding, is_group;
+    int forward_to; /* -1; or somebody's forwarding socket, for whom all of it is */
+    bool was_full;  /* the last batch was as many as it could be: the next may be larger */
+    bool polled;    /* by whoever polls; the others the helper thread reads when epoll says so */
+    bool armed;     /* watched; receive lock */
     struct list node;
 };
 
@@ -98,7 +98,7 @@ int reader_add(struct reader *reader);
 /* Stops, and closes. */
 void reader_remove(struct reader *reader);
 void reader_set_polled(struct reader *reader);
-/* Tables that warden_hand_on() uses are changed with this held. */
+/* Tables that port_owner_forward() uses are changed with this held. */
 void receive_lock_acquire(void);
 void receive_lock_release(void);
 
@@ -114,8 +114,8 @@ void slots_share(int ret_set_and_lock_file[2]);
 /* Reads the socket of a slot, unless another process does. polled as in struct reader. */
 bool slots_hold(unsigned slot, bool polled);
 bool slots_is_held(unsigned slot);
-/* Slot 0 is the warden's. */
-bool slots_hold_wardenship(void);
+/* Slot 0 is the port owner's. */
+bool slots_hold_ownership(void);
 void slots_after_fork_in_child(void);
 
 #define UDP_NAME_PREFIX "softhca/1/udp/"
@@ -124,44 +124,44 @@ void slots_after_fork_in_child(void);
 /* --- port_owner.c: what members do for others -------------------------------------------------------- */
 
 /* Other processes can find us from now on. 0 or -errno. */
-int warden_listen(void);
-bool warden_is_own_name(const char digits[UDP_NAME_DIGITS]);
+int port_owner_listen(void);
+bool port_owner_is_own_name(const char digits[UDP_NAME_DIGITS]);
 /* We are the one whom all others keep in touch with. */
-void warden_take_office(void);
-/* Blocks of our visitors whose slots nobody reads: tries again. true: there are some. */
-bool warden_hold_missing(void);
+void port_owner_take_ownership(void);
+/* Blocks of our clients whose slots nobody reads: tries again. true: there are some. */
+bool port_owner_hold_missing(void);
 /* A packet, or several, that were read here and are for a number of somebody else's block. Receive lock held.
- * from_mailbox: somebody else has handed it on already. */
-void warden_hand_on(const struct datagram *datagram, const uint8_t *bytes, bool from_mailbox);
-/* Where packets go that are not ours, if we are not the warden; -1: nowhere. The descriptor is the warden's.
+ * was_forwarded: somebody else has handed it on already. */
+void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, bool was_forwarded);
+/* Where packets go that are not ours, if we are not the port owner; -1: nowhere. The descriptor is the port owner's.
  */
-void warden_use_mailbox(int fd);
-void warden_after_fork_in_child(void);
+void port_owner_use_forwarding_socket(int fd);
+void port_owner_after_fork_in_child(void);
 
 /* --- groups.c ------------------------------------------------------------------------------------ */
 
 enum groups_way {
     GROUPS_NOT_YET,
-    GROUPS_BY_SOCKET, /* we have the port */
-    GROUPS_BY_WARDEN, /* he has it */
+    GROUPS_BY_SOCKET,     /* we have the port */
+    GROUPS_BY_PORT_OWNER, /* he has it */
 };
-/* Joins and leaves what has not been yet. upstream: the connection to the warden; *serial counts what he is
+/* Joins and leaves what has not been yet. upstream: the connection to the port owner; *serial counts what he is
  * told. */
 void groups_step(enum groups_way way, int upstream, uint32_t *serial, uint32_t acknowledged);
-/* The warden does not know of ours any more. */
+/* The port owner does not know of ours any more. */
 void groups_forget_declarations(void);
 void groups_after_fork_in_child(void);
 
 /* --- forwarding.c ----------------------------------------------------------------------------------- */
 
 /* Ours. The end that others write to is to be handed out; -errno. */
-int mailbox_open(void);
+int forwarding_open(void);
 /* Much comes through it: it is polled. */
-void mailbox_set_polled(void);
+void forwarding_set_polled(void);
 /* Is that something that somebody may have made for us to write to? */
-bool mailbox_is_sane(int fd);
-void mailbox_put(int fd, const struct datagram *datagram, const uint8_t *bytes);
-void mailbox_after_fork_in_child(void);
+bool forwarding_socket_is_valid(int fd);
+void forwarding_send(int fd, const struct datagram *datagram, const uint8_t *bytes);
+void forwarding_after_fork_in_child(void);
 
 /* --- discover.c: the others -------------------------------------------------------------------------- */
 
@@ -180,14 +180,14 @@ struct udp_message;
 /* A block of ours whose packets are to come here. 0 or -ENOMEM. Any thread. */
 int claims_add(uint32_t block, int proof);
 bool claims_exist(void);
-/* Puts those that the warden does not know of into a control message to him, with what proves that they are ours.
+/* Puts those that the port owner does not know of into a control message to him, with what proves that they are ours.
  * true: there are more. */
 bool claims_declare(struct udp_message *message, int *ret_proofs);
-/* The warden does not know of ours any more. */
+/* The port owner does not know of ours any more. */
 void claims_forget_declarations(void);
-/* Which of them have their packets come here (udp_serves())? acknowledged: the last control message that the warden
+/* Which of them have their packets come here (udp_serves())? acknowledged: the last control message that the port owner
  * has confirmed. true: the slot of one of them is not read here. */
-bool claims_judge(bool is_member, bool is_warden, uint32_t acknowledged);
+bool claims_judge(bool is_member, bool is_port_owner, uint32_t acknowledged);
 void claims_after_fork_in_child(void);
 
 /* --- port.c -------------------------------------------------------------------------------------- */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* How this process comes to its packets. UDP port 4791 of a network namespace belongs to one user; who that
  * is, binding decides. The processes of that user are members, of whom each reads the sockets of its own lot
- * (shards.c); one of them is the warden (port_owner.c). A process of another user is a guest: the warden reads for
+ * (shards.c); one of them is the port owner (port_owner.c). A process of another user is a client: the port owner reads for
  * it.
  *
  *   CLOSED ──udp_serve()──> OPENING ──descriptor set, or port bound──> OPEN
- *                             │  ^ \──a warden answers────> GUEST
- *     port is somebody else's │  └──the warden is gone────────┘
+ *                             │  ^ \──a port owner answers────> FORWARDED
+ *     port is somebody else's │  └──the port owner is gone────────┘
  *                             v
  *                            OFF   (tried again when somebody asks, after a while)
  *
- * A member whose warden is gone stays OPEN and takes office, or seeks who did. All of it runs in the helper
+ * A member whose port owner is gone stays OPEN and takes ownership, or seeks who did. All of it runs in the helper
  * thread and never waits; udp_serve() waits for it. */
 #include <errno.h>
 #include <linux/futex.h>
@@ -39,7 +39,7 @@
 struct udp_room udp_room;
 
 static _Atomic uint32_t state;   /* enum udp_state; written by the helper thread */
-static _Atomic uint32_t host;    /* UDP_GUEST: the user who has the port; written before the state */
+static _Atomic uint32_t host;    /* UDP_FORWARDED: the user who has the port; written before the state */
 static _Atomic uint32_t changes; /* futex: something that udp_serve() may wait for */
 static _Atomic bool wanted;      /* port_wake() was called */
 
@@ -48,9 +48,9 @@ static char reason[UDP_REASON_MAX];
 
 /* The helper thread's. */
 static struct event_source timer = {.fd = -1};
-static struct event_source upstream = {.fd = -1}; /* to the warden */
+static struct event_source upstream = {.fd = -1}; /* to the port owner */
 static uint32_t serial, acknowledged;
-static bool is_warden, found_member;
+static bool is_port_owner, found_member;
 static ns_t began, off_until, retry_at = NS_NEVER;
 
 static struct lock start_lock = LOCK_INIT; /* of the timer */
@@ -117,10 +117,10 @@ bool port_is_own_user(const struct ucred *peer)
 bool udp_believes(uid_t uid)
 {
     return is_own_user(uid) ||
-           (udp_state() == UDP_GUEST && atomic_load_explicit(&host, memory_order_relaxed) == uid);
+           (udp_state() == UDP_FORWARDED && atomic_load_explicit(&host, memory_order_relaxed) == uid);
 }
 
-/* --- the warden, as others see him --------------------------------------------------------------- */
+/* --- the port owner, as others see him --------------------------------------------------------------- */
 
 /* Tells him of blocks that he does not know of. true: there are more. */
 static bool declare_some(bool with_proof)
@@ -156,7 +156,7 @@ static void forget_declarations(void)
 static void lose_upstream(void)
 {
     event_close(&upstream);
-    warden_use_mailbox(-1);
+    port_owner_use_forwarding_socket(-1);
     forget_declarations();
 }
 
@@ -174,7 +174,7 @@ static void upstream_spoke(struct event_source *source, uint32_t events)
     if (error) {
         log_info("whoever kept UDP port 4791 for all is gone");
         lose_upstream();
-        if (udp_state() == UDP_GUEST) {
+        if (udp_state() == UDP_FORWARDED) {
             began = sys_now();
             set_state(UDP_OPENING);
         }
@@ -184,12 +184,12 @@ static void upstream_spoke(struct event_source *source, uint32_t events)
     run();
 }
 
-/* A guest takes packets from the port's owner and nobody else. */
+/* A client takes packets from the port's owner and nobody else. */
 static bool owns_the_port(const struct ucred *peer)
 {
     uid_t owner;
 
-    if (socket_port_owner(&owner) == 0 && owner == peer->uid && user_is_known(owner))
+    if (socket_port_uid(&owner) == 0 && owner == peer->uid && user_is_known(owner))
         return true;
     log_warn("process %d (uid %u) claims to have UDP port 4791 and has it not", (int)peer->pid,
              (unsigned)peer->uid);
@@ -222,7 +222,7 @@ static void become_member(void)
 {
     seek_end(); /* before anybody hands us the lock file a second time (control_message.h) */
     set_state(UDP_OPEN);
-    (void)warden_listen(); /* without it newcomers find others */
+    (void)port_owner_listen(); /* without it newcomers find others */
     port_wake();
 }
 
@@ -232,7 +232,7 @@ void port_called(const struct ucred *peer)
     uid_t owner;
 
     if (!found_member)
-        found_member = port_is_own_user(peer) || (socket_port_owner(&owner) == 0 && owner == peer->uid);
+        found_member = port_is_own_user(peer) || (socket_port_uid(&owner) == 0 && owner == peer->uid);
 }
 
 bool port_welcomed(const struct ucred *peer, const struct udp_message *message, int *fds, unsigned fd_count,
@@ -247,20 +247,20 @@ bool port_welcomed(const struct ucred *peer, const struct udp_message *message, 
         log_debug("UDP port 4791 is shared with process %d", (int)peer->pid);
         become_member();
     }
-    if ((message->flags & UDP_MESSAGE_FROM_PORT_OWNER) && upstream.fd < 0 && !is_warden &&
+    if ((message->flags & UDP_MESSAGE_FROM_PORT_OWNER) && upstream.fd < 0 && !is_port_owner &&
         (is_own ? is_member() : !is_member() && owns_the_port(peer)))
         kept = keep_upstream(connection);
     if (!kept)
         return false;
     if (is_own) {
         if (message->flags & UDP_MESSAGE_HAS_FORWARDING_SOCKET)
-            warden_use_mailbox(take_fd(fds, fd_count, behind_set));
+            port_owner_use_forwarding_socket(take_fd(fds, fd_count, behind_set));
     } else {
         log_info("UDP port 4791 is of uid %u, whose process %d hands us our packets", (unsigned)peer->uid,
                  (int)peer->pid);
-        mailbox_set_polled();
+        forwarding_set_polled();
         atomic_store_explicit(&host, peer->uid, memory_order_relaxed);
-        set_state(UDP_GUEST);
+        set_state(UDP_FORWARDED);
     }
     seek_end();
     port_wake();
@@ -281,7 +281,7 @@ static void explain_owner(void)
 
     if (found_member)
         turn_off("the process that has UDP port 4791 does not answer");
-    else if (socket_port_owner(&uid) != 0)
+    else if (socket_port_uid(&uid) != 0)
         turn_off("UDP port 4791 is taken, maybe on one address only");
     else if (uid == 0 && kernel)
         turn_off("UDP port 4791 is taken by the kernel's Soft-RoCE (rdma_rxe)");
@@ -293,7 +293,7 @@ static bool kernel_has_it(void)
 {
     uid_t uid;
 
-    return !found_member && access("/sys/module/rdma_rxe", F_OK) == 0 && socket_port_owner(&uid) == 0 &&
+    return !found_member && access("/sys/module/rdma_rxe", F_OK) == 0 && socket_port_uid(&uid) == 0 &&
            uid == 0;
 }
 
@@ -318,15 +318,15 @@ void port_sought(void)
 {
     if (udp_state() == UDP_OPENING)
         try_to_make();
-    else if (is_member() && !is_warden && upstream.fd < 0)
+    else if (is_member() && !is_port_owner && upstream.fd < 0)
         retry_in(RETRY_AFTER);
 }
 
-static void find_a_warden(void)
+static void find_port_owner(void)
 {
-    if (slots_hold_wardenship()) {
-        is_warden = true;
-        warden_take_office();
+    if (slots_hold_ownership()) {
+        is_port_owner = true;
+        port_owner_take_ownership();
         log_debug("we keep UDP port 4791 for all");
     } else if (!seek_goes_on()) {
         seek_begin();
@@ -361,18 +361,18 @@ static void step(bool asked)
             open_port();
         break;
     case UDP_OPEN:
-        if (!is_warden && upstream.fd < 0)
-            find_a_warden();
+        if (!is_port_owner && upstream.fd < 0)
+            find_port_owner();
         declare_all();
-        missing = claims_judge(true, is_warden, acknowledged);
-        if (warden_hold_missing() || missing)
+        missing = claims_judge(true, is_port_owner, acknowledged);
+        if (port_owner_hold_missing() || missing)
             retry_in(SLOT_RETRY);
         groups_step(GROUPS_BY_SOCKET, -1, &serial, acknowledged);
         break;
-    case UDP_GUEST:
+    case UDP_FORWARDED:
         declare_all();
-        (void)claims_judge(false, is_warden, acknowledged);
-        groups_step(GROUPS_BY_WARDEN, upstream.fd, &serial, acknowledged);
+        (void)claims_judge(false, is_port_owner, acknowledged);
+        groups_step(GROUPS_BY_PORT_OWNER, upstream.fd, &serial, acknowledged);
         break;
     }
     tell();
@@ -523,16 +523,16 @@ void udp_after_fork_in_child(void)
     receive_after_fork_in_child();
     slots_after_fork_in_child();
     groups_after_fork_in_child();
-    mailbox_after_fork_in_child();
+    forwarding_after_fork_in_child();
     seek_after_fork_in_child();
-    warden_after_fork_in_child();
+    port_owner_after_fork_in_child();
     claims_after_fork_in_child();
     lock_init(&reason_lock);
     lock_init(&start_lock);
     atomic_store_explicit(&state, UDP_CLOSED, memory_order_relaxed);
     atomic_store_explicit(&wanted, false, memory_order_relaxed);
     timer.fd = upstream.fd = -1;
-    is_warden = found_member = false;
+    is_port_owner = found_member = false;
     serial = acknowledged = 0;
     began = off_until = 0;
     retry_at = NS_NEVER;

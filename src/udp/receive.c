@@ -29,7 +29,7 @@
 #define DRAIN_BATCHES 256
 
 struct slot {
-    struct datagram description; /* where a mailbox has it */
+    struct datagram description; /* where a forwarding socket has it */
     uint8_t bytes[DATAGRAM_MAX];
 };
 
@@ -41,7 +41,7 @@ struct receive_buffers {
     uint8_t control[BATCH][CONTROL_SIZE] __attribute__((aligned(16)));
     /* So many headers are as prepare_headers() makes them, for the one kind of reader or the other. */
     unsigned prepared;
-    bool prepared_for_mailbox;
+    bool prepared_for_forwarding;
     struct icrc_memory icrc;
 };
 
@@ -136,7 +136,7 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
 /* Packets from `at` on that are for blocks of others, as many as follow each other: handed on in one piece.
  * Returns where they end. */
 static uint32_t skip_others(const struct datagram *datagram, const uint8_t *bytes, uint32_t at,
-                            bool from_mailbox)
+                            bool was_forwarded)
 {
     uint32_t block = dest_qpn_of(bytes + at) / UDP_BLOCK_QPNS, end = at;
     struct datagram part = *datagram;
@@ -145,7 +145,7 @@ static uint32_t skip_others(const struct datagram *datagram, const uint8_t *byte
         end += min_of((uint32_t)datagram->segment, datagram->length - end);
     while (datagram->length - end > BTH_LENGTH && dest_qpn_of(bytes + end) / UDP_BLOCK_QPNS == block);
     part.length = end - at;
-    warden_hand_on(&part, bytes + at, from_mailbox);
+    port_owner_forward(&part, bytes + at, was_forwarded);
     return end;
 }
 
@@ -164,7 +164,7 @@ static uint32_t late_acknowledgement(const struct datagram *datagram, const uint
     return datagram->segment;
 }
 
-static unsigned take_datagram(const struct datagram *datagram, const uint8_t *bytes, bool from_mailbox)
+static unsigned take_datagram(const struct datagram *datagram, const uint8_t *bytes, bool was_forwarded)
 {
     struct icrc_path path = {.source_port = datagram->source_port, .destination_port = ROCE_UDP_PORT};
     uint16_t expected = 0;
@@ -190,7 +190,7 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         if (unlikely(length < BTH_LENGTH + ICRC_LENGTH)) {
             udp_count(&udp_counters->malformed, 1);
         } else if (unlikely(!udp_room.ops->is_ours(dest_qpn_of(bytes + at)))) {
-            at = skip_others(datagram, bytes, at, from_mailbox);
+            at = skip_others(datagram, bytes, at, was_forwarded);
             continue;
         } else if (unlikely(!check_icrc(&path, &expected, bytes + at, length))) {
             udp_count(&udp_counters->bad_icrc, 1);
@@ -295,21 +295,21 @@ static bool describe(struct datagram *ret, struct mmsghdr *header)
 /* --- batches ------------------------------------------------------------------------------------- */
 
 /* The kernel changes those of what it gives, and leaves them alone while nothing comes. */
-static void prepare_headers(bool is_mailbox, unsigned count)
+static void prepare_headers(bool is_forwarding, unsigned count)
 {
-    if (buffers->prepared_for_mailbox != is_mailbox)
+    if (buffers->prepared_for_forwarding != is_forwarding)
         buffers->prepared = 0;
-    buffers->prepared_for_mailbox = is_mailbox;
+    buffers->prepared_for_forwarding = is_forwarding;
     for (unsigned i = buffers->prepared; i < count; i++) {
         struct msghdr *header = &buffers->headers[i].msg_hdr;
 
         buffers->vectors[i][0] = (struct iovec){&buffers->slot[i].description, sizeof(struct datagram)};
         buffers->vectors[i][1] = (struct iovec){buffers->slot[i].bytes, DATAGRAM_MAX};
         *header = (struct msghdr){
-            .msg_iov = buffers->vectors[i] + !is_mailbox,
-            .msg_iovlen = 1 + is_mailbox,
+            .msg_iov = buffers->vectors[i] + !is_forwarding,
+            .msg_iovlen = 1 + is_forwarding,
         };
-        if (!is_mailbox) {
+        if (!is_forwarding) {
             header->msg_name = &buffers->names[i];
             header->msg_namelen = sizeof(buffers->names[i]);
             header->msg_control = buffers->control[i];
@@ -338,14 +338,14 @@ static unsigned take_from_socket(const struct reader *reader, struct mmsghdr *he
     }
     if (unlikely(is_misplaced(reader, &datagram)))
         return 0;
-    if (likely(reader->hand_to < 0))
+    if (likely(reader->forward_to < 0))
         return take_datagram(&datagram, slot->bytes, false);
-    mailbox_put(reader->hand_to, &datagram, slot->bytes);
+    forwarding_send(reader->forward_to, &datagram, slot->bytes);
     return 0;
 }
 
 /* What others put there is what they say it is; only that it agrees with itself is checked. */
-static unsigned take_from_mailbox(struct mmsghdr *header, struct slot *slot)
+static unsigned take_from_forwarding_socket(struct mmsghdr *header, struct slot *slot)
 {
     const struct datagram datagram = slot->description;
 
@@ -380,15 +380,16 @@ static int take_batch(struct reader *reader, unsigned *packets)
 
     if (reader->source.fd < 0)
         return 0;
-    prepare_headers(reader->is_mailbox, room);
+    prepare_headers(reader->is_forwarding, room);
     count = receive(reader, room);
     if (count > 0)
         buffers->prepared = 0;
     /* To look for another one costs a third of taking one, and mostly there is none. */
     reader->was_full = count == (int)room;
     for (int i = 0; i < count; i++)
-        *packets += reader->is_mailbox ? take_from_mailbox(&buffers->headers[i], &buffers->slot[i])
-                                       : take_from_socket(reader, &buffers->headers[i], &buffers->slot[i]);
+        *packets += reader->is_forwarding
+                        ? take_from_forwarding_socket(&buffers->headers[i], &buffers->slot[i])
+                        : take_from_socket(reader, &buffers->headers[i], &buffers->slot[i]);
     return count;
 }
 

@@ -91,7 +91,7 @@ static int read_slot(unsigned slot, bool polled)
     if (fd < 0)
         return fd;
     socket_prepare_reading(fd);
-    *reader = (struct reader){.source.fd = fd, .hand_to = -1, .polled = polled};
+    *reader = (struct reader){.source.fd = fd, .forward_to = -1, .polled = polled};
     error = reader_add(reader);
     if (error) {
         reader->source.fd = -1;
@@ -121,7 +121,7 @@ bool slots_hold(unsigned slot, bool polled)
     return held[slot] = true;
 }
 
-bool slots_hold_wardenship(void)
+bool slots_hold_ownership(void)
 {
     return slots_hold(0, false);
 }

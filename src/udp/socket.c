@@ -345,7 +345,7 @@ static int owner_in_file(const char *path, uid_t *ret_uid)
     return found ? 0 : -ENOENT;
 }
 
-int socket_port_owner(uid_t *ret_uid)
+int socket_port_uid(uid_t *ret_uid)
 {
     int saved = errno, error = owner_in_file("/proc/thread-self/net/udp6", ret_uid);
 

@@ -74,9 +74,9 @@ void udp_after_fork_in_child(void);
 enum udp_state {
     UDP_CLOSED, /* nobody has asked for it yet */
     UDP_OPENING,
-    UDP_OPEN,  /* packets come out of a socket of ours */
-    UDP_GUEST, /* another user's process hands them on */
-    UDP_OFF,   /* none come; udp_reason() says why */
+    UDP_OPEN,      /* packets come out of a socket of ours */
+    UDP_FORWARDED, /* another user's process hands them on */
+    UDP_OFF,       /* none come; udp_reason() says why */
 };
 enum udp_state udp_state(void);
 /* One line for people; copied. */

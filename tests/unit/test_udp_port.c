@@ -106,7 +106,7 @@ static void test_processes_get_their_own_packets(void **state)
         side_finish(pids[i]);
 }
 
-/* The first, which is the warden, and others die at once; those who stay, and those who come, go on. */
+/* The first, which is the port owner, and others die at once; those who stay, and those who come, go on. */
 static void survives(unsigned number)
 {
     on_arrival = listen_to;
@@ -136,7 +136,7 @@ static void test_the_death_of_some_is_nothing_to_the_others(void **state)
     board_clear();
     for (unsigned i = 0; i < SIDES; i++) {
         pids[i] = side_start(survives, i);
-        if (i == 0) /* it shall be the warden */
+        if (i == 0) /* it shall be the port owner */
             wait_for(READY, 1);
     }
     wait_for(STEP, SIDES);
@@ -209,10 +209,10 @@ static void talks_across_users(unsigned number)
     talk(number, 0x3f, DONE);
     atomic_fetch_add(&board->word[STEP], 1);
     if (number == 0)
-        UNTIL(false); /* the warden, until the test kills it */
+        UNTIL(false); /* the port owner, until the test kills it */
     UNTIL(atomic_load(&board->word[AGAIN]) == 1);
     talk(number, 0x3e, STEP + 1);
-    CHECK(udp_state() == (user_of(number) == USER_A ? UDP_OPEN : UDP_GUEST));
+    CHECK(udp_state() == (user_of(number) == USER_A ? UDP_OPEN : UDP_FORWARDED));
     atomic_fetch_add(&board->word[STEP + 2], 1);
     if (user_of(number) == USER_A)
         UNTIL(false); /* all who have the port, likewise */
@@ -399,7 +399,7 @@ static void test_groups_are_heard_by_those_who_joined(void **state)
     group_of_users(false);
 }
 
-static void test_groups_are_heard_by_guests_too(void **state)
+static void test_groups_are_heard_by_clients_too(void **state)
 {
     if (geteuid() != 0) {
         print_message("only root can become two users\n");
@@ -418,7 +418,7 @@ int main(void)
         cmocka_unit_test(test_a_member_may_be_slow_to_answer),
         cmocka_unit_test(test_a_taken_port_is_said_to_be_taken),
         cmocka_unit_test(test_groups_are_heard_by_those_who_joined),
-        cmocka_unit_test(test_groups_are_heard_by_guests_too),
+        cmocka_unit_test(test_groups_are_heard_by_clients_too),
     };
 
     if (!own_network()) {

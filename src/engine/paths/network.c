@@ -461,7 +461,7 @@ void network_flush_delayed(void)
 /* udp_ops.is_ours */
 static bool is_ours(uint32_t qpn)
 {
-    /* QP1 has no owner of its own: what comes for it comes to the warden. */
+    /* QP1 has no owner of its own: what comes for it comes to the port owner. */
     return qpn == MAD_QPN || qp_table_has_block(qpn) || qpn == PSN_MASK;
 }
 
