@@ -104,7 +104,7 @@ bool claims_judge(bool is_member, bool is_port_owner, uint32_t acknowledged)
     lock_acquire(&claims_lock);
     for (unsigned i = 0; i < claim_count; i++) {
         struct claim *claim = &claims[i];
-        bool held = is_member && slots_hold(claim->block % UDP_SLOTS, true);
+        bool held = is_member && shards_hold(claim->block % UDP_SHARDS, true);
         bool told = is_port_owner || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
 
         missing |= !held;

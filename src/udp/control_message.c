@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "udp/internal.h"
 
-#define FDS_MAX (UDP_SLOTS > UDP_MESSAGE_FDS ? UDP_SLOTS : UDP_MESSAGE_FDS)
+#define FDS_MAX (UDP_SHARDS > UDP_MESSAGE_FDS ? UDP_SHARDS : UDP_MESSAGE_FDS)
 
 union fds_control {
     struct cmsghdr header;

@@ -84,7 +84,7 @@ static bool say_hello(struct call *call)
         .magic = UDP_MESSAGE_MAGIC,
         .version = UDP_MESSAGE_VERSION,
         .type = UDP_MESSAGE_REQUEST,
-        .flags = slots_are_there() ? 0 : UDP_MESSAGE_WANTS_DESCRIPTOR_SET,
+        .flags = shards_are_there() ? 0 : UDP_MESSAGE_WANTS_DESCRIPTOR_SET,
     };
     socklen_t length = sizeof(call->peer);
     int forwarding_socket = forwarding_open();

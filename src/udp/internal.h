@@ -52,8 +52,8 @@ extern struct udp_room udp_room;
 int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments);
 /* What says nothing else is cut into packets of so many bytes; 0: is not. 0 or -errno. */
 int socket_set_segment(int fd, uint16_t segment);
-/* The sockets of the port, each behind its slot's number. 0 or -errno; -EADDRINUSE: somebody has the port. */
-int socket_make_group(int ret_fds[UDP_SLOTS]);
+/* The sockets of the port, each behind its shard's number. 0 or -errno; -EADDRINUSE: somebody has the port. */
+int socket_make_group(int ret_fds[UDP_SHARDS]);
 /* What whoever reads one of them wants of it. */
 void socket_prepare_reading(int fd);
 /* A socket that gets what a group is sent through an interface, and nothing else; or -errno. */
@@ -105,18 +105,18 @@ void receive_lock_release(void);
 /* --- shards.c: the sockets of the port, of which we keep all and read some ------------------------ */
 
 /* Makes them: 0 or -errno (-EADDRINUSE: somebody has the port). */
-int slots_make(void);
+int shards_make(void);
 /* Or takes over those that a process of the same user has made; the descriptors are its from now on. */
-void slots_adopt(int descriptor_set, int lock_file);
-bool slots_are_there(void);
-/* What slots_adopt() takes, to be handed out. */
-void slots_share(int ret_set_and_lock_file[2]);
-/* Reads the socket of a slot, unless another process does. polled as in struct reader. */
-bool slots_hold(unsigned slot, bool polled);
-bool slots_is_held(unsigned slot);
-/* Slot 0 is the port owner's. */
-bool slots_hold_ownership(void);
-void slots_after_fork_in_child(void);
+void shards_adopt(int descriptor_set, int lock_file);
+bool shards_are_there(void);
+/* What shards_adopt() takes, to be handed out. */
+void shards_share(int ret_set_and_lock_file[2]);
+/* Reads the socket of a shard, unless another process does. polled as in struct reader. */
+bool shards_hold(unsigned shard, bool polled);
+bool shards_is_held(unsigned shard);
+/* Shard 0 is the port owner's. */
+bool shards_hold_ownership(void);
+void shards_after_fork_in_child(void);
 
 #define UDP_NAME_PREFIX "softhca/1/udp/"
 #define UDP_NAME_DIGITS 16
@@ -128,7 +128,7 @@ int port_owner_listen(void);
 bool port_owner_is_own_name(const char digits[UDP_NAME_DIGITS]);
 /* We are the one whom all others keep in touch with. */
 void port_owner_take_ownership(void);
-/* Blocks of our clients whose slots nobody reads: tries again. true: there are some. */
+/* Blocks of our clients whose shards nobody reads: tries again. true: there are some. */
 bool port_owner_hold_missing(void);
 /* A packet, or several, that were read here and are for a number of somebody else's block. Receive lock held.
  * was_forwarded: somebody else has handed it on already. */
@@ -186,7 +186,7 @@ bool claims_declare(struct udp_message *message, int *ret_proofs);
 /* The port owner does not know of ours any more. */
 void claims_forget_declarations(void);
 /* Which of them have their packets come here (udp_serves())? acknowledged: the last control message that the port owner
- * has confirmed. true: the slot of one of them is not read here. */
+ * has confirmed. true: the shard of one of them is not read here. */
 bool claims_judge(bool is_member, bool is_port_owner, uint32_t acknowledged);
 void claims_after_fork_in_child(void);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* How this process comes to its packets. UDP port 4791 of a network namespace belongs to one user; who that
- * is, binding decides. The processes of that user are members, of whom each reads the sockets of its own lot
+ * is, binding decides. The processes of that user are members, of whom each reads the sockets of its own shard
  * (shards.c); one of them is the port owner (port_owner.c). A process of another user is a client: the port owner reads for
  * it.
  *
@@ -29,7 +29,7 @@
 #include "udp/internal.h"
 
 #define RETRY_AFTER (10 * NS_PER_MS)
-#define SLOT_RETRY  (100 * NS_PER_MS)
+#define SHARD_RETRY (100 * NS_PER_MS)
 /* Nobody of ours answers for a port that is bound: perhaps somebody is just binding it, or has just died. */
 #define STRANGE_PATIENCE (2 * NS_PER_S)
 /* Somebody of ours has it and does not answer: stopped, or without a processor. */
@@ -242,8 +242,8 @@ bool port_welcomed(const struct ucred *peer, const struct udp_message *message, 
     unsigned behind_set = message->flags & UDP_MESSAGE_HAS_DESCRIPTOR_SET ? 2 : 0;
 
     found_member = true;
-    if (is_own && behind_set == 2 && fd_count >= 2 && !slots_are_there()) {
-        slots_adopt(take_fd(fds, fd_count, 0), take_fd(fds, fd_count, 1));
+    if (is_own && behind_set == 2 && fd_count >= 2 && !shards_are_there()) {
+        shards_adopt(take_fd(fds, fd_count, 0), take_fd(fds, fd_count, 1));
         log_debug("UDP port 4791 is shared with process %d", (int)peer->pid);
         become_member();
     }
@@ -300,7 +300,7 @@ static bool kernel_has_it(void)
 /* Nobody let us share: is the port free? */
 static void try_to_make(void)
 {
-    int error = slots_make();
+    int error = shards_make();
 
     if (!error) {
         log_debug("UDP port 4791 is ours");
@@ -324,7 +324,7 @@ void port_sought(void)
 
 static void find_port_owner(void)
 {
-    if (slots_hold_ownership()) {
+    if (shards_hold_ownership()) {
         is_port_owner = true;
         port_owner_take_ownership();
         log_debug("we keep UDP port 4791 for all");
@@ -366,7 +366,7 @@ static void step(bool asked)
         declare_all();
         missing = claims_judge(true, is_port_owner, acknowledged);
         if (port_owner_hold_missing() || missing)
-            retry_in(SLOT_RETRY);
+            retry_in(SHARD_RETRY);
         groups_step(GROUPS_BY_SOCKET, -1, &serial, acknowledged);
         break;
     case UDP_FORWARDED:
@@ -521,7 +521,7 @@ void udp_after_fork_in_child(void)
 {
     lane_after_fork_in_child();
     receive_after_fork_in_child();
-    slots_after_fork_in_child();
+    shards_after_fork_in_child();
     groups_after_fork_in_child();
     forwarding_after_fork_in_child();
     seek_after_fork_in_child();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What a process with the port's sockets does for others. Every member listens, and gives newcomers of the
- * same user the descriptor set. One of them, the port owner, is whom all others keep in touch with: it reads slot 0, reads
+ * same user the descriptor set. One of them, the port owner, is whom all others keep in touch with: it reads shard 0, reads
  * for processes of other users, who cannot have the sockets, and passes on what was read by the wrong one.
  * When it dies another takes ownership (port.c); who reads a socket of its own does not notice.
  *
@@ -185,7 +185,7 @@ static void serve_block(struct client *client, uint32_t block)
     }
     receive_lock_release();
     if (client->is_other_user)
-        slots_hold(block % UDP_SLOTS, false); /* or whoever reads it hands it on */
+        shards_hold(block % UDP_SHARDS, false); /* or whoever reads it hands it on */
 }
 
 static bool called(struct client *client, const struct udp_message *message, const int *fds,
@@ -223,7 +223,7 @@ static int welcome(const struct client *client, const struct udp_message *messag
 
     if (message->block_count == 0 && !client->is_other_user) {
         if (message->flags & UDP_MESSAGE_WANTS_DESCRIPTOR_SET) {
-            slots_share(fds);
+            shards_share(fds);
             answer.flags |= UDP_MESSAGE_HAS_DESCRIPTOR_SET;
             fd_count = 2;
         }
@@ -355,7 +355,7 @@ bool port_owner_hold_missing(void)
 
     for (uint32_t block = 0; other_user_count && block < BLOCKS; block++) {
         if (owners[block] && owners[block]->is_other_user)
-            missing |= !slots_hold(block % UDP_SLOTS, false);
+            missing |= !shards_hold(block % UDP_SHARDS, false);
     }
     return missing;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The port's sockets are one SO_REUSEPORT group of UDP_SLOTS, whose filter gives each packet to the socket of
- * its QPN's lot. A group's order would change if one of them were closed; so all stay open, in a descriptor set
+/* The port's sockets are one SO_REUSEPORT group of UDP_SHARDS, whose filter gives each packet to the socket of
+ * its QPN's shard. A group's order would change if one of them were closed; so all stay open, in a descriptor set
  * (control_message.h) that every member has, and whoever dies takes nothing along. Who reads which is written nowhere
- * but in the lock file, a file without contents: a lock on the byte of a slot, which the kernel releases at
+ * but in the lock file, a file without contents: a lock on the byte of a shard, which the kernel releases at
  * death. It is a POSIX lock, because a forked child does not inherit those. */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,27 +16,27 @@
 #include "udp/internal.h"
 
 static int descriptor_set = -1, lock_file = -1;
-static struct reader readers[UDP_SLOTS] = {[0 ... UDP_SLOTS - 1] = {.source.fd = -1}};
-static bool held[UDP_SLOTS];
+static struct reader readers[UDP_SHARDS] = {[0 ... UDP_SHARDS - 1] = {.source.fd = -1}};
+static bool held[UDP_SHARDS];
 
-bool slots_are_there(void)
+bool shards_are_there(void)
 {
     return descriptor_set >= 0;
 }
 
-bool slots_is_held(unsigned slot)
+bool shards_is_held(unsigned shard)
 {
-    return held[slot];
+    return held[shard];
 }
 
-int slots_make(void)
+int shards_make(void)
 {
-    int sockets[UDP_SLOTS], error = socket_make_group(sockets);
+    int sockets[UDP_SHARDS], error = socket_make_group(sockets);
 
     if (error)
         return error;
-    descriptor_set = descriptor_set_make(sockets, UDP_SLOTS);
-    for (unsigned i = 0; i < UDP_SLOTS; i++)
+    descriptor_set = descriptor_set_make(sockets, UDP_SHARDS);
+    for (unsigned i = 0; i < UDP_SHARDS; i++)
         fd_close(sockets[i]);
     if (descriptor_set < 0) {
         error = descriptor_set;
@@ -52,21 +52,21 @@ int slots_make(void)
     return error;
 }
 
-void slots_adopt(int set_fd, int lock_file_fd)
+void shards_adopt(int set_fd, int lock_file_fd)
 {
     descriptor_set = set_fd;
     lock_file = lock_file_fd;
 }
 
-void slots_share(int ret_set_and_lock_file[2])
+void shards_share(int ret_set_and_lock_file[2])
 {
     ret_set_and_lock_file[0] = descriptor_set;
     ret_set_and_lock_file[1] = lock_file;
 }
 
-static bool lock_slot(unsigned slot)
+static bool lock_shard(unsigned shard)
 {
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)shard, .l_len = 1};
     int saved = errno;
     bool locked = fcntl(lock_file, F_SETLK, &range) == 0;
 
@@ -74,19 +74,19 @@ static bool lock_slot(unsigned slot)
     return locked;
 }
 
-static void unlock_slot(unsigned slot)
+static void unlock_shard(unsigned shard)
 {
-    struct flock range = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)slot, .l_len = 1};
+    struct flock range = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = (off_t)shard, .l_len = 1};
     int saved = errno;
 
     (void)fcntl(lock_file, F_SETLK, &range);
     errno = saved;
 }
 
-static int read_slot(unsigned slot, bool polled)
+static int read_shard(unsigned shard, bool polled)
 {
-    struct reader *reader = &readers[slot];
-    int fd = descriptor_set_get(descriptor_set, slot, UDP_SLOTS), error;
+    struct reader *reader = &readers[shard];
+    int fd = descriptor_set_get(descriptor_set, shard, UDP_SHARDS), error;
 
     if (fd < 0)
         return fd;
@@ -100,36 +100,36 @@ static int read_slot(unsigned slot, bool polled)
     return error;
 }
 
-bool slots_hold(unsigned slot, bool polled)
+bool shards_hold(unsigned shard, bool polled)
 {
     int error;
 
-    if (held[slot]) {
+    if (held[shard]) {
         if (polled)
-            reader_set_polled(&readers[slot]);
+            reader_set_polled(&readers[shard]);
         return true;
     }
-    if (!slots_are_there() || !lock_slot(slot))
+    if (!shards_are_there() || !lock_shard(shard))
         return false;
-    error = read_slot(slot, polled);
+    error = read_shard(shard, polled);
     if (error) {
-        log_error("the socket of slot %u cannot be read: %s", slot, strerror(-error));
-        unlock_slot(slot);
+        log_error("the socket of shard %u cannot be read: %s", shard, strerror(-error));
+        unlock_shard(shard);
         return false;
     }
-    log_debug("UDP port 4791: slot %u is ours", slot);
-    return held[slot] = true;
+    log_debug("UDP port 4791: shard %u is ours", shard);
+    return held[shard] = true;
 }
 
-bool slots_hold_ownership(void)
+bool shards_hold_ownership(void)
 {
-    return slots_hold(0, false);
+    return shards_hold(0, false);
 }
 
-void slots_after_fork_in_child(void)
+void shards_after_fork_in_child(void)
 {
     descriptor_set = lock_file = -1;
     memset(held, 0, sizeof(held));
-    for (unsigned i = 0; i < UDP_SLOTS; i++)
+    for (unsigned i = 0; i < UDP_SHARDS; i++)
         readers[i] = (struct reader){.source.fd = -1};
 }

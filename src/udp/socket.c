@@ -207,17 +207,17 @@ static int open_next(int family)
     return error;
 }
 
-/* The kernel gives each packet to the socket of its number's lot: the filter returns the place of the socket
+/* The kernel gives each packet to the socket of its number's shard: the filter returns the place of the socket
  * in the order in which they were bound. */
-static int share_by_lot(int fd)
+static int attach_shard_filter(int fd)
 {
-    static const struct sock_filter lot[] = {
+    static const struct sock_filter shard[] = {
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, BLOCK_BYTE),
-        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, UDP_SLOTS - 1),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, UDP_SHARDS - 1),
         BPF_STMT(BPF_RET | BPF_A, 0),
     };
 
-    return run_filter(fd, SO_ATTACH_REUSEPORT_CBPF, lot, array_size(lot));
+    return run_filter(fd, SO_ATTACH_REUSEPORT_CBPF, shard, array_size(shard));
 }
 
 static void close_all(const int *fds, unsigned count)
@@ -226,12 +226,12 @@ static void close_all(const int *fds, unsigned count)
         fd_close(fds[i]);
 }
 
-int socket_make_group(int ret_fds[UDP_SLOTS])
+int socket_make_group(int ret_fds[UDP_SHARDS])
 {
     int family = AF_INET6, saved = errno, error = 0;
     unsigned count = 0;
 
-    while (count < UDP_SLOTS && !error) {
+    while (count < UDP_SHARDS && !error) {
         int fd = count ? open_next(family) : open_first(&family);
 
         if (fd < 0)
@@ -240,7 +240,7 @@ int socket_make_group(int ret_fds[UDP_SLOTS])
             ret_fds[count++] = fd;
     }
     if (!error)
-        error = share_by_lot(ret_fds[0]);
+        error = attach_shard_filter(ret_fds[0]);
     if (error)
         close_all(ret_fds, count);
     errno = saved;

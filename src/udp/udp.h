@@ -21,7 +21,7 @@
 
 /* Lower bits of a QPN block by which the kernel finds the socket of whoever owns it (local/local.h,
  * LOCAL_LOTS). */
-#define UDP_SLOTS      64u
+#define UDP_SHARDS     64u
 #define UDP_BLOCK_QPNS 256u
 
 struct udp_lane;

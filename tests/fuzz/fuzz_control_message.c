@@ -87,10 +87,10 @@ static void read_control_message(uint8_t choice)
 /* A descriptor set is looked at, and nothing is taken out of it. */
 static void read_descriptor_set(uint8_t choice, unsigned fd_count)
 {
-    int fd = descriptor_set_get(ends[0], choice % UDP_SLOTS, UDP_SLOTS);
+    int fd = descriptor_set_get(ends[0], choice % UDP_SHARDS, UDP_SHARDS);
     char bytes[1024];
 
-    require(fd < 0 || fd_count == UDP_SLOTS);
+    require(fd < 0 || fd_count == UDP_SHARDS);
     if (fd >= 0)
         fd_close(fd);
     require(recv(ends[0], bytes, sizeof(bytes), MSG_DONTWAIT) >= 0);
@@ -155,6 +155,6 @@ void fuzz_seeds(fuzz_add *add)
         add_input(add, READERS * type + READS_CONTROL_MESSAGE, UDP_MESSAGE_FDS + 4, &message,
                   sizeof(message));
     }
-    add_input(add, READS_DESCRIPTOR_SET, UDP_SLOTS, "box", 4);
-    add_input(add, READS_DESCRIPTOR_SET, UDP_SLOTS + 1, "box", 4);
+    add_input(add, READS_DESCRIPTOR_SET, UDP_SHARDS, "box", 4);
+    add_input(add, READS_DESCRIPTOR_SET, UDP_SHARDS + 1, "box", 4);
 }

@@ -19,7 +19,7 @@ enum { READY, DONE, AGAIN, STEP };
 
 static uint32_t block_of(unsigned number)
 {
-    return 0x1200 + 1 + number; /* a lot of its own */
+    return 0x1200 + 1 + number; /* a shard of its own */
 }
 
 static uint32_t qpn_of(unsigned number)
@@ -151,13 +151,13 @@ static void test_the_death_of_some_is_nothing_to_the_others(void **state)
         side_finish(pids[i]);
 }
 
-/* Two that have blocks of the same lot: only one can read its socket. */
+/* Two that have blocks of the same shard: only one can read its socket. */
 static uint32_t crowded_block(unsigned number)
 {
-    return 0x2005 + number * UDP_SLOTS;
+    return 0x2005 + number * UDP_SHARDS;
 }
 
-static void shares_a_lot(unsigned number)
+static void shares_a_shard(unsigned number)
 {
     const struct udp_path path = path_between("::1", "::1");
     unsigned arrived = 0;
@@ -183,13 +183,13 @@ static void shares_a_lot(unsigned number)
     }
 }
 
-static void test_processes_of_one_lot_hand_on_each_others_packets(void **state)
+static void test_processes_of_one_shard_forward_each_others_packets(void **state)
 {
     pid_t pids[4];
 
     board_clear();
     for (unsigned i = 0; i < 4; i++)
-        pids[i] = side_start(shares_a_lot, i);
+        pids[i] = side_start(shares_a_shard, i);
     for (unsigned i = 0; i < 4; i++)
         side_finish(pids[i]);
 }
@@ -413,7 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_processes_get_their_own_packets),
         cmocka_unit_test(test_the_death_of_some_is_nothing_to_the_others),
-        cmocka_unit_test(test_processes_of_one_lot_hand_on_each_others_packets),
+        cmocka_unit_test(test_processes_of_one_shard_forward_each_others_packets),
         cmocka_unit_test(test_users_share_the_port_whoever_dies),
         cmocka_unit_test(test_a_member_may_be_slow_to_answer),
         cmocka_unit_test(test_a_taken_port_is_said_to_be_taken),
