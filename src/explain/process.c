@@ -163,15 +163,15 @@ static void network_tell(const struct view *view, struct out *out)
         {"bytes_sent", NULL, network->bytes_sent},
         {"packets_received", NULL, network->packets_received},
         {"bytes_received", NULL, network->bytes_received},
-        {"handed_on", NULL, network->handed_on},
-        {"brought", NULL, network->brought},
+        {"handed_on", NULL, network->forwarded},
+        {"brought", NULL, network->forwarded_to_us},
         {"bad_icrc", "dropped for their ICRC", network->bad_icrc},
         {"malformed", "malformed", network->malformed},
-        {"strangers", "for QPs that nobody has", network->strangers},
+        {"strangers", "for QPs that nobody has", network->unknown_qpn},
         {"not_sent", "refused by the kernel", network->not_sent},
         {"congested", "marked by routers", network->congested},
-        {"notified", "congestion notifications", network->notified},
-        {"notifying", "of them to others", network->notifying},
+        {"notified", "congestion notifications", network->cnps_received},
+        {"notifying", "of them to others", network->cnps_sent},
     };
     struct words words = {.length = 0};
 

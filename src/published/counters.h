@@ -10,11 +10,11 @@
 struct network_counters {
     _Atomic uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
     _Atomic uint64_t bad_icrc, malformed; /* dropped */
-    _Atomic uint64_t strangers;           /* for QP numbers that nobody serves; dropped */
-    _Atomic uint64_t handed_on, brought;  /* for other processes; by other processes */
+    _Atomic uint64_t unknown_qpn;           /* for QP numbers that nobody serves; dropped */
+    _Atomic uint64_t forwarded, forwarded_to_us;  /* for other processes; by other processes */
     _Atomic uint64_t not_sent;            /* the kernel refused: no route, larger than the path's MTU ... */
     _Atomic uint64_t congested;           /* came with ECN's mark */
-    _Atomic uint64_t notified, notifying; /* congestion notification packets that came, that went */
+    _Atomic uint64_t cnps_received, cnps_sent; /* congestion notification packets that came, that went */
 };
 
 #endif

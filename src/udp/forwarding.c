@@ -71,7 +71,7 @@ void forwarding_send(int fd, const struct datagram *datagram, const uint8_t *byt
     struct mmsghdr header = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
     bool taken = sys_sendmmsg(fd, &header, 1) == 1;
 
-    udp_count(taken ? &udp_counters->handed_on : &udp_counters->strangers, 1);
+    udp_count(taken ? &udp_counters->forwarded : &udp_counters->unknown_qpn, 1);
 }
 
 void forwarding_after_fork_in_child(void)

@@ -549,7 +549,7 @@ static void stage_notification(struct udp_lane *lane, const struct way *way, con
     memset(bytes, 0, NOTIFICATION_LENGTH);
     memcpy(bytes, bth, sizeof(bth));
     finish(lane, way, message, NOTIFICATION_LENGTH);
-    udp_count(&udp_counters->notifying, 1);
+    udp_count(&udp_counters->cnps_sent, 1);
 }
 
 /* Lock held. -EAGAIN: there is none. */

@@ -68,7 +68,7 @@ void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, b
     else if (port_owner_socket >= 0 && !was_forwarded)
         forwarding_send(port_owner_socket, datagram, bytes);
     else
-        udp_count(&udp_counters->strangers, 1);
+        udp_count(&udp_counters->unknown_qpn, 1);
 }
 
 void port_owner_use_forwarding_socket(int fd)

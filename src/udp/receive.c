@@ -99,7 +99,7 @@ static void take_notification(const struct datagram *datagram, const uint8_t *by
 {
     struct packet packet = {.opcode = OPCODE_CNP, .dest_qpn = dest_qpn_of(bytes)};
 
-    udp_count(&udp_counters->notified, 1);
+    udp_count(&udp_counters->cnps_received, 1);
     describe_grh(datagram, &packet.grh);
     udp_room.ops->congestion(&packet);
 }
@@ -354,7 +354,7 @@ static unsigned take_from_forwarding_socket(struct mmsghdr *header, struct slot 
         udp_count(&udp_counters->malformed, 1);
         return 0;
     }
-    udp_count(&udp_counters->brought, 1);
+    udp_count(&udp_counters->forwarded_to_us, 1);
     return take_datagram(&datagram, slot->bytes, true);
 }
 

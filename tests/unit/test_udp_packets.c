@@ -393,12 +393,12 @@ static void sends_rubbish(unsigned number)
     /* One bit leaves no identification that explains it. */
     CHECK(udp_counters->bad_icrc == damaged && atomic_load(&inbox->count) == 0);
     for (uint32_t cut = 0; cut < length; cut++) {
-        uint64_t before = udp_counters->bad_icrc + udp_counters->malformed + udp_counters->strangers;
+        uint64_t before = udp_counters->bad_icrc + udp_counters->malformed + udp_counters->unknown_qpn;
 
         CHECK(send(fd, good, cut, 0) == (ssize_t)cut);
         if (cut == 0)
             continue; /* nothing at all: the kernel reports it, and there is nothing to count */
-        UNTIL(udp_counters->bad_icrc + udp_counters->malformed + udp_counters->strangers +
+        UNTIL(udp_counters->bad_icrc + udp_counters->malformed + udp_counters->unknown_qpn +
                   atomic_load(&inbox->count) >
               before);
     }
@@ -446,7 +446,7 @@ static void is_notified(unsigned number)
     seal(&path, port, 0, bytes, LENGTH);
     CHECK(send(fd, bytes, LENGTH, 0) == LENGTH);
     UNTIL(atomic_load(&inbox->congested_qpn) == QPN);
-    CHECK(udp_counters->notified == 1 && atomic_load(&inbox->count) == 0);
+    CHECK(udp_counters->cnps_received == 1 && atomic_load(&inbox->count) == 0);
 }
 
 static void test_congestion_notifications_are_told(void **state)
@@ -463,7 +463,7 @@ static void notifies(unsigned number)
     udp_notify(udp_lane(QPN + 1), &path, QPN);
     udp_flush(udp_lane(QPN + 1));
     UNTIL(atomic_load(&inbox->congested_qpn) == QPN);
-    CHECK(udp_counters->notifying == 1 && udp_counters->notified == 1);
+    CHECK(udp_counters->cnps_sent == 1 && udp_counters->cnps_received == 1);
     CHECK(udp_counters->bad_icrc == 0 && atomic_load(&inbox->count) == 0);
 }
 
