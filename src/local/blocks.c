@@ -125,7 +125,7 @@ static int open_block(struct block *block)
     if (!error && listen(fd, BACKLOG) < 0)
         error = -errno;
     block->listener.fd = fd;
-    block->listener.ready = rendezvous_accept;
+    block->listener.ready = handshake_accept;
     if (!error)
         error = event_add(&block->listener, watching ? EPOLLIN : 0);
     if (error) {

@@ -21,22 +21,22 @@ socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address)
     return unix_name_address(name, ret_address);
 }
 
-void greeting_fill(struct greeting *greeting, enum greeting_type type, enum greeting_result result,
-                   bool can_read)
+void handshake_message_fill(struct handshake_message *message, enum handshake_type type,
+                            enum handshake_result result, bool can_read)
 {
-    *greeting = (struct greeting){
-        .magic = GREETING_MAGIC,
-        .version = GREETING_VERSION,
+    *message = (struct handshake_message){
+        .magic = HANDSHAKE_MAGIC,
+        .version = HANDSHAKE_VERSION,
         .type = (uint16_t)type,
         .layout_size = LAYOUT_SIZE,
         .result = (uint16_t)result,
-        .flags = (uint16_t)((local.mechanism != MECHANISM_RING ? GREETING_MAY_PROBE : 0) |
-                            (can_read ? GREETING_CAN_READ : 0)),
+        .flags = (uint16_t)((local.mechanism != MECHANISM_RING ? HANDSHAKE_MAY_PROBE : 0) |
+                            (can_read ? HANDSHAKE_CAN_READ : 0)),
         .nonce_address = (uintptr_t)local.nonce,
         .segment = local.ops->segment ? (uint32_t)(local.ops->segment() + 1) : 0,
     };
-    memcpy(greeting->instance, local.instance, sizeof(greeting->instance));
-    memcpy(greeting->nonce, local.nonce, sizeof(greeting->nonce));
+    memcpy(message->instance, local.instance, sizeof(message->instance));
+    memcpy(message->nonce, local.nonce, sizeof(message->nonce));
 }
 
 static int send_with_descriptor(int fd, const void *message_bytes, size_t size, int memory_fd)
@@ -46,33 +46,33 @@ static int send_with_descriptor(int fd, const void *message_bytes, size_t size, 
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
 
     if (memory_fd >= 0) {
-        message.msg_control = &control;
-        message.msg_controllen = sizeof(control);
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
         control.header.cmsg_level = SOL_SOCKET;
         control.header.cmsg_type = SCM_RIGHTS;
         control.header.cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(&control.header), &memory_fd, sizeof(memory_fd));
     }
-    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size ? 0 : -errno;
+    return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size ? 0 : -errno;
 }
 
-int greeting_send(int fd, const struct greeting *greeting, int memory_fd)
+int handshake_message_send(int fd, const struct handshake_message *message, int memory_fd)
 {
-    return send_with_descriptor(fd, greeting, sizeof(*greeting), memory_fd);
+    return send_with_descriptor(fd, message, sizeof(*message), memory_fd);
 }
 
-static_assert(sizeof(struct segment_request) == sizeof(struct greeting) &&
-                  SEGMENT_REQUEST_MAGIC == GREETING_MAGIC &&
-                  offsetof(struct segment_request, type) == offsetof(struct greeting, type),
+static_assert(sizeof(struct segment_request) == sizeof(struct handshake_message) &&
+                  SEGMENT_REQUEST_MAGIC == HANDSHAKE_MAGIC &&
+                  offsetof(struct segment_request, type) == offsetof(struct handshake_message, type),
               "told apart by their type");
 
-bool greeting_is_segment_request(const struct greeting *greeting)
+bool greeting_is_segment_request(const struct handshake_message *message)
 {
-    return greeting->magic == SEGMENT_REQUEST_MAGIC && greeting->version == SEGMENT_REQUEST_VERSION &&
-           greeting->type == SEGMENT_REQUEST_TYPE;
+    return message->magic == SEGMENT_REQUEST_MAGIC && message->version == SEGMENT_REQUEST_VERSION &&
+           message->type == SEGMENT_REQUEST_TYPE;
 }
 
 int greeting_answer_segment_request(int fd, enum segment_request_result result, int segment_fd)
@@ -85,11 +85,11 @@ int greeting_answer_segment_request(int fd, enum segment_request_result result, 
     return send_with_descriptor(fd, &answer, sizeof(answer), segment_fd);
 }
 
-int take_descriptor(struct msghdr *message)
+int take_descriptor(struct msghdr *msg)
 {
     int kept = -1;
 
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(msg); header; header = CMSG_NXTHDR(msg, header)) {
         size_t bytes = header->cmsg_len - CMSG_LEN(0);
 
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
@@ -108,38 +108,39 @@ int take_descriptor(struct msghdr *message)
     return kept;
 }
 
-int greeting_receive(int fd, enum greeting_type type, struct greeting *greeting, int *ret_memory_fd)
+int handshake_message_receive(int fd, enum handshake_type type, struct handshake_message *message,
+                              int *ret_memory_fd)
 {
-    struct iovec part = {greeting, sizeof(*greeting)};
+    struct iovec part = {message, sizeof(*message)};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(4 * sizeof(int))];
     } control;
-    struct msghdr message = {
+    struct msghdr msg = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    ssize_t length = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t length = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     *ret_memory_fd = -1;
     if (length < 0)
         return errno == EINTR ? -EAGAIN : -errno;
-    *ret_memory_fd = take_descriptor(&message);
+    *ret_memory_fd = take_descriptor(&msg);
     if (length == 0)
         return -ECONNRESET;
-    if (length != (ssize_t)sizeof(*greeting) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
-        greeting->magic != GREETING_MAGIC || greeting->version != GREETING_VERSION ||
-        greeting->type != type || greeting->layout_size != LAYOUT_SIZE)
+    if (length != (ssize_t)sizeof(*message) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
+        message->magic != HANDSHAKE_MAGIC || message->version != HANDSHAKE_VERSION || message->type != type ||
+        message->layout_size != LAYOUT_SIZE)
         return -EPROTO;
     return 0;
 }
 
-bool greeting_credentials(int fd, struct ucred *ret_peer)
+bool peer_credentials(int fd, struct ucred *ret_peer)
 {
     socklen_t length = sizeof(*ret_peer);
 
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_peer, &length) == 0;
 }
 
-int greeting_pidfd(int fd, pid_t pid)
+int peer_pidfd(int fd, pid_t pid)
 {
     int pidfd = -1;
     socklen_t length = sizeof(pidfd);

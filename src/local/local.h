@@ -70,7 +70,7 @@ struct local_ops {
 int local_start(const struct local_ops *ops);
 /* atfork, in the child: forgets everything, closes our descriptors, touches no shared memory. */
 void local_after_fork_in_child(void);
-/* A descriptor for the helper's epoll: readable when local_dispatch() has something to do (rendezvous,
+/* A descriptor for the helper's epoll: readable when local_dispatch() has something to do (handshakes,
  * doorbell, death). */
 int local_event_fd(void);
 /* Handles what made the descriptor readable. Helper thread only, outside every rundown section and lock (it

@@ -75,12 +75,12 @@ static void begin_fresh(void)
         for (unsigned bit = 0; bit < 64 && bits >> bit; bit++) {
             if (!(bits >> bit & 1))
                 continue;
-            if (!rendezvous_has_room()) {
+            if (!handshake_can_begin()) {
                 atomic_store_explicit(&fresh_any, true, memory_order_relaxed);
                 return;
             }
             atomic_fetch_and_explicit(&fresh[i], ~(1ull << bit), memory_order_acquire);
-            rendezvous_begin(i * 64 + bit, NULL);
+            handshake_begin(i * 64 + bit, NULL);
         }
     }
 }
@@ -134,10 +134,10 @@ void requests_begin(void)
 {
     if (atomic_load_explicit(&fresh_any, memory_order_acquire))
         begin_fresh();
-    while (atomic_load_explicit(&searches_any, memory_order_acquire) && rendezvous_has_room()) {
+    while (atomic_load_explicit(&searches_any, memory_order_acquire) && handshake_can_begin()) {
         struct name_search *search = next_search();
 
         if (search)
-            rendezvous_begin(0, search);
+            handshake_begin(0, search);
     }
 }

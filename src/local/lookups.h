@@ -20,7 +20,7 @@ struct name_search {
 /* Asks for a block. Any thread. */
 void requests_want(uint32_t block);
 /* The rest is the helper thread's. Begins what was asked for, as far as there is room
- * (rendezvous_has_room()). */
+ * (handshake_can_begin()). */
 void requests_begin(void);
 /* Is something left to begin? */
 bool requests_any(void);

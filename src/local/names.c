@@ -86,10 +86,10 @@ static void somebody_asks(struct event_source *source, uint32_t events)
     bool descriptors_are_short;
 
     lock_acquire(&name->lock);
-    descriptors_are_short = source->fd >= 0 && !rendezvous_accept_some(source);
+    descriptors_are_short = source->fd >= 0 && !handshake_accept_some(source);
     lock_release(&name->lock);
     if (descriptors_are_short)
-        rendezvous_pause_accepting();
+        handshake_pause_accepting();
 }
 
 static int open_name(struct local_name *name, const char *text)
@@ -182,7 +182,7 @@ struct link *names_link_behind(int fd)
     struct ucred holder;
     struct link *link;
 
-    if (!greeting_credentials(fd, &holder) || holder.pid <= 0)
+    if (!peer_credentials(fd, &holder) || holder.pid <= 0)
         return NULL;
     link = link_find_process(holder.pid, holder.uid);
     return link && is_alive(link) ? link : NULL;
@@ -243,7 +243,7 @@ bool local_is_owner(struct link *link, uint32_t block)
     local_block_name(block, text);
     fd = names_connect(text);
     /* Processes that we do not see all have the number 0: then it is one of that user. */
-    is_owner = fd >= 0 && greeting_credentials(fd, &holder) && holder.pid == link->peer_pid &&
+    is_owner = fd >= 0 && peer_credentials(fd, &holder) && holder.pid == link->peer_pid &&
                holder.uid == link->peer_uid;
     fd_close(fd);
     errno = saved;

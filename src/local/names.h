@@ -13,7 +13,7 @@
 /* Connects to whoever holds the name. A descriptor, or -errno: -ECONNREFUSED nobody holds it, -EAGAIN its
  * holder has too many connections that it has not looked at. */
 int names_connect(const char *text);
-/* The link to the process at the other end of that connection, if there is one; NULL: it takes a greeting.
+/* The link to the process at the other end of that connection, if there is one; NULL: it takes a handshake.
  * In a rundown section. */
 struct link *names_link_behind(int fd);
 

@@ -64,17 +64,17 @@ void reference_permit(void)
         log_info("Yama keeps other processes from our memory: %m");
 }
 
-bool reference_probe(pid_t pid, const struct greeting *greeting)
+bool reference_probe(pid_t pid, const struct handshake_message *message)
 {
-    uint8_t seen[sizeof(greeting->nonce)];
+    uint8_t seen[sizeof(message->nonce)];
     struct iovec here = {seen, sizeof(seen)};
-    struct iovec there = {(void *)(uintptr_t)greeting->nonce_address, sizeof(seen)};
+    struct iovec there = {(void *)(uintptr_t)message->nonce_address, sizeof(seen)};
     ssize_t length;
 
     if (pid <= 0)
         return false;
     length = sys_process_vm_readv(pid, &here, 1, &there, 1);
-    if (length == (ssize_t)sizeof(seen) && memcmp(seen, greeting->nonce, sizeof(seen)) == 0)
+    if (length == (ssize_t)sizeof(seen) && memcmp(seen, message->nonce, sizeof(seen)) == 0)
         return true;
     log_info("memory of process %d cannot be read (%s): large payload goes through the ring", (int)pid,
              length < 0 ? strerror((int)-length) : "something else is there");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Reading the memory of another process of the same user: probing at rendezvous, lane_pull(). */
+/* Reading the memory of another process of the same user: probing at the handshake, lane_pull(). */
 #ifndef LOCAL_REFERENCE_H
 #define LOCAL_REFERENCE_H
 
@@ -12,8 +12,8 @@
 bool reference_same_user(uid_t uid);
 /* Lets processes of our user read and write our memory where Yama would only let our ancestors. */
 void reference_permit(void);
-/* Reads the nonce that the greeting promises. */
-bool reference_probe(pid_t pid, const struct greeting *greeting);
+/* Reads the nonce that the handshake promises. */
+bool reference_probe(pid_t pid, const struct handshake_message *message);
 
 /* Copies from a peer's memory to ours (self: memcpy). 0, -EFAULT, -EPERM, -EINVAL (lengths differ), -ESRCH
  * (the peer died; what was copied is void). */

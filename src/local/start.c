@@ -131,7 +131,7 @@ void local_after_fork_in_child(void)
     atomic_store_explicit(&self_rung, false, memory_order_relaxed);
     kick.fd = timer.fd = -1;
     event_after_fork_in_child();
-    rendezvous_after_fork_in_child();
+    handshake_after_fork_in_child();
     requests_after_fork_in_child();
     blocks_after_fork_in_child();
     names_after_fork_in_child();
@@ -198,9 +198,9 @@ bool local_dispatch(bool *ret_look_later)
     writable = progress_awake();
     names_bury();
     event_dispatch();
-    rendezvous_expire();
-    rendezvous_tell_settled();
-    set_timer(rendezvous_deadline());
+    handshake_expire();
+    handshake_report_settled();
+    set_timer(handshake_deadline());
     errno = saved;
     *ret_look_later = later_now;
     return hot_now || rung_now || writable || !later_now;

@@ -14,7 +14,7 @@ struct local_state {
     const struct local_ops *ops;
     enum mechanism mechanism;
     uint8_t instance[INSTANCE_BYTES];
-    /* Its address and contents go out with the greeting: whoever reads the same there can read our memory,
+    /* Its address and contents go out with the handshake: whoever reads the same there can read our memory,
      * and is not mistaken in the process. */
     uint8_t nonce[INSTANCE_BYTES];
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What comes out of a unix socket that another process has connected to: a greeting (local/handshake_message.h), a
+/* What comes out of a unix socket that another process has connected to: a handshake (local/handshake_message.h), a
  * letter or a descriptor set of those who share the UDP port (udp/control_message.h), with descriptors. Whatever it is, what was
  * taken for one is one, and no descriptor is left over.
  *
@@ -17,7 +17,7 @@
 
 #define FDS_MOST 80u /* more than any reader has room for */
 
-enum reader { READS_GREETING, READS_CONTROL_MESSAGE, READS_DESCRIPTOR_SET, READERS };
+enum reader { READS_HANDSHAKE, READS_CONTROL_MESSAGE, READS_DESCRIPTOR_SET, READERS };
 
 static int ends[2] = {-1, -1};
 
@@ -52,18 +52,18 @@ static int lowest_free(void)
     return fd;
 }
 
-static void read_greeting(uint8_t choice)
+static void read_handshake_message(uint8_t choice)
 {
-    enum greeting_type type = GREETING_HELLO + choice % 3;
-    struct greeting greeting;
-    int fd, error = greeting_receive(ends[0], type, &greeting, &fd);
+    enum handshake_type type = HANDSHAKE_HELLO + choice % 3;
+    struct handshake_message handshake;
+    int fd, error = handshake_message_receive(ends[0], type, &handshake, &fd);
 
     require(error <= 0 && fd >= -1);
     if (!error)
-        require(greeting.magic == GREETING_MAGIC && greeting.type == type &&
-                greeting.layout_size == LAYOUT_SIZE);
+        require(handshake.magic == HANDSHAKE_MAGIC && handshake.type == type &&
+                handshake.layout_size == LAYOUT_SIZE);
     else if (error == -EPROTO)
-        (void)greeting_is_segment_request(&greeting);
+        (void)greeting_is_segment_request(&handshake);
     if (fd >= 0)
         fd_close(fd);
 }
@@ -109,8 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fd_count = data[1] % (FDS_MOST + 1);
     send_message(data + 2, size - 2, fd_count);
     switch ((enum reader)(data[0] % READERS)) {
-    case READS_GREETING:
-        read_greeting(data[0] / READERS);
+    case READS_HANDSHAKE:
+        read_handshake_message(data[0] / READERS);
         break;
     case READS_CONTROL_MESSAGE:
         read_control_message(data[0] / READERS);
@@ -138,12 +138,12 @@ static void add_input(fuzz_add *add, unsigned reader, uint8_t fds, const void *m
 void fuzz_seeds(fuzz_add *add)
 {
     for (unsigned type = 0; type < 3; type++) {
-        const struct greeting greeting = {.magic = GREETING_MAGIC,
-                                          .version = GREETING_VERSION,
-                                          .type = (uint16_t)(GREETING_HELLO + type),
-                                          .layout_size = LAYOUT_SIZE};
+        const struct handshake_message handshake = {.magic = HANDSHAKE_MAGIC,
+                                                    .version = HANDSHAKE_VERSION,
+                                                    .type = (uint16_t)(HANDSHAKE_HELLO + type),
+                                                    .layout_size = LAYOUT_SIZE};
 
-        add_input(add, READERS * type + READS_GREETING, type == 0, &greeting, sizeof(greeting));
+        add_input(add, READERS * type + READS_HANDSHAKE, type == 0, &handshake, sizeof(handshake));
     }
     for (unsigned type = 0; type < 2; type++) {
         const struct udp_message message = {.magic = UDP_MESSAGE_MAGIC,

@@ -19,7 +19,7 @@
 
 /* --- death ---------------------------------------------------------------------------------------------- */
 
-/* Talks as fast as it can with everything that may be under way when it is killed: a greeting, records of all
+/* Talks as fast as it can with everything that may be under way when it is killed: a handshake, records of all
  * sizes, full rings, sleeping and waking. */
 static void talks_until_killed(unsigned number)
 {
@@ -67,7 +67,7 @@ static void survives(unsigned number)
             side_up();
             talks_until_killed(1);
         }
-        /* Sometimes in the greeting, sometimes in the middle of talk; we answer on some lanes. */
+        /* Sometimes in the handshake, sometimes in the middle of talk; we answer on some lanes. */
         if (i % 4 == 0) {
             nanosleep(&pause, NULL);
         } else {
@@ -91,7 +91,7 @@ static void survives(unsigned number)
             fds = count_fds();
             maps = count_maps();
         } else if (i > 20 && linked) {
-            CHECK(count_fds() <= fds + 1); /* one more: a greeting whose end was not seen yet */
+            CHECK(count_fds() <= fds + 1); /* one more: a handshake whose end was not seen yet */
             CHECK(count_maps() <= maps + 3);
         }
     }
@@ -273,7 +273,7 @@ static void is_not_held_up(unsigned number)
     CHECK(seen.resolved == 0);
     CHECK(find_link(other)); /* while the other one is still silent */
     CHECK(seen.resolved == 1);
-    rendezvous_patience = NS_PER_S;
+    handshake_timeout = NS_PER_S;
     meet(0, 2);
     UNTIL(seen.resolved == 2); /* after its time */
     CHECK(seen.block == silent / 256 && !seen.link);
@@ -302,19 +302,19 @@ static int memory_of(off_t size, unsigned seals)
 }
 
 /* Sends a HELLO, of a process of its own, and returns the result. */
-static int greet(uint32_t victim, int memory, int *ret_socket)
+static int send_hello(uint32_t victim, int memory, int *ret_socket)
 {
-    struct greeting greeting;
+    struct handshake_message message;
     static uint8_t count;
 
-    greeting_fill(&greeting, GREETING_HELLO, GREETING_OK, false);
-    greeting.instance[0] = ++count;
-    greeting.nonce_address = 1;
+    handshake_message_fill(&message, HANDSHAKE_HELLO, HANDSHAKE_OK, false);
+    message.instance[0] = ++count;
+    message.nonce_address = 1;
     *ret_socket = connect_to(victim);
-    CHECK(greeting_send(*ret_socket, &greeting, memory) == 0);
-    CHECK(recv(*ret_socket, &greeting, sizeof(greeting), 0) == (ssize_t)sizeof(greeting));
-    CHECK(greeting.type == GREETING_WELCOME && !(greeting.flags & GREETING_CAN_READ));
-    return greeting.result;
+    CHECK(handshake_message_send(*ret_socket, &message, memory) == 0);
+    CHECK(recv(*ret_socket, &message, sizeof(message), 0) == (ssize_t)sizeof(message));
+    CHECK(message.type == HANDSHAKE_WELCOME && !(message.flags & HANDSHAKE_CAN_READ));
+    return message.result;
 }
 
 /* What a liar sends instead of HELLO; each is a connection of its own. */
@@ -322,7 +322,7 @@ static void lies_to_acceptors(unsigned number)
 {
     const unsigned seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     uint32_t victim = await_qpn(0);
-    struct greeting greeting;
+    struct handshake_message message;
     int fd;
 
     /* Nothing, an empty packet, noise, something too long. */
@@ -333,25 +333,25 @@ static void lies_to_acceptors(unsigned number)
     send(fd, "noise", 5, 0);
     fd = connect_to(victim);
     send(fd, board, sizeof(*board), 0);
-    /* A greeting out of turn or of another time. */
-    greeting_fill(&greeting, GREETING_READY, GREETING_OK, false);
+    /* A handshake out of turn or of another time. */
+    handshake_message_fill(&message, HANDSHAKE_READY, HANDSHAKE_OK, false);
     fd = connect_to(victim);
-    greeting_send(fd, &greeting, -1);
-    greeting_fill(&greeting, GREETING_HELLO, GREETING_OK, false);
-    greeting.version = 2;
+    handshake_message_send(fd, &message, -1);
+    handshake_message_fill(&message, HANDSHAKE_HELLO, HANDSHAKE_OK, false);
+    message.version = 2;
     fd = connect_to(victim);
-    greeting_send(fd, &greeting, -1);
+    handshake_message_send(fd, &message, -1);
     /* No memory, memory that could shrink, memory of a wrong size, something else. */
-    CHECK(greet(victim, -1, &fd) == GREETING_REFUSED);
-    CHECK(greet(victim, memory_of(LAYOUT_SIZE, F_SEAL_GROW | F_SEAL_SEAL), &fd) == GREETING_REFUSED);
-    CHECK(greet(victim, memory_of(LAYOUT_SIZE - 4096, seals), &fd) == GREETING_REFUSED);
-    CHECK(greet(victim, open("/dev/null", O_RDWR | O_CLOEXEC), &fd) == GREETING_REFUSED);
+    CHECK(send_hello(victim, -1, &fd) == HANDSHAKE_REFUSED);
+    CHECK(send_hello(victim, memory_of(LAYOUT_SIZE, F_SEAL_GROW | F_SEAL_SEAL), &fd) == HANDSHAKE_REFUSED);
+    CHECK(send_hello(victim, memory_of(LAYOUT_SIZE - 4096, seals), &fd) == HANDSHAKE_REFUSED);
+    CHECK(send_hello(victim, open("/dev/null", O_RDWR | O_CLOEXEC), &fd) == HANDSHAKE_REFUSED);
     /* A READY that does not come, or comes under another name. */
-    CHECK(greet(victim, memory_of(LAYOUT_SIZE, seals), &fd) == GREETING_OK);
-    CHECK(greet(victim, memory_of(LAYOUT_SIZE, seals), &fd) == GREETING_OK);
-    greeting_fill(&greeting, GREETING_READY, GREETING_OK, true);
-    greeting_send(fd, &greeting, -1);
-    CHECK(recv(fd, &greeting, sizeof(greeting), 0) == 0);
+    CHECK(send_hello(victim, memory_of(LAYOUT_SIZE, seals), &fd) == HANDSHAKE_OK);
+    CHECK(send_hello(victim, memory_of(LAYOUT_SIZE, seals), &fd) == HANDSHAKE_OK);
+    handshake_message_fill(&message, HANDSHAKE_READY, HANDSHAKE_OK, true);
+    handshake_message_send(fd, &message, -1);
+    CHECK(recv(fd, &message, sizeof(message), 0) == 0);
 
     /* After all that an honest process is served. */
     publish_qpn(number);
@@ -368,7 +368,7 @@ static void is_lied_to(unsigned number)
 
     (void)mine;
     UNTIL(seen.packets == 1);
-    rendezvous_patience = NS_PER_S;
+    handshake_timeout = NS_PER_S;
     meet(0, 2);
     /* Those that said nothing are shown the door after their time; the honest one has a socket and a pidfd.
      */
@@ -386,25 +386,25 @@ static void test_lies_of_connectors_lead_nowhere(void **state)
     RUN_SIDES(is_lied_to, lies_to_acceptors);
 }
 
-enum { GREETINGS_OF_ANOTHER_TIME = 50 };
+enum { HANDSHAKES_OF_ANOTHER_VERSION = 50 };
 
 static void is_of_another_time(unsigned number)
 {
     uint32_t victim = await_qpn(0);
 
-    for (unsigned i = 0; i < GREETINGS_OF_ANOTHER_TIME; i++) {
-        struct greeting greeting;
+    for (unsigned i = 0; i < HANDSHAKES_OF_ANOTHER_VERSION; i++) {
+        struct handshake_message message;
         int fd = connect_to(victim);
 
-        greeting_fill(&greeting, GREETING_HELLO, GREETING_OK, false);
+        handshake_message_fill(&message, HANDSHAKE_HELLO, HANDSHAKE_OK, false);
         if (i % 2)
-            greeting.version++;
+            message.version++;
         else
-            greeting.layout_size += 4096;
-        CHECK(greeting_send(fd, &greeting, -1) == 0);
+            message.layout_size += 4096;
+        CHECK(handshake_message_send(fd, &message, -1) == 0);
         /* An answer, and not the end of the socket, which would be tried again at once. */
-        CHECK(recv(fd, &greeting, sizeof(greeting), 0) == (ssize_t)sizeof(greeting));
-        CHECK(greeting.type == GREETING_WELCOME && greeting.result == GREETING_REFUSED);
+        CHECK(recv(fd, &message, sizeof(message), 0) == (ssize_t)sizeof(message));
+        CHECK(message.type == HANDSHAKE_WELCOME && message.result == HANDSHAKE_REFUSED);
         close(fd);
     }
     atomic_store(&board->word[5], 1);
@@ -450,17 +450,17 @@ static void says_ready_late_and_never(unsigned number)
 {
     const unsigned seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     uint32_t other = await_qpn(0);
-    struct greeting ready;
+    struct handshake_message ready;
     int fd;
 
-    CHECK(greet(other, memory_of(LAYOUT_SIZE, seals), &fd) == GREETING_OK);
-    greeting_fill(&ready, GREETING_READY, GREETING_OK, false);
-    ready.instance[0] = 1; /* as greet() has called us */
+    CHECK(send_hello(other, memory_of(LAYOUT_SIZE, seals), &fd) == HANDSHAKE_OK);
+    handshake_message_fill(&ready, HANDSHAKE_READY, HANDSHAKE_OK, false);
+    ready.instance[0] = 1; /* as send_hello() has called us */
     meet(1, 2);
     meet(2, 2);
-    CHECK(greeting_send(fd, &ready, -1) == 0);
+    CHECK(handshake_message_send(fd, &ready, -1) == 0);
     meet(3, 2);
-    CHECK(greet(other, memory_of(LAYOUT_SIZE, seals), &fd) == GREETING_OK);
+    CHECK(send_hello(other, memory_of(LAYOUT_SIZE, seals), &fd) == HANDSHAKE_OK);
     meet(4, 2);
     meet(5, 2);
 }
@@ -502,25 +502,25 @@ static void lies_to_connectors(unsigned number)
     atomic_store(&board->qpn[2], block * 256);
     for (enum lie lie = LIE_CLOSE; lie < LIES; lie++) {
         int fd = accept(listener, NULL, NULL);
-        struct greeting greeting, hello;
+        struct handshake_message message, hello;
 
-        CHECK(fd >= 0 && recv(fd, &greeting, sizeof(greeting), 0) == (ssize_t)sizeof(greeting));
-        greeting_fill(&greeting, GREETING_WELCOME, GREETING_OK, true);
+        CHECK(fd >= 0 && recv(fd, &message, sizeof(message), 0) == (ssize_t)sizeof(message));
+        handshake_message_fill(&message, HANDSHAKE_WELCOME, HANDSHAKE_OK, true);
         switch (lie) {
         case LIE_NOISE:
             send(fd, "noise", 5, 0);
             break;
         case LIE_REFUSE:
-            greeting.result = 77;
-            greeting_send(fd, &greeting, -1);
+            message.result = 77;
+            handshake_message_send(fd, &message, -1);
             break;
         case LIE_READY:
-            greeting.type = GREETING_READY;
-            greeting_send(fd, &greeting, -1);
+            message.type = HANDSHAKE_READY;
+            handshake_message_send(fd, &message, -1);
             break;
         case LIE_KNOWN: /* the name of somebody that it has never met; tried until its time is over */
-            greeting.result = GREETING_KNOWN;
-            greeting_send(fd, &greeting, -1);
+            message.result = HANDSHAKE_KNOWN;
+            handshake_message_send(fd, &message, -1);
             while (!atomic_load(&board->word[3])) {
                 struct pollfd event = {.fd = listener, .events = POLLIN};
 
@@ -531,7 +531,7 @@ static void lies_to_connectors(unsigned number)
                 }
                 fd = accept(listener, NULL, NULL);
                 recv(fd, &hello, sizeof(hello), 0); /* unread, it would reset the connection */
-                greeting_send(fd, &greeting, -1);
+                handshake_message_send(fd, &message, -1);
             }
             break;
         case LIE_CLOSE:
@@ -547,7 +547,7 @@ static void is_lied_to_by_owners(unsigned number)
     uint32_t liar = await_qpn(2);
     unsigned fds = count_fds();
 
-    rendezvous_patience = NS_PER_S;
+    handshake_timeout = NS_PER_S;
     for (enum lie lie = LIE_CLOSE; lie < LIES; lie++) {
         CHECK(find_link(liar) == NULL);
         if (lie == LIE_KNOWN)

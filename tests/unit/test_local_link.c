@@ -343,7 +343,7 @@ static void reads_and_sleeps(unsigned number)
 {
     publish_qpn(number);
     on_packet = take_slowly;
-    /* Greets, and takes nothing, until the writer had to stop. */
+    /* Completes the handshake, and takes nothing, until the writer had to stop. */
     while (!atomic_load(&board->word[1]))
         turn_deaf(1);
     while (taken_slowly < 4 * ROUNDS)

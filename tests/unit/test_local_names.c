@@ -154,7 +154,7 @@ static void holds_until_done(unsigned number)
     fds = count_fds();
     raise_word(HELD);
     await_word(DONE);
-    /* Of all the greetings one link is left: socket and pidfd. */
+    /* Of all the handshakes one link is left: socket and pidfd. */
     UNTIL(count_fds() <= fds + 2);
 }
 

@@ -72,7 +72,7 @@ void run_sides(side_fn *const *sides, unsigned count);
 
 /* In a side: the room's turn; waits for an event at most that long. Returns packets taken. */
 unsigned turn(int timeout_ms);
-/* The half of it that answers greetings and takes no packet. */
+/* The half of it that answers handshakes and takes no packet. */
 void turn_deaf(int timeout_ms);
 #define UNTIL(condition)                                                                                     \
     while (!(condition))                                                                                     \
