@@ -3,7 +3,7 @@
  * on, and a new block is taken while fewer than RESTING numbers are free: so a released number rests for at
  * least that many others, and a peer's late packet finds nobody.
  *
- * All blocks of a process have the same lower bits, its lot, which as far as possible no other process has:
+ * All blocks of a process have the same lower bits, its shard, which as far as possible no other process has:
  * the bits by which the kernel tells apart whose socket a packet from the network is for (udp/port.h). */
 #include "local/blocks.h"
 
@@ -28,8 +28,8 @@
 #define BIND_TRIES 256
 #define BACKLOG    64
 
-/* A name of a lot that is bound says that the lot is taken. */
-#define LOT_NAME "softhca/1/lot/%02x"
+/* A name of a shard that is bound says that the shard is taken. */
+#define SHARD_NAME "softhca/1/lot/%02x"
 
 struct block {
     struct event_source listener;
@@ -44,14 +44,14 @@ static unsigned block_count, used_count;
 static unsigned cursor; /* the next number's turn: block cursor / 256, its (cursor % 256)th number */
 static bool watching = true;
 static bool complained; /* that there is no further block */
-static unsigned lot;    /* 0: not drawn yet */
+static unsigned shard;  /* 0: not drawn yet */
 static int lot_fd = -1; /* holds its name; -1: it is somebody else's as well */
 
 void blocks_after_fork_in_child(void)
 {
     lock_init(&lock);
     memset(blocks, 0, sizeof(blocks)); /* lost: small, and the lock may have been held */
-    block_count = used_count = cursor = lot = 0;
+    block_count = used_count = cursor = shard = 0;
     lot_fd = -1;
     watching = true;
 }
@@ -65,20 +65,20 @@ void blocks_watch(bool watch)
     lock_release(&lock);
 }
 
-/* A lot that nobody has; where there is none, one of those that somebody has. */
-static void draw_lot(void)
+/* A shard that nobody has; where there is none, one of those that somebody has. */
+static void choose_shard(void)
 {
     int fd = fd_own(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     uint8_t first;
 
     sys_random(&first, sizeof(first));
-    for (unsigned i = 0; i < LOCAL_LOTS - 1; i++) {
+    for (unsigned i = 0; i < LOCAL_SHARDS - 1; i++) {
         struct sockaddr_un address;
         socklen_t length;
         char name[32];
 
-        lot = 1 + (first + i) % (LOCAL_LOTS - 1);
-        snprintf(name, sizeof(name), LOT_NAME, lot);
+        shard = 1 + (first + i) % (LOCAL_SHARDS - 1);
+        snprintf(name, sizeof(name), SHARD_NAME, shard);
         length = unix_name_address(name, &address);
         /* Never listened on: it is a name and nothing else. */
         if (fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0) {
@@ -92,16 +92,16 @@ static void draw_lot(void)
 /* Binds the name of a block that nobody has. 0 or -errno. */
 static int bind_block(int fd, uint32_t *ret_number)
 {
-    if (!lot)
-        draw_lot();
+    if (!shard)
+        choose_shard();
     for (int i = 0; i < BIND_TRIES; i++) {
         struct sockaddr_un address;
         uint16_t number;
         socklen_t length;
 
         sys_random(&number, sizeof(number));
-        if (i < BIND_TRIES / 2) /* else our lot has run out of blocks */
-            number = (uint16_t)((number & ~(LOCAL_LOTS - 1)) | lot);
+        if (i < BIND_TRIES / 2) /* else our shard has run out of blocks */
+            number = (uint16_t)((number & ~(LOCAL_SHARDS - 1)) | shard);
         if (number == 0 || number > BLOCKS_LAST)
             continue;
         length = block_address(number, &address);

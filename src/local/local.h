@@ -26,9 +26,9 @@
 
 #define LOCAL_LANES      4
 #define LOCAL_BLOCK_QPNS 256
-/* The lower bits of a block's number, its lot, tell processes apart as far as possible. No process draws lot
+/* The lower bits of a block's number, its shard, tell processes apart as far as possible. No process draws shard
  * 0. */
-#define LOCAL_LOTS 64u
+#define LOCAL_SHARDS 64u
 
 struct link;
 struct lane; /* one lane of one link: a ring to the peer and one from it */

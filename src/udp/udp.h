@@ -20,7 +20,7 @@
 #include "wire/packet.h"
 
 /* Lower bits of a QPN block by which the kernel finds the socket of whoever owns it (local/local.h,
- * LOCAL_LOTS). */
+ * LOCAL_SHARDS). */
 #define UDP_SHARDS     64u
 #define UDP_BLOCK_QPNS 256u
 

@@ -35,7 +35,7 @@ static void allocates_many(unsigned number)
     unsigned fds = count_fds();
     uint32_t first = allocate();
 
-    CHECK(count_fds() == fds + 2); /* the block's name, and that of the lot */
+    CHECK(count_fds() == fds + 2); /* the block's name, and that of the shard */
     for (unsigned i = 1; i < 5000; i++)
         allocate();
     CHECK(count_fds() <= fds + 22);
@@ -113,10 +113,10 @@ static void test_processes_start_at_different_numbers(void **state)
 
 static unsigned lot_of(uint32_t qpn)
 {
-    return qpn / LOCAL_BLOCK_QPNS % LOCAL_LOTS;
+    return qpn / LOCAL_BLOCK_QPNS % LOCAL_SHARDS;
 }
 
-static void draws_a_lot(unsigned number)
+static void chooses_a_shard(unsigned number)
 {
     uint32_t qpn = allocate();
 
@@ -132,7 +132,7 @@ static void test_processes_draw_different_lots(void **state)
     uint64_t drawn = 0;
 
     board_clear();
-    RUN_SIDES(draws_a_lot, draws_a_lot, draws_a_lot, draws_a_lot);
+    RUN_SIDES(chooses_a_shard, chooses_a_shard, chooses_a_shard, chooses_a_shard);
     for (unsigned i = 0; i < 4; i++) {
         uint64_t bit = 1ull << lot_of(atomic_load(&board->qpn[i]));
 
@@ -141,12 +141,13 @@ static void test_processes_draw_different_lots(void **state)
     }
 }
 
-/* Somebody has taken all names: lots are shared, numbers are not. */
-static void shares_a_lot(unsigned number)
+/* Somebody has taken all names: shards are shared, numbers are not. */
+static void shares_a_shard(unsigned number)
 {
-    for (unsigned lot = 1; lot < LOCAL_LOTS; lot++) {
+    for (unsigned shard = 1; shard < LOCAL_SHARDS; shard++) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
-        int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "softhca/1/lot/%02x", lot);
+        int length =
+            snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "softhca/1/lot/%02x", shard);
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
         /* Another test on this machine may have some of them. */
@@ -160,7 +161,7 @@ static void shares_a_lot(unsigned number)
 static void test_lots_are_shared_when_they_run_out(void **state)
 {
     board_clear();
-    RUN_SIDES(shares_a_lot);
+    RUN_SIDES(shares_a_shard);
 }
 
 static void lets_others_have_theirs(unsigned number)

@@ -20,7 +20,7 @@
 #include "wire/mad.h"
 #include "wire/opcode.h"
 
-_Static_assert(UDP_SHARDS == LOCAL_LOTS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS, "shards differ");
+_Static_assert(UDP_SHARDS == LOCAL_SHARDS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS, "shards differ");
 
 /* A port that is not open by then opens later: what is lost meanwhile is sent again. */
 #define MADS_PATIENCE (1 * NS_PER_S)
