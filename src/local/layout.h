@@ -4,8 +4,8 @@
  * numbers are in its byte order.
  *
  *      0        control lines of the rings: ring r at r * sizeof(struct ring_control)
- *      4096     marks of requests that a process executes in the other's memory (local.h): those of the
- *               connector, then those of the acceptor, LOCAL_MARKS of a line each, and one line more
+ *      4096     access slots of requests that a process executes in the other's memory (local.h): those of the
+ *               connector, then those of the acceptor, LOCAL_ACCESS_SLOTS of a line each, and one line more
  *      65536    data of ring 0, RING_SIZE bytes
  *      65536 + r * RING_SIZE   data of ring r
  *
@@ -75,13 +75,13 @@ struct ring_control {
 };
 static_assert(sizeof(struct ring_control) == 4 * CACHE_LINE, "control lines are part of the format");
 
-#define LAYOUT_RINGS   (2 * LOCAL_LANES)
-#define LAYOUT_CONTROL 65536u /* a whole page wherever pages have up to 64 KiB */
-#define LAYOUT_SIZE    (LAYOUT_CONTROL + LAYOUT_RINGS * RING_SIZE)
-#define LAYOUT_MARKS   4096u
-static_assert(LAYOUT_RINGS * sizeof(struct ring_control) <= LAYOUT_MARKS,
+#define LAYOUT_RINGS        (2 * LOCAL_LANES)
+#define LAYOUT_CONTROL      65536u /* a whole page wherever pages have up to 64 KiB */
+#define LAYOUT_SIZE         (LAYOUT_CONTROL + LAYOUT_RINGS * RING_SIZE)
+#define LAYOUT_ACCESS_SLOTS 4096u
+static_assert(LAYOUT_RINGS * sizeof(struct ring_control) <= LAYOUT_ACCESS_SLOTS,
               "all control lines in one small page");
-static_assert(LAYOUT_MARKS + 2 * (LOCAL_MARKS + 1) * CACHE_LINE <= LAYOUT_CONTROL, "");
+static_assert(LAYOUT_ACCESS_SLOTS + 2 * (LOCAL_ACCESS_SLOTS + 1) * CACHE_LINE <= LAYOUT_CONTROL, "");
 
 struct record_header {
     _Atomic uint64_t word;

@@ -146,10 +146,10 @@ int link_peer_segment(const struct link *link);
 /* One pointer of the owner's per link, NULL at first; the helper thread's. */
 void **link_owner_data(struct link *link);
 /* Words that both ends can write, zero at first, for requests that a process executes in the memory of the
- * other: marks of us, or of the peer; a line each. Number LOCAL_MARKS is a gate before them
+ * other: access slots of us, or of the peer; a line each. Number LOCAL_ACCESS_SLOTS is the admission flag of them
  * (engine/direct/direct.h). */
-#define LOCAL_MARKS 16u
-_Atomic uint64_t *link_mark(struct link *link, bool ours, uint32_t number);
+#define LOCAL_ACCESS_SLOTS 16u
+_Atomic uint64_t *link_access_slot(struct link *link, bool ours, uint32_t number);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 

@@ -28,8 +28,8 @@ struct direct_route {
     uint32_t misses, next_ask, asked_slot, asked_generation;
     uint64_t start, length; /* in the peer's addresses */
     char *base;             /* in ours */
-    _Atomic uint64_t *mark; /* taken; and what was written there */
-    uint64_t mark_word;
+    _Atomic uint64_t *access_slot; /* taken; and what was written there */
+    uint64_t access_slot_word;
     /* engine/direct/deposit.c: */
     bool receives_known; /* the peer's receive that the first request took which takes one */
     uint32_t first_receive;

@@ -5,7 +5,7 @@
  * Which receive that is follows from what both count. The QP at the other end takes one for each request of
  * ours that takes one, in order, and for nobody else's; so it is known for good once a request is begun when
  * all others have their verdicts. Nothing is written but by the rights that an RDMA WRITE would need, under a
- * mark (direct.c), into a receive that was posted and that no packet of ours has completed yet. The receiver
+ * access slot (direct.c), into a receive that was posted and that no packet of ours has completed yet. The receiver
  * takes the packet as it takes any other, and finds in its reference that it has nothing to fetch, if the
  * receive is the one that was written to. */
 #include <string.h>
@@ -77,7 +77,7 @@ static bool read_region(const struct direct_route *direct, uint32_t lkey, struct
            (ret_key->access & direct->access & IBV_ACCESS_REMOTE_WRITE);
 }
 
-/* A guess, which is checked under a mark before the first byte is written: is the QP still the one that was
+/* A guess, which is checked while holding an access slot before the first byte is written: is the QP still the one that was
  * counted with, and the region the one that was found? */
 bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone)
 {

@@ -39,11 +39,11 @@ uint32_t direct_limit(const struct qp *qp, const struct link *link)
     return qp->record->type == IBV_QPT_RC && direct_may_map(link) ? DIRECT_LIMIT : 0;
 }
 
-/* --- marks ------------------------------------------------------------------------------------------ */
+/* --- access slots ------------------------------------------------------------------------------------------ */
 
-/* What is checked under a mark is loaded after the mark is to be seen; partner: the fence in direct_settle().
+/* What is checked while holding an access slot is loaded after the access slot is to be seen; partner: the fence in direct_settle().
  */
-static inline void fence_behind_mark(void)
+static inline void fence_behind_access_slot(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     atomic_signal_fence(memory_order_seq_cst); /* a locked instruction is a fence */
@@ -52,40 +52,40 @@ static inline void fence_behind_mark(void)
 #endif
 }
 
-static bool take_mark(struct direct_route *direct, uint32_t first, uint32_t key)
+static bool take_access_slot(struct direct_route *direct, uint32_t first, uint32_t key)
 {
-    const uint64_t what =
-        (uint64_t)direct->slot << MARK_QP_SHIFT | (uint64_t)key << MARK_KEY_SHIFT | MARK_BUSY;
+    const uint64_t what = (uint64_t)direct->slot << ACCESS_SLOT_QP_SHIFT |
+                          (uint64_t)key << ACCESS_SLOT_KEY_SHIFT | ACCESS_SLOT_BUSY;
 
-    for (uint32_t i = 0; i < LOCAL_MARKS; i++) {
-        size_t line = (first + i) % LOCAL_MARKS;
-        _Atomic uint64_t *mark =
-            (_Atomic uint64_t *)(void *)((char *)direct->peer->marks + line * CACHE_LINE);
-        uint64_t seen = atomic_load_explicit(mark, memory_order_relaxed);
+    for (uint32_t i = 0; i < LOCAL_ACCESS_SLOTS; i++) {
+        size_t line = (first + i) % LOCAL_ACCESS_SLOTS;
+        _Atomic uint64_t *access_slot =
+            (_Atomic uint64_t *)(void *)((char *)direct->peer->access_slots + line * CACHE_LINE);
+        uint64_t seen = atomic_load_explicit(access_slot, memory_order_relaxed);
 
-        if (seen & MARK_BUSY)
+        if (seen & ACCESS_SLOT_BUSY)
             continue;
-        direct->mark = mark;
-        direct->mark_word = ((seen / MARK_COUNT + 1) * MARK_COUNT) | what;
-        if (likely(atomic_compare_exchange_strong_explicit(mark, &seen, direct->mark_word,
+        direct->access_slot = access_slot;
+        direct->access_slot_word = ((seen / ACCESS_SLOT_GENERATION + 1) * ACCESS_SLOT_GENERATION) | what;
+        if (likely(atomic_compare_exchange_strong_explicit(access_slot, &seen, direct->access_slot_word,
                                                            memory_order_seq_cst, memory_order_relaxed))) {
-            fence_behind_mark();
+            fence_behind_access_slot();
             return true;
         }
     }
     return false;
 }
 
-/* False: the peer has given us up. Release: stores, and loads, of before are done when it sees the mark free.
+/* False: the peer has given us up. Release: stores, and loads, of before are done when it sees the access slot free.
  */
-static bool give_mark_back(struct direct_route *direct)
+static bool release_access_slot(struct direct_route *direct)
 {
-    uint64_t seen = direct->mark_word, idle = seen & ~(MARK_COUNT - 1);
+    uint64_t seen = direct->access_slot_word, idle = seen & ~(ACCESS_SLOT_GENERATION - 1);
 
-    if (likely(atomic_compare_exchange_strong_explicit(direct->mark, &seen, idle, memory_order_release,
+    if (likely(atomic_compare_exchange_strong_explicit(direct->access_slot, &seen, idle, memory_order_release,
                                                        memory_order_relaxed)))
         return true;
-    atomic_store_explicit(direct->mark, idle, memory_order_release);
+    atomic_store_explicit(direct->access_slot, idle, memory_order_release);
     return false;
 }
 
@@ -97,7 +97,7 @@ static inline bool is_open(const struct direct_route *direct)
     return atomic_load_explicit(&direct->record->generation, memory_order_acquire) ==
                direct->record_generation &&
            atomic_load_explicit(&direct->peer->header->alive, memory_order_relaxed) == direct->peer->alive &&
-           atomic_load_explicit(direct->peer->gate, memory_order_relaxed) == GATE_OPEN;
+           atomic_load_explicit(direct->peer->admission, memory_order_relaxed) == ADMISSION_OPEN;
 }
 
 /* What was found by the key last is still so. */
@@ -199,14 +199,14 @@ static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint
     char *there = NULL;
     bool open;
 
-    if (unlikely(!direct->peer) || !take_mark(direct, qp->slot, key_slot(rkey)))
+    if (unlikely(!direct->peer) || !take_access_slot(direct, qp->slot, key_slot(rkey)))
         return NULL;
     open = is_open(direct);
     if (likely(open) && (likely(key_is_current(direct, rkey)) || find_key(direct, rkey)))
         there = address_in(direct, address, length, operation);
     if (likely(there != NULL))
         return there;
-    give_mark_back(direct);
+    release_access_slot(direct);
     if (!open)
         direct->peer = NULL; /* to be met anew */
     return NULL;
@@ -252,5 +252,5 @@ void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
 
 bool direct_map_end(struct transport_qp *transport)
 {
-    return give_mark_back(&route_of(container_of(transport, struct qp, transport))->direct);
+    return release_access_slot(&route_of(container_of(transport, struct qp, transport))->direct);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* One-sided requests executed in mapped memory of a peer (docs/mapped.md, "The initiator's side").
  *
- *   direct.c        a QP's requests: marks, checks, addresses
+ *   direct.c        a QP's requests: access slots, checks, addresses
  *   peer.c   what is known of a peer, and how it comes to be known: the helper thread's
  *   fetch.c  packets by reference: their bytes are fetched from mapped memory
  *   deposit.c  half of a large SEND: its sender puts it into the receive that it takes
  *   owner.c  the other end: waiting for peers that are at work in memory of ours
  *
- * A mark says that its process is at work, for which QP of the other and by which key. It is taken before the
- * checks and given back after the last store, so whoever changes what is checked and then finds no mark knows
+ * An access slot says that its process is at work, for which QP of the other and by which key. It is taken before the
+ * checks and given back after the last store, so whoever changes what is checked and then finds no access slot knows
  * that nobody is at work by what was before. */
 #ifndef ENGINE_DIRECT_DIRECT_H
 #define ENGINE_DIRECT_DIRECT_H
@@ -19,28 +19,29 @@
 #include "object/qp/qp.h"
 #include "segment/segment.h"
 
-/* Bits of a mark (local.h): what the peer waits for, and how often the mark was taken, so that one and the
+/* Bits of an access slot (local.h): what the peer waits for, and how often the access slot was taken, so that one and the
  * same word does not come again soon. */
-#define MARK_BUSY      1u
-#define MARK_GIVEN_UP  2u /* by the peer: what is done under it is void */
-#define MARK_KEY_SHIFT 2
-#define MARK_QP_SHIFT  21
-#define MARK_COUNT     ((uint64_t)1 << 37)
-_Static_assert(LIMIT_KEY_SLOTS <= 1u << (MARK_QP_SHIFT - MARK_KEY_SHIFT) && LIMIT_QP <= 65536, "they fit");
+#define ACCESS_SLOT_BUSY       1u
+#define ACCESS_SLOT_GIVEN_UP   2u /* by the peer: what is done under it is void */
+#define ACCESS_SLOT_KEY_SHIFT  2
+#define ACCESS_SLOT_QP_SHIFT   21
+#define ACCESS_SLOT_GENERATION ((uint64_t)1 << 37)
+_Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_SHIFT) && LIMIT_QP <= 65536,
+               "they fit");
 
-static inline uint32_t mark_key(uint64_t mark)
+static inline uint32_t access_slot_key(uint64_t access_slot)
 {
-    return (uint32_t)(mark >> MARK_KEY_SHIFT) & (LIMIT_KEY_SLOTS - 1);
+    return (uint32_t)(access_slot >> ACCESS_SLOT_KEY_SHIFT) & (LIMIT_KEY_SLOTS - 1);
 }
 
-static inline uint32_t mark_qp(uint64_t mark)
+static inline uint32_t access_slot_qp(uint64_t access_slot)
 {
-    return (uint32_t)(mark >> MARK_QP_SHIFT) & (LIMIT_QP - 1);
+    return (uint32_t)(access_slot >> ACCESS_SLOT_QP_SHIFT) & (LIMIT_QP - 1);
 }
 
-/* The gate: 0 at first, opened by who wants to take marks, closed by the owner of the memory when the link
- * goes. It is looked at under a mark. */
-enum { GATE_NEW, GATE_OPEN, GATE_CLOSED };
+/* The admission flag: 0 at first, opened by who wants to take access slots, closed by the owner of the memory when the link
+ * goes. It is looked at while holding an access slot. */
+enum { ADMISSION_NEW, ADMISSION_OPEN, ADMISSION_CLOSED };
 
 /* A region of a peer's that is mapped here. Never changed. */
 struct direct_view {
@@ -60,8 +61,8 @@ struct direct_view {
 
 struct direct_peer {
     struct link *link;
-    _Atomic uint64_t *marks, *gate; /* ours, one line each */
-    uint32_t alive;                 /* the peer's thread that header->alive names as long as it lives */
+    _Atomic uint64_t *access_slots, *admission; /* ours, one line each */
+    uint32_t alive; /* the peer's thread that header->alive names as long as it lives */
     /* Of its segment, mapped for reading: */
     const struct segment_header *header;
     const struct key_entry *keys;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What packets by reference name, where it is mapped here: copied once, by whoever receives the packet, from
- * the peer's memory to where it belongs. Nothing is written to the peer, so there is no mark: what was copied
+ * the peer's memory to where it belongs. Nothing is written to the peer, so there is no access slot: what was copied
  * while its owner took the memory back is void, and is copied once more in the other way, which finds out
  * why. */
 #include "engine/core/route.h"

@@ -16,33 +16,33 @@
 static _Atomic bool gave_up; /* since direct_forget_orphans() */
 
 struct settling {
-    enum { MARKS_OF_KEY, MARKS_OF_QP, MARKS_ALL } of;
+    enum { SLOTS_OF_KEY, SLOTS_OF_QP, SLOTS_ALL } of;
     uint32_t slot;
     ns_t deadline; /* 0: not known yet */
     bool evict;    /* what those who were given up may still write to */
     bool given_up; /* one of them */
 };
 
-static bool concerns(const struct settling *settling, uint64_t mark)
+static bool concerns(const struct settling *settling, uint64_t access_slot)
 {
-    if (!(mark & MARK_BUSY))
+    if (!(access_slot & ACCESS_SLOT_BUSY))
         return false;
     switch (settling->of) {
-    case MARKS_OF_KEY:
-        return mark_key(mark) == settling->slot;
-    case MARKS_OF_QP:
-        return mark_qp(mark) == settling->slot;
-    case MARKS_ALL:
+    case SLOTS_OF_KEY:
+        return access_slot_key(access_slot) == settling->slot;
+    case SLOTS_OF_QP:
+        return access_slot_qp(access_slot) == settling->slot;
+    case SLOTS_ALL:
         break;
     }
     return true;
 }
 
-static void note_given_up(struct settling *settling, uint64_t mark)
+static void note_given_up(struct settling *settling, uint64_t access_slot)
 {
     settling->given_up = true;
     if (settling->evict)
-        mapping_evict_later(mark_key(mark));
+        mapping_evict_later(access_slot_key(access_slot));
 }
 
 static bool patience_ends(struct settling *settling)
@@ -54,14 +54,14 @@ static bool patience_ends(struct settling *settling)
     return now >= settling->deadline;
 }
 
-static void settle_mark(struct settling *settling, struct link *link, _Atomic uint64_t *mark)
+static void settle_access_slot(struct settling *settling, struct link *link, _Atomic uint64_t *access_slot)
 {
-    uint64_t first = atomic_load_explicit(mark, memory_order_acquire), seen = first;
+    uint64_t first = atomic_load_explicit(access_slot, memory_order_acquire), seen = first;
 
     if (!concerns(settling, first))
         return;
     for (unsigned spins = 0; seen == first; spins++) {
-        if (seen & MARK_GIVEN_UP) {
+        if (seen & ACCESS_SLOT_GIVEN_UP) {
             note_given_up(settling, seen);
             return;
         }
@@ -71,7 +71,7 @@ static void settle_mark(struct settling *settling, struct link *link, _Atomic ui
             if (link_peer_is_dead(link))
                 return; /* the dead store nothing */
             if (patience_ends(settling) &&
-                atomic_compare_exchange_strong_explicit(mark, &seen, seen | MARK_GIVEN_UP,
+                atomic_compare_exchange_strong_explicit(access_slot, &seen, seen | ACCESS_SLOT_GIVEN_UP,
                                                         memory_order_acq_rel, memory_order_acquire)) {
                 atomic_thread_fence(memory_order_seq_cst); /* partner: direct_forget_orphans() */
                 atomic_store_explicit(&gave_up, true, memory_order_relaxed);
@@ -80,26 +80,27 @@ static void settle_mark(struct settling *settling, struct link *link, _Atomic ui
             }
             sched_yield();
         }
-        seen = atomic_load_explicit(mark, memory_order_acquire);
-        if ((seen & ~(uint64_t)MARK_GIVEN_UP) == first)
+        seen = atomic_load_explicit(access_slot, memory_order_acquire);
+        if ((seen & ~(uint64_t)ACCESS_SLOT_GIVEN_UP) == first)
             first = seen; /* another thread of ours has given it up */
     }
 }
 
 static void settle_link(struct link *link, void *argument)
 {
-    if (atomic_load_explicit(link_mark(link, false, LOCAL_MARKS), memory_order_relaxed) == GATE_NEW)
+    if (atomic_load_explicit(link_access_slot(link, false, LOCAL_ACCESS_SLOTS), memory_order_relaxed) ==
+        ADMISSION_NEW)
         return;
-    for (uint32_t i = 0; i < LOCAL_MARKS; i++)
-        settle_mark(argument, link, link_mark(link, false, i));
+    for (uint32_t i = 0; i < LOCAL_ACCESS_SLOTS; i++)
+        settle_access_slot(argument, link, link_access_slot(link, false, i));
 }
 
 bool direct_settle(enum object_kind kind, uint32_t slot, bool evict)
 {
     struct settling settling = {
-        .of = kind == OBJECT_MR ? MARKS_OF_KEY : MARKS_OF_QP, .slot = slot, .evict = evict};
+        .of = kind == OBJECT_MR ? SLOTS_OF_KEY : SLOTS_OF_QP, .slot = slot, .evict = evict};
 
-    /* What the caller has changed is to be seen before we look; partner: fence_behind_mark(). */
+    /* What the caller has changed is to be seen before we look; partner: fence_behind_access_slot(). */
     atomic_thread_fence(memory_order_seq_cst);
     local_for_each_link(settle_link, &settling);
     return settling.given_up;
@@ -107,11 +108,11 @@ bool direct_settle(enum object_kind kind, uint32_t slot, bool evict)
 
 void direct_link_leaving(struct link *link)
 {
-    struct settling settling = {.of = MARKS_ALL, .evict = true};
+    struct settling settling = {.of = SLOTS_ALL, .evict = true};
 
-    if (atomic_exchange(link_mark(link, false, LOCAL_MARKS), GATE_CLOSED) == GATE_NEW)
+    if (atomic_exchange(link_access_slot(link, false, LOCAL_ACCESS_SLOTS), ADMISSION_CLOSED) == ADMISSION_NEW)
         return;
-    atomic_thread_fence(memory_order_seq_cst); /* partner: fence_behind_mark() */
+    atomic_thread_fence(memory_order_seq_cst); /* partner: fence_behind_access_slot() */
     settle_link(link, &settling);
     mapping_evict();
 }
@@ -125,9 +126,9 @@ static void look_for_given_up(struct link *link, void *argument)
 {
     bool *found = argument;
 
-    for (uint32_t i = 0; i < LOCAL_MARKS; i++)
-        *found |=
-            (atomic_load_explicit(link_mark(link, false, i), memory_order_acquire) & MARK_GIVEN_UP) != 0;
+    for (uint32_t i = 0; i < LOCAL_ACCESS_SLOTS; i++)
+        *found |= (atomic_load_explicit(link_access_slot(link, false, i), memory_order_acquire) &
+                   ACCESS_SLOT_GIVEN_UP) != 0;
 }
 
 void direct_forget_orphans(void)
@@ -138,7 +139,7 @@ void direct_forget_orphans(void)
         return;
     /* Whoever gives up from here on says so again, and moves memory after us. */
     atomic_store_explicit(&gave_up, false, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* partner: settle_mark() */
+    atomic_thread_fence(memory_order_seq_cst); /* partner: settle_access_slot() */
     local_for_each_link(look_for_given_up, &found);
     if (found)
         atomic_store_explicit(&gave_up, true, memory_order_relaxed);

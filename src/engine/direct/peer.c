@@ -210,10 +210,10 @@ static bool open_peer(struct direct_peer *peer)
     peer->segment = open_file(path, &description, false);
     if (!peer->segment || !map_segment(peer))
         return false;
-    peer->marks = link_mark(peer->link, true, 0);
-    peer->gate = link_mark(peer->link, true, LOCAL_MARKS);
-    /* Before the first mark: from now on the peer looks for them. */
-    atomic_compare_exchange_strong(peer->gate, &(uint64_t){GATE_NEW}, GATE_OPEN);
+    peer->access_slots = link_access_slot(peer->link, true, 0);
+    peer->admission = link_access_slot(peer->link, true, LOCAL_ACCESS_SLOTS);
+    /* Before the first access slot: from now on the peer looks for them. */
+    atomic_compare_exchange_strong(peer->admission, &(uint64_t){ADMISSION_NEW}, ADMISSION_OPEN);
     /* The number of a process that is dead may be another's by now; what was opened is of the one on the link
      * only if that is still there. */
     return link_peer_is_there(peer->link);
