@@ -4,7 +4,7 @@
 #ifndef BASE_PREFETCH_H
 #define BASE_PREFETCH_H
 
-static inline void fetch_for_writing(const void *to)
+static inline void prefetch_for_write(const void *to)
 {
 #if defined(__x86_64__)
     /* Without -mprfchw the builtin fetches for reading. Processors that do not know it take it for a nop. */

@@ -58,7 +58,7 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     error = ring_write(&lane->writer, packet, gather, gather_count);
     if (unlikely(error))
         error = send_failed(lane, error, packet, gather, gather_count);
-    atomic_store_explicit(&lane->ahead, (const char *)ring_at(lane->writer.data, lane->writer.position),
+    atomic_store_explicit(&lane->prefetch_at, (const char *)ring_at(lane->writer.data, lane->writer.position),
                           memory_order_relaxed);
     lock_release(&lane->transmit_lock);
     return error;
@@ -67,13 +67,13 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
 /* Small records take a line each. A record is to be seen when the zero in the line behind it is written,
  * which the reader has from the lap before; so that line is fetched, too, and the next, in time for the next
  * record. */
-void lane_fetch_ahead(const struct lane *lane)
+void lane_prefetch(const struct lane *lane)
 {
     /* A number: it may be 0, before the first record, and the lines behind it beyond the ring. */
-    uintptr_t ahead = (uintptr_t)atomic_load_explicit(&lane->ahead, memory_order_relaxed);
+    uintptr_t ahead = (uintptr_t)atomic_load_explicit(&lane->prefetch_at, memory_order_relaxed);
 
     for (uintptr_t line = ahead; line <= ahead + 2 * GRANULE; line += GRANULE)
-        fetch_for_writing((const void *)line);
+        prefetch_for_write((const void *)line);
 }
 
 void lane_revoke(struct lane *lane)

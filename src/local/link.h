@@ -43,7 +43,7 @@ struct lane {
     struct lock transmit_lock cache_aligned;
     struct ring_writer writer; /* transmit_lock */
     _Atomic(const char *)
-        ahead;                 /* where the next record is likely to be written; likewise; read by anybody */
+        prefetch_at;           /* where the next record is likely to be written; likewise; read by anybody */
     _Atomic uint32_t ring_due; /* lane_ring_later(): in which look of the helper thread; 0: nothing waits */
     uint8_t ring_at_once;      /* so often it does not wait; receive_lock */
     _Atomic uint8_t rung_late; /* how often in a row it has waited in vain */

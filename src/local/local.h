@@ -172,7 +172,7 @@ uint32_t local_reference_from(void);
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count);
 /* A hint: something will be written into the lane soon. */
-void lane_fetch_ahead(const struct lane *lane);
+void lane_prefetch(const struct lane *lane);
 /* Rings the doorbell if the reader of this lane sleeps. Once after a batch of lane_send(), without locks. */
 void lane_ring(struct lane *lane);
 

@@ -146,7 +146,7 @@ static inline void copy_into_ring(char *to, const char *from, size_t length)
         size_t part = min_of(length, (size_t)AHEAD), ahead = min_of(length - part, (size_t)AHEAD);
 
         for (size_t line = 0; line < ahead; line += CACHE_LINE)
-            fetch_for_writing(to + part + line);
+            prefetch_for_write(to + part + line);
         /* A compiler that sees how short it is makes it a string instruction, which takes its time to begin.
          */
         __asm__("" : "+r"(part));

@@ -227,7 +227,7 @@ void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address
 
     if (likely(there != NULL)) {
         if (operation != REMOTE_READ)
-            atomic_store_explicit(&qp->ahead, there, memory_order_relaxed);
+            atomic_store_explicit(&qp->prefetch_at, there, memory_order_relaxed);
         return there;
     }
     if (unlikely(transport->map_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
@@ -235,7 +235,7 @@ void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address
     return NULL;
 }
 
-void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
+void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe)
 {
     const struct direct_route *direct = &route_of(qp)->direct;
     uint64_t offset = wqe->remote_address - direct->start;
@@ -243,11 +243,11 @@ void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe)
     if (!route_of(qp)->lane)
         return;
     if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->rkey != wqe->rkey || offset >= direct->length)
-        lane_fetch_ahead(route_of(qp)->lane);
+        lane_prefetch(route_of(qp)->lane);
     else if (wqe->opcode == IBV_WR_RDMA_READ)
         __builtin_prefetch(direct->base + offset);
     else
-        fetch_for_writing(direct->base + offset);
+        prefetch_for_write(direct->base + offset);
 }
 
 bool direct_map_end(struct transport_qp *transport)

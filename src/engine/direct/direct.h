@@ -91,8 +91,8 @@ bool direct_can_map(struct transport_qp *transport, uint32_t rkey);
 /* The same as direct_map(), and nothing is asked for if it fails. */
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                      enum remote_operation operation);
-/* qp_ports.fetch_ahead: what the request is going to be written to. */
-void direct_fetch_ahead(const struct qp *qp, const struct send_wqe *wqe);
+/* qp_ports.prefetch: what the request is going to be written to. */
+void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe);
 /* link_properties.direct_up_to of a connected QP whose requests go to that link. */
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
 /* link_properties.fetched_from of QPs whose requests go to that link. */

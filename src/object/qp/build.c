@@ -22,7 +22,7 @@ void qp_build_fail(struct qp *qp, int error)
  * a RESET. */
 void qp_build_start(struct qp *qp)
 {
-    fetch_for_writing(atomic_load_explicit(&qp->ahead, memory_order_relaxed));
+    prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
     lock_acquire(&qp->post_lock);
     if (qp->transport.tag_matching) {
         /* The adapter's own requests stay out of the slots that are being filled. */
@@ -220,7 +220,7 @@ int qp_build_complete(struct qp *qp)
         error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error) {
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
-        qp_fetch_ahead(qp);
+        qp_prefetch(qp);
         qp->transport.building = false;
         tagged_post(&qp->transport);
         more = qp_run_sender(qp, STAMP_NONE);

@@ -204,7 +204,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
     if (unlikely(error))
         *bad_wr = wr;
     atomic_store_explicit(&sender->posted, posted, memory_order_release);
-    qp_fetch_ahead(qp);
+    qp_prefetch(qp);
     *ret_more = qp_run_sender(qp, qp->stamp);
     return error;
 }
@@ -218,7 +218,7 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
         *bad_wr = wr;
         return -EIO;
     }
-    fetch_for_writing(atomic_load_explicit(&qp->ahead, memory_order_relaxed));
+    prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
     if (qp->is_extended)
         lock_acquire(&qp->post_lock);
     rundown_enter();

@@ -49,7 +49,7 @@ struct qp {
     struct lock lock; /* guards record, queues, and the engine's private state */
     /* Where its last WRITE or atomic went in mapped memory, NULL: nowhere. A hint that posting begins with,
      * before it takes locks; what was there may be gone. */
-    _Atomic(const char *) ahead;
+    _Atomic(const char *) prefetch_at;
     struct lock post_lock; /* extended posting: held from wr_start to wr_complete, above `lock` */
     struct transport_qp transport;
     struct qp_record *record;
@@ -147,7 +147,7 @@ struct qp_ports {
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
     /* A hint: the send queue is about to run, with that request next. */
-    void (*fetch_ahead)(const struct qp *qp, const struct send_wqe *wqe);
+    void (*prefetch)(const struct qp *qp, const struct send_wqe *wqe);
     /* Releases the QP's lock after work was posted or the QP was changed, and then, inside the caller's rundown
      * section, rings the doorbells that are pending. more: the sender stopped at its bound, and the QP is to be
      * scheduled again. */

@@ -66,12 +66,12 @@ void lending_after_fork_in_child(void);
 void multicast_forget_attachments(void);
 
 /* After posting, before the sender runs: lock held. */
-static inline void qp_fetch_ahead(const struct qp *qp)
+static inline void qp_prefetch(const struct qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
 
     if (likely(sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)))
-        qp_ports->fetch_ahead(qp, send_wqe_at(&qp->transport, sender->next));
+        qp_ports->prefetch(qp, send_wqe_at(&qp->transport, sender->next));
 }
 
 /* Checks that do not depend on how a WR is posted, and the WQE's opcode and flags: -EINVAL if the type has no
