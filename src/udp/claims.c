@@ -97,7 +97,7 @@ void claims_forget_declarations(void)
     lock_release(&claims_lock);
 }
 
-bool claims_judge(bool is_member, bool is_port_owner, uint32_t acknowledged)
+bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged)
 {
     bool missing = false;
 

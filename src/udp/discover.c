@@ -37,14 +37,14 @@ static void call_free(struct call *call)
     free(call);
 }
 
-bool seek_goes_on(void)
+bool discovery_is_running(void)
 {
     return !list_empty(&calls);
 }
 
-void seek_end(void)
+void discovery_end(void)
 {
-    while (seek_goes_on())
+    while (discovery_is_running())
         call_free(list_entry(calls.next, struct call, node));
 }
 
@@ -66,7 +66,7 @@ static void answered(struct event_source *source, uint32_t events)
     list_remove(&call->node); /* whatever happens next, it is over */
     call_count--;
     if (!error)
-        kept = port_welcomed(&call->peer, &message, fds, fd_count, source);
+        kept = port_reply_received(&call->peer, &message, fds, fd_count, source);
     for (unsigned i = 0; i < fd_count; i++)
         fd_close(fds[i]);
     if (kept)
@@ -74,8 +74,8 @@ static void answered(struct event_source *source, uint32_t events)
     else
         event_close(source);
     free(call);
-    if (!seek_goes_on())
-        port_sought();
+    if (!discovery_is_running())
+        port_discovery_ended();
 }
 
 static bool say_hello(struct call *call)
@@ -92,7 +92,7 @@ static bool say_hello(struct call *call)
     if (forwarding_socket < 0 ||
         getsockopt(call->source.fd, SOL_SOCKET, SO_PEERCRED, &call->peer, &length) < 0)
         return false;
-    port_called(&call->peer);
+    port_peer_found(&call->peer);
     /* It is going to put there what it reads for us. */
     return udp_message_send(call->source.fd, &message, &forwarding_socket, 1) == 0 &&
            event_add(&call->source, EPOLLIN) == 0;
@@ -138,20 +138,20 @@ static void start_call(const char *digits, void *argument)
         call_free(call);
 }
 
-void seek_begin(void)
+void discovery_begin(void)
 {
     int saved = errno, error;
 
-    seek_end();
+    discovery_end();
     error = unix_names_visit(UDP_NAME_PREFIX, UDP_NAME_DIGITS, start_call, NULL);
     if (error)
         log_warn("others who share UDP port 4791 cannot be found: /proc/net/unix: %s", strerror(-error));
     errno = saved;
-    if (!seek_goes_on())
-        port_sought();
+    if (!discovery_is_running())
+        port_discovery_ended();
 }
 
-void seek_expire(ns_t now)
+void discovery_expire(ns_t now)
 {
     bool any = false;
 
@@ -165,16 +165,16 @@ void seek_expire(ns_t now)
         call_free(call);
         any = true;
     }
-    if (any && !seek_goes_on())
-        port_sought();
+    if (any && !discovery_is_running())
+        port_discovery_ended();
 }
 
-ns_t seek_deadline(void)
+ns_t discovery_deadline(void)
 {
-    return seek_goes_on() ? list_entry(calls.next, struct call, node)->deadline : NS_NEVER;
+    return discovery_is_running() ? list_entry(calls.next, struct call, node)->deadline : NS_NEVER;
 }
 
-void seek_after_fork_in_child(void)
+void discovery_after_fork_in_child(void)
 {
     list_init(&calls); /* lost: the list may have been half linked */
     call_count = 0;

@@ -84,7 +84,7 @@ static void declare_group(struct group *group, int upstream, uint32_t *serial)
     group->serial = *serial;
 }
 
-static void leave(struct group *group, enum groups_way way, int upstream, uint32_t *serial)
+static void leave(struct group *group, enum groups_mode way, int upstream, uint32_t *serial)
 {
     reader_remove(&group->reader);
     if (way == GROUPS_BY_PORT_OWNER && group->is_declared)
@@ -93,7 +93,7 @@ static void leave(struct group *group, enum groups_way way, int upstream, uint32
     free(group);
 }
 
-static void join(struct group *group, enum groups_way way, int upstream, uint32_t *serial,
+static void join(struct group *group, enum groups_mode way, int upstream, uint32_t *serial,
                  uint32_t acknowledged)
 {
     switch (way) {
@@ -112,7 +112,7 @@ static void join(struct group *group, enum groups_way way, int upstream, uint32_
     }
 }
 
-void groups_step(enum groups_way way, int upstream, uint32_t *serial, uint32_t acknowledged)
+void groups_step(enum groups_mode way, int upstream, uint32_t *serial, uint32_t acknowledged)
 {
     lock_acquire(&groups_lock);
     list_for_each_safe (node, following, &groups) {

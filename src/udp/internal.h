@@ -36,13 +36,13 @@
 #endif
 
 /* Set by udp_start(), constant until a fork. */
-struct udp_room {
+struct udp_settings {
     const struct udp_ops *ops;
     struct udp_options options;
     bool plain;    /* SOFTHCA_UDP=plain: one packet per datagram, both ways */
     unsigned loss; /* SOFTHCA_UDP_LOSS: so many of a hundred packets are thrown away when they have come */
 };
-extern struct udp_room udp_room;
+extern struct udp_settings udp_settings;
 
 /* --- socket.c ------------------------------------------------------------------------------------ */
 
@@ -140,14 +140,14 @@ void port_owner_after_fork_in_child(void);
 
 /* --- groups.c ------------------------------------------------------------------------------------ */
 
-enum groups_way {
+enum groups_mode {
     GROUPS_NOT_YET,
     GROUPS_BY_SOCKET,     /* we have the port */
     GROUPS_BY_PORT_OWNER, /* he has it */
 };
 /* Joins and leaves what has not been yet. upstream: the connection to the port owner; *serial counts what he is
  * told. */
-void groups_step(enum groups_way way, int upstream, uint32_t *serial, uint32_t acknowledged);
+void groups_step(enum groups_mode way, int upstream, uint32_t *serial, uint32_t acknowledged);
 /* The port owner does not know of ours any more. */
 void groups_forget_declarations(void);
 void groups_after_fork_in_child(void);
@@ -165,14 +165,14 @@ void forwarding_after_fork_in_child(void);
 
 /* --- discover.c: the others -------------------------------------------------------------------------- */
 
-/* Calls everybody who listens; port_welcomed() follows for those who answer, then port_sought(). */
-void seek_begin(void);
-bool seek_goes_on(void);
+/* Calls everybody who listens; port_reply_received() follows for those who answer, then port_discovery_ended(). */
+void discovery_begin(void);
+bool discovery_is_running(void);
 /* Calls that are under way lead nowhere any more. */
-void seek_end(void);
-void seek_expire(ns_t now);
-ns_t seek_deadline(void);
-void seek_after_fork_in_child(void);
+void discovery_end(void);
+void discovery_expire(ns_t now);
+ns_t discovery_deadline(void);
+void discovery_after_fork_in_child(void);
 
 /* --- claims.c ------------------------------------------------------------------------------------ */
 
@@ -187,19 +187,19 @@ bool claims_declare(struct udp_message *message, int *ret_proofs);
 void claims_forget_declarations(void);
 /* Which of them have their packets come here (udp_serves())? acknowledged: the last control message that the port owner
  * has confirmed. true: the shard of one of them is not read here. */
-bool claims_judge(bool is_member, bool is_port_owner, uint32_t acknowledged);
+bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged);
 void claims_after_fork_in_child(void);
 
 /* --- port.c -------------------------------------------------------------------------------------- */
 
 /* Somebody listens whom we have called. */
-void port_called(const struct ucred *peer);
+void port_peer_found(const struct ucred *peer);
 /* An answer. Descriptors as in the control message: who keeps one sets it to -1. true: the connection is kept, under
  * another source. */
-bool port_welcomed(const struct ucred *peer, const struct udp_message *message, int *fds, unsigned fd_count,
-                   struct event_source *connection);
+bool port_reply_received(const struct ucred *peer, const struct udp_message *message, int *fds,
+                         unsigned fd_count, struct event_source *connection);
 /* All calls have ended. */
-void port_sought(void);
+void port_discovery_ended(void);
 /* The helper thread shall look at everything again. Any thread. */
 void port_wake(void);
 /* Is it the user that this process runs as, for certain? */

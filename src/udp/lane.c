@@ -466,7 +466,7 @@ static void writable(struct event_source *source, uint32_t events)
     blocked = is_blocked(lane);
     lock_release(&lane->lock);
     if (!blocked)
-        udp_room.ops->writable(lane);
+        udp_settings.ops->writable(lane);
 }
 
 /* --- staging ------------------------------------------------------------------------------------- */

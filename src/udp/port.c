@@ -31,12 +31,12 @@
 #define RETRY_AFTER (10 * NS_PER_MS)
 #define SHARD_RETRY (100 * NS_PER_MS)
 /* Nobody of ours answers for a port that is bound: perhaps somebody is just binding it, or has just died. */
-#define STRANGE_PATIENCE (2 * NS_PER_S)
+#define UNKNOWN_OWNER_TIMEOUT (2 * NS_PER_S)
 /* Somebody of ours has it and does not answer: stopped, or without a processor. */
-#define MEMBER_PATIENCE (20 * NS_PER_S)
-#define OFF_FOR         (2 * NS_PER_S)
+#define MEMBER_TIMEOUT (20 * NS_PER_S)
+#define OFF_FOR        (2 * NS_PER_S)
 
-struct udp_room udp_room;
+struct udp_settings udp_settings;
 
 static _Atomic uint32_t state;   /* enum udp_state; written by the helper thread */
 static _Atomic uint32_t host;    /* UDP_FORWARDED: the user who has the port; written before the state */
@@ -83,7 +83,7 @@ static void set_state(enum udp_state to)
     tell();
 }
 
-static void __attribute__((format(printf, 1, 2))) turn_off(const char *format, ...)
+static void __attribute__((format(printf, 1, 2))) set_off(const char *format, ...)
 {
     va_list arguments;
 
@@ -93,7 +93,7 @@ static void __attribute__((format(printf, 1, 2))) turn_off(const char *format, .
     va_end(arguments);
     lock_release(&reason_lock);
     log_error("no packets from the network: %s", reason);
-    seek_end();
+    discovery_end();
     off_until = sys_now() + OFF_FOR;
     retry_at = NS_NEVER;
     set_state(UDP_OFF);
@@ -114,7 +114,7 @@ bool port_is_own_user(const struct ucred *peer)
     return is_own_user(peer->uid);
 }
 
-bool udp_believes(uid_t uid)
+bool udp_trusts(uid_t uid)
 {
     return is_own_user(uid) ||
            (udp_state() == UDP_FORWARDED && atomic_load_explicit(&host, memory_order_relaxed) == uid);
@@ -220,14 +220,14 @@ static int take_fd(int *fds, unsigned fd_count, unsigned index)
 
 static void become_member(void)
 {
-    seek_end(); /* before anybody hands us the lock file a second time (control_message.h) */
+    discovery_end(); /* before anybody hands us the lock file a second time (control_message.h) */
     set_state(UDP_OPEN);
     (void)port_owner_listen(); /* without it newcomers find others */
     port_wake();
 }
 
 /* Whoever can have the port and listens has it, however long the answer takes. */
-void port_called(const struct ucred *peer)
+void port_peer_found(const struct ucred *peer)
 {
     uid_t owner;
 
@@ -235,8 +235,8 @@ void port_called(const struct ucred *peer)
         found_member = port_is_own_user(peer) || (socket_port_uid(&owner) == 0 && owner == peer->uid);
 }
 
-bool port_welcomed(const struct ucred *peer, const struct udp_message *message, int *fds, unsigned fd_count,
-                   struct event_source *connection)
+bool port_reply_received(const struct ucred *peer, const struct udp_message *message, int *fds,
+                         unsigned fd_count, struct event_source *connection)
 {
     bool is_own = port_is_own_user(peer), kept = false;
     unsigned behind_set = message->flags & UDP_MESSAGE_HAS_DESCRIPTOR_SET ? 2 : 0;
@@ -262,7 +262,7 @@ bool port_welcomed(const struct ucred *peer, const struct udp_message *message, 
         atomic_store_explicit(&host, peer->uid, memory_order_relaxed);
         set_state(UDP_FORWARDED);
     }
-    seek_end();
+    discovery_end();
     port_wake();
     return true;
 }
@@ -280,13 +280,13 @@ static void explain_owner(void)
     uid_t uid;
 
     if (found_member)
-        turn_off("the process that has UDP port 4791 does not answer");
+        set_off("the process that has UDP port 4791 does not answer");
     else if (socket_port_uid(&uid) != 0)
-        turn_off("UDP port 4791 is taken, maybe on one address only");
+        set_off("UDP port 4791 is taken, maybe on one address only");
     else if (uid == 0 && kernel)
-        turn_off("UDP port 4791 is taken by the kernel's Soft-RoCE (rdma_rxe)");
+        set_off("UDP port 4791 is taken by the kernel's Soft-RoCE (rdma_rxe)");
     else
-        turn_off("UDP port 4791 is taken by another program of uid %u", (unsigned)uid);
+        set_off("UDP port 4791 is taken by another program of uid %u", (unsigned)uid);
 }
 
 static bool kernel_has_it(void)
@@ -298,7 +298,7 @@ static bool kernel_has_it(void)
 }
 
 /* Nobody let us share: is the port free? */
-static void try_to_make(void)
+static void try_to_bind(void)
 {
     int error = shards_make();
 
@@ -306,18 +306,19 @@ static void try_to_make(void)
         log_debug("UDP port 4791 is ours");
         become_member();
     } else if (error != -EADDRINUSE) {
-        turn_off("the sockets of UDP port 4791 cannot be made: %s", strerror(-error));
-    } else if (kernel_has_it() || sys_now() - began > (found_member ? MEMBER_PATIENCE : STRANGE_PATIENCE)) {
+        set_off("the sockets of UDP port 4791 cannot be made: %s", strerror(-error));
+    } else if (kernel_has_it() ||
+               sys_now() - began > (found_member ? MEMBER_TIMEOUT : UNKNOWN_OWNER_TIMEOUT)) {
         explain_owner();
     } else {
         retry_in(RETRY_AFTER);
     }
 }
 
-void port_sought(void)
+void port_discovery_ended(void)
 {
     if (udp_state() == UDP_OPENING)
-        try_to_make();
+        try_to_bind();
     else if (is_member() && !is_port_owner && upstream.fd < 0)
         retry_in(RETRY_AFTER);
 }
@@ -328,8 +329,8 @@ static void find_port_owner(void)
         is_port_owner = true;
         port_owner_take_ownership();
         log_debug("we keep UDP port 4791 for all");
-    } else if (!seek_goes_on()) {
-        seek_begin();
+    } else if (!discovery_is_running()) {
+        discovery_begin();
     }
 }
 
@@ -340,8 +341,8 @@ static void open_port(void)
         found_member = false;
         set_state(UDP_OPENING);
     }
-    if (!seek_goes_on())
-        seek_begin();
+    if (!discovery_is_running())
+        discovery_begin();
 }
 
 /* What is to be done in this state, once. */
@@ -364,14 +365,14 @@ static void step(bool asked)
         if (!is_port_owner && upstream.fd < 0)
             find_port_owner();
         declare_all();
-        missing = claims_judge(true, is_port_owner, acknowledged);
+        missing = claims_update(true, is_port_owner, acknowledged);
         if (port_owner_hold_missing() || missing)
             retry_in(SHARD_RETRY);
         groups_step(GROUPS_BY_SOCKET, -1, &serial, acknowledged);
         break;
     case UDP_FORWARDED:
         declare_all();
-        (void)claims_judge(false, is_port_owner, acknowledged);
+        (void)claims_update(false, is_port_owner, acknowledged);
         groups_step(GROUPS_BY_PORT_OWNER, upstream.fd, &serial, acknowledged);
         break;
     }
@@ -400,11 +401,11 @@ static void run(void)
         bool asked = atomic_exchange_explicit(&wanted, false, memory_order_seq_cst);
         ns_t now = sys_now();
 
-        seek_expire(now);
+        discovery_expire(now);
         if (retry_at <= now)
             retry_at = NS_NEVER;
         step(asked);
-        set_timer(min_of(retry_at, seek_deadline()), TFD_TIMER_ABSTIME);
+        set_timer(min_of(retry_at, discovery_deadline()), TFD_TIMER_ABSTIME);
         /* Partner: port_wake() sets the flag, then the timer; whichever of the two settings came last, it is
          * seen. */
     } while (atomic_load_explicit(&wanted, memory_order_seq_cst));
@@ -454,7 +455,7 @@ static int start_timer(void)
 
 int udp_serve(uint32_t block, int proof)
 {
-    return udp_serve_within(block, proof, MEMBER_PATIENCE + STRANGE_PATIENCE);
+    return udp_serve_within(block, proof, MEMBER_TIMEOUT + UNKNOWN_OWNER_TIMEOUT);
 }
 
 int udp_serve_within(uint32_t block, int proof, ns_t patience)
@@ -506,13 +507,13 @@ void udp_start(const struct udp_ops *ops, const struct udp_options *options)
 {
     const char *mode = secure_getenv("SOFTHCA_UDP");
 
-    udp_room = (struct udp_room){.ops = ops, .options = *options, .loss = percent_to_lose()};
+    udp_settings = (struct udp_settings){.ops = ops, .options = *options, .loss = percent_to_lose()};
     if (options->counters)
         udp_counters = options->counters;
     if (!mode || strcmp(mode, "auto") == 0)
         return;
     if (strcmp(mode, "plain") == 0)
-        udp_room.plain = true;
+        udp_settings.plain = true;
     else
         log_warn("SOFTHCA_UDP=%s is neither auto nor plain: taken as auto", mode);
 }
@@ -524,7 +525,7 @@ void udp_after_fork_in_child(void)
     shards_after_fork_in_child();
     groups_after_fork_in_child();
     forwarding_after_fork_in_child();
-    seek_after_fork_in_child();
+    discovery_after_fork_in_child();
     port_owner_after_fork_in_child();
     claims_after_fork_in_child();
     lock_init(&reason_lock);

@@ -169,7 +169,7 @@ static void client_free(struct client *client)
 static bool may_own(const struct client *client, uint32_t block, int proof)
 {
     if (client->is_other_user)
-        return client->blocks < BLOCKS_OF_ONE && udp_room.ops->is_proof(proof, block);
+        return client->blocks < BLOCKS_OF_ONE && udp_settings.ops->is_proof(proof, block);
     return true; /* what processes of one user can do to each other they can do without us */
 }
 

@@ -83,7 +83,7 @@ static bool is_to_be_lost(void)
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    return (state >> 32) % 100 < udp_room.loss;
+    return (state >> 32) % 100 < udp_settings.loss;
 }
 
 static void describe_grh(const struct datagram *datagram, struct packet_grh *ret_grh)
@@ -101,7 +101,7 @@ static void take_notification(const struct datagram *datagram, const uint8_t *by
 
     udp_count(&udp_counters->cnps_received, 1);
     describe_grh(datagram, &packet.grh);
-    udp_room.ops->congestion(&packet);
+    udp_settings.ops->congestion(&packet);
 }
 
 static void take_packet(const struct datagram *datagram, const uint8_t *bytes, uint32_t length, bool follows)
@@ -115,7 +115,7 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     struct packet packet;
     int error;
 
-    if (unlikely(udp_room.loss) && is_to_be_lost())
+    if (unlikely(udp_settings.loss) && is_to_be_lost())
         return;
     if (unlikely(bytes[0] == OPCODE_CNP)) {
         take_notification(datagram, bytes);
@@ -130,7 +130,7 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     if (unlikely(arrival.congested))
         udp_count(&udp_counters->congested, 1);
     describe_grh(datagram, &packet.grh);
-    udp_room.ops->packet(&packet, &arrival);
+    udp_settings.ops->packet(&packet, &arrival);
 }
 
 /* Packets from `at` on that are for blocks of others, as many as follow each other: handed on in one piece.
@@ -159,7 +159,7 @@ static uint32_t late_acknowledgement(const struct datagram *datagram, const uint
     if (datagram->length <= datagram->segment || datagram->length > 2u * datagram->segment ||
         datagram->length - datagram->segment < BTH_LENGTH + ICRC_LENGTH || last[0] != OP_ACKNOWLEDGE ||
         !(opcode_table[bytes[0]].properties & OPCODE_REQUEST) || dest_qpn_of(bytes) != dest_qpn_of(last) ||
-        !udp_room.ops->is_ours(dest_qpn_of(bytes)))
+        !udp_settings.ops->is_ours(dest_qpn_of(bytes)))
         return datagram->length;
     return datagram->segment;
 }
@@ -189,7 +189,7 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
 
         if (unlikely(length < BTH_LENGTH + ICRC_LENGTH)) {
             udp_count(&udp_counters->malformed, 1);
-        } else if (unlikely(!udp_room.ops->is_ours(dest_qpn_of(bytes + at)))) {
+        } else if (unlikely(!udp_settings.ops->is_ours(dest_qpn_of(bytes + at)))) {
             at = skip_others(datagram, bytes, at, was_forwarded);
             continue;
         } else if (unlikely(!check_icrc(&path, &expected, bytes + at, length))) {
@@ -399,7 +399,7 @@ static unsigned take_from(struct list *readers)
 
     list_for_each (node, readers)
         (void)take_batch(list_entry(node, struct reader, node), &packets);
-    udp_room.ops->batch_end();
+    udp_settings.ops->batch_end();
     return packets;
 }
 
@@ -433,7 +433,7 @@ void udp_drain(void)
 void udp_end_batch(void)
 {
     lock_acquire(&receive_lock);
-    udp_room.ops->batch_end();
+    udp_settings.ops->batch_end();
     lock_release(&receive_lock);
 }
 
@@ -516,7 +516,7 @@ static void ready(struct event_source *source, uint32_t events)
     rundown_enter();
     lock_acquire(&receive_lock);
     if (take_batch(reader, &packets) > 0)
-        udp_room.ops->batch_end();
+        udp_settings.ops->batch_end();
     lock_release(&receive_lock);
     rundown_exit();
 }

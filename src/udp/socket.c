@@ -66,7 +66,7 @@ static int port_of(int fd, uint16_t *ret_port)
 /* Larger than the path's MTU is refused, never cut: see lane.c for what else that is good for. */
 static int set_sending_options(int fd, int family)
 {
-    bool loops = udp_room.options.multicast_loops;
+    bool loops = udp_settings.options.multicast_loops;
     int error;
 
     if (family == AF_INET) {
@@ -115,7 +115,7 @@ int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, u
     if (error)
         fd_close(fd);
     else
-        *ret_segments = udp_room.plain || set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) != 0 ? 1 : SEGMENTS_MAX;
+        *ret_segments = udp_settings.plain || set(fd, IPPROTO_UDP, UDP_SEGMENT, 0) != 0 ? 1 : SEGMENTS_MAX;
     errno = saved;
     return error ? error : fd;
 }
@@ -303,7 +303,7 @@ void socket_prepare_reading(int fd)
     int saved = errno;
 
     (void)set(fd, SOL_SOCKET, SO_RCVBUF, RECEIVE_BUFFER);
-    (void)set(fd, IPPROTO_UDP, UDP_GRO, !udp_room.plain);
+    (void)set(fd, IPPROTO_UDP, UDP_GRO, !udp_settings.plain);
     errno = saved;
 }
 

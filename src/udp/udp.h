@@ -100,7 +100,7 @@ int udp_join(const uint8_t group[16], uint32_t ifindex);
 void udp_leave(const uint8_t group[16], uint32_t ifindex);
 
 /* May a process of this user hand us what it has read from the port? Any thread. */
-bool udp_believes(uid_t uid);
+bool udp_trusts(uid_t uid);
 
 /* --- sending ------------------------------------------------------------------------------------- */
 

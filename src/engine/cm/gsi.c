@@ -504,7 +504,7 @@ static bool may_say(struct link *link, const struct packet *packet, const uint8_
  * way, unless everything does: any program could send it. */
 static bool may_hand_on(struct link *link, const struct packet *packet)
 {
-    return (link_is_self(link) || udp_believes(link_peer_uid(link))) &&
+    return (link_is_self(link) || udp_trusts(link_peer_uid(link))) &&
            (network_is_forced() || !is_local(packet->grh.source));
 }
 
