@@ -61,7 +61,7 @@ static void answered(struct event_source *source, uint32_t events)
     if (error == -EAGAIN)
         return;
     if (error && error != -ECONNRESET)
-        log_warn("process %d (uid %u), which listens for the network, speaks another language",
+        log_warn("UDP port 4791: process %d (uid %u) has an incompatible protocol version",
                  (int)call->peer.pid, (unsigned)call->peer.uid);
     list_remove(&call->node); /* whatever happens next, it is over */
     call_count--;
@@ -145,7 +145,8 @@ void discovery_begin(void)
     discovery_end();
     error = unix_names_visit(UDP_NAME_PREFIX, UDP_NAME_DIGITS, start_call, NULL);
     if (error)
-        log_warn("others who share UDP port 4791 cannot be found: /proc/net/unix: %s", strerror(-error));
+        log_warn("cannot find the processes that share UDP port 4791: reading /proc/net/unix: %s",
+                 strerror(-error));
     errno = saved;
     if (!discovery_is_running())
         port_discovery_ended();
@@ -160,8 +161,8 @@ void discovery_expire(ns_t now)
 
         if (call->deadline > now)
             continue;
-        log_warn("process %d (uid %u), which listens for the network, does not answer", (int)call->peer.pid,
-                 (unsigned)call->peer.uid);
+        log_warn("UDP port 4791: process %d (uid %u) did not answer within 2 s (stopped?)",
+                 (int)call->peer.pid, (unsigned)call->peer.uid);
         call_free(call);
         any = true;
     }

@@ -136,7 +136,7 @@ static struct way *way_to(struct udp_lane *lane, const struct udp_path *path)
     if (!error)
         return way;
     if (lane->complained != error)
-        log_error("no socket to send to the network: %s", strerror(-error));
+        log_error("cannot create a UDP socket to send from: %s", strerror(-error));
     lane->complained = error;
     return NULL;
 }
@@ -262,7 +262,7 @@ static void complain(struct udp_lane *lane, const struct message *message, int e
         inet_ntop(AF_INET, message->path.destination + 12, text, sizeof(text));
     else
         inet_ntop(AF_INET6, message->path.destination, text, sizeof(text));
-    log_warn("packets of %u bytes to %s cannot be sent: %s", message->segment, text, strerror(-error));
+    log_warn("cannot send packets of %u bytes to %s: %s", message->segment, text, strerror(-error));
 }
 
 static void drop_first(struct udp_lane *lane, int error)

@@ -92,7 +92,7 @@ static void __attribute__((format(printf, 1, 2))) set_off(const char *format, ..
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
     lock_release(&reason_lock);
-    log_error("no packets from the network: %s", reason);
+    log_error("cannot receive from the network: %s", reason);
     discovery_end();
     off_until = sys_now() + OFF_FOR;
     retry_at = NS_NEVER;
@@ -136,8 +136,7 @@ static bool declare_some(bool with_proof)
     if (message.block_count == 0)
         return false;
     if (udp_message_send(upstream.fd, &message, proofs, with_proof ? message.block_count : 0) != 0)
-        log_warn(
-            "the process that has UDP port 4791 cannot be told of our QPs"); /* its end will be seen, too */
+        log_warn("cannot register QPNs with the owner of UDP port 4791"); /* its end will be seen, too */
     return more;
 }
 
@@ -172,7 +171,7 @@ static void upstream_spoke(struct event_source *source, uint32_t events)
     if (error == -EAGAIN)
         return;
     if (error) {
-        log_info("whoever kept UDP port 4791 for all is gone");
+        log_info("owner of UDP port 4791 disconnected, looking for a new one");
         lose_upstream();
         if (udp_state() == UDP_FORWARDED) {
             began = sys_now();
@@ -191,8 +190,10 @@ static bool owns_the_port(const struct ucred *peer)
 
     if (socket_port_uid(&owner) == 0 && owner == peer->uid && user_is_known(owner))
         return true;
-    log_warn("process %d (uid %u) claims to have UDP port 4791 and has it not", (int)peer->pid,
-             (unsigned)peer->uid);
+    log_warn(
+        "process %d (uid %u) offered packets of UDP port 4791, but the socket of the port belongs to another "
+        "uid: ignored",
+        (int)peer->pid, (unsigned)peer->uid);
     return false;
 }
 
@@ -244,7 +245,7 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
     found_member = true;
     if (is_own && behind_set == 2 && fd_count >= 2 && !shards_are_there()) {
         shards_adopt(take_fd(fds, fd_count, 0), take_fd(fds, fd_count, 1));
-        log_debug("UDP port 4791 is shared with process %d", (int)peer->pid);
+        log_debug("UDP port 4791: using the sockets of process %d", (int)peer->pid);
         become_member();
     }
     if ((message->flags & UDP_MESSAGE_FROM_PORT_OWNER) && upstream.fd < 0 && !is_port_owner &&
@@ -256,8 +257,8 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
         if (message->flags & UDP_MESSAGE_HAS_FORWARDING_SOCKET)
             port_owner_use_forwarding_socket(take_fd(fds, fd_count, behind_set));
     } else {
-        log_info("UDP port 4791 is of uid %u, whose process %d hands us our packets", (unsigned)peer->uid,
-                 (int)peer->pid);
+        log_info("UDP port 4791 is owned by uid %u: process %d forwards the packets for this process",
+                 (unsigned)peer->uid, (int)peer->pid);
         forwarding_set_polled();
         atomic_store_explicit(&host, peer->uid, memory_order_relaxed);
         set_state(UDP_FORWARDED);
@@ -280,13 +281,14 @@ static void explain_owner(void)
     uid_t uid;
 
     if (found_member)
-        set_off("the process that has UDP port 4791 does not answer");
+        set_off("the owner of UDP port 4791 does not answer");
     else if (socket_port_uid(&uid) != 0)
-        set_off("UDP port 4791 is taken, maybe on one address only");
+        set_off("UDP port 4791 is in use (its socket is not listed; bound to one address only?)");
     else if (uid == 0 && kernel)
-        set_off("UDP port 4791 is taken by the kernel's Soft-RoCE (rdma_rxe)");
+        set_off("UDP port 4791 is in use by the kernel's Soft-RoCE (rdma_rxe)");
     else
-        set_off("UDP port 4791 is taken by another program of uid %u", (unsigned)uid);
+        set_off("UDP port 4791 is in use by another program of uid %u (ss -ulpn 'sport = 4791' names it)",
+                (unsigned)uid);
 }
 
 static bool kernel_has_it(void)
@@ -303,10 +305,10 @@ static void try_to_bind(void)
     int error = shards_make();
 
     if (!error) {
-        log_debug("UDP port 4791 is ours");
+        log_debug("UDP port 4791 bound");
         become_member();
     } else if (error != -EADDRINUSE) {
-        set_off("the sockets of UDP port 4791 cannot be made: %s", strerror(-error));
+        set_off("cannot create the sockets of UDP port 4791: %s", strerror(-error));
     } else if (kernel_has_it() ||
                sys_now() - began > (found_member ? MEMBER_TIMEOUT : UNKNOWN_OWNER_TIMEOUT)) {
         explain_owner();
@@ -328,7 +330,7 @@ static void find_port_owner(void)
     if (shards_hold_ownership()) {
         is_port_owner = true;
         port_owner_take_ownership();
-        log_debug("we keep UDP port 4791 for all");
+        log_debug("this process is now the owner of UDP port 4791");
     } else if (!discovery_is_running()) {
         discovery_begin();
     }
@@ -391,7 +393,7 @@ static void set_timer(ns_t when, int flags)
         setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
     }
     if (event_is_intact(&timer) && timerfd_settime(timer.fd, flags, &setting, NULL) < 0)
-        log_error("no timer for the helper thread: %m");
+        log_error("UDP port 4791: timerfd_settime: %m");
     errno = saved;
 }
 
@@ -416,7 +418,7 @@ static void timer_ready(struct event_source *source, uint32_t events)
     uint64_t expirations;
 
     if (read(source->fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-        log_error("timerfd: errno %d", errno);
+        log_error("UDP port 4791: read from timerfd: %s", strerror(errno));
     run();
 }
 
@@ -443,7 +445,7 @@ static int start_timer(void)
         if (error) {
             timer.fd = -1;
             fd_close(fd);
-            log_error("no timer for the helper thread: %s", strerror(-error));
+            log_error("UDP port 4791: timerfd_create: %s", strerror(-error));
         }
     }
     lock_release(&start_lock);
@@ -499,7 +501,7 @@ static unsigned percent_to_lose(void)
     percent = strtoul(text, &end, 10);
     if (end != text && !*end && percent <= 100)
         return (unsigned)percent;
-    log_warn("SOFTHCA_UDP_LOSS=%s is no percentage: nothing is lost", text);
+    log_warn("SOFTHCA_UDP_LOSS=%s: invalid percentage (0 to 100); no packet loss is simulated", text);
     return 0;
 }
 
@@ -515,7 +517,7 @@ void udp_start(const struct udp_ops *ops, const struct udp_options *options)
     if (strcmp(mode, "plain") == 0)
         udp_settings.plain = true;
     else
-        log_warn("SOFTHCA_UDP=%s is neither auto nor plain: taken as auto", mode);
+        log_warn("SOFTHCA_UDP=%s: invalid (auto or plain); using auto", mode);
 }
 
 void udp_after_fork_in_child(void)

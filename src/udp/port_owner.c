@@ -142,8 +142,9 @@ static void change_groups(struct client *client, const struct udp_message *messa
     if (!group && (message->flags & UDP_MESSAGE_JOIN))
         error = join_for(client, message);
     if (error)
-        log_warn("process %d (uid %u) wants a multicast group of interface %u: %s", (int)client->peer.pid,
-                 (unsigned)client->peer.uid, message->ifindex, strerror(-error));
+        log_warn(
+            "UDP port 4791: cannot join a multicast group on interface %u for client process %d (uid %u): %s",
+            message->ifindex, (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
 }
 
 static void client_free(struct client *client)
@@ -257,7 +258,7 @@ static void spoke(struct event_source *source, uint32_t events)
     if (!error)
         error = welcome(client, &message);
     if (error && error != -ECONNRESET && error != -EPIPE)
-        log_warn("process %d (uid %u) asks wrongly for its packets from the network: %s",
+        log_warn("UDP port 4791: invalid request from client process %d (uid %u): %s; disconnected",
                  (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
     if (error)
         client_free(client);
@@ -279,8 +280,9 @@ static void accept_client(int fd)
                  ? calloc(1, sizeof(*client))
                  : NULL;
     if (!client) {
-        log_warn("process %d (uid %u) is one too many who share UDP port 4791", (int)peer.pid,
-                 (unsigned)peer.uid);
+        log_warn("UDP port 4791: client process %d (uid %u) refused: limit reached (%u processes, %u of "
+                 "other users)",
+                 (int)peer.pid, (unsigned)peer.uid, CLIENTS_MAX, OTHER_USER_CLIENTS_MAX);
         fd_close(fd);
         return;
     }
@@ -335,7 +337,9 @@ int port_owner_listen(void)
     if (!error)
         error = event_add(&listener, EPOLLIN);
     if (error) {
-        log_error("nobody can share UDP port 4791 with us: %s", strerror(-error));
+        log_error("UDP port 4791: cannot listen for client processes: %s; other processes receive nothing "
+                  "from the network",
+                  strerror(-error));
         listener.fd = -1;
         fd_close(fd);
     }

@@ -530,7 +530,7 @@ static int need_buffers(void)
         buffers = sys_mmap(NULL, sizeof(*buffers), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0,
                            &error);
     if (error)
-        log_error("no memory to receive from the network: %s", strerror(-error));
+        log_error("cannot allocate receive buffers for UDP port 4791: %s", strerror(-error));
     return error;
 }
 

@@ -113,11 +113,12 @@ bool shards_hold(unsigned shard, bool polled)
         return false;
     error = read_shard(shard, polled);
     if (error) {
-        log_error("the socket of shard %u cannot be read: %s", shard, strerror(-error));
+        log_error("UDP port 4791: cannot read socket %u of the SO_REUSEPORT group: %s", shard,
+                  strerror(-error));
         unlock_shard(shard);
         return false;
     }
-    log_debug("UDP port 4791: shard %u is ours", shard);
+    log_debug("UDP port 4791: this process reads socket %u of the SO_REUSEPORT group", shard);
     return held[shard] = true;
 }
 

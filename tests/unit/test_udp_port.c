@@ -300,7 +300,7 @@ static void does_without(unsigned number)
     CHECK(serve(block_of(number)) == -EADDRINUSE);
     CHECK(udp_state() == UDP_OFF && !udp_serves(block_of(number)));
     udp_reason(reason);
-    CHECK(strstr(reason, "UDP port 4791 is taken by another program of uid"));
+    CHECK(strstr(reason, "UDP port 4791 is in use by another program of uid"));
     atomic_store(&board->word[STEP], 1);
     UNTIL(atomic_load(&board->word[AGAIN]) == 1);
     /* It is free now, and asked for again, it is ours. */
