@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What this process claims: the packets for its QPN blocks. Which of them the port owner has been told of, and
- * which have their packets come here by now. The helper thread makes it so; any thread claims and asks. */
+/* The claims of this process: QPN blocks whose packets have to arrive here. Records which claims have been
+ * declared to the port owner and which are served. Any thread adds claims and reads `served`; the helper thread
+ * declares and serves them. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -10,12 +11,13 @@
 struct claim {
     uint32_t block;
     int proof;
-    uint32_t serial; /* of the control message that declared it to the port owner of now; 0: none did */
+    uint32_t serial; /* of the control message that declared it to the current port owner; 0: not declared */
 };
 
-static _Atomic uint64_t served[65536 / 64]; /* bits by block: claims that hold */
+/* Bitmap by block: packets arrive here. Released by set_served(), acquired by udp_serves(). */
+static _Atomic uint64_t served[65536 / 64];
 
-static struct lock claims_lock = LOCK_INIT; /* guards these */
+static struct lock claims_lock = LOCK_INIT; /* guards claims, claim_count, claim_room */
 static struct claim *claims;
 static unsigned claim_count, claim_room;
 
@@ -104,11 +106,11 @@ bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged)
     lock_acquire(&claims_lock);
     for (unsigned i = 0; i < claim_count; i++) {
         struct claim *claim = &claims[i];
-        bool held = is_member && shards_hold(claim->block % UDP_SHARDS, true);
-        bool told = is_port_owner || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
+        bool is_held = is_member && shards_hold(claim->block % UDP_SHARDS, true);
+        bool is_declared = is_port_owner || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
 
-        missing |= !held;
-        set_served(claim->block, held || told);
+        missing |= !is_held;
+        set_served(claim->block, is_held || is_declared);
     }
     lock_release(&claims_lock);
     return missing;
@@ -119,6 +121,6 @@ void claims_after_fork_in_child(void)
     lock_init(&claims_lock);
     for (unsigned i = 0; i < claim_count; i++)
         set_served(claims[i].block, false);
-    claims = NULL; /* lost: somebody may have been enlarging it */
+    claims = NULL; /* leaked: another thread may have been in realloc() at the fork */
     claim_count = claim_room = 0;
 }

@@ -37,7 +37,8 @@ static int send_with_fds(int fd, const void *data, size_t length, const int *fds
     return error;
 }
 
-/* Length, or -errno; -EMFILE where not all descriptors could be had. What came is noted as ours. */
+/* Returns the length or -errno; -EMFILE if the kernel could not install all descriptors. fd_own() registers those
+ * received. */
 static ssize_t receive_with_fds(int fd, void *data, size_t length, int flags, int ret_fds[FDS_MAX],
                                 unsigned *ret_fd_count)
 {
@@ -93,7 +94,8 @@ int udp_message_receive(int fd, enum udp_message_type type, struct udp_message *
 
 int descriptor_set_make(const int *sockets, unsigned count)
 {
-    static const char name[] = "box";
+    static const char name[] =
+        "box"; /* a format: descriptor_set_get() reads at most 8 bytes and ignores them */
     int pair[2], error, saved = errno;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {

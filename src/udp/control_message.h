@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What processes that share the port say to each other, over SOCK_SEQPACKET connections: one struct udp_message
- * each.
+/* Control messages between processes that share UDP port 4791. Each is one struct udp_message over a unix
+ * SOCK_SEQPACKET connection from a client to a member (a process that has the port's sockets). The kernel
+ * identifies the peer (SO_PEERCRED).
  *
- *   caller → member    CALL      at first with the caller's forwarding socket; later with blocks, each with its proof
- * if the two are of different users member → caller    WELCOME   for each CALL, with its serial. To the same
- * user with the descriptor set and the lock file; from the port owner to the same user with its forwarding socket, too
- *
- * Who the other end is, the kernel says. */
+ *   client -> member  REQUEST  the first: the client's forwarding socket. Later ones: QPN blocks, each with
+ *                              its proof of ownership if client and port owner run as different users
+ *   member -> client  REPLY    one per REQUEST, with the same serial. To the same user: the descriptor set and
+ *                              the lock file if requested. From the port owner to the same user: also the port
+ *                              owner's forwarding socket */
 #ifndef UDP_CONTROL_MESSAGE_H
 #define UDP_CONTROL_MESSAGE_H
 
@@ -20,42 +21,43 @@
 
 enum udp_message_type { UDP_MESSAGE_REQUEST = 1, UDP_MESSAGE_REPLY };
 enum udp_message_flags {
-    UDP_MESSAGE_FROM_PORT_OWNER = 1,
-    UDP_MESSAGE_HAS_DESCRIPTOR_SET = 2,    /* descriptors: descriptor set, lock file */
-    UDP_MESSAGE_HAS_FORWARDING_SOCKET = 4, /* behind those */
-    UDP_MESSAGE_JOIN = 16,                 /* CALL, of another user: packets of this group, too */
-    UDP_MESSAGE_LEAVE = 32,
-    UDP_MESSAGE_WANTS_DESCRIPTOR_SET =
-        8, /* CALL. Whoever has the lock file must not get it again: to close it once is to give
-                             up all   locks on it */
+    UDP_MESSAGE_FROM_PORT_OWNER = 1,    /* REPLY */
+    UDP_MESSAGE_HAS_DESCRIPTOR_SET = 2, /* REPLY: descriptors 0 and 1 are the descriptor set, the lock file */
+    UDP_MESSAGE_HAS_FORWARDING_SOCKET = 4, /* REPLY: the descriptor after those */
+    UDP_MESSAGE_JOIN = 16,  /* REQUEST of another user: forward packets of this multicast group */
+    UDP_MESSAGE_LEAVE = 32, /* REQUEST: stop forwarding them */
+    /* First REQUEST of a process that has no lock file. A second descriptor of the lock file would be fatal:
+     * closing either one releases all POSIX locks of the process on the file. */
+    UDP_MESSAGE_WANTS_DESCRIPTOR_SET = 8,
 };
 
+/* A format between processes of different versions. Host byte order. */
 struct udp_message {
     uint32_t magic;
     uint16_t version, type; /* enum udp_message_type */
-    uint32_t serial;
-    uint16_t flags;       /* enum udp_message_flags */
-    uint16_t block_count; /* CALL */
+    uint32_t serial;        /* chosen by the client, returned in the REPLY */
+    uint16_t flags;         /* enum udp_message_flags */
+    uint16_t block_count;   /* REQUEST: QPN blocks that the client owns */
     uint16_t blocks[UDP_MESSAGE_BLOCKS];
-    uint8_t group[16]; /* UDP_MESSAGE_JOIN, UDP_MESSAGE_LEAVE */
-    uint32_t ifindex;
+    uint8_t group[16]; /* JOIN, LEAVE: multicast GID */
+    uint32_t ifindex;  /* JOIN, LEAVE: interface of the group */
     uint8_t reserved[12];
 };
 static_assert(sizeof(struct udp_message) == 80, "control messages are a format between versions");
 
-/* 0 or -errno. */
+/* 0 or -errno. Does not block. */
 int udp_message_send(int fd, const struct udp_message *message, const int *fds, unsigned fd_count);
-/* 0, -EAGAIN (nothing there), -ECONNRESET (the end), -EPROTO. Descriptors, at most UDP_MESSAGE_FDS, are the
- * caller's to close in any case. */
+/* 0, -EAGAIN (no message), -ECONNRESET (peer closed the connection), -EPROTO (invalid, or another version).
+ * The caller closes the received descriptors, at most UDP_MESSAGE_FDS, whatever the result. */
 int udp_message_receive(int fd, enum udp_message_type type, struct udp_message *message,
                         int ret_fds[UDP_MESSAGE_FDS], unsigned *ret_fd_count);
 
-/* The descriptor set: a socket with one message in it, which nobody takes out and everybody can look at: the descriptors
- * of all sockets of the port. So they stay open, in their places, as long as anybody has the descriptor set, and a
- * process needs few descriptors to keep them all. Makes one of the sockets, which stay the caller's; or
- * -errno. */
+/* A descriptor set is a unix socket with one queued message that carries the descriptors of all sockets of the
+ * port. Readers only peek at the message. The port's sockets stay open, in their order, while any process has
+ * the descriptor set, and each process needs few descriptors to keep them all. Returns the new set or -errno;
+ * the caller keeps `sockets`. */
 int descriptor_set_make(const int *sockets, unsigned count);
-/* The descriptor of one of the sockets in it, or -errno. */
+/* Returns a descriptor of one socket of the set, or -errno. */
 int descriptor_set_get(int descriptor_set, unsigned index, unsigned count);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Calls everybody on this host who listens for those that share the port. Helper thread; never waits. */
+/* Discovery: connects to every process of this host that shares the port and listens for others. Helper thread;
+ * never blocks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,44 +14,45 @@
 #include "udp/control_message.h"
 #include "udp/internal.h"
 
-/* Names may be somebody's decoys; whom we do not call now may be called next time, for the list has no order.
- */
-#define CALLS_MAX    128
-#define CALL_TIMEOUT (2 * NS_PER_S) /* stopped, perhaps; others answer */
+/* Bounds what decoy names of another user can cost. /proc/net/unix has no order, so a member that is left out
+ * now can be found by the next discovery. */
+#define PROBES_MAX    128
+#define PROBE_TIMEOUT (2 * NS_PER_S) /* a stopped process does not reply */
 
-struct call {
+/* A connection to a process that listens, from connect() to its reply. */
+struct probe {
     struct event_source source;
     struct list node;
     struct ucred peer;
     ns_t deadline;
-    char digits[UDP_NAME_DIGITS]; /* of the name */
+    char digits[UDP_NAME_DIGITS]; /* of the abstract socket's name */
 };
 
-static struct list calls = {&calls, &calls};
-static unsigned call_count;
+static struct list probes = {&probes, &probes};
+static unsigned probe_count;
 
-static void call_free(struct call *call)
+static void probe_free(struct probe *probe)
 {
-    event_close(&call->source);
-    list_remove(&call->node);
-    call_count--;
-    free(call);
+    event_close(&probe->source);
+    list_remove(&probe->node);
+    probe_count--;
+    free(probe);
 }
 
 bool discovery_is_running(void)
 {
-    return !list_empty(&calls);
+    return !list_empty(&probes);
 }
 
 void discovery_end(void)
 {
     while (discovery_is_running())
-        call_free(list_entry(calls.next, struct call, node));
+        probe_free(list_entry(probes.next, struct probe, node));
 }
 
-static void answered(struct event_source *source, uint32_t events)
+static void reply_ready(struct event_source *source, uint32_t events)
 {
-    struct call *call = container_of(source, struct call, source);
+    struct probe *probe = container_of(source, struct probe, source);
     int fds[UDP_MESSAGE_FDS], error;
     struct udp_message message;
     unsigned fd_count;
@@ -62,23 +64,23 @@ static void answered(struct event_source *source, uint32_t events)
         return;
     if (error && error != -ECONNRESET)
         log_warn("UDP port 4791: process %d (uid %u) has an incompatible protocol version",
-                 (int)call->peer.pid, (unsigned)call->peer.uid);
-    list_remove(&call->node); /* whatever happens next, it is over */
-    call_count--;
+                 (int)probe->peer.pid, (unsigned)probe->peer.uid);
+    list_remove(&probe->node); /* before port_reply_received(), which may probe discovery_end() */
+    probe_count--;
     if (!error)
-        kept = port_reply_received(&call->peer, &message, fds, fd_count, source);
+        kept = port_reply_received(&probe->peer, &message, fds, fd_count, source);
     for (unsigned i = 0; i < fd_count; i++)
         fd_close(fds[i]);
     if (kept)
         event_forget(source);
     else
         event_close(source);
-    free(call);
+    free(probe);
     if (!discovery_is_running())
         port_discovery_ended();
 }
 
-static bool say_hello(struct call *call)
+static bool send_first_request(struct probe *probe)
 {
     const struct udp_message message = {
         .magic = UDP_MESSAGE_MAGIC,
@@ -86,56 +88,55 @@ static bool say_hello(struct call *call)
         .type = UDP_MESSAGE_REQUEST,
         .flags = shards_are_there() ? 0 : UDP_MESSAGE_WANTS_DESCRIPTOR_SET,
     };
-    socklen_t length = sizeof(call->peer);
+    socklen_t length = sizeof(probe->peer);
     int forwarding_socket = forwarding_open();
 
     if (forwarding_socket < 0 ||
-        getsockopt(call->source.fd, SOL_SOCKET, SO_PEERCRED, &call->peer, &length) < 0)
+        getsockopt(probe->source.fd, SOL_SOCKET, SO_PEERCRED, &probe->peer, &length) < 0)
         return false;
-    port_peer_found(&call->peer);
-    /* It is going to put there what it reads for us. */
-    return udp_message_send(call->source.fd, &message, &forwarding_socket, 1) == 0 &&
-           event_add(&call->source, EPOLLIN) == 0;
+    port_peer_found(&probe->peer);
+    return udp_message_send(probe->source.fd, &message, &forwarding_socket, 1) == 0 &&
+           event_add(&probe->source, EPOLLIN) == 0;
 }
 
-/* The list names a listener and every connection to it. */
-static bool is_called(const char *digits)
+/* /proc/net/unix lists a listener once for itself and once for each of its connections. */
+static bool is_probed(const char *digits)
 {
-    list_for_each (node, &calls) {
-        if (memcmp(list_entry(node, struct call, node)->digits, digits, UDP_NAME_DIGITS) == 0)
+    list_for_each (node, &probes) {
+        if (memcmp(list_entry(node, struct probe, node)->digits, digits, UDP_NAME_DIGITS) == 0)
             return true;
     }
     return false;
 }
 
-static void start_call(const char *digits, void *argument)
+static void start_probe(const char *digits, void *argument)
 {
     char name[sizeof(UDP_NAME_PREFIX) + UDP_NAME_DIGITS] = UDP_NAME_PREFIX;
     struct sockaddr_un address;
     socklen_t length;
-    struct call *call;
+    struct probe *probe;
     int fd;
 
     memcpy(name + sizeof(UDP_NAME_PREFIX) - 1, digits, UDP_NAME_DIGITS);
-    if (call_count == CALLS_MAX || port_owner_is_own_name(digits) || is_called(digits))
+    if (probe_count == PROBES_MAX || port_owner_is_own_name(digits) || is_probed(digits))
         return;
     length = unix_name_address(name, &address);
     fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return;
-    call = connect(fd, (struct sockaddr *)&address, length) < 0 ? NULL : calloc(1, sizeof(*call));
-    if (!call) { /* gone, or too many call it */
+    probe = connect(fd, (struct sockaddr *)&address, length) < 0 ? NULL : calloc(1, sizeof(*probe));
+    if (!probe) { /* listener closed, or its backlog is full */
         fd_close(fd);
         return;
     }
-    call->source.fd = fd;
-    call->source.ready = answered;
-    memcpy(call->digits, digits, sizeof(call->digits));
-    call->deadline = sys_now() + CALL_TIMEOUT;
-    list_push_back(&calls, &call->node);
-    call_count++;
-    if (!say_hello(call))
-        call_free(call);
+    probe->source.fd = fd;
+    probe->source.ready = reply_ready;
+    memcpy(probe->digits, digits, sizeof(probe->digits));
+    probe->deadline = sys_now() + PROBE_TIMEOUT;
+    list_push_back(&probes, &probe->node);
+    probe_count++;
+    if (!send_first_request(probe))
+        probe_free(probe);
 }
 
 void discovery_begin(void)
@@ -143,7 +144,7 @@ void discovery_begin(void)
     int saved = errno, error;
 
     discovery_end();
-    error = unix_names_visit(UDP_NAME_PREFIX, UDP_NAME_DIGITS, start_call, NULL);
+    error = unix_names_visit(UDP_NAME_PREFIX, UDP_NAME_DIGITS, start_probe, NULL);
     if (error)
         log_warn("cannot find the processes that share UDP port 4791: reading /proc/net/unix: %s",
                  strerror(-error));
@@ -156,14 +157,14 @@ void discovery_expire(ns_t now)
 {
     bool any = false;
 
-    list_for_each_safe (node, following, &calls) {
-        struct call *call = list_entry(node, struct call, node);
+    list_for_each_safe (node, following, &probes) {
+        struct probe *probe = list_entry(node, struct probe, node);
 
-        if (call->deadline > now)
+        if (probe->deadline > now)
             continue;
         log_warn("UDP port 4791: process %d (uid %u) did not answer within 2 s (stopped?)",
-                 (int)call->peer.pid, (unsigned)call->peer.uid);
-        call_free(call);
+                 (int)probe->peer.pid, (unsigned)probe->peer.uid);
+        probe_free(probe);
         any = true;
     }
     if (any && !discovery_is_running())
@@ -172,11 +173,11 @@ void discovery_expire(ns_t now)
 
 ns_t discovery_deadline(void)
 {
-    return discovery_is_running() ? list_entry(calls.next, struct call, node)->deadline : NS_NEVER;
+    return discovery_is_running() ? list_entry(probes.next, struct probe, node)->deadline : NS_NEVER;
 }
 
 void discovery_after_fork_in_child(void)
 {
-    list_init(&calls); /* lost: the list may have been half linked */
-    call_count = 0;
+    list_init(&probes); /* leaked: the helper thread may have been changing the list at the fork */
+    probe_count = 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Where others put packets that they read for us: a pair of datagram sockets, of which they get the one end.
- * What it does not take is lost, as packets may be. */
+/* The forwarding socket of this process: a pair of unix datagram sockets. Other processes get the write end and
+ * send packets that they have read for us. Packets that find it full are dropped, as a network may do. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -29,8 +29,8 @@ int forwarding_open(void)
     }
     pair[0] = fd_own(pair[0]);
     write_end = fd_own(pair[1]);
-    (void)setsockopt(write_end, SOL_SOCKET, SO_SNDBUF, &size,
-                     sizeof(size)); /* what lies there counts at the writer */
+    /* The kernel charges queued datagrams of a unix socket to the sender's buffer. */
+    (void)setsockopt(write_end, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
     reader = (struct reader){.source.fd = pair[0], .is_forwarding = true, .forward_to = -1};
     error = reader_add(&reader);
     if (error) {
@@ -47,19 +47,19 @@ void forwarding_set_polled(void)
     reader_set_polled(&reader);
 }
 
-/* A socket that leads to somebody with a name would make us speak in his place. */
+/* A socket connected to a named one would make us send datagrams to a third process under our credentials. */
 bool forwarding_socket_is_valid(int fd)
 {
     int domain = 0, type = 0, saved = errno;
     socklen_t length = sizeof(domain), type_length = sizeof(type), name_length = sizeof(struct sockaddr_un);
     struct sockaddr_un name;
-    bool sane = getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
-                getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_length) == 0 && type == SOCK_DGRAM &&
-                getpeername(fd, (struct sockaddr *)&name, &name_length) == 0 &&
-                name_length == offsetof(struct sockaddr_un, sun_path);
+    bool is_valid = getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
+                    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_length) == 0 && type == SOCK_DGRAM &&
+                    getpeername(fd, (struct sockaddr *)&name, &name_length) == 0 &&
+                    name_length == offsetof(struct sockaddr_un, sun_path);
 
     errno = saved;
-    return sane;
+    return is_valid;
 }
 
 void forwarding_send(int fd, const struct datagram *datagram, const uint8_t *bytes)
@@ -69,9 +69,9 @@ void forwarding_send(int fd, const struct datagram *datagram, const uint8_t *byt
         {(void *)(uintptr_t)bytes, datagram->length},
     };
     struct mmsghdr header = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
-    bool taken = sys_sendmmsg(fd, &header, 1) == 1;
+    bool sent = sys_sendmmsg(fd, &header, 1) == 1;
 
-    udp_count(taken ? &udp_counters->forwarded : &udp_counters->unknown_qpn, 1);
+    udp_count(sent ? &udp_counters->forwarded : &udp_counters->unknown_qpn, 1);
 }
 
 void forwarding_after_fork_in_child(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Multicast groups that this process listens to. A member of the port has a socket for each; for a client of another user the
- * port owner has it. The kernel tells the network (IGMP, MLD). */
+/* Multicast groups that QPs of this process are attached to. A member has a socket for each group; for a client
+ * of another user the port owner has it. The kernel reports memberships to the network (IGMP, MLD). */
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -11,22 +11,22 @@
 #include "udp/control_message.h"
 #include "udp/internal.h"
 
-#define PATIENCE (5 * NS_PER_S)
+#define JOIN_TIMEOUT (5 * NS_PER_S)
 
 struct group {
     struct list node;
     uint8_t gid[16];
     uint32_t ifindex;
-    unsigned users; /* 0: to be left */
+    unsigned users; /* calls of udp_join() less those of udp_leave(); 0: leave it */
     struct reader reader;
-    bool is_declared; /* to the port owner of now, with */
-    uint32_t serial;  /* of this control message */
-    int result;       /* 0: joined; -EINPROGRESS; else why not */
+    bool is_declared; /* to the current port owner */
+    uint32_t serial;  /* of the control message that declared it */
+    int result;       /* 0: joined; -EINPROGRESS; else -errno */
 };
 
-static struct lock groups_lock = LOCK_INIT; /* guards all below; receive_lock is below it */
+static struct lock groups_lock = LOCK_INIT; /* guards `groups`; taken before receive_lock */
 static struct list groups = {&groups, &groups};
-static _Atomic uint32_t results; /* futex: counts changes of `result` */
+static _Atomic uint32_t results; /* futex: counts changes of any `result` */
 
 static struct group *find(const uint8_t gid[16], uint32_t ifindex)
 {
@@ -83,19 +83,19 @@ static void declare_group(struct group *group, int upstream, uint32_t *serial)
     group->serial = *serial;
 }
 
-static void leave(struct group *group, enum groups_mode way, int upstream, uint32_t *serial)
+static void leave(struct group *group, enum groups_mode mode, int upstream, uint32_t *serial)
 {
     reader_remove(&group->reader);
-    if (way == GROUPS_BY_PORT_OWNER && group->is_declared)
+    if (mode == GROUPS_BY_PORT_OWNER && group->is_declared)
         declare_group(group, upstream, serial);
     list_remove(&group->node);
     free(group);
 }
 
-static void join(struct group *group, enum groups_mode way, int upstream, uint32_t *serial,
+static void join(struct group *group, enum groups_mode mode, int upstream, uint32_t *serial,
                  uint32_t acknowledged)
 {
-    switch (way) {
+    switch (mode) {
     case GROUPS_NOT_YET:
         break;
     case GROUPS_BY_SOCKET:
@@ -111,16 +111,16 @@ static void join(struct group *group, enum groups_mode way, int upstream, uint32
     }
 }
 
-void groups_step(enum groups_mode way, int upstream, uint32_t *serial, uint32_t acknowledged)
+void groups_step(enum groups_mode mode, int upstream, uint32_t *serial, uint32_t acknowledged)
 {
     lock_acquire(&groups_lock);
     list_for_each_safe (node, following, &groups) {
         struct group *group = list_entry(node, struct group, node);
 
         if (group->users)
-            join(group, way, upstream, serial, acknowledged);
+            join(group, mode, upstream, serial, acknowledged);
         else
-            leave(group, way, upstream, serial);
+            leave(group, mode, upstream, serial);
     }
     lock_release(&groups_lock);
 }
@@ -133,7 +133,7 @@ void groups_forget_declarations(void)
     lock_release(&groups_lock);
 }
 
-/* --- the door ------------------------------------------------------------------------------------ */
+/* --- public functions ---------------------------------------------------------------------------- */
 
 static struct group *use(const uint8_t gid[16], uint32_t ifindex)
 {
@@ -153,7 +153,7 @@ static struct group *use(const uint8_t gid[16], uint32_t ifindex)
     return group;
 }
 
-/* -ENOENT: it was left meanwhile. */
+/* -ENOENT: another thread left the group. */
 static int result_of(const uint8_t gid[16], uint32_t ifindex)
 {
     struct group *group;
@@ -168,7 +168,7 @@ static int result_of(const uint8_t gid[16], uint32_t ifindex)
 
 int udp_join(const uint8_t gid[16], uint32_t ifindex)
 {
-    ns_t deadline = sys_now() + PATIENCE;
+    ns_t deadline = sys_now() + JOIN_TIMEOUT;
     struct group *group;
 
     lock_acquire(&groups_lock);
@@ -185,7 +185,7 @@ int udp_join(const uint8_t gid[16], uint32_t ifindex)
         if (result != -EINPROGRESS)
             return result;
         if (udp_state() != UDP_OPEN && udp_state() != UDP_FORWARDED)
-            return -ENETDOWN; /* once it is open, the group is joined, too */
+            return -ENETDOWN; /* the helper thread joins when the port opens */
         if (now >= deadline)
             return -ETIMEDOUT;
         sys_futex((uint32_t *)&results, FUTEX_WAIT_PRIVATE, seen, deadline - now);
@@ -207,5 +207,5 @@ void udp_leave(const uint8_t gid[16], uint32_t ifindex)
 void groups_after_fork_in_child(void)
 {
     lock_init(&groups_lock);
-    list_init(&groups); /* lost: the list may have been half linked */
+    list_init(&groups); /* leaked: another thread may have been changing the list at the fork */
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files of the room share.
+/* Interfaces between the files of the udp component.
  *
- * Locks: claims_lock (claims.c), then receive_lock (receive.c), under which ops->packet() and
- * ops->batch_end() run, then the lock of a lane (lane.c). All but lane.c and the polling half of receive.c is
- * the helper thread's alone. */
+ * Lock order: claims_lock (claims.c) and groups_lock (groups.c), then receive_lock (receive.c), under which
+ * ops->packet() and ops->batch_end() run, then the lock of a lane (lane.c). The functions of udp.h run in
+ * any thread; all other code runs in the helper thread. */
 #ifndef UDP_INTERNAL_H
 #define UDP_INTERNAL_H
 
@@ -17,8 +17,7 @@
 #include "base/lock.h"
 #include "udp/udp.h"
 
-/* Of linux/in6.h and linux/udp.h, which do not go together with the headers of libc, or are newer than those.
- */
+/* From linux/in6.h and linux/udp.h, which conflict with libc's headers or are newer than them. */
 #ifndef IPV6_FLOWINFO
 #define IPV6_FLOWINFO 11
 #endif
@@ -39,26 +38,28 @@
 struct udp_settings {
     const struct udp_ops *ops;
     struct udp_options options;
-    bool plain;    /* SOFTHCA_UDP=plain: one packet per datagram, both ways */
-    unsigned loss; /* SOFTHCA_UDP_LOSS: so many of a hundred packets are thrown away when they have come */
+    bool plain;    /* SOFTHCA_UDP=plain: one packet per datagram in both directions */
+    unsigned loss; /* SOFTHCA_UDP_LOSS: percentage of received packets to drop, for tests */
 };
 extern struct udp_settings udp_settings;
 
 /* --- socket.c ------------------------------------------------------------------------------------ */
 
-/* A socket to send from, of the family, with its port; or -errno. What takes the usual path needs no control
- * messages for its source and hop limit; all zero if there is no such path. *ret_segments: how many packets
- * it takes at once. */
+/* Opens a socket for sending and returns it, its port, and in *ret_segments how many packets one datagram may
+ * have; or -errno. The socket is bound to the source address and hop limit of *usual, so that packets of this
+ * path need no control messages for them; *usual becomes all zero where that is impossible. */
 int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, unsigned *ret_segments);
-/* What says nothing else is cut into packets of so many bytes; 0: is not. 0 or -errno. */
+/* Sets the socket's default segment size (UDP_SEGMENT), 0 for none. 0 or -errno. */
 int socket_set_segment(int fd, uint16_t segment);
-/* The sockets of the port, each behind its shard's number. 0 or -errno; -EADDRINUSE: somebody has the port. */
+/* Opens the SO_REUSEPORT group of the port, one socket per shard. 0 or -errno; -EADDRINUSE: the port is bound
+ * already. */
 int socket_make_group(int ret_fds[UDP_SHARDS]);
-/* What whoever reads one of them wants of it. */
+/* Sets receive buffer and UDP_GRO of a socket that this process is going to read. */
 void socket_prepare_reading(int fd);
-/* A socket that gets what a group is sent through an interface, and nothing else; or -errno. */
+/* Opens a socket that receives what a multicast group is sent through an interface, and nothing else; or
+ * -errno. */
 int socket_join(const uint8_t group[16], uint32_t ifindex);
-/* Who has the port: 0 and the user, or -errno (-ENOENT: nobody that we are told of). */
+/* Returns the user whose socket is bound to the port: 0, or -errno (-ENOENT: the kernel lists none). */
 int socket_port_uid(uid_t *ret_uid);
 
 /* --- lane.c -------------------------------------------------------------------------------------- */
@@ -67,74 +68,76 @@ void lane_after_fork_in_child(void);
 
 /* --- receive.c ----------------------------------------------------------------------------------- */
 
-/* Packets of one datagram, or several of one flow that the kernel has put together (UDP_GRO). */
+/* One datagram: a packet, or several of one flow that the kernel coalesced (UDP_GRO). Also the header of each
+ * message through a forwarding socket, in host byte order: a format between processes, versioned by
+ * UDP_NAME_PREFIX. Written by the process that read the port, read by the process that owns the QPN. */
 struct datagram {
-    uint8_t source[16], destination[16];
+    uint8_t source[16], destination[16]; /* GIDs */
     uint32_t ifindex, flow_label;
     uint16_t source_port;
-    uint16_t segment; /* bytes of each packet but the last */
+    uint16_t segment; /* bytes of each packet except the last, which may be smaller */
     uint8_t traffic_class, hop_limit;
     uint8_t reserved[2];
-    uint32_t length;
+    uint32_t length; /* bytes of all packets */
 };
 #define DATAGRAM_MAX 65536u
-#define OPCODE_CNP   0x81 /* congestion notification (IBA annex A17.9) */
+#define OPCODE_CNP   0x81 /* congestion notification packet (IBA annex A17.9) */
 
-/* Where packets come from: a socket of the port, or the forwarding socket into which others put what they read for us,
- * each datagram behind its description. */
+/* A socket that packets are read from: a shard, a multicast group's socket, or the read end of our forwarding
+ * socket, where each datagram follows its struct datagram. */
 struct reader {
     struct event_source source; /* fd -1: none */
     bool is_forwarding, is_group;
-    int forward_to; /* -1; or somebody's forwarding socket, for whom all of it is */
-    bool was_full;  /* the last batch was as many as it could be: the next may be larger */
-    bool polled;    /* by whoever polls; the others the helper thread reads when epoll says so */
-    bool armed;     /* watched; receive lock */
+    int forward_to; /* forwarding socket of the client that gets every datagram; -1: this process */
+    bool was_full;  /* the last batch filled the buffers: the next one reads more datagrams at once */
+    bool polled; /* read by udp_poll(); the helper thread reads the other sockets when epoll reports them */
+    bool armed;  /* watched by epoll; guarded by the receive lock */
     struct list node;
 };
 
 void receive_after_fork_in_child(void);
-/* Begins to read source.fd. 0 or -errno; then the descriptor is still the caller's. */
+/* Starts to read source.fd: 0, or -errno, and the caller keeps the descriptor. */
 int reader_add(struct reader *reader);
-/* Stops, and closes. */
+/* Stops reading and closes the descriptor. */
 void reader_remove(struct reader *reader);
 void reader_set_polled(struct reader *reader);
-/* Tables that port_owner_forward() uses are changed with this held. */
+/* The receive lock guards the tables that port_owner_forward() reads. */
 void receive_lock_acquire(void);
 void receive_lock_release(void);
 
-/* --- shards.c: the sockets of the port, of which we keep all and read some ------------------------ */
+/* --- shards.c: every member has all sockets of the port and reads those of its shards -------------- */
 
-/* Makes them: 0 or -errno (-EADDRINUSE: somebody has the port). */
+/* Creates the sockets: 0 or -errno (-EADDRINUSE: the port is bound already). */
 int shards_make(void);
-/* Or takes over those that a process of the same user has made; the descriptors are its from now on. */
+/* Takes over the sockets of a member of the same user, and with them both descriptors. */
 void shards_adopt(int descriptor_set, int lock_file);
 bool shards_are_there(void);
-/* What shards_adopt() takes, to be handed out. */
+/* Returns the arguments of shards_adopt() for another process. */
 void shards_share(int ret_set_and_lock_file[2]);
-/* Reads the socket of a shard, unless another process does. polled as in struct reader. */
+/* Locks and reads the socket of a shard; false if another process reads it. polled: as in struct reader. */
 bool shards_hold(unsigned shard, bool polled);
-bool shards_is_held(unsigned shard);
-/* Shard 0 is the port owner's. */
+/* Holds shard 0, which makes this process the port owner. */
 bool shards_hold_ownership(void);
 void shards_after_fork_in_child(void);
 
+/* Abstract unix socket of a member: the prefix and 16 random hexadecimal digits. A format between processes. */
 #define UDP_NAME_PREFIX "softhca/1/udp/"
 #define UDP_NAME_DIGITS 16
 
-/* --- port_owner.c: what members do for others -------------------------------------------------------- */
+/* --- port_owner.c: services of a member and of the port owner for clients --------------------------- */
 
-/* Other processes can find us from now on. 0 or -errno. */
+/* Starts to accept clients. 0 or -errno. */
 int port_owner_listen(void);
 bool port_owner_is_own_name(const char digits[UDP_NAME_DIGITS]);
-/* We are the one whom all others keep in touch with. */
+/* This process becomes the port owner. */
 void port_owner_take_ownership(void);
-/* Blocks of our clients whose shards nobody reads: tries again. true: there are some. */
+/* Retries to hold the unread shards of clients of other users. true: some are still missing. */
 bool port_owner_hold_missing(void);
-/* A packet, or several, that were read here and are for a number of somebody else's block. Receive lock held.
- * was_forwarded: somebody else has handed it on already. */
+/* Forwards a datagram read here whose packets are for a QPN of another process: to the client that declared
+ * the block, else to the port owner, else drops it. was_forwarded: the datagram came through our forwarding
+ * socket and does not go back to the port owner. Receive lock held. */
 void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, bool was_forwarded);
-/* Where packets go that are not ours, if we are not the port owner; -1: nowhere. The descriptor is the port owner's.
- */
+/* Sets and owns the port owner's forwarding socket, where other processes' packets go; -1: none. */
 void port_owner_use_forwarding_socket(int fd);
 void port_owner_after_fork_in_child(void);
 
@@ -142,33 +145,36 @@ void port_owner_after_fork_in_child(void);
 
 enum groups_mode {
     GROUPS_NOT_YET,
-    GROUPS_BY_SOCKET,     /* we have the port */
-    GROUPS_BY_PORT_OWNER, /* he has it */
+    GROUPS_BY_SOCKET,     /* UDP_OPEN: a socket of this process per group */
+    GROUPS_BY_PORT_OWNER, /* UDP_FORWARDED: the port owner has the sockets and forwards */
 };
-/* Joins and leaves what has not been yet. upstream: the connection to the port owner; *serial counts what he is
- * told. */
-void groups_step(enum groups_mode way, int upstream, uint32_t *serial, uint32_t acknowledged);
-/* The port owner does not know of ours any more. */
+/* Carries out pending joins and leaves. upstream: the connection to the port owner. *serial: of the last
+ * control message sent there. acknowledged: of its last reply. */
+void groups_step(enum groups_mode mode, int upstream, uint32_t *serial, uint32_t acknowledged);
+/* The port owner changed: every group has to be declared again. */
 void groups_forget_declarations(void);
 void groups_after_fork_in_child(void);
 
 /* --- forwarding.c ----------------------------------------------------------------------------------- */
 
-/* Ours. The end that others write to is to be handed out; -errno. */
+/* Creates our forwarding socket if necessary and returns its write end, which the caller passes to other
+ * processes but does not close; or -errno. */
 int forwarding_open(void);
-/* Much comes through it: it is polled. */
+/* udp_poll() reads it from now on: all packets of this process arrive there. */
 void forwarding_set_polled(void);
-/* Is that something that somebody may have made for us to write to? */
+/* Is a descriptor received from a client an unnamed AF_UNIX datagram socket? */
 bool forwarding_socket_is_valid(int fd);
+/* Sends a datagram to another process, or drops it if the socket is full. */
 void forwarding_send(int fd, const struct datagram *datagram, const uint8_t *bytes);
 void forwarding_after_fork_in_child(void);
 
-/* --- discover.c: the others -------------------------------------------------------------------------- */
+/* --- discover.c: finding the other members ------------------------------------------------------------ */
 
-/* Calls everybody who listens; port_reply_received() follows for those who answer, then port_discovery_ended(). */
+/* Connects to every member that listens. port_reply_received() follows for each that replies, and
+ * port_discovery_ended() at the end, possibly within the call. */
 void discovery_begin(void);
 bool discovery_is_running(void);
-/* Calls that are under way lead nowhere any more. */
+/* Closes the connections that have had no reply; port_discovery_ended() does not follow. */
 void discovery_end(void);
 void discovery_expire(ns_t now);
 ns_t discovery_deadline(void);
@@ -177,32 +183,32 @@ void discovery_after_fork_in_child(void);
 /* --- claims.c ------------------------------------------------------------------------------------ */
 
 struct udp_message;
-/* A block of ours whose packets are to come here. 0 or -ENOMEM. Any thread. */
+/* Claims the packets for a QPN block of this process. 0 or -ENOMEM. Any thread. */
 int claims_add(uint32_t block, int proof);
 bool claims_exist(void);
-/* Puts those that the port owner does not know of into a control message to him, with what proves that they are ours.
- * true: there are more. */
+/* Adds claims that the port owner does not know to a control message, with the proofs of ownership. true: there
+ * are more. */
 bool claims_declare(struct udp_message *message, int *ret_proofs);
-/* The port owner does not know of ours any more. */
+/* The port owner changed: every claim has to be declared again. */
 void claims_forget_declarations(void);
-/* Which of them have their packets come here (udp_serves())? acknowledged: the last control message that the port owner
- * has confirmed. true: the shard of one of them is not read here. */
+/* Holds the shards of the claims if this process is a member, and updates udp_serves(). acknowledged: serial of
+ * the port owner's last reply. true: another process holds the shard of a claim. */
 bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged);
 void claims_after_fork_in_child(void);
 
 /* --- port.c -------------------------------------------------------------------------------------- */
 
-/* Somebody listens whom we have called. */
+/* Discovery has connected to a process that listens. */
 void port_peer_found(const struct ucred *peer);
-/* An answer. Descriptors as in the control message: who keeps one sets it to -1. true: the connection is kept, under
- * another source. */
+/* A process replied. The callee sets each descriptor that it keeps to -1. true: the callee keeps the connection,
+ * under another event source. */
 bool port_reply_received(const struct ucred *peer, const struct udp_message *message, int *fds,
                          unsigned fd_count, struct event_source *connection);
-/* All calls have ended. */
+/* Every connection of the discovery has had a reply or failed. */
 void port_discovery_ended(void);
-/* The helper thread shall look at everything again. Any thread. */
+/* Makes the helper thread run the state machine of port.c. Any thread. */
 void port_wake(void);
-/* Is it the user that this process runs as, for certain? */
+/* Is the peer certainly of the same user? false also where user namespaces hide the uid (base/user.h). */
 bool port_is_own_user(const struct ucred *peer);
 
 #endif

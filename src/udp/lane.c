@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packets to the network. A lane copies each into its buffer, once, so that the ICRC is of the very bytes
- * that are sent, whatever the program does to its memory meanwhile. Packets of one QP that follow each other
- * leave as one datagram, which the kernel or the adapter cuts apart again (UDP_SEGMENT).
+/* Packets to the network. A lane copies each packet into its buffer once, so the ICRC covers the bytes that are
+ * sent even if the program writes to its memory meanwhile. Consecutive packets of one path leave as one datagram,
+ * which the kernel or the NIC segments again (UDP_SEGMENT).
  *
- * The IPv4 identification is covered by the ICRC, and a UDP socket does not show it: unconnected and with DF
- * it is 0, and counts up over the segments of one datagram. */
+ * The ICRC covers the IPv4 identification, which a UDP socket neither sets nor reports. On an unconnected socket
+ * with DF the kernel uses 0 for the first segment of a datagram and increments it for each further one. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
@@ -22,34 +22,36 @@
 #define BUFFER_SIZE (256u * 1024)
 #define PACKET_MAX  (HEADER_LENGTH_MAX + 4096u + 4 + ICRC_LENGTH)
 #define MESSAGES    64u
-/* What is staged leaves when it is so much: the receiver begins before the sender has done, and all of it
- * stays in the cache of one processor. */
+/* Staged bytes that trigger a flush: the receiver starts before the sender has finished, and the bytes stay in the
+ * cache of one processor. */
 #define FLUSH_AT     (128u * 1024)
-#define DATAGRAM_END 65000u /* IPv6 or IPv4, whatever is in front of it */
+#define DATAGRAM_END 65000u /* UDP payload limit that fits with IPv4 and IPv6 headers */
 #define CONTROL_SIZE 128
-/* Two programs that answer each other send datagrams of small packets of one size over and over. After so
- * many the socket itself cuts: a control message less, and with no others a system call that copies less. */
-#define CUT_AFTER 16u
-#define CUT_MOST  512u /* fits whatever path a packet takes that is not cut */
-/* Of a congestion notification packet: sixteen reserved bytes behind the BTH (IBA annex A17.9.3). */
+/* Request-response programs repeat datagrams of small packets of one size. After DEFAULT_SEGMENT_AFTER of them the
+ * segment size becomes the socket's default: no control message for it, and sendto() instead of sendmsg() if there
+ * is no other one. */
+#define DEFAULT_SEGMENT_AFTER 16u
+#define DEFAULT_SEGMENT_MAX   512u /* bytes; larger segments might exceed the MTU of another path */
+/* CNP: 16 reserved bytes after the BTH (IBA annex A17.9.3). */
 #define NOTIFICATION_LENGTH (BTH_LENGTH + 16u + ICRC_LENGTH)
 #define BTH_BECN            0x40
 #define FLOW_LABEL          0xfffffu
 
-/* One datagram: a packet, or several of the same size but the last, which may be smaller. */
+/* One datagram: packets of the same size, except that the last may be smaller. */
 struct message {
     struct udp_path path;
-    uint32_t begin, length;
+    uint32_t begin, length; /* in lane_buffers.bytes */
     uint16_t segment, segments;
 };
 
-struct way {
-    struct event_source source; /* fd -1: not open yet; watched while it is blocked */
+/* The socket of one address family of a lane. */
+struct lane_socket {
+    struct event_source source; /* fd -1: not open yet; watched while the lane is blocked */
     uint16_t port;
-    unsigned segments;     /* how many packets a datagram may have */
-    struct udp_path usual; /* all zero: none */
-    uint16_t cut;      /* the socket cuts into packets of so many bytes what says nothing else; 0: does not */
-    uint16_t repeated; /* of the last datagram that was to be cut */
+    unsigned segments;        /* how many packets a datagram may have; 1: no UDP_SEGMENT */
+    struct udp_path usual;    /* path the socket is bound to; all zero: none */
+    uint16_t default_segment; /* default UDP_SEGMENT of the socket; 0: none */
+    uint16_t repeated;        /* segment size of the last datagram that differed from `default_segment` */
     unsigned repeats;
 };
 
@@ -65,12 +67,12 @@ struct lane_buffers {
 
 struct udp_lane {
     struct lock lock;
-    struct way ipv4, ipv6;
+    struct lane_socket ipv4, ipv6;
     struct lane_buffers *buffers;
     uint32_t filled;
     unsigned first, count; /* messages [first, count) are to be sent */
-    _Atomic bool blocked;  /* the socket takes no more: epoll tells; written under lock */
-    int complained;        /* the last error that was told */
+    _Atomic bool blocked;  /* send buffer full, epoll watches for EPOLLOUT; written under lock */
+    int logged_error;      /* the last error that was logged, to log each once */
 } cache_aligned;
 
 static struct udp_lane lanes[UDP_LANES] = {
@@ -79,7 +81,7 @@ static struct udp_lane lanes[UDP_LANES] = {
 
 struct udp_lane *udp_lane(uint32_t qpn)
 {
-    /* The lower bits of a block are the same in all numbers of a process. */
+    /* The lower bits of the block (the shard) are the same in most QPNs of a process, so they say nothing. */
     return &lanes[(qpn ^ qpn >> 3 ^ qpn >> 14) % UDP_LANES];
 }
 
@@ -97,7 +99,8 @@ struct udp_lane *udp_lane_by_number(unsigned number)
 
 static void writable(struct event_source *source, uint32_t events);
 
-static int open_way(struct udp_lane *lane, struct way *way, int family, const struct udp_path *path)
+static int open_socket(struct udp_lane *lane, struct lane_socket *sock, int family,
+                       const struct udp_path *path)
 {
     int fd, error = 0;
 
@@ -107,37 +110,37 @@ static int open_way(struct udp_lane *lane, struct way *way, int family, const st
     if (error)
         return error;
     crc_choose(sys_now);
-    way->usual = *path;
-    fd = socket_for_sending(family, &way->usual, &way->port, &way->segments);
+    sock->usual = *path;
+    fd = socket_for_sending(family, &sock->usual, &sock->port, &sock->segments);
     if (fd < 0)
         return fd;
-    way->source.fd = fd;
-    way->source.ready = writable;
-    error = event_add(&way->source, 0);
+    sock->source.fd = fd;
+    sock->source.ready = writable;
+    error = event_add(&sock->source, 0);
     if (error) {
-        way->source.fd = -1;
+        sock->source.fd = -1;
         fd_close(fd);
         return error;
     }
-    event_pause(&way->source);
+    event_pause(&sock->source);
     return 0;
 }
 
-/* NULL: there is no such socket. */
-static struct way *way_to(struct udp_lane *lane, const struct udp_path *path)
+/* NULL: no socket of this address family can be opened. */
+static struct lane_socket *socket_to(struct udp_lane *lane, const struct udp_path *path)
 {
     bool is_ipv4 = ipudp_gid_is_ipv4(path->destination);
-    struct way *way = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
+    struct lane_socket *sock = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
     int error;
 
-    if (likely(way->source.fd >= 0))
-        return way;
-    error = open_way(lane, way, is_ipv4 ? AF_INET : AF_INET6, path);
+    if (likely(sock->source.fd >= 0))
+        return sock;
+    error = open_socket(lane, sock, is_ipv4 ? AF_INET : AF_INET6, path);
     if (!error)
-        return way;
-    if (lane->complained != error)
+        return sock;
+    if (lane->logged_error != error)
         log_error("cannot create a UDP socket to send from: %s", strerror(-error));
-    lane->complained = error;
+    lane->logged_error = error;
     return NULL;
 }
 
@@ -160,11 +163,11 @@ static void add_control_int(struct msghdr *header, int level, int type, int valu
     add_control(header, level, type, &value, sizeof(value));
 }
 
-/* Where it comes from and how far it may go, as the socket has it anyway. */
-static bool is_usual(const struct way *way, const struct udp_path *path)
+/* Do the socket's own source address and hop limit suit the path? */
+static bool is_usual(const struct lane_socket *sock, const struct udp_path *path)
 {
-    return !path->ifindex && path->hop_limit == way->usual.hop_limit &&
-           memcmp(path->source, way->usual.source, sizeof(path->source)) == 0;
+    return !path->ifindex && path->hop_limit == sock->usual.hop_limit &&
+           memcmp(path->source, sock->usual.source, sizeof(path->source)) == 0;
 }
 
 static void address_ipv4(struct msghdr *header, const struct udp_path *path, bool usual)
@@ -204,9 +207,10 @@ static void address_ipv6(struct msghdr *header, const struct udp_path *path)
         add_control_int(header, IPPROTO_IPV6, IPV6_TCLASS, path->traffic_class);
 }
 
-static bool is_cut_so(const struct way *way, const struct message *message)
+static bool is_default_segment(const struct lane_socket *sock, const struct message *message)
 {
-    return message->segments > 1 ? message->segment == way->cut : !way->cut || message->length <= way->cut;
+    return message->segments > 1 ? message->segment == sock->default_segment
+                                 : !sock->default_segment || message->length <= sock->default_segment;
 }
 
 static void add_segment(struct msghdr *header, const struct message *message)
@@ -218,7 +222,7 @@ static void add_segment(struct msghdr *header, const struct message *message)
 
 static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
 {
-    const struct way *way = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
+    const struct lane_socket *sock = is_ipv4 ? &lane->ipv4 : &lane->ipv6;
     struct lane_buffers *buffers = lane->buffers;
     const struct message *message = &buffers->messages[index];
     struct msghdr *header = &buffers->headers[index].msg_hdr;
@@ -231,14 +235,14 @@ static void prepare_header(struct udp_lane *lane, unsigned index, bool is_ipv4)
         .msg_control = buffers->control[index],
     };
     if (is_ipv4)
-        address_ipv4(header, &message->path, is_usual(way, &message->path));
+        address_ipv4(header, &message->path, is_usual(sock, &message->path));
     else
         address_ipv6(header, &message->path);
-    if (!is_cut_so(way, message))
+    if (!is_default_segment(sock, message))
         add_segment(header, message);
 }
 
-/* Messages from `first` on that go through the same socket. */
+/* Prepares the messages from `first` on that use the same socket, and returns how many. */
 static unsigned prepare_run(struct udp_lane *lane, bool is_ipv4)
 {
     unsigned run = 0;
@@ -251,13 +255,13 @@ static unsigned prepare_run(struct udp_lane *lane, bool is_ipv4)
     return run;
 }
 
-static void complain(struct udp_lane *lane, const struct message *message, int error)
+static void log_not_sent(struct udp_lane *lane, const struct message *message, int error)
 {
     char text[INET6_ADDRSTRLEN];
 
-    if (lane->complained == error)
+    if (lane->logged_error == error)
         return;
-    lane->complained = error;
+    lane->logged_error = error;
     if (ipudp_gid_is_ipv4(message->path.destination))
         inet_ntop(AF_INET, message->path.destination + 12, text, sizeof(text));
     else
@@ -270,15 +274,15 @@ static void drop_first(struct udp_lane *lane, int error)
     const struct message *message = &lane->buffers->messages[lane->first++];
 
     udp_count(&udp_counters->not_sent, message->segments);
-    complain(lane, message, error);
+    log_not_sent(lane, message, error);
 }
 
-/* Stores it. */
-static void add_icrc(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
+/* Computes the ICRC and stores it in the last four bytes of the packet. */
+static void add_icrc(struct udp_lane *lane, const struct lane_socket *sock, const struct udp_path *path,
                      uint16_t identification, uint8_t *bytes, uint32_t length)
 {
     struct icrc_path covered = {
-        .source_port = way->port,
+        .source_port = sock->port,
         .destination_port = ROCE_UDP_PORT,
         .identification = identification,
         .dont_fragment = true,
@@ -289,48 +293,48 @@ static void add_icrc(struct udp_lane *lane, const struct way *way, const struct 
     icrc_store(icrc_of_next(&lane->buffers->icrc, &covered, bytes, length), bytes + length - ICRC_LENGTH);
 }
 
-static void set_cut(struct way *way, uint16_t segment)
+static void set_default_segment(struct lane_socket *sock, uint16_t segment)
 {
-    way->cut = socket_set_segment(way->source.fd, segment) == 0 ? segment : 0;
-    way->repeats = 0;
+    sock->default_segment = socket_set_segment(sock->source.fd, segment) == 0 ? segment : 0;
+    sock->repeats = 0;
 }
 
-/* The last datagram needed a control message for how it is cut, or for not being cut. */
-static void note_cut(struct way *way, const struct message *message)
+/* Counts datagrams whose segment size differs from the socket's default, and changes the default when it repeats. */
+static void count_segment_size(struct lane_socket *sock, const struct message *message)
 {
     uint16_t wanted = message->segments > 1 ? message->segment : 0;
 
-    if (wanted > CUT_MOST)
+    if (wanted > DEFAULT_SEGMENT_MAX)
         return;
-    if (wanted != way->repeated)
-        way->repeats = 0;
-    way->repeated = wanted;
-    if (++way->repeats == CUT_AFTER)
-        set_cut(way, wanted);
+    if (wanted != sock->repeated)
+        sock->repeats = 0;
+    sock->repeated = wanted;
+    if (++sock->repeats == DEFAULT_SEGMENT_AFTER)
+        set_default_segment(sock, wanted);
 }
 
-/* This kernel, or the interface that the route leads to, cannot cut: one packet at a time from now on, and
- * the packets of the first message, whose identifications are going to be others, too. */
-static void send_singly(struct udp_lane *lane, struct way *way)
+/* The kernel or the outgoing interface refuses UDP_SEGMENT: from now on each datagram has one packet. The packets
+ * of the first message are sent singly, with new ICRCs, because the IPv4 identification of each becomes 0. */
+static void send_singly(struct udp_lane *lane, struct lane_socket *sock)
 {
     const struct message message = lane->buffers->messages[lane->first];
     struct mmsghdr *header = &lane->buffers->headers[lane->first];
     struct iovec vector;
 
-    way->segments = 1;
-    set_cut(way, 0);
+    sock->segments = 1;
+    set_default_segment(sock, 0);
     lane->buffers->messages[lane->first].segments = 1;
-    prepare_header(lane, lane->first++, way == &lane->ipv4);
+    prepare_header(lane, lane->first++, sock == &lane->ipv4);
     header->msg_hdr.msg_iov = &vector;
     for (uint32_t at = 0; at < message.length; at += message.segment) {
         uint8_t *bytes = lane->buffers->bytes + message.begin + at;
         uint32_t length = min_of((uint32_t)message.segment, message.length - at);
 
-        add_icrc(lane, way, &message.path, 0, bytes, length);
+        add_icrc(lane, sock, &message.path, 0, bytes, length);
         vector = (struct iovec){bytes, length};
-        /* Whatever does not fit now is lost, as it may be anywhere. */
-        udp_count(sys_sendmmsg(way->source.fd, header, 1) == 1 ? &udp_counters->packets_sent
-                                                               : &udp_counters->not_sent,
+        /* A packet that the send buffer cannot take is dropped; transport retransmits it. */
+        udp_count(sys_sendmmsg(sock->source.fd, header, 1) == 1 ? &udp_counters->packets_sent
+                                                                : &udp_counters->not_sent,
                   1);
     }
 }
@@ -350,31 +354,32 @@ static void count_sent(struct udp_lane *lane, unsigned messages)
     udp_count(&udp_counters->bytes_sent, bytes);
 }
 
-static ssize_t hand_over_one(struct way *way, const struct msghdr *header, const struct message *message)
+static ssize_t hand_over_one(struct lane_socket *sock, const struct msghdr *header,
+                             const struct message *message)
 {
-    if (!is_cut_so(way, message))
-        note_cut(way, message);
+    if (!is_default_segment(sock, message))
+        count_segment_size(sock, message);
     if (header->msg_controllen)
-        return sys_sendmsg(way->source.fd, header);
-    return sys_sendto(way->source.fd, header->msg_iov, header->msg_name, header->msg_namelen);
+        return sys_sendmsg(sock->source.fd, header);
+    return sys_sendto(sock->source.fd, header->msg_iov, header->msg_name, header->msg_namelen);
 }
 
-/* Messages that were sent, or -errno. */
-static int hand_over(struct udp_lane *lane, struct way *way, unsigned count)
+/* Returns how many messages were sent, or -errno. */
+static int hand_over(struct udp_lane *lane, struct lane_socket *sock, unsigned count)
 {
     struct mmsghdr *headers = lane->buffers->headers + lane->first;
     ssize_t length;
 
     if (count > 1)
-        return sys_sendmmsg(way->source.fd, headers, count);
-    length = hand_over_one(way, &headers->msg_hdr, &lane->buffers->messages[lane->first]);
+        return sys_sendmmsg(sock->source.fd, headers, count);
+    length = hand_over_one(sock, &headers->msg_hdr, &lane->buffers->messages[lane->first]);
     return length < 0 ? (int)length : 1;
 }
 
-/* One system call, or what came of it. false: blocked. */
-static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
+/* Makes one system call and handles its result. false: the lane is blocked. */
+static bool send_run(struct udp_lane *lane, struct lane_socket *sock, unsigned run)
 {
-    int sent = hand_over(lane, way, run);
+    int sent = hand_over(lane, sock, run);
 
     if (likely(sent > 0)) {
         count_sent(lane, (unsigned)sent);
@@ -384,14 +389,14 @@ static bool send_run(struct udp_lane *lane, struct way *way, unsigned run)
         return true;
     if (sent == -EAGAIN) {
         atomic_store_explicit(&lane->blocked, true, memory_order_relaxed);
-        if (!event_resume(&way->source, EPOLLOUT | EPOLLONESHOT))
+        if (!event_resume(&sock->source, EPOLLOUT | EPOLLONESHOT))
             return false;
         atomic_store_explicit(&lane->blocked, false, memory_order_relaxed);
     }
     if ((sent == -EIO || sent == -EINVAL) && lane->buffers->messages[lane->first].segments > 1)
-        send_singly(lane, way);
-    else if ((sent == -EIO || sent == -EINVAL) && way->cut)
-        set_cut(way, 0);
+        send_singly(lane, sock);
+    else if ((sent == -EIO || sent == -EINVAL) && sock->default_segment)
+        set_default_segment(sock, 0);
     else
         drop_first(lane, sent);
     return true;
@@ -419,14 +424,14 @@ bool udp_is_blocked(struct udp_lane *lane)
 {
     bool blocked;
 
-    /* With the lock: what was done before ops->writable() is seen by whoever is told "no". */
+    /* The lock orders the caller behind writable(): after false, the caller sees what preceded ops->writable(). */
     lock_acquire(&lane->lock);
     blocked = is_blocked(lane);
     lock_release(&lane->lock);
     return blocked;
 }
 
-/* Lock held, which is released. */
+/* Lock held on entry, released on return. */
 static void flush(struct udp_lane *lane)
 {
     if (!is_blocked(lane))
@@ -476,21 +481,22 @@ static bool same_path(const struct udp_path *a, const struct udp_path *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* Only its last packet may be smaller than the others. */
-static bool has_room(const struct message *message, const struct way *way, uint32_t length)
+/* A packet may be appended if it is not larger than the others and the last packet is not smaller. */
+static bool has_room(const struct message *message, const struct lane_socket *sock, uint32_t length)
 {
-    return message->segments < way->segments && length <= message->segment &&
+    return message->segments < sock->segments && length <= message->segment &&
            message->length == (uint32_t)message->segment * message->segments &&
            message->length + length <= DATAGRAM_END;
 }
 
-/* The message that a packet of this length becomes part of: the last one, or a new one. */
-static struct message *message_for(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
-                                   uint32_t length)
+/* Returns the message that takes a packet of this length: the last one, or a new one. */
+static struct message *message_for(struct udp_lane *lane, const struct lane_socket *sock,
+                                   const struct udp_path *path, uint32_t length)
 {
     struct message *message = &lane->buffers->messages[lane->count];
 
-    if (lane->count > lane->first && has_room(message - 1, way, length) && same_path(&message[-1].path, path))
+    if (lane->count > lane->first && has_room(message - 1, sock, length) &&
+        same_path(&message[-1].path, path))
         return message - 1;
     lane->count++;
     message->path = *path;
@@ -508,30 +514,31 @@ static void copy_payload(uint8_t *to, const struct iovec *gather, unsigned gathe
     }
 }
 
-/* The packet is in the buffer, but for its ICRC. */
-static void finish(struct udp_lane *lane, const struct way *way, struct message *message, uint32_t length)
+/* Adds the ICRC of a packet that is otherwise complete in the buffer. */
+static void finish(struct udp_lane *lane, const struct lane_socket *sock, struct message *message,
+                   uint32_t length)
 {
-    add_icrc(lane, way, &message->path, message->segments, lane->buffers->bytes + lane->filled, length);
+    add_icrc(lane, sock, &message->path, message->segments, lane->buffers->bytes + lane->filled, length);
     message->segments++;
     message->length += length;
     lane->filled += length;
 }
 
-static void stage(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
+static void stage(struct udp_lane *lane, const struct lane_socket *sock, const struct udp_path *path,
                   const struct packet *packet, uint32_t length, const struct iovec *gather,
                   unsigned gather_count)
 {
-    struct message *message = message_for(lane, way, path, length);
+    struct message *message = message_for(lane, sock, path, length);
     uint8_t *bytes = lane->buffers->bytes + lane->filled;
     size_t headers = codec_encode(packet, bytes);
 
     copy_payload(bytes + headers, gather, gather_count);
     memset(bytes + headers + packet->payload_length, 0, codec_pad(packet->payload_length));
-    finish(lane, way, message, length);
+    finish(lane, sock, message, length);
 }
 
-static void stage_notification(struct udp_lane *lane, const struct way *way, const struct udp_path *path,
-                               uint32_t dest_qpn)
+static void stage_notification(struct udp_lane *lane, const struct lane_socket *sock,
+                               const struct udp_path *path, uint32_t dest_qpn)
 {
     const uint8_t bth[BTH_LENGTH] = {
         OPCODE_CNP,
@@ -543,24 +550,25 @@ static void stage_notification(struct udp_lane *lane, const struct way *way, con
         (uint8_t)(dest_qpn >> 8),
         (uint8_t)dest_qpn,
     };
-    struct message *message = message_for(lane, way, path, NOTIFICATION_LENGTH);
+    struct message *message = message_for(lane, sock, path, NOTIFICATION_LENGTH);
     uint8_t *bytes = lane->buffers->bytes + lane->filled;
 
     memset(bytes, 0, NOTIFICATION_LENGTH);
     memcpy(bytes, bth, sizeof(bth));
-    finish(lane, way, message, NOTIFICATION_LENGTH);
+    finish(lane, sock, message, NOTIFICATION_LENGTH);
     udp_count(&udp_counters->cnps_sent, 1);
 }
 
-/* Lock held. -EAGAIN: there is none. */
-static int make_room(struct udp_lane *lane, const struct udp_path *path, const struct way **ret_way)
+/* Lock held. Finds the socket and flushes a full lane. 0, -EAGAIN (blocked) or -EHOSTUNREACH. */
+static int make_room(struct udp_lane *lane, const struct udp_path *path,
+                     const struct lane_socket **ret_socket)
 {
     if (lane->filled >= FLUSH_AT || lane->count == MESSAGES) {
         if (!is_blocked(lane))
             send_staged(lane);
     }
-    *ret_way = way_to(lane, path);
-    if (unlikely(!*ret_way))
+    *ret_socket = socket_to(lane, path);
+    if (unlikely(!*ret_socket))
         return -EHOSTUNREACH;
     return unlikely(is_blocked(lane)) ? -EAGAIN : 0;
 }
@@ -569,26 +577,26 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
              const struct iovec *gather, unsigned gather_count)
 {
     uint32_t length = codec_udp_payload_length(packet);
-    const struct way *way;
+    const struct lane_socket *sock;
     int error;
 
     if (unlikely(length > PACKET_MAX))
         return -EHOSTUNREACH;
     lock_acquire(&lane->lock);
-    error = make_room(lane, path, &way);
+    error = make_room(lane, path, &sock);
     if (likely(!error))
-        stage(lane, way, path, packet, length, gather, gather_count);
+        stage(lane, sock, path, packet, length, gather, gather_count);
     lock_release(&lane->lock);
     return error;
 }
 
 void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t dest_qpn)
 {
-    const struct way *way;
+    const struct lane_socket *sock;
 
     lock_acquire(&lane->lock);
-    if (make_room(lane, path, &way) == 0)
-        stage_notification(lane, way, path, dest_qpn);
+    if (make_room(lane, path, &sock) == 0)
+        stage_notification(lane, sock, path, dest_qpn);
     lock_release(&lane->lock);
 }
 
@@ -597,7 +605,8 @@ void lane_after_fork_in_child(void)
     for (unsigned i = 0; i < UDP_LANES; i++) {
         struct udp_lane *lane = &lanes[i];
 
-        memset(lane, 0, sizeof(*lane)); /* the buffers are lost: the lock may have been held */
+        /* Leaks the buffers: another thread may have held the lock at the fork. */
+        memset(lane, 0, sizeof(*lane));
         lane->ipv4.source.fd = lane->ipv6.source.fd = -1;
     }
 }

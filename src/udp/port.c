@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How this process comes to its packets. UDP port 4791 of a network namespace belongs to one user; who that
- * is, binding decides. The processes of that user are members, of whom each reads the sockets of its own shard
- * (shards.c); one of them is the port owner (port_owner.c). A process of another user is a client: the port owner reads for
- * it.
+/* The state machine that opens UDP port 4791. The port of a network namespace belongs to one user: the user
+ * whose process binds it first. Processes of that user are members; each reads the sockets of its own shards
+ * (shards.c), and one member is the port owner (port_owner.c). A process of another user is a client: the port
+ * owner reads and forwards its packets.
  *
- *   CLOSED ──udp_serve()──> OPENING ──descriptor set, or port bound──> OPEN
- *                             │  ^ \──a port owner answers────> FORWARDED
- *     port is somebody else's │  └──the port owner is gone────────┘
- *                             v
- *                            OFF   (tried again when somebody asks, after a while)
+ *   CLOSED --udp_serve()--> OPENING --descriptor set received, or port bound--> OPEN
+ *                            |   ^ \--reply of a port owner of another user---> FORWARDED
+ *   port bound by another    |   \-----connection to the port owner lost---------/
+ *   program, or no reply     v
+ *                           OFF  (udp_serve() tries again after OFF_FOR)
  *
- * A member whose port owner is gone stays OPEN and takes ownership, or seeks who did. All of it runs in the helper
- * thread and never waits; udp_serve() waits for it. */
+ * A member that loses the port owner stays OPEN and takes ownership or finds the new port owner. All of this
+ * runs in the helper thread and never blocks; udp_serve() waits for the result. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdarg.h>
@@ -30,30 +30,30 @@
 
 #define RETRY_AFTER (10 * NS_PER_MS)
 #define SHARD_RETRY (100 * NS_PER_MS)
-/* Nobody of ours answers for a port that is bound: perhaps somebody is just binding it, or has just died. */
+/* The port is bound, and no process of SoftHCA listens: its owner may be starting up or may have just died. */
 #define UNKNOWN_OWNER_TIMEOUT (2 * NS_PER_S)
-/* Somebody of ours has it and does not answer: stopped, or without a processor. */
+/* A process of SoftHCA has the port and does not reply: stopped, or waiting for a processor. */
 #define MEMBER_TIMEOUT (20 * NS_PER_S)
 #define OFF_FOR        (2 * NS_PER_S)
 
 struct udp_settings udp_settings;
 
-static _Atomic uint32_t state;   /* enum udp_state; written by the helper thread */
-static _Atomic uint32_t host;    /* UDP_FORWARDED: the user who has the port; written before the state */
-static _Atomic uint32_t changes; /* futex: something that udp_serve() may wait for */
-static _Atomic bool wanted;      /* port_wake() was called */
+static _Atomic uint32_t state;     /* enum udp_state; written by the helper thread */
+static _Atomic uint32_t owner_uid; /* UDP_FORWARDED: uid of the port owner; written before `state` */
+static _Atomic uint32_t changes;   /* futex: wakes udp_serve() to look at state and claims */
+static _Atomic bool wanted;        /* port_wake() was called; partner: run() */
 
 static struct lock reason_lock = LOCK_INIT; /* leaf */
 static char reason[UDP_REASON_MAX];
 
-/* The helper thread's. */
+/* Only the helper thread uses these. */
 static struct event_source timer = {.fd = -1};
-static struct event_source upstream = {.fd = -1}; /* to the port owner */
-static uint32_t serial, acknowledged;
+static struct event_source upstream = {.fd = -1}; /* connection to the port owner */
+static uint32_t serial, acknowledged;             /* of the last REQUEST sent upstream, of its last REPLY */
 static bool is_port_owner, found_member;
 static ns_t began, off_until, retry_at = NS_NEVER;
 
-static struct lock start_lock = LOCK_INIT; /* of the timer */
+static struct lock start_lock = LOCK_INIT; /* guards the timer's creation */
 
 static void run(void);
 
@@ -71,7 +71,7 @@ void udp_reason(char ret_text[UDP_REASON_MAX])
     lock_release(&reason_lock);
 }
 
-static void tell(void)
+static void wake_waiters(void)
 {
     atomic_fetch_add_explicit(&changes, 1, memory_order_release);
     sys_futex((uint32_t *)&changes, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
@@ -80,7 +80,7 @@ static void tell(void)
 static void set_state(enum udp_state to)
 {
     atomic_store_explicit(&state, to, memory_order_release);
-    tell();
+    wake_waiters();
 }
 
 static void __attribute__((format(printf, 1, 2))) set_off(const char *format, ...)
@@ -117,12 +117,12 @@ bool port_is_own_user(const struct ucred *peer)
 bool udp_trusts(uid_t uid)
 {
     return is_own_user(uid) ||
-           (udp_state() == UDP_FORWARDED && atomic_load_explicit(&host, memory_order_relaxed) == uid);
+           (udp_state() == UDP_FORWARDED && atomic_load_explicit(&owner_uid, memory_order_relaxed) == uid);
 }
 
-/* --- the port owner, as others see him --------------------------------------------------------------- */
+/* --- connection to the port owner ---------------------------------------------------------------- */
 
-/* Tells him of blocks that he does not know of. true: there are more. */
+/* Declares claims that the port owner does not know. true: there are more. */
 static bool declare_some(bool with_proof)
 {
     struct udp_message message = {.magic = UDP_MESSAGE_MAGIC,
@@ -136,7 +136,8 @@ static bool declare_some(bool with_proof)
     if (message.block_count == 0)
         return false;
     if (udp_message_send(upstream.fd, &message, proofs, with_proof ? message.block_count : 0) != 0)
-        log_warn("cannot register QPNs with the owner of UDP port 4791"); /* its end will be seen, too */
+        log_warn(
+            "cannot register QPNs with the owner of UDP port 4791"); /* the lost connection is reported, too */
     return more;
 }
 
@@ -159,7 +160,7 @@ static void lose_upstream(void)
     forget_declarations();
 }
 
-static void upstream_spoke(struct event_source *source, uint32_t events)
+static void upstream_ready(struct event_source *source, uint32_t events)
 {
     int fds[UDP_MESSAGE_FDS], error;
     struct udp_message message;
@@ -183,8 +184,8 @@ static void upstream_spoke(struct event_source *source, uint32_t events)
     run();
 }
 
-/* A client takes packets from the port's owner and nobody else. */
-static bool owns_the_port(const struct ucred *peer)
+/* A client accepts forwarded packets only from the user whose socket is bound to the port. */
+static bool has_bound_port(const struct ucred *peer)
 {
     uid_t owner;
 
@@ -199,7 +200,7 @@ static bool owns_the_port(const struct ucred *peer)
 
 static bool keep_upstream(const struct event_source *connection)
 {
-    upstream = (struct event_source){.fd = connection->fd, .ready = upstream_spoke};
+    upstream = (struct event_source){.fd = connection->fd, .ready = upstream_ready};
     if (event_change(&upstream, EPOLLIN) != 0) {
         upstream.fd = -1;
         return false;
@@ -221,13 +222,13 @@ static int take_fd(int *fds, unsigned fd_count, unsigned index)
 
 static void become_member(void)
 {
-    discovery_end(); /* before anybody hands us the lock file a second time (control_message.h) */
+    discovery_end(); /* a later reply would bring a second descriptor of the lock file (control_message.h) */
     set_state(UDP_OPEN);
-    (void)port_owner_listen(); /* without it newcomers find others */
+    (void)port_owner_listen(); /* after a failure new processes find other members */
     port_wake();
 }
 
-/* Whoever can have the port and listens has it, however long the answer takes. */
+/* A listening process of a user who may have the port does have it, however late its reply comes. */
 void port_peer_found(const struct ucred *peer)
 {
     uid_t owner;
@@ -249,7 +250,7 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
         become_member();
     }
     if ((message->flags & UDP_MESSAGE_FROM_PORT_OWNER) && upstream.fd < 0 && !is_port_owner &&
-        (is_own ? is_member() : !is_member() && owns_the_port(peer)))
+        (is_own ? is_member() : !is_member() && has_bound_port(peer)))
         kept = keep_upstream(connection);
     if (!kept)
         return false;
@@ -260,7 +261,7 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
         log_info("UDP port 4791 is owned by uid %u: process %d forwards the packets for this process",
                  (unsigned)peer->uid, (int)peer->pid);
         forwarding_set_polled();
-        atomic_store_explicit(&host, peer->uid, memory_order_relaxed);
+        atomic_store_explicit(&owner_uid, peer->uid, memory_order_relaxed);
         set_state(UDP_FORWARDED);
     }
     discovery_end();
@@ -291,7 +292,7 @@ static void explain_owner(void)
                 (unsigned)uid);
 }
 
-static bool kernel_has_it(void)
+static bool kernel_has_port(void)
 {
     uid_t uid;
 
@@ -299,7 +300,7 @@ static bool kernel_has_it(void)
            uid == 0;
 }
 
-/* Nobody let us share: is the port free? */
+/* No member has replied: bind the port if it is free. */
 static void try_to_bind(void)
 {
     int error = shards_make();
@@ -309,7 +310,7 @@ static void try_to_bind(void)
         become_member();
     } else if (error != -EADDRINUSE) {
         set_off("cannot create the sockets of UDP port 4791: %s", strerror(-error));
-    } else if (kernel_has_it() ||
+    } else if (kernel_has_port() ||
                sys_now() - began > (found_member ? MEMBER_TIMEOUT : UNKNOWN_OWNER_TIMEOUT)) {
         explain_owner();
     } else {
@@ -347,7 +348,7 @@ static void open_port(void)
         discovery_begin();
 }
 
-/* What is to be done in this state, once. */
+/* One step of the state machine. asked: a thread has called port_wake() since the last step. */
 static void step(bool asked)
 {
     bool missing;
@@ -378,10 +379,10 @@ static void step(bool asked)
         groups_step(GROUPS_BY_PORT_OWNER, upstream.fd, &serial, acknowledged);
         break;
     }
-    tell();
+    wake_waiters();
 }
 
-/* --- the helper thread's turn -------------------------------------------------------------------- */
+/* --- running the state machine ------------------------------------------------------------------- */
 
 static void set_timer(ns_t when, int flags)
 {
@@ -408,8 +409,8 @@ static void run(void)
             retry_at = NS_NEVER;
         step(asked);
         set_timer(min_of(retry_at, discovery_deadline()), TFD_TIMER_ABSTIME);
-        /* Partner: port_wake() sets the flag, then the timer; whichever of the two settings came last, it is
-         * seen. */
+        /* port_wake() sets `wanted` before the timer. If set_timer() above has overwritten its setting, the
+         * loop sees the flag. */
     } while (atomic_load_explicit(&wanted, memory_order_seq_cst));
 }
 
@@ -453,16 +454,16 @@ static int start_timer(void)
     return error;
 }
 
-/* --- the door ------------------------------------------------------------------------------------ */
+/* --- public functions ---------------------------------------------------------------------------- */
 
 int udp_serve(uint32_t block, int proof)
 {
     return udp_serve_within(block, proof, MEMBER_TIMEOUT + UNKNOWN_OWNER_TIMEOUT);
 }
 
-int udp_serve_within(uint32_t block, int proof, ns_t patience)
+int udp_serve_within(uint32_t block, int proof, ns_t timeout)
 {
-    ns_t deadline = sys_now() + patience;
+    ns_t deadline = sys_now() + timeout;
     uint32_t first;
     int error;
 
@@ -489,7 +490,7 @@ int udp_serve_within(uint32_t block, int proof, ns_t patience)
     }
 }
 
-/* For tests: how the transport gets on without them. */
+/* For tests of the transport under packet loss. */
 static unsigned percent_to_lose(void)
 {
     const char *text = secure_getenv("SOFTHCA_UDP_LOSS");

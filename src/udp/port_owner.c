@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a process with the port's sockets does for others. Every member listens, and gives newcomers of the
- * same user the descriptor set. One of them, the port owner, is whom all others keep in touch with: it reads shard 0, reads
- * for processes of other users, who cannot have the sockets, and passes on what was read by the wrong one.
- * When it dies another takes ownership (port.c); who reads a socket of its own does not notice.
+/* Services for clients, that is, for the processes that connect to this one. Every member listens and gives new
+ * processes of its user the descriptor set. One member, the port owner, holds shard 0, and all other processes
+ * stay connected to it. The port owner reads packets for processes of other users, which must not have the
+ * port's sockets, and forwards packets that the wrong member has read. When the port owner dies, another member
+ * takes ownership (port.c); processes that read sockets of their own are not affected.
  *
- * Trust: whoever is asked to read for a block of another user wants to see the socket by which the asker owns
- * it. */
+ * Trust: a client of another user proves that it owns a QPN block with the bound socket of the block
+ * (ops->is_proof()). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@
 #define BLOCKS                 65536u
 #define BACKLOG                64
 #define CLIENTS_MAX            1024u
-#define OTHER_USER_CLIENTS_MAX 256u /* of other users */
+#define OTHER_USER_CLIENTS_MAX 256u
 #define GROUPS_OF_ONE          64u
 #define BLOCKS_OF_ONE          4096u
 #define ACCEPTS_AT_ONCE        64
@@ -32,14 +33,14 @@ struct client {
     struct event_source source;
     struct list node;
     struct ucred peer;
-    int forwarding_socket; /* -1: it has not said hello yet */
+    int forwarding_socket; /* -1: before its first REQUEST */
     bool is_other_user;
-    uint32_t blocks;
+    uint32_t blocks;    /* how many entries of `owners` are this client */
     struct list groups; /* struct client_group */
     unsigned group_count;
 };
 
-/* A group that we listen to for somebody of another user, who cannot bind the port. */
+/* A multicast group that the port owner joined for a client of another user, which cannot bind the port. */
 struct client_group {
     struct list node;
     struct reader reader;
@@ -52,12 +53,12 @@ static char own_digits[UDP_NAME_DIGITS + 1];
 static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
 static bool is_port_owner;
-/* These two are read by threads that receive: changed under the receive lock. */
-static struct client *owners[BLOCKS]; /* by block: who wants its packets */
-static int port_owner_socket = -1;
+/* Read by receiving threads; changed with the receive lock held. */
+static struct client *owners[BLOCKS]; /* by block: the client that declared it */
+static int owner_forwarding_socket = -1;
 static bool owners_used;
 
-/* --- handing on ---------------------------------------------------------------------------------- */
+/* --- forwarding ---------------------------------------------------------------------------------- */
 
 void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, bool was_forwarded)
 {
@@ -65,8 +66,8 @@ void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, b
 
     if (owners[block])
         forwarding_send(owners[block]->forwarding_socket, datagram, bytes);
-    else if (port_owner_socket >= 0 && !was_forwarded)
-        forwarding_send(port_owner_socket, datagram, bytes);
+    else if (owner_forwarding_socket >= 0 && !was_forwarded)
+        forwarding_send(owner_forwarding_socket, datagram, bytes);
     else
         udp_count(&udp_counters->unknown_qpn, 1);
 }
@@ -76,8 +77,8 @@ void port_owner_use_forwarding_socket(int fd)
     int before;
 
     receive_lock_acquire();
-    before = port_owner_socket;
-    port_owner_socket = fd;
+    before = owner_forwarding_socket;
+    owner_forwarding_socket = fd;
     receive_lock_release();
     fd_close(before);
 }
@@ -131,7 +132,7 @@ static int join_for(struct client *client, const struct udp_message *message)
     return 0;
 }
 
-/* What cannot be joined stays silent: the client lives without. */
+/* The client learns nothing of a failure: its join succeeds, and no packets of the group arrive. */
 static void change_groups(struct client *client, const struct udp_message *message)
 {
     struct client_group *group = find_group(client, message);
@@ -171,7 +172,7 @@ static bool may_own(const struct client *client, uint32_t block, int proof)
 {
     if (client->is_other_user)
         return client->blocks < BLOCKS_OF_ONE && udp_settings.ops->is_proof(proof, block);
-    return true; /* what processes of one user can do to each other they can do without us */
+    return true; /* processes of one user are not protected from each other (SECURITY.md) */
 }
 
 static void serve_block(struct client *client, uint32_t block)
@@ -186,11 +187,11 @@ static void serve_block(struct client *client, uint32_t block)
     }
     receive_lock_release();
     if (client->is_other_user)
-        shards_hold(block % UDP_SHARDS, false); /* or whoever reads it hands it on */
+        shards_hold(block % UDP_SHARDS, false); /* a member that reads the shard already forwards to us */
 }
 
-static bool called(struct client *client, const struct udp_message *message, const int *fds,
-                   unsigned fd_count)
+static bool handle_request(struct client *client, const struct udp_message *message, const int *fds,
+                           unsigned fd_count)
 {
     if (client->forwarding_socket < 0) {
         if (message->block_count || fd_count != 1 || !forwarding_socket_is_valid(fds[0]))
@@ -210,9 +211,9 @@ static bool called(struct client *client, const struct udp_message *message, con
     return true;
 }
 
-static int welcome(const struct client *client, const struct udp_message *message)
+static int send_reply(const struct client *client, const struct udp_message *message)
 {
-    struct udp_message answer = {
+    struct udp_message reply = {
         .magic = UDP_MESSAGE_MAGIC,
         .version = UDP_MESSAGE_VERSION,
         .type = UDP_MESSAGE_REPLY,
@@ -225,21 +226,21 @@ static int welcome(const struct client *client, const struct udp_message *messag
     if (message->block_count == 0 && !client->is_other_user) {
         if (message->flags & UDP_MESSAGE_WANTS_DESCRIPTOR_SET) {
             shards_share(fds);
-            answer.flags |= UDP_MESSAGE_HAS_DESCRIPTOR_SET;
+            reply.flags |= UDP_MESSAGE_HAS_DESCRIPTOR_SET;
             fd_count = 2;
         }
         if (is_port_owner) {
             fds[fd_count] = forwarding_open();
             if (fds[fd_count] < 0)
                 return fds[fd_count];
-            answer.flags |= UDP_MESSAGE_HAS_FORWARDING_SOCKET;
+            reply.flags |= UDP_MESSAGE_HAS_FORWARDING_SOCKET;
             fd_count++;
         }
     }
-    return udp_message_send(client->source.fd, &answer, fds, fd_count);
+    return udp_message_send(client->source.fd, &reply, fds, fd_count);
 }
 
-static void spoke(struct event_source *source, uint32_t events)
+static void client_ready(struct event_source *source, uint32_t events)
 {
     struct client *client = container_of(source, struct client, source);
     int fds[UDP_MESSAGE_FDS], error;
@@ -247,7 +248,7 @@ static void spoke(struct event_source *source, uint32_t events)
     unsigned fd_count;
 
     error = udp_message_receive(source->fd, UDP_MESSAGE_REQUEST, &message, fds, &fd_count);
-    if (!error && !called(client, &message, fds, fd_count))
+    if (!error && !handle_request(client, &message, fds, fd_count))
         error = -EPROTO;
     for (unsigned i = 0; i < fd_count; i++) {
         if (fds[i] != client->forwarding_socket)
@@ -256,7 +257,7 @@ static void spoke(struct event_source *source, uint32_t events)
     if (error == -EAGAIN)
         return;
     if (!error)
-        error = welcome(client, &message);
+        error = send_reply(client, &message);
     if (error && error != -ECONNRESET && error != -EPIPE)
         log_warn("UDP port 4791: invalid request from client process %d (uid %u): %s; disconnected",
                  (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
@@ -286,7 +287,7 @@ static void accept_client(int fd)
         fd_close(fd);
         return;
     }
-    *client = (struct client){.source = {.fd = fd, .ready = spoke},
+    *client = (struct client){.source = {.fd = fd, .ready = client_ready},
                               .peer = peer,
                               .forwarding_socket = -1,
                               .is_other_user = is_other_user};
@@ -309,7 +310,7 @@ static void accept_clients(struct event_source *source, uint32_t events)
     }
 }
 
-/* --- being found --------------------------------------------------------------------------------- */
+/* --- listening ----------------------------------------------------------------------------------- */
 
 bool port_owner_is_own_name(const char digits[UDP_NAME_DIGITS])
 {
@@ -326,7 +327,7 @@ int port_owner_listen(void)
 
     if (listener.fd >= 0)
         return 0;
-    sys_random(&random, sizeof(random)); /* so that nobody can take the name before us */
+    sys_random(&random, sizeof(random)); /* another user cannot bind the name before us */
     snprintf(own_digits, sizeof(own_digits), "%016llx", (unsigned long long)random);
     snprintf(name, sizeof(name), UDP_NAME_PREFIX "%s", own_digits);
     length = unix_name_address(name, &address);
@@ -367,11 +368,11 @@ bool port_owner_hold_missing(void)
 void port_owner_after_fork_in_child(void)
 {
     listener.fd = -1;
-    list_init(&clients); /* lost: the list may have been half linked */
+    list_init(&clients); /* leaked: the helper thread may have been changing the list at the fork */
     client_count = other_user_count = 0;
     is_port_owner = false;
-    port_owner_socket = -1;
-    if (owners_used) /* else its pages have never been touched */
+    owner_forwarding_socket = -1;
+    if (owners_used) /* do not touch half a megabyte of zero pages otherwise */
         memset(owners, 0, sizeof(owners));
     owners_used = false;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* From sockets to packets: datagrams in batches, each perhaps of several packets that the kernel has put
- * together, their ICRCs checked, their headers decoded. One thread at a time. */
+/* Packets from the network: receives datagrams in batches, splits those that the kernel has coalesced (UDP_GRO),
+ * checks the ICRC, decodes headers. One thread at a time, with the receive lock held. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -17,19 +17,19 @@
 #include "wire/icrc.h"
 #include "wire/ipudp.h"
 
-#define BATCH        4 /* datagrams of 64 KiB: what is read stays in the cache until it is used */
+#define BATCH        4 /* datagrams of 64 KiB, few enough to stay in the cache until their packets are handled */
 #define CONTROL_SIZE 256
 #define ECN_MASK     3
 #define ECN_CE       3
 #define FLOW_LABEL   0xfffffu
-/* While nothing comes, most calls of udp_poll() save the system call. */
+/* After IDLE_POLLS calls of udp_poll() without packets, only every IDLE_EVERY-th call makes a system call. */
 #define IDLE_POLLS 256u
 #define IDLE_EVERY 8u
-/* udp_drain() takes what has come, not what goes on coming. */
+/* Bounds udp_drain() while packets keep arriving. */
 #define DRAIN_BATCHES 256
 
 struct slot {
-    struct datagram description; /* where a forwarding socket has it */
+    struct datagram description; /* of datagrams from the forwarding socket, in front of the bytes */
     uint8_t bytes[DATAGRAM_MAX];
 };
 
@@ -39,7 +39,7 @@ struct receive_buffers {
     struct iovec vectors[BATCH][2];
     struct sockaddr_in6 names[BATCH];
     uint8_t control[BATCH][CONTROL_SIZE] __attribute__((aligned(16)));
-    /* So many headers are as prepare_headers() makes them, for the one kind of reader or the other. */
+    /* Headers [0, prepared) are as prepare_headers() leaves them, for a forwarding socket or for others. */
     unsigned prepared;
     bool prepared_for_forwarding;
     struct icrc_memory icrc;
@@ -49,11 +49,11 @@ _Atomic bool udp_has_sockets;
 static struct network_counters own_counters;
 struct network_counters *udp_counters = &own_counters;
 
-static struct lock receive_lock = LOCK_INIT; /* guards all below, and the lists of readers */
+static struct lock receive_lock = LOCK_INIT; /* guards all below except atomics */
 static struct receive_buffers *buffers;
 static struct list polled = {&polled, &polled}, others = {&others, &others};
 static _Atomic uint32_t idle_polls;
-/* Of the readers that are polled: changed with the receive lock held. */
+/* Is any polled reader armed, are all? Changed with the receive lock held. */
 static _Atomic bool any_armed, all_armed;
 
 /* --- one datagram -------------------------------------------------------------------------------- */
@@ -63,8 +63,9 @@ static uint32_t dest_qpn_of(const uint8_t *bytes)
     return (uint32_t)bytes[5] << 16 | (uint32_t)bytes[6] << 8 | bytes[7];
 }
 
-/* The kernel hides identifications. Packets that it has put together were sent as one, and then they count up
- * from 0 (udp/lane.c); from other senders the CRC tells. *expected is that of the next packet. */
+/* A socket does not report the IPv4 identification, which the ICRC covers. Packets sent as one datagram count up
+ * from 0 (lane.c), so *expected is tried first; for other senders icrc_check_next() derives it from the ICRC.
+ * *expected becomes the identification of the next packet. */
 static bool check_icrc(struct icrc_path *path, uint16_t *expected, const uint8_t *bytes, uint32_t length)
 {
     path->identification = *expected;
@@ -75,8 +76,8 @@ static bool check_icrc(struct icrc_path *path, uint16_t *expected, const uint8_t
     return true;
 }
 
-/* Under the receive lock. */
-static bool is_to_be_lost(void)
+/* SOFTHCA_UDP_LOSS. Receive lock held. */
+static bool is_dropped_for_test(void)
 {
     static uint64_t state = 0x9e3779b97f4a7c15;
 
@@ -95,7 +96,7 @@ static void describe_grh(const struct datagram *datagram, struct packet_grh *ret
     ret_grh->hop_limit = datagram->hop_limit;
 }
 
-static void take_notification(const struct datagram *datagram, const uint8_t *bytes)
+static void take_cnp(const struct datagram *datagram, const uint8_t *bytes)
 {
     struct packet packet = {.opcode = OPCODE_CNP, .dest_qpn = dest_qpn_of(bytes)};
 
@@ -115,14 +116,14 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     struct packet packet;
     int error;
 
-    if (unlikely(udp_settings.loss) && is_to_be_lost())
+    if (unlikely(udp_settings.loss) && is_dropped_for_test())
         return;
     if (unlikely(bytes[0] == OPCODE_CNP)) {
-        take_notification(datagram, bytes);
+        take_cnp(datagram, bytes);
         return;
     }
     error = codec_decode(bytes, length - ICRC_LENGTH, &packet);
-    /* An operation that nothing stands for is the responder's to refuse (IBA 9.7.4). */
+    /* The responder refuses reserved opcodes (IBA 9.7.4). */
     if (unlikely(error && error != -EPROTONOSUPPORT)) {
         udp_count(&udp_counters->malformed, 1);
         return;
@@ -133,8 +134,8 @@ static void take_packet(const struct datagram *datagram, const uint8_t *bytes, u
     udp_settings.ops->packet(&packet, &arrival);
 }
 
-/* Packets from `at` on that are for blocks of others, as many as follow each other: handed on in one piece.
- * Returns where they end. */
+/* Forwards consecutive packets from offset `at` for the same block of another process as one datagram. Returns
+ * the offset after them. */
 static uint32_t skip_others(const struct datagram *datagram, const uint8_t *bytes, uint32_t at,
                             bool was_forwarded)
 {
@@ -149,10 +150,10 @@ static uint32_t skip_others(const struct datagram *datagram, const uint8_t *byte
     return end;
 }
 
-/* Where the last of the packets begins, if that is an acknowledgement behind one request to the same QP: it
- * leaves behind it, as only the last may be the smaller one (engine/paths/ack_delay.c), but is of an older message,
- * whose completion comes first. Else the end. */
-static uint32_t late_acknowledgement(const struct datagram *datagram, const uint8_t *bytes)
+/* Returns the offset of an ACK that follows one request to the same QP in a datagram, else the datagram's length.
+ * The sender appended the ACK because only the last packet of a datagram may be smaller
+ * (engine/paths/ack_delay.c). The ACK is handled first, because it completes an older message. */
+static uint32_t offset_of_ack(const struct datagram *datagram, const uint8_t *bytes)
 {
     const uint8_t *last = bytes + datagram->segment;
 
@@ -173,7 +174,7 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
 
     memcpy(path.source, datagram->source, sizeof(path.source));
     memcpy(path.destination, datagram->destination, sizeof(path.destination));
-    end = late_acknowledgement(datagram, bytes);
+    end = offset_of_ack(datagram, bytes);
     if (end < datagram->length) {
         uint16_t second = 1;
 
@@ -200,13 +201,13 @@ static unsigned take_datagram(const struct datagram *datagram, const uint8_t *by
         }
         at += length;
     }
-    /* Only under the receive lock. */
+    /* Plain additions suffice: the receive lock is held. */
     udp_count_alone(&udp_counters->packets_received, packets);
     udp_count_alone(&udp_counters->bytes_received, datagram->length);
     return packets;
 }
 
-/* --- what the kernel says of it ------------------------------------------------------------------ */
+/* --- addresses and ancillary data ---------------------------------------------------------------- */
 
 static void map_ipv4(uint8_t gid[16], const struct in_addr *address)
 {
@@ -244,7 +245,7 @@ static void describe_ipv6(struct datagram *ret, const struct cmsghdr *message)
     uint32_t flow;
 
     switch (message->cmsg_type) {
-    case IPV6_PKTINFO: /* of IPv4 packets, too: the address mapped */
+    case IPV6_PKTINFO: /* also for IPv4 packets, with a mapped address */
         memcpy(&info, data, sizeof(info));
         memcpy(ret->destination, &info.ipi6_addr, sizeof(ret->destination));
         ret->ifindex = info.ipi6_ifindex;
@@ -264,7 +265,7 @@ static void describe_ipv6(struct datagram *ret, const struct cmsghdr *message)
     }
 }
 
-/* false: not all of it is there. */
+/* false: truncated, or without the necessary ancillary data. */
 static bool describe(struct datagram *ret, struct mmsghdr *header)
 {
     const struct sockaddr_in6 *name = header->msg_hdr.msg_name;
@@ -294,7 +295,7 @@ static bool describe(struct datagram *ret, struct mmsghdr *header)
 
 /* --- batches ------------------------------------------------------------------------------------- */
 
-/* The kernel changes those of what it gives, and leaves them alone while nothing comes. */
+/* recvmmsg() modifies the headers of received datagrams only, so headers are prepared again only after that. */
 static void prepare_headers(bool is_forwarding, unsigned count)
 {
     if (buffers->prepared_for_forwarding != is_forwarding)
@@ -319,7 +320,7 @@ static void prepare_headers(bool is_forwarding, unsigned count)
     buffers->prepared = max_of(buffers->prepared, count);
 }
 
-/* Old kernels give the port's sockets what is meant for groups that somebody has joined. */
+/* Kernels without IPV6_MULTICAST_ALL deliver multicast also to the port's sockets. */
 static bool is_misplaced(const struct reader *reader, const struct datagram *datagram)
 {
     bool to_group = datagram->destination[0] == 0xff ||
@@ -344,7 +345,7 @@ static unsigned take_from_socket(const struct reader *reader, struct mmsghdr *he
     return 0;
 }
 
-/* What others put there is what they say it is; only that it agrees with itself is checked. */
+/* Addresses are taken as given, as packets are not authenticated (docs/wire.md); lengths are checked. */
 static unsigned take_from_forwarding_socket(struct mmsghdr *header, struct slot *slot)
 {
     const struct datagram datagram = slot->description;
@@ -358,13 +359,13 @@ static unsigned take_from_forwarding_socket(struct mmsghdr *header, struct slot 
     return take_datagram(&datagram, slot->bytes, true);
 }
 
-/* Returns datagrams, or -errno. */
-static int receive(const struct reader *reader, unsigned room)
+/* Returns the number of datagrams, or -errno. */
+static int receive(const struct reader *reader, unsigned wanted)
 {
     ssize_t length;
 
-    if (room > 1)
-        return sys_recvmmsg(reader->source.fd, buffers->headers, room);
+    if (wanted > 1)
+        return sys_recvmmsg(reader->source.fd, buffers->headers, wanted);
     length = sys_recvmsg(reader->source.fd, &buffers->headers->msg_hdr);
     if (length < 0)
         return (int)length;
@@ -372,20 +373,20 @@ static int receive(const struct reader *reader, unsigned room)
     return 1;
 }
 
-/* Receive lock held. Returns datagrams, or -errno. */
+/* Receives and handles up to BATCH datagrams. Returns their number, or -errno. Receive lock held. */
 static int take_batch(struct reader *reader, unsigned *packets)
 {
-    unsigned room = reader->was_full ? BATCH : 1;
+    unsigned wanted = reader->was_full ? BATCH : 1;
     int count;
 
     if (reader->source.fd < 0)
         return 0;
-    prepare_headers(reader->is_forwarding, room);
-    count = receive(reader, room);
+    prepare_headers(reader->is_forwarding, wanted);
+    count = receive(reader, wanted);
     if (count > 0)
         buffers->prepared = 0;
-    /* To look for another one costs a third of taking one, and mostly there is none. */
-    reader->was_full = count == (int)room;
+    /* recvmmsg() for a second datagram costs a third of receiving one, and mostly there is none. */
+    reader->was_full = count == (int)wanted;
     for (int i = 0; i < count; i++)
         *packets += reader->is_forwarding
                         ? take_from_forwarding_socket(&buffers->headers[i], &buffers->slot[i])
@@ -442,7 +443,7 @@ bool udp_has_packets(void)
     bool has = false;
 
     if (!lock_try(&receive_lock))
-        return false; /* whoever has it takes them */
+        return false; /* the thread that holds the lock receives them */
     list_for_each (node, &polled) {
         struct pollfd watched = {.fd = list_entry(node, struct reader, node)->source.fd, .events = POLLIN};
 
@@ -454,7 +455,7 @@ bool udp_has_packets(void)
 
 /* --- readers ------------------------------------------------------------------------------------- */
 
-/* The helper thread is woken by what arrives. Receive lock held. */
+/* Arrivals wake the helper thread. Receive lock held. */
 static void set_armed(struct reader *reader)
 {
     reader->armed = true;
@@ -467,7 +468,7 @@ static bool arm(struct reader *reader)
 
     if (error == -ENOMEM || error == -ENOSPC)
         return false;
-    set_armed(reader); /* else nothing is ever going to come there */
+    set_armed(reader); /* after other errors the descriptor is dead: nothing arrives there */
     return true;
 }
 
@@ -485,7 +486,7 @@ bool udp_prepare_sleep(void)
     return armed;
 }
 
-/* The senders are to be spared the look at who waits, too. */
+/* Without a watching epoll, arriving packets cost the sender no wakeup check either. */
 void udp_disarm(void)
 {
     if (!atomic_load_explicit(&any_armed, memory_order_relaxed))
@@ -503,7 +504,7 @@ void udp_disarm(void)
     lock_release(&receive_lock);
 }
 
-/* Helper thread. What is polled, it polls next. */
+/* Helper thread. It calls udp_poll() next, which reads the polled sockets. */
 static void ready(struct event_source *source, uint32_t events)
 {
     struct reader *reader = container_of(source, struct reader, source);
@@ -547,7 +548,7 @@ int reader_add(struct reader *reader)
     if (!error) {
         set_armed(reader);
         list_push_back(reader->polled ? &polled : &others, &reader->node);
-        atomic_store_explicit(&all_armed, false, memory_order_relaxed); /* until somebody has looked */
+        atomic_store_explicit(&all_armed, false, memory_order_relaxed); /* until udp_prepare_sleep() */
         if (reader->polled)
             atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
     }
@@ -591,7 +592,7 @@ void receive_after_fork_in_child(void)
     lock_init(&receive_lock);
     list_init(&polled);
     list_init(&others);
-    buffers = NULL; /* lost: somebody may have been reading into them */
+    buffers = NULL; /* leaked: another thread may have been receiving at the fork */
     atomic_store_explicit(&udp_has_sockets, false, memory_order_relaxed);
     atomic_store_explicit(&any_armed, false, memory_order_relaxed);
     atomic_store_explicit(&all_armed, false, memory_order_relaxed);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The port's sockets are one SO_REUSEPORT group of UDP_SHARDS, whose filter gives each packet to the socket of
- * its QPN's shard. A group's order would change if one of them were closed; so all stay open, in a descriptor set
- * (control_message.h) that every member has, and whoever dies takes nothing along. Who reads which is written nowhere
- * but in the lock file, a file without contents: a lock on the byte of a shard, which the kernel releases at
- * death. It is a POSIX lock, because a forked child does not inherit those. */
+/* The port's sockets form one SO_REUSEPORT group of UDP_SHARDS sockets. A filter (socket.c) selects the socket by
+ * the shard of the destination QPN. Closing a socket would reorder the group, so all sockets stay open in a
+ * descriptor set (control_message.h) that every member has, and the death of a member changes nothing.
+ *
+ * The lock file, an empty memfd that all members have, records which process reads which shard: a POSIX lock on
+ * the byte at the shard's number. The kernel releases the lock at process death, and a forked child does not
+ * inherit it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -22,11 +24,6 @@ static bool held[UDP_SHARDS];
 bool shards_are_there(void)
 {
     return descriptor_set >= 0;
-}
-
-bool shards_is_held(unsigned shard)
-{
-    return held[shard];
 }
 
 int shards_make(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Sockets as this room wants them. */
+/* Creates and configures the sockets of the udp component. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -13,8 +13,8 @@
 
 #define SEND_BUFFER    (1u << 20)
 #define RECEIVE_BUFFER (4u << 20)
-#define SEGMENTS_MAX   64u /* UDP_MAX_SEGMENTS of the kernels that have the fewest */
-/* Which byte of a packet's BTH has the lower bits of the QPN block. */
+#define SEGMENTS_MAX   64u /* UDP_MAX_SEGMENTS of older kernels; newer ones allow 128 */
+/* Offset of the byte of the BTH with the lower bits of the QPN block: bits 15 to 8 of DestQP. */
 #define BLOCK_BYTE 6
 
 static int set(int fd, int level, int option, int value)
@@ -32,8 +32,8 @@ static int run_filter(int fd, int option, const struct sock_filter *code, unsign
 
 /* --- sending ------------------------------------------------------------------------------------- */
 
-/* Nobody sends to us there, and what comes all the same takes no memory. */
-static void drop_arrivals(int fd)
+/* No peer sends to the lanes' ports. Datagrams that arrive there anyway are dropped before they use memory. */
+static void drop_received(int fd)
 {
     static const struct sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
 
@@ -59,11 +59,12 @@ static int port_of(int fd, uint16_t *ret_port)
 
     if (getsockname(fd, (struct sockaddr *)&name, &length) < 0)
         return -errno;
-    *ret_port = ntohs(name.sin6_port); /* at the same place in struct sockaddr_in */
+    *ret_port = ntohs(name.sin6_port); /* same offset in struct sockaddr_in */
     return 0;
 }
 
-/* Larger than the path's MTU is refused, never cut: see lane.c for what else that is good for. */
+/* IP_PMTUDISC_DO sets DF: packets above the path MTU are refused, not fragmented. DF is also part of the ICRC
+ * (lane.c). */
 static int set_sending_options(int fd, int family)
 {
     bool loops = udp_settings.options.multicast_loops;
@@ -85,8 +86,9 @@ static int set_sending_options(int fd, int family)
     return error;
 }
 
-/* The kernel copies control messages to where it has to allocate memory for them, unless they are few. */
-static int bind_to_usual(int fd, int family, struct udp_path *path)
+/* Binds source address and TTL of the usual path to the socket. sendmsg() then needs fewer control messages; the
+ * kernel allocates memory for them unless they are few. */
+static int bind_to_usual_path(int fd, int family, struct udp_path *path)
 {
     struct sockaddr_in name = {.sin_family = AF_INET};
 
@@ -107,9 +109,9 @@ int socket_for_sending(int family, struct udp_path *usual, uint16_t *ret_port, u
     if (!error)
         error = set_sending_options(fd, family);
     if (!error)
-        drop_arrivals(fd);
+        drop_received(fd);
     if (!error)
-        error = bind_to_usual(fd, family, usual);
+        error = bind_to_usual_path(fd, family, usual);
     if (!error)
         error = port_of(fd, ret_port);
     if (error)
@@ -130,26 +132,26 @@ int socket_set_segment(int fd, uint16_t segment)
 
 /* --- receiving ----------------------------------------------------------------------------------- */
 
-static void take_without_checksum(int fd, int family)
+static void accept_zero_checksum(int fd, int family)
 {
-    /* Adapters send no UDP checksum, over IPv6 either, where a socket wants one: the ICRC does its work. */
+    /* RDMA adapters send no UDP checksum, not even over IPv6, where sockets demand it by default. */
     if (family == AF_INET6)
         (void)set(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
 }
 
-static void want_descriptions(int fd, int family)
+static void request_packet_info(int fd, int family)
 {
     static const int of_ipv4[] = {IP_RECVTOS, IP_RECVTTL, IP_PKTINFO};
     static const int of_ipv6[] = {IPV6_RECVPKTINFO, IPV6_RECVTCLASS, IPV6_RECVHOPLIMIT, IPV6_FLOWINFO};
 
-    /* A socket of IPv6 describes packets of IPv4 with both; where they went to only once, please. */
+    /* An IPv6 socket reports IPv4 packets with messages of both families; the destination is wanted once. */
     for (unsigned i = 0; i < array_size(of_ipv4) - (family == AF_INET6); i++)
         (void)set(fd, IPPROTO_IP, of_ipv4[i], 1);
     for (unsigned i = 0; i < array_size(of_ipv6) && family == AF_INET6; i++)
         (void)set(fd, IPPROTO_IPV6, of_ipv6[i], 1);
 }
 
-/* Either both families, or where the kernel has no IPv6 that one. */
+/* A dual-stack socket, or an IPv4 socket if the kernel has no IPv6. */
 static int open_receiver(int *family)
 {
     int fd = fd_own(socket(*family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -165,18 +167,18 @@ static int open_receiver(int *family)
         fd_close(fd);
         return error;
     }
-    want_descriptions(fd, *family);
-    take_without_checksum(fd, *family);
-    /* Groups have sockets of their own. */
+    request_packet_info(fd, *family);
+    accept_zero_checksum(fd, *family);
+    /* Multicast groups have sockets of their own (socket_join()). */
     (void)set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
     if (*family == AF_INET6)
         (void)set(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
-    /* Until somebody reads it. */
+    /* Minimal until a process reads the socket (socket_prepare_reading()). */
     (void)set(fd, SOL_SOCKET, SO_RCVBUF, 0);
     return fd;
 }
 
-/* Without SO_REUSEPORT: this alone says whether the port is free. */
+/* Binds before SO_REUSEPORT is set: only such a bind fails if another process of the same user has the port. */
 static int open_first(int *family)
 {
     int fd = open_receiver(family), error;
@@ -207,8 +209,7 @@ static int open_next(int family)
     return error;
 }
 
-/* The kernel gives each packet to the socket of its number's shard: the filter returns the place of the socket
- * in the order in which they were bound. */
+/* The filter returns the index of the socket in the group, in the order of bind(): the shard of DestQP. */
 static int attach_shard_filter(int fd)
 {
     static const struct sock_filter shard[] = {
@@ -275,7 +276,7 @@ static int join_ipv6(int fd, const uint8_t group[16], uint32_t ifindex)
     return 0;
 }
 
-/* Bound to the group's address: a socket of its own order, which does not join that of the port. */
+/* A socket bound to the group's address is not part of the port's SO_REUSEPORT group. */
 int socket_join(const uint8_t group[16], uint32_t ifindex)
 {
     bool is_ipv4 = ipudp_gid_is_ipv4(group);
@@ -285,8 +286,8 @@ int socket_join(const uint8_t group[16], uint32_t ifindex)
     if (fd < 0) {
         error = -errno;
     } else {
-        want_descriptions(fd, family);
-        take_without_checksum(fd, family);
+        request_packet_info(fd, family);
+        accept_zero_checksum(fd, family);
         socket_prepare_reading(fd);
         error = set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
         if (!error)
@@ -307,9 +308,9 @@ void socket_prepare_reading(int fd)
     errno = saved;
 }
 
-/* --- who has the port ---------------------------------------------------------------------------- */
+/* --- user that has the port ---------------------------------------------------------------------- */
 
-/* sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid ... */
+/* Line of /proc/net/udp: sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid ... */
 static bool owner_in_line(const char *line, uid_t *ret_uid)
 {
     unsigned port, uid;
