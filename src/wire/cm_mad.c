@@ -66,7 +66,7 @@ static void put_addresses(struct cursor_out *out, const struct cm_path_fields *p
     cursor_copy_in(out, path->remote_gid, sizeof(path->remote_gid));
 }
 
-/* SL, subnet local; local ACK timeout: the end of a path in REQ and LAP. */
+/* SL, subnet local, local ACK timeout: the last fields of a path in REQ and LAP. */
 static void get_path_end(struct cursor_in *in, struct cm_path_fields *path)
 {
     uint8_t byte = cursor_get8(in);
@@ -127,7 +127,7 @@ static void put_lap_path(struct cursor_out *out, const struct cm_path_fields *pa
     put_path_end(out, path);
 }
 
-/* --- messages, from behind the comm ids (IBA tables 106 to 120) ------------------------------------ */
+/* --- messages, after the comm ids (IBA tables 106 to 120) ------------------------------------------ */
 
 static void get_req(struct cursor_in *in, struct cm_req *req)
 {
@@ -314,7 +314,7 @@ static void put_sidr_rep(struct cursor_out *out, const struct cm_sidr_rep *rep)
 
 /* --- comm ids --------------------------------------------------------------------------------------- */
 
-/* What stands at the beginning of each message. */
+/* The first fields of each message. */
 static void get_comm_ids(struct cursor_in *in, struct cm_mad *mad)
 {
     uint32_t first = cursor_get32(in);
@@ -351,7 +351,7 @@ static void put_comm_ids(struct cursor_out *out, const struct cm_mad *mad)
 
 /* --- whole messages --------------------------------------------------------------------------------- */
 
-/* The header of a CM message: 0, or what cm_mad_decode() says. */
+/* Decodes the header of a CM message. Returns as cm_mad_decode(). */
 static int get_header(const void *bytes, size_t length, struct mad_header *ret_header)
 {
     int result = mad_decode_header(bytes, length, ret_header);
@@ -384,7 +384,7 @@ int cm_mad_decode(const void *bytes, size_t length, struct cm_mad *ret_mad)
     ret_mad->transaction_id = header.transaction_id;
     get_comm_ids(&in, ret_mad);
     if (result)
-        return result; /* comm ids stay where they are: REJ has a reason for that (31) */
+        return result; /* comm ids have the same place in all versions: the REJ has reason 31 */
 
     switch ((enum cm_attribute)ret_mad->attribute) {
     case CM_REQ:

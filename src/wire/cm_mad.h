@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The messages of communication management (IBA 12.6, 12.11): MADs of class 7, version 2, method Send. */
+/* CM messages (communication management, IBA 12.6, 12.11): MADs of class 7, class version 2, method Send. */
 #ifndef WIRE_CM_MAD_H
 #define WIRE_CM_MAD_H
 
@@ -25,7 +25,7 @@ enum cm_attribute {
     CM_APR = 0x1a,
 };
 
-/* Bytes of private data that a message has room for. */
+/* Size of the private data field of each message, in bytes. */
 enum cm_private_length {
     CM_REQ_PRIVATE = 92,
     CM_MRA_PRIVATE = 222,
@@ -41,13 +41,13 @@ enum cm_private_length {
     CM_PRIVATE_MAX = 224,
 };
 
-/* Additional information of REJ, APR and SIDR_REP. */
+/* Size of the additional information field of REJ, APR and SIDR_REP. */
 #define CM_INFO_MAX 72
 
-/* Which message an MRA or REJ is about (IBA tables 107, 108). */
+/* The message that an MRA or REJ refers to (IBA tables 107, 108). */
 enum cm_message { CM_MESSAGE_REQ = 0, CM_MESSAGE_REP = 1, CM_MESSAGE_OTHER = 2 };
 
-/* Why a REJ (IBA table 108); what event->status of RDMA_CM_EVENT_REJECTED says. */
+/* Reason of a REJ (IBA table 108); event->status of RDMA_CM_EVENT_REJECTED. */
 enum cm_reason {
     CM_REASON_NO_QP = 1,
     CM_REASON_NO_EEC = 2,
@@ -85,8 +85,7 @@ enum cm_reason {
     CM_REASON_VENDOR_OPTION = 35,
 };
 
-/* Status of a SIDR_REP (IBA table 120); what event->status of RDMA_CM_EVENT_UNREACHABLE says when it is not
- * negative. */
+/* Status of a SIDR_REP (IBA table 120); event->status of RDMA_CM_EVENT_UNREACHABLE if it is not negative. */
 enum cm_sidr_status {
     CM_SIDR_VALID = 0,
     CM_SIDR_INVALID_SERVICE_ID = 1,
@@ -102,16 +101,16 @@ enum cm_apr_status { CM_APR_LOADED = 0, CM_APR_INVALID_COMM_ID = 1, CM_APR_UNSUP
 /* Transport service type of a REQ (IBA table 106). */
 enum cm_service { CM_SERVICE_RC = 0, CM_SERVICE_UC = 1, CM_SERVICE_RD = 2, CM_SERVICE_EXTENDED = 3 };
 
-/* Time as the CM encodes it: 4.096 us * 2^code, 5 bits. */
+/* Largest code of a time in CM messages: 5 bits, 4.096 us * 2^code. */
 #define CM_TIME_MAX 31
 
-/* Enhanced connection establishment: vendor id of 24 bits, and the MAD's attribute modifier. */
+/* Enhanced connection establishment: vendor id (24 bits) in the message, options in the MAD's attribute modifier. */
 struct cm_ece {
     uint32_t vendor_id, options;
 };
 
 struct cm_path_fields {
-    uint8_t local_gid[16], remote_gid[16]; /* as the sender of the message sees them */
+    uint8_t local_gid[16], remote_gid[16]; /* from the view of the message's sender */
     uint16_t local_lid, remote_lid;
     uint32_t flow_label;
     uint8_t packet_rate, traffic_class, hop_limit, service_level;
@@ -190,8 +189,8 @@ struct cm_sidr_rep {
 struct cm_mad {
     uint16_t attribute; /* enum cm_attribute */
     uint64_t transaction_id;
-    uint32_t local_comm_id;  /* of whoever sends it; SIDR_REQ: request id */
-    uint32_t remote_comm_id; /* of whoever receives it; SIDR_REP: request id */
+    uint32_t local_comm_id;  /* of the sender; SIDR_REQ: request id */
+    uint32_t remote_comm_id; /* of the receiver; SIDR_REP: request id */
     union {
         struct cm_req req;
         struct cm_rep rep;
@@ -203,39 +202,39 @@ struct cm_mad {
         struct cm_sidr_req sidr_req;
         struct cm_sidr_rep sidr_rep;
     };
-    uint8_t private_length; /* encoding: at most what the message has room for; decoding: exactly that */
+    uint8_t private_length; /* encoding: at most cm_mad_private_length(); decoding: exactly that */
     uint8_t private_data[CM_PRIVATE_MAX];
 };
 
-/* Room for private data, 0 for an attribute that is none of ours. */
+/* Size of the private data field, 0 for an unknown attribute. */
 uint8_t cm_mad_private_length(uint16_t attribute);
-/* "REQ", "MRA", …; NULL for an attribute that is none of ours. */
+/* "REQ", "MRA", ...; NULL for an unknown attribute. */
 const char *cm_mad_name(uint16_t attribute);
 
-/* Hostile: any bytes are answered with a message each of whose fields is in the range of its type (numbers of
- * 24 bits are, lengths are at most what there is; what enums say is the receiver's to check), or with
- * -EPROTO (malformed), -EPROTONOSUPPORT (not the CM's class and method, or an unknown attribute),
- * -EPFNOSUPPORT (another class version; *ret_mad has attribute, transaction and comm ids nevertheless). */
+/* Accepts any bytes from an attacker. 0: every field is within the width of its message field, and lengths are at
+ * most the size of the data; the caller checks values of enums. Else -EPROTO (malformed), -EPROTONOSUPPORT (class
+ * or method is not the CM's, or the attribute is unknown), or -EPFNOSUPPORT (another class version; attribute,
+ * transaction id and comm ids are set nevertheless). */
 int cm_mad_decode(const void *bytes, size_t length, struct cm_mad *ret_mad);
 
-/* All MAD_LENGTH bytes; fields that are wider than their place in the message are cut. */
+/* Writes all MAD_LENGTH bytes. Values wider than their message field are truncated. */
 void cm_mad_encode(const struct cm_mad *mad, uint8_t ret_bytes[MAD_LENGTH]);
 
-/* Who on this host a MAD is for, for whoever carries it. Cheaper than decoding. */
+/* The process of this host that a MAD is for. Cheaper than decoding. */
 enum cm_addressee {
-    CM_FOR_NOBODY,  /* not a CM message that we know */
+    CM_FOR_NOBODY,  /* not a known CM message */
     CM_FOR_SERVICE, /* the listener at service_id: REQ, SIDR_REQ */
     CM_FOR_ID,      /* the owner of comm_id: its upper 16 bits name the block (cm/cm.h) */
-    /* A REJ whose sender does not know whom it had asked (it gave up, reason timeout): whoever has a request
-     * from comm_id of that peer. Offer it to every process. */
+    /* A REJ with reason timeout whose sender has not learned our comm id: for the process that has a request from
+     * comm_id of that peer. The caller offers it to every process. */
     CM_FOR_REQUEST,
 };
 enum cm_addressee cm_mad_addressee(const void *bytes, size_t length, uint32_t *ret_comm_id,
                                    uint64_t *ret_service_id);
 
-/* Does whoever sends this say that local_comm_id is its own? (REJ, DREP and APR may be about an id whose
- * process is gone, answered by another; the receiver knows them by the transaction.) Then *ret_comm_id is
- * that. */
+/* Does this message claim that local_comm_id belongs to its sender? Then returns it in *ret_comm_id. REJ, DREP and
+ * APR do not, because another process may send them for one that is gone; the receiver matches them by transaction
+ * id. */
 bool cm_mad_claim(const void *bytes, size_t length, uint32_t *ret_comm_id);
 
 #endif

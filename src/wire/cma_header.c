@@ -6,7 +6,7 @@
 
 #include "wire/cursor.h"
 
-/* Annex A11.2.1: bytes 1-3 of a service id of the IP service are zero but for the port space. */
+/* Annex A11.2.1: bytes 1-3 of a service id of the IP service hold only the port space. */
 bool cma_service_decode(uint64_t service_id, uint16_t *ret_port_space, uint16_t *ret_port)
 {
     switch (service_id >> 16) {
@@ -28,8 +28,8 @@ int cma_header_decode(const void *private_data, size_t length, struct cma_header
     struct cma_header header;
     uint8_t version = cursor_get8(&in);
 
-    /* Both halves of the first byte: no major version but 0 is known, and a minor version may only add what
-     * can be ignored. */
+    /* The first byte is major and minor version. Major version 0 is the only one; minor versions add only fields
+     * that receivers may ignore. */
     header.ip_version = cursor_get8(&in) >> 4;
     header.source_port = cursor_get16(&in);
     cursor_copy_out(&in, header.source, sizeof(header.source));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Connections by IP address (IBA annex A11): service ids made of a port space and a port, and the header in
- * front of the private data of REQ and SIDR_REQ that says who wants to talk to whom. */
+/* Connections by IP address (IBA annex A11): service ids made of port space and port, and the header with both IP
+ * addresses that precedes the private data of REQ and SIDR_REQ. */
 #ifndef WIRE_CMA_HEADER_H
 #define WIRE_CMA_HEADER_H
 
@@ -23,13 +23,13 @@ static inline uint64_t cma_service_id(uint16_t port_space, uint16_t port)
     return (uint64_t)port_space << 16 | port;
 }
 
-/* false: not the service id of a port space that we know (then it is one of AF_IB). Ports in host order. */
+/* false: the service id has none of these port spaces (a service id of AF_IB). Port in host byte order. */
 bool cma_service_decode(uint64_t service_id, uint16_t *ret_port_space, uint16_t *ret_port);
 
 struct cma_header {
     uint8_t ip_version;                  /* 4 or 6 */
-    uint16_t source_port;                /* host order */
-    uint8_t source[16], destination[16]; /* IPv4: in the last four bytes, the others are 0 */
+    uint16_t source_port;                /* host byte order */
+    uint8_t source[16], destination[16]; /* IPv4: the last four bytes; the others are 0 */
 };
 
 /* 0, or -EPROTO: too short, another version, not an IP version. */

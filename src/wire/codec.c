@@ -5,9 +5,10 @@
 
 #include "wire/cursor.h"
 
-/* BTH (IBA 9.2) is three words. The first: opcode, SE, MigReq, PadCnt, TVer, P_Key; FECN, BECN and reserved
- * bits above the number in the second, which routers change; AckReq and reserved bits above the PSN in the
- * third. */
+/* The three words of a BTH (IBA 9.2):
+ *   0  opcode, SE, MigReq, PadCnt, TVer, P_Key
+ *   1  FECN, BECN and reserved bits, which routers may change; DestQP
+ *   2  AckReq, reserved; PSN */
 #define BTH_SOLICITED     0x800000u
 #define BTH_MIGRATED      0x400000u
 #define BTH_PAD_SHIFT     20
@@ -31,8 +32,7 @@ static void get_bth(struct cursor_in *in, struct packet *packet)
 
 static void put_bth(struct cursor_out *out, const struct packet *packet)
 {
-    /* Path migration has always "happened" where there is none; hardware checks the bit even in
-     * acknowledgements. */
+    /* MigReq is set (state MIGRATED) without path migration; hardware checks it even in acknowledgements. */
     uint32_t first = (uint32_t)packet->opcode << 24 | BTH_MIGRATED | packet->pkey |
                      codec_pad(packet->payload_length) << BTH_PAD_SHIFT;
 
@@ -56,7 +56,7 @@ static void get_extensions(struct cursor_in *in, uint32_t properties, struct pac
         packet->src_qpn = cursor_get24(in);
     }
     if (properties & OPCODE_FLUSH)
-        packet->flush = (uint8_t)cursor_get32(in); /* above: reserved */
+        packet->flush = (uint8_t)cursor_get32(in); /* upper bits: reserved */
     if (properties & OPCODE_HAS_RETH) {
         packet->address = cursor_get64(in);
         packet->rkey = cursor_get32(in);
@@ -116,8 +116,8 @@ static void put_extensions(struct cursor_out *out, uint32_t properties, const st
         cursor_put32(out, packet->invalidate_rkey);
 }
 
-/* Of an opcode that we know: whole words of payload, at least as many bytes as are padding, and none at all
- * where the opcode carries nothing. */
+/* Is the length possible for a supported opcode: a payload of whole words that includes the padding, and none for
+ * opcodes without payload? */
 static bool is_well_formed(const struct opcode_info *info, size_t length, uint32_t pad)
 {
     size_t rest = length - info->header_length;

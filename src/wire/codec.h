@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Headers between bytes and struct packet (IBA 9.2-9.3): BTH and the extension headers that its opcode
- * announces, in the order XRCETH, DETH, FETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
+/* Encodes and decodes packet headers (IBA 9.2-9.3): BTH and the extension headers of its opcode, in the order
+ * XRCETH, DETH, FETH, RETH | AtomicETH | AETH, AtomicAckETH, ImmDt | IETH. */
 #ifndef WIRE_CODEC_H
 #define WIRE_CODEC_H
 
@@ -25,27 +25,27 @@ enum header_length {
     HEADER_LENGTH_MAX = BTH_LENGTH + XRCETH_LENGTH + ATOMIC_ETH_LENGTH,
 };
 
-/* Payload goes in words of four bytes; BTH says how many of the last are padding (IBA 9.2.4). */
+/* Bytes of padding to a multiple of four (BTH PadCnt, IBA 9.2.4). */
 static inline uint32_t codec_pad(uint32_t payload_length)
 {
     return -payload_length & 3;
 }
 
-/* What UDP carries of this packet: headers, payload, padding, ICRC. */
+/* Bytes of headers, payload, padding and ICRC. */
 static inline uint32_t codec_udp_payload_length(const struct packet *packet)
 {
     return opcode_table[packet->opcode].header_length + packet->payload_length +
            codec_pad(packet->payload_length) + ICRC_LENGTH;
 }
 
-/* The UDP payload of a RoCEv2 packet without its ICRC, which has been checked. Hostile: whatever the bytes
- * are, the answer is a packet whose payload lies inside them, or -EPROTO (malformed), or -EPROTONOSUPPORT (an
- * opcode that we do not know: the packet is what BTH says and no more, for transport_receive() to refuse).
- * grh stays zero: the caller knows the IP header. */
+/* Decodes the UDP payload of a RoCEv2 packet without its ICRC, which the caller has checked. Accepts any bytes from
+ * an attacker: the result is 0 and a packet whose payload lies inside them, or -EPROTO (malformed), or
+ * -EPROTONOSUPPORT (reserved or unsupported opcode: only the BTH's fields are set, for transport_receive() to
+ * refuse the packet). The caller sets grh from the IP header. */
 int codec_decode(const void *bytes, size_t length, struct packet *ret_packet);
 
-/* The headers of a packet; returns how many bytes, 0 for an opcode that we do not know. Payload, codec_pad()
- * bytes of zeros and the ICRC are the caller's to append. */
+/* Encodes the headers and returns their length, 0 for an unsupported opcode. The caller appends payload, codec_pad()
+ * bytes of zeros and the ICRC. */
 size_t codec_encode(const struct packet *packet, uint8_t ret_bytes[HEADER_LENGTH_MAX]);
 
 #endif

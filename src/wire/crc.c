@@ -11,12 +11,12 @@
 #define SAMPLES 5
 #define SAMPLE  4096
 
-static struct lock choosing = LOCK_INIT; /* guards filled, chosen, and what the ways prepare */
+static struct lock choosing = LOCK_INIT; /* guards `filled`, `chosen` and the constants of crc_wide.c */
 static bool chosen;
 static _Atomic bool filled;
-static _Atomic enum crc_way way_in_use; /* another than libdeflate only where the table is filled */
+static _Atomic enum crc_way way_in_use; /* not CRC_LIBDEFLATE only if the table is filled */
 
-/* Libdeflate is to be the slower one by so many quarters: what is measured is never quite the same. */
+/* Measured time is multiplied by this, so that noise does not select another implementation than libdeflate. */
 static const unsigned quarters[CRC_WAYS] = {[CRC_LIBDEFLATE] = 4, [CRC_WIDE] = 5, [CRC_SHIFTS] = 8};
 static const char *const names[CRC_WAYS] = {
     [CRC_LIBDEFLATE] = "libdeflate", [CRC_WIDE] = "wide", [CRC_SHIFTS] = "shifts"};
@@ -50,7 +50,7 @@ bool crc_has_table(void)
     return atomic_load_explicit(&filled, memory_order_acquire); /* partner: prepare() */
 }
 
-/* Lock held. Returns whether this processor knows the way. */
+/* Lock held. Does this processor support the implementation? */
 static bool prepare(enum crc_way way)
 {
     if (!atomic_load_explicit(&filled, memory_order_relaxed))
@@ -78,7 +78,7 @@ bool crc_use(enum crc_way way)
     return works;
 }
 
-/* The least of several: what else happens on the machine only adds to it. */
+/* The minimum of several samples: interruptions only add to the time. */
 static uint64_t cost(uint64_t (*now)(void), enum crc_way way)
 {
     static uint8_t sample[SAMPLE];
@@ -86,7 +86,7 @@ static uint64_t cost(uint64_t (*now)(void), enum crc_way way)
 
     for (int i = 0; i < SAMPLES; i++) {
         uint64_t began = now();
-        uint32_t crc = by(way, 0, sample, SAMPLE); /* used, so that it is computed */
+        uint32_t crc = by(way, 0, sample, SAMPLE); /* used, so that the compiler keeps the call */
         uint64_t took = now() - began + (crc == 0);
 
         least = min_of(least, took);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* CRC-32, by whichever way is the quickest on this processor: libdeflate, which multiplies polynomials 128
- * bits at a time where the processor can; the same with 256 bits, which the libdeflate of Debian 12 does not
- * know; or shifts. An emulated processor (QEMU's TCG) says that it multiplies polynomials, and takes ten
- * times longer for it than for all the shifts. */
+/* CRC-32 with the implementation that is fastest on this processor: libdeflate (PCLMULQDQ on 128 bits), the same
+ * algorithm on 256 bits (VPCLMULQDQ, which libdeflate of Debian 12 lacks), or shifts. Shifts are for emulated
+ * processors (QEMU TCG), which offer PCLMULQDQ but take ten times longer for it. */
 #ifndef WIRE_CRC_H
 #define WIRE_CRC_H
 
@@ -17,22 +16,21 @@ enum crc_way {
 };
 #define CRC_WAYS 3
 
-/* Begin with 0. Any thread. */
+/* Start with crc 0. Any thread. */
 uint32_t crc_of(uint32_t crc, const void *bytes, size_t length);
 
-/* Measures the ways, once, in some tens of microseconds (more where it matters); `now` counts nanoseconds.
- * Before that libdeflate does it. Any thread. */
+/* Measures the implementations once and chooses the fastest; takes tens of microseconds, more on slow processors.
+ * `now` returns nanoseconds. Before the first call libdeflate is used. Any thread. */
 void crc_choose(uint64_t (*now)(void));
 enum crc_way crc_way(void);
 const char *crc_way_name(enum crc_way way);
 
-/* The quickest for a few dozen bytes, at least eight, where the table is there: after crc_choose(). Bits of
- * the first eight bytes, as a little-endian word, are turned on. */
+/* Table-driven CRC, the fastest for 8 to a few dozen bytes, usable when crc_has_table(), that is after crc_choose().
+ * The bits of `turned_on` are set in the first eight bytes, as a little-endian word, before they are used. */
 bool crc_has_table(void);
 uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on);
 
-/* For tests: from now on that way, whatever is quicker. False, and nothing has changed, if this processor
- * does not know it. */
+/* For tests: selects an implementation. false without effect if this processor does not support it. */
 bool crc_use(enum crc_way way);
 
 #endif

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "wire/crc_ways.h"
 
-/* The generator divides x^300 + x^155 + x^117 + x^89 + 1. So a bit of the message may be taken away if those
- * 145, 183, 211 and 300 bits behind it are turned over: the CRC stays the same. Done with 64 bits at once,
- * these reach into the second to fifth word behind, of which five registers keep what is to be turned over in
- * them. When few words are left, a table ends it. */
+/* The generator divides x^300 + x^155 + x^117 + x^89 + 1. A bit of the message can therefore be cleared without a
+ * change of the CRC if the bits 145, 183, 211 and 300 positions after it are inverted. The loop does so for 64 bits
+ * at once. The inversions reach into the second to fifth following words; five variables accumulate them. The last
+ * words go through the table. */
 #define WORDS 5u
 #define BLOCK (8 * WORDS)
-/* Less than this is left to the table. */
+/* Shorter messages go through the table alone. */
 #define LEAST (4 * BLOCK)
 
-#define TAKE_AWAY(bytes, first, third, fourth, fifth)                                                        \
+#define FOLD_WORD(bytes, first, third, fourth, fifth)                                                        \
     do {                                                                                                     \
         uint64_t word = crc_word_at(bytes) ^ (first);                                                        \
         (third) ^= word << 17 ^ word << 55;                                                                  \
         (fourth) ^= word >> 47 ^ word >> 9 ^ word << 19;                                                     \
         (fifth) ^= word >> 45 ^ word << 44;                                                                  \
-        (first) = word >> 20; /* by now it stands for the word behind the fifth */                           \
+        (first) = word >> 20; /* from here on for the word after the fifth */                                \
     } while (0)
 
 static uint32_t by_shifts(uint32_t crc, const uint8_t *bytes, size_t length)
@@ -25,17 +25,17 @@ static uint32_t by_shifts(uint32_t crc, const uint8_t *bytes, size_t length)
     uint8_t rest[2 * BLOCK];
 
     for (; length >= 2 * BLOCK; bytes += BLOCK, length -= BLOCK) {
-        TAKE_AWAY(bytes, a, c, d, e);
-        TAKE_AWAY(bytes + 8, b, d, e, a);
-        TAKE_AWAY(bytes + 16, c, e, a, b);
-        TAKE_AWAY(bytes + 24, d, a, b, c);
-        TAKE_AWAY(bytes + 32, e, b, c, d);
+        FOLD_WORD(bytes, a, c, d, e);
+        FOLD_WORD(bytes + 8, b, d, e, a);
+        FOLD_WORD(bytes + 16, c, e, a, b);
+        FOLD_WORD(bytes + 24, d, a, b, c);
+        FOLD_WORD(bytes + 32, e, b, c, d);
     }
-    const uint64_t turned[WORDS] = {a, b, c, d, e};
+    const uint64_t inverted[WORDS] = {a, b, c, d, e};
 
     memcpy(rest, bytes, length);
     for (unsigned i = 0; i < WORDS; i++) {
-        uint64_t word = htole64(crc_word_at(bytes + 8 * i) ^ turned[i]);
+        uint64_t word = htole64(crc_word_at(bytes + 8 * i) ^ inverted[i]);
 
         memcpy(rest + 8 * i, &word, sizeof(word));
     }

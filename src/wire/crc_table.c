@@ -2,7 +2,7 @@
 #include "wire/crc.h"
 #include "wire/crc_ways.h"
 
-/* [n][byte]: what the byte has made of the register n bytes later. */
+/* [n][byte]: the byte's contribution to the register n bytes later. */
 static uint32_t table[8][256];
 
 void crc_fill_table(void)
@@ -19,7 +19,7 @@ void crc_fill_table(void)
             table[n][i] = table[n - 1][i] >> 8 ^ table[0][table[n - 1][i] & 0xff];
 }
 
-/* The register behind eight bytes, from what they are with the register before added to the first four. */
+/* The register after eight bytes. The caller has XORed the register before into the first four. */
 static uint32_t of_word(uint64_t word)
 {
     return table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^

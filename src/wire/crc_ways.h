@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The ways to compute CRC-32 that libdeflate does not have. All of them take the register, and return it,
- * as it is: neither turned over before nor after. They need the table. */
+/* Implementations of CRC-32 besides libdeflate's. All take and return the raw CRC register, without the inversion
+ * before and after. They need the table. */
 #ifndef WIRE_CRC_WAYS_H
 #define WIRE_CRC_WAYS_H
 
@@ -10,11 +10,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CRC_GENERATOR 0xedb88320u /* IEEE 802.3, bit 31 its constant term */
+#define CRC_GENERATOR 0xedb88320u /* IEEE 802.3, reflected: bit 31 is the constant term */
 
-/* --- crc_table.c: a table for each of eight bytes ---------------------------------------------------- */
+/* --- crc_table.c: slicing by eight ------------------------------------------------------------------- */
 
-/* Not by two threads at once. */
+/* One thread at a time. */
 void crc_fill_table(void);
 uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, size_t length);
 
@@ -26,17 +26,16 @@ static inline uint64_t crc_word_at(const uint8_t *bytes)
     return le64toh(word);
 }
 
-/* --- crc_shifts.c: for processors that multiply polynomials slowly ----------------------------------- */
+/* --- crc_shifts.c: for processors with slow carry-less multiplication -------------------------------- */
 
-/* Any length. */
 uint32_t crc_by_shifts(uint32_t crc, const uint8_t *bytes, size_t length);
 
-/* --- crc_wide.c: for processors that multiply 256 bits of them at once ------------------------------- */
+/* --- crc_wide.c: for processors with AVX2 and VPCLMULQDQ --------------------------------------------- */
 
-/* Less is not worth it, and must not be given to it. */
+/* Minimum length that crc_by_wide() accepts. */
 #define CRC_WIDE_LEAST 256u
 
-/* Whether this processor is one; to be asked before the first use, not by two threads at once. */
+/* Computes constants and returns whether this processor supports it. Before the first use; one thread at a time. */
 bool crc_wide_works(void);
 uint32_t crc_by_wide(uint32_t crc, const uint8_t *bytes, size_t length);
 

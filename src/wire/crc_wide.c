@@ -5,25 +5,25 @@
 #include <cpuid.h>
 #include <immintrin.h>
 
-/* A message is a polynomial, and its CRC what is left of it divided by the generator: 16 bytes may be taken
- * away if what is left of their product with x^distance is added to those that lie `distance` bits behind.
- * The product is of 64 bits with 32, of each half: by x^(distance + 64) and x^distance, modulo the generator.
- * So four registers of two times 16 bytes go through the message, 128 bytes at a step; then each is added to
- * the one behind, and 32 bytes are left, then 16, of which the table makes the CRC. */
+/* CRC by folding with carry-less multiplication. A message is a polynomial and its CRC the remainder modulo the
+ * generator. 16 bytes can be removed if their product with x^distance, modulo the generator, is added to the bytes
+ * `distance` bits later. Each 64-bit half is multiplied by a 32-bit factor, x^(distance + 64) or x^distance modulo
+ * the generator. Four registers of 2 * 16 bytes fold 128 bytes per step; then they are folded into one register of
+ * 32 bytes, then 16 bytes, whose CRC the table computes. */
 #define WIDE __attribute__((target("avx2,pclmul,vpclmulqdq")))
 
-/* Bits between what is taken away and what it is added to. */
+/* Bits between the folded bytes and the bytes they are added to. */
 enum distance { BY_FOUR = 1024, BY_ONE = 256, BY_HALF = 128 };
 
-/* For the first eight bytes, and for the second. */
+/* For the first and the second eight bytes. */
 struct factors {
     uint64_t first, second;
 };
 static struct factors by_four, by_one, by_half;
 
-/* x^exponent modulo the generator, bit 31 its constant term as in a register of the CRC. The product of two
- * polynomials written that way lies one bit below where it belongs: hence a bit up, and 32 powers less for
- * the 32 bits by which this one is shorter than what it is multiplied with. */
+/* x^exponent modulo the generator, reflected (bit 31 is the constant term). The product of two reflected polynomials
+ * is one bit too low, hence the shift; exponent - 32 accounts for the factor being 32 bits shorter than the other
+ * operand. */
 static uint64_t factor(unsigned exponent)
 {
     uint32_t power = 1u << 31;
@@ -38,8 +38,8 @@ static struct factors factors_for(enum distance distance)
     return (struct factors){factor(distance + 64), factor(distance)};
 }
 
-/* Whether the kernel keeps the 256 bits of the registers (XCR0: SSE, AVX). */
-static bool are_registers_kept(void)
+/* Does the kernel save the 256-bit registers (XCR0: SSE, AVX)? */
+static bool are_registers_saved(void)
 {
     uint32_t low, high;
 
@@ -47,13 +47,13 @@ static bool are_registers_kept(void)
     return (low & 6) == 6;
 }
 
-/* __builtin_cpu_supports() would bring a constructor along, and a guest has none. */
-static bool is_known(void)
+/* CPUID, because __builtin_cpu_supports() needs a constructor, which this library does not have (CONTRIBUTING.md). */
+static bool is_supported(void)
 {
     const unsigned first = bit_PCLMUL | bit_OSXSAVE | bit_AVX;
     unsigned a, b, c, d;
 
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & first) != first || !are_registers_kept())
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & first) != first || !are_registers_saved())
         return false;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) && (c & bit_VPCLMULQDQ);
 }
@@ -63,7 +63,7 @@ bool crc_wide_works(void)
     by_four = factors_for(BY_FOUR);
     by_one = factors_for(BY_ONE);
     by_half = factors_for(BY_HALF);
-    return is_known();
+    return is_supported();
 }
 
 WIDE static inline __m128i half_factors(const struct factors *factors)
@@ -76,7 +76,7 @@ WIDE static inline __m256i at(const uint8_t *bytes)
     return _mm256_loadu_si256((const __m256i *)(const void *)bytes);
 }
 
-/* What is taken away, added to what lies behind. */
+/* Folds 32 bytes into the bytes `behind`. */
 WIDE static inline __m256i fold(__m256i away, __m256i factors, __m256i behind)
 {
     __m256i first = _mm256_clmulepi64_epi128(away, factors, 0x00);

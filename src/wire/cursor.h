@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Big-endian numbers out of and into bytes, at any alignment and never past the end: what is not there reads
- * as 0, what does not fit is not written, and `failed` remembers. */
+/* Reads and writes big-endian numbers at any alignment and never past the end: a read past the end returns 0, a
+ * write past the end is omitted, and both set `failed`. */
 #ifndef WIRE_CURSOR_H
 #define WIRE_CURSOR_H
 
@@ -67,7 +67,7 @@ static inline uint64_t cursor_get64(struct cursor_in *cursor)
     return cursor_get(cursor, 8);
 }
 
-/* Bytes as they are. */
+/* Copies bytes without conversion. */
 static inline void cursor_copy_out(struct cursor_in *cursor, void *to, size_t count)
 {
     if ((size_t)(cursor->end - cursor->at) < count) {
@@ -99,7 +99,7 @@ static inline void cursor_put16(struct cursor_out *cursor, uint16_t value)
     cursor_put(cursor, value, 2);
 }
 
-/* The lower 24 bits. */
+/* Writes the lower 24 bits. */
 static inline void cursor_put24(struct cursor_out *cursor, uint32_t value)
 {
     cursor_put(cursor, value, 3);

@@ -9,13 +9,13 @@
 #include "wire/crc.h"
 #include "wire/ipudp.h"
 
-#define LRH_LENGTH     8 /* of InfiniBand; ones here */
+#define LRH_LENGTH     8 /* local route header of InfiniBand, all ones here */
 #define HEADERS_MAX    (LRH_LENGTH + IPV6_LENGTH + UDP_LENGTH)
-#define BTH_CONGESTION 4 /* the byte of BTH with FECN and BECN */
+#define BTH_CONGESTION 4 /* offset in the BTH of the byte with FECN and BECN */
 #define DONT_FRAGMENT  0x4000
 #define PROTOCOL_UDP   17
-/* Bytes of an IPv4 header from the flags on. */
-#define BEHIND_IDENTIFICATION (IPV4_LENGTH - 6)
+/* Bytes of an IPv4 header after the identification. */
+#define AFTER_IDENTIFICATION (IPV4_LENGTH - 6)
 
 static bool is_ipv4(const struct icrc_path *path)
 {
@@ -27,7 +27,7 @@ static size_t headers_length(const struct icrc_path *path)
     return LRH_LENGTH + (is_ipv4(path) ? IPV4_LENGTH : IPV6_LENGTH) + UDP_LENGTH;
 }
 
-/* LRH, IP and UDP, with ones where they are not covered. Returns how long they are. */
+/* Builds LRH, IP and UDP header with ones in fields that the ICRC does not cover, and returns their length. */
 static size_t put_headers(const struct icrc_path *path, size_t udp_payload_length,
                           uint8_t ret_headers[HEADERS_MAX])
 {
@@ -88,17 +88,17 @@ uint32_t icrc_add(uint32_t crc, const void *bytes, size_t length)
     return crc_of(crc, bytes, length);
 }
 
-/* Processors take 16 aligned bytes at a time, and libdeflate has them do so from 64 bytes on; before, behind
- * and below it is ten times slower, and half the time of a small packet would be that. So the headers are put
- * behind zeros that make their end aligned, and long enough, and the register begins with what these zeros
- * turn into what it is to begin with: that is behind[n] for ZEROS_LEAST + n of them. */
+/* libdeflate is ten times slower for bytes before or after 16-byte alignment and for less than 64 bytes, which would
+ * be half the time of a small packet. The headers therefore follow zeros that align their end and reach 64 bytes. The
+ * register starts with a value that these zeros turn into the proper start value: start_before_zeros[n] for
+ * ZEROS_LEAST + n zeros. */
 #define ZEROS_LEAST 64
 #define ALIGNMENT   16
-static const uint32_t behind[ALIGNMENT] = {
+static const uint32_t start_before_zeros[ALIGNMENT] = {
     0x624bdb78, 0x99acd77a, 0xaaecb025, 0xe9960a48, 0xfac50d20, 0xc55a3338, 0xef62f69e, 0xb88cc465,
     0x3e0b1a11, 0x6a07bac1, 0xb8f04337, 0x428c4811, 0x31ba0d0f, 0xdbe99088, 0x5d332e0c, 0x545f7edc,
 };
-/* A packet so long is copied behind its headers as a whole. */
+/* Packets up to this length are copied after the headers as a whole. */
 #define SMALL 80u
 
 uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t length)
@@ -109,10 +109,10 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
 
     if (unlikely(crc_way() == CRC_SHIFTS))
         return icrc_add_headers(icrc_begin(path, length), packet, covered);
-    if (covered > SMALL) /* up to where the rest is aligned */
+    if (covered > SMALL) /* the remainder of the packet starts aligned */
         copied = BTH_LENGTH + (0 - ((uintptr_t)packet + BTH_LENGTH)) % ALIGNMENT;
     zeros = (0 - (before + copied)) % ALIGNMENT;
-    crc = behind[zeros];
+    crc = start_before_zeros[zeros];
     zeros += ZEROS_LEAST;
     memset(block, 0, ZEROS_LEAST + ALIGNMENT);
     put_headers(path, length, block + zeros);
@@ -122,23 +122,23 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
     return copied < covered ? crc_of(crc, packet + copied, covered - copied) : crc;
 }
 
-/* Longer ones are left to icrc_of(), which is quicker for them where polynomials are multiplied. */
+/* icrc_of() is faster for longer packets on processors with carry-less multiplication. */
 #define FEW 40u
 
-/* What a bit of the identification, and nothing else, makes of the register by the end of the UDP header. */
-static const uint32_t by_identification[16] = {
+/* Contribution of each bit of the identification to the register at the end of the UDP header. */
+static const uint32_t of_identification_bit[16] = {
     0x9b73ead4, 0xed96d3e9, 0x005ca193, 0x00b94326, 0x0172864c, 0x02e50c98, 0x05ca1930, 0x0b943260,
     0x81256527, 0xd93bcc0f, 0x69069e5f, 0xd20d3cbe, 0x7f6b7f3d, 0xfed6fe7a, 0x26dcfab5, 0x4db9f56a,
 };
 
-/* Packets in one datagram are counted: what is remembered is of the first. */
+/* The cache has identification 0; later packets of a datagram count up. */
 static uint32_t of_identification(const struct icrc_path *path)
 {
     uint32_t crc = 0;
 
     if (is_ipv4(path))
         for (uint32_t bits = path->identification; bits; bits &= bits - 1)
-            crc ^= by_identification[__builtin_ctz(bits)];
+            crc ^= of_identification_bit[__builtin_ctz(bits)];
     return crc;
 }
 
@@ -149,7 +149,7 @@ static bool is_same_path(const struct icrc_path *a, const struct icrc_path *b)
            !memcmp(a->source, b->source, 16);
 }
 
-/* Packets of a path mostly differ in length by words. Identification 0. */
+/* The register after the headers with identification 0, cached by length in words. */
 static uint32_t start_for(struct icrc_memory *memory, const struct icrc_path *path, size_t length)
 {
     struct icrc_start *start = &memory->starts[(length / 4 + path->source_port) % ICRC_STARTS];
@@ -189,7 +189,7 @@ static bool is_a_packet(size_t length)
     return length >= BTH_LENGTH + ICRC_LENGTH && length <= UINT16_MAX - UDP_LENGTH;
 }
 
-/* Stored ICRC against the computed one: the bits in which they differ. memory may be NULL. */
+/* Stored ICRC XOR computed ICRC. memory may be NULL. */
 static uint32_t difference(struct icrc_memory *memory, const struct icrc_path *path,
                            const uint8_t *udp_payload, size_t length)
 {
@@ -204,8 +204,8 @@ bool icrc_check(const struct icrc_path *path, const uint8_t *udp_payload, size_t
     return is_a_packet(length) && !difference(NULL, path, udp_payload, length);
 }
 
-/* A CRC register is a polynomial over GF(2) modulo the generator, bit 31 its constant term; a byte of zeros
- * multiplies it by x^8. back_by[i] is x^(-8 * 2^i): it takes 2^i bytes of zeros back out. */
+/* A CRC register is a polynomial over GF(2) modulo the generator, bit 31 its constant term. A byte of zeros
+ * multiplies it by x^8; back_by[i] is x^(-8 * 2^i), which undoes 2^i bytes of zeros. */
 #define GENERATOR 0xedb88320u
 static const uint32_t back_by[17] = {
     0x6567cb95, 0xd7125358, 0x5b358fd3, 0x2e9bb40b, 0x12a59a49, 0x8df9403d,
@@ -225,7 +225,7 @@ static uint32_t multiply(uint32_t a, uint32_t b)
     return product;
 }
 
-/* What the register held, had `bytes` bytes of zeros made it what it is. */
+/* The register before `bytes` bytes of zeros turned it into `crc`. */
 static uint32_t step_back(uint32_t crc, size_t bytes)
 {
     for (unsigned i = 0; bytes; i++, bytes >>= 1)
@@ -242,15 +242,15 @@ static bool check(struct icrc_memory *memory, struct icrc_path *path, const uint
     if (!is_ipv4(path))
         return !difference(memory, path, udp_payload, length);
 
-    /* Two bytes of identification, and what follows them. */
-    const size_t covered = 2 + BEHIND_IDENTIFICATION + UDP_LENGTH + length - ICRC_LENGTH;
+    /* Bytes from the identification to the end of the covered part. */
+    const size_t covered = 2 + AFTER_IDENTIFICATION + UDP_LENGTH + length - ICRC_LENGTH;
     struct icrc_path guess = *path;
 
     for (int dont_fragment = 1; dont_fragment >= 0; dont_fragment--) {
         guess.dont_fragment = dont_fragment;
         uint32_t cause = difference(memory, &guess, udp_payload, length);
 
-        /* The identification is the only difference, and entered the register through its low bits. */
+        /* If only the identification is wrong, its difference entered the register at the low 16 bits. */
         if (cause)
             cause = step_back(cause, covered);
         if (cause >> 16)

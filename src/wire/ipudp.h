@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* IP and UDP around a RoCEv2 packet. */
+/* IP and UDP headers of RoCEv2 packets. */
 #ifndef WIRE_IPUDP_H
 #define WIRE_IPUDP_H
 
@@ -15,7 +15,7 @@ enum ip_length {
     IPV4_LENGTH = 20,
     IPV6_LENGTH = 40,
     UDP_LENGTH = 8,
-    GRH_AREA_LENGTH = 40, /* in front of each UD receive (verbs.md §8.1) */
+    GRH_AREA_LENGTH = 40, /* first bytes of each UD receive buffer (verbs.md §8.1) */
 };
 
 /* ::ffff:a.b.c.d */
@@ -26,8 +26,8 @@ static inline bool ipudp_gid_is_ipv4(const uint8_t gid[16])
     return !memcmp(gid, prefix, sizeof(prefix));
 }
 
-/* The first 40 bytes of a UD receive: the IPv6 header, or zeros and the IPv4 header in bytes 20-39 with a
- * valid checksum, by which ibv_init_ah_from_wc() tells them apart. */
+/* Builds the first 40 bytes of a UD receive buffer: the IPv6 header, or 20 zeros and the IPv4 header.
+ * ibv_init_ah_from_wc() recognizes IPv4 by the header's valid checksum. */
 void ipudp_build_grh_area(const struct packet_grh *grh, uint32_t udp_payload_length,
                           uint8_t ret_area[GRH_AREA_LENGTH]);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Management datagrams (IBA chapter 13): 256 bytes in the payload of a UD SEND between the QP1 of two ports.
- */
+/* Management datagrams (MADs, IBA chapter 13): 256 bytes in the payload of a UD SEND from QP1 to QP1. */
 #ifndef WIRE_MAD_H
 #define WIRE_MAD_H
 
@@ -13,8 +12,8 @@ enum mad_length {
 };
 
 #define MAD_QPN          1u
-#define MAD_QKEY         0x80010000u /* well-known key of QP1 */
-#define MAD_PKEY         0xffffu     /* the default partition, which RoCE has alone */
+#define MAD_QKEY         0x80010000u /* well-known Q_Key of QP1 */
+#define MAD_PKEY         0xffffu     /* default partition, the only one of RoCE */
 #define MAD_BASE_VERSION 1
 
 enum mad_class { MAD_CLASS_CM = 0x07 };
@@ -30,7 +29,7 @@ struct mad_header {
 
 /* 0, or -EPROTO: not MAD_LENGTH bytes, or another base version. */
 int mad_decode_header(const void *bytes, size_t length, struct mad_header *ret_header);
-/* The first MAD_HEADER_LENGTH bytes. */
+/* Writes MAD_HEADER_LENGTH bytes. */
 void mad_encode_header(const struct mad_header *header, uint8_t ret_bytes[MAD_HEADER_LENGTH]);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "wire/codec.h"
 
-/* The header length of a row follows from its properties: written once, it cannot disagree with the codec. */
+/* Header length of a row, from its properties, so the table cannot disagree with the codec. */
 #define EXTENSION(properties, bit, length) (((properties) & (bit)) ? (length) : 0)
 #define HEADER_LENGTH(p)                                                                                     \
     (BTH_LENGTH + EXTENSION(p, OPCODE_HAS_XRCETH, XRCETH_LENGTH) +                                           \
@@ -17,8 +17,8 @@
 #define WRITE (OPCODE_REQUEST | OPCODE_WRITE | OPCODE_HAS_PAYLOAD)
 #define READ  (OPCODE_READ | OPCODE_HAS_PAYLOAD)
 
-/* IBA knows SEND with invalidate for reliable services only and reserves its codes in the space of UC. Verbs
- * allow it on UC (verbs.md §3.1), so the same operation number stands for it there. */
+/* IBA defines SEND with invalidate for reliable services only and reserves those codes for UC. Verbs allow it on UC
+ * (verbs.md §3.1), which therefore uses the same operation numbers. */
 #define SENDS_AND_WRITES(service, name, x)                                                                   \
     ROW(service, OP_SEND_FIRST, name " SEND first", SEND | (x) | OPCODE_FIRST | OPCODE_NEEDS_RECEIVE),       \
         ROW(service, OP_SEND_MIDDLE, name " SEND middle", SEND | (x) | OPCODE_MIDDLE),                       \
@@ -42,7 +42,7 @@
         ROW(service, OP_SEND_ONLY_INVALIDATE, name " SEND only with invalidate",                             \
             SEND | (x) | OPCODE_ONLY | OPCODE_HAS_INVALIDATE | OPCODE_NEEDS_RECEIVE)
 
-#define QUESTIONS_AND_ANSWERS(service, name, x)                                                              \
+#define READS_ATOMICS_AND_ACKS(service, name, x)                                                             \
     ROW(service, OP_READ_REQUEST, name " RDMA READ request",                                                 \
         OPCODE_REQUEST | (x) | OPCODE_READ | OPCODE_ONLY | OPCODE_HAS_RETH),                                 \
         ROW(service, OP_READ_RESPONSE_FIRST, name " RDMA READ response first",                               \
@@ -64,15 +64,13 @@
         ROW(service, OP_ATOMIC_WRITE, name " atomic write",                                                  \
             OPCODE_REQUEST | (x) | OPCODE_ATOMIC | OPCODE_ONLY | OPCODE_HAS_RETH | OPCODE_HAS_PAYLOAD)
 
-/* IBA 9.2.1, table 38 (codes) and 9.2, table 39 (which extension headers follow); FLUSH and atomic write:
- * A19.
- */
+/* IBA 9.2.1, table 38 (codes) and 9.2, table 39 (extension headers); FLUSH and atomic write: annex A19. */
 const struct opcode_info opcode_table[256] = {
     SENDS_AND_WRITES(SERVICE_RC, "RC", 0),
-    QUESTIONS_AND_ANSWERS(SERVICE_RC, "RC", 0),
-    /* Requests say which SRQ of the destination they are for (IBA A14). */
+    READS_ATOMICS_AND_ACKS(SERVICE_RC, "RC", 0),
+    /* Requests carry the number of the SRQ in an XRCETH (IBA annex A14). */
     SENDS_AND_WRITES(SERVICE_XRC, "XRC", OPCODE_HAS_XRCETH),
-    QUESTIONS_AND_ANSWERS(SERVICE_XRC, "XRC", OPCODE_HAS_XRCETH),
+    READS_ATOMICS_AND_ACKS(SERVICE_XRC, "XRC", OPCODE_HAS_XRCETH),
 
     SENDS_AND_WRITES(SERVICE_UC, "UC", 0),
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* BTH opcodes (IBA 9.2.1, table 38) and what each is: all other code asks this table and lists no opcodes. */
+/* BTH opcodes (IBA 9.2.1, table 38) and their properties. Other code uses this table and never lists opcodes. */
 #ifndef WIRE_OPCODE_H
 #define WIRE_OPCODE_H
 
@@ -8,7 +8,8 @@
 #define BTH_SERVICE(opcode)   ((opcode)&0xe0)
 #define BTH_OPERATION(opcode) ((opcode)&0x1f)
 
-/* An opcode is a service and an operation: one enumeration, since compilers warn of operators between two. */
+/* An opcode is service | operation. Both are in one enumeration because compilers warn about operators between two
+ * enumerations. */
 enum bth_opcode {
     SERVICE_RC = 0x00,
     SERVICE_UC = 0x20,
@@ -42,14 +43,14 @@ enum bth_opcode {
     OP_ATOMIC_WRITE = 0x1d,
 };
 
-/* Each opcode has exactly one of FIRST, MIDDLE, LAST, ONLY: READ requests, atomics, FLUSH and
- * acknowledgements are one packet. */
+/* Each opcode has exactly one of FIRST, MIDDLE, LAST, ONLY. READ requests, atomics, FLUSH and acknowledgements are
+ * ONLY. */
 enum opcode_properties {
-    OPCODE_FIRST = 1 << 0, /* begins a message of several packets */
+    OPCODE_FIRST = 1 << 0, /* first packet of a message of several */
     OPCODE_MIDDLE = 1 << 1,
-    OPCODE_LAST = 1 << 2, /* ends one */
+    OPCODE_LAST = 1 << 2,
     OPCODE_ONLY = 1 << 3,
-    OPCODE_REQUEST = 1 << 4, /* goes to the responder; else to the requester */
+    OPCODE_REQUEST = 1 << 4, /* to the responder; without: to the requester */
     OPCODE_SEND = 1 << 5,
     OPCODE_WRITE = 1 << 6,
     OPCODE_READ = 1 << 7, /* READ request or response */
@@ -63,10 +64,10 @@ enum opcode_properties {
     OPCODE_HAS_ATOMIC_ACK = 1 << 15,
     OPCODE_HAS_DETH = 1 << 16,
     OPCODE_HAS_PAYLOAD = 1 << 17,
-    /* This packet takes a receive WQE: the first of a SEND, the last of a WRITE with immediate. */
+    /* The packet consumes a receive WQE: first packet of a SEND, last packet of a WRITE with immediate. */
     OPCODE_NEEDS_RECEIVE = 1 << 18,
     OPCODE_HAS_XRCETH = 1 << 19,
-    OPCODE_FLUSH = 1 << 20, /* and has a FETH */
+    OPCODE_FLUSH = 1 << 20, /* has a FETH */
 };
 
 struct opcode_info {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A packet after decoding, as every link hands it to transport and takes it from there. Links differ in how
- * they carry it: as RoCEv2 bytes, or as a record in a shared ring. All numbers are in host byte order but
- * imm_data, which nobody interprets. */
+/* A decoded packet, the form in which transport exchanges packets with every path. The network carries it as
+ * RoCEv2 bytes (wire/codec.h), a local link as a record in a shared ring (src/local). All numbers are in host byte
+ * order except imm_data, which is opaque. */
 #ifndef WIRE_PACKET_H
 #define WIRE_PACKET_H
 
@@ -11,46 +11,50 @@
 
 #include "base/psn.h"
 
+/* Bits of the BTH, and of local links only (marked "local"), where they are a format between processes. */
 enum packet_flags {
-    PACKET_SOLICITED = 1,    /* BTH SE */
-    PACKET_ACK_REQUEST = 2,  /* BTH AckReq */
-    PACKET_HAS_ACK = 4,      /* local links: ack_psn acknowledges the other direction of this QP pair */
-    PACKET_BY_REFERENCE = 8, /* local links: the payload stays in the sender's memory, at reference[]; of a
-                                READ request: the answer may come so */
-    PACKET_DROPPED =
-        16, /* local links: not a packet but the word that dest_qpn's packet psn was dropped silently */
-    PACKET_FROM_NETWORK = 32, /* local links, to QP1: handed on by whoever reads the port; grh as it came */
-    PACKET_FRAME = 64, /* local links: no packet of a QP but an Ethernet frame, the payload; dest_qpn is 0 */
-    PACKET_RELAYED = 128, /* local links: of XRC, from the process that has the QP to the one that has the
-                             SRQ, or an answer back (engine/xrc/relay.c) */
-    PACKET_TERMS = PACKET_RELAYED | PACKET_FROM_NETWORK, /* its payload says on what terms requests follow */
-    PACKET_OPENING = PACKET_TERMS | PACKET_SOLICITED, /* or what is to be done to a QP that two processes have
-                                                         open (engine/xrc/remote_open.c) */
+    PACKET_SOLICITED = 1,   /* BTH SE */
+    PACKET_ACK_REQUEST = 2, /* BTH AckReq */
+    PACKET_HAS_ACK = 4,     /* local: ack_psn acknowledges the opposite direction of this QP pair */
+    /* local: the payload stays in the sender's memory, described by reference[]. READ request: the responder may
+     * send the response that way. */
+    PACKET_BY_REFERENCE = 8,
+    PACKET_DROPPED = 16, /* local: drop notice, no packet: the receiver dropped packet `psn` of dest_qpn */
+    PACKET_FROM_NETWORK = 32, /* local, to QP1: forwarded by the owner of UDP port 4791, with grh */
+    PACKET_FRAME = 64,        /* local: an Ethernet frame of a RAW_PACKET QP in the payload; dest_qpn is 0 */
+    /* local, XRC: between the process with the QP and the one with the SRQ, in either direction
+     * (engine/xrc/relay.c). */
+    PACKET_RELAYED = 128,
+    /* Combinations. The payload has the terms of the requests that follow, or an operation on a QP that two
+     * processes have open (engine/xrc/remote_open.c). */
+    PACKET_TERMS = PACKET_RELAYED | PACKET_FROM_NETWORK,
+    PACKET_OPENING = PACKET_TERMS | PACKET_SOLICITED,
 };
 
-/* What a request on a local link says of how it was sent, in the place of the syndrome, which requests have
- * not. */
+/* How the requester sent a request: in `syndrome`, which is otherwise unused in requests. Local links carry it, the
+ * network does not. */
 enum packet_manner {
-    PACKET_MTU = 7,    /* enum ibv_mtu: its path MTU, however the link cuts; 0: it does not say */
-    PACKET_BEGINS = 8, /* the first after RTS, or after going back: nothing that was sent before is still on
-                          its way */
-    PACKET_TOGETHER = 16, /* a READ, atomic or FLUSH that was begun right behind another one. Of what comes
-                             from the network: that came in one piece with it */
+    PACKET_MTU = 7, /* enum ibv_mtu of the QP, whatever the link's segmentation; 0: not specified */
+    /* The first request after the transition to RTS or after a retransmission: no earlier request is in flight. */
+    PACKET_BEGINS = 8,
+    /* A READ, atomic or FLUSH request that directly follows another one. From the network: a packet of the same
+     * datagram as the one before. */
+    PACKET_TOGETHER = 16,
 };
 
-/* Global routing information of UD packets; GIDs as on the wire. */
+/* Global route header of UD packets; GIDs in network byte order. */
 struct packet_grh {
     uint8_t source[16], destination[16];
     uint32_t flow_label;
     uint8_t traffic_class, hop_limit, service_level;
 };
 
-/* Memory of the peer process. Sender-chosen numbers: only ever given to process_vm_readv(), or looked up in
- * what of that memory is mapped here; never dereferenced. */
+/* Memory of the peer process. The sender chooses the numbers, so they are never dereferenced, only passed to
+ * process_vm_readv() or looked up among the peer's memory mapped here. */
 struct packet_reference {
     uint64_t address;
     uint32_t length;
-    uint32_t slot; /* of the key by which the peer checked it, in the peer's table */
+    uint32_t slot; /* index of the memory key in the peer's table */
 };
 #define PACKET_REFERENCES 32
 
@@ -59,14 +63,14 @@ struct packet {
     uint8_t flags;  /* enum packet_flags */
     uint16_t pkey;
     uint32_t dest_qpn;
-    uint32_t src_qpn; /* DETH; on local links always */
+    uint32_t src_qpn; /* DETH; always set on local links */
     psn_t psn;
     psn_t ack_psn;         /* with PACKET_HAS_ACK */
     uint32_t dest_ifindex; /* local links: interface of the destination GID; 0 on the wire */
 
-    uint8_t syndrome;         /* AETH; requests, not as bytes: enum packet_manner */
-    uint8_t flush;            /* FETH: placement types, above them two bits of selectivity level */
-    uint16_t reference_epoch; /* received by reference: when it was written, for the link (local/layout.h) */
+    uint8_t syndrome; /* AETH; requests: enum packet_manner */
+    uint8_t flush;    /* FETH: placement types, above them 2 bits of selectivity level (IBA annex A19) */
+    uint16_t reference_epoch; /* local: when a payload by reference was written (local/layout.h) */
     uint32_t msn;             /* AETH */
     uint32_t imm_data;        /* ImmDt, network byte order */
     uint32_t invalidate_rkey; /* IETH */
@@ -84,14 +88,14 @@ struct packet {
     struct packet_grh grh; /* UD only */
 
     uint32_t payload_length;
-    const void
-        *payload; /* received packets, without PACKET_BY_REFERENCE; may change under the reader: copy once */
+    /* Received packets without PACKET_BY_REFERENCE. A peer may change the bytes at any time: read them once. */
+    const void *payload;
     uint32_t reference_count;
     const struct packet_reference *reference; /* received: a private copy; sent: built by the sender */
 };
 
-/* All zero. An initializer of this size is compiled to "rep stos", which takes longer than all the rest of
- * sending a small message. */
+/* Sets all fields to zero. The compiler turns an initializer of this size into "rep stos", which takes longer than
+ * the rest of sending a small message. */
 static inline void packet_clear(struct packet *packet)
 {
     typedef uint64_t words __attribute__((vector_size(16), may_alias, aligned(8)));

@@ -11,12 +11,12 @@ enum { TMH_SIZE = 16, RVH_SIZE = 16 };
 enum tmh_opcode { TMH_NO_TAG, TMH_RENDEZVOUS, TMH_FIN, TMH_EAGER };
 
 struct tmh {
-    uint8_t opcode;   /* enum tmh_opcode, or anything */
-    uint32_t app_ctx; /* the sender's; nobody else interprets it */
+    uint8_t opcode;   /* enum tmh_opcode, not checked */
+    uint32_t app_ctx; /* opaque, of the sender */
     uint64_t tag;
 };
 
-/* Behind the TMH of a rendezvous: where the data is. */
+/* Follows the TMH of a rendezvous: the sender's buffer. */
 struct rvh {
     uint64_t address;
     uint32_t rkey, length;
