@@ -6,10 +6,9 @@
 #include "base/log.h"
 #include "cm/machine.h"
 
-/* Of each block so many numbers are left alone, so that a number is not used again at once: a peer may still
- * repeat something to whoever had it. */
-#define RESTING    1024u
-#define BLOCK_SIZE 65536u
+/* Comm ids per block that stay unused, so that a number is not reused while its former peer may still send to it. */
+#define UNUSED_PER_BLOCK 1024u
+#define BLOCK_SIZE       65536u
 
 static const char *const state_names[] = {
     [CM_STATE_IDLE] = "idle",
@@ -52,40 +51,40 @@ int cm_grant_block(struct cm *cm, uint16_t block)
             return -EEXIST;
     if (cm->block_count == CM_BLOCKS)
         return -ENOSPC;
-    /* From anywhere on: whoever had the block before us, and died, may have had the first numbers. */
+    /* A random start: a dead process may have used the same block from its own random start. */
     cm->blocks[cm->block_count++] =
         (struct cm_block){.number = block, .next = (uint16_t)cm->ports->random(cm)};
     return 0;
 }
 
-int take_comm_id(struct cm *cm, uint32_t *ret_comm_id)
+int allocate_comm_id(struct cm *cm, uint32_t *ret_comm_id)
 {
     for (uint32_t i = 0; i < cm->block_count; i++) {
-        struct cm_block *block = &cm->blocks[(cm->block_turn + i) % cm->block_count];
+        struct cm_block *block = &cm->blocks[(cm->next_block + i) % cm->block_count];
         uint32_t comm_id;
 
-        if (block->used >= BLOCK_SIZE - RESTING)
+        if (block->used >= BLOCK_SIZE - UNUSED_PER_BLOCK)
             continue;
-        /* 0 means "none" in a REJ. */
+        /* Comm id 0 means none in a REJ. */
         do
             comm_id = (uint32_t)block->number << 16 | block->next++;
         while (!comm_id || table_local(cm, comm_id));
         block->used++;
-        cm->block_turn = (cm->block_turn + i + 1) % cm->block_count;
+        cm->next_block = (cm->next_block + i + 1) % cm->block_count;
         *ret_comm_id = comm_id;
         return 0;
     }
     return -ENOSPC;
 }
 
-void put_back_comm_id(struct cm *cm, uint32_t comm_id)
+void release_comm_id(struct cm *cm, uint32_t comm_id)
 {
     for (uint32_t i = 0; i < cm->block_count; i++)
         if (cm->blocks[i].number == comm_id >> 16)
             cm->blocks[i].used--;
 }
 
-/* --- the life of an id ------------------------------------------------------------------------------ */
+/* --- states of an id -------------------------------------------------------------------------------- */
 
 void clear_id(struct cm_id *id)
 {
@@ -112,7 +111,7 @@ void enter(struct cm *cm, struct cm_id *id, enum cm_state state)
     cm->lingering += lingers(id);
 }
 
-void tell(struct cm *cm, struct cm_id *id, const struct cm_event *event)
+void report_event(struct cm *cm, struct cm_id *id, const struct cm_event *event)
 {
     if (!id->closed)
         cm->ports->event(cm, id, event);
@@ -125,10 +124,10 @@ void finish(struct cm *cm, struct cm_id *id, const struct cm_event *event)
     table_remove(&id->by_remote);
     table_remove(&id->by_qpn);
     if (id->local_comm_id)
-        put_back_comm_id(cm, id->local_comm_id);
+        release_comm_id(cm, id->local_comm_id);
     enter(cm, id, CM_STATE_IDLE);
     id->local_comm_id = id->remote_comm_id = 0;
-    id->answer = 0;
+    id->last_sent = 0;
     id->exit_due = false;
     if (id->closed)
         cm->ports->released(cm, id);
@@ -146,7 +145,7 @@ void cm_close(struct cm *cm, struct cm_id *id, ns_t now)
         break;
     case CM_STATE_REQ_SENT:
     case CM_STATE_MRA_REQ_RCVD:
-        /* Whoever has the request is not left to wait; a REP that is under way already meets a stranger. */
+        /* The REJ saves the peer its timeout. A REP in flight gets a REJ for an unknown comm id. */
         send_rej(cm, id, CM_REASON_TIMEOUT, NULL, 0);
         finish(cm, id, NULL);
         break;
@@ -160,16 +159,16 @@ void cm_close(struct cm *cm, struct cm_id *id, ns_t now)
         break;
     case CM_STATE_ESTABLISHED:
         send_dreq(cm, id, now);
-        say_dreq_again(cm, id);
+        send_final_dreq(cm, id);
         break;
     case CM_STATE_SIDR_REQ_RCVD:
-        sidr_answer(cm, id, CM_SIDR_REJECTED, 0, 0, NULL, 0, now);
+        send_sidr_rep(cm, id, CM_SIDR_REJECTED, 0, 0, NULL, 0, now);
         break;
     case CM_STATE_TIMEWAIT:
-        say_drep_again(cm, id);
+        send_final_drep(cm, id);
         break;
     case CM_STATE_DREQ_SENT:
-        say_dreq_again(cm, id);
+        send_final_dreq(cm, id);
         break;
     case CM_STATE_SIDR_REP_SENT:
     case CM_STATES:
@@ -200,7 +199,7 @@ bool put_private(struct cm_mad *mad, const void *data, size_t length)
 void send_and_keep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad)
 {
     cm_mad_encode(mad, id->mad);
-    id->answer = mad->attribute;
+    id->last_sent = mad->attribute;
     cm->ports->send(cm, &id->path, id, id->mad);
 }
 
@@ -209,7 +208,7 @@ void send_again(struct cm *cm, struct cm_id *id)
     cm->ports->send(cm, &id->path, id, id->mad);
 }
 
-void send_until_answered(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
+void send_with_retries(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
 {
     send_and_keep(cm, id, mad);
     id->retries_left = id->timing.retries;
@@ -235,7 +234,7 @@ static void expired(struct cm *cm, struct cm_id *id, ns_t now)
         deadline_set(cm, id, now + id->interval);
         send_again(cm, id);
     } else {
-        gave_up(cm, id, now);
+        retries_exhausted(cm, id, now);
     }
 }
 
@@ -249,17 +248,17 @@ void cm_run(struct cm *cm, ns_t now)
     }
 }
 
-/* --- the death of a process ------------------------------------------------------------------------- */
+/* --- death of a peer process ------------------------------------------------------------------------ */
 
-/* May end the id. */
-static void lost_peer(struct cm *cm, struct cm_id *id, ns_t now)
+/* May finish the id. */
+static void on_peer_death(struct cm *cm, struct cm_id *id, ns_t now)
 {
     const struct cm_event abandoned = {.type = CM_EVENT_REJECTED, .status = CM_REASON_TIMEOUT};
     const struct cm_event unreachable = {.type = CM_EVENT_UNREACHABLE, .status = -ETIMEDOUT};
 
     switch ((enum cm_state)id->state) {
     case CM_STATE_MRA_REQ_RCVD:
-        /* A successor may listen by now. */
+        /* Repeat the REQ: another process may listen now. */
         id->remote_comm_id = 0;
         enter(cm, id, CM_STATE_REQ_SENT);
         deadline_set(cm, id, now);
@@ -291,7 +290,7 @@ static void lost_peer(struct cm *cm, struct cm_id *id, ns_t now)
     }
 }
 
-static struct cm_id *with_peer(struct cm_link *link, uint64_t peer)
+static struct cm_id *find_by_peer(struct cm_link *link, uint64_t peer)
 {
     for (; link; link = link->next)
         if (container_of(link, struct cm_id, by_local)->path.peer == peer)
@@ -306,13 +305,13 @@ void cm_peer_gone(struct cm *cm, uint64_t peer, ns_t now)
     if (!peer)
         return;
     for (unsigned i = 0; i < CM_BUCKETS; i++)
-        while ((id = with_peer(cm->by_local[i], peer))) {
-            id->path.peer = 0; /* not to be found again */
-            lost_peer(cm, id, now);
+        while ((id = find_by_peer(cm->by_local[i], peer))) {
+            id->path.peer = 0; /* do not find it again */
+            on_peer_death(cm, id, now);
         }
 }
 
-/* --- what an id knows ------------------------------------------------------------------------------- */
+/* --- queries ---------------------------------------------------------------------------------------- */
 
 enum cm_state cm_id_state(const struct cm_id *id)
 {

@@ -9,8 +9,8 @@ static uint8_t at_most_7(uint8_t count)
     return count < 7 ? count : 7;
 }
 
-/* Local ACK timeout (REQ, IBA table 106): 2 * packet lifetime + ACK delay, as a code that is not more than
- * one too large: the larger of both, and one more if the other is about as large. */
+/* Local ACK timeout of the REQ (IBA table 106): 2 * packet lifetime + ACK delay as a time code, at most one too large.
+ * The code is the larger of both codes, plus one if the other is about as large. */
 static uint8_t ack_timeout_code(uint8_t ack_delay, uint8_t packet_lifetime)
 {
     const unsigned round_trip = packet_lifetime + 1u, delay = ack_delay;
@@ -21,7 +21,7 @@ static uint8_t ack_timeout_code(uint8_t ack_delay, uint8_t packet_lifetime)
     return (uint8_t)min_of(code, (unsigned)CM_TIME_MAX);
 }
 
-/* How long packets of a connection may still be on their way. */
+/* Timewait lasts as long as packets of the connection may be in flight. */
 static void set_timewait(struct cm_id *id)
 {
     id->timewait = code_time(bounded(id->timing.ack_timeout, 0, LIFETIME_CODE_MAX));
@@ -43,7 +43,7 @@ static bool connect_is_valid(const struct cm_connect *connect)
 static struct cm_path_fields fields_of_path(const struct cm_id *id)
 {
     struct cm_path_fields fields = {
-        /* There are no LIDs: "permissive" makes Linux look at the GIDs only. */
+        /* RoCE has no LIDs; with the permissive LID Linux compares only GIDs. */
         .local_lid = 0xffff,
         .remote_lid = 0xffff,
         .flow_label = id->path.flow_label,
@@ -69,7 +69,7 @@ int cm_connect(struct cm *cm, struct cm_id *id, const struct cm_connect *connect
 
     if (id->state != CM_STATE_IDLE || id->closed || !connect_is_valid(connect))
         return -EINVAL;
-    result = take_comm_id(cm, &comm_id);
+    result = allocate_comm_id(cm, &comm_id);
     if (result)
         return result;
 
@@ -96,7 +96,7 @@ int cm_connect(struct cm *cm, struct cm_id *id, const struct cm_connect *connect
         .service_id = id->service_id,
         .ca_guid = id->path.local_guid,
         .qpn = id->local_qpn,
-        .starting_psn = id->rq_psn, /* with which the peer is to begin */
+        .starting_psn = id->rq_psn, /* first PSN of the peer's requests */
         .responder_resources = id->responder_resources,
         .initiator_depth = id->initiator_depth,
         .remote_response_timeout = id->timing.response_timeout,
@@ -114,31 +114,31 @@ int cm_connect(struct cm *cm, struct cm_id *id, const struct cm_connect *connect
     };
     put_private(&mad, connect->private_data, connect->private_length);
     enter(cm, id, CM_STATE_REQ_SENT);
-    send_until_answered(cm, id, &mad, now);
+    send_with_retries(cm, id, &mad, now);
     return 0;
 }
 
-/* The peer's QP is connected to another of ours, says our table: the peer has lost that connection (IBA
- * 12.9.8.3.1). It learns of its end by our DREQ, whoever answers that. */
+/* The peer offers a QP that our table has as connected to another QP of ours: the peer has lost that connection (IBA
+ * 12.9.8.3.1), which a DREQ ends here. */
 static void end_stale(struct cm *cm, struct cm_id *stale, ns_t now)
 {
     if (stale->state == CM_STATE_ESTABLISHED)
         send_dreq(cm, stale, now);
 }
 
-static int on_rep_again(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad,
-                        ns_t now)
+static int on_duplicate_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from,
+                            const struct cm_mad *mad, ns_t now)
 {
     if (id->remote_comm_id != mad->local_comm_id) {
-        /* Of a second request that somebody made of a repeated REQ. */
-        answer_rej(cm, from, mad, CM_REASON_INVALID_COMM_INSTANCE);
+        /* The peer took a repeated REQ for a second request. */
+        respond_rej(cm, from, mad, CM_REASON_INVALID_COMM_INSTANCE);
         return -EINVAL;
     }
     cm->counters.duplicates++;
     if (has_reply(id)) {
         cm_delay(cm, id, CM_MRA_TIMEOUT_DEFAULT, now);
-    } else if ((id->state == CM_STATE_ESTABLISHED && id->answer == CM_RTU) ||
-               (id->state == CM_STATE_TIMEWAIT && id->answer == CM_REJ)) {
+    } else if ((id->state == CM_STATE_ESTABLISHED && id->last_sent == CM_RTU) ||
+               (id->state == CM_STATE_TIMEWAIT && id->last_sent == CM_REJ)) {
         send_again(cm, id);
     }
     return -EALREADY;
@@ -154,12 +154,12 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
     if (id->passive || id->datagram || mad->transaction_id != id->transaction_id)
         return -EINVAL;
     if (!awaits_reply(id))
-        return on_rep_again(cm, id, from, mad, now);
+        return on_duplicate_rep(cm, id, from, mad, now);
     if (!qpn_is_valid(rep->qpn) || !mad->local_comm_id)
         return -EPROTO;
     stale = table_qpn(cm, from->remote_gid, rep->qpn);
     if (stale) {
-        answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
+        respond_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
         end_stale(cm, stale, now);
         finish(cm, id, &rejected);
         return -EINVAL;
@@ -176,7 +176,7 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
     if (!id->timing.ack_timeout)
         id->timing.ack_timeout = ack_timeout_code(rep->target_ack_delay, id->timing.packet_lifetime);
     set_timewait(id);
-    id->answer = 0;
+    id->last_sent = 0;
     table_add_remote(cm, id);
     table_add_qpn(cm, id);
     deadline_cancel(cm, id);
@@ -193,7 +193,7 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
         .private_data = mad->private_data,
         .private_length = mad->private_length,
     };
-    tell(cm, id, &event);
+    report_event(cm, id, &event);
     return 0;
 }
 
@@ -211,8 +211,8 @@ int cm_establish(struct cm *cm, struct cm_id *id, ns_t now)
 
 /* --- passive ---------------------------------------------------------------------------------------- */
 
-/* What is wrong with a REQ, whoever listens; 0: nothing. */
-static unsigned fault_of(const struct cm_req *req, const struct cm_path *from)
+/* The enum cm_reason to reject a REQ independently of its listener, 0 if it is valid. */
+static unsigned reason_to_reject(const struct cm_req *req, const struct cm_path *from)
 {
     if (req->service != CM_SERVICE_RC && req->service != CM_SERVICE_UC)
         return CM_REASON_INVALID_SERVICE_TYPE;
@@ -220,41 +220,41 @@ static unsigned fault_of(const struct cm_req *req, const struct cm_path *from)
         return CM_REASON_UNSUPPORTED;
     if (req->path_mtu < 1 || req->path_mtu > 5)
         return CM_REASON_INVALID_PATH_MTU;
-    /* Our QP is to be connected to whoever asks, nobody else. A foreign partition has no reason of its own;
-     * Linux says the same. */
+    /* The GID in the REQ must be the sender's, so that no third host gets connected. There is no reason for a wrong
+     * P_Key; Linux uses this one, too. */
     if (memcmp(req->primary.local_gid, from->remote_gid, sizeof(from->remote_gid)) ||
         (req->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff))
         return CM_REASON_INVALID_GID;
     return 0;
 }
 
-static int on_req_again(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad,
-                        ns_t now)
+static int on_duplicate_req(struct cm *cm, struct cm_id *id, const struct cm_path *from,
+                            const struct cm_mad *mad, ns_t now)
 {
     if (id->transaction_id != mad->transaction_id || !id->passive) {
-        answer_rej(cm, from, mad, CM_REASON_DUPLICATE_COMM_ID);
+        respond_rej(cm, from, mad, CM_REASON_DUPLICATE_COMM_ID);
         return -EINVAL;
     }
     cm->counters.duplicates++;
-    if (is_asked(id)) {
+    if (has_request(id)) {
         cm_delay(cm, id, CM_MRA_TIMEOUT_DEFAULT, now);
-    } else if (id->answer == CM_REP &&
+    } else if (id->last_sent == CM_REP &&
                (id->state == CM_STATE_REP_SENT || id->state == CM_STATE_ESTABLISHED)) {
-        send_again(cm, id); /* ESTABLISHED by data, not by the RTU */
-    } else if (id->state == CM_STATE_TIMEWAIT && id->answer == CM_REJ) {
+        send_again(cm, id); /* ESTABLISHED after data, before the RTU */
+    } else if (id->state == CM_STATE_TIMEWAIT && id->last_sent == CM_REJ) {
         send_again(cm, id);
-        /* So the peer may ask again as long as before, but not for ever. */
+        /* Extend the time to repeat the REJ, but not forever. */
         if (id->mras_left) {
             id->mras_left--;
-            deadline_set(cm, id, now + repeats_of_peer(id));
+            deadline_set(cm, id, now + peer_retry_time(id));
         }
     } else if (id->state == CM_STATE_TIMEWAIT) {
-        answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
+        respond_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
     }
     return -EALREADY;
 }
 
-/* Another id has the peer's QP. true: the request is refused. */
+/* Does another id have the peer's QP, so that the request was rejected? */
 static bool is_stale(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, ns_t now)
 {
     const struct cm_event superseded = {.type = CM_EVENT_REJECTED, .status = CM_REASON_TIMEOUT};
@@ -262,12 +262,12 @@ static bool is_stale(struct cm *cm, const struct cm_path *from, const struct cm_
 
     if (!other)
         return false;
-    if (is_asked(other) || awaits_rtu(other)) {
-        /* It gave up that request, and its REJ was lost; the QP is used for the next attempt. */
+    if (has_request(other) || awaits_rtu(other)) {
+        /* The peer has given up the other request and reuses the QP; its REJ was lost. */
         finish(cm, other, &superseded);
         return false;
     }
-    answer_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
+    respond_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
     end_stale(cm, other, now);
     return true;
 }
@@ -347,17 +347,17 @@ int on_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, 
     if (!mad->local_comm_id)
         return -EPROTO;
     if (id)
-        return on_req_again(cm, id, from, mad, now);
-    fault = fault_of(&mad->req, from);
+        return on_duplicate_req(cm, id, from, mad, now);
+    fault = reason_to_reject(&mad->req, from);
     if (fault) {
-        answer_rej(cm, from, mad, (enum cm_reason)fault);
+        respond_rej(cm, from, mad, (enum cm_reason)fault);
         return -EPROTO;
     }
     if (is_stale(cm, from, mad, now))
         return -EINVAL;
 
     if (cm->block_count) {
-        result = take_comm_id(cm, &comm_id);
+        result = allocate_comm_id(cm, &comm_id);
         if (result)
             return result;
         result = cm->ports->request(cm, &request, &id);
@@ -365,13 +365,13 @@ int on_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, 
             begin_passive(cm, id, from, mad, comm_id);
             return 0;
         }
-        put_back_comm_id(cm, comm_id);
+        release_comm_id(cm, comm_id);
     } else {
-        result = -ENOENT; /* who has no ids serves nobody */
+        result = -ENOENT; /* no comm ids, hence no services */
     }
     if (result > 0 || result == -ENOENT) {
         cm->counters.rejected++;
-        answer_rej(cm, from, mad, result > 0 ? (enum cm_reason)result : CM_REASON_INVALID_SERVICE_ID);
+        respond_rej(cm, from, mad, result > 0 ? (enum cm_reason)result : CM_REASON_INVALID_SERVICE_ID);
         return -ENOENT;
     }
     cm->counters.dropped++;
@@ -388,9 +388,9 @@ static void send_mra(struct cm *cm, struct cm_id *id, enum cm_message message, u
 
 int cm_delay(struct cm *cm, struct cm_id *id, uint8_t service_timeout, ns_t now)
 {
-    if (id->closed || service_timeout > CM_TIME_MAX || (!is_asked(id) && !has_reply(id)))
+    if (id->closed || service_timeout > CM_TIME_MAX || (!has_request(id) && !has_reply(id)))
         return -EINVAL;
-    if (is_asked(id)) {
+    if (has_request(id)) {
         send_mra(cm, id, CM_MESSAGE_REQ, service_timeout);
         enter(cm, id, CM_STATE_MRA_REQ_SENT);
     } else {
@@ -404,7 +404,7 @@ int cm_accept(struct cm *cm, struct cm_id *id, const struct cm_accept *accept, n
 {
     struct cm_mad mad;
 
-    if (id->closed || !is_asked(id) || !qpn_is_valid(accept->qpn))
+    if (id->closed || !has_request(id) || !qpn_is_valid(accept->qpn))
         return -EINVAL;
     mad = message_of(id, CM_REP);
     if (!put_private(&mad, accept->private_data, accept->private_length))
@@ -418,7 +418,7 @@ int cm_accept(struct cm *cm, struct cm_id *id, const struct cm_accept *accept, n
         .responder_resources = id->responder_resources,
         .initiator_depth = id->initiator_depth,
         .target_ack_delay = CM_ACK_DELAY_DEFAULT,
-        .failover = 1, /* not supported; meant for who asked for an alternate path */
+        .failover = 1, /* alternate paths are not supported */
         .flow_control = accept->flow_control,
         .srq = accept->srq,
         .rnr_retry_count = at_most_7(accept->rnr_retry_count),
@@ -426,7 +426,7 @@ int cm_accept(struct cm *cm, struct cm_id *id, const struct cm_accept *accept, n
         .ece = accept->ece,
     };
     enter(cm, id, CM_STATE_REP_SENT);
-    send_until_answered(cm, id, &mad, now);
+    send_with_retries(cm, id, &mad, now);
     return 0;
 }
 
@@ -436,7 +436,7 @@ void established(struct cm *cm, struct cm_id *id)
 
     deadline_cancel(cm, id);
     enter(cm, id, CM_STATE_ESTABLISHED);
-    tell(cm, id, &event);
+    report_event(cm, id, &event);
 }
 
 int cm_communication_established(struct cm *cm, struct cm_id *id, ns_t now)
@@ -454,13 +454,13 @@ int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     if (id->remote_comm_id != mad->local_comm_id || !id->passive || id->datagram)
         return -EINVAL;
     if (awaits_rtu(id)) {
-        id->answer = 0;
+        id->last_sent = 0;
         established(cm, id);
         return 0;
     }
     cm->counters.duplicates++;
-    /* It crossed our REJ, which is lost, perhaps. */
-    if (id->state == CM_STATE_TIMEWAIT && id->answer == CM_REJ)
+    /* The RTU crossed our REJ, or the REJ was lost. */
+    if (id->state == CM_STATE_TIMEWAIT && id->last_sent == CM_REJ)
         send_again(cm, id);
     return -EALREADY;
 }
@@ -479,7 +479,7 @@ int on_mra(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
     id->mras_left--;
     if (of_req) {
         id->path.peer = from->peer;
-        id->remote_comm_id = mad->local_comm_id; /* so that a REJ of ours finds its way */
+        id->remote_comm_id = mad->local_comm_id; /* so that the peer can match a REJ of ours */
     }
     enter(cm, id, of_req ? CM_STATE_MRA_REQ_RCVD : CM_STATE_MRA_REP_RCVD);
     deadline_set(cm, id, now + code_time(code) + 2 * code_time(id->timing.packet_lifetime));

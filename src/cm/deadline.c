@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Deadlines in a pairing heap: it needs no memory but the links in each id. A node's `previous` is its elder
- * sibling, or its parent if it is the first child; the root has none. */
+/* Pairing heap of deadlines, which needs no memory except the links in each id. `previous` of a node is its previous
+ * sibling, or the parent of a first child, or NULL for the root. */
 #include "cm/machine.h"
 
-/* Two roots become one. */
+/* Melds two heaps. */
 static struct cm_id *meld(struct cm_id *a, struct cm_id *b)
 {
     if (!a)
@@ -24,7 +24,7 @@ static struct cm_id *meld(struct cm_id *a, struct cm_id *b)
     return a;
 }
 
-/* Siblings become one tree: in pairs from the first, then those from the last. */
+/* Two-pass melding: pairs of siblings from the first to the last, then the pairs from the last to the first. */
 static struct cm_id *meld_siblings(struct cm_id *first)
 {
     struct cm_id *pairs = NULL, *root = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Refusing and ending: REJ, DREQ, DREP, timewait (IBA 12.9). */
+/* Rejecting and disconnecting: REJ, DREQ, DREP, timewait (IBA 12.9). */
 #include <errno.h>
 
 #include "cm/machine.h"
@@ -8,7 +8,7 @@ void linger(struct cm *cm, struct cm_id *id, enum cm_state state, ns_t duration,
 {
     const struct cm_event exit = {.type = CM_EVENT_TIMEWAIT_EXIT};
 
-    /* The peer's QP is free for another connection. */
+    /* The peer may connect the same QP again. */
     table_remove(&id->by_qpn);
     if (cm->lingering >= CM_LINGER_MAX) {
         finish(cm, id, id->exit_due ? &exit : NULL);
@@ -18,7 +18,7 @@ void linger(struct cm *cm, struct cm_id *id, enum cm_state state, ns_t duration,
     deadline_set(cm, id, now + duration);
 }
 
-ns_t repeats_of_peer(const struct cm_id *id)
+ns_t peer_retry_time(const struct cm_id *id)
 {
     const ns_t attempt = code_time(id->timing.response_timeout) + 2 * code_time(id->timing.packet_lifetime);
 
@@ -33,13 +33,13 @@ void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void
     struct cm_mad mad = message_of(id, CM_REJ);
 
     mad.rej = (struct cm_rej){
-        .message = is_asked(id)    ? CM_MESSAGE_REQ
+        .message = has_request(id) ? CM_MESSAGE_REQ
                    : has_reply(id) ? CM_MESSAGE_REP
                                    : CM_MESSAGE_OTHER,
         .reason = (uint16_t)reason,
     };
     if (reason == CM_REASON_TIMEOUT) {
-        /* By our GUID and comm id Linux finds what it has not answered yet. */
+        /* Linux finds its pending request by our GUID and comm id. */
         mad.rej.info_length = sizeof(id->path.local_guid);
         for (unsigned i = 0; i < sizeof(id->path.local_guid); i++)
             mad.rej.info[i] = (uint8_t)(id->path.local_guid >> (56 - 8 * i));
@@ -51,11 +51,11 @@ void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void
 int cm_reject(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void *private_data,
               size_t private_length, ns_t now)
 {
-    if (private_length > CM_REJ_PRIVATE || (!is_asked(id) && !awaits_rtu(id) && !has_reply(id)))
+    if (private_length > CM_REJ_PRIVATE || (!has_request(id) && !awaits_rtu(id) && !has_reply(id)))
         return -EINVAL;
     send_rej(cm, id, reason, private_data, private_length);
     cm->counters.rejected++;
-    linger(cm, id, CM_STATE_TIMEWAIT, repeats_of_peer(id), now);
+    linger(cm, id, CM_STATE_TIMEWAIT, peer_retry_time(id), now);
     return 0;
 }
 
@@ -74,7 +74,7 @@ int on_rej(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     switch ((enum cm_state)id->state) {
     case CM_STATE_REQ_SENT:
     case CM_STATE_MRA_REQ_RCVD:
-        /* OTHER: it gave up after a REP that is lost. */
+        /* OTHER: the peer timed out after sending a REP that was lost. */
         if (mad->rej.message != CM_MESSAGE_REQ && mad->rej.message != CM_MESSAGE_OTHER)
             return -EINVAL;
         finish(cm, id, &event);
@@ -91,10 +91,10 @@ int on_rej(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
         return 0;
     case CM_STATE_ESTABLISHED:
     case CM_STATE_DREQ_SENT:
-        /* It gave up before it got our RTU. */
+        /* The peer timed out before it received our RTU. */
         if (!known)
             return -EINVAL;
-        id->left_by_peer = true;
+        id->peer_disconnected = true;
         disconnected(cm, id, 0, now);
         return 0;
     case CM_STATE_TIMEWAIT:
@@ -117,9 +117,9 @@ void disconnected(struct cm *cm, struct cm_id *id, int status, ns_t now)
     const struct cm_event event = {.type = CM_EVENT_DISCONNECTED, .status = status};
 
     deadline_cancel(cm, id);
-    id->answer = 0;
+    id->last_sent = 0;
     id->exit_due = true;
-    tell(cm, id, &event);
+    report_event(cm, id, &event);
     linger(cm, id, CM_STATE_TIMEWAIT, id->timewait, now);
 }
 
@@ -131,7 +131,7 @@ void send_dreq(struct cm *cm, struct cm_id *id, ns_t now)
     mad.transaction_id = id->disconnect_transaction;
     mad.dreq.remote_qpn = id->remote_qpn;
     enter(cm, id, CM_STATE_DREQ_SENT);
-    send_until_answered(cm, id, &mad, now);
+    send_with_retries(cm, id, &mad, now);
 }
 
 int cm_disconnect(struct cm *cm, struct cm_id *id, ns_t now)
@@ -142,7 +142,7 @@ int cm_disconnect(struct cm *cm, struct cm_id *id, ns_t now)
         send_dreq(cm, id, now);
         return 0;
     }
-    return id->left_by_peer ? 0 : -EINVAL;
+    return id->peer_disconnected ? 0 : -EINVAL;
 }
 
 int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
@@ -152,18 +152,18 @@ int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     switch ((enum cm_state)id->state) {
     case CM_STATE_REP_SENT:
     case CM_STATE_MRA_REP_RCVD:
-        /* The RTU is lost or late: the peer has established the connection, and may have sent. */
+        /* The RTU is lost or late: the peer is established and may have sent data. */
         established(cm, id);
         break;
     case CM_STATE_REP_RCVD:
     case CM_STATE_MRA_REP_SENT:
-        /* The peer learnt from our data that we have its REP, and ends the connection before our RTU. */
+        /* Our data told the peer that we have its REP; it disconnects before our RTU. */
     case CM_STATE_ESTABLISHED:
     case CM_STATE_DREQ_SENT:
         break;
     case CM_STATE_TIMEWAIT:
         cm->counters.duplicates++;
-        answer_drep(cm, &id->path, mad);
+        respond_drep(cm, &id->path, mad);
         return -EALREADY;
     case CM_STATE_IDLE:
     case CM_STATE_REQ_SENT:
@@ -176,27 +176,27 @@ int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     case CM_STATES:
         return -EINVAL;
     }
-    /* DREP at once: whoever disconnected is not to wait until our program looks, as it has to for Linux. */
-    answer_drep(cm, &id->path, mad);
-    id->left_by_peer = true;
-    id->drep_again = !id->path.peer;
+    /* The DREP does not wait for the program to disconnect, too (Linux does), so the peer is done at once. */
+    respond_drep(cm, &id->path, mad);
+    id->peer_disconnected = true;
+    id->final_drep_due = !id->path.peer;
     id->disconnect_transaction = mad->transaction_id;
     disconnected(cm, id, 0, now);
     return 0;
 }
 
-void say_drep_again(struct cm *cm, struct cm_id *id)
+void send_final_drep(struct cm *cm, struct cm_id *id)
 {
     struct cm_mad mad = message_of(id, CM_DREP);
 
-    if (!id->drep_again)
+    if (!id->final_drep_due)
         return;
-    id->drep_again = false;
+    id->final_drep_due = false;
     mad.transaction_id = id->disconnect_transaction;
     send_and_keep(cm, id, &mad);
 }
 
-void say_dreq_again(struct cm *cm, struct cm_id *id)
+void send_final_dreq(struct cm *cm, struct cm_id *id)
 {
     if (!id->path.peer)
         send_again(cm, id);
@@ -211,9 +211,9 @@ int on_drep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     return 0;
 }
 
-/* --- nobody answers --------------------------------------------------------------------------------- */
+/* --- timeouts --------------------------------------------------------------------------------------- */
 
-void gave_up(struct cm *cm, struct cm_id *id, ns_t now)
+void retries_exhausted(struct cm *cm, struct cm_id *id, ns_t now)
 {
     const struct cm_event event = {.type = CM_EVENT_UNREACHABLE, .status = -ETIMEDOUT};
 
@@ -229,8 +229,8 @@ void gave_up(struct cm *cm, struct cm_id *id, ns_t now)
     case CM_STATE_REP_SENT:
     case CM_STATE_MRA_REP_RCVD:
         send_rej(cm, id, CM_REASON_TIMEOUT, NULL, 0);
-        tell(cm, id, &event);
-        linger(cm, id, CM_STATE_TIMEWAIT, repeats_of_peer(id), now);
+        report_event(cm, id, &event);
+        linger(cm, id, CM_STATE_TIMEWAIT, peer_retry_time(id), now);
         break;
     case CM_STATE_DREQ_SENT:
         disconnected(cm, id, -ETIMEDOUT, now);
@@ -245,6 +245,6 @@ void gave_up(struct cm *cm, struct cm_id *id, ns_t now)
     case CM_STATE_SIDR_REQ_RCVD:
     case CM_STATE_SIDR_REP_SENT:
     case CM_STATES:
-        break; /* no deadline of that kind */
+        break; /* no retries in these states */
     }
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files of cm share among themselves; nobody else includes it.
+/* Interfaces between the files of src/cm.
  *
- *   cm.c        the machine: blocks, the end of an id, deadlines, what an id knows
- *   table.c     finding ids
- *   deadline.c  the heap of deadlines
- *   receive.c   MAD -> id and handler; what is answered to strangers
- *   connect.c   REQ, REP, RTU, MRA, both sides
+ *   cm.c        comm ids, state changes, sending, retries, death of peers, queries
+ *   table.c     hash tables of ids
+ *   deadline.c  pairing heap of deadlines
+ *   receive.c   finds id and handler of a MAD; responds to unknown comm ids
+ *   connect.c   REQ, REP, RTU, MRA of both sides
  *   leave.c     REJ, DREQ, DREP, timewait
  *   resolve.c   SIDR
  *
- * A function that may end an id says so; after it the id may be anybody's. */
+ * Functions that may finish an id say so: the user may free or reuse the id during the call. */
 #ifndef CM_MACHINE_H
 #define CM_MACHINE_H
 
@@ -18,16 +18,16 @@
 #include "cm/cm.h"
 
 #define DEFAULT_PKEY 0xffff
-#define QPN_FIRST    2u /* 0 and 1 are the port's, 0xffffff is the multicast QP */
+#define QPN_FIRST    2u /* 0 and 1 are QP0 and QP1, 0xffffff is the multicast QPN */
 #define QPN_LAST     0xfffffeu
 
-/* What a peer may make us wait (codes of CM time); its numbers beyond are taken as these. */
-#define RESPONSE_CODE_MIN 14u            /* 67 ms: REP is repeated after that */
+/* Bounds for times that a peer requests, as CM time codes. Values beyond are clamped. */
+#define RESPONSE_CODE_MIN 14u            /* 67 ms; interval of REP retries */
 #define RESPONSE_CODE_MAX 21u            /* 8.6 s */
 #define MRA_CODE_MAX      24u            /* 69 s */
 #define LIFETIME_CODE_MAX 19u            /* 2.1 s */
-#define MRAS_MAX          32             /* that one id heeds */
-#define LINGER_MAX_NS     (8 * NS_PER_S) /* after a REJ or SIDR_REP of ours: for requests that are repeated */
+#define MRAS_MAX          32             /* accepted per id */
+#define LINGER_MAX_NS     (8 * NS_PER_S) /* after our REJ or SIDR_REP, to respond to repeated requests */
 
 static inline ns_t code_time(unsigned code)
 {
@@ -49,13 +49,13 @@ static inline bool from_peer(const struct cm_id *id, const struct cm_path *from)
     return !memcmp(id->path.remote_gid, from->remote_gid, sizeof(from->remote_gid));
 }
 
-/* Pairs of states that differ only by whether time was asked for. */
+/* Predicates for pairs of states that differ only by an MRA. */
 static inline bool awaits_reply(const struct cm_id *id)
 {
     return id->state == CM_STATE_REQ_SENT || id->state == CM_STATE_MRA_REQ_RCVD;
 }
 
-static inline bool is_asked(const struct cm_id *id)
+static inline bool has_request(const struct cm_id *id)
 {
     return id->state == CM_STATE_REQ_RCVD || id->state == CM_STATE_MRA_REQ_SENT;
 }
@@ -75,7 +75,7 @@ static inline bool has_reply(const struct cm_id *id)
 struct cm_id *table_local(struct cm *cm, uint32_t local_comm_id);
 struct cm_id *table_remote(struct cm *cm, const uint8_t gid[16], uint32_t comm_id, bool datagram);
 struct cm_id *table_qpn(struct cm *cm, const uint8_t gid[16], uint32_t qpn);
-/* By what the id knows: local_comm_id; remote_comm_id and path; remote_qpn and path. */
+/* Keys: local_comm_id; remote_comm_id and path; remote_qpn and path. */
 void table_add_local(struct cm *cm, struct cm_id *id);
 void table_add_remote(struct cm *cm, struct cm_id *id);
 void table_add_qpn(struct cm *cm, struct cm_id *id);
@@ -88,24 +88,25 @@ void deadline_cancel(struct cm *cm, struct cm_id *id);
 
 /* --- cm.c ------------------------------------------------------------------------------------------- */
 
-/* A comm id that nobody has: 0 or -ENOSPC. */
-int take_comm_id(struct cm *cm, uint32_t *ret_comm_id);
-void put_back_comm_id(struct cm *cm, uint32_t comm_id);
-/* Empty, with its links in order. */
+/* Allocates a comm id: 0 or -ENOSPC. */
+int allocate_comm_id(struct cm *cm, uint32_t *ret_comm_id);
+void release_comm_id(struct cm *cm, uint32_t comm_id);
+/* Zeroes an id and initializes its links. */
 void clear_id(struct cm_id *id);
 void enter(struct cm *cm, struct cm_id *id, enum cm_state state);
-/* If the owner wants to know. */
-void tell(struct cm *cm, struct cm_id *id, const struct cm_event *event);
-/* Back to idle: out of all tables; then the event, if there is one, or released(). Ends the id. */
+/* Reports an event unless the id is closed. */
+void report_event(struct cm *cm, struct cm_id *id, const struct cm_event *event);
+/* Removes the id from all tables and makes it idle, then reports the event, if any, or calls released(). Finishes the
+ * id. */
 void finish(struct cm *cm, struct cm_id *id, const struct cm_event *event);
-/* Encodes, sends, and keeps it as what is repeated. */
+/* Encodes and sends a message and keeps it for retransmission. */
 void send_and_keep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad);
 void send_again(struct cm *cm, struct cm_id *id);
-/* The same, every `interval` until there is an answer or no attempt is left. */
-void send_until_answered(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
-/* A message about this id: attribute, transaction and comm ids. */
+/* The same, with retries every `interval`. */
+void send_with_retries(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
+/* A message of this id with attribute, transaction id and comm ids set. */
 struct cm_mad message_of(const struct cm_id *id, enum cm_attribute attribute);
-/* Copies; false if it is longer than the message has room for. */
+/* Sets the private data; false if it does not fit. */
 bool put_private(struct cm_mad *mad, const void *data, size_t length);
 
 /* --- connect.c -------------------------------------------------------------------------------------- */
@@ -113,44 +114,44 @@ bool put_private(struct cm_mad *mad, const void *data, size_t length);
 int on_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, ns_t now);
 int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad, ns_t now);
 int on_rtu(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
-/* Passive side: the RTU, or what says the same. */
+/* Passive side: RTU received, or data or a DREQ that imply it. */
 void established(struct cm *cm, struct cm_id *id);
 int on_mra(struct cm *cm, struct cm_id *id, const struct cm_path *from, const struct cm_mad *mad, ns_t now);
 
 /* --- leave.c ---------------------------------------------------------------------------------------- */
 
-/* Timewait, or lingering after a REJ. May end the id. */
+/* Enters timewait, also to repeat a REJ or SIDR_REP. May finish the id. */
 void linger(struct cm *cm, struct cm_id *id, enum cm_state state, ns_t duration, ns_t now);
-/* How long requests of the peer may still be repeated. */
-ns_t repeats_of_peer(const struct cm_id *id);
-/* REJ, with what the state says it is about. */
+/* Time during which the peer may still repeat its request. */
+ns_t peer_retry_time(const struct cm_id *id);
+/* Sends a REJ that refers to the message of the current state. */
 void send_rej(struct cm *cm, struct cm_id *id, enum cm_reason reason, const void *private_data,
               size_t private_length);
 void send_dreq(struct cm *cm, struct cm_id *id, ns_t now);
-/* -> timewait, with DISCONNECTED. May end the id. */
+/* Reports DISCONNECTED and enters timewait. May finish the id. */
 void disconnected(struct cm *cm, struct cm_id *id, int status, ns_t now);
 int on_rej(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
 int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
 int on_drep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now);
-/* The owner closes an id, and its process may end: then nobody is there who could answer the peer's DREQ
- * again, or repeat ours. On this host the carriage tells the peer that the process is gone. */
-void say_drep_again(struct cm *cm, struct cm_id *id);
-void say_dreq_again(struct cm *cm, struct cm_id *id);
-/* Nobody answered. May end the id. */
-void gave_up(struct cm *cm, struct cm_id *id, ns_t now);
+/* At cm_close() the process may be about to exit. It can then neither respond to a repeated DREQ nor repeat its own,
+ * so each of these sends one more message in advance. Not for local peers, which cm_peer_gone() notifies. */
+void send_final_drep(struct cm *cm, struct cm_id *id);
+void send_final_dreq(struct cm *cm, struct cm_id *id);
+/* All retries of a message are used up. May finish the id. */
+void retries_exhausted(struct cm *cm, struct cm_id *id, ns_t now);
 
 /* --- receive.c -------------------------------------------------------------------------------------- */
 
-/* To whoever sent `mad`, of whom no id knows. */
-void answer_rej(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad, enum cm_reason reason);
-void answer_drep(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad);
+/* Reply to the sender of `mad` without an id. */
+void respond_rej(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad, enum cm_reason reason);
+void respond_drep(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad);
 
 /* --- resolve.c -------------------------------------------------------------------------------------- */
 
 int on_sidr_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, ns_t now);
 int on_sidr_rep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad);
-/* May end the id. */
-void sidr_answer(struct cm *cm, struct cm_id *id, enum cm_sidr_status status, uint32_t qpn, uint32_t qkey,
-                 const void *private_data, size_t private_length, ns_t now);
+/* Sends a SIDR_REP and lingers. May finish the id. */
+void send_sidr_rep(struct cm *cm, struct cm_id *id, enum cm_sidr_status status, uint32_t qpn, uint32_t qkey,
+                   const void *private_data, size_t private_length, ns_t now);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A MAD -> the id that it is about and what that does with it; strangers are told that nobody knows them. */
+/* Finds the id and the handler of a MAD, and responds to messages for unknown comm ids. */
 #include <errno.h>
 
 #include "cm/machine.h"
 
-/* --- strangers -------------------------------------------------------------------------------------- */
+/* --- unknown comm ids ------------------------------------------------------------------------------- */
 
-/* The same comm ids the other way round. */
-static struct cm_mad answer_to(const struct cm_mad *mad, enum cm_attribute attribute)
+/* A message with local and remote comm id exchanged. */
+static struct cm_mad response_to(const struct cm_mad *mad, enum cm_attribute attribute)
 {
     return (struct cm_mad){.attribute = (uint16_t)attribute,
                            .transaction_id = mad->transaction_id,
@@ -15,59 +15,59 @@ static struct cm_mad answer_to(const struct cm_mad *mad, enum cm_attribute attri
                            .remote_comm_id = mad->local_comm_id};
 }
 
-static void send_answer(struct cm *cm, const struct cm_path *to, const struct cm_mad *answer)
+static void send_response(struct cm *cm, const struct cm_path *to, const struct cm_mad *response)
 {
     uint8_t bytes[MAD_LENGTH];
 
-    cm_mad_encode(answer, bytes);
+    cm_mad_encode(response, bytes);
     cm->ports->send(cm, to, NULL, bytes);
 }
 
-void answer_rej(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad, enum cm_reason reason)
+void respond_rej(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad, enum cm_reason reason)
 {
-    struct cm_mad answer = answer_to(mad, CM_REJ);
+    struct cm_mad response = response_to(mad, CM_REJ);
 
-    answer.rej = (struct cm_rej){
+    response.rej = (struct cm_rej){
         .message = mad->attribute == CM_REQ   ? CM_MESSAGE_REQ
                    : mad->attribute == CM_REP ? CM_MESSAGE_REP
                                               : CM_MESSAGE_OTHER,
         .reason = (uint16_t)reason,
     };
-    send_answer(cm, to, &answer);
+    send_response(cm, to, &response);
 }
 
-void answer_drep(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad)
+void respond_drep(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad)
 {
-    const struct cm_mad answer = answer_to(mad, CM_DREP);
+    const struct cm_mad response = response_to(mad, CM_DREP);
 
-    send_answer(cm, to, &answer);
+    send_response(cm, to, &response);
 }
 
-/* Alternate paths do not exist on RoCE. */
-static void answer_apr(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad,
-                       enum cm_apr_status status)
+/* Refuses a LAP: RoCE has no alternate paths. */
+static void respond_apr(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad,
+                        enum cm_apr_status status)
 {
-    struct cm_mad answer = answer_to(mad, CM_APR);
+    struct cm_mad response = response_to(mad, CM_APR);
 
-    answer.apr.status = (uint8_t)status;
-    send_answer(cm, to, &answer);
+    response.apr.status = (uint8_t)status;
+    send_response(cm, to, &response);
 }
 
-/* No id of ours. A REP or RTU means that the peer believes in a connection that is none, a DREQ that it has
- * not got our DREP: both are ended soon if they are answered. Nothing that is an answer is answered. */
-static int from_stranger(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad)
+/* A message for no id of ours. After a REP or RTU the peer has a connection that does not exist here, and after a DREQ
+ * it has not received our DREP; a response ends both. Responses get no response. */
+static int on_unknown_comm_id(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad)
 {
     cm->counters.unknown++;
     switch ((enum cm_attribute)mad->attribute) {
     case CM_REP:
     case CM_RTU:
-        answer_rej(cm, from, mad, CM_REASON_INVALID_COMM_ID);
+        respond_rej(cm, from, mad, CM_REASON_INVALID_COMM_ID);
         break;
     case CM_DREQ:
-        answer_drep(cm, from, mad);
+        respond_drep(cm, from, mad);
         break;
     case CM_LAP:
-        answer_apr(cm, from, mad, CM_APR_INVALID_COMM_ID);
+        respond_apr(cm, from, mad, CM_APR_INVALID_COMM_ID);
         break;
     case CM_REQ:
     case CM_MRA:
@@ -83,7 +83,7 @@ static int from_stranger(struct cm *cm, const struct cm_path *from, const struct
 
 /* --- ids -------------------------------------------------------------------------------------------- */
 
-static struct cm_id *addressed(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad)
+static struct cm_id *find_id(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad)
 {
     struct cm_id *id = mad->remote_comm_id ? table_local(cm, mad->remote_comm_id)
                        : mad->attribute == CM_REJ
@@ -97,7 +97,7 @@ static int on_lap(struct cm *cm, const struct cm_id *id, const struct cm_mad *ma
 {
     if (id->state != CM_STATE_ESTABLISHED || mad->local_comm_id != id->remote_comm_id)
         return -EINVAL;
-    answer_apr(cm, &id->path, mad, CM_APR_UNSUPPORTED);
+    respond_apr(cm, &id->path, mad, CM_APR_UNSUPPORTED);
     return 0;
 }
 
@@ -122,10 +122,10 @@ static int on_message(struct cm *cm, struct cm_id *id, const struct cm_path *fro
     case CM_SIDR_REP:
         return on_sidr_rep(cm, id, mad);
     case CM_APR:
-        return -EINVAL; /* we send no LAP */
+        return -EINVAL; /* we never send a LAP */
     case CM_REQ:
     case CM_SIDR_REQ:
-        break; /* for a service */
+        break; /* handled by cm_receive() */
     }
     return -EINVAL;
 }
@@ -140,13 +140,13 @@ int cm_receive(struct cm *cm, const struct cm_path *from, const void *bytes, siz
     if (result) {
         cm->counters.malformed++;
         if (result == -EPFNOSUPPORT && mad.attribute == CM_REQ)
-            answer_rej(cm, from, &mad, CM_REASON_INVALID_CLASS_VERSION);
+            respond_rej(cm, from, &mad, CM_REASON_INVALID_CLASS_VERSION);
         return -EPROTO;
     }
     if (mad.attribute == CM_REQ)
         return on_req(cm, from, &mad, now);
     if (mad.attribute == CM_SIDR_REQ)
         return on_sidr_req(cm, from, &mad, now);
-    id = addressed(cm, from, &mad);
-    return id ? on_message(cm, id, from, &mad, now) : from_stranger(cm, from, &mad);
+    id = find_id(cm, from, &mad);
+    return id ? on_message(cm, id, from, &mad, now) : on_unknown_comm_id(cm, from, &mad);
 }

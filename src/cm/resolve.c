@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Service id resolution (IBA 12.11): where to send datagrams. One question, one answer. */
+/* Service id resolution (SIDR, IBA 12.11): one SIDR_REQ, one SIDR_REP with QPN and Q_Key. */
 #include <errno.h>
 
 #include "cm/machine.h"
@@ -15,7 +15,7 @@ int cm_resolve(struct cm *cm, struct cm_id *id, const struct cm_resolve *resolve
         timing->packet_lifetime >= CM_TIME_MAX || timing->response_timeout > CM_TIME_MAX ||
         timing->retries > 15)
         return -EINVAL;
-    result = take_comm_id(cm, &comm_id);
+    result = allocate_comm_id(cm, &comm_id);
     if (result)
         return result;
     clear_id(id);
@@ -32,7 +32,7 @@ int cm_resolve(struct cm *cm, struct cm_id *id, const struct cm_resolve *resolve
     mad.sidr_req = (struct cm_sidr_req){.service_id = id->service_id, .pkey = DEFAULT_PKEY};
     put_private(&mad, resolve->private_data, resolve->private_length);
     enter(cm, id, CM_STATE_SIDR_REQ_SENT);
-    send_until_answered(cm, id, &mad, now);
+    send_with_retries(cm, id, &mad, now);
     return 0;
 }
 
@@ -66,13 +66,14 @@ int on_sidr_rep(struct cm *cm, struct cm_id *id, const struct cm_mad *mad)
 static void refuse(struct cm *cm, const struct cm_path *to, const struct cm_mad *mad,
                    enum cm_sidr_status status)
 {
-    struct cm_mad answer = {.attribute = CM_SIDR_REP,
-                            .transaction_id = mad->transaction_id,
-                            .remote_comm_id = mad->local_comm_id};
+    struct cm_mad response = {.attribute = CM_SIDR_REP,
+                              .transaction_id = mad->transaction_id,
+                              .remote_comm_id = mad->local_comm_id};
     uint8_t bytes[MAD_LENGTH];
 
-    answer.sidr_rep = (struct cm_sidr_rep){.service_id = mad->sidr_req.service_id, .status = (uint8_t)status};
-    cm_mad_encode(&answer, bytes);
+    response.sidr_rep =
+        (struct cm_sidr_rep){.service_id = mad->sidr_req.service_id, .status = (uint8_t)status};
+    cm_mad_encode(&response, bytes);
     cm->counters.rejected++;
     cm->ports->send(cm, to, NULL, bytes);
 }
@@ -96,7 +97,7 @@ int on_sidr_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *
         return -EALREADY;
     }
     if (id) {
-        /* A request id is used again, but not for as long as the answer may be on its way. */
+        /* The peer reuses a request id; while the request is pending it must not. */
         if (id->state != CM_STATE_SIDR_REP_SENT)
             return -EINVAL;
         finish(cm, id, NULL);
@@ -124,8 +125,8 @@ int on_sidr_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *
     return 0;
 }
 
-void sidr_answer(struct cm *cm, struct cm_id *id, enum cm_sidr_status status, uint32_t qpn, uint32_t qkey,
-                 const void *private_data, size_t private_length, ns_t now)
+void send_sidr_rep(struct cm *cm, struct cm_id *id, enum cm_sidr_status status, uint32_t qpn, uint32_t qkey,
+                   const void *private_data, size_t private_length, ns_t now)
 {
     struct cm_mad mad = message_of(id, CM_SIDR_REP);
 
@@ -142,7 +143,7 @@ int cm_resolve_accept(struct cm *cm, struct cm_id *id, uint32_t qpn, uint32_t qk
     if (id->closed || id->state != CM_STATE_SIDR_REQ_RCVD || !qpn_is_valid(qpn) ||
         private_length > CM_SIDR_REP_PRIVATE)
         return -EINVAL;
-    sidr_answer(cm, id, CM_SIDR_VALID, qpn, qkey, private_data, private_length, now);
+    send_sidr_rep(cm, id, CM_SIDR_VALID, qpn, qkey, private_data, private_length, now);
     return 0;
 }
 
@@ -152,6 +153,6 @@ int cm_resolve_reject(struct cm *cm, struct cm_id *id, enum cm_sidr_status statu
     if (id->closed || id->state != CM_STATE_SIDR_REQ_RCVD || status == CM_SIDR_VALID ||
         private_length > CM_SIDR_REP_PRIVATE)
         return -EINVAL;
-    sidr_answer(cm, id, status, 0, 0, private_data, private_length, now);
+    send_sidr_rep(cm, id, status, 0, 0, private_data, private_length, now);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Hash tables of ids. Peers choose most of the keys, so the hash has a secret. */
+/* Hash tables of ids. The hash has a secret key because peers choose most of the numbers. */
 #include "cm/machine.h"
 
 static uint64_t mix(uint64_t x)
@@ -20,7 +20,7 @@ static unsigned bucket_of(const struct cm *cm, const uint8_t gid[16], uint32_t n
                       CM_BUCKETS);
 }
 
-/* Our own numbers, one after the other. */
+/* Local comm ids are consecutive numbers of ours and need no hash. */
 static unsigned bucket_of_local(uint32_t comm_id)
 {
     return (comm_id ^ comm_id >> 16) % CM_BUCKETS;

@@ -88,7 +88,7 @@ static void send_mad(struct cm *cm, const struct cm_path *to, const struct cm_id
     assert_memory_equal(to->local_gid, side->path.local_gid, 16);
     if (!net->stranger)
         assert_memory_equal(to->remote_gid, side->path.remote_gid, 16);
-    assert_int_equal(to->way, side->path.way);
+    assert_int_equal(to->cookie, side->path.cookie);
     assert_int_equal(cm_mad_decode(bytes, MAD_LENGTH, &entry.mad), 0);
     if (id && id->service_id)
         assert_int_equal(cm_id_service(id), SERVICE_ID);
@@ -396,7 +396,7 @@ static struct side *side_new(struct net *net, unsigned number)
                                   .traffic_class = 0x20,
                                   .hop_limit = 64,
                                   .packet_rate = 3,
-                                  .way = 77};
+                                  .cookie = 77};
     side->path.local_gid[0] = side->path.remote_gid[0] = 0xfd;
     side->path.local_gid[15] = (uint8_t)(number + 1);
     side->path.remote_gid[15] = (uint8_t)(!number + 1);

@@ -378,7 +378,7 @@ static void the_peers_process_is_the_one_that_answered(void **state)
     assert_int_equal(active->id.path.peer, net->sides[1]->incarnation);
     assert_int_equal(side_passive(net->sides[1])->id.path.peer, net->sides[0]->incarnation);
     /* Its way is not the peer's to choose, and who sends something later is not asked. */
-    assert_int_equal(active->id.path.way, 77);
+    assert_int_equal(active->id.path.cookie, 77);
     net->sides[1]->incarnation += 100;
     assert_int_equal(side_inject(net->sides[0], &rtu), -EINVAL);
     assert_int_equal(active->id.path.peer, net->sides[1]->incarnation - 100);
