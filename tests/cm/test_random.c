@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Random connections over random networks, with deaths and strangers. A failing seed prints itself:
+/* Random connections over random networks, with deaths of processes and unknown peers. A failing seed prints itself:
  * `cm_random SEED [trace]` repeats it alone (seeds.h). */
 #include "net.h"
 #include "seeds.h"

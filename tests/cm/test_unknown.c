@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Whom nobody knows, what nobody may send, what a restarted process leaves behind, and the limits. */
+/* Messages for unknown comm ids, messages that a peer must not send, peers that restarted, and limits. */
 #include "net.h"
 
 static int set_up(void **state)
@@ -25,9 +25,9 @@ static struct cm_mad req_from(const struct side *side, uint32_t comm_id)
     return mad;
 }
 
-/* --- strangers --------------------------------------------------------------------------------------- */
+/* --- unknown comm ids ----------------------------------------------------------------------------- */
 
-static void strangers_are_told_that_nobody_knows_them(void **state)
+static void messages_for_unknown_comm_ids_get_responses(void **state)
 {
     static const struct {
         uint16_t message, answer;
@@ -534,7 +534,7 @@ static void the_number_of_ids_that_linger_is_limited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(strangers_are_told_that_nobody_knows_them),
+        TEST(messages_for_unknown_comm_ids_get_responses),
         TEST(a_request_that_is_wrong_is_refused),
         TEST(another_class_version_is_refused),
         TEST(numbers_of_a_request_are_bounded),
@@ -558,5 +558,5 @@ int main(void)
         TEST(the_number_of_ids_that_linger_is_limited),
     };
 
-    return run_unit_tests("cm strangers", tests);
+    return run_unit_tests("cm unknown", tests);
 }
