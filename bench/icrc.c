@@ -61,7 +61,7 @@ static void measure(void)
         storing[s] = between - began;
     }
     printf("store_gbps %.3f check_gbps %.3f by %s\n", bytes / (double)median(storing, SAMPLES),
-           bytes / (double)median(checking, SAMPLES), crc_way_name(crc_way()));
+           bytes / (double)median(checking, SAMPLES), crc_method_name(crc_method()));
 }
 
 int main(int argc, char **argv)
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
     if (argc != 2 && !each) {
         fprintf(stderr,
                 "usage: %s CPU [each]\n"
-                "The way that is the quickest on this processor; each: all that it knows.\n",
+                "The fastest method on this processor; each: all that it supports.\n",
                 argv[0]);
         return 2;
     }
@@ -80,8 +80,8 @@ int main(int argc, char **argv)
     crc_choose(now_ns);
     if (!each)
         measure();
-    for (enum crc_way way = 0; each && way < CRC_WAYS; way++)
-        if (crc_use(way))
+    for (enum crc_method method = 0; each && method < CRC_METHODS; method++)
+        if (crc_use(method))
             measure();
     return 0;
 }

@@ -17,9 +17,9 @@ struct claim {
 /* Bitmap by block: packets arrive here. Released by set_served(), acquired by udp_serves(). */
 static _Atomic uint64_t served[65536 / 64];
 
-static struct lock claims_lock = LOCK_INIT; /* guards claims, claim_count, claim_room */
+static struct lock claims_lock = LOCK_INIT; /* guards claims, claim_count, claim_capacity */
 static struct claim *claims;
-static unsigned claim_count, claim_room;
+static unsigned claim_count, claim_capacity;
 
 bool udp_serves(uint32_t block)
 {
@@ -44,13 +44,13 @@ int claims_add(uint32_t block, int proof)
     lock_acquire(&claims_lock);
     for (unsigned i = 0; i < claim_count && !known; i++)
         known = claims[i].block == block;
-    if (!known && claim_count == claim_room) {
-        unsigned room = claim_room ? 2 * claim_room : 8;
-        struct claim *more = realloc(claims, room * sizeof(*more));
+    if (!known && claim_count == claim_capacity) {
+        unsigned capacity = claim_capacity ? 2 * claim_capacity : 8;
+        struct claim *more = realloc(claims, capacity * sizeof(*more));
 
         if (more) {
             claims = more;
-            claim_room = room;
+            claim_capacity = capacity;
         } else {
             error = -ENOMEM;
         }
@@ -122,5 +122,5 @@ void claims_after_fork_in_child(void)
     for (unsigned i = 0; i < claim_count; i++)
         set_served(claims[i].block, false);
     claims = NULL; /* leaked: another thread may have been in realloc() at the fork */
-    claim_count = claim_room = 0;
+    claim_count = claim_capacity = 0;
 }

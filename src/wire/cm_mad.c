@@ -458,7 +458,7 @@ void cm_mad_encode(const struct cm_mad *mad, uint8_t ret_bytes[MAD_LENGTH])
         .attribute_modifier = attribute_modifier(mad),
     };
     struct cursor_out out = {.at = ret_bytes + MAD_HEADER_LENGTH, .end = ret_bytes + MAD_LENGTH};
-    const size_t room = cm_mad_private_length(mad->attribute);
+    const size_t space = cm_mad_private_length(mad->attribute);
 
     memset(ret_bytes, 0, MAD_LENGTH);
     mad_encode_header(&header, ret_bytes);
@@ -501,7 +501,7 @@ void cm_mad_encode(const struct cm_mad *mad, uint8_t ret_bytes[MAD_LENGTH])
         put_sidr_rep(&out, &mad->sidr_rep);
         break;
     }
-    cursor_copy_in(&out, mad->private_data, mad->private_length < room ? mad->private_length : room);
+    cursor_copy_in(&out, mad->private_data, mad->private_length < space ? mad->private_length : space);
 }
 
 enum cm_addressee cm_mad_addressee(const void *bytes, size_t length, uint32_t *ret_comm_id,

@@ -9,12 +9,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum crc_way {
+enum crc_method {
     CRC_LIBDEFLATE,
     CRC_WIDE,
     CRC_SHIFTS,
 };
-#define CRC_WAYS 3
+#define CRC_METHODS 3
 
 /* Start with crc 0. Any thread. */
 uint32_t crc_of(uint32_t crc, const void *bytes, size_t length);
@@ -22,8 +22,8 @@ uint32_t crc_of(uint32_t crc, const void *bytes, size_t length);
 /* Measures the implementations once and chooses the fastest; takes tens of microseconds, more on slow processors.
  * `now` returns nanoseconds. Before the first call libdeflate is used. Any thread. */
 void crc_choose(uint64_t (*now)(void));
-enum crc_way crc_way(void);
-const char *crc_way_name(enum crc_way way);
+enum crc_method crc_method(void);
+const char *crc_method_name(enum crc_method method);
 
 /* Table-driven CRC, the fastest for 8 to a few dozen bytes, usable when crc_has_table(), that is after crc_choose().
  * The bits of `turned_on` are set in the first eight bytes, as a little-endian word, before they are used. */
@@ -31,6 +31,6 @@ bool crc_has_table(void);
 uint32_t crc_of_few(uint32_t crc, const uint8_t *bytes, size_t length, uint64_t turned_on);
 
 /* For tests: selects an implementation. false without effect if this processor does not support it. */
-bool crc_use(enum crc_way way);
+bool crc_use(enum crc_method method);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "wire/crc.h"
-#include "wire/crc_ways.h"
+#include "wire/crc_methods.h"
 
 /* [n][byte]: the byte's contribution to the register n bytes later. */
 static uint32_t table[8][256];

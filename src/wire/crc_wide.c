@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-#include "wire/crc_ways.h"
+#include "wire/crc_methods.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>

@@ -107,7 +107,7 @@ uint32_t icrc_of(const struct icrc_path *path, const uint8_t *packet, size_t len
     size_t covered = length - ICRC_LENGTH, copied = covered, before = headers_length(path), zeros;
     uint32_t crc;
 
-    if (unlikely(crc_way() == CRC_SHIFTS))
+    if (unlikely(crc_method() == CRC_SHIFTS))
         return icrc_add_headers(icrc_begin(path, length), packet, covered);
     if (covered > SMALL) /* the remainder of the packet starts aligned */
         copied = BTH_LENGTH + (0 - ((uintptr_t)packet + BTH_LENGTH)) % ALIGNMENT;

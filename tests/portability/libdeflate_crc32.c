@@ -2,7 +2,7 @@
 /* What the library takes from libdeflate, which is there for this machine's processor only. */
 #include <libdeflate.h>
 
-#include "wire/crc_ways.h"
+#include "wire/crc_methods.h"
 
 uint32_t libdeflate_crc32(uint32_t crc, const void *bytes, size_t length)
 {

@@ -154,10 +154,10 @@ static uint64_t no_time_passes(void)
 /* Whoever has said which keeps it, and where both cost the same libdeflate does it. */
 static void the_crc_is_chosen_by_its_cost(void **state)
 {
-    enum crc_way way = crc_way();
+    enum crc_method method = crc_method();
 
     crc_choose(no_time_passes);
-    assert_int_equal(crc_way(), way);
+    assert_int_equal(crc_method(), method);
 }
 
 static void each_wrong_bit_of_a_packet_is_noticed(void **state)
@@ -452,19 +452,19 @@ static void every_recorded_packet_of_rxe_is_valid(void **state)
     assert_in_range(packets, 50, 100);
 }
 
-static enum crc_way way_called(const char *name)
+static enum crc_method method_called(const char *name)
 {
-    for (enum crc_way way = 0; way < CRC_WAYS; way++)
-        if (!strcmp(crc_way_name(way), name))
-            return way;
-    fail_msg("no way to compute a CRC is called %s", name);
-    return CRC_WAYS;
+    for (enum crc_method method = 0; method < CRC_METHODS; method++)
+        if (!strcmp(crc_method_name(method), name))
+            return method;
+    fail_msg("no CRC method %s", name);
+    return CRC_METHODS;
 }
 
-/* With the CRC computed the way that the argument names. */
+/* Runs the tests with the CRC method that the argument names. */
 int main(int argc, char **argv)
 {
-    const char *way = argc > 1 ? argv[1] : "libdeflate";
+    const char *method = argc > 1 ? argv[1] : "libdeflate";
     char name[32];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_packet_of_rxe_is_valid),
@@ -485,8 +485,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_shortest_and_the_longest_packet_are_checked),
     };
 
-    snprintf(name, sizeof(name), "icrc_%s", way);
-    if (!crc_use(way_called(way))) {
+    snprintf(name, sizeof(name), "icrc_%s", method);
+    if (!crc_use(method_called(method))) {
         print_message("%s: this processor does not know it\n", name);
         return 77;
     }

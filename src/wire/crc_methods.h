@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Implementations of CRC-32 besides libdeflate's. All take and return the raw CRC register, without the inversion
  * before and after. They need the table. */
-#ifndef WIRE_CRC_WAYS_H
-#define WIRE_CRC_WAYS_H
+#ifndef WIRE_CRC_METHODS_H
+#define WIRE_CRC_METHODS_H
 
 #include <endian.h>
 #include <stdbool.h>
