@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/timer.h"
+#include "engine/core/arrivals.h"
 #include "engine/core/route.h"
 #include "local/local.h"
 #include "object/cq/cq.h"
@@ -23,15 +24,18 @@
 
 enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_TURN };
 
-/* QPs that a batch of packets has made owe an answer: answered at its end, once each. */
-#define DUE_MAX 16u
+/* QPs that wait for space in a lane (blocked.c). */
+struct blocked_list {
+    struct lock lock;  /* a leaf; guards qps */
+    struct list qps;   /* qp_route.blocked, in the order in which they came */
+    struct lane *lane; /* the lane of a link; NULL: a lane to the network */
+};
 
 /* What the engine keeps per lane (lane_owner_data). Allocated when first needed, freed with the link. */
 struct lane_state {
-    struct qp *due[DUE_MAX]; /* the lane's reader only (its receive lock) */
-    unsigned due_count;
-    struct lock lock;       /* guards the lists and notices; the lane transmit lock is below it */
-    struct list blocked;    /* qp_route.blocked: waits for room in the ring */
+    struct arrivals arrivals; /* the lane's reader only (its receive lock) */
+    struct blocked_list blocked;
+    struct lock lock;       /* guards notices, mads and openings; the lane transmit lock is below it */
     struct notice *notices; /* notices.c: what must not get lost and found the ring full, in order */
     uint32_t notice_count, notice_capacity;
     struct list mads;     /* gsi.c: MADs that wait for room, in order */
@@ -45,10 +49,6 @@ struct lane_state *lane_state(struct lane *lane);
 
 /* Into the list of those who wait for it, out of the other one. QP lock held. */
 void waiting_enter(struct qp *qp, enum route_wait what);
-/* Into the lane's list of QPs that wait for room. QP lock held. */
-void waiting_block(struct qp *qp, struct lane *lane);
-/* Out of a lane's list, if the QP is still in it. QP lock held. */
-void waiting_leave(struct lane **lane, struct list *node);
 /* Answers what a QP owes, sends what it may send; QP lock held. Queues the QP where it must wait. */
 void route_run(struct qp *qp);
 /* Rings the doorbells of lanes that a QP sent on; without its lock, inside a rundown section. */
@@ -62,20 +62,35 @@ void route_settled(void);
 void route_lane_writable(struct lane *lane);
 void waiting_after_fork_in_child(void);
 
+/* --- blocked.c: QPs that wait for space in a lane --------------------------------------------------------- */
+
+void blocked_list_init(struct blocked_list *list, struct lane *lane);
+/* To the end of the list, unless the QP is in a list already. QP lock held. */
+void blocked_enter(struct qp *qp, struct blocked_list *list);
+/* Out of the list that the QP is in, if any. QP lock held. */
+void blocked_leave(struct qp *qp);
+/* The lane that the QP waits for; NULL: none, or one to the network. QP lock held. */
+static inline struct lane *blocked_lane(const struct qp *qp)
+{
+    const struct blocked_list *list = route_of(qp)->blocked_in;
+
+    return list ? list->lane : NULL;
+}
+
+enum blocked_run { BLOCKED_NONE, BLOCKED_RAN, BLOCKED_AGAIN };
+/* Runs the QP that has waited longest. BLOCKED_NONE: the list is empty; BLOCKED_AGAIN: the lane had no space for all
+ * of the QP's packets, and the QP is at the end of the list. Without QP locks, in a rundown section. */
+enum blocked_run blocked_run_next(struct blocked_list *list);
+
 /* --- progress.c ----------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;
-/* Does the QP take requests (or answers) in its state (verbs.md §2.1), and is the packet for it at all?
- * QP lock held. */
-bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request);
 /* A request for this QP, which is locked: what it comes to owe leaves now or at the end of the batch. */
 void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet);
 /* Doorbells: of the lane whose batch is under way at its end, of others now. */
 void progress_note_kick(struct lane *lane, const struct qp_kick *kick);
 /* A packet has come, whatever of it. */
 void progress_count_packet(void);
-/* An acknowledgement covers what comes in the same batch, but not more than this many packets. */
-#define ACKS_BEFORE_ANSWER 16u
 /* Polls, flushes, runs the ready. Returns the number of packets. Any thread. */
 unsigned progress_run(void);
 /* Called by application threads: also says that somebody polls. */

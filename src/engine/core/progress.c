@@ -6,6 +6,7 @@
 
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
+#include "engine/core/arrivals.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
 #include "engine/core/route.h"
@@ -33,37 +34,6 @@ static __thread uint32_t receives_seen
     __attribute__((tls_model("initial-exec"))); /* at the last batch's end */
 static _Atomic bool cq_overrun_pending;
 
-bool progress_accepts(const struct qp *qp, const struct packet *packet, bool request)
-{
-    enum { NO_SERVICE = 0xff };
-    static const uint8_t service_of[] = {
-        [IBV_QPT_RC] = SERVICE_RC,         [IBV_QPT_UC] = SERVICE_UC,       [IBV_QPT_UD] = SERVICE_UD,
-        [IBV_QPT_RAW_PACKET] = NO_SERVICE, [IBV_QPT_XRC_SEND] = NO_SERVICE, [IBV_QPT_XRC_RECV] = SERVICE_XRC};
-
-    if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
-        return false;
-    switch (qp_state(qp)) {
-    case IBV_QPS_RTS:
-    case IBV_QPS_SQD:
-        break;
-    case IBV_QPS_RTR:
-    case IBV_QPS_SQE:
-        if (!request)
-            return false;
-        break;
-    case IBV_QPS_ERR:
-        if (!request || !responder_has_fatal_nak(&qp->transport))
-            return false;
-        break;
-    case IBV_QPS_RESET:
-    case IBV_QPS_INIT:
-    case IBV_QPS_UNKNOWN:
-        return false;
-    }
-    /* (GID, QPN) names a QP: a number of another device of this host is not it. */
-    return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
-}
-
 /* The doorbell of the lane whose batch this is is looked at once, at the end; others at once. */
 void progress_note_kick(struct lane *lane, const struct qp_kick *kick)
 {
@@ -77,60 +47,34 @@ void progress_note_kick(struct lane *lane, const struct qp_kick *kick)
         atomic_store_explicit(&lane_state(lane)->kick, true, memory_order_relaxed);
 }
 
-/* QP lock and the lane's receive lock held. */
-static void answer_at_batch_end(struct qp *qp, struct lane *lane)
+static void acknowledge_due(struct lane *lane, struct lane_state *state)
 {
-    struct lane_state *state = lane_state(lane);
+    struct qp *qp;
 
-    if (qp->answer_due)
-        return; /* of this lane's batch, or of one that another thread has under way: it answers for both */
-    if (state->due_count == DUE_MAX) {
-        route_run(qp);
-        return;
-    }
-    qp->answer_due = true;
-    state->due[state->due_count++] = qp;
-}
-
-static void answer_all_due(struct lane *lane, struct lane_state *state)
-{
-    while (state->due_count) {
-        struct qp *qp = state->due[--state->due_count];
+    while ((qp = arrivals_next(&state->arrivals))) {
         struct qp_kick kick;
 
         lock_acquire(&qp->lock);
-        if (qp->answer_due) { /* else it was reset or destroyed meanwhile */
-            qp->answer_due = false;
+        if (arrivals_take_due(qp))
             route_run(qp);
-        }
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
         progress_note_kick(lane, &kick);
     }
 }
 
+/* QP lock and the lane's receive lock held. */
 static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
 {
-    const struct responder *responder = &qp->record->responder;
-    const struct sender *sender = &qp->record->sender;
+    enum arrival_result result;
 
     route_of(qp)->arrival_lane = lane;
     if (request)
         route_set_reply_lane(qp, lane);
-    if (unlikely(!transport_receive(&qp->transport, packet)))
-        return false;
-    if (responder_owes(&qp->transport)) {
-        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER &&
-            !tagged_has_posted(&qp->transport))
-            answer_at_batch_end(qp, lane);
-        else
-            route_run(qp);
-    } else if ((!request || tagged_has_posted(&qp->transport)) &&
-               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
-        route_run(qp); /* an answer may have opened a window, a fence or a read slot */
-    }
-    qp_note(qp, true);
-    return true;
+    result = arrival_receive(qp, packet, request);
+    if (result == ARRIVAL_ACK_DUE)
+        arrivals_add(&lane_state(lane)->arrivals, qp);
+    return likely(result != ARRIVAL_DROPPED);
 }
 
 void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet)
@@ -148,13 +92,7 @@ static void say_dropped(struct lane *lane, const struct packet *packet, bool req
 
 static void receive_multicast(struct qp *qp, void *argument)
 {
-    const struct packet *packet = argument;
-
-    if (!progress_accepts(qp, packet, true))
-        return;
-    if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num)
-        return;
-    transport_receive(&qp->transport, packet);
+    arrivals_receive_multicast(qp, argument, true);
 }
 
 /* Threads may count at once and lose one: that it moves is all that matters. */
@@ -192,7 +130,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     }
     request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
     qp = qp_lock_number(packet->dest_qpn);
-    if (unlikely(!qp || !progress_accepts(qp, packet, request))) {
+    if (unlikely(!qp || !arrival_is_accepted(qp, packet, request))) {
         if (qp)
             lock_release(&qp->lock);
         say_dropped(lane, packet, request);
@@ -231,7 +169,7 @@ static void on_batch_end(struct lane *lane)
      * acknowledgement that never comes. */
     kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
     atomic_store_explicit(&state->kick, false, memory_order_relaxed);
-    answer_all_due(lane, state);
+    acknowledge_due(lane, state);
     acknowledged = atomic_load_explicit(&state->kick, memory_order_relaxed);
     atomic_store_explicit(&state->kick, false, memory_order_relaxed);
     if (!kick && acknowledged && progress_expects_answer())

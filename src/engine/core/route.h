@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "object/qp/qp.h"
 
+struct blocked_list;
 struct direct_peer;
 struct direct_record;
 struct lane;
@@ -46,17 +47,16 @@ struct qp_route {
     struct lane *reply_lane;       /* where the last request came from: answers go back on it */
     struct lane *arrival_lane;     /* of the packet that is being received */
     struct lane *relay_lane;       /* XRC_RECV: to the process that executes its requests, NULL: none has */
-    struct lane *blocked_lane;     /* non-NULL: in that lane's list of QPs that wait for room */
     bool by_network;               /* connected QPs: over the network, not through lanes */
     struct udp_lane *network_lane; /* what goes over the network takes this one */
-    bool blocked_network;          /* in its list of QPs that wait for room */
     _Atomic uint8_t ack_delay;     /* enum ack_delay_state; written under the QP lock */
     uint8_t replies;   /* how often in a row the program answered a packet before it polled again */
     uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
     uint16_t batched;  /* of these, those that stay in `network_lane` for others since the time batch_epoch */
     uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */
     uint32_t polls_seen, batch_epoch;
-    struct list blocked;
+    struct list blocked;             /* under the lock of blocked_in */
+    struct blocked_list *blocked_in; /* of a lane without space for the QP's packets; NULL: none */
     struct list
         waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
     uint8_t waits_for;      /* enum route_wait */

@@ -33,7 +33,7 @@ struct lane_state *lane_state(struct lane *lane)
         state = calloc(1, sizeof(*state));
         if (!state)
             abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
-        list_init(&state->blocked);
+        blocked_list_init(&state->blocked, lane);
         list_init(&state->mads);
         list_init(&state->openings);
         atomic_store_explicit(place, state, memory_order_release);
@@ -59,51 +59,6 @@ void waiting_enter(struct qp *qp, enum route_wait what)
     lock_release(&waiting_lock);
 }
 
-/* QP lock held. */
-void waiting_block(struct qp *qp, struct lane *lane)
-{
-    struct lane_state *state;
-
-    if (route_of(qp)->blocked_lane)
-        return;
-    state = lane_state(lane);
-    route_of(qp)->blocked_lane = lane;
-    lock_acquire(&state->lock);
-    list_push_back(&state->blocked, &route_of(qp)->blocked);
-    lock_release(&state->lock);
-}
-
-/* Takes the QP out of a lane's list if it is still there; QP lock held. */
-void waiting_leave(struct lane **lane, struct list *node)
-{
-    struct lane_state *state;
-
-    if (!*lane)
-        return;
-    state = lane_state(*lane);
-    lock_acquire(&state->lock);
-    list_remove(node);
-    lock_release(&state->lock);
-    *lane = NULL;
-}
-
-/* After a thread took the node out of a lane's list and then locked the QP: the QP is in no list now, unless
- * it was put into one in between. */
-static void settle(struct lane **lane, struct list *node)
-{
-    struct lane_state *state;
-    bool linked;
-
-    if (!*lane)
-        return;
-    state = lane_state(*lane);
-    lock_acquire(&state->lock);
-    linked = list_linked(node);
-    lock_release(&state->lock);
-    if (!linked)
-        *lane = NULL;
-}
-
 /* --- running those whose wait is over ------------------------------------------------------------------- */
 
 void route_ring(const struct qp_kick *kick)
@@ -127,8 +82,8 @@ void route_run(struct qp *qp)
     more = qp_run_sender(qp, STAMP_NONE);
     /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
      * responder that was stopped by its budget still owes. */
-    if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_lane &&
-        !route_of(qp)->blocked_network && route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
+    if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_in &&
+        route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
     if (unlikely(route_of(qp)->end_waiters))
         exit_flush_sender_ran();
@@ -231,43 +186,19 @@ void route_settled(void)
     run_those_waiting_for_owner(0);
 }
 
-static struct qp *pop_blocked(struct lane_state *state)
-{
-    struct list *node;
-
-    lock_acquire(&state->lock);
-    node = list_pop_front(&state->blocked);
-    lock_release(&state->lock);
-    return node ? qp_of_route(list_entry(node, struct qp_route, blocked)) : NULL;
-}
-
 /* local_ops.lane_writable: runs those that were blocked until the ring is full again; who blocks again goes
  * to the end of the list. */
 void route_lane_writable(struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
-    struct qp *qp;
 
     atomic_store_explicit(&state->gave_up, false, memory_order_relaxed);
     notice_flush(lane, state);
     gsi_lane_writable(lane, state);
     opening_lane_writable(lane, state);
     lane_ring(lane);
-    while ((qp = pop_blocked(state))) {
-        struct qp_kick kick;
-        bool full;
-
-        lock_acquire(&qp->lock);
-        settle(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
-        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
-            route_run(qp);
-        full = route_of(qp)->blocked_lane == lane;
-        kick = qp_take_kick(qp);
-        lock_release(&qp->lock);
-        route_ring(&kick);
-        if (full)
-            return; /* another notice follows */
-    }
+    while (blocked_run_next(&state->blocked) == BLOCKED_RAN) {
+    } /* after BLOCKED_AGAIN another notice follows */
 }
 
 /* In the child of a fork: nothing here is ours. */

@@ -127,8 +127,8 @@ static bool has_given_up(const struct qp *qp)
 {
     uint32_t block;
 
-    if (route_of(qp)->blocked_lane)
-        return atomic_load_explicit(&lane_state(route_of(qp)->blocked_lane)->gave_up, memory_order_relaxed);
+    if (blocked_lane(qp))
+        return atomic_load_explicit(&lane_state(blocked_lane(qp))->gave_up, memory_order_relaxed);
     return waits_for_owner(qp, &block) &&
            atomic_load_explicit(unanswered_word(block), memory_order_relaxed) >> block % 64 & 1;
 }
@@ -138,8 +138,8 @@ static void note_given_up(const struct qp *qp)
 {
     uint32_t block;
 
-    if (route_of(qp)->blocked_lane)
-        atomic_store_explicit(&lane_state(route_of(qp)->blocked_lane)->gave_up, true, memory_order_relaxed);
+    if (blocked_lane(qp))
+        atomic_store_explicit(&lane_state(blocked_lane(qp))->gave_up, true, memory_order_relaxed);
     else if (waits_for_owner(qp, &block))
         atomic_fetch_or_explicit(unanswered_word(block), 1ull << block % 64, memory_order_relaxed);
 }

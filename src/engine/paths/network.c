@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
+#include "engine/core/arrivals.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/route.h"
@@ -28,15 +29,11 @@ _Static_assert(UDP_SHARDS == LOCAL_SHARDS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS,
 static bool forced;
 
 /* QPs that wait for a lane of the network, by its number. */
-static struct waiting {
-    struct lock lock; /* leaf */
-    struct list qps;  /* route.blocked */
-} waiting[UDP_LANES];
+static struct blocked_list waiting[UDP_LANES];
 
 /* Of the batch that is being received, under the udp room's receive lock: QPs that owe an acknowledgement,
  * and lanes (bits) with something to flush. */
-static struct qp *due[DUE_MAX];
-static unsigned due_count;
+static struct arrivals arrivals;
 static uint32_t to_flush;
 static bool mads_came;
 /* The QP whose READ, atomic or FLUSH the last packet was; 0: it was none. */
@@ -96,32 +93,6 @@ static void fill_path(const struct path_address *to, struct udp_path *path)
     memcpy(path->destination, to->destination_gid, sizeof(path->destination));
 }
 
-/* QP lock held. */
-static void enter_list(struct qp *qp)
-{
-    struct waiting *list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
-
-    if (route_of(qp)->blocked_network)
-        return;
-    route_of(qp)->blocked_network = true;
-    lock_acquire(&list->lock);
-    list_push_back(&list->qps, &route_of(qp)->blocked);
-    lock_release(&list->lock);
-}
-
-void network_leave_list(struct qp *qp)
-{
-    struct waiting *list;
-
-    if (!route_of(qp)->blocked_network)
-        return;
-    list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
-    lock_acquire(&list->lock);
-    list_remove(&route_of(qp)->blocked);
-    lock_release(&list->lock);
-    route_of(qp)->blocked_network = false;
-}
-
 /* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
 static void note_sent(struct qp *qp, const struct packet *packet)
 {
@@ -145,6 +116,7 @@ void network_flush_batched(void)
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count, const struct path_address *to)
 {
+    struct blocked_list *list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
     struct udp_path path;
 
     fill_path(to, &path);
@@ -160,50 +132,22 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
         }
         if (error != -EAGAIN)
             return error;
-        enter_list(qp);
+        blocked_enter(qp, list);
         /* Still to be told? If not, room may have come before we were in the list. */
         if (udp_is_blocked(route_of(qp)->network_lane))
             return -EAGAIN;
-        network_leave_list(qp);
+        if (route_of(qp)->blocked_in == list)
+            blocked_leave(qp);
     }
-}
-
-static struct qp *pop_waiting(struct waiting *list)
-{
-    struct list *node;
-
-    lock_acquire(&list->lock);
-    node = list_pop_front(&list->qps);
-    lock_release(&list->lock);
-    return node ? qp_of_route(list_entry(node, struct qp_route, blocked)) : NULL;
-}
-
-/* After a thread took the node out of the list and then locked the QP: it is in no list now, unless it was
- * put into one in between. */
-static void settle(struct qp *qp, struct waiting *list)
-{
-    lock_acquire(&list->lock);
-    route_of(qp)->blocked_network = route_of(qp)->blocked_network && list_linked(&route_of(qp)->blocked);
-    lock_release(&list->lock);
 }
 
 /* udp_ops.writable: runs those that wait until the lane is full again; who waits again goes to the end. */
 static void on_writable(struct udp_lane *lane)
 {
-    struct waiting *list = &waiting[udp_lane_number(lane)];
-    struct qp *qp;
+    struct blocked_list *list = &waiting[udp_lane_number(lane)];
 
     rundown_enter();
-    while (!udp_is_blocked(lane) && (qp = pop_waiting(list))) {
-        struct qp_kick kick;
-
-        lock_acquire(&qp->lock);
-        settle(qp, list);
-        if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed))
-            route_run(qp);
-        kick = qp_take_kick(qp);
-        lock_release(&qp->lock);
-        route_ring(&kick);
+    while (!udp_is_blocked(lane) && blocked_run_next(list) != BLOCKED_NONE) {
     }
     rundown_exit();
 }
@@ -314,39 +258,6 @@ static void lock_qp(struct qp *qp)
     locked.packets = LOCKED_MAX_PACKETS; /* it may have lost its number */
 }
 
-/* QP lock held. */
-static void answer_at_batch_end(struct qp *qp)
-{
-    if (qp->answer_due)
-        return;
-    if (due_count == DUE_MAX) {
-        route_run(qp);
-        return;
-    }
-    qp->answer_due = true;
-    due[due_count++] = qp;
-}
-
-static void receive_locked(struct qp *qp, const struct packet *packet, bool request)
-{
-    const struct responder *responder = &qp->record->responder;
-    const struct sender *sender = &qp->record->sender;
-
-    if (!transport_receive(&qp->transport, packet))
-        return;
-    if (responder_owes(&qp->transport)) {
-        if (responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_ANSWER &&
-            !tagged_has_posted(&qp->transport))
-            answer_at_batch_end(qp);
-        else
-            route_run(qp);
-    } else if ((!request || tagged_has_posted(&qp->transport)) &&
-               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
-        route_run(qp); /* an answer may have opened a window, a fence or a read slot */
-    }
-    qp_note(qp, true);
-}
-
 static bool is_own_address(const uint8_t gid[16])
 {
     uint32_t ifindex;
@@ -358,12 +269,8 @@ static void receive_multicast(struct qp *qp, void *argument)
 {
     const struct packet *packet = argument;
 
-    if (!progress_accepts(qp, packet, true))
-        return;
-    if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num &&
-        is_own_address(packet->grh.source))
-        return;
-    transport_receive(&qp->transport, packet);
+    arrivals_receive_multicast(qp, packet,
+                               packet->src_qpn == qp->ibv.qp_num && is_own_address(packet->grh.source));
 }
 
 /* udp_ops.packet */
@@ -396,11 +303,12 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     qp = lock_number(packet->dest_qpn);
     if (unlikely(!qp))
         return;
-    if (likely(progress_accepts(qp, packet, request) &&
+    if (likely(arrival_is_accepted(qp, packet, request) &&
                (qp->record->type == IBV_QPT_UD || is_from_peer(qp, packet)))) {
         if (unlikely(arrival->congested))
             congestion_notify(qp, packet, arrival);
-        receive_locked(qp, packet, request);
+        if (arrival_receive(qp, packet, request) == ARRIVAL_ACK_DUE)
+            arrivals_add(&arrivals, qp);
     }
 }
 
@@ -420,22 +328,17 @@ static void on_batch_end(void)
 {
     /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
     bool sleeps = progress_expects_answer(), polled = progress_is_application();
-    bool alone = due_count == 1 && (polled || sleeps);
-    struct qp *unanswered = polled || flushing_delayed || !helper_saw_arming() ? ack_delay_take() : NULL;
+    bool alone = arrivals.count == 1 && (polled || sleeps);
+    struct qp *qp, *unanswered = polled || flushing_delayed || !helper_saw_arming() ? ack_delay_take() : NULL;
 
     if (unlikely(unanswered != NULL)) {
         lock_qp(unanswered);
         ack_delay_end(unanswered);
     }
-    while (due_count) {
-        struct qp *qp = due[--due_count];
-
+    while ((qp = arrivals_next(&arrivals))) {
         lock_qp(qp);
-        if (qp->answer_due) { /* else it was reset or destroyed meanwhile */
-            qp->answer_due = false;
-            if (!alone || !ack_delay_begin(qp))
-                route_run(qp);
-        }
+        if (arrivals_take_due(qp) && (!alone || !ack_delay_begin(qp)))
+            route_run(qp);
     }
     unlock_qp();
     flush_lanes(to_flush | tx_batch_take());
@@ -541,11 +444,9 @@ static const struct udp_ops ops = {
 
 static void clear(void)
 {
-    for (unsigned i = 0; i < UDP_LANES; i++) {
-        lock_init(&waiting[i].lock);
-        list_init(&waiting[i].qps);
-    }
-    due_count = 0;
+    for (unsigned i = 0; i < UDP_LANES; i++)
+        blocked_list_init(&waiting[i], NULL);
+    arrivals.count = 0;
     to_flush = 0;
     mads_came = false;
     last_asked = 0;

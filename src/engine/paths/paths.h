@@ -37,7 +37,6 @@ void network_start(void);
 /* transport_ports.send and qp_ports for what goes that way. QP lock held. */
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count, const struct path_address *to);
-void network_leave_list(struct qp *qp);
 /* MADs, to QP1 of another host. */
 void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
 void network_flush_mads(void);

@@ -96,12 +96,12 @@ void raw_forget(struct qp *qp)
 
 void raw_timer(struct qp *qp)
 {
-    struct lane *lane = route_of(qp)->blocked_lane;
+    struct lane *lane = blocked_lane(qp);
 
     if (!lane)
         return;
     atomic_store_explicit(&lane_state(lane)->stalled, true, memory_order_relaxed);
-    waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
+    blocked_leave(qp);
 }
 
 int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
@@ -128,15 +128,14 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
             packet_socket_send(out.dest_ifindex, gather, gather_count);
             return 0;
         }
-        waiting_block(qp, offer.full);
+        blocked_enter(qp, &lane_state(offer.full)->blocked);
         /* Still to be notified? If not, room may have come before we were in the list. */
         if (lane_is_blocked(offer.full)) {
             if (route_of(qp)->timer_at == NS_NEVER)
                 timers_set_qp(qp, STALL_NS);
             return -EAGAIN;
         }
-        if (route_of(qp)->blocked_lane)
-            waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
+        blocked_leave(qp);
     }
 }
 

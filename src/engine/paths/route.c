@@ -133,12 +133,12 @@ static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct pa
         }
         if (error != -EAGAIN)
             return error;
-        waiting_block(qp, lane);
+        blocked_enter(qp, &lane_state(lane)->blocked);
         /* Still to be notified? If not, room may have come before we were in the list. */
         if (lane_is_blocked(lane))
             return -EAGAIN;
-        if (route_of(qp)->blocked_lane == lane)
-            waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
+        if (blocked_lane(qp) == lane)
+            blocked_leave(qp);
     }
 }
 
@@ -398,10 +398,9 @@ static void leave_lists(struct qp *qp)
 {
     if (route_of(qp)->batched)
         network_flush_batched();
-    qp->answer_due = false;
+    qp->ack_due = false;
     ack_delay_reset(qp);
-    waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
-    network_leave_list(qp);
+    blocked_leave(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
 
@@ -464,8 +463,8 @@ static void leave_link(struct qp *qp, void *argument)
     struct qp_kick kick;
 
     lock_acquire(&qp->lock);
-    if (route_of(qp)->blocked_lane && lane_link(route_of(qp)->blocked_lane) == link)
-        waiting_leave(&route_of(qp)->blocked_lane, &route_of(qp)->blocked);
+    if (blocked_lane(qp) && lane_link(blocked_lane(qp)) == link)
+        blocked_leave(qp);
     relay_leave(qp, link);
     /* The process may be alive, and read on until it sees that we are gone. */
     if ((route_of(qp)->reply_lane && lane_link(route_of(qp)->reply_lane) == link) ||

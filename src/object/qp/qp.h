@@ -90,10 +90,10 @@ struct qp {
     uint8_t noted_waiting;
     /* The program's work requests posted before the last RESET: they occupy nothing. */
     _Atomic uint32_t reset_at;
-    /* The engine owes what the QP acknowledges at the end of a batch of arriving packets (engine/core/progress.c);
+    /* The engine owes what the QP acknowledges at the end of a batch of arriving packets (engine/core/arrivals.c);
      * under `lock`. qp_run_sender() acknowledges before, so that an acknowledgement does not leave behind the
      * request of a program that has seen the message. */
-    bool answer_due;
+    bool ack_due;
     bool settle_due;     /* peers may be at work by what the direct record said before (mapping.c) */
     struct list lending; /* in the list of QPs whose memory peers are reading (exposed.c) */
     /* extended posting, under post_lock */

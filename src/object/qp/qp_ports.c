@@ -363,8 +363,8 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp)
     case IBV_QPS_SQD:
         /* The batch of packets that brought a message may be under way in another thread: what acknowledges
          * it goes before the program's answer, so that the peer sees its request complete first. */
-        if (unlikely(qp->answer_due) && qp->transport.link.reliable) {
-            qp->answer_due = false;
+        if (unlikely(qp->ack_due) && qp->transport.link.reliable) {
+            qp->ack_due = false;
             responder_run(&qp->transport);
         }
         sender_run(&qp->transport);

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Packets that arrive at a QP, from a ring (progress.c) or from the network (engine/paths/network.c), and what the QP
+ * does next. An acknowledgement waits for the end of the batch, so that it covers what follows in the same batch. */
+#include "engine/core/arrivals.h"
+
+#include "engine/core/core.h"
+#include "object/device/device.h"
+#include "wire/opcode.h"
+
+/* An acknowledgement waits for at most this many packets. */
+#define ACKS_BEFORE_BATCH_END 16u
+
+bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool request)
+{
+    enum { NO_SERVICE = 0xff };
+    static const uint8_t service_of[] = {
+        [IBV_QPT_RC] = SERVICE_RC,         [IBV_QPT_UC] = SERVICE_UC,       [IBV_QPT_UD] = SERVICE_UD,
+        [IBV_QPT_RAW_PACKET] = NO_SERVICE, [IBV_QPT_XRC_SEND] = NO_SERVICE, [IBV_QPT_XRC_RECV] = SERVICE_XRC};
+
+    if (request && BTH_SERVICE(packet->opcode) != service_of[qp->record->type])
+        return false;
+    switch (qp_state(qp)) {
+    case IBV_QPS_RTS:
+    case IBV_QPS_SQD:
+        break;
+    case IBV_QPS_RTR:
+    case IBV_QPS_SQE:
+        if (!request)
+            return false;
+        break;
+    case IBV_QPS_ERR:
+        if (!request || !responder_has_fatal_nak(&qp->transport))
+            return false;
+        break;
+    case IBV_QPS_RESET:
+    case IBV_QPS_INIT:
+    case IBV_QPS_UNKNOWN:
+        return false;
+    }
+    /* (GID, QPN) names a QP: the same number at another device of this host is another QP. */
+    return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
+}
+
+enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, bool request)
+{
+    const struct responder *responder = &qp->record->responder;
+    const struct sender *sender = &qp->record->sender;
+    bool ack_waits = false;
+
+    if (unlikely(!transport_receive(&qp->transport, packet)))
+        return ARRIVAL_DROPPED;
+    if (responder_owes(&qp->transport)) {
+        ack_waits = responder_owes_only_ack(&qp->transport) && responder->acks_owed < ACKS_BEFORE_BATCH_END &&
+                    !tagged_has_posted(&qp->transport);
+        if (!ack_waits)
+            route_run(qp);
+    } else if ((!request || tagged_has_posted(&qp->transport)) &&
+               sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed)) {
+        route_run(qp); /* a response may have opened a window, a fence or a slot for READs */
+    }
+    qp_note(qp, true);
+    return ack_waits && !qp->ack_due ? ARRIVAL_ACK_DUE : ARRIVAL_TAKEN;
+}
+
+void arrivals_add(struct arrivals *batch, struct qp *qp)
+{
+    if (batch->count == ARRIVALS_MAX) {
+        route_run(qp);
+        return;
+    }
+    qp->ack_due = true;
+    batch->qps[batch->count++] = qp;
+}
+
+void arrivals_receive_multicast(struct qp *qp, const struct packet *packet, bool from_this_host)
+{
+    if (!arrival_is_accepted(qp, packet, true))
+        return;
+    if ((qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && packet->src_qpn == qp->ibv.qp_num &&
+        from_this_host)
+        return;
+    transport_receive(&qp->transport, packet);
+}
