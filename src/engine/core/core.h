@@ -22,7 +22,7 @@
 
 /* --- waiting.c: QPs that wait --------------------------------------------------------------------------- */
 
-enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_TURN };
+enum route_wait { ROUTE_WAITS_FOR_NOTHING, ROUTE_WAITS_FOR_OWNER, ROUTE_WAITS_FOR_RUN };
 
 /* QPs that wait for space in a lane (blocked.c). */
 struct blocked_list {

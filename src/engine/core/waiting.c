@@ -15,8 +15,8 @@
 /* QPs of this process that wait for something that is not a lane's room. */
 static struct lock waiting_lock = LOCK_INIT;
 static struct list waiting_for_owner = {&waiting_for_owner, &waiting_for_owner};
-static struct list waiting_for_turn = {&waiting_for_turn, &waiting_for_turn};
-static _Atomic bool somebody_waits_for_turn;
+static struct list waiting_for_run = {&waiting_for_run, &waiting_for_run};
+static _Atomic bool any_waits_for_run;
 
 static struct lock lane_states_lock = LOCK_INIT;
 
@@ -53,9 +53,9 @@ void waiting_enter(struct qp *qp, enum route_wait what)
     route_of(qp)->waits_for = (uint8_t)what;
     if (what == ROUTE_WAITS_FOR_OWNER)
         list_push_back(&waiting_for_owner, &route_of(qp)->waiting);
-    else if (what == ROUTE_WAITS_FOR_TURN)
-        list_push_back(&waiting_for_turn, &route_of(qp)->waiting);
-    atomic_store_explicit(&somebody_waits_for_turn, !list_empty(&waiting_for_turn), memory_order_relaxed);
+    else if (what == ROUTE_WAITS_FOR_RUN)
+        list_push_back(&waiting_for_run, &route_of(qp)->waiting);
+    atomic_store_explicit(&any_waits_for_run, !list_empty(&waiting_for_run), memory_order_relaxed);
     lock_release(&waiting_lock);
 }
 
@@ -84,7 +84,7 @@ void route_run(struct qp *qp)
      * responder that was stopped by its budget still owes. */
     if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_in &&
         route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
-        waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
+        waiting_enter(qp, ROUTE_WAITS_FOR_RUN);
     if (unlikely(route_of(qp)->end_waiters))
         exit_flush_sender_ran();
 }
@@ -103,28 +103,28 @@ static void run_unlocked(struct qp *qp)
 
 bool route_has_ready(void)
 {
-    return atomic_load_explicit(&somebody_waits_for_turn, memory_order_relaxed);
+    return atomic_load_explicit(&any_waits_for_run, memory_order_relaxed);
 }
 
 /* Takes what is in the list now; a QP that wants yet another turn comes behind. */
 void route_run_ready(void)
 {
-    struct list turn;
+    struct list ready;
     struct list *node;
 
     if (!route_has_ready())
         return;
-    list_init(&turn);
+    list_init(&ready);
     lock_acquire(&waiting_lock);
-    while ((node = list_pop_front(&waiting_for_turn)))
-        list_push_back(&turn, node);
-    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
+    while ((node = list_pop_front(&waiting_for_run)))
+        list_push_back(&ready, node);
+    atomic_store_explicit(&any_waits_for_run, false, memory_order_relaxed);
     lock_release(&waiting_lock);
     for (;;) {
         struct qp *qp;
 
         lock_acquire(&waiting_lock); /* a QP that is destroyed meanwhile takes itself out under this lock */
-        node = list_pop_front(&turn);
+        node = list_pop_front(&ready);
         lock_release(&waiting_lock);
         if (!node)
             break;
@@ -207,6 +207,6 @@ void waiting_after_fork_in_child(void)
     lock_init(&waiting_lock);
     lock_init(&lane_states_lock);
     list_init(&waiting_for_owner);
-    list_init(&waiting_for_turn);
-    atomic_store_explicit(&somebody_waits_for_turn, false, memory_order_relaxed);
+    list_init(&waiting_for_run);
+    atomic_store_explicit(&any_waits_for_run, false, memory_order_relaxed);
 }

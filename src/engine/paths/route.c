@@ -449,7 +449,7 @@ static void engine_unlock(struct qp *qp, bool more)
         udp_flush(network_lane);
     if (unlikely(more)) {
         lock_acquire(&qp->lock);
-        waiting_enter(qp, ROUTE_WAITS_FOR_TURN);
+        waiting_enter(qp, ROUTE_WAITS_FOR_RUN);
         lock_release(&qp->lock);
         helper_kick();
     }
