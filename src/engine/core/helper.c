@@ -314,7 +314,7 @@ static void glance(ns_t now)
         return;
     last = now;
     local_ring_overdue();
-    if (ack_delay_is_overdue())
+    if (network_ack_tick())
         network_flush_delayed();
     atomic_store_explicit(&armings_before, atomic_load_explicit(&armings_seen, memory_order_relaxed),
                           memory_order_relaxed);
@@ -355,7 +355,7 @@ static int wait_for_events(struct epoll_event *events, int most, ns_t timeout)
 static ns_t pause_while_watching(void)
 {
     if (cq_armed_count || called.active || helper_saw_arming() || local_has_ring_due() ||
-        ack_delay_is_pending())
+        network_ack_is_pending())
         return GLANCE_NS;
     return (suspicion.active ? LOOK_MS : TICK_MS) * NS_PER_MS;
 }

@@ -11,6 +11,8 @@
 #include "base/list.h"
 #include "base/timer.h"
 #include "base/types.h"
+#include "engine/paths/ack_delay.h"
+#include "engine/paths/tx_batch.h"
 #include "object/qp/qp.h"
 
 struct blocked_list;
@@ -27,8 +29,8 @@ struct direct_route {
     /* What the key that was used last names, as far as it is mapped: */
     uint32_t rkey, key_slot, key_generation, place_generation, key_access;
     uint32_t misses, next_ask, asked_slot, asked_generation;
-    uint64_t start, length; /* in the peer's addresses */
-    char *base;             /* in ours */
+    uint64_t start, length;        /* in the peer's addresses */
+    char *base;                    /* in ours */
     _Atomic uint64_t *access_slot; /* taken; and what was written there */
     uint64_t access_slot_word;
     /* engine/direct/deposit.c: */
@@ -49,12 +51,8 @@ struct qp_route {
     struct lane *relay_lane;       /* XRC_RECV: to the process that executes its requests, NULL: none has */
     bool by_network;               /* connected QPs: over the network, not through lanes */
     struct udp_lane *network_lane; /* what goes over the network takes this one */
-    _Atomic uint8_t ack_delay;     /* enum ack_delay_state; written under the QP lock */
-    uint8_t replies;   /* how often in a row the program answered a packet before it polled again */
-    uint16_t unpolled; /* packets sent since the program polled, when it had done so polls_seen times */
-    uint16_t batched;  /* of these, those that stay in `network_lane` for others since the time batch_epoch */
-    uint8_t bursts;    /* how often in a row it was many (engine/paths/tx_batch.c) */
-    uint32_t polls_seen, batch_epoch;
+    struct ack_delay ack_delay;
+    struct tx_batch tx_batch;
     struct list blocked;             /* under the lock of blocked_in */
     struct blocked_list *blocked_in; /* of a lane without space for the QP's packets; NULL: none */
     struct list

@@ -81,9 +81,7 @@ static void flush_qp(struct qp *qp, void *argument)
         return;
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && route_of(qp)->by_network &&
         flush->lanes & 1u << udp_lane_number(route_of(qp)->network_lane)) {
-        ack_delay_reset(qp);
-        if (responder_owes_only_ack(&qp->transport))
-            responder_run(&qp->transport);
+        network_ack_exit(qp);
         responder_resend_last_ack(&qp->transport);
     }
     kick = qp_take_kick(qp);
@@ -222,7 +220,7 @@ void exit_flush_process(void)
     if (!rundown_self || !rundown_self->depth)
         qp_for_each(wait_until_sent, &flush);
     flush.deadline = sys_now() + LOCK_LIMIT;
-    (void)tx_batch_take();
+    (void)network_take_batched();
     flush_lanes(&flush, (1u << UDP_LANES) - 1);
     /* Nothing can have come from the network, maybe no verb was ever used: nothing is begun for that now. */
     if (!atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))

@@ -13,7 +13,9 @@
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
 #include "engine/core/route.h"
+#include "engine/paths/ack_delay.h"
 #include "engine/paths/paths.h"
+#include "engine/paths/tx_batch.h"
 #include "object/device/device.h"
 #include "object/qp/qp_table.h"
 #include "segment/segment.h"
@@ -30,6 +32,9 @@ static bool forced;
 
 /* QPs that wait for a lane of the network, by its number. */
 static struct blocked_list waiting[UDP_LANES];
+
+/* Transmit batching (tx_batch.h): lanes (bits) in which packets wait, and how often those were flushed. */
+static _Atomic uint32_t batched_lanes, batch_flushes;
 
 /* Of the batch that is being received, under the udp room's receive lock: QPs that owe an acknowledgement,
  * and lanes (bits) with something to flush. */
@@ -93,13 +98,35 @@ static void fill_path(const struct path_address *to, struct udp_path *path)
     memcpy(path->destination, to->destination_gid, sizeof(path->destination));
 }
 
-/* It leaves as soon as the QP's lock is released, or stays for a while. QP lock held. */
+/* Is the packet a whole request, which the peer acknowledges? */
+static bool is_single_request(uint8_t opcode)
+{
+    uint32_t wanted = OPCODE_REQUEST | OPCODE_ONLY;
+
+    return (opcode_table[opcode].properties & wanted) == wanted &&
+           (BTH_SERVICE(opcode) == SERVICE_RC || BTH_SERVICE(opcode) == SERVICE_XRC);
+}
+
+/* The packet is in the QP's lane: it waits there for others, or is flushed when the QP's lock is released.
+ * QP lock held. */
 static void note_sent(struct qp *qp, const struct packet *packet)
 {
-    if (tx_batch_add(qp, packet))
+    struct qp_route *route = route_of(qp);
+    enum tx_batch_event event = is_single_request(packet->opcode) ? TX_BATCH_REQUEST : TX_BATCH_OTHER;
+    struct tx_batch_counters counters = {
+        .polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed),
+        .flushes = atomic_load_explicit(&batch_flushes, memory_order_relaxed),
+        .inflight = psn_diff(packet->psn, qp->record->sender.unacked_psn),
+    };
+
+    if (tx_batch_step(&route->tx_batch, event, counters) == TX_BATCH_WAIT) {
+        atomic_fetch_or_explicit(&batched_lanes, 1u << udp_lane_number(route->network_lane),
+                                 memory_order_relaxed);
         return;
-    route_of(qp)->kick_network = true;
-    ack_delay_sent(qp, packet);
+    }
+    route->kick_network = true;
+    if (event == TX_BATCH_REQUEST)
+        network_ack_request(qp);
 }
 
 static void flush_lanes(uint32_t lanes)
@@ -108,9 +135,17 @@ static void flush_lanes(uint32_t lanes)
         udp_flush(udp_lane_by_number((unsigned)__builtin_ctz(lanes)));
 }
 
+uint32_t network_take_batched(void)
+{
+    if (likely(!atomic_load_explicit(&batched_lanes, memory_order_relaxed)))
+        return 0;
+    atomic_fetch_add_explicit(&batch_flushes, 1, memory_order_relaxed);
+    return atomic_exchange_explicit(&batched_lanes, 0, memory_order_relaxed);
+}
+
 void network_flush_batched(void)
 {
-    flush_lanes(tx_batch_take());
+    flush_lanes(network_take_batched());
 }
 
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
@@ -328,20 +363,22 @@ static void on_batch_end(void)
 {
     /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
     bool sleeps = progress_expects_answer(), polled = progress_is_application();
-    bool alone = arrivals.count == 1 && (polled || sleeps);
-    struct qp *qp, *unanswered = polled || flushing_delayed || !helper_saw_arming() ? ack_delay_take() : NULL;
+    bool may_delay = ack_delay_may_begin(arrivals.count, polled, sleeps);
+    struct qp *qp, *unanswered = ack_delay_ends(polled, flushing_delayed, helper_saw_arming())
+                                     ? network_ack_take()
+                                     : NULL;
 
     if (unlikely(unanswered != NULL)) {
         lock_qp(unanswered);
-        ack_delay_end(unanswered);
+        network_ack_end(unanswered);
     }
     while ((qp = arrivals_next(&arrivals))) {
         lock_qp(qp);
-        if (arrivals_take_due(qp) && (!alone || !ack_delay_begin(qp)))
+        if (arrivals_take_due(qp) && (!may_delay || !network_ack_delay(qp)))
             route_run(qp);
     }
     unlock_qp();
-    flush_lanes(to_flush | tx_batch_take());
+    flush_lanes(to_flush | network_take_batched());
     to_flush = 0;
     if (unlikely(mads_came)) {
         mads_came = false;
@@ -352,7 +389,7 @@ static void on_batch_end(void)
 void network_flush_delayed(void)
 {
     network_flush_batched();
-    if (likely(!ack_delay_is_pending()))
+    if (likely(!network_ack_is_pending()))
         return;
     rundown_enter();
     flushing_delayed = true;
@@ -451,8 +488,8 @@ static void clear(void)
     mads_came = false;
     last_asked = 0;
     locked.qp = NULL;
-    ack_delay_init();
-    (void)tx_batch_take();
+    network_ack_start();
+    (void)network_take_batched();
     last_address.generation = 0;
 }
 

@@ -45,6 +45,8 @@ void network_flush_mads(void);
 void network_open_for_mads(uint32_t block);
 /* Small packets that stay for others wait no longer. Without the lock of a lane. */
 void network_flush_batched(void);
+/* The lanes (bits) where they wait, which the caller flushes. */
+uint32_t network_take_batched(void);
 /* Nor does an acknowledgement that gives way to an answer of the program. Outside every rundown section. */
 void network_flush_delayed(void);
 /* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
@@ -56,39 +58,33 @@ void network_attached(struct qp *qp, const uint8_t gid[16]);
 void network_detached(struct qp *qp, const uint8_t gid[16]);
 void network_after_fork_in_child(void);
 
-/* --- tx_batch.c: small requests that wait for others -------------------------------------------------------- */
+/* --- network_ack.c: delayed acknowledgements (ack_delay.h) ---------------------------------------------- */
 
-/* It was put into the QP's lane: does it stay there? Else the lane is to be flushed. QP lock held. */
-bool tx_batch_add(struct qp *qp, const struct packet *packet);
-bool tx_batch_is_single_request(uint8_t opcode);
-/* Lanes (bits) where something stays, which are the caller's to flush. */
-uint32_t tx_batch_take(void);
-
-/* --- ack_delay.c: acknowledgements that give way to what a program answers ----------------------------------- */
-
-/* Does the acknowledgement of the only QP that owes something after a batch, which an application thread has
- * taken, give way? QP lock and receive lock held. */
-bool ack_delay_begin(struct qp *qp);
-/* A request was put into the QP's lane, which is to be flushed: what gave way to it goes behind it (only the
- * last packet of a datagram may be smaller). The peer waits for nothing but that, so both leave before all
- * else is done about them. QP lock held. */
-void ack_delay_sent(struct qp *qp, const struct packet *packet);
-/* The program has posted on the QP, without its lock, inside a rundown section. Returns a lane to be flushed,
- * or NULL. */
-struct udp_lane *ack_delay_posted(struct qp *qp);
-/* Is there a QP that the program may be about to answer on? */
-bool ack_delay_is_pending(void);
-/* Helper thread, once in a while: has it waited since the last time but one? */
-bool ack_delay_is_overdue(void);
-/* The program polls before it has answered: that QP, which is to be locked for ack_delay_end(); or NULL. Receive
- * lock held. */
-struct qp *ack_delay_take(void);
-/* What gave way is sent, and the next does not give way for a while. QP lock held. */
-void ack_delay_end(struct qp *qp);
-/* The QP's way ends. QP lock held. */
-void ack_delay_reset(struct qp *qp);
-/* It is nobody's turn: at the start, and in a forked child. */
-void ack_delay_init(void);
+/* At the end of a batch for which ack_delay_may_begin(): false if the QP is to acknowledge now. QP lock and
+ * udp receive lock held. */
+bool network_ack_delay(struct qp *qp);
+/* A request of a single packet was put into the QP's lane, which is flushed next. A delayed acknowledgement
+ * follows it in the same datagram (a GSO segment may be smaller than the others only at the end), and both
+ * leave before the rest of the post is done: the peer waits for them. QP lock held. */
+void network_ack_request(struct qp *qp);
+/* The program has posted on the QP. Returns a lane to be flushed, or NULL. Without the QP's lock, inside a
+ * rundown section. */
+struct udp_lane *network_ack_posted(struct qp *qp);
+/* Is a delay under way? A hint, for the helper thread. */
+bool network_ack_is_pending(void);
+/* Helper thread, at each tick: is the delay overdue? Then network_flush_delayed(). */
+bool network_ack_tick(void);
+/* For ack_delay_ends(): the QP whose delay is under way, to be locked for network_ack_end(), or NULL. udp
+ * receive lock held. */
+struct qp *network_ack_take(void);
+/* Sends the acknowledgement that the QP owes. QP lock held. */
+void network_ack_end(struct qp *qp);
+/* Likewise, when the program exits. QP lock held. */
+void network_ack_exit(struct qp *qp);
+/* The QP loses its path. QP lock held. */
+void network_ack_reset(struct qp *qp);
+/* At the start, and in a forked child: no delay is under way. */
+void network_ack_start(void);
 
 /* --- notices.c: what a peer has to hear though nobody is left to say it ------------------------------------
  */

@@ -396,10 +396,10 @@ static void engine_connect(struct qp *qp)
 
 static void leave_lists(struct qp *qp)
 {
-    if (route_of(qp)->batched)
+    if (route_of(qp)->tx_batch.batched)
         network_flush_batched();
     qp->ack_due = false;
-    ack_delay_reset(qp);
+    network_ack_reset(qp);
     blocked_leave(qp);
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
@@ -443,7 +443,7 @@ static void engine_unlock(struct qp *qp, bool more)
     struct udp_lane *network_lane;
 
     lock_release(&qp->lock);
-    network_lane = ack_delay_posted(qp);
+    network_lane = network_ack_posted(qp);
     route_ring(&kick);
     if (unlikely(network_lane && network_lane != kick.network_lane))
         udp_flush(network_lane);
