@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A router has marked a packet because its queue is getting full (ECN, RFC 3168): the sender is told by a
- * congestion notification packet (IBA annex A17.9.3), as NICs do it. What the sender makes of it is
- * transport_congested(). */
+/* Congestion notification packets (CNP, IBA annex A17.9.3): the answer to a packet that a router has marked
+ * (ECN, RFC 3168). The sender of the packet reduces its rate in transport_congested(). */
 #include <string.h>
 
 #include "base/sys.h"
@@ -10,11 +9,11 @@
 #include "object/device/device.h"
 #include "udp/udp.h"
 
-/* One for a QP and so long is enough. */
+/* At most one CNP per QP in this time, as NICs do. */
 #define NOTIFY_EVERY (50 * NS_PER_US)
-/* A packet with less payload than this is smaller than the notification. */
+/* Payload, in bytes, from which on a packet is larger than the CNP for it. */
 #define NOTIFIED_FROM 16u
-#define HOPS          64
+#define HOPS          64 /* hop limit of a CNP */
 
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a QP sends before it ends, and a program before it is gone.
+/* The flush before a QP ends, and before the process exits.
  *
- * An adapter has sent what was posted within microseconds, before the program can have done anything about
- * the QP. Here it may wait still: for the link to the peer, for room in a lane, for a turn. So whoever ends
- * the QP waits for that, a moment at most.
+ * An adapter sends a posted request within microseconds, before the program can destroy the QP. Here the
+ * request may still wait for the link to the peer, for space in a lane, or to be scheduled again. So the
+ * thread that ends the QP waits until the request has left, for FLUSH_LIMIT at most.
  *
- * A program that ends says to the network, too: requests that stayed for others, acknowledgements that gave
- * way to an answer, and for each QP that served a peer its last acknowledgement once more (responder_resend_last_ack()).
- * Programs exit without destroying their QPs, and then nobody could acknowledge again what got lost.
+ * A process that exits also flushes the network lanes: batched requests (tx_batch.h), delayed acknowledgements
+ * (ack_delay.h), and the last acknowledgement of each responder once more. Programs exit without destroying
+ * their QPs, and afterwards nobody could acknowledge a request again whose acknowledgement was lost.
  *
- * The thread that exits may do so in a signal handler, and then it has locks of its own that nobody is going
- * to release: each is tried for a while, as whoever else has it does release it. */
+ * exit() may be called in a signal handler that has interrupted the holder of a lock. Then waiting for that
+ * lock would never end, so each lock is only tried, for LOCK_LIMIT altogether. */
 #include <linux/futex.h>
 #include <stdatomic.h>
 
@@ -21,24 +21,25 @@
 #include "engine/paths/paths.h"
 #include "udp/udp.h"
 
-#define FLUSH_LIMIT (100 * NS_PER_MS) /* at most; of a program that ends, all QPs together */
-/* An answer of the peer's may have run the sender, or another thread that posts. */
+#define FLUSH_LIMIT (100 * NS_PER_MS) /* of a QP; at exit of all QPs together */
+/* A response of the peer or another thread that posts runs the sender without exit_flush_sender_ran(). */
 #define RECHECK_EVERY (2 * NS_PER_MS)
-#define LOCK_LIMIT    (20 * NS_PER_MS) /* for all locks together */
+#define LOCK_LIMIT    (20 * NS_PER_MS) /* at exit, all locks together */
 #define RETRY_EVERY   (50 * NS_PER_US)
-/* A program with more of them is not kept at its end. */
+/* QPs that are flushed at exit; the rest is left to the peers' retries. */
 #define MAX_QPS 1024u
 
-/* Blocks whose owner did not answer in time, a bit each, until it does: a program with many QPs to a process
- * that is stopped waits for it once. */
+/* A bit for each block of QP numbers whose owner was waited for in vain, until the owner is known. A program
+ * with many QPs to a stopped process waits once, not once for each QP. */
 static _Atomic uint64_t unanswered_blocks[65536 / 64];
-static _Atomic uint32_t runs; /* of senders that are watched; waited for as a futex */
+/* Futex: counts runs of senders with qp_route.end_waiters. */
+static _Atomic uint32_t runs;
 
 struct exit_flush {
     ns_t deadline;
-    uint32_t lanes;    /* bits: of the network, whose locks are not ours */
-    uint32_t to_flush; /* bits */
-    unsigned qps;
+    uint32_t lanes;    /* bits: network lanes whose lock this thread does not hold */
+    uint32_t to_flush; /* bits: network lanes */
+    unsigned qps;      /* that have sent something */
 };
 
 static bool retry_later(const struct exit_flush *flush)
@@ -92,9 +93,10 @@ static void flush_qp(struct qp *qp, void *argument)
     }
 }
 
-/* --- what was posted ------------------------------------------------------------------------------------ */
+/* --- before a QP ends ----------------------------------------------------------------------------------- */
 
-/* It is not the peer that the QP waits for, nor the program. QP lock held. */
+/* Does a posted request wait for the path to the peer, and not for a response or for the program? QP lock
+ * held. */
 static bool waits_for_path(const struct qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -109,7 +111,7 @@ static _Atomic uint64_t *unanswered_word(uint32_t block)
     return &unanswered_blocks[block / 64 % array_size(unanswered_blocks)];
 }
 
-/* Does the next request look for the owner of a number? QP lock held. */
+/* Does the next request wait until the process that owns the destination QP number is found? QP lock held. */
 static bool waits_for_owner(const struct qp *qp, uint32_t *ret_block)
 {
     const struct send_wqe *wqe = send_wqe_at(&qp->transport, qp->record->sender.next);
@@ -117,10 +119,10 @@ static bool waits_for_owner(const struct qp *qp, uint32_t *ret_block)
 
     *ret_block = qpn / LOCAL_BLOCK_QPNS;
     return route_of(qp)->waits_for == ROUTE_WAITS_FOR_OWNER && qp->record->type != IBV_QPT_RAW_PACKET &&
-           qpn != PSN_MASK; /* multicast looks for all */
+           qpn != PSN_MASK; /* multicast waits for all processes, not for an owner */
 }
 
-/* Has somebody waited for that in vain? QP lock held. */
+/* Has a thread waited in vain for the same lane or owner? QP lock held. */
 static bool has_given_up(const struct qp *qp)
 {
     uint32_t block;
@@ -147,7 +149,6 @@ void exit_flush_resolved(uint32_t block)
     atomic_fetch_and_explicit(unanswered_word(block), ~(1ull << block % 64), memory_order_relaxed);
 }
 
-/* The child has other peers, or none. */
 void exit_flush_after_fork_in_child(void)
 {
     for (unsigned i = 0; i < array_size(unanswered_blocks); i++)
@@ -160,7 +161,7 @@ void exit_flush_sender_ran(void)
     sys_futex((uint32_t *)&runs, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
 }
 
-/* Is there still something to wait for? QP lock held. */
+/* QP lock held. */
 static bool keeps_waiting(const struct qp *qp, ns_t now, ns_t deadline)
 {
     if (!waits_for_path(qp) || has_given_up(qp))
@@ -175,7 +176,7 @@ void exit_flush_qp(struct qp *qp)
 {
     ns_t now, deadline;
 
-    rundown_enter(); /* lanes are looked at */
+    rundown_enter(); /* for the lane in has_given_up() */
     lock_acquire(&qp->lock);
     if (likely(!waits_for_path(qp)))
         goto out;
@@ -210,19 +211,21 @@ static void wait_until_sent(struct qp *qp, void *argument)
     } while (waits && retry_later(flush));
 }
 
-/* --- the end of the program ----------------------------------------------------------------------------- */
+/* --- at exit -------------------------------------------------------------------------------------------- */
 
 void exit_flush_process(void)
 {
     struct exit_flush flush = {.deadline = sys_now() + FLUSH_LIMIT};
 
-    /* In a signal handler that has interrupted the library nobody can be waited for who needs its locks. */
+    /* Inside a rundown section this is a signal handler that has interrupted the library: a thread that would
+     * send the requests may wait for a lock that the interrupted code holds. */
     if (!rundown_self || !rundown_self->depth)
         qp_for_each(wait_until_sent, &flush);
     flush.deadline = sys_now() + LOCK_LIMIT;
     (void)network_take_batched();
     flush_lanes(&flush, (1u << UDP_LANES) - 1);
-    /* Nothing can have come from the network, maybe no verb was ever used: nothing is begun for that now. */
+    /* Without sockets no packet has come from the network, and no QP owes an acknowledgement. The process may
+     * not have used the library at all. */
     if (!atomic_load_explicit(&udp_has_sockets, memory_order_relaxed))
         return;
     rundown_enter();

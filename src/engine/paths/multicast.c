@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Who takes part in multicast (verbs.md §8.3). A multicast packet is offered to every process that this
- * one is linked to; each decides by its own table who gets a copy. So a process that attaches, and one that
- * sends to a group for the first time, links itself to every other process of the host: whichever of the two
- * comes second finds the first. A link is in place at the end that asked for it a moment before it is at the
- * other; there, sending waits for it, so that who has attached misses nothing that is sent from then on. */
+/* Links to all processes of the host, for multicast (verbs.md §8.3). A multicast packet is offered to every
+ * process that this one is linked to, and each looks up the members in its own table. A process links itself
+ * to all others when it attaches a QP or sends to a group for the first time: the later of two finds the
+ * earlier. The process that requests a link has it a moment before the process that accepts it. The sender may
+ * be the one that accepts, and waits for links under way (local_link_is_coming()): an attached QP gets all
+ * that is sent afterwards. */
 #include <linux/futex.h>
 #include <stdatomic.h>
 
@@ -12,10 +13,10 @@
 #include "engine/core/engine.h"
 #include "engine/paths/paths.h"
 
-/* A process that does not answer (stopped, hostile) must not keep the others from each other. */
+/* A process that does not answer (stopped, hostile) delays the others no longer than this. */
 #define DISCOVERY_LIMIT_NS NS_PER_S
 
-static _Atomic uint32_t resolutions; /* counts answers; waited for as a futex */
+static _Atomic uint32_t resolutions; /* futex: counts calls of multicast_resolved() */
 static _Atomic bool discovered;
 static _Atomic ns_t discovery_began;
 
@@ -54,7 +55,7 @@ void multicast_announce(ns_t limit)
 
         now = sys_now();
         if (local_discover_peers() == 0 || now >= deadline) {
-            /* Whoever joins from now on finds us, so that the first datagram need not look again. */
+            /* A process that attaches later links itself to this one: sending need not discover again. */
             atomic_store_explicit(&discovered, true, memory_order_relaxed);
             return;
         }

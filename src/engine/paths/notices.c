@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a peer has to hear though nobody is left to say it: that a request was dropped, and the last answers
- * of a QP that goes away. On a link that loses nothing no timer of the peer's would make up for them, so what
- * finds the ring full stays here until there is room. */
+/* Notices: packets without payload that must not get lost and that no QP could send again. These are drop
+ * notices (a request was dropped) and the last responses of a QP that ends. The requester on a ring runs its
+ * ACK timer only after a drop notice, so a lost notice would leave the requester waiting for ever. A notice
+ * that finds the ring full is queued per lane until there is space. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,8 @@ struct notice {
     uint8_t opcode, flags, syndrome;
 };
 
-/* A peer that writes and never reads must not fill our memory. An honest one is silenced by the first word
- * about a QP, and has fewer QPs that send into the void. */
+/* Per lane: a hostile peer that writes and never reads must not exhaust this process's memory. A regular peer
+ * stops sending for a QP at the first drop notice, and has fewer such QPs. */
 #define NOTICES_MAX 65536u
 
 static bool send_notice(struct lane *lane, const struct notice *notice)
@@ -67,7 +68,8 @@ static void queue_and_flush(struct lane *lane, const struct notice *notice)
     queued = queue(state, notice);
     lock_release(&state->lock);
     if (!queued)
-        log_error("no room for what QP 0x%06x has to hear", notice->dest_qpn);
+        log_error("notice to QP 0x%06x is lost: too many are queued, or memory is exhausted",
+                  notice->dest_qpn);
     notice_flush(lane, state);
 }
 
@@ -105,7 +107,8 @@ void notice_send(struct transport_qp *transport, const struct packet *packet)
     route_of(qp)->kick_reply = true;
 }
 
-/* The requester waits in its own life for what these answered: it learns that it was dropped. */
+/* A queued response would be taken for the response to a request of the new connection, with the same PSN. As
+ * a drop notice it only starts the requester's ACK timer. */
 void notice_mark_stale(const struct qp *qp, struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
@@ -127,7 +130,7 @@ void notice_flush(struct lane *lane, struct lane_state *state)
         if (send_notice(lane, &state->notices[sent]))
             sent++;
         else if (lane_is_blocked(lane))
-            break; /* lane_writable() follows */
+            break; /* route_lane_writable() calls again */
     }
     if (sent) {
         memmove(state->notices, state->notices + sent,
