@@ -323,7 +323,7 @@ static bool place_response(struct transport_qp *qp, const struct packet *packet,
         gather_place(gather, packet->payload);
         return true;
     }
-    error = qp->ports->pull(qp, packet, gather->vector, gather->count);
+    error = qp->ports->reference->pull(qp, packet, gather->vector, gather->count);
     if (likely(!error))
         return true;
     if (error == -ESTALE) {

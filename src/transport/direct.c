@@ -68,7 +68,8 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     /* A program that always has some under way would never come to it. But who sends messages between them is
      * better off without a pause at each. */
     if (sender->completed != sender->begun)
-        return (int32_t)(qp->two_sided_end - sender->completed) <= 0 && qp->ports->can_map(qp, wqe->rkey)
+        return (int32_t)(qp->two_sided_end - sender->completed) <= 0 &&
+                       qp->ports->direct->can_map(qp, wqe->rkey)
                    ? DIRECT_BEHIND
                    : DIRECT_NOT;
     if (wqe->flags & WQE_INLINE)
@@ -78,11 +79,11 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
         return DIRECT_NOT;
     if (kind == REQUEST_ATOMIC_WRITE && gather.count != 1)
         return DIRECT_NOT; /* several stores */
-    there = qp->ports->map(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind));
+    there = qp->ports->direct->map(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind));
     if (!there)
         return qp->map_later ? DIRECT_LATER : DIRECT_NOT;
     if (kind == REQUEST_ATOMIC_WRITE && ((uintptr_t)there & 7)) {
-        qp->ports->map_end(qp);
+        qp->ports->direct->map_end(qp);
         return DIRECT_NOT;
     }
     if (writes)
@@ -92,7 +93,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     else
         original = execute_atomic(wqe, there);
     wqe->verdict = VERDICT_OK;
-    if (unlikely(!qp->ports->map_end(qp))) {
+    if (unlikely(!qp->ports->direct->map_end(qp))) {
         if (kind != REQUEST_ATOMIC)
             return DIRECT_NOT;                 /* to do it twice is harmless */
         wqe->verdict = VERDICT_RETRY_EXCEEDED; /* as if its answer had got lost */

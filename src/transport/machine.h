@@ -69,7 +69,7 @@ static inline void note_exposed(struct transport_qp *qp)
     if (likely(qp->exposes))
         return;
     qp->exposes = true;
-    qp->ports->exposes(qp);
+    qp->ports->reference->exposes(qp);
 }
 
 /* Memory that may be gone is looked at before it is touched: a packet must not crash its process. */
@@ -245,7 +245,7 @@ void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdic
 /* --- tagged.c ------------------------------------------------------------------------------------- */
 
 /* A SEND begins: finds out what it is and sets current_receive. whole: the packet is all of it. 0, -ENOENT:
- * no receive; -errno of ports->pull(). */
+ * no receive; -errno of ports->reference->pull(). */
 int tagged_take(struct transport_qp *qp, const struct packet *packet, uint32_t length, bool whole);
 void tagged_finish(struct transport_qp *qp, struct receive_completion *completion);
 void tagged_own_completed(struct transport_qp *qp, const struct send_wqe *wqe, enum verdict verdict);

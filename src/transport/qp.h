@@ -13,11 +13,7 @@
 #include "base/psn.h"
 #include "base/types.h"
 #include "published/record.h"
-#include "rules/keys.h"
-#include "rules/verdict.h"
-#include "transport/tags.h"
-#include "transport/wqe.h"
-#include "wire/packet.h"
+#include "transport/ports.h"
 
 /* Attributes as ibv_modify_qp set them and ibv_query_qp reports them. */
 struct qp_attributes {
@@ -201,124 +197,6 @@ static inline bool is_connected(const struct qp_record *record)
     return record->type != IBV_QPT_UD && record->type != IBV_QPT_RAW_PACKET;
 }
 
-struct receive_completion {
-    enum verdict verdict;
-    enum ibv_wc_opcode opcode;
-    uint32_t byte_len;
-    uint32_t wc_flags;    /* enum ibv_wc_flags */
-    uint32_t imm_or_rkey; /* imm_data in network order, or the invalidated rkey */
-    uint32_t src_qpn;
-    uint32_t flow_tag;
-    uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
-    uint8_t service_level;
-    bool solicited;
-    uint32_t app_ctx; /* of the message that took a tagged buffer */
-    uint64_t tag;
-};
-
-/* What a message to a tag matching SRQ takes. */
-struct tag_match {
-    struct tag_entry *entry;        /* until ports->release(); NULL: it is unexpected, and takes */
-    const struct recv_wqe *receive; /* like ports->take_receive() */
-    bool sync_due;                  /* software lags far behind */
-};
-
-struct transport_qp;
-
-/* What transport asks of the rooms above. All are called with the QP's lock held and must not call back into
- * transport for the same QP unless noted. */
-struct transport_ports {
-    /* Hands a packet to the link; payload is gathered from `gather` (addresses of this process, checked)
-     * unless the packet is by reference. 0: on its way. -EAGAIN: no room; the owner calls sender_run() and
-     * responder_run() when there is. -EHOSTUNREACH: nobody is there, as good as lost. `to` is the destination
-     * of a UD packet, NULL for connected QPs. */
-    int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
-                unsigned gather_count, const struct path_address *to);
-    /* On a link that loses nothing: a packet without payload that the peer waits for, and that nobody is
-     * going to send again. What finds no room is kept, and leaves in its turn even if the QP is gone by then.
-     */
-    void (*send_notice)(struct transport_qp *qp, const struct packet *packet);
-    /* Fetches what a packet that is just being received refers to; lengths agree. 0, -ESRCH when the peer is
-     * gone, -ESTALE when what was fetched is void since a revoke() of the peer came between, another -errno
-     * when its memory cannot be read. Nothing is written to the peer's memory: what a program may reuse, only
-     * its own process knows. */
-    int (*pull)(struct transport_qp *qp, const struct packet *packet, const struct iovec *to,
-                unsigned to_count);
-    /* A one-sided request that this side may execute itself (link.direct_up_to): where the peer's memory
-     * [address, address + length) is mapped, after all checks of the rights to it; NULL: not to be had like
-     * that, for whatever reason, and the request goes as packets, so that the peer judges it. Until
-     * map_end() the peer waits for us before it takes the memory away. That returns false if it has given
-     * us up: then what was done is void, as if nothing had been done. */
-    void *(*map)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
-                 enum remote_operation operation);
-    bool (*map_end)(struct transport_qp *qp);
-    /* Is map() likely to succeed by this key? Then it is worth to wait until it may be asked. If not, it is
-     * seen to that it will be later, where that is possible. */
-    bool (*can_map)(struct transport_qp *qp, uint32_t rkey);
-    /* A SEND is being begun whose payload goes by reference, the number-th request (from 0) that takes a
-     * receive of the peer's; alone: all requests before it have their verdicts. Is it known which receive it
-     * takes, and may we write there? */
-    bool (*peek_remote_receive)(struct transport_qp *qp, uint32_t number, uint32_t length, bool alone);
-    /* Part of its payload, into that receive, before the packet is sent that refers to it. False: it is not
-     * there, and the peer has to fetch it; otherwise *ret_mark says so in the slot of the first reference. */
-    bool (*deposit)(struct transport_qp *qp, uint32_t offset, const struct iovec *from, unsigned count,
-                    uint32_t *ret_mark);
-    /* Can peers fetch, without the kernel, from the region with the key in this slot? */
-    bool (*is_mapped)(uint32_t slot);
-    /* Makes void what packets by reference of this QP refer to, and of whoever shares its way, which is going
-     * to be repeated: whoever fetches after this has returned comes to know it. */
-    void (*revoke)(struct transport_qp *qp);
-    /* A packet by reference went out, the first since the QP lent nothing (transport_revoke_key()). */
-    void (*exposes)(struct transport_qp *qp);
-    /* A send work request of the program got its verdict; counter is its free-running number among those
-     * (its slot becomes free when this or a later completion is polled). Called in posting order, for
-     * unsignaled ones that succeed too (the owner makes no CQE of those). */
-    void (*complete_send)(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter,
-                          enum verdict verdict, uint32_t byte_len);
-    /* Takes the next receive (own queue or SRQ): 0, or -ENOENT when there is none. Valid until
-     * complete_receive(). */
-    int (*take_receive)(struct transport_qp *qp, const struct recv_wqe **ret_wqe);
-    /* XRC: the SRQ that the packet names becomes the QP's (take_receive(), receive_pd). false: there is none
-     * in its domain, or a message for another one is under way. */
-    bool (*select_srq)(struct transport_qp *qp, uint32_t srqn);
-    /* Tag matching: the buffer that the tag of a message matches, else a receive, and the message is counted
-     * as unexpected; in one step. -ENOENT: neither, and nothing was counted. */
-    int (*match)(struct transport_qp *qp, uint64_t tag, struct tag_match *ret_match);
-    void (*release)(struct transport_qp *qp, struct tag_entry *entry);
-    /* The program is never going to hear of a message that was counted. */
-    void (*discount)(struct transport_qp *qp);
-    /* Like complete_receive(), of a tagged buffer. */
-    void (*complete_tagged)(struct transport_qp *qp, uint64_t wr_id,
-                            const struct receive_completion *completion);
-    /* XRC: the request is for an SRQ of another process and goes there, if it may: may_move says whether it
-     * may go elsewhere than the one before it. With relay.left, the process with the SRQ relay.srqn goes on
-     * where it was. 0; -ENOENT: the SRQ is not another process's. -EAGAIN: later, relay_again() is called
-     * then, or nothing that is on its way is to be overtaken. */
-    int (*hand_over)(struct transport_qp *qp, const struct packet *packet, bool may_move);
-    /* Completes the receive that was taken. */
-    void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
-    void (*raise_event)(struct transport_qp *qp, enum ibv_event_type event);
-    /* The QP cannot go on after a fatal completion or responder error: the owner moves it to ERR (or, UD and
-     * UC send side, SQE), which calls sender_flush() and flushes receives. */
-    void (*sender_failed)(struct transport_qp *qp);
-    void (*responder_failed)(struct transport_qp *qp);
-    /* The last send of a draining queue is done (SQD): the owner raises SQ_DRAINED if asked for. */
-    void (*drained)(struct transport_qp *qp);
-    /* The time; asked for on links that may lose packets only, about twice per round trip. */
-    ns_t (*now)(struct transport_qp *qp);
-    /* One timer per QP: calls sender_timer() after `delay`; NS_NEVER cancels. */
-    void (*set_timer)(struct transport_qp *qp, ns_t delay);
-    /* Unguessable bits for the key of a type 1 window. */
-    uint32_t (*random)(struct transport_qp *qp);
-    /* A datagram has to wait, for the first time: makes qp->copies. false: there is no memory. */
-    bool (*alloc_copies)(struct transport_qp *qp);
-    /* Is this memory of an on-demand region there, and writable if need be? Fetches missing pages. */
-    bool (*fault_in)(uint64_t address, uint32_t length, bool write);
-    /* keys_bind_mw() and keys_invalidate() change the table: the owner's lock of it. */
-    void (*lock_keys)(struct transport_qp *qp);
-    void (*unlock_keys)(struct transport_qp *qp);
-};
-
 /* What the link of a QP can do; set by the owner when the path is known (for UD: once, for all local links).
  */
 struct link_properties {
@@ -326,16 +204,16 @@ struct link_properties {
     uint32_t reference_mtu; /* payload of a packet by reference, the same on both sides; 0: the link has
                                none */
     uint32_t reference_from;      /* message length from which by reference is chosen */
-    uint32_t fetched_from;        /* the same where ports->is_mapped() says yes; 0: not asked */
+    uint32_t fetched_from;        /* the same where ports->direct->is_mapped() says yes; 0: not asked */
     uint32_t read_reference_from; /* the same of READs, which are answered so: by whom we can read */
     uint16_t window; /* may lose packets: so many of a QP may be on their way at most (answers to its READs
                         among them); 0: WINDOW_DEFAULT */
     bool reliable;   /* loses nothing: no ACK timer unless sender_silence() says that nobody listens */
     bool piggyback_acks;   /* carries PACKET_HAS_ACK */
-    uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->map() may be asked */
-    bool deposits;         /* ports->peek_remote_receive() may be asked */
+    uint32_t direct_up_to; /* one-sided requests of up to so many bytes: ports->direct->map() may be asked */
+    bool deposits;         /* ports->direct->peek_remote_receive() may be asked */
     bool
-        rd_atomic_by_packets; /* … but ports->map() only for WRITE: the peer grants fewer READs and atomics at
+        rd_atomic_by_packets; /* … but ports->direct->map() only for WRITE: the peer grants fewer READs and atomics at
                              once than may be asked */
 };
 
@@ -410,14 +288,15 @@ struct transport_qp {
     bool tag_matching; /* its SRQ is a tag matching one */
     bool building;     /* tag_matching: the owner builds WQEs behind `posted` */
     uint8_t manner;    /* enum packet_manner, of the request that is sent next */
-    bool exposes;      /* ports->exposes() was told */
+    bool exposes;      /* ports->reference->exposes() was told */
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer's */
     uint32_t two_sided;     /* so many of these were begun since the QP was connected */
     /* The request begun last is one whose receive is known, and none of its packets was sent before: what a
      * packet brings may be received already when it is repeated, and the memory the program's. */
     bool deposits;
-    bool map_later; /* ports->map() is being seen to: the owner takes this back and calls sender_run() */
+    bool
+        map_later; /* ports->direct->map() is being seen to: the owner takes this back and calls sender_run() */
 };
 
 static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32_t counter)
@@ -447,7 +326,7 @@ void sender_flush(struct transport_qp *qp);
 void transport_revoke(struct transport_qp *qp);
 /* Memory that the key in this slot named is going to be the program's again, and no packet names it any more
  * that is not sent yet: revokes if this QP has lent it. window: the key is a window's. Returns whether the QP
- * lends anything else; if not, ports->exposes() comes again. */
+ * lends anything else; if not, ports->reference->exposes() comes again. */
 bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool mw);
 /* No send has been begun and not finished: what SQD waits for. */
 bool sender_is_drained(const struct transport_qp *qp);

@@ -138,7 +138,7 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
     moves = may_move(qp);
     if (duplicate)
         qp->relay.left = qp->relay.away || qp->relay.left;
-    error = psns ? qp->ports->hand_over(qp, &copy, moves) : -EINVAL;
+    error = psns ? qp->ports->xrc->hand_over(qp, &copy, moves) : -EINVAL;
     switch (error) {
     case 0:
         break;

@@ -160,7 +160,7 @@ static inline bool check_sequence(struct request *request)
 static inline bool check_srq(struct request *request)
 {
     if (likely(request->qp->record->type != IBV_QPT_XRC_RECV) ||
-        request->qp->ports->select_srq(request->qp, request->packet->srqn))
+        request->qp->ports->xrc->select_srq(request->qp, request->packet->srqn))
         return true;
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
@@ -315,7 +315,7 @@ static bool pull(struct request *request, struct gather *gather, bool spun_on)
         count -= !vector[count - 1].iov_len;
         vector[count++] = (struct iovec){.iov_base = word, .iov_len = end};
     }
-    error = qp->ports->pull(qp, request->packet, vector, count);
+    error = qp->ports->reference->pull(qp, request->packet, vector, count);
     if (likely(!error)) {
         place(place_of_end, word, end);
         return true;

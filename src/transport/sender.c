@@ -77,7 +77,7 @@ static cold_path bool all_mapped(const struct transport_qp *qp, struct send_wqe 
     const struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
 
     for (uint32_t i = 0; i < wqe->num_sge; i++) {
-        if (sge[i].length && !qp->ports->is_mapped(key_alias_slot(qp->keys, sge[i].lkey)))
+        if (sge[i].length && !qp->ports->direct->is_mapped(key_alias_slot(qp->keys, sge[i].lkey)))
             return false;
     }
     return true;
@@ -177,9 +177,10 @@ static inline void begin_two_sided(struct transport_qp *qp, const struct send_wq
     uint32_t number = qp->two_sided++;
 
     qp->two_sided_end = sender->begun;
-    qp->deposits =
-        unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND && wqe->packets > 1 &&
-        qp->ports->peek_remote_receive(qp, number, wqe->length, sender->begun - sender->completed == 1);
+    qp->deposits = unlikely(qp->link.deposits) && wqe->by_reference && kind == REQUEST_SEND &&
+                   wqe->packets > 1 &&
+                   qp->ports->direct->peek_remote_receive(qp, number, wqe->length,
+                                                          sender->begun - sender->completed == 1);
 }
 
 /* false: it waits (sender->waiting says for what). Otherwise it is begun; a verdict or no packets at all:
@@ -392,7 +393,8 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
         references[i] = (struct packet_reference){.address = (uintptr_t)gather.vector[i].iov_base,
                                                   .length = (uint32_t)gather.vector[i].iov_len,
                                                   .slot = gather.slot[i]};
-    if (unlikely(is_deposited(qp, wqe)) && qp->ports->deposit(qp, offset, gather.vector, gather.count, &mark))
+    if (unlikely(is_deposited(qp, wqe)) &&
+        qp->ports->direct->deposit(qp, offset, gather.vector, gather.count, &mark))
         references[0].slot |= mark;
     error = qp->ports->send(qp, packet, NULL, 0, NULL);
     if (!error) {

@@ -55,7 +55,7 @@ static bool clear_exposed(struct transport_qp *qp)
 void sender_revoke(struct transport_qp *qp)
 {
     if (unlikely(clear_exposed(qp)))
-        qp->ports->revoke(qp);
+        qp->ports->reference->revoke(qp);
 }
 
 void transport_revoke(struct transport_qp *qp)
@@ -63,7 +63,7 @@ void transport_revoke(struct transport_qp *qp)
     bool asked = clear_exposed(qp), answered = responder_clear_exposed(qp);
 
     if (asked || answered)
-        qp->ports->revoke(qp);
+        qp->ports->reference->revoke(qp);
 }
 
 static bool names(const struct key_table *keys, struct send_wqe *wqe, uint32_t slot)

@@ -52,7 +52,7 @@ static int peek(struct transport_qp *qp, const struct packet *packet, uint8_t *b
         return 0;
     }
     packet_slice(packet, 0, length, &head, references);
-    return qp->ports->pull(qp, &head, &vector, 1);
+    return qp->ports->reference->pull(qp, &head, &vector, 1);
 }
 
 /* --- the receive of a message ------------------------------------------------------------------------ */
@@ -102,7 +102,7 @@ int tagged_take(struct transport_qp *qp, const struct packet *packet, uint32_t l
         tagged->kind = TAGGED_NO_TAG;
         return qp->ports->take_receive(qp, &qp->current_receive);
     }
-    error = qp->ports->match(qp, tmh.tag, &match);
+    error = qp->ports->tag_matching->match(qp, tmh.tag, &match);
     if (error)
         return error;
     if (!match.entry) {
@@ -152,7 +152,7 @@ static void describe(struct transport_qp *qp, struct receive_completion *complet
     case TAGGED_UNEXPECTED:
         completion->opcode = IBV_WC_TM_RECV;
         if (completion->verdict != VERDICT_OK)
-            qp->ports->discount(qp); /* the program does not come to know that it was one */
+            qp->ports->tag_matching->discount(qp); /* the program does not come to know that it was one */
         else if (qp->tagged.sync_due)
             completion->wc_flags |= IBV_WC_TM_SYNC_REQ;
         return;
@@ -186,11 +186,11 @@ void tagged_finish(struct transport_qp *qp, struct receive_completion *completio
         qp->ports->complete_receive(qp, completion);
         return;
     }
-    qp->ports->complete_tagged(qp, tag_receive(entry)->wr_id, completion);
+    qp->ports->tag_matching->complete_tagged(qp, tag_receive(entry)->wr_id, completion);
     if (kind == TAGGED_RENDEZVOUS && completion->verdict == VERDICT_OK)
         enqueue(tagged, entry);
     else
-        qp->ports->release(qp, entry);
+        qp->ports->tag_matching->release(qp, entry);
 }
 
 /* --- fetching ------------------------------------------------------------------------------------- */
@@ -259,7 +259,7 @@ void tagged_post(struct transport_qp *qp)
         struct tag_entry *entry = dequeue(tagged);
 
         post_fin(qp, entry);
-        qp->ports->release(qp, entry);
+        qp->ports->tag_matching->release(qp, entry);
     }
     for (struct tag_entry *entry = tagged->fetch_first;
          entry && sender->own_posted - sender->own_completed < OWN_REQUESTS; entry = entry->next_fetch) {
@@ -286,7 +286,7 @@ static void fetched(struct transport_qp *qp, enum verdict verdict)
         return;
     completion.byte_len = entry->length;
     entry->fetched = true;
-    qp->ports->complete_tagged(qp, tag_receive(entry)->wr_id, &completion);
+    qp->ports->tag_matching->complete_tagged(qp, tag_receive(entry)->wr_id, &completion);
     if (verdict == VERDICT_OK)
         return;
     if (before)
@@ -295,7 +295,7 @@ static void fetched(struct transport_qp *qp, enum verdict verdict)
         tagged->fetch_first = entry->next_fetch;
     if (tagged->fetch_last == entry)
         tagged->fetch_last = before;
-    qp->ports->release(qp, entry);
+    qp->ports->tag_matching->release(qp, entry);
 }
 
 void tagged_own_completed(struct transport_qp *qp, const struct send_wqe *wqe, enum verdict verdict)
@@ -318,15 +318,15 @@ static void drop_all(struct transport_qp *qp, bool tell)
         struct tag_entry *entry = dequeue(tagged);
 
         if (tell && !entry->fetched)
-            qp->ports->complete_tagged(qp, tag_receive(entry)->wr_id, &flushed);
-        qp->ports->release(qp, entry);
+            qp->ports->tag_matching->complete_tagged(qp, tag_receive(entry)->wr_id, &flushed);
+        qp->ports->tag_matching->release(qp, entry);
     }
     if (tagged->kind == TAGGED_UNEXPECTED)
-        qp->ports->discount(qp);
+        qp->ports->tag_matching->discount(qp);
     if (tagged->entry) {
         if (tell)
-            qp->ports->complete_tagged(qp, tag_receive(tagged->entry)->wr_id, &flushed);
-        qp->ports->release(qp, tagged->entry);
+            qp->ports->tag_matching->complete_tagged(qp, tag_receive(tagged->entry)->wr_id, &flushed);
+        qp->ports->tag_matching->release(qp, tagged->entry);
         qp->current_receive = NULL;
     }
     tagged->kind = TAGGED_NOT;

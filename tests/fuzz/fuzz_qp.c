@@ -232,16 +232,23 @@ static void port_lock(struct transport_qp *transport)
 {
 }
 
+static const struct transport_reference_ports reference_ports = {
+    .pull = port_pull,
+    .revoke = port_revoke,
+};
+
+static const struct transport_xrc_ports xrc_ports = {
+    .select_srq = port_select_srq,
+    .hand_over = port_hand_over,
+};
+
+/* Direct execution and tag matching are absent. */
 static const struct transport_ports ports = {
     .send = port_send,
     .send_notice = port_send_notice,
-    .pull = port_pull,
-    .revoke = port_revoke,
     .alloc_copies = port_alloc_copies,
     .complete_send = port_complete_send,
     .take_receive = port_take_receive,
-    .select_srq = port_select_srq,
-    .hand_over = port_hand_over,
     .complete_receive = port_complete_receive,
     .raise_event = port_raise_event,
     .sender_failed = port_failed,
@@ -252,6 +259,8 @@ static const struct transport_ports ports = {
     .random = port_random,
     .lock_keys = port_lock,
     .unlock_keys = port_lock,
+    .reference = &reference_ports,
+    .xrc = &xrc_ports,
 };
 
 void publish_memory(enum fuzz_memory which)

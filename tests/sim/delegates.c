@@ -246,6 +246,7 @@ static int port_hand_over(struct transport_qp *transport, const struct packet *p
 /* --- life ----------------------------------------------------------------------------------------- */
 
 static struct transport_ports here_ports, there_ports;
+static struct transport_xrc_ports here_xrc_ports;
 
 static struct sim_delegates *delegates_of(struct sim_qp *qp)
 {
@@ -255,7 +256,9 @@ static struct sim_delegates *delegates_of(struct sim_qp *qp)
     if (all)
         return all;
     here_ports = there_ports = sim_ports;
-    here_ports.hand_over = port_hand_over;
+    here_xrc_ports = sim_xrc_ports;
+    here_xrc_ports.hand_over = port_hand_over;
+    here_ports.xrc = &here_xrc_ports;
     there_ports.send = port_send_back;
     all = calloc(1, sizeof(*all));
     all->qp = qp;

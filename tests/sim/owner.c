@@ -90,7 +90,7 @@ static int port_pull(struct transport_qp *transport, const struct packet *packet
     return -ESTALE;
 }
 
-static void port_lends(struct transport_qp *transport)
+static void port_exposes(struct transport_qp *transport)
 {
 }
 
@@ -304,30 +304,45 @@ static void port_lock(struct transport_qp *transport)
 {
 }
 
-const struct transport_ports sim_ports = {
-    .send = sim_port_send,
-    .send_notice = sim_port_send_notice,
+static const struct transport_reference_ports reference_ports = {
     .pull = port_pull,
     .revoke = port_revoke,
-    .exposes = port_lends,
-    .alloc_copies = port_alloc_copies,
-    .complete_send = port_complete_send,
-    .take_receive = port_take_receive,
-    .select_srq = port_select_srq,
-    .complete_receive = port_complete_receive,
-    .complete_tagged = port_complete_tagged,
+    .exposes = port_exposes,
+};
+
+static const struct transport_tag_ports tag_ports = {
     .match = port_match,
     .release = port_release,
     .discount = port_discount,
-    .raise_event = port_raise_event,
-    .sender_failed = port_sender_failed,
-    .responder_failed = port_responder_failed,
-    .drained = port_drained,
-    .now = port_now,
-    .set_timer = port_set_timer,
-    .random = port_random,
-    .lock_keys = port_lock,
-    .unlock_keys = port_lock,
+    .complete_tagged = port_complete_tagged,
+};
+
+/* No SRQ of another process here: tests/sim/delegates.c has a table of its own. */
+const struct transport_xrc_ports sim_xrc_ports = {
+    .select_srq = port_select_srq,
+};
+
+/* Direct execution is absent: every request of the simulation travels as packets. */
+#define CORE_PORTS                                                                                           \
+    .send = sim_port_send, .send_notice = sim_port_send_notice, .alloc_copies = port_alloc_copies,           \
+    .complete_send = port_complete_send, .take_receive = port_take_receive,                                  \
+    .complete_receive = port_complete_receive, .raise_event = port_raise_event,                              \
+    .sender_failed = port_sender_failed, .responder_failed = port_responder_failed, .drained = port_drained, \
+    .now = port_now, .set_timer = port_set_timer, .random = port_random, .lock_keys = port_lock,             \
+    .unlock_keys = port_lock
+
+const struct transport_ports sim_ports = {
+    CORE_PORTS,
+    .reference = &reference_ports,
+    .tag_matching = &tag_ports,
+    .xrc = &sim_xrc_ports,
+};
+
+/* Of links without payload by reference: such packets of a hostile peer must not be followed either. */
+const struct transport_ports sim_wire_ports = {
+    CORE_PORTS,
+    .tag_matching = &tag_ports,
+    .xrc = &sim_xrc_ports,
 };
 
 void sim_kick_later(struct sim_qp *qp)

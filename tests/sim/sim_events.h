@@ -27,7 +27,8 @@ struct sim_event {
 void sim_push_event(struct sim *sim, ns_t delay, struct sim_event event);
 struct sim_event sim_pop_event(struct sim *sim);
 
-extern const struct transport_ports sim_ports;
+extern const struct transport_ports sim_ports, sim_wire_ports;
+extern const struct transport_xrc_ports sim_xrc_ports;
 void sim_receives_push(struct sim_receives *receives, uint64_t wr_id, const struct wqe_sge *sge,
                        unsigned num_sge);
 /* The end of a batch. */

@@ -83,7 +83,7 @@ struct direct_peer {
 
 /* --- direct.c --------------------------------------------------------------------------------------- */
 
-/* transport_ports. */
+/* transport_direct_ports. */
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
@@ -121,7 +121,7 @@ bool direct_was_there(const struct direct_found *found);
 
 /* --- deposit.c ------------------------------------------------------------------------------- */
 
-/* transport_ports. */
+/* transport_direct_ports. */
 bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone);
 bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struct iovec *from, unsigned count,
                     uint32_t *ret_mark);

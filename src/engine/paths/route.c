@@ -288,7 +288,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     return send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
 }
 
-/* transport_ports.pull: from the process that wrote the packet, whatever the QP's ways are by now. */
+/* transport_reference_ports.pull: from the process that wrote the packet, whatever the QP's ways are by now. */
 static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
                        unsigned to_count)
 {
@@ -313,7 +313,7 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
     return error;
 }
 
-/* transport_ports.revoke: requests went out on the one, answers on the other. */
+/* transport_reference_ports.revoke: requests went out on the one, answers on the other. */
 static void engine_revoke(struct transport_qp *transport)
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
@@ -537,6 +537,19 @@ static void init_private(struct qp *qp)
     route->timer_at = route->timer_queued_at = NS_NEVER;
 }
 
+static const struct transport_reference_ports engine_reference_ports = {
+    .pull = engine_pull,
+    .revoke = engine_revoke,
+};
+
+static const struct transport_direct_ports engine_direct_ports = {
+    .map = direct_map,
+    .map_end = direct_map_end,
+    .can_map = direct_can_map,
+    .peek_remote_receive = direct_peek_remote_receive,
+    .deposit = direct_deposit,
+};
+
 const struct qp_ports engine_qp_ports = {
     .private_size = sizeof(struct qp_route),
     .init_private = init_private,
@@ -544,16 +557,11 @@ const struct qp_ports engine_qp_ports = {
         {
             .send = engine_send,
             .send_notice = notice_send,
-            .pull = engine_pull,
-            .revoke = engine_revoke,
-            .map = direct_map,
-            .map_end = direct_map_end,
-            .can_map = direct_can_map,
-            .peek_remote_receive = direct_peek_remote_receive,
-            .deposit = direct_deposit,
             .now = engine_now,
             .set_timer = engine_set_timer,
             .random = engine_random,
+            .reference = &engine_reference_ports,
+            .direct = &engine_direct_ports,
         },
     .prepare = network_prepare,
     .flush_before_end = exit_flush_qp,

@@ -20,7 +20,7 @@ static void add_unless_there(struct qp *qp)
     lock_release(&lenders_lock);
 }
 
-/* transport_ports.exposes */
+/* transport_reference_ports.exposes */
 void lending_begins(struct transport_qp *transport)
 {
     add_unless_there(container_of(transport, struct qp, transport));

@@ -131,8 +131,9 @@ struct qp_ports {
     size_t private_size;
     /* Initialises the private state, which is zero, of a slot that was never used. No lock held. */
     void (*init_private)(struct qp *qp);
-    struct transport_ports transport_link; /* send, pull, revoke, set_timer, random are the engine's; the rest
-                                              is filled by object */
+    /* The engine fills in send, send_notice, now, set_timer, random, reference (without exposes) and direct (without
+     * is_mapped); qp_ports_install() adds object's. */
+    struct transport_ports transport_link;
     /* Before the QP is changed: may sleep, bounded. No lock held, outside every rundown section. */
     void (*prepare)(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
     /* The QP is going to stop sending (ERR, RESET, destroy): what was posted in RTS and waits for its way
@@ -152,7 +153,7 @@ struct qp_ports {
      * section, rings the doorbells that are pending. more: the sender stopped at its bound, and the QP is to be
      * scheduled again. */
     void (*unlock)(struct qp *qp, bool more);
-    /* XRC: the request is for that SRQ, which is not of this process (transport_ports.hand_over). */
+    /* XRC: the request is for that SRQ, which is not of this process (transport_xrc_ports.hand_over). */
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
     /* XRC: whoever executes for this QP is to stop. */
     void (*call_back)(struct qp *qp);

@@ -119,7 +119,7 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
             completion->solicited || completion->verdict != VERDICT_OK);
 }
 
-/* transport_ports.complete_tagged */
+/* transport_tag_ports.complete_tagged */
 static void complete_tagged(struct transport_qp *transport, uint64_t wr_id,
                             const struct receive_completion *completion)
 {
@@ -268,25 +268,50 @@ static void unlock_keys(struct transport_qp *transport)
     lock_release(&keys_lock);
 }
 
+static struct transport_reference_ports reference_ports;
+static struct transport_direct_ports direct_ports;
+
+static const struct transport_tag_ports tag_ports = {
+    .match = tm_match,
+    .release = tm_release,
+    .discount = tm_discount,
+    .complete_tagged = complete_tagged,
+};
+
+static const struct transport_xrc_ports xrc_ports = {
+    .select_srq = select_srq,
+    .hand_over = hand_over,
+};
+
+/* Tables of which the engine fills one half and object the other. */
+static void install_shared_tables(const struct transport_ports *engine)
+{
+    if (engine->reference) {
+        reference_ports = *engine->reference;
+        reference_ports.exposes = lending_begins;
+        qp_transport_ports.reference = &reference_ports;
+    }
+    if (engine->direct) {
+        direct_ports = *engine->direct;
+        direct_ports.is_mapped = mapping_is_open;
+        qp_transport_ports.direct = &direct_ports;
+    }
+}
+
 void qp_ports_install(const struct qp_ports *ports)
 {
     qp_transport_ports = ports->transport_link;
-    qp_transport_ports.is_mapped = mapping_is_open;
-    qp_transport_ports.exposes = lending_begins;
+    install_shared_tables(&ports->transport_link);
+    qp_transport_ports.tag_matching = &tag_ports;
+    qp_transport_ports.xrc = &xrc_ports;
     qp_transport_ports.alloc_copies = datagram_copies_begin;
     qp_transport_ports.complete_send = complete_send;
     qp_transport_ports.take_receive = take_receive;
     qp_transport_ports.complete_receive = complete_receive;
-    qp_transport_ports.complete_tagged = complete_tagged;
-    qp_transport_ports.match = tm_match;
-    qp_transport_ports.release = tm_release;
-    qp_transport_ports.discount = tm_discount;
     qp_transport_ports.raise_event = raise_event;
     qp_transport_ports.sender_failed = sender_failed;
     qp_transport_ports.responder_failed = responder_failed;
     qp_transport_ports.drained = drained;
-    qp_transport_ports.select_srq = select_srq;
-    qp_transport_ports.hand_over = hand_over;
     qp_transport_ports.fault_in = fault_in;
     qp_transport_ports.lock_keys = lock_keys;
     qp_transport_ports.unlock_keys = unlock_keys;

@@ -13,7 +13,7 @@ int srq_create_tm(struct pd *pd, struct cq *cq, void *user_context, struct ibv_s
 /* Posts a list: 0 or -errno with *bad_op set; -EOPNOTSUPP: the SRQ has no tags. */
 int srq_post_ops(struct srq *srq, struct ibv_ops_wr *op, struct ibv_ops_wr **bad_op);
 
-/* transport_ports, with a QP's lock held. */
+/* transport_tag_ports, with a QP's lock held. */
 int tm_match(struct transport_qp *transport, uint64_t tag, struct tag_match *ret_match);
 void tm_release(struct transport_qp *transport, struct tag_entry *entry);
 void tm_discount(struct transport_qp *transport);
