@@ -290,7 +290,7 @@ bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *
 /* Everything before is executed: what may be acknowledged. */
 static inline psn_t responder_limit(const struct transport_qp *qp)
 {
-    return unlikely(qp->relay.away) ? qp->relay.done : qp->record->responder.expected_psn;
+    return unlikely(relay_is_away(&qp->relay)) ? qp->relay.done : qp->record->responder.expected_psn;
 }
 
 /* --- relay.c -------------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ bool relay_duplicate(struct transport_qp *qp, const struct packet *packet, uint3
  */
 void relay_postpone(struct transport_qp *qp);
 /* There is a gap. Is it too early to say so, since what was before is not done? Then it is said later. */
-bool relay_lacks(struct transport_qp *qp);
+bool relay_postpones_gap(struct transport_qp *qp);
 /* What was done has been answered: what waits for that alone is asked for. */
 void relay_settle(struct transport_qp *qp);
 void relay_reset(struct transport_qp *qp);

@@ -87,7 +87,7 @@ struct transport_reference_ports {
 struct tag_match {
     struct tag_entry *entry;        /* until release(); NULL: the message is unexpected and takes */
     const struct recv_wqe *receive; /* this, as from take_receive() */
-    bool sync_due; /* software has not acknowledged many unexpected messages (IBV_WC_TM_SYNC_REQ) */
+    bool sync_due;                  /* software lags behind by many unexpected messages (TM_SYNC_REQ) */
 };
 
 struct transport_tag_ports {
@@ -115,7 +115,7 @@ struct transport_xrc_ports {
 struct transport_ports {
     /* Hands a packet to the link; the payload is gathered from `gather` (checked addresses of this process) unless the
      * packet is by reference. 0: on its way. -EAGAIN: no room; the owner calls sender_run() and responder_run() when
-     * there is. -EHOSTUNREACH: no such destination, equivalent to a lost packet. `to` is the destination of a UD packet,
+     * there is. -EHOSTUNREACH: no such destination, equal to a lost packet. `to` is the destination of a UD packet,
      * NULL for connected QPs. */
     int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
                 unsigned gather_count, const struct path_address *to);

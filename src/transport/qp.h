@@ -245,28 +245,49 @@ struct port_counters {
     _Atomic uint32_t bad_pkeys, bad_qkeys;
 };
 
-/* XRC_RECV: requests for SRQs of other processes (relay.c). */
-struct relay {
-    bool possible;   /* there may be some */
-    bool used;       /* the owner's: somebody has heard of this QP */
-    bool away;       /* the last request was for another process */
-    bool due;        /* something was dropped that is to be asked for again */
-    bool waits;      /* … when relay_again() is called */
-    bool visits;     /* a duplicate is being answered elsewhere than where the last request went */
-    bool impatient;  /* who came meanwhile has been sent away once */
-    psn_t visit_psn; /* the end of that answer */
-    bool resumes;    /* the owner's: the process that executes goes on, but is to hear of the epoch */
-    bool left;       /* the process that it was for is not where the last one went, a duplicate */
-    bool back;       /* it went back: nobody here knows for which SRQ what comes next is */
-    uint32_t srqn;   /* of the last request that was no duplicate */
-    uint32_t life;   /* which connection of the QP it is */
-    uint32_t epoch;  /* answers of another one are void */
-    bool lost;       /* the answer of a duplicate, from lost_psn on; the requester is to hear of it */
-    psn_t lost_psn;
-    bool ack_due; /* an acknowledgement is asked for, of ack_psn */
-    psn_t ack_psn;
-    psn_t done; /* away: what comes next of what is not executed */
+/* XRC_RECV: which process executes the requests (relay.c has the transitions). */
+enum relay_state {
+    RELAY_HERE,    /* this one */
+    RELAY_AWAY,    /* the last request, in sequence, went to another process */
+    RELAY_VISIT,   /* a duplicate went to another process, and its response is not complete */
+    RELAY_OVERDUE, /* the same, and a request was postponed for that response: the next one does not wait */
 };
+
+/* A dropped request that the requester has to send again (NAK sequence error). */
+enum relay_retry {
+    RELAY_RETRY_NONE,
+    RELAY_RETRY_DUE,     /* asked for as soon as all requests before it are executed */
+    RELAY_RETRY_BLOCKED, /* … and relay_again() was called */
+};
+
+struct relay {
+    bool possible; /* set by the owner: the XRC domain is shared with other processes */
+    bool used;     /* the owner's: another process has heard of this QP */
+    bool resumes;  /* the owner's: the process that executes continues, but has to learn the epoch */
+    uint8_t state; /* enum relay_state */
+    bool
+        displaced; /* a duplicate went elsewhere than the last request in sequence, whose process has to resume */
+    uint8_t retry;       /* enum relay_retry */
+    bool srqn_unknown;   /* expected_psn went back: `srqn` may not be that of the next request */
+    bool duplicate_lost; /* the response of a duplicate was lost from lost_psn on: a NAK is due */
+    bool ack_due;        /* the requester asked for an acknowledgement of ack_psn */
+    uint32_t srqn;       /* of the last request in sequence */
+    uint32_t life;       /* counts connections of the QP */
+    uint32_t epoch;      /* responses of another epoch are void */
+    psn_t visit_psn;     /* last PSN of the duplicate's response */
+    psn_t lost_psn, ack_psn;
+    psn_t done; /* relay_is_away(): first PSN that is not executed */
+};
+
+static inline bool relay_is_away(const struct relay *relay)
+{
+    return relay->state >= RELAY_AWAY;
+}
+
+static inline bool relay_visits(const struct relay *relay)
+{
+    return relay->state >= RELAY_VISIT;
+}
 
 struct transport_qp {
     struct qp_record *record;
@@ -304,7 +325,7 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
     return (struct send_wqe *)(qp->send_queue + (size_t)(counter & qp->send_mask) * qp->record->send_stride);
 }
 
-/* --- sender.c, sender_lifecycle.c, retry.c, window.c ---------------------------------------------------------------- */
+/* --- sender.c, sender_lifecycle.c, retry.c, window.c ------------------------------------------------------- */
 
 /* RTR -> RTS: first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
@@ -377,6 +398,8 @@ void relay_response(struct transport_qp *qp, const struct packet *packet, uint32
 void relay_again(struct transport_qp *qp);
 /* The process that executes is gone. */
 void relay_lost(struct transport_qp *qp);
+/* hand_over() had to move to another process, which it could not tell so: it returns -EAGAIN. */
+void relay_move_failed(struct transport_qp *qp);
 
 /* A packet for this QP (its number matched): requests go to the responder, answers to the sender (which may
  * go on transmitting at once). Does not send what the responder comes to owe (but a NAK that ends the QP, if

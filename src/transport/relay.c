@@ -1,32 +1,69 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Requests of an XRC_RECV QP for an SRQ that another process has (verbs.md §6.4). This side stays the
- * responder that the requester knows: it checks the PSNs and says what is acknowledged. The other process
- * executes, as a responder of its own that this one is the only requester of, over a link that loses nothing.
+/* Requests of an XRC_RECV QP for an SRQ of another process (verbs.md §6.4). This process stays the responder that the
+ * requester knows: it checks the PSNs and sends the acknowledgements. The other process executes, as the responder of a
+ * connection whose only requester is this process, over a link that loses nothing.
  *
- * Execution is in order of PSNs wherever it happens: a request for another process waits until those before
- * it are done. Nothing is kept meanwhile; what cannot go is dropped, and asked for again (NAK sequence error)
- * when it can. Requests from `done` on are on their way, or dropped; expected_psn is what comes next from the
- * requester. */
+ * Requests are executed in the order of their PSNs, wherever that happens: a request for another process waits until
+ * all before it are executed. Nothing is queued meanwhile: a request that cannot be forwarded is dropped, and asked for
+ * again (NAK sequence error) when it can. `done` is the first PSN that is not executed; requests from there up to
+ * expected_psn have been forwarded. */
 #include <errno.h>
 
 #include "transport/machine.h"
 
-/* Nothing is under way that a request for another place could overtake. */
+/* --- which process executes -------------------------------------------------------------------------- */
+
+enum relay_event {
+    FORWARDED,           /* a request in sequence went to another process */
+    RETURNED,            /* a request in sequence is executed here */
+    DUPLICATE_FORWARDED, /* a duplicate went to another process */
+    POSTPONED,           /* a request was dropped because those before it are not executed */
+    VISIT_ENDED,         /* the response to the duplicate is complete, or was given up */
+    AWAY_ENDED,          /* a duplicate is executed here, or no process executes elsewhere any more */
+    RELAY_EVENTS
+};
+
+/* clang-format off */
+static const uint8_t transitions[][RELAY_EVENTS] = {
+    /*                                         DUPLICATE_ */
+    /*                 FORWARDED   RETURNED    FORWARDED    POSTPONED      VISIT_ENDED AWAY_ENDED */
+    [RELAY_HERE]    = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_HERE,    RELAY_HERE, RELAY_HERE},
+    [RELAY_AWAY]    = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_AWAY,    RELAY_AWAY, RELAY_HERE},
+    [RELAY_VISIT]   = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_OVERDUE, RELAY_AWAY, RELAY_HERE},
+    [RELAY_OVERDUE] = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_OVERDUE, RELAY_AWAY, RELAY_HERE},
+};
+/* clang-format on */
+
+static void step(struct relay *relay, enum relay_event event)
+{
+    relay->state = transitions[relay->state][event];
+    if (event == FORWARDED || event == RETURNED)
+        relay->displaced = false;
+}
+
+void relay_move_failed(struct transport_qp *qp)
+{
+    step(&qp->relay, AWAY_ENDED);
+}
+
+/* Is everything executed that a request for another process could overtake? */
 static bool is_idle(const struct transport_qp *qp)
 {
     const struct responder *responder = &qp->record->responder;
 
-    if (qp->relay.away)
+    if (relay_is_away(&qp->relay))
         return psn_equal(qp->relay.done, responder->expected_psn);
     return responder->resource_next == responder->resource_tail && !responder->owed_syndrome;
 }
 
-/* Nor is there an answer to come of a duplicate. That one may be from long ago and get none, so what is
- * waiting for it and comes once more does not wait again. */
+/* The response to a duplicate must not be overtaken either. But the duplicate may be too old to get one: a request that
+ * was postponed for it once (RELAY_OVERDUE) does not wait a second time. */
 static bool may_move(const struct transport_qp *qp)
 {
-    return is_idle(qp) && (!qp->relay.visits || qp->relay.impatient);
+    return is_idle(qp) && qp->relay.state != RELAY_VISIT;
 }
+
+/* --- dropped requests are asked for again ------------------------------------------------------------ */
 
 void relay_postpone(struct transport_qp *qp)
 {
@@ -34,16 +71,15 @@ void relay_postpone(struct transport_qp *qp)
 
     responder->drops++;
     responder->nak_sent = NAK_OF_PACKET;
-    qp->relay.due = true;
-    qp->relay.waits = false;
-    qp->relay.impatient = qp->relay.visits;
+    qp->relay.retry = RELAY_RETRY_DUE;
+    step(&qp->relay, POSTPONED);
 }
 
 static void request_again(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
 
-    qp->relay.due = qp->relay.waits = false;
+    qp->relay.retry = RELAY_RETRY_NONE;
     responder->nak_sent = NAK_OF_PACKET;
     responder->owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
 }
@@ -52,19 +88,26 @@ void relay_settle(struct transport_qp *qp)
 {
     const struct relay *relay = &qp->relay;
 
-    if (relay->due && !relay->waits && !qp->record->responder.fails && is_idle(qp) && !relay->visits)
+    if (relay->retry == RELAY_RETRY_DUE && !qp->record->responder.fails && is_idle(qp) &&
+        !relay_visits(relay))
         request_again(qp);
+}
+
+static void unblock_retry(struct relay *relay)
+{
+    if (relay->retry == RELAY_RETRY_BLOCKED)
+        relay->retry = RELAY_RETRY_DUE;
 }
 
 void relay_again(struct transport_qp *qp)
 {
-    qp->relay.waits = false;
+    unblock_retry(&qp->relay);
     relay_settle(qp);
 }
 
-bool relay_lacks(struct transport_qp *qp)
+bool relay_postpones_gap(struct transport_qp *qp)
 {
-    if (!qp->relay.away || may_move(qp))
+    if (!relay_is_away(&qp->relay) || may_move(qp))
         return false;
     relay_postpone(qp);
     return true;
@@ -77,10 +120,10 @@ static void invalid(struct transport_qp *qp, psn_t psn)
     responder_violation(qp, psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
-/* PSNs of a request; 0: it contradicts itself. */
+/* PSNs of a request; 0: the packet contradicts itself. */
 static uint32_t psns_of(const struct transport_qp *qp, const struct packet *packet, uint32_t properties)
 {
-    /* Memory of the requester's that only this process could read: an honest one does not offer it. */
+    /* Only this process could read memory that the requester names. An honest requester on such a link names none. */
     if (packet->flags & PACKET_BY_REFERENCE)
         return 0;
     if (properties & OPCODE_READ)
@@ -90,32 +133,51 @@ static uint32_t psns_of(const struct transport_qp *qp, const struct packet *pack
     return 1;
 }
 
-/* It is executed here. Returns false, or true: not yet. */
+/* The request is executed here. true: not yet, it was dropped. */
 static bool come_back(struct transport_qp *qp, bool duplicate)
 {
-    if (qp->relay.away && !may_move(qp)) {
+    if (relay_is_away(&qp->relay) && !may_move(qp)) {
         relay_postpone(qp);
         return true;
     }
-    if (!duplicate)
-        qp->relay.left = false;
-    qp->relay.away = qp->relay.visits = false;
+    step(&qp->relay, duplicate ? AWAY_ENDED : RETURNED);
     return false;
 }
 
-/* A packet in the middle of a message: is that under way in another process? */
-static bool goes_on(const struct transport_qp *qp, const struct packet *packet)
+/* Does a packet in the middle of a message continue one that another process executes? */
+static bool continues_away(const struct transport_qp *qp, const struct packet *packet)
 {
     const struct relay *relay = &qp->relay;
 
-    return (relay->away || relay->left) && (relay->back || packet->srqn == relay->srqn);
+    return (relay_is_away(relay) || relay->displaced) && (relay->srqn_unknown || packet->srqn == relay->srqn);
 }
 
-/* In its turn, or (question) a duplicate: that may be for another process than a message that is under way,
- * which goes on afterwards. Returns false: it is for an SRQ of this process, or of nobody. */
-static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t properties, bool duplicate)
+static void forwarded(struct transport_qp *qp, const struct packet *packet, uint32_t psns, bool duplicate)
 {
     struct responder *responder = &qp->record->responder;
+    struct relay *relay = &qp->relay;
+
+    if (!relay_is_away(relay))
+        relay->done = responder->expected_psn;
+    step(relay, duplicate ? DUPLICATE_FORWARDED : FORWARDED);
+    if (duplicate) {
+        relay->visit_psn = psn_add(packet->psn, psns - 1);
+        return;
+    }
+    unblock_retry(relay);
+    relay->srqn_unknown = false;
+    relay->srqn = packet->srqn;
+    if (packet->flags & PACKET_ACK_REQUEST) {
+        relay->ack_due = true;
+        relay->ack_psn = packet->psn;
+    }
+    responder_accepted(responder, psns);
+}
+
+/* true: the request went to another process, or is dropped until it can. false: the SRQ is of this process, or of none.
+ * A duplicate may be for another process than the message that is being received, which continues afterwards. */
+static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t properties, bool duplicate)
+{
     struct packet copy;
     uint32_t psns;
     bool moves;
@@ -123,25 +185,27 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
 
     if (!qp->relay.possible)
         return false;
-    if (!duplicate && responder->message != MESSAGE_NONE)
-        return come_back(qp, false); /* a message is under way here */
-    if (!(properties & (OPCODE_FIRST | OPCODE_ONLY)) && !goes_on(qp, packet)) {
-        if (!qp->relay.away)
+    if (!duplicate && qp->record->responder.message != MESSAGE_NONE)
+        return come_back(qp, false); /* of a message that is being received here */
+    if (!(properties & (OPCODE_FIRST | OPCODE_ONLY)) && !continues_away(qp, packet)) {
+        if (!relay_is_away(&qp->relay))
             return false;
         invalid(qp, packet->psn);
         return true;
     }
     psns = psns_of(qp, packet, properties);
     copy = *packet;
-    copy.flags = (packet->flags & PACKET_SOLICITED) | PACKET_ACK_REQUEST; /* we want to know of each */
+    copy.flags =
+        (packet->flags & PACKET_SOLICITED) | PACKET_ACK_REQUEST; /* `done` follows each acknowledgement */
     copy.syndrome = 0;
     moves = may_move(qp);
-    if (duplicate)
-        qp->relay.left = qp->relay.away || qp->relay.left;
+    if (duplicate && relay_is_away(&qp->relay))
+        qp->relay.displaced = true;
     error = psns ? qp->ports->xrc->hand_over(qp, &copy, moves) : -EINVAL;
     switch (error) {
     case 0:
-        break;
+        forwarded(qp, packet, psns, duplicate);
+        return true;
     case -ENOENT:
         return come_back(qp, duplicate);
     case -EINVAL:
@@ -149,28 +213,10 @@ static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t
         return true;
     default:
         relay_postpone(qp);
-        qp->relay.waits = moves; /* whoever has said no will say when */
-        qp->relay.visits = qp->relay.visits && qp->relay.away;
+        if (moves)
+            qp->relay.retry = RELAY_RETRY_BLOCKED; /* the owner calls relay_again() */
         return true;
     }
-    if (duplicate) {
-        qp->relay.visits = true;
-        qp->relay.impatient = false;
-        qp->relay.visit_psn = psn_add(packet->psn, psns - 1);
-    }
-    if (!qp->relay.away)
-        qp->relay.done = responder->expected_psn;
-    qp->relay.away = true;
-    if (duplicate)
-        return true;
-    qp->relay.left = qp->relay.back = qp->relay.visits = qp->relay.waits = false;
-    qp->relay.srqn = packet->srqn;
-    if (packet->flags & PACKET_ACK_REQUEST) {
-        qp->relay.ack_due = true;
-        qp->relay.ack_psn = packet->psn;
-    }
-    responder_accepted(responder, psns);
-    return true;
 }
 
 bool relay_request(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
@@ -183,14 +229,14 @@ bool relay_duplicate(struct transport_qp *qp, const struct packet *packet, uint3
     return (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) && relay(qp, packet, properties, true);
 }
 
-/* --- answers -------------------------------------------------------------------------------------- */
+/* --- responses ------------------------------------------------------------------------------------ */
 
-/* Everything from here on has to come again. */
-static void go_back(struct transport_qp *qp, psn_t psn)
+/* Every request from `psn` on has to come again. */
+static void rewind_to(struct transport_qp *qp, psn_t psn)
 {
     qp->record->responder.expected_psn = qp->relay.done = psn;
-    qp->relay.due = false;
-    qp->relay.back = true;
+    qp->relay.retry = RELAY_RETRY_NONE;
+    qp->relay.srqn_unknown = true;
 }
 
 static void take_nak(struct transport_qp *qp, const struct packet *packet)
@@ -199,7 +245,7 @@ static void take_nak(struct transport_qp *qp, const struct packet *packet)
     uint8_t code = SYNDROME_VALUE(packet->syndrome);
 
     if (SYNDROME_KIND(packet->syndrome) == SYNDROME_RNR || code == NAK_SEQUENCE) {
-        go_back(qp, packet->psn);
+        rewind_to(qp, packet->psn);
         responder->nak_sent = NAK_OF_PACKET;
         responder->owed_syndrome = packet->syndrome;
         return;
@@ -210,8 +256,25 @@ static void take_nak(struct transport_qp *qp, const struct packet *packet)
     responder_fail(qp, packet->psn, code);
 }
 
-/* A packet of an answer goes on to the requester. What finds no room there is lost, and asked for again: the
- * answer to a READ may be longer than what anybody wants to keep. */
+/* The link to the requester has no room for a packet of a response. The packet is dropped, since a READ response may be
+ * too long to be stored, and the request is asked for again. */
+static void response_lost(struct transport_qp *qp, psn_t psn)
+{
+    bool duplicate = psn_diff(psn, qp->relay.done) < 0;
+
+    /* The rest of a duplicate's response is asked for by the requester's timer, where that runs. */
+    rewind_to(qp, duplicate ? qp->relay.done : psn);
+    if (duplicate && qp->link.reliable) {
+        qp->relay.duplicate_lost = true;
+        qp->relay.lost_psn = psn;
+    }
+    qp->relay.epoch++; /* what is on its way of this response, and of those behind it, is void */
+    qp->relay.resumes = true;
+    step(&qp->relay, VISIT_ENDED);
+    request_again(qp);
+}
+
+/* A packet of a response goes on to the requester. */
 static void pass_on(struct transport_qp *qp, const struct packet *packet)
 {
     struct iovec payload = {.iov_base = (void *)(uintptr_t)packet->payload,
@@ -225,28 +288,16 @@ static void pass_on(struct transport_qp *qp, const struct packet *packet)
     out.dest_ifindex = qp->record->attributes.path.destination_ifindex;
     error = qp->ports->send(qp, &out, &payload, packet->payload_length ? 1 : 0, NULL);
     if (error == -EAGAIN) {
-        bool duplicate = psn_diff(packet->psn, qp->relay.done) < 0;
-
-        /* Of a duplicate, what is lost is asked for by the requester's timer, where that runs; but not what
-         * is behind it. */
-        go_back(qp, duplicate ? qp->relay.done : packet->psn);
-        if (duplicate && qp->link.reliable) {
-            qp->relay.lost = true;
-            qp->relay.lost_psn = packet->psn;
-        }
-        qp->relay.epoch++; /* what else is on its way of this answer, and of those behind it, is void */
-        qp->relay.resumes = true;
-        qp->relay.visits = false;
-        request_again(qp);
+        response_lost(qp, packet->psn);
         return;
     }
-    if (qp->relay.visits && psn_diff(packet->psn, qp->relay.visit_psn) >= 0)
-        qp->relay.visits = false;
+    if (relay_visits(&qp->relay) && psn_diff(packet->psn, qp->relay.visit_psn) >= 0)
+        step(&qp->relay, VISIT_ENDED);
     if (psn_diff(packet->psn, qp->relay.done) >= 0)
         qp->relay.done = psn_add(packet->psn, 1);
 }
 
-/* Everything up to there has been executed. After going back that may be more than has come again. */
+/* Everything up to `psn` is executed. After rewind_to() that may be more than has come again. */
 static void take_ack(struct transport_qp *qp, psn_t psn)
 {
     struct responder *responder = &qp->record->responder;
@@ -266,15 +317,15 @@ void relay_response(struct transport_qp *qp, const struct packet *packet, uint32
     struct responder *responder = &qp->record->responder;
     bool responds = properties & (OPCODE_READ | OPCODE_HAS_ATOMIC_ACK);
 
-    if (!qp->relay.away || responder->fails)
+    if (!relay_is_away(&qp->relay) || responder->fails)
         return;
-    /* Another process's word: an answer that the requester could not be given is none. */
+    /* The other process is not trusted: no packet that the requester's link could not carry. */
     if ((packet->flags & PACKET_BY_REFERENCE) || packet->payload_length > qp->link.mtu)
         return;
     if (packet->flags & PACKET_DROPPED) {
         if (packet->syndrome == DROPPED_DUPLICATE)
             responder_send_drop_notice(qp, packet->psn, DROPPED_DUPLICATE);
-        else /* there is nobody any more */
+        else /* the other process has no such QP any more */
             invalid(qp, qp->relay.done);
         return;
     }
@@ -297,16 +348,16 @@ void relay_response(struct transport_qp *qp, const struct packet *packet, uint32
 
 void relay_lost(struct transport_qp *qp)
 {
-    if (qp->relay.away && !is_idle(qp)) {
+    if (relay_is_away(&qp->relay) && !is_idle(qp)) {
         if (!qp->record->responder.fails)
             invalid(qp, qp->relay.done);
         return;
     }
-    qp->relay.away = qp->relay.visits = false;
+    step(&qp->relay, AWAY_ENDED);
     relay_again(qp);
 }
 
-/* The QP begins anew, or ends: who executed for it hears of another life. */
+/* The QP is connected anew, or ends. A process that executed for it learns that by `life`. */
 void relay_reset(struct transport_qp *qp)
 {
     struct relay *relay = &qp->relay;

@@ -79,7 +79,7 @@ static cold_path bool rc_out_of_sequence(struct request *request, int32_t distan
         responder->duplicates++;
         if (!relay_duplicate(request->qp, request->packet, request->properties))
             responder_repeat(request->qp, request->packet, request->properties);
-    } else if (!relay_lacks(request->qp)) {
+    } else if (!relay_postpones_gap(request->qp)) {
         /* Behind a gap that was told of, what follows the missing packet comes once more: it has been
          * repeated, and got lost again. Nobody else would tell before the requester's timer. Where nothing
          * gets lost, the requester begins there, and what is missing never comes: its PSNs are wrong. */

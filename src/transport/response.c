@@ -559,7 +559,7 @@ static psn_t nak_psn(const struct transport_qp *qp)
 
     if (responder->fails)
         return responder->owed_psn;
-    return qp->relay.lost ? qp->relay.lost_psn : responder_limit(qp);
+    return qp->relay.duplicate_lost ? qp->relay.lost_psn : responder_limit(qp);
 }
 
 static int send_nak(struct transport_qp *qp, bool leaves)
@@ -576,7 +576,7 @@ static int send_nak(struct transport_qp *qp, bool leaves)
     if (responder->fails)
         responder->fatal_nak = responder->owed_syndrome;
     responder->owed_syndrome = 0;
-    qp->relay.lost = false;
+    qp->relay.duplicate_lost = false;
     responder->ack_owed = false; /* it acknowledges all before */
     responder->acks_owed = 0;
     return 0;
@@ -668,7 +668,7 @@ bool responder_run(struct transport_qp *qp)
         if (respond(qp, resource, &slice))
             return false;
     }
-    if (unlikely(qp->relay.due))
+    if (unlikely(qp->relay.retry != RELAY_RETRY_NONE))
         relay_settle(qp);
     if (unlikely(responder->owed_syndrome)) {
         if (send_nak(qp, false))

@@ -144,7 +144,7 @@ static int port_hand_over(struct transport_qp *transport, const struct packet *p
         return answers[fuzz_take(&qp->input) % 4];
     if (!place)
         return -ENOENT;
-    if (transport->relay.away && qp->place != place && !may_move)
+    if (relay_is_away(&transport->relay) && qp->place != place && !may_move)
         return -EAGAIN;
     qp->place = place;
     return 0;

@@ -221,20 +221,20 @@ static int port_hand_over(struct transport_qp *transport, const struct packet *p
         delegate->asked = true;
         return -EAGAIN;
     }
-    if (!relay->away || delegate != all->last || relay->resumes) {
-        bool elsewhere = !relay->away || delegate != all->last;
+    if (!relay_is_away(relay) || delegate != all->last || relay->resumes) {
+        bool elsewhere = !relay_is_away(relay) || delegate != all->last;
 
         if (elsewhere) {
             if (!may_move)
                 return -EAGAIN;
             relay->epoch++;
-            relay->resumes = relay->left && find(all, relay->srqn) == delegate;
+            relay->resumes = relay->displaced && find(all, relay->srqn) == delegate;
         }
         all->last = delegate;
         if (send_terms(delegate)) {
             relay->resumes = !elsewhere;
             if (elsewhere)
-                relay->away = false;
+                relay_move_failed(transport);
             return -EAGAIN;
         }
         relay->resumes = false;

@@ -75,7 +75,7 @@ void route_run(struct qp *qp)
 {
     bool more;
 
-    if (unlikely(qp->transport.relay.due))
+    if (unlikely(qp->transport.relay.retry != RELAY_RETRY_NONE))
         relay_again(&qp->transport);
     if (responder_owes(&qp->transport))
         responder_run(&qp->transport);

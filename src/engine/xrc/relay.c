@@ -102,14 +102,14 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     if (!link)
         return error;
     lane = link_lane(link, qp->ibv.qp_num);
-    if (!relay->away || lane != route_of(qp)->relay_lane || relay->resumes) {
-        bool elsewhere = !relay->away || lane != route_of(qp)->relay_lane;
+    if (!relay_is_away(relay) || lane != route_of(qp)->relay_lane || relay->resumes) {
+        bool elsewhere = !relay_is_away(relay) || lane != route_of(qp)->relay_lane;
 
         if (elsewhere) {
             if (!may_move)
                 return -EAGAIN;
             relay->epoch++;
-            relay->resumes = relay->left && local_resolve(relay->srqn) == link;
+            relay->resumes = relay->displaced && local_resolve(relay->srqn) == link;
         }
         relay->used = true;
         route_of(qp)->relay_lane = lane; /* from now on we hear when it goes down */
@@ -118,7 +118,7 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
             /* Whatever the way was before, it begins with terms. */
             relay->resumes = !elsewhere;
             if (elsewhere)
-                relay->away = false;
+                relay_move_failed(&qp->transport);
             return -EAGAIN;
         }
     }
