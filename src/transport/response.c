@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "rules/alias.h"
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
@@ -14,338 +13,6 @@
 struct slice {
     uint32_t packets, bytes; /* left */
 };
-
-static struct responder_resource *resource_at(const struct transport_qp *qp, uint32_t counter)
-{
-    return &qp->resources[counter % qp->record->responder.resources];
-}
-
-/* --- queueing ------------------------------------------------------------------------------------- */
-
-/* Counters run freely, but `resources` is no power of two: takes a multiple of it away before they overflow.
- */
-static void wind_back(struct responder *responder)
-{
-    uint32_t rounds;
-
-    if (likely(responder->resource_tail < UINT32_MAX / 2))
-        return;
-    rounds = responder->resource_head / responder->resources * responder->resources;
-    responder->resource_head -= rounds;
-    responder->resource_next -= rounds;
-    responder->resource_tail -= rounds;
-}
-
-static bool make_room(struct transport_qp *qp)
-{
-    struct responder *responder = &qp->record->responder;
-    const struct responder_resource *oldest = resource_at(qp, responder->resource_head);
-
-    if (responder->resource_tail - responder->resource_head != responder->resources)
-        return true;
-    if (!oldest->responded && !oldest->repeated)
-        return false;
-    if (responder->resource_next == responder->resource_head)
-        responder->resource_next++;
-    responder->resource_head++;
-    return true;
-}
-
-/* A requester that asks for a long READ in parts (window.c) asks one question. */
-static bool is_next_part(const struct transport_qp *qp, const struct packet *packet)
-{
-    const struct responder *responder = &qp->record->responder;
-    const struct responder_resource *before;
-    uint32_t mtu = 128u << qp->record->attributes.path_mtu;
-
-    if (BTH_OPERATION(packet->opcode) != OP_READ_REQUEST ||
-        responder->resource_tail == responder->resource_head)
-        return false;
-    before = resource_at(qp, responder->resource_tail - 1);
-    return before->operation == OP_READ_REQUEST && before->rkey == packet->rkey &&
-           before->address + before->length == packet->address && before->length >= READ_PART_MIN * mtu &&
-           before->length % mtu == 0;
-}
-
-/* More questions in one go than the QP granted (max_dest_rd_atomic): an invalid request, though each may have
- * been answered before the next one was looked at. */
-static bool is_one_too_many(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder *responder = &qp->record->responder;
-
-    if (!responder->together || (!is_next_part(qp, packet) && responder->together != UINT8_MAX))
-        responder->together++;
-    return responder->together > responder->resources;
-}
-
-/* A free resource, or that of the oldest answered request. NULL: there is none, and what follows is seen to.
- * On a link that loses nothing a question may only have come before its turn: how long answers take there
- * says nothing of what a wire would see. */
-static struct responder_resource *new_resource(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder *responder = &qp->record->responder;
-    struct responder_resource *resource;
-    bool refused;
-
-    refused = is_one_too_many(qp, packet);
-    if (!refused && !make_room(qp)) {
-        if (qp->link.reliable) {
-            relay_postpone(qp);
-            return NULL;
-        }
-        refused = true;
-    }
-    if (refused) {
-        responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
-        return NULL;
-    }
-    wind_back(responder);
-    resource = resource_at(qp, responder->resource_tail);
-    *resource = (struct responder_resource){
-        .first_psn = packet->psn,
-        .packets = 1,
-        .fresh = true,
-        .operation = BTH_OPERATION(packet->opcode),
-        .rkey = packet->rkey,
-        .pd = remote_pd(qp),
-        .address = packet->address,
-    };
-    return resource;
-}
-
-static void enqueue(struct transport_qp *qp, const struct responder_resource *resource)
-{
-    struct responder *responder = &qp->record->responder;
-
-    responder->resource_tail++;
-    responder_accepted(responder, resource->packets);
-    responder->msn++;
-}
-
-/* Bytes of a packet of the answer. */
-static uint32_t response_mtu(const struct transport_qp *qp, const struct responder_resource *resource)
-{
-    if (unlikely(resource->mtu))
-        return 128u << resource->mtu;
-    return resource->by_reference ? qp->link.reference_mtu : qp->link.mtu;
-}
-
-void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder_resource *resource = new_resource(qp, packet);
-    struct memory_range range;
-    enum verdict verdict;
-
-    if (!resource)
-        return;
-    resource->length = resource->end = packet->dma_length;
-    if (packet->dma_length > LIMIT_MESSAGE) {
-        responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
-        return;
-    }
-    /* No answer without payload goes by reference. */
-    resource->by_reference =
-        (packet->flags & PACKET_BY_REFERENCE) && qp->link.reference_mtu && packet->dma_length;
-    /* In packets of a path MTU that the requester does not expect, and shorter than any of the link. */
-    if (qp->link.reliable && unlikely(packet->dma_length > responder_agrees_up_to(qp, packet))) {
-        uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
-
-        resource->mtu = (uint8_t)min_of(theirs, ours);
-        resource->by_reference = false;
-    }
-    resource->packets = packets_of(packet->dma_length, response_mtu(qp, resource));
-    verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
-                                packet->address, packet->dma_length, REMOTE_READ, &range);
-    if (verdict != VERDICT_OK) {
-        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
-        return;
-    }
-    enqueue(qp, resource);
-}
-
-void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder_resource *resource = new_resource(qp, packet);
-    struct memory_range range;
-    enum verdict verdict;
-
-    if (!resource)
-        return;
-    resource->length = resource->end = sizeof(uint64_t);
-    resource->atomic.compare = packet->compare;
-    resource->atomic.swap_add = packet->swap_add;
-    verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
-                                packet->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
-    if (verdict != VERDICT_OK) {
-        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
-        return;
-    }
-    enqueue(qp, resource);
-}
-
-static enum verdict check_atomic_write(const struct transport_qp *qp,
-                                       const struct responder_resource *resource,
-                                       struct memory_range *ret_range)
-{
-    enum verdict verdict =
-        keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
-                          resource->address, sizeof(uint64_t), REMOTE_WRITE, ret_range);
-
-    /* Both, as for the other atomics. */
-    if (verdict == VERDICT_OK && ((resource->address | ret_range->address) & 7))
-        return VERDICT_INVALID_REQUEST;
-    return verdict;
-}
-
-void responder_enqueue_atomic_write(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder_resource *resource = new_resource(qp, packet);
-    enum verdict verdict = VERDICT_INVALID_REQUEST;
-    struct memory_range range;
-
-    if (!resource)
-        return;
-    if (packet->dma_length == sizeof(uint64_t) && packet->payload_length == sizeof(uint64_t) &&
-        !(packet->flags & PACKET_BY_REFERENCE)) {
-        memcpy(&resource->written, packet->payload, sizeof(resource->written));
-        verdict = check_atomic_write(qp, resource, &range);
-    }
-    if (verdict != VERDICT_OK) {
-        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
-        return;
-    }
-    enqueue(qp, resource);
-}
-
-static enum verdict check_flush(const struct transport_qp *qp, const struct responder_resource *resource)
-{
-    return keys_check_flush(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
-                            resource->address, resource->length, resource->flush & 0xf,
-                            resource->flush >> FLUSH_LEVEL_SHIFT & 3);
-}
-
-void responder_enqueue_flush(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder_resource *resource = new_resource(qp, packet);
-    enum verdict verdict;
-
-    if (!resource)
-        return;
-    resource->length = packet->dma_length;
-    resource->flush = packet->flush;
-    verdict = check_flush(qp, resource);
-    if (verdict != VERDICT_OK) {
-        responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
-        return;
-    }
-    enqueue(qp, resource);
-}
-
-/* --- duplicates ----------------------------------------------------------------------------------- */
-
-static struct responder_resource *find_resource(const struct transport_qp *qp, psn_t psn,
-                                                uint32_t *ret_counter)
-{
-    const struct responder *responder = &qp->record->responder;
-
-    /* The latest first: the same number may stand for an older one, of 2^24 PSNs ago. */
-    for (uint32_t i = responder->resource_tail; i != responder->resource_head; i--) {
-        struct responder_resource *resource = resource_at(qp, i - 1);
-
-        if (psn_distance(resource->first_psn, psn) < resource->packets) {
-            *ret_counter = i - 1;
-            return resource;
-        }
-    }
-    return NULL;
-}
-
-/* A duplicate READ may begin anywhere in the first one, and end before it. */
-static bool reposition_read(const struct transport_qp *qp, struct responder_resource *resource,
-                            const struct packet *packet)
-{
-    uint64_t offset = (uint64_t)psn_distance(resource->first_psn, packet->psn) * response_mtu(qp, resource);
-
-    if (packet->rkey != resource->rkey || packet->address != resource->address + offset ||
-        offset + packet->dma_length > resource->length ||
-        resource->by_reference != (packet->dma_length && (packet->flags & PACKET_BY_REFERENCE)))
-        return false;
-    resource->sent = (uint32_t)offset;
-    resource->end = (uint32_t)offset + packet->dma_length;
-    return true;
-}
-
-/* false: nobody can. */
-static bool repeat_response(struct transport_qp *qp, const struct packet *packet)
-{
-    struct responder *responder = &qp->record->responder;
-    struct responder_resource *resource;
-    uint32_t counter;
-
-    if (!responder->resources)
-        return false;
-    resource = find_resource(qp, packet->psn, &counter);
-    if (!resource || resource->operation != BTH_OPERATION(packet->opcode))
-        return false; /* too old, or another request */
-    if (resource->operation == OP_READ_REQUEST) {
-        if (!reposition_read(qp, resource, packet))
-            return false;
-    } else if (packet->rkey != resource->rkey || packet->address != resource->address) {
-        return false;
-    }
-    resource->repeated |= resource->responded;
-    resource->responded = false;
-    resource->fresh = true;
-    /* Back to it; those between are answered and are passed over. */
-    if (responder->resource_next - responder->resource_head > counter - responder->resource_head)
-        responder->resource_next = counter;
-    return true;
-}
-
-void responder_repeat(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
-{
-    if (!(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)))
-        qp->record->responder.ack_owed = true; /* the acknowledgement was lost */
-    else if (!repeat_response(qp, packet))
-        responder_send_drop_notice(qp, packet->psn, DROPPED_DUPLICATE);
-}
-
-bool responder_clear_exposed(struct transport_qp *qp)
-{
-    const struct responder *responder = &qp->record->responder;
-    bool exposed = false;
-
-    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
-        exposed |= resource_at(qp, i)->exposed;
-        resource_at(qp, i)->exposed = false;
-    }
-    return exposed;
-}
-
-/* What is behind a window, it does not say any more once it is bound anew: it may be any region. */
-static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot, bool mw)
-{
-    uint32_t named = key_alias_slot(qp->keys, rkey);
-    const struct key_entry *entry = &qp->keys->entry[named];
-
-    return named == slot || (!mw && entry->kind > KEY_REGION_NULL);
-}
-
-bool responder_exposes(const struct transport_qp *qp, uint32_t slot, bool mw, bool *ret_named)
-{
-    const struct responder *responder = &qp->record->responder;
-    bool exposes = false;
-
-    for (uint32_t i = responder->resource_head; i != responder->resource_tail; i++) {
-        const struct responder_resource *resource = resource_at(qp, i);
-
-        if (!resource->exposed)
-            continue;
-        exposes = true;
-        *ret_named = *ret_named || may_name(qp, resource->rkey, slot, mw);
-    }
-    return exposes;
-}
 
 /* --- answering ------------------------------------------------------------------------------------ */
 
@@ -505,7 +172,7 @@ static enum verdict execute_atomic_write(const struct transport_qp *qp,
                                          const struct responder_resource *resource)
 {
     struct memory_range range;
-    enum verdict verdict = check_atomic_write(qp, resource, &range);
+    enum verdict verdict = responder_check_atomic_write(qp, resource, &range);
 
     if (verdict != VERDICT_OK)
         return verdict;
@@ -519,7 +186,7 @@ static enum verdict execute_atomic_write(const struct transport_qp *qp,
  * memory is coherent: all that is left to do is to let none of it be late. */
 static enum verdict execute_flush(const struct transport_qp *qp, const struct responder_resource *resource)
 {
-    enum verdict verdict = check_flush(qp, resource);
+    enum verdict verdict = responder_check_flush(qp, resource);
 
     atomic_thread_fence(memory_order_seq_cst);
     return verdict;
@@ -616,7 +283,7 @@ static struct responder_resource *next_pending(const struct transport_qp *qp)
     struct responder *responder = &qp->record->responder;
 
     for (; responder->resource_next != responder->resource_tail; responder->resource_next++) {
-        struct responder_resource *resource = resource_at(qp, responder->resource_next);
+        struct responder_resource *resource = responder_resource_at(qp, responder->resource_next);
 
         if (!resource->responded)
             return resource;
