@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Answers -> completions of sends. Answers come in PSN order, each acknowledges all before it, and a READ or
- * atomic ends with its own answer alone (IBA 9.7.5): an acknowledgement beyond a pending one says that
- * the answer was lost. */
+/* Acknowledgements and responses -> completions of sends. They come in PSN order, and each acknowledges all PSNs
+ * before it. A READ or atomic is completed by its own response only (IBA 9.7.5): an acknowledgement beyond one
+ * without response means that the response was lost. */
 #include <errno.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict)
     qp->ports->sender_failed(qp);
 }
 
-/* While it was going back, an answer to the first transmission came after all. */
+/* While the sender retransmits, an acknowledgement of the first transmission has come: skips what it covers. */
 static void skip_acknowledged(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -58,7 +58,7 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
             psn_t end = psn_add(wqe->first_psn, wqe->packets);
             bool rd_atomic = awaits_response(wqe);
 
-            /* Only its answer moves unacked_psn past a question. */
+            /* Only its response moves unacked_psn past a READ or atomic. */
             if (psn_diff(rd_atomic ? sender->unacked_psn : limit, end) < 0) {
                 if (!rd_atomic && psn_diff(limit, sender->unacked_psn) > 0)
                     sender->unacked_psn = limit;
@@ -84,7 +84,7 @@ bool sender_advance(struct transport_qp *qp, psn_t limit)
     return true;
 }
 
-/* Things that WQE `next` waited for have come about. */
+/* An event may have ended what WQE `next` waited for: continues to transmit. */
 static void go_on(struct transport_qp *qp)
 {
     switch ((enum sender_wait)qp->record->sender.waiting) {
@@ -93,7 +93,7 @@ static void go_on(struct transport_qp *qp)
     case SENDER_WAITS_FOR_WINDOW:
         sender_run(qp);
         return;
-    case SENDER_RUNS: /* it may just have ended to wait for a retry */
+    case SENDER_RUNS: /* the wait for a retry may just have ended */
         if (sender_wants_to_run(qp))
             sender_run(qp);
         return;
@@ -106,8 +106,8 @@ static void go_on(struct transport_qp *qp)
     }
 }
 
-/* Is there a packet with this PSN on its way that nobody has acknowledged? If not, the answer is a ghost
- * (IBA 9.7.5.1.1): an old one, of a former life of these numbers, or made up. */
+/* Is there an unacknowledged packet with this PSN in flight? If not, the acknowledgement is a ghost (IBA 9.7.5.1.1):
+ * an old one, of an earlier connection with these numbers, or forged. */
 static bool is_outstanding(const struct transport_qp *qp, psn_t psn)
 {
     const struct sender *sender = &qp->record->sender;
@@ -116,14 +116,14 @@ static bool is_outstanding(const struct transport_qp *qp, psn_t psn)
     return psn_distance(sender->unacked_psn, psn) < psn_distance(sender->unacked_psn, end);
 }
 
-/* The responder has gone on behind a READ or atomic whose answer never came. */
+/* The responder has executed requests behind a READ or atomic whose response never came. */
 static bool response_is_missing(const struct sender *sender, psn_t acknowledged)
 {
     return psn_diff(acknowledged, sender->unacked_psn) > 0;
 }
 
-/* `seen` came instead. What else is on its way behind the gap says no more than that; but if what follows the
- * missing packet comes once more, that has been repeated, and got lost again. */
+/* The packet `seen` came instead of the missing response. Further packets behind the same gap cause no further retry;
+ * but if the packet right behind the missing one comes twice, both were repeated and the response was lost again. */
 static void retry_missing_response(struct transport_qp *qp, psn_t seen)
 {
     struct sender *sender = &qp->record->sender;
@@ -140,7 +140,7 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
     psn_t limit = psn_add(psn, 1);
 
     if (unlikely(!is_outstanding(qp, psn))) {
-        /* What was acknowledged last may come twice, after a request came twice. */
+        /* A request that arrived twice is acknowledged twice. */
         if (!psn_equal(limit, sender->unacked_psn))
             sender_doubt(qp);
         return;
@@ -153,7 +153,7 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
         go_on(qp);
 }
 
-/* Not a packet of IBA: the peer has done with what we lent. */
+/* Not a packet of IBA: the peer will not read the exposed buffers up to this PSN any more. */
 void sender_exposure_ended(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
@@ -172,8 +172,8 @@ void sender_piggybacked(struct transport_qp *qp, psn_t psn)
         sender_exposure_ended(qp, psn);
 }
 
-/* A peer that cannot read the memory we referred to says NAK_INVALID_RD, which no other RC responder
- * has a use for: the fault is on this side. */
+/* A peer that cannot read memory which a packet by reference names sends NAK_INVALID_RD, a code that RC has no other
+ * use for: the fault is on this side. */
 static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
 {
     if (code == NAK_INVALID_RD && wqe->by_reference && !awaits_response(wqe))
@@ -181,8 +181,8 @@ static enum verdict verdict_of(const struct send_wqe *wqe, uint8_t code)
     return verdict_of_nak(code);
 }
 
-/* After this it answers nothing any more. */
-static bool ends_the_peer(const struct packet *packet)
+/* After such a NAK the responder is in error and responds to nothing. */
+static bool is_fatal_nak(const struct packet *packet)
 {
     uint8_t code = SYNDROME_VALUE(packet->syndrome);
 
@@ -200,8 +200,8 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     }
     if (!sender_advance(qp, packet->psn))
         return;
-    /* On a link that loses nothing the answer came and was void (place_response()). There will be no other. */
-    if (response_is_missing(sender, packet->psn) && !(qp->link.reliable && ends_the_peer(packet))) {
+    /* Link that loses nothing: the response came and was void (place_response()). After a fatal NAK none follows. */
+    if (response_is_missing(sender, packet->psn) && !(qp->link.reliable && is_fatal_nak(packet))) {
         retry_missing_response(qp, packet->psn);
         return;
     }
@@ -210,8 +210,8 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
         sender_receiver_not_ready(qp, code);
     } else if (code == NAK_SEQUENCE) {
         sender->sequence_naks++;
-        /* A link that loses nothing has gaps only where references were revoked, or where the word about a
-         * drop has started the timer, which counts. */
+        /* A link that loses nothing has gaps only where references were revoked, or after a drop notice has armed the
+         * ACK timer, which counts the retry. */
         if (qp->link.reliable)
             sender_repeat(qp);
         else
@@ -221,7 +221,7 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     }
 }
 
-/* The last acknowledgement may be said again, because there are credits now (IBA 9.7.7.2.2). */
+/* The responder may repeat its last acknowledgement to grant credits (IBA 9.7.7.2.2). */
 static void take_credits(struct transport_qp *qp, const struct packet *packet)
 {
     bool repeated = psn_equal(psn_add(packet->psn, 1), qp->record->sender.unacked_psn);
@@ -254,8 +254,8 @@ static void acknowledge(struct transport_qp *qp, const struct packet *packet)
     }
 }
 
-/* The answer belongs to the oldest question, is the next that it waits for, and everything before is
- * acknowledged by it: its WQE. NULL otherwise, and then everything is done about it. */
+/* The WQE that the response belongs to: the oldest one, with everything before acknowledged by the response. NULL:
+ * the response does not fit, and is dealt with. */
 static struct send_wqe *request_of_response(struct transport_qp *qp, psn_t psn)
 {
     struct sender *sender = &qp->record->sender;
@@ -288,8 +288,8 @@ static void finish_response(struct transport_qp *qp, psn_t psn)
     go_on(qp);
 }
 
-/* Is this the packet that has to come at this place of the answer? A request for the rest of a READ is
- * answered with a "first", and one for a part of it ends with a "last". */
+/* Is this the packet that has to come at this place of the response? The response to a request for the rest of a READ
+ * begins with a "first", and that for a part of a READ ends with a "last". */
 static bool response_fits(const struct transport_qp *qp, const struct send_wqe *wqe,
                           const struct packet *packet, uint32_t properties, uint32_t index)
 {
@@ -312,9 +312,9 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
     return (properties & (OPCODE_LAST | OPCODE_ONLY)) && packet->payload_length == wqe->length - index * mtu;
 }
 
-/* Bytes of an answer into the program's memory. By reference they are fetched here and now, under the QP's
- * lock and with keys that were just checked: once the QP is in ERR or the region is gone, nobody comes any
- * more. false: not done, and what follows is seen to. */
+/* Copies the payload of a response into the application's memory. By reference it is fetched now, under the QP's lock
+ * and with keys that were just checked: after the QP is in ERR or the region is deregistered, nothing is written any
+ * more. false: not copied; the consequences are dealt with. */
 static bool place_response(struct transport_qp *qp, const struct packet *packet, const struct gather *gather)
 {
     int error;
@@ -327,14 +327,14 @@ static bool place_response(struct transport_qp *qp, const struct packet *packet,
     if (likely(!error))
         return true;
     if (error == -ESTALE) {
-        /* Some QP over there gave up what it had lent. If it is this one's peer, the repeated question finds
-         * it silent. Answers behind this one are going to be repeated, too. */
+        /* A QP of the peer process revoked its references, which all QPs on the link share. The request is repeated;
+         * if it was this QP's peer, it gets no response. Responses behind this one are repeated, too. */
         qp->record->sender.read_gap_seen = true;
         sender_repeat(qp);
         return false;
     }
-    /* A dead peer's answer is lost, as others will be; sender_silence() follows when its link goes down. One
-     * who answers with memory that cannot be read is itself at fault. */
+    /* -ESRCH: the peer is dead and the response lost; sender_silence() follows when the link goes down. Otherwise the
+     * peer has sent a response with memory that cannot be read, its own fault. */
     if (error != -ESRCH)
         sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION);
     return false;

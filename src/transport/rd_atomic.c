@@ -7,10 +7,10 @@
 #include "rules/alias.h"
 #include "transport/machine.h"
 
-/* --- queueing ------------------------------------------------------------------------------------- */
+/* --- acceptance ----------------------------------------------------------------------------------- */
 
-/* Counters run freely, but `resources` is no power of two: takes a multiple of it away before they overflow.
- */
+/* The counters are free-running, but `resources` is no power of two, so they must not overflow: subtracts a multiple
+ * of it in time. */
 static void wind_back(struct responder *responder)
 {
     uint32_t rounds;
@@ -38,7 +38,7 @@ static bool make_room(struct transport_qp *qp)
     return true;
 }
 
-/* A requester that asks for a long READ in parts (window.c) asks one question. */
+/* Is this READ request the next part of the READ before it (window.c)? The parts count as one request. */
 static bool is_next_part(const struct transport_qp *qp, const struct packet *packet)
 {
     const struct responder *responder = &qp->record->responder;
@@ -54,8 +54,8 @@ static bool is_next_part(const struct transport_qp *qp, const struct packet *pac
            before->length % mtu == 0;
 }
 
-/* More questions in one go than the QP granted (max_dest_rd_atomic): an invalid request, though each may have
- * been answered before the next one was looked at. */
+/* More requests in one batch (PACKET_TOGETHER) than the QP granted (max_dest_rd_atomic) are invalid, though each may
+ * have had its response before the next was received. */
 static bool is_one_too_many(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
@@ -65,9 +65,9 @@ static bool is_one_too_many(struct transport_qp *qp, const struct packet *packet
     return responder->together > responder->resources;
 }
 
-/* A free resource, or that of the oldest answered request. NULL: there is none, and what follows is seen to.
- * On a link that loses nothing a question may only have come before its turn: how long answers take there
- * says nothing of what a wire would see. */
+/* A free resource, or that of the oldest request whose response is sent. NULL: none, and the request is rejected. On
+ * a link that loses nothing it is postponed instead: there requests overtake the responses that free the resources,
+ * which a requester that keeps to the limit would not see on a network. */
 static struct responder_resource *new_resource(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
@@ -122,10 +122,11 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }
-    /* No answer without payload goes by reference. */
+    /* A response without payload does not go by reference. */
     resource->by_reference =
         (packet->flags & PACKET_BY_REFERENCE) && qp->link.reference_mtu && packet->dma_length;
-    /* In packets of a path MTU that the requester does not expect, and shorter than any of the link. */
+    /* The path MTUs of the two ends differ: responds in packets of the smaller one, which the requester finds
+     * invalid, as it would on a network. */
     if (qp->link.reliable && unlikely(packet->dma_length > responder_agrees_up_to(qp, packet))) {
         uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
 
@@ -170,7 +171,7 @@ enum verdict responder_check_atomic_write(const struct transport_qp *qp,
         keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, resource->rkey,
                           resource->address, sizeof(uint64_t), REMOTE_WRITE, ret_range);
 
-    /* Both, as for the other atomics. */
+    /* The address in the request and the address in memory, as for the other atomics. */
     if (verdict == VERDICT_OK && ((resource->address | ret_range->address) & 7))
         return VERDICT_INVALID_REQUEST;
     return verdict;
@@ -227,7 +228,7 @@ static struct responder_resource *find_resource(const struct transport_qp *qp, p
 {
     const struct responder *responder = &qp->record->responder;
 
-    /* The latest first: the same number may stand for an older one, of 2^24 PSNs ago. */
+    /* The latest first: an older request of 2^24 PSNs ago may have the same PSN. */
     for (uint32_t i = responder->resource_tail; i != responder->resource_head; i--) {
         struct responder_resource *resource = responder_resource_at(qp, i - 1);
 
@@ -239,7 +240,7 @@ static struct responder_resource *find_resource(const struct transport_qp *qp, p
     return NULL;
 }
 
-/* A duplicate READ may begin anywhere in the first one, and end before it. */
+/* A duplicate READ may be for any part of the original one (IBA 9.4.4). */
 static bool reposition_read(const struct transport_qp *qp, struct responder_resource *resource,
                             const struct packet *packet)
 {
@@ -254,7 +255,7 @@ static bool reposition_read(const struct transport_qp *qp, struct responder_reso
     return true;
 }
 
-/* false: nobody can. */
+/* false: no response can be sent again. */
 static bool repeat_response(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
@@ -275,7 +276,7 @@ static bool repeat_response(struct transport_qp *qp, const struct packet *packet
     resource->repeated |= resource->responded;
     resource->responded = false;
     resource->fresh = true;
-    /* Back to it; those between are answered and are passed over. */
+    /* Back to that request; those behind it have `responded` set and are skipped. */
     if (responder->resource_next - responder->resource_head > counter - responder->resource_head)
         responder->resource_next = counter;
     return true;
@@ -301,7 +302,8 @@ bool responder_clear_exposed(struct transport_qp *qp)
     return exposed;
 }
 
-/* What is behind a window, it does not say any more once it is bound anew: it may be any region. */
+/* Does the rkey name the key in this slot? An MW that was bound
+ * again does not tell which region it named before, so it counts as any. */
 static bool may_name(const struct transport_qp *qp, uint32_t rkey, uint32_t slot, bool mw)
 {
     uint32_t named = key_alias_slot(qp->keys, rkey);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Requests of an XRC_RECV QP for an SRQ of another process (verbs.md §6.4). This process stays the responder that the
- * requester knows: it checks the PSNs and sends the acknowledgements. The other process executes, as the responder of a
- * connection whose only requester is this process, over a link that loses nothing.
+ * requester knows: it checks the PSNs and sends the acknowledgements. The other process executes, as the responder of
+ * a connection whose only requester is this process, over a link that loses nothing.
  *
  * Requests are executed in the order of their PSNs, wherever that happens: a request for another process waits until
- * all before it are executed. Nothing is queued meanwhile: a request that cannot be forwarded is dropped, and asked for
- * again (NAK sequence error) when it can. `done` is the first PSN that is not executed; requests from there up to
+ * all before it are executed. Nothing is queued meanwhile: a request that cannot be forwarded is dropped, and asked
+ * for again (NAK sequence error) when it can. `done` is the first PSN that is not executed; requests from there up to
  * expected_psn have been forwarded. */
 #include <errno.h>
 
@@ -56,8 +56,8 @@ static bool is_idle(const struct transport_qp *qp)
     return responder->resource_next == responder->resource_tail && !responder->owed_syndrome;
 }
 
-/* The response to a duplicate must not be overtaken either. But the duplicate may be too old to get one: a request that
- * was postponed for it once (RELAY_OVERDUE) does not wait a second time. */
+/* The response to a duplicate must not be overtaken either. But the duplicate may be too old to get one: a request
+ * that was postponed for it once (RELAY_OVERDUE) does not wait a second time. */
 static bool may_move(const struct transport_qp *qp)
 {
     return is_idle(qp) && qp->relay.state != RELAY_VISIT;
@@ -174,8 +174,8 @@ static void forwarded(struct transport_qp *qp, const struct packet *packet, uint
     responder_accepted(responder, psns);
 }
 
-/* true: the request went to another process, or is dropped until it can. false: the SRQ is of this process, or of none.
- * A duplicate may be for another process than the message that is being received, which continues afterwards. */
+/* true: the request went to another process, or is dropped until it can. false: the SRQ is of this process, or of
+ * none. A duplicate may be for another process than the message that is being received, which continues afterwards. */
 static bool relay(struct transport_qp *qp, const struct packet *packet, uint32_t properties, bool duplicate)
 {
     struct packet copy;
@@ -256,8 +256,8 @@ static void take_nak(struct transport_qp *qp, const struct packet *packet)
     responder_fail(qp, packet->psn, code);
 }
 
-/* The link to the requester has no room for a packet of a response. The packet is dropped, since a READ response may be
- * too long to be stored, and the request is asked for again. */
+/* The link to the requester has no room for a packet of a response. The packet is dropped, since a READ response may
+ * be too long to be stored, and the request is asked for again. */
 static void response_lost(struct transport_qp *qp, psn_t psn)
 {
     bool duplicate = psn_diff(psn, qp->relay.done) < 0;

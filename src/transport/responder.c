@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Requests of connected QPs -> checks -> memory -> receive completion. The steps and their order are IBA's
- * (9.7.1): PSN, opcode sequence, receive, length, access, execution; each is a function that says whether the
- * packet goes on. Requests never wait here: a packet is executed, or what it deserves is owed (response.c).
- */
+/* Requests of connected QPs -> checks -> memory -> receive completion. The steps and their order are IBA's (9.7.1):
+ * PSN, opcode sequence, receive, length, access, execution. Each step is a function that returns false if the packet
+ * ends there. No request waits here: a packet is executed, or a response is owed (response.c). */
 #include <errno.h>
 #include <string.h>
 
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
-/* A request on its way through the steps. */
+/* The request that passes through the steps. */
 struct request {
     struct transport_qp *qp;
     const struct packet *packet;
@@ -27,16 +26,15 @@ void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code)
     responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | nak_code);
     responder->owed_psn = psn;
     responder->fails = true;
-    /* At once, if nothing has to go before it: the program that polls the completion soon sees the QP in
-     * error, too. */
+    /* Sends the NAK at once if nothing has to precede it, so that an application which polls the completion soon
+     * finds the QP in ERR. */
     responder_run(qp);
 }
 
 void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdict, enum ibv_event_type event)
 {
     if (qp->record->type == IBV_QPT_UC) {
-        /* Dropped silently up to the next message (verbs.md §3.10); a receive that it took serves that
-         * one. */
+        /* Dropped silently up to the next message (verbs.md §3.10), which uses the receive that was taken. */
         qp->record->responder.message = MESSAGE_DISCARD;
         return;
     }
@@ -44,7 +42,7 @@ void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdic
     responder_fail(qp, psn, (uint8_t)verdict_nak_code(verdict));
 }
 
-/* The receive that the message took ends in error, and the QP with it (verbs.md §3.10). */
+/* The receive of the message completes in error, and the QP enters ERR (verbs.md §3.10). */
 static bool fail_receive(struct request *request, enum verdict verdict)
 {
     struct transport_qp *qp = request->qp;
@@ -80,9 +78,10 @@ static cold_path bool rc_out_of_sequence(struct request *request, int32_t distan
         if (!relay_duplicate(request->qp, request->packet, request->properties))
             responder_repeat(request->qp, request->packet, request->properties);
     } else if (!relay_postpones_gap(request->qp)) {
-        /* Behind a gap that was told of, what follows the missing packet comes once more: it has been
-         * repeated, and got lost again. Nobody else would tell before the requester's timer. Where nothing
-         * gets lost, the requester begins there, and what is missing never comes: its PSNs are wrong. */
+        /* A second NAK for the same gap. Lossy link: the packet behind the missing one has come twice, so the
+         * requester has repeated both and the missing one was lost again; without this NAK the requester's timer
+         * would have to expire. Link that loses nothing: the requester begins here (PACKET_BEGINS), so the missing
+         * packet never comes, and the two ends do not agree on the PSNs. */
         bool again = request->qp->link.reliable ? (request->packet->syndrome & PACKET_BEGINS) != 0
                                                 : distance == 1 && responder->nak_sent == NAK_OF_GAP;
 
@@ -103,7 +102,7 @@ static bool uc_check_psn(struct request *request)
     bool lost = !psn_equal(request->packet->psn, responder->expected_psn);
 
     responder->expected_psn = psn_add(request->packet->psn, 1);
-    /* What a peer lent is given back whatever becomes of the message. */
+    /* The acknowledgement ends the exposure of the peer's buffer, whatever becomes of the message. */
     if (request->packet->flags & PACKET_BY_REFERENCE)
         responder->ack_owed = true;
     if (begins) {
@@ -133,7 +132,7 @@ static inline bool check_psn(struct request *request)
 
 static bool sequence_error(struct request *request)
 {
-    /* Of UC, a packet that continues another kind of message. */
+    /* UC gets here with a packet that continues another kind of message. */
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
@@ -156,7 +155,7 @@ static inline bool check_sequence(struct request *request)
 
 /* --- SRQ of XRC ----------------------------------------------------------------------------------- */
 
-/* Where its memory and its receives are (IBA A14). */
+/* The SRQ decides which receives and which PD's memory the request may use (IBA A14). */
 static inline bool check_srq(struct request *request)
 {
     if (likely(request->qp->record->type != IBV_QPT_XRC_RECV) ||
@@ -175,14 +174,14 @@ static cold_path bool not_ready(struct request *request)
         responder->message = MESSAGE_DISCARD;
         return false;
     }
-    /* Packets behind this one are out of sequence until it is repeated: no NAK for those. */
+    /* Packets behind this one are out of sequence until it is repeated; they get no NAK. */
     responder->nak_sent = NAK_OF_PACKET;
     responder->owed_syndrome =
         (uint8_t)(SYNDROME_RNR << 5 | (request->qp->record->attributes.min_rnr_timer & 0x1f));
     return false;
 }
 
-/* Bytes of a packet by reference cannot be had. */
+/* The payload of a packet by reference cannot be fetched. */
 static cold_path bool pull_failed(struct transport_qp *qp, int error)
 {
     qp->record->responder.drops++;
@@ -191,17 +190,17 @@ static cold_path bool pull_failed(struct transport_qp *qp, int error)
         return false;
     }
     if (error == -ESRCH)
-        return false; /* the peer is dead: lost on the way */
+        return false; /* the peer is dead: as if the packet was lost */
     if (error == -ESTALE) {
-        /* Some QP over there gave up what it had lent. If it was not this one's peer, it repeats the packet.
-         * What an RDMA WRITE has placed here is undefined then, like all that it did not come to tell of. */
+        /* A QP of the peer process revoked its references, which all QPs on the link share. If it was another QP than
+         * this one's peer, the packet is repeated. Bytes that an RDMA WRITE has placed already are undefined until
+         * the message is complete. */
         qp->record->responder.nak_sent = NAK_OF_PACKET;
         qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
         return false;
     }
-    /* What the initiator referred to cannot be read: its fault, which a link that copies would have found on
-     * its side. So nothing happens here but that it is told, with the code that it cannot mistake
-     * (complete.c). */
+    /* The requester's memory cannot be read, an error that a link which copies would have found on the requester's
+     * side. This side only reports it, by a NAK code that an RC responder has no other use for (complete.c). */
     qp->record->responder.nak_sent = NAK_OF_PACKET;
     qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_INVALID_RD;
     return false;
@@ -226,7 +225,7 @@ static inline bool take_receive(struct request *request)
 
 /* --- length --------------------------------------------------------------------------------------- */
 
-/* Bytes that the packet brings; false: it contradicts itself. */
+/* Payload length; false: the packet contradicts itself. */
 static inline bool measure(struct request *request)
 {
     const struct packet *packet = request->packet;
@@ -239,8 +238,8 @@ static inline bool measure(struct request *request)
     return request->length <= request->qp->link.reference_mtu;
 }
 
-/* On the wire all packets of a message but the last are full (IBA 9.7.2.1.3). A local peer may cut as it
- * likes. */
+/* On the network all packets of a message but the last must be full (IBA 9.7.2.1.3). A local peer may segment
+ * messages as it likes. */
 static inline bool is_cut_wrong(const struct request *request)
 {
     if (likely(request->qp->link.reliable)) {
@@ -280,7 +279,7 @@ static bool length_error(struct request *request)
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
 }
 
-/* The message must end where the RETH said, and not before. */
+/* The message must be exactly as long as its RETH says. */
 static inline bool check_write_length(struct request *request)
 {
     struct responder *responder = &request->qp->record->responder;
@@ -296,8 +295,8 @@ static inline bool check_write_length(struct request *request)
 
 /* --- execution ------------------------------------------------------------------------------------ */
 
-/* Bytes of a packet by reference: fetched into place. The very last ones go through a word of ours, so that
- * they are placed last. */
+/* Fetches the payload of a packet by reference into place. spun_on: the application may poll the last byte, so the
+ * last word is fetched into a variable first and stored after all others. */
 static bool pull(struct request *request, struct gather *gather, bool spun_on)
 {
     struct transport_qp *qp = request->qp;
@@ -331,7 +330,7 @@ static bool deliver(struct request *request, struct gather *gather, bool spun_on
     return true;
 }
 
-/* at: where in the receive. */
+/* at: offset in the receive. */
 static bool place_send(struct request *request, uint32_t at)
 {
     struct transport_qp *qp = request->qp;
@@ -366,7 +365,7 @@ static bool place_send(struct request *request, uint32_t at)
     return deliver(request, &gather, false);
 }
 
-/* Without the header of a message whose tagged buffer takes the rest. */
+/* A tagged buffer receives the message without its tag matching header. */
 static cold_path bool execute_tagged_send(struct request *request)
 {
     struct packet_reference references[PACKET_REFERENCES];
@@ -379,7 +378,7 @@ static cold_path bool execute_tagged_send(struct request *request)
         return true;
     if (offset || !header)
         return place_send(request, offset - header);
-    if (request->length < header) /* it was longer when it came for the first time */
+    if (request->length < header) /* the packet was longer when it came for the first time */
         return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
     rest.length = request->length - header;
     rest.packet = &packet;
@@ -398,7 +397,7 @@ static cold_path bool write_violation(struct request *request, enum verdict verd
 {
     struct transport_qp *qp = request->qp;
 
-    /* With an immediate there is a receive to tell of it: "local access" (verbs.md §3.10). */
+    /* With immediate data a receive reports it, as "local access" (verbs.md §3.10). */
     if (is_reliable(qp->record) && qp->current_receive && verdict == VERDICT_REMOTE_ACCESS)
         return fail_receive(request, VERDICT_LOCAL_ACCESS);
     return reject(request, verdict, IBV_EVENT_QP_ACCESS_ERR);
@@ -412,8 +411,8 @@ static bool execute_write(struct request *request)
     struct gather gather;
     enum verdict verdict;
 
-    /* The whole message before its first byte; again what is left of it with every packet, for the key may be
-     * gone by now. */
+    /* The first packet checks the whole message. Every other packet checks the rest of it again, because the key may
+     * have been withdrawn meanwhile. */
     verdict = keys_check_remote(qp->keys, remote_pd(qp), qp->record->attributes.access_flags,
                                 responder->write_rkey, responder->write_address + responder->offset,
                                 responder->write_length - responder->offset, REMOTE_WRITE, &range);
@@ -546,7 +545,7 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
 {
     struct request request = {.qp = qp, .packet = packet, .properties = properties};
 
-    /* Whatever becomes of it: it may be a duplicate, or go to another process. */
+    /* Also for duplicates, and requests for another process: the batch that PACKET_TOGETHER continues ends here. */
     if (unlikely(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) &&
         !(packet->syndrome & PACKET_TOGETHER))
         qp->record->responder.together = 0;
@@ -563,7 +562,7 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
         receive_rd_atomic(&request);
 }
 
-/* --- life ----------------------------------------------------------------------------------------- */
+/* --- start and reset ------------------------------------------------------------------------------ */
 
 void responder_start(struct transport_qp *qp)
 {

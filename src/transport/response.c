@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the responder owes -> packets, in PSN order: answers to READs, atomics and FLUSH, then a NAK or an
- * acknowledgement, which would acknowledge the answers before it too (IBA 9.7.5.1.2). The resources of
- * answered requests are kept for duplicates (IBA 9.4.4, 9.4.5). */
+/* What the responder owes -> packets, in PSN order: responses to READ, atomic and FLUSH requests, then a NAK or an
+ * acknowledgement, which acknowledges the responses before it too (IBA 9.7.5.1.2). Atomics and FLUSH are executed
+ * here, when their response is due, so that all requests before them are executed (rd_atomic.c queues them). */
 #include <errno.h>
 #include <string.h>
 
@@ -14,14 +14,14 @@ struct slice {
     uint32_t packets, bytes; /* left */
 };
 
-/* --- answering ------------------------------------------------------------------------------------ */
+/* --- packets -------------------------------------------------------------------------------------- */
 
 static void fill_response(const struct transport_qp *qp, uint8_t operation, psn_t psn, struct packet *packet)
 {
     const struct qp_record *record = qp->record;
 
     packet_clear(packet);
-    /* What UC gives back goes as an acknowledgement of RC: it has none of its own. */
+    /* UC acknowledges packets by reference (they expose memory); its service has no opcode for that, RC's is used. */
     packet->opcode = (uint8_t)((record->type == IBV_QPT_UC ? SERVICE_RC : service_of(record)) | operation);
     packet->pkey = DEFAULT_PKEY;
     packet->dest_qpn = record->attributes.dest_qpn;
@@ -32,7 +32,8 @@ static void fill_response(const struct transport_qp *qp, uint8_t operation, psn_
     packet->msn = record->responder.msn & PSN_MASK;
 }
 
-/* 0, -EAGAIN. Nobody there is as good as sent: on a link that loses nothing the requester will hear of it. */
+/* 0 or -EAGAIN. A peer that does not exist (-EHOSTUNREACH) counts as sent: on a link that loses nothing the
+ * requester's side learns that its link is down. */
 static int send_response(struct transport_qp *qp, const struct packet *packet, const struct iovec *vector)
 {
     int error = qp->ports->send(qp, packet, vector, vector ? 1 : 0, NULL);
@@ -40,10 +41,10 @@ static int send_response(struct transport_qp *qp, const struct packet *packet, c
     return error == -EAGAIN ? error : 0;
 }
 
-/* Words of few bytes. leaves: the QP is not going to say it again. */
-static int say(struct transport_qp *qp, const struct packet *packet, bool leaves)
+/* An acknowledgement or NAK. final: the QP will not send it again. */
+static int send_control(struct transport_qp *qp, const struct packet *packet, bool final)
 {
-    if (!leaves || !qp->link.reliable)
+    if (!final || !qp->link.reliable)
         return send_response(qp, packet, NULL);
     qp->ports->send_notice(qp, packet);
     return 0;
@@ -56,8 +57,11 @@ static enum verdict check_read(const struct transport_qp *qp, const struct respo
                              resource->address + resource->sent, length, REMOTE_READ, ret_range);
 }
 
-/* The request was fine when it came, and is not any more. */
-static int withdraw(struct transport_qp *qp, const struct responder_resource *resource, enum verdict verdict)
+/* --- READ, atomic and FLUSH responses ------------------------------------------------------------- */
+
+/* The request was valid when it came and is not any more (its key was withdrawn, or its memory unmapped). */
+static int fail_response(struct transport_qp *qp, const struct responder_resource *resource,
+                         enum verdict verdict)
 {
     struct responder *responder = &qp->record->responder;
 
@@ -71,8 +75,8 @@ static int withdraw(struct transport_qp *qp, const struct responder_resource *re
     return 0;
 }
 
-/* One packet of the answer. By reference the initiator fetches what it finds there when the packet arrives:
- * it knows, as nobody else does, whether the program still wants it. */
+/* Sends one packet of a READ response. By reference, the requester fetches the bytes when the packet arrives: only it
+ * knows whether the READ is still wanted and its buffer still registered. */
 static int respond_to_read(struct transport_qp *qp, struct responder_resource *resource, struct slice *slice)
 {
     uint32_t mtu = response_mtu(qp, resource), left = resource->end - resource->sent;
@@ -89,7 +93,7 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     if (verdict == VERDICT_OK && length && unlikely(!is_resident(qp, &range, 0, length, false)))
         verdict = VERDICT_REMOTE_ACCESS;
     if (unlikely(verdict != VERDICT_OK))
-        return withdraw(qp, resource, verdict);
+        return fail_response(qp, resource, verdict);
     fill_response(qp,
                   first  ? last ? OP_READ_RESPONSE_ONLY : OP_READ_RESPONSE_FIRST
                   : last ? OP_READ_RESPONSE_LAST
@@ -120,7 +124,7 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     return 0;
 }
 
-/* CPU atomics, so that the program's own ones are atomic with them (IBV_ATOMIC_GLOB). */
+/* CPU atomics, so that they are atomic with the application's own (IBV_ATOMIC_GLOB). */
 static uint64_t execute_atomic(const struct responder_resource *resource, uint64_t *target)
 {
     uint64_t value = resource->atomic.compare;
@@ -132,7 +136,7 @@ static uint64_t execute_atomic(const struct responder_resource *resource, uint64
     return value;
 }
 
-/* Of one packet. */
+/* A response of one packet. */
 static int send_only_response(struct transport_qp *qp, struct responder_resource *resource,
                               struct slice *slice, const struct packet *packet)
 {
@@ -159,7 +163,7 @@ static int respond_to_atomic(struct transport_qp *qp, struct responder_resource 
         if (verdict == VERDICT_OK && unlikely(!is_resident(qp, &range, 0, sizeof(uint64_t), true)))
             verdict = VERDICT_REMOTE_ACCESS;
         if (unlikely(verdict != VERDICT_OK))
-            return withdraw(qp, resource, verdict);
+            return fail_response(qp, resource, verdict);
         resource->original = execute_atomic(resource, (uint64_t *)(uintptr_t)range.address);
         resource->executed = true;
     }
@@ -182,8 +186,8 @@ static enum verdict execute_atomic_write(const struct transport_qp *qp,
     return VERDICT_OK;
 }
 
-/* What the requests before it wrote was stored when they came, by this process, for whose threads and peers
- * memory is coherent: all that is left to do is to let none of it be late. */
+/* The requests before the FLUSH were executed by stores of this process, when they came. Memory is coherent for its
+ * threads and for peers on this host, so the fence is all that is left to do. */
 static enum verdict execute_flush(const struct transport_qp *qp, const struct responder_resource *resource)
 {
     enum verdict verdict = responder_check_flush(qp, resource);
@@ -192,8 +196,7 @@ static enum verdict execute_flush(const struct transport_qp *qp, const struct re
     return verdict;
 }
 
-/* FLUSH and atomic write have nothing to say but that they were executed: a READ response without bytes (IBA
- * A19). */
+/* FLUSH and atomic write: the response says only that they were executed, a READ response without payload (IBA A19). */
 static int respond_to_flush_or_write(struct transport_qp *qp, struct responder_resource *resource,
                                      struct slice *slice)
 {
@@ -204,7 +207,7 @@ static int respond_to_flush_or_write(struct transport_qp *qp, struct responder_r
                                                                : execute_atomic_write(qp, resource);
 
         if (unlikely(verdict != VERDICT_OK))
-            return withdraw(qp, resource, verdict);
+            return fail_response(qp, resource, verdict);
         resource->executed = true;
     }
     fill_response(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
@@ -229,7 +232,7 @@ static psn_t nak_psn(const struct transport_qp *qp)
     return qp->relay.duplicate_lost ? qp->relay.lost_psn : responder_limit(qp);
 }
 
-static int send_nak(struct transport_qp *qp, bool leaves)
+static int send_nak(struct transport_qp *qp, bool final)
 {
     struct responder *responder = &qp->record->responder;
     struct packet packet;
@@ -237,27 +240,27 @@ static int send_nak(struct transport_qp *qp, bool leaves)
 
     fill_response(qp, OP_ACKNOWLEDGE, nak_psn(qp), &packet);
     packet.syndrome = responder->owed_syndrome;
-    error = say(qp, &packet, leaves);
+    error = send_control(qp, &packet, final);
     if (error)
         return error;
     if (responder->fails)
         responder->fatal_nak = responder->owed_syndrome;
     responder->owed_syndrome = 0;
     qp->relay.duplicate_lost = false;
-    responder->ack_owed = false; /* it acknowledges all before */
+    responder->ack_owed = false; /* the NAK acknowledges all before it */
     responder->acks_owed = 0;
     return 0;
 }
 
-/* Of everything before `limit`. */
-static int send_ack(struct transport_qp *qp, psn_t limit, bool leaves)
+/* Acknowledges all PSNs before `limit`. */
+static int send_ack(struct transport_qp *qp, psn_t limit, bool final)
 {
     struct responder *responder = &qp->record->responder;
     struct packet packet;
     int error;
 
     fill_response(qp, OP_ACKNOWLEDGE, psn_add(limit, PSN_MASK), &packet);
-    error = say(qp, &packet, leaves);
+    error = send_control(qp, &packet, final);
     if (error)
         return error;
     responder->ack_owed = false;
@@ -265,7 +268,7 @@ static int send_ack(struct transport_qp *qp, psn_t limit, bool leaves)
     return 0;
 }
 
-/* The word of a link that loses nothing; on others the requester's timer runs anyway. */
+/* On links that may lose packets the requester's ACK timer runs, and no notice is needed. */
 void responder_send_drop_notice(struct transport_qp *qp, psn_t psn, uint8_t why)
 {
     struct packet packet;
@@ -301,13 +304,13 @@ bool responder_finish(struct transport_qp *qp)
     if (pending) {
         responder_send_drop_notice(qp, pending->first_psn, DROPPED_QP_ENDS);
         responder->resource_next = responder->resource_tail;
-        responder->owed_syndrome = 0; /* of something behind it */
+        responder->owed_syndrome = 0; /* of a request behind it */
     }
     return !responder->owed_syndrome || !send_nak(qp, true);
 }
 
-/* To whoever repeats a request then, nobody is there who could acknowledge it again. So where packets get
- * lost, the last acknowledgement is said a few times. */
+/* After the process has ended, nobody acknowledges a repeated request. If the last acknowledgement was lost, the
+ * requester would end with RETRY_EXC_ERR, so it is sent this many times more. */
 #define LAST_ACK_REPEATS 2
 
 void responder_resend_last_ack(struct transport_qp *qp)
@@ -318,7 +321,7 @@ void responder_resend_last_ack(struct transport_qp *qp)
         responder_owes(qp))
         return;
     for (unsigned i = 0; i < LAST_ACK_REPEATS; i++)
-        (void)send_ack(qp, responder_limit(qp), false); /* no room: lost, as it may be anywhere */
+        (void)send_ack(qp, responder_limit(qp), false); /* no room: lost, as any packet may be */
 }
 
 bool responder_run(struct transport_qp *qp)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Posting order -> packets, of connected QPs. A WQE is begun once: it gets its PSNs, and what can be decided
- * about it is. Its packets may be transmitted several times (retry.c). What fails here is remembered in the
- * WQE until those before it have their verdicts: the first error is the first one told (verbs.md §2.6).
- */
+/* Posting order -> packets, of connected QPs. A WQE is begun once: it gets its PSNs, and how it travels is decided.
+ * Its packets may be transmitted several times (retry.c). A WQE that fails here keeps its verdict until those before
+ * it have theirs, so that completions stay in order (verbs.md §2.6). */
 #include <errno.h>
 
 #include "rules/alias.h"
@@ -40,7 +39,7 @@ static const struct request_form *form_of(const struct send_wqe *wqe)
 
 /* --- beginning ------------------------------------------------------------------------------------ */
 
-/* LOCAL_INV and BIND_MW: done here and now, told when their turn comes. */
+/* LOCAL_INV and BIND_MW: executed now, completed in order. */
 static cold_path enum verdict execute_local(struct transport_qp *qp, struct send_wqe *wqe)
 {
     enum verdict verdict;
@@ -60,8 +59,8 @@ static cold_path enum verdict execute_local(struct transport_qp *qp, struct send
         verdict = keys_bind_mw(qp->keys, &bind, type_2, &new_rkey);
     }
     qp->ports->unlock_keys(qp);
-    /* What this QP's peer has not fetched yet of what it read through the window. (A SEND that invalidates
-     * comes from that peer, who knows whether it is through.) */
+    /* Revokes READ responses through the MW that the peer has not fetched yet. (A SEND with invalidate needs no such
+     * step: it comes from that peer.) */
     if (verdict == VERDICT_OK)
         transport_revoke_key(qp, key_slot(mw_rkey), true);
     return verdict;
@@ -83,7 +82,7 @@ static cold_path bool all_mapped(const struct transport_qp *qp, struct send_wqe 
     return true;
 }
 
-/* By reference, if this is worth it and the SGEs allow it. */
+/* Does the payload go by reference? If that is faster and the SGEs can be named. */
 static enum verdict choose_reference(const struct transport_qp *qp, struct send_wqe *wqe,
                                      enum request_kind kind)
 {
@@ -91,7 +90,7 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
     enum verdict verdict;
     unsigned references;
 
-    /* The key of a peer of this host, which is ours: keys of others are never on such a link. */
+    /* KEY_COPIED has a meaning in keys of SoftHCA only, and the peer on such a link is SoftHCA. */
     if (read && (wqe->rkey & KEY_COPIED))
         return VERDICT_OK;
     if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || takes_one_psn(kind) ||
@@ -135,7 +134,7 @@ static enum verdict check_kind(const struct transport_qp *qp, const struct send_
     return VERDICT_LOCAL_QP_OPERATION;
 }
 
-/* How many PSNs the message takes: those of its packets, or of the answer to a READ (IBA 9.7.4). */
+/* PSNs that the message takes: one per packet, or per packet of the READ response (IBA 9.7.4). */
 static uint32_t psns_of(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
 {
     if (takes_one_psn(kind))
@@ -154,8 +153,8 @@ static enum sender_wait may_begin(const struct transport_qp *qp, const struct se
 
     if (unlikely(wqe->flags & WQE_FENCE) && sender->rd_atomic_wqes)
         return SENDER_WAITS_FOR_FENCE;
-    /* READs and atomics execute in order (verbs.md §3.6 rule 4), but the bytes of an answer by
-     * reference are those of the time when they are fetched. */
+    /* READ and atomic requests execute in order (verbs.md §3.6 rule 4). A READ response by reference holds the bytes
+     * of the time when it is fetched, so an atomic behind such a READ waits for it. */
     if (is_atomic(wqe) && sender->references_requested)
         return SENDER_WAITS_FOR_FENCE;
     if (awaits_response(wqe) && sender->rd_atomic_wqes &&
@@ -183,8 +182,8 @@ static inline void begin_two_sided(struct transport_qp *qp, const struct send_wq
                                                           sender->begun - sender->completed == 1);
 }
 
-/* false: it waits (sender->waiting says for what). Otherwise it is begun; a verdict or no packets at all:
- * nothing is to be transmitted. */
+/* false: the WQE waits (sender->waiting). true: it is begun; if it has a verdict or no packets, nothing is
+ * transmitted. */
 static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form)
 {
     struct sender *sender = &qp->record->sender;
@@ -233,7 +232,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
 
 /* --- transmitting --------------------------------------------------------------------------------- */
 
-/* An acknowledgement that is due rides along, unless an answer or a NAK has to go before it. */
+/* An acknowledgement that is due rides on the request, unless a response or NAK has to go before it. */
 static inline bool add_ack(const struct transport_qp *qp, struct packet *packet)
 {
     const struct responder *responder = &qp->record->responder;
@@ -262,7 +261,7 @@ static enum verdict fill_read(struct transport_qp *qp, struct send_wqe *wqe, uin
     packet->dma_length = at + asked == wqe->packets ? wqe->length - offset : asked * mtu;
     if (wqe->by_reference)
         packet->flags |= PACKET_BY_REFERENCE;
-    /* Not needed before the answer comes, but an answer without a place is worth no question. */
+    /* The addresses are needed only when the response comes, but a READ into memory without rights must not be sent. */
     return gather_check(qp, send_wqe_body(wqe, IBV_QPT_RC), wqe->num_sge, qp->record->pd, true, &ignored);
 }
 
@@ -290,7 +289,7 @@ static void fill_flush(const struct send_wqe *wqe, struct packet *packet)
     packet->flush = (uint8_t)wqe->imm_or_rkey;
 }
 
-/* The only question that brings bytes. */
+/* The only one of these requests with a payload. */
 static enum verdict fill_atomic_write(struct transport_qp *qp, struct send_wqe *wqe, struct packet *packet,
                                       struct gather *gather)
 {
@@ -311,7 +310,7 @@ static bool wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe,
     return is_reliable(qp->record) && (last || window_wants_ack(qp, wqe));
 }
 
-/* Opcode, and what only the ends of a message carry. */
+/* Opcode, and the headers that only the first or the last packet of a message has. */
 static inline void fill_message(struct transport_qp *qp, const struct send_wqe *wqe,
                                 const struct request_form *form, struct packet *packet)
 {
@@ -334,7 +333,7 @@ static inline void fill_message(struct transport_qp *qp, const struct send_wqe *
         packet->flags |= PACKET_ACK_REQUEST;
 }
 
-/* The second half of a message: the peer fetches the first meanwhile. */
+/* Is the next packet in the second half of a message that is deposited? The peer fetches the first half meanwhile. */
 static bool is_deposited(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     const struct sender *sender = &qp->record->sender;
@@ -343,7 +342,7 @@ static bool is_deposited(const struct transport_qp *qp, const struct send_wqe *w
            sender->next_offset >= wqe->packets - wqe->packets / 2;
 }
 
-/* Hands over one packet with its payload, after the last checks. -EPROTO: failed here. */
+/* Sends one packet with its payload, after the last checks. -EPROTO: the WQE has failed. */
 static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form,
                             struct packet *packet)
 {
@@ -428,7 +427,7 @@ static int transmit_rd_atomic(struct transport_qp *qp, struct send_wqe *wqe, con
     return qp->ports->send(qp, packet, gather.vector, gather.count, NULL);
 }
 
-/* One packet of the WQE that is next. 0: it is on its way and the sender stands at the following one. */
+/* Sends the next packet of WQE `next`. 0: sent, and the sender has moved to the following packet. */
 static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form)
 {
     struct qp_record *record = qp->record;
@@ -469,8 +468,8 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     return error;
 }
 
-/* UC: nobody answers for bytes that are copied; buffers that are only referred to are lent until the peer
- * says so. */
+/* UC: a message whose bytes were sent is complete at once. A buffer that packets only refer to is exposed until the
+ * peer acknowledges it (not a packet of IBA). */
 bool sender_complete_unacknowledged(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -494,7 +493,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
     bool uc = qp->record->type == IBV_QPT_UC, windowed = !qp->link.reliable && !uc;
-    bool asked = false; /* a question, just now */
+    bool after_rd_atomic = false; /* the packet before was a READ, atomic or FLUSH request */
     uint32_t packets = 0, bytes = 0;
 
     sender->waiting = SENDER_RUNS;
@@ -520,7 +519,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
                 bytes += wqe->length;
             else if (!begin(qp, wqe, form))
                 return;
-            together = asked;
+            together = after_rd_atomic;
         }
         if (unlikely(wqe->verdict != VERDICT_OK)) {
             sender->waiting = SENDER_WAITS_TO_FAIL;
@@ -544,8 +543,8 @@ static void run(struct transport_qp *qp, uint32_t limit)
             bytes += min_of(wqe->length, qp->link.mtu);
         else if (unlikely(is_deposited(qp, wqe)) && sender->next_offset + 1 == wqe->packets)
             bytes += wqe->length / 2;
-        asked = awaits_response(wqe);
-        if (unlikely(together && asked && (wqe->flags & WQE_CHAINED)))
+        after_rd_atomic = awaits_response(wqe);
+        if (unlikely(together && after_rd_atomic && (wqe->flags & WQE_CHAINED)))
             qp->manner |= PACKET_TOGETHER;
         error = transmit(qp, wqe, form);
         if (unlikely(error == -EAGAIN)) {
@@ -580,7 +579,7 @@ static void run_up_to(struct transport_qp *qp, uint32_t limit)
         run(qp, limit);
 }
 
-/* What was begun ends; nothing begins. */
+/* SQD: WQEs that are begun are completed; no WQE is begun. */
 static cold_path void run_in_sqd(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
