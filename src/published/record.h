@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Parts that records of the published segment have in common: what explanations live on. Whoever fills them
- * is segment/provenance.h. */
+/* Structures that the records of the published segment have in common. Explanations read them
+ * (src/explain); segment/provenance.h writes most of them.
+ *
+ * Every field here is part of the segment's format between processes: a change of layout or meaning raises
+ * SEGMENT_VERSION (segment/segment.h says when, and what a different version means). */
 #ifndef PUBLISHED_RECORD_H
 #define PUBLISHED_RECORD_H
 
 #include <stdint.h>
 
-/* What a number of the segment names. Values are a format between versions: only ever added to. */
+/* The kind of an object. New values go to the end: the numbers are in segments of other builds. */
 enum object_kind {
     OBJECT_CONTEXT = 1,
     OBJECT_PD,
@@ -20,92 +23,95 @@ enum object_kind {
     OBJECT_IND_TABLE,
     OBJECT_AH,
     OBJECT_ATTACHMENT, /* of a QP to a multicast group */
-    OBJECT_CM_ID,      /* of librdmacm.so.1 */
+    OBJECT_CM_ID,      /* struct rdma_cm_id, of librdmacm.so.1 */
     OBJECT_TD,
     OBJECT_XRCD,
     OBJECT_DM,
     OBJECT_FLOW,
-    OBJECT_COUNTERS, /* of flows */
+    OBJECT_COUNTERS, /* struct ibv_counters */
 };
 #define OBJECT_KINDS 19
 
-/* Time of a work request or of a packet: milliseconds of CLOCK_MONOTONIC in 32 bits, compared by distance. */
+/* A time stamp of a work request or packet: milliseconds of CLOCK_MONOTONIC in 32 bits, compared by distance.
+ * STAMP_NONE: not recorded. */
 #define STAMP_NONE 0u
 
 #define NAME_BYTES 16
 
-/* Who made an object and when, who is destroying it. Stacks are numbers in the segment's table, 0: none was
- * taken.
- */
+/* Which thread created an object and when, and which thread is destroying it. Written by the thread that
+ * creates or destroys. Stacks are numbers of struct stack_record, 0: not taken. */
 struct provenance_record {
     uint64_t created_ns; /* CLOCK_MONOTONIC; 0: not recorded */
-    uint32_t created_by; /* thread id, in the process's own namespace */
+    uint32_t created_by; /* thread id, in the owner's pid namespace */
     uint32_t created_stack;
-    char name[NAME_BYTES];  /* softhca_set_name(); may lack its end */
-    uint64_t destroying_ns; /* its destroy waits since then; 0: none does */
-    uint32_t destroying_by, destroying_stack;
-    uint32_t domain; /* the PD or parent domain that it was made in, plus 1; 0: none, or not recorded */
-    uint32_t xrcd;   /* item of the XRC domain that it was made in, plus 1; 0: none */
+    char name[NAME_BYTES];  /* softhca_set_name(); a name of NAME_BYTES has no NUL */
+    uint64_t destroying_ns; /* CLOCK_MONOTONIC: the destroy verb waits since; 0: not waiting. Release */
+    uint32_t destroying_by, destroying_stack; /* the thread in the destroy verb */
+    uint32_t domain; /* number of the PD or parent domain it was created in, plus 1; 0: none, not recorded */
+    uint32_t xrcd;   /* item of the XRC domain it was created in, plus 1; 0: none */
 };
 _Static_assert(sizeof(struct provenance_record) == 56, "readable by other builds");
 
-/* Events of one object and one kind: how many there were, how many of those the program has read, and how
- * many of those it has acknowledged. All run freely, and acknowledgements may be ahead. The rest is about the
- * first event that was read when nothing was left to be acknowledged. */
+/* Events of one object, of one kind (completion or asynchronous): how many were raised, read by the program,
+ * and acknowledged. The counters are free-running; acked may be ahead of reported (compatibility.md §7).
+ * raised and reported are written under the lock of the event queue, acked and acked_by under the mutex of
+ * the public structure. type and read_* describe the oldest event that is read and not acknowledged. */
 struct event_record {
     uint32_t raised, reported, acked;
-    uint32_t acked_by; /* thread of the latest acknowledgement, where stacks are recorded */
-    uint32_t type;     /* enum ibv_event_type; of completion events nothing */
-    uint32_t read_by, read_stack;
+    uint32_t acked_by; /* thread id of the latest acknowledgement; 0 unless stacks are recorded */
+    uint32_t type;     /* enum ibv_event_type (ids: enum rdma_cm_event_type); completion events: 0 */
+    uint32_t read_by, read_stack; /* the thread that read it */
     uint32_t reserved;
-    uint64_t read_ns;
+    uint64_t read_ns; /* CLOCK_MONOTONIC */
 };
 _Static_assert(sizeof(struct event_record) == 40, "readable by other builds");
 
-/* verbs.md §11.2. Nothing here is waited for, so the states of queries are missing. */
+/* The state of an id (verbs.md §11.2). Address and route resolution do not wait for an answer of another
+ * host, so there is no state for a query under way. */
 enum id_state {
     ID_IDLE,
     ID_BOUND,
     ID_ADDRESS_RESOLVED,
     ID_ROUTE_RESOLVED,
-    ID_CONNECTING, /* active: REQ is out; passive: request to be answered */
-    ID_CONNECTED,  /* rdma_accept() or rdma_connect() has come to its end */
+    ID_CONNECTING, /* active: the REQ is sent; passive: the program has not accepted or rejected yet */
+    ID_CONNECTED,  /* rdma_accept() or rdma_connect() has completed */
     ID_LISTENING,
     ID_DISCONNECTED,
 };
 
-/* Which call of librdmacm waits for acknowledgements. */
+/* The librdmacm call that waits for acknowledgements of events. */
 enum id_call { ID_CALL_DESTROY, ID_CALL_MIGRATE, ID_CALL_LEAVE_MULTICAST };
 
-/* How far the way to the other end of a QP is known. */
+/* Which path the packets of a QP take to its destination. */
 enum path_kind {
     PATH_UNKNOWN,
-    PATH_RING,     /* to a process of this host; its memory is not read */
-    PATH_CMA,      /* the same, and large payload is fetched from its memory */
-    PATH_SELF,     /* the other end is in this process */
-    PATH_SEARCHED, /* the owner of the QP number is being looked for */
-    PATH_NOBODY,   /* nobody on this host owns the number */
-    PATH_GONE,     /* the other process has ended */
-    PATH_WIRE,
-    PATH_MAPPED, /* as PATH_CMA, and memory of that process is mapped here: one-sided requests are executed in
-                    it, or large payload is copied from it */
+    PATH_RING,     /* shared rings to a process of this host; payload goes through the rings */
+    PATH_CMA,      /* shared rings; large payload is copied by process_vm_readv() */
+    PATH_SELF,     /* the destination is in this process */
+    PATH_SEARCHED, /* the process that owns the QP number is being searched */
+    PATH_NOBODY,   /* no process of this host owns the QP number */
+    PATH_GONE,     /* the peer process has ended */
+    PATH_WIRE,     /* the network (RoCE v2 over UDP) */
+    PATH_MAPPED,   /* as PATH_CMA, and memory of the peer is mapped: one-sided requests are executed in it, or
+                      large payload is copied from it */
 };
 
-/* Of PATH_RING and PATH_CMA: why no memory of the other process is mapped here. */
+/* Why no memory of the peer is mapped on a PATH_RING or PATH_CMA. */
 enum path_why {
     PATH_WHY_UNKNOWN,
-    PATH_WHY_OFF,       /* this process does not: SOFTHCA_LOCAL, or what it may do on this machine */
-    PATH_WHY_FORBIDDEN, /* it may not read the other's memory */
-    PATH_WHY_HIDDEN,    /* the other does not show its segment */
-    PATH_WHY_UNUSED,    /* no request was for memory of the other that is mapped */
+    PATH_WHY_OFF,       /* mapping is off in this process: SOFTHCA_LOCAL, or the machine does not permit it */
+    PATH_WHY_FORBIDDEN, /* this process may not read the peer's memory */
+    PATH_WHY_HIDDEN,    /* the peer does not show its segment */
+    PATH_WHY_UNUSED,    /* no request accessed memory that the peer has made mappable */
 };
 
+/* Written under the QP's lock. */
 struct path_record {
     uint16_t kind;    /* enum path_kind */
     uint16_t why;     /* enum path_why */
-    int32_t peer_pid; /* as this process sees it; 0: it does not */
+    int32_t peer_pid; /* in the pid namespace of this process; 0: not visible there */
     uint32_t peer_uid;
-    uint32_t since; /* stamp, also where nothing else is stamped */
+    uint32_t since; /* stamp of the latest change; set even if nothing else is stamped */
 };
 
 #endif

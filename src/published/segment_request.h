@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How a process asks another one for its published segment: it connects to a name of the other's blocks of QP
- * numbers (local/handshake_message.h) and sends this message where a link would begin with a handshake. The answer is
- * the same message with the result, and with SEGMENT_GRANTED a descriptor that is good for reading only. For
- * `softhca ps` and `softhca why`, where /proc does not show the descriptor: across pid namespaces, or in a
- * process that has no /proc. */
+/* The segment request: `softhca ps` and `softhca why` ask a process for its published segment where /proc
+ * does not show the descriptor (another pid namespace, or no /proc). The requester connects to the socket
+ * name of one of the process's QPN blocks (local/handshake_message.h) and sends this message where a peer
+ * would send a handshake message. The reply is the same message with a result; with SEGMENT_GRANTED it
+ * carries a read-only descriptor of the segment.
+ *
+ * The message is a format between processes of different builds: the magic, the version and the type lie
+ * where a handshake message has them. */
 #ifndef PUBLISHED_SEGMENT_REQUEST_H
 #define PUBLISHED_SEGMENT_REQUEST_H
 
@@ -23,6 +26,6 @@ struct segment_request {
     uint32_t result; /* enum segment_request_result */
     uint32_t reserved[13];
 };
-_Static_assert(sizeof(struct segment_request) == 64, "as long as a handshake");
+_Static_assert(sizeof(struct segment_request) == 64, "as long as a handshake message");
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The buddy allocator of the segment's arena. */
 #include "segment/arena.h"
 
 #include <errno.h>
@@ -40,7 +41,7 @@ static bool is_free(const struct arena_order *order, uint64_t index)
     return (order->level[0][index / 64] >> (index % 64)) & 1;
 }
 
-/* The lowest free extent; the order has one. */
+/* The lowest free extent of an order that has one. */
 static uint64_t lowest_free(const struct arena_order *order)
 {
     uint64_t index = 0;
@@ -55,7 +56,7 @@ static bool has_free(const struct arena_order *order)
     return order->level[order->levels - 1][0] != 0;
 }
 
-/* Words of all levels of one order; places them at `words` unless that is NULL. */
+/* Returns how many words the levels of one order take; places the levels at `words` unless that is NULL. */
 static size_t lay_out(struct arena_order *order, uint64_t extents, uint64_t *words)
 {
     size_t total = 0;
@@ -85,7 +86,7 @@ int arena_init(struct arena *arena, uint64_t size)
     for (unsigned i = 0; i <= arena->top; i++)
         words += lay_out(&arena->order[i], 1ull << (arena->top - i), NULL);
     arena->maps_size = words * sizeof(uint64_t);
-    /* Mapped, not allocated: of these megabytes only the pages of used extents are ever touched. */
+    /* By mmap() and not malloc(): of these megabytes only the pages of used extents are ever touched. */
     arena->maps = sys_mmap(NULL, arena->maps_size, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, &error);
     if (!arena->maps)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Which parts of the segment's arena are in use: a buddy allocator of power of two extents whose whole state
- * is bitmaps outside of the arena, since freed extents are punched out. The lowest free extent is taken, so
- * that the arena's used part stays short. */
+/* The allocator of the segment's arena: a buddy allocator of power of two extents. Its state is in bitmaps
+ * outside of the arena, because freed extents are punched out. The lowest free extent is taken, so that the
+ * used part of the arena stays short. Not locked: segment.c calls it under segment.lock. */
 #ifndef SEGMENT_ARENA_H
 #define SEGMENT_ARENA_H
 
@@ -14,8 +14,8 @@
 #define ARENA_ORDERS     26
 #define ARENA_LEVELS     5 /* 64^5 > 2^25 units */
 
-/* Free extents of one size. Bit i of level 0: extent i is free; bit i of level n + 1: word i of level n is
- * not zero. */
+/* The free extents of one size. Bit i of level 0: extent i is free. Bit i of level n + 1: word i of level n
+ * is not zero. */
 struct arena_order {
     uint64_t *level[ARENA_LEVELS];
     unsigned levels;
@@ -35,7 +35,7 @@ void arena_fini(struct arena *arena);
 /* Offset from the start of the arena; -ENOMEM. */
 int64_t arena_take(struct arena *arena, size_t size);
 void arena_return(struct arena *arena, uint64_t offset, size_t size);
-/* What a request of this size takes. */
+/* The size of the extent that a request of this size takes. */
 size_t arena_extent(size_t size);
 
 #endif

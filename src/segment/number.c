@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Numbers of table entries: a bitmap searched from where the last search ended, so that a freed number comes
- * back only after a whole round. Keys go round over the whole table: peers hold them, and a stale one must
- * fail. All else is known in this process only and keeps its memory when its number rests, so the round is
- * twice what is in use: a program that makes and destroys one QP after the other must not come to hold memory
- * for all that there can be. */
+/* Numbers of table entries: a bitmap, searched from where the last search ended, so that a freed number is
+ * reused only after a whole round. The round of keys is the whole table: peers hold keys, and access by a
+ * stale key must fail. All other numbers are known in this process only, and their objects keep memory while
+ * the number is free. Their round is therefore twice the numbers in use: a program that creates and destroys
+ * one QP after the other must not end up with memory for the maximum number of QPs. */
 #include <string.h>
 
 #include "base/lock.h"
@@ -12,11 +12,11 @@
 #include "segment/segment.h"
 
 struct number_pool {
-    struct lock lock; /* everything below; a leaf */
+    struct lock lock; /* guards everything below; a leaf */
     uint32_t limit, cursor, used;
     bool started;
-    bool random_start; /* numbers that go to other hosts are not to be guessed from the order of creation */
-    uint64_t *taken;   /* one bit per number; numbers from limit on in the last word are never free */
+    bool random_start; /* other hosts see these numbers, which must not tell the order of creation */
+    uint64_t *taken;   /* one bit per number */
 };
 
 #define DEFINE_POOL(name, count, random)                                                                     \
@@ -55,7 +55,7 @@ static void start(struct number_pool *pool)
     }
 }
 
-/* Numbers from here on are not taken while there are free ones below. */
+/* The end of the round: numbers from here on are not taken while lower ones are free. */
 static uint32_t horizon(const struct number_pool *pool)
 {
     uint32_t wanted = 2 * pool->used + 64;
@@ -68,7 +68,7 @@ static uint32_t find_free(const struct number_pool *pool)
     uint32_t words = pool->limit / 64, word = pool->cursor / 64;
     uint64_t candidates = ~pool->taken[word] & (UINT64_MAX << (pool->cursor % 64));
 
-    /* Once more around than there are words: the first one is looked at from both sides of the cursor. */
+    /* One iteration more than words: the first word is searched on both sides of the cursor. */
     for (uint32_t i = 0; i <= words && candidates == 0; i++) {
         word = word + 1 == words ? 0 : word + 1;
         candidates = ~pool->taken[word];
@@ -112,6 +112,6 @@ void number_pools_reset(void)
         if (pool->used)
             memset(pool->taken, 0, pool->limit / 64 * sizeof(*pool->taken));
         pool->used = 0;
-        pool->started = false; /* a random start anew: the child is another owner */
+        pool->started = false; /* the child's keys start at another random number */
     }
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Provenance of objects, time stamps, and the records of ids and items. */
 #include "segment/provenance.h"
 
 #include <string.h>
@@ -29,7 +30,7 @@ void provenance_destroying(struct provenance_record *provenance)
 {
     provenance->destroying_by = (uint32_t)sys_gettid();
     provenance->destroying_stack = explained() ? stack_capture() : NO_STACK;
-    /* Release: who sees that it waits sees who waits. */
+    /* Release: a reader that sees the time also sees thread and stack. */
     __atomic_store_n(&provenance->destroying_ns, sys_now(), __ATOMIC_RELEASE);
 }
 
@@ -52,7 +53,7 @@ void provenance_key_moved(uint32_t slot, uint32_t domain)
         provenance_in_domain(segment_key_provenance(slot), domain);
 }
 
-/* The coarse clock moves every few milliseconds and costs next to nothing. */
+/* The coarse clock advances every few milliseconds and is read without a system call. */
 cold_path uint32_t provenance_stamp_now(void)
 {
     struct timespec now;
@@ -80,7 +81,8 @@ void provenance_event_read(struct event_record *record, uint32_t type, uint32_t 
 {
     uint32_t acked = __atomic_load_n(&record->acked, __ATOMIC_RELAXED);
 
-    if ((int32_t)(acked - record->reported) >= 0) { /* nothing was left to acknowledge: this one is */
+    /* All earlier events are acknowledged: this one is now the oldest that is not. */
+    if ((int32_t)(acked - record->reported) >= 0) {
         record->type = type;
         record->read_by = (uint32_t)sys_gettid();
         record->read_stack = explained() ? stack_capture() : NO_STACK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Who made an object, where and when, who destroys it: what explanations tell, written into the published
- * segment. Threads and times of objects are always recorded; stacks, and times of work requests, only where
- * explanations are on, for they cost. */
+/* Provenance of objects: which thread created or destroys an object, when, and from which call stack. The
+ * records are in the published segment, where explanations read them. Threads and times of objects are always
+ * recorded; stacks, and times of work requests, only while explanations are on, because they take time. */
 #ifndef SEGMENT_PROVENANCE_H
 #define SEGMENT_PROVENANCE_H
 
@@ -16,7 +16,7 @@ struct id_record;
 
 extern _Atomic bool provenance_is_explained;
 
-/* Are stacks and times recorded? */
+/* Are explanations on: are stacks, and times of work requests, recorded? */
 static inline bool explained(void)
 {
 #ifdef NO_EXPLANATIONS
@@ -26,38 +26,40 @@ static inline bool explained(void)
 #endif
 }
 
-/* From now on they are. */
+/* Turns explanations on for the rest of the process. */
 void provenance_explain(void);
 
-/* The calling thread makes the object now, or begins to destroy it. */
+/* Records that the calling thread creates the object. */
 void provenance_created(struct provenance_record *provenance);
+/* Records that the calling thread waits in the object's destroy verb. */
 void provenance_destroying(struct provenance_record *provenance);
-/* What its destroy waited for has come. */
+/* The wait in the destroy verb is over. */
 void provenance_destroy_unblocked(struct provenance_record *provenance);
 
-/* It is made in this PD or parent domain: after provenance_created(). */
+/* Records the PD or parent domain that the object belongs to. After provenance_created(), which clears it. */
 static inline void provenance_in_domain(struct provenance_record *provenance, uint32_t domain)
 {
     provenance->domain = domain + 1;
 }
 
-/* The same of an MR or MW, by its slot in the key table: a table that a program walks through as it
- * registers, so nothing is written where nobody is to know. */
+/* The same for an MR or MW, by its slot in the key table; written only while explanations are on. Slots are
+ * used cyclically, so writing always would touch all pages of the table over time. */
 void provenance_key_created(uint32_t slot, uint32_t domain);
-/* It is of another one from now on. */
+/* The MR was moved to another PD (ibv_rereg_mr()). */
 void provenance_key_moved(uint32_t slot, uint32_t domain);
 
-/* Now; STAMP_NONE where nobody is to know. */
+/* The stamp of the present time, never STAMP_NONE. */
 uint32_t provenance_stamp_now(void);
+/* The same while explanations are on, else STAMP_NONE. */
 static inline uint32_t provenance_stamp(void)
 {
     return explained() ? provenance_stamp_now() : STAMP_NONE;
 }
 
-/* The same for packets that are taken together: the clock is asked for the first of them. A thread that
- * begins a batch meanwhile has it asked once more, which hurts nobody. */
+/* One stamp for a batch of received packets: the clock is read for the first packet only. A thread that
+ * begins a batch at the same time resets the stamp, and the clock is read once more. */
 extern struct provenance_batch {
-    /* Written by every thread that polls: away from what every thread reads. */
+    /* Every polling thread writes it: a cache line of its own. */
     _Alignas(128) _Atomic uint32_t stamp;
 } provenance_batch;
 static inline void provenance_batch_begin(void)
@@ -67,20 +69,21 @@ static inline void provenance_batch_begin(void)
 }
 uint32_t provenance_batch_stamp(void);
 
-/* An event was read. Under the lock of its queue. */
+/* Records that the program reads an event. The lock of the event's queue is held. */
 void provenance_event_read(struct event_record *record, uint32_t type, uint32_t reported);
 
-/* A record for an id of librdmacm.so.1; NULL where there is no room, or no segment. */
+/* Allocates a record for an id of librdmacm.so.1; NULL: the table is full, or no segment is open. */
 struct id_record *id_publish(void);
 void id_withdraw(struct id_record *record);
 uint32_t id_number(const struct id_record *record);
 
-/* A record for an object that has no table of its own; NO_OBJECT: none is left, which hurts nobody but those
- * who look. detail: the 16 bytes that depend on the kind, or NULL. */
+/* Allocates a record for an object whose kind has no table of its own. NO_OBJECT: the table is full; the
+ * object works, but ps and why do not show it. detail: the 16 bytes that depend on the kind, or NULL. */
 uint32_t item_take(enum object_kind kind, uint32_t number, uint32_t context, uint32_t parent,
                    const void *detail);
+/* Adds `users` (may be negative) to the item's count of users. */
 void item_use(uint32_t item, int users);
-/* A context is closed, and not free, because objects are left in it. */
+/* The context was closed while it still has objects: its item stays, as OBJECT_DESTROYING. */
 void item_orphaned(uint32_t item);
 void item_return(uint32_t item);
 

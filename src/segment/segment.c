@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The published segment of this process: creating, mapping and sealing it, its arena, and fork. */
 #include "segment/segment.h"
 
 #include <errno.h>
@@ -18,10 +19,11 @@
 #include "segment/arena.h"
 #include "segment/number.h"
 
-/* Address space, not memory. Where that is short (ulimit -v, -f, small virtual addresses) less has to do. */
+/* The arena's size, of address space, not of memory. Where address space is limited (ulimit -v, -f) the arena
+ * is halved until it fits. */
 #define ARENA_LARGEST  (1ull << 36)
 #define ARENA_SMALLEST (1ull << 28)
-/* So much becomes accessible at a time. */
+/* The arena is made accessible in steps of this size. */
 #define ARENA_STEP (1ull << 21)
 
 #ifndef MFD_NOEXEC_SEAL
@@ -29,7 +31,7 @@
 #endif
 
 static struct {
-    struct lock lock; /* opening, and the arena; a leaf */
+    struct lock lock; /* guards opening, and the arena; a leaf */
     _Atomic(char *) base;
     int fd;
     ino_t inode; /* of the memfd */
@@ -52,7 +54,7 @@ static uint64_t place_tables(void)
 
     _Static_assert(sizeof(struct segment_header) <= ARENA_UNIT, "the header has the first page");
     place(&segment.keys, &offset, sizeof(struct key_entry), LIMIT_KEY_SLOTS);
-    /* Next to each other, for peers. */
+    /* Next to each other: peers map the segment up to segment_direct_end(). */
     place(&segment.mapped, &offset, sizeof(struct mapped_record), LIMIT_KEY_SLOTS);
     place(&segment.directs, &offset, sizeof(struct direct_record), LIMIT_QP);
     place(&segment.qps, &offset, sizeof(struct qp_record), LIMIT_QP);
@@ -78,8 +80,8 @@ static int create_memfd(void)
     return fd;
 }
 
-/* Sizes and maps the memfd with the largest arena that is to be had. Inaccessible: mlockall(MCL_FUTURE) would
- * fill all of it. */
+/* Sizes and maps the memfd with the largest arena that fits. The mapping is inaccessible (PROT_NONE):
+ * mlockall(MCL_FUTURE) would populate accessible memory. */
 static char *map_arena(int fd, int *ret_error)
 {
     struct rlimit file_size;
@@ -91,7 +93,7 @@ static char *map_arena(int fd, int *ret_error)
     for (uint64_t size = ARENA_LARGEST; size >= ARENA_SMALLEST && !base; size /= 2) {
         uint64_t total = segment.arena_offset + size;
 
-        /* Growing a file beyond the limit would raise SIGXFSZ in our host. */
+        /* Growing a file beyond the limit would raise SIGXFSZ in the program. */
         if (file_size.rlim_cur != RLIM_INFINITY && total > file_size.rlim_cur)
             continue;
         if (ftruncate(fd, (off_t)total) != 0) {
@@ -143,7 +145,7 @@ static void fill_header(struct segment_header *header)
     header->modules = segment.modules;
     header->arena_offset = segment.arena_offset;
     header->arena_size = segment.arena_size;
-    /* Last: a reader that sees it sees the rest. */
+    /* Last, with release order: a reader that sees the magic sees the other fields. */
     atomic_thread_fence(memory_order_release);
     __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
 }
@@ -174,13 +176,13 @@ static int open_locked(void)
         error = arena_init(&segment.arena, segment.arena_size);
     if (error)
         goto unmap;
-    /* Whoever maps it may rely on its size. */
+    /* A process that maps the segment may rely on its size. */
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         error = -errno;
         goto free_arena;
     }
-    /* A core dump would walk every page of the arena's address range, and so would mlockall(), valgrind's
-     * search for leaks, and whoever else looks at all that is accessible. The tables stay in. */
+    /* A core dump would walk every page of the arena's address range (PROT_NONE does not prevent that). The
+     * tables are dumped. */
     syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);
     segment.arena_open = 0;
     fill_header((struct segment_header *)base);
@@ -274,7 +276,8 @@ uint64_t segment_direct_end(const struct segment_header *header)
     return header->directs.offset + (uint64_t)header->directs.count * header->directs.stride;
 }
 
-/* The kernel walks the list of a thread that ends: struct robust_list_head, with one entry behind it. */
+/* header->robust holds a struct robust_list_head and one entry, which the kernel walks when the thread ends;
+ * the futex word of the entry is header->alive. */
 void segment_tie_to_thread(void)
 {
     struct segment_header *header = segment_header();
@@ -343,7 +346,7 @@ struct module_record *segment_module(uint32_t number)
     return (struct module_record *)segment_at(segment.modules.offset) + number;
 }
 
-/* segment.lock held. What is taken for the first time becomes accessible. */
+/* Makes the arena accessible up to its high-water mark. segment.lock held. */
 static int open_arena(void)
 {
     uint64_t end =
@@ -375,7 +378,7 @@ uint64_t segment_allocate(size_t size)
 
 void segment_release(uint64_t offset, size_t size)
 {
-    /* Before the extent can be taken again: what is allocated is zero. */
+    /* Before the extent can be taken again, because allocated memory is zeroed memory. */
     if (sys_punch_hole(segment.fd, (off_t)offset, (off_t)arena_extent(size)) < 0)
         memset(segment_at(offset), 0, arena_extent(size));
     lock_acquire(&segment.lock);
@@ -389,8 +392,8 @@ void segment_after_fork_in_child(void)
 
     number_pools_reset();
     if (base) {
-        /* Only what was ever used, where the kernel accounts for private mappings (overcommit_memory 2). The
-         * rest becomes inaccessible: nothing points there. */
+        /* Only the used part: with overcommit_memory 2 the kernel charges private mappings. The rest becomes
+         * inaccessible, because nothing points there. */
         uint64_t used = segment.arena_offset + segment.arena.high_water;
         uint64_t rest = segment.arena_size - segment.arena.high_water;
         int error = 0;

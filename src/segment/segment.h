@@ -1,28 +1,50 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The published segment: one sealed, sparse memfd per process with everything that another process of the
- * same user may want to see, without pointers. Layout first, so that a reader can predict the code:
+/* The published segment: one sealed, sparse memfd per process that holds the state of its verbs objects for
+ * other processes of the same user: `softhca ps` and `softhca why` (src/explain) and peers that execute
+ * one-sided requests themselves (src/engine/direct). The segment holds no pointers. Its layout:
  *
  *   struct segment_header
  *   key table        LIMIT_KEY_SLOTS x struct key_entry
  *   mapped records   LIMIT_KEY_SLOTS x struct mapped_record: where peers can map a region
- *   direct records   LIMIT_QP  x struct direct_record: which peers may execute requests by themselves
+ *   direct records   LIMIT_QP  x struct direct_record: QPs whose peers may execute requests themselves
  *   QP records       LIMIT_QP  x struct qp_record
  *   CQ records       LIMIT_CQ  x struct cq_record
  *   SRQ records      LIMIT_SRQ x struct srq_record
  *   PD records       LIMIT_PD  x struct pd_record
  *   WQ records       LIMIT_WQ  x struct wq_record
- *   tables of WQs    LIMIT_IND_TABLES x struct ind_table_record
+ *   indirection      LIMIT_IND_TABLES x struct ind_table_record: tables of WQs (RSS)
  *   items            SEGMENT_ITEMS x struct item_record: objects without a queue
- *   id records       SEGMENT_IDS x struct id_record
- *   key provenance   LIMIT_KEY_SLOTS x struct provenance_record: who made an MR or MW, where that is recorded
- *   stacks           SEGMENT_STACKS x struct stack_record, 0 is none
- *   modules          SEGMENT_MODULES x struct module_record: what the addresses of stacks are in
- *   arena            queues (send, receive, completion, responder resources), in power of two extents of at
- * least 4 KiB
+ *   id records       SEGMENT_IDS x struct id_record: librdmacm's ids
+ *   key provenance   LIMIT_KEY_SLOTS x struct provenance_record: who created an MR or MW (explanations on)
+ *   stacks           SEGMENT_STACKS x struct stack_record; number 0 means no stack
+ *   modules          SEGMENT_MODULES x struct module_record: the files that return addresses lie in
+ *   arena            queues (send, receive, completion, responder resources), in power of two extents of
+ *                    at least 4 KiB
  *
- * Pages cost memory once touched; what is freed in the arena is punched out. The segment is created with the
- * first context and lives as long as the process; a forked child sees a private copy
- * (segment_after_fork_in_child).
+ * A page takes memory when it is first touched; freed extents of the arena are punched out. The segment is
+ * created with the first context and exists until the process ends. A forked child keeps a private copy of
+ * what it inherited (segment_after_fork_in_child).
+ *
+ * Every field is a format between processes. A process reads the segments of processes that run other builds
+ * of SoftHCA, and all of the layout has one version number, SEGMENT_VERSION. The format consists of the
+ * structures and enums in this file, published/record.h and published/counters.h, struct qp_record and the
+ * structures in it (transport/qp.h), the work queue elements (transport/wqe.h), struct key_entry
+ * (rules/keys.h), and of the limits that size the tables (rules/limits.h).
+ *
+ * Raise SEGMENT_VERSION when a field or a table is added, removed, moved or resized, or when the meaning or
+ * the unit of a field, or of a value of an enum, changes. Two processes with different versions still
+ * communicate, with these losses:
+ *   - softhca ps and why report that the process runs another version, and show none of its objects
+ *     (view_open() in explain/view.c);
+ *   - peers do not map the process's memory: requests go through rings and kernel copies (map_segment() in
+ *     engine/direct/peer.c).
+ * The version may stay for a new value at the end of an enum that all readers print as unknown, and for a
+ * reserved field that gets a meaning if 0 says what the absence of the field said. Reserved fields are 0.
+ *
+ * Readers have no locks. The process that owns the segment is the only writer, under the lock that is named
+ * at the record; what readers rely on is written with release order or under a generation counter. Readers
+ * copy a record before they use it and check every number and offset in the copy, because the owner may be
+ * hostile.
  */
 #ifndef SEGMENT_SEGMENT_H
 #define SEGMENT_SEGMENT_H
@@ -48,102 +70,112 @@ struct segment_table {
     uint32_t stride, count;
 };
 
-/* A file of the process that holds memory which peers may map: how to open it by way of /proc. */
+/* A file that holds memory which peers may map. Peers open /proc/PID/task/files_thread/fd/FD. Written once,
+ * before header.files_thread (publish_files() in object/memory/mapping.c). */
 struct file_record {
-    int32_t fd; /* in the table of header.files_thread */
+    int32_t fd; /* in the descriptor table of thread header.files_thread */
     uint32_t reserved;
     uint64_t inode, device;
 };
 #define SEGMENT_FILES 2
 
+/* Written once when the segment is opened (fill_header() in segment.c), except for the fields that name
+ * another writer. */
 struct segment_header {
-    uint64_t magic;
+    uint64_t magic; /* written last, with release order */
     uint32_t version, header_size;
     uint64_t total_size;
-    uint8_t instance[16]; /* random, per process lifetime */
-    int32_t pid;          /* in the process's own namespace */
+    uint8_t instance[16]; /* random; names this segment */
+    int32_t pid;          /* in the owner's pid namespace */
     uint32_t uid;
-    uint64_t start_ns;         /* CLOCK_MONOTONIC */
-    char program[64];          /* /proc/self/comm, for people */
-    _Atomic uint32_t explains; /* stacks and times are recorded */
+    uint64_t start_ns;         /* CLOCK_MONOTONIC, when the segment was opened */
+    char program[64];          /* /proc/self/comm; shown to users */
+    _Atomic uint32_t explains; /* 1: stacks and times are recorded (provenance_explain()) */
     uint32_t reserved;
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
         modules;
     uint64_t arena_offset, arena_size;
-    /* For peers that execute requests by themselves (docs/mapped.md): */
+    /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
-    _Atomic uint32_t directs_used; /* records from here on were never used */
-    _Atomic int32_t files_thread;  /* 0: there are no files yet */
+    _Atomic uint32_t directs_used; /* direct records from this slot on were never used; only grows */
+    _Atomic int32_t files_thread;  /* thread id; 0: files[] is not valid. Release; acquire in direct/peer.c */
     struct file_record files[SEGMENT_FILES];
     struct network_counters network cache_aligned;
-    /* Thread number of the helper thread; when that ends, and with it the process, the kernel makes it
-     * another number (set_robust_list(2)), before anybody can learn of the death. */
+    /* Thread id of the helper thread. The kernel changes the value when that thread ends
+     * (set_robust_list(2): FUTEX_OWNER_DIED), which is before other processes can observe the death. */
     _Atomic uint32_t alive cache_aligned;
-    uint64_t robust[4]; /* what the kernel goes by: pointers of the owner, of use to nobody else */
+    uint64_t robust[4]; /* the robust list for the kernel: pointers that are valid in the owner only */
 };
 
-/* Both kinds of record: odd while there is nothing, or it is being changed. One line each, which is written
- * seldom, so that whoever looks at it again and again has it in his cache. */
+/* Where peers can map one MR, by its slot in the key table. Written under mapping_lock
+ * (object/memory/mapping.c), read by engine/direct. generation is odd while the record is invalid or changes:
+ * a reader loads it before and after. One cache line that is written rarely, so it stays in the caches of
+ * peers that read it for each request. */
 struct mapped_record {
     _Atomic uint32_t generation;
-    uint32_t file;
-    uint64_t address, length, offset; /* the largest part that is mapped, and where that is in the file */
-    uint32_t reason;                  /* enum mapped_reason of the rest; of 0 bytes if there is none */
+    uint32_t file;                    /* index in header.files */
+    uint64_t address, length, offset; /* the largest part that is mapped, in bytes; offset in the file */
+    uint32_t reason; /* enum mapped_reason: why other parts are not mapped; 0: all is mapped */
     uint32_t reserved;
-    uint64_t mapped; /* bytes */
+    uint64_t mapped; /* bytes that peers can map; equals length */
     uint64_t reserved2[2];
 };
 _Static_assert(sizeof(struct mapped_record) == 64, "one cache line");
-/* A QP that takes requests: what a requester has to know of it, apart from what changes with every packet. */
+/* What a requester has to know of a QP whose memory it accesses directly, by QP slot. Written under the QP's
+ * lock (mapping_update_qp()), read by engine/direct; generation as in struct mapped_record. Values that
+ * change with every packet are in struct qp_record. */
 struct direct_record {
     _Atomic uint32_t generation;
     uint32_t qpn, dest_qpn;
-    uint32_t pd, access; /* enum ibv_access_flags */
-    uint32_t ifindex;    /* of its device */
-    uint32_t rq_psn;     /* as it was connected */
+    uint32_t pd, access; /* PD number; enum ibv_access_flags that the QP allows its peer */
+    uint32_t ifindex;    /* network interface of the QP's device */
+    uint32_t rq_psn;     /* the attribute, as set in RTR */
     uint32_t path_mtu;   /* enum ibv_mtu */
     uint32_t granted;    /* max_dest_rd_atomic */
     uint32_t reserved[7];
 };
 _Static_assert(sizeof(struct direct_record) == 64, "one cache line");
 
-/* state words: 0 free, 1 alive, 2 being destroyed (its destroy waits for acknowledgements). */
+/* The state word of a record. OBJECT_FREE: the slot is unused, other fields are stale. OBJECT_ALIVE is stored
+ * with release order after the other fields. OBJECT_DESTROYING: the destroy verb waits for acknowledgements
+ * of events. */
 enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DESTROYING };
 
 struct pd_record {
     _Atomic uint32_t state;
-    uint32_t context;
+    uint32_t context;       /* number */
     _Atomic uint32_t users; /* MRs, MWs, AHs, QPs, SRQs, WQs, parent domains */
-    uint32_t kept;          /* librdmacm's own: no leak of the program's */
-    uint32_t protects;      /* the PD that a parent domain or an imported PD stands for, or NO_OBJECT */
-    uint32_t imported;
-    uint32_t td; /* item of a parent domain's thread domain, or NO_OBJECT */
+    uint32_t kept;          /* 1: librdmacm created it for itself; not reported as a leak of the program */
+    uint32_t protects; /* number of the PD that a parent domain or an imported PD stands for, or NO_OBJECT */
+    uint32_t imported; /* 1: by ibv_import_pd() */
+    uint32_t td;       /* item of a parent domain's thread domain, or NO_OBJECT */
     uint32_t reserved;
     struct provenance_record provenance;
 };
 
-/* One completion as it waits in the ring. */
+/* One completion in a CQ's ring. */
 struct cqe {
     uint64_t wr_id;
     uint32_t qpn;
     union {
-        uint32_t retires; /* sends and list operations: counter after which the slot is free, once polled */
-        uint32_t app_ctx; /* of a message that took a tagged buffer */
+        uint32_t
+            retires; /* send or list operation: the new `retired` counter once this completion is polled */
+        uint32_t app_ctx; /* CQE_TAGGED: application context of the message (TMH) */
     };
     uint8_t status;  /* enum ibv_wc_status */
     uint8_t opcode;  /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
-    uint8_t is_send; /* enum cqe_kind */
+    uint8_t is_send; /* enum cqe_kind; cq_purge_qp() changes it, consumers load it atomically */
     uint8_t service_level;
     uint32_t byte_len;
-    uint32_t wc_flags;
-    uint32_t imm_or_rkey;
+    uint32_t wc_flags;    /* enum ibv_wc_flags */
+    uint32_t imm_or_rkey; /* immediate data in network order, or the invalidated rkey */
     uint32_t src_qpn;
     uint32_t vendor_err;
-    uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ asked for time stamps */
-    uint64_t wallclock_ns;
+    uint64_t timestamp_ns; /* CLOCK_MONOTONIC; 0 unless the CQ was created with time stamps */
+    uint64_t wallclock_ns; /* CLOCK_REALTIME; 0 unless the CQ was created with wall clock time stamps */
     union {
         struct {
-            uint16_t vlan; /* TCI of the tag that was taken off; 0: none */
+            uint16_t vlan; /* TCI of the VLAN tag that was stripped; 0: none */
             uint16_t reserved;
             uint32_t flow_tag; /* of the flow rule that steered the frame here */
         };
@@ -155,59 +187,62 @@ _Static_assert(sizeof(struct cqe) == 64, "one cache line");
 enum cqe_kind {
     CQE_RECEIVE = 0,
     CQE_SEND = 1,
-    CQE_PURGED = 2,    /* dead, to be skipped */
-    CQE_TAGGED = 3,    /* of a tag matching SRQ, whose count of messages goes on when a QP has gone */
-    CQE_OPERATION = 4, /* on the list of such an SRQ, whose number is src_qpn */
+    CQE_PURGED = 2, /* of a QP that was destroyed or reset; consumers skip it */
+    CQE_TAGGED = 3, /* message for a tag matching SRQ; not purged with its QP, because messages are counted */
+    CQE_OPERATION = 4, /* list operation (ibv_post_srq_ops) of the SRQ with the number src_qpn */
 };
 enum cq_arm { CQ_UNARMED, CQ_ARMED_SOLICITED, CQ_ARMED_ANY };
 
-/* Slot of completion number n: n & (power of two above capacity) - 1. The first cache line is the producer's,
- * the second the consumer's, the rest is cold. */
+/* The slot of completion number n is n & capacity (capacity + 1 is a power of two). The first cache line is
+ * written by producers under cq->lock, the second by consumers under cq->poll_lock; the rest is written
+ * rarely. */
 struct cq_record {
     _Atomic uint32_t state;
     uint32_t context, channel;     /* numbers; NO_OBJECT: none */
     _Atomic uint32_t users;        /* QPs and WQs that complete here; a QP counts once per side */
-    uint32_t capacity, entry_size; /* as cq->cqe says */
-    _Atomic uint32_t produced;     /* free-running; unpolled = produced - consumed, some may be purged */
+    uint32_t capacity, entry_size; /* ibv_cq.cqe; bytes of one struct cqe */
+    _Atomic uint32_t produced;     /* free-running; produced - consumed are unpolled, some of them purged */
     uint32_t armed;                /* enum cq_arm */
-    uint32_t failed;               /* overrun */
-    uint32_t lost;                 /* completions that found no room; of the first of them: */
+    uint32_t failed;               /* 1: the CQ has overrun */
+    uint32_t lost;                 /* completions dropped because the ring was full; of the first of them: */
     uint32_t lost_qpn;
     uint32_t reserved;
-    uint64_t ring_offset;
+    uint64_t ring_offset; /* from the start of the segment */
 
-    _Atomic uint32_t consumed cache_aligned;
+    _Atomic uint32_t consumed cache_aligned; /* free-running; also written by compact() in object/cq/cq.c */
 
-    struct event_record events cache_aligned; /* of its channel */
+    struct event_record events cache_aligned; /* completion events */
     struct event_record async_events;
-    uint64_t lost_wr_id, lost_ns;
+    uint64_t lost_wr_id, lost_ns; /* of the first lost completion; CLOCK_MONOTONIC */
     struct provenance_record provenance;
 };
 _Static_assert(offsetof(struct cq_record, consumed) == CACHE_LINE &&
                    offsetof(struct cq_record, events) == 2 * CACHE_LINE,
                "one line of the producer, one of the consumer");
 
+/* Written under srq->lock. */
 struct srq_record {
     _Atomic uint32_t state;
-    uint32_t context, pd;
-    _Atomic uint32_t users; /* QPs */
-    uint32_t max_wr, max_sge, stride, limit;
-    _Atomic uint32_t posted, taken; /* free-running; slot of number n: n & max_wr */
-    uint32_t cq;                    /* of an XRC or tag matching SRQ, else NO_OBJECT */
-    uint32_t tm_number;             /* tag matching: what completions of its list operations have for a QP */
-    uint32_t ops_posted;            /* list operations that complete; free-running */
-    _Atomic uint32_t ops_retired;   /* of these, were polled */
-    uint64_t ring_offset;
+    uint32_t context, pd;                    /* numbers */
+    _Atomic uint32_t users;                  /* QPs */
+    uint32_t max_wr, max_sge, stride, limit; /* stride: bytes per slot; limit: ibv_srq_attr.srq_limit */
+    _Atomic uint32_t posted, taken;          /* free-running; the slot of WQE number n is n & max_wr */
+    uint32_t cq;                  /* number of the CQ of an XRC or tag matching SRQ, else NO_OBJECT */
+    uint32_t tm_number;           /* tag matching: the qpn in completions of list operations; 0: none */
+    uint32_t ops_posted;          /* list operations posted that complete; free-running */
+    _Atomic uint32_t ops_retired; /* of these, polled; written under the CQ's poll_lock */
+    uint64_t ring_offset;         /* from the start of the segment */
     struct event_record events;
     struct provenance_record provenance;
 };
 
+/* Written under wq->lock. */
 struct wq_record {
     _Atomic uint32_t state;
-    uint32_t context, pd, cq;
+    uint32_t context, pd, cq;  /* numbers */
     _Atomic uint32_t users;    /* entries of indirection tables */
     _Atomic uint32_t wq_state; /* enum ibv_wq_state */
-    uint32_t wqn;              /* one of the QP numbers: what its completions say */
+    uint32_t wqn;              /* taken from the QP numbers; the qpn in its completions */
     uint32_t flags;            /* enum ibv_wq_flags */
     struct receive_queue receive;
     struct event_record events;
@@ -217,63 +252,65 @@ struct wq_record {
 struct ind_table_record {
     _Atomic uint32_t state;
     uint32_t context;
-    uint32_t entries;
+    uint32_t entries;       /* a power of two */
     _Atomic uint32_t users; /* RSS QPs */
-    uint64_t offset;        /* of the entries: numbers of WQs, 32 bits each */
+    uint64_t offset;        /* of the entries from the start of the segment: numbers of WQs, 32 bits each */
     struct provenance_record provenance;
 };
 
 /* Contexts, channels, AHs, attachments to multicast groups, thread domains, XRC domains, device memory,
- * flows, counters. An object that finds no room here lives on without. */
+ * flows, counters. If the table is full an object is created without a record, and is not shown. */
 struct item_record {
     _Atomic uint32_t state;
-    uint32_t kind;   /* enum object_kind */
-    uint32_t number; /* contexts and channels: by which others name it */
-    uint32_t context;
-    uint32_t parent;        /* PD of an AH, QP number of an attachment and of a flow */
-    _Atomic uint32_t users; /* of a channel: CQs; of a context: 1 if librdmacm keeps it open to the end */
+    uint32_t kind;          /* enum object_kind */
+    uint32_t number;        /* contexts and channels: the number that other records use */
+    uint32_t context;       /* number */
+    uint32_t parent;        /* AH: PD number; attachment and flow: QP number */
+    _Atomic uint32_t users; /* channel: CQs; context: 1 if librdmacm keeps it open until exit */
     union {
-        uint8_t gid[16]; /* destination of an AH, group of an attachment */
-        char device[16]; /* of a context; may lack its end */
+        uint8_t gid[16]; /* AH: destination; attachment: group */
+        char device[16]; /* context: device name; a name of 16 bytes has no NUL */
         struct {
-            uint64_t address, length; /* of device memory: as in the keys of its MRs */
+            uint64_t address, length; /* device memory: as in the keys of its MRs; bytes */
         };
-        uint32_t counters[4]; /* of a flow: items of those that it counts in; NO_OBJECT: none */
+        uint32_t counters[4]; /* flow: items of its counters objects; NO_OBJECT: none */
     };
     struct provenance_record provenance;
 };
 
-/* An id of librdmacm.so.1, which writes what it knows of it. */
+/* An id (struct rdma_cm_id). librdmacm.so.1 writes it: id_enter() in front/rdmacm/id.c and
+ * engine/cm/id_record.c. */
 struct id_record {
     _Atomic uint32_t state; /* enum object_state */
     uint32_t phase;         /* enum id_state */
     uint32_t port_space;    /* enum rdma_port_space */
     uint32_t qpn;           /* of its QP; 0: none */
     uint16_t source_port, destination_port;
-    uint8_t given;    /* the program has it */
-    uint8_t waits_in; /* enum id_call */
+    uint8_t given;    /* 1: the program holds the id; 0: of a connect request that is not reported yet */
+    uint8_t waits_in; /* enum id_call: which call waits, valid while provenance.destroying_ns is not 0 */
     uint16_t reserved;
-    uint8_t source[16], destination[16]; /* as GIDs; all zero: none */
+    uint8_t source[16], destination[16]; /* addresses as GIDs; all zero: none */
     struct event_record events;          /* type: enum rdma_cm_event_type */
     struct provenance_record provenance;
 };
 
 #define STACK_FRAMES 30
-/* Return addresses, the innermost first; without our own. */
+/* The call stack of a verb: return addresses, innermost first, without frames of this library. Written once
+ * (segment/stack.c). */
 struct stack_record {
     uint64_t hash;
-    _Atomic uint32_t depth; /* 0: not filled in yet */
+    _Atomic uint32_t depth; /* frames; 0: free. Stored with release order after the frames */
     uint32_t reserved;
     uint64_t frame[STACK_FRAMES];
 };
 _Static_assert(sizeof(struct stack_record) == 256, "readable by other builds");
 
-/* A part of the address space that was mapped from a file when a stack was taken. */
+/* An executable or library that a return address lay in when its stack was taken. Written once. */
 struct module_record {
-    _Atomic uint32_t state; /* 1: filled in, and stays so */
+    _Atomic uint32_t state; /* 1: valid; stored with release order */
     uint32_t reserved;
-    uint64_t start, end;
-    uint64_t bias; /* address minus bias: as the file says */
+    uint64_t start, end; /* addresses in the owner's address space */
+    uint64_t bias;       /* load bias: address - bias is the address in the file's symbol table */
     char path[224];
 };
 _Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
@@ -283,21 +320,21 @@ _Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
 #define SEGMENT_STACKS  8192u
 #define SEGMENT_MODULES 512u
 
-/* Creates and maps it once per process: 0 or -errno. */
+/* Creates and maps the segment once per process: 0 or -errno. */
 int segment_open(void);
 struct segment_header *segment_header(void);
 bool segment_is_open(void);
 int segment_fd(void);
-/* The same, or -1 if the program closed it: the number may be another file's by now. */
+/* segment_fd(), or -1 if the program closed that descriptor: the number may be another file's now. */
 int segment_fd_intact(void);
-/* A new descriptor of it that is good for reading only; -errno. */
+/* A new, read-only descriptor of the segment; -errno. */
 int segment_open_for_reading(void);
 struct key_table *segment_keys(void);
 struct mapped_record *segment_mapped(uint32_t slot);
 struct direct_record *segment_direct(uint32_t slot);
-/* Where the tables end that peers map to execute requests. */
+/* The end of the tables that peers map to execute requests: keys, mapped records, direct records. */
 uint64_t segment_direct_end(const struct segment_header *header);
-/* By the calling thread, which lives as long as the process: header.alive. */
+/* Sets header.alive for the calling thread, which must exist until the process ends (the helper thread). */
 void segment_tie_to_thread(void);
 struct qp_record *segment_qp(uint32_t slot);
 struct cq_record *segment_cq(uint32_t number);
@@ -311,21 +348,21 @@ struct provenance_record *segment_key_provenance(uint32_t slot);
 struct stack_record *segment_stack(uint32_t number);
 struct module_record *segment_module(uint32_t number);
 
-/* Zeroed queue memory, aligned to 4 KiB; 0 on failure is impossible as an offset (the header is there), so 0
- * means -ENOMEM. */
+/* The offset of zeroed queue memory, aligned to 4 KiB; 0: -ENOMEM (offset 0 is the header). */
 uint64_t segment_allocate(size_t size);
 void segment_release(uint64_t offset, size_t size);
 void *segment_at(uint64_t offset);
 
-/* Numbers of table entries: cyclic, so that a freed number is not reused soon. NO_OBJECT when full. */
+/* Numbers of table entries, allocated cyclically so that a freed number is not reused soon (number.c).
+ * NO_OBJECT: the table is full. */
 struct number_pool;
 extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_wqs, pool_ind_tables, pool_keys,
     pool_contexts, pool_channels, pool_items, pool_ids;
 uint32_t number_take(struct number_pool *pool);
 void number_return(struct number_pool *pool, uint32_t number);
 
-/* The child's objects must not disturb the parent's: maps the same address range privately, so that pointers
- * into inherited objects stay good, and forgets it. The child's first context makes a segment of its own. */
+/* In the child of a fork: maps a private copy at the same addresses, because inherited objects point there
+ * and the child must not write the parent's segment. The child's first context opens a segment of its own. */
 void segment_after_fork_in_child(void);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Capturing call stacks for explanations, and the tables of stacks and modules in the published segment. */
 #include "segment/stack.h"
 
 #include <errno.h>
@@ -12,19 +13,19 @@
 #include "segment/segment.h"
 
 #define PROBES     64u
-#define OWN_FRAMES 10u /* that may lie between the verb and us */
+#define OWN_FRAMES 10u /* frames of this library below the program's frame, at most */
 #define FRAMES     (STACK_FRAMES + OWN_FRAMES)
 
-/* Unwinding takes microseconds, and a thread that waits for events takes its stack for each of them, from the
- * same place. So what was found is remembered, and is still true if every return address lies where it lay
- * then: each tells how large the frame above it is, and so where the next one lies. */
+/* A cache of unwound stacks. Unwinding takes microseconds, and a thread that reads events captures its stack
+ * for each event, from the same place. A cached stack is still valid if every return address lies where it
+ * lay then: each return address determines the size of the frame above it, and so the place of the next. */
 struct memory {
     uint64_t stack_pointer;
     uint32_t thread, stack, depth;
     struct frame frame[FRAMES];
 };
 
-static struct lock lock = LOCK_INIT; /* all below, and filling in records; a leaf */
+static struct lock lock = LOCK_INIT; /* guards all below, and writing of the records; a leaf */
 static struct memory memories[16];
 static struct frame_module ourselves;
 static unsigned module_count;
@@ -112,7 +113,7 @@ static uint32_t number_of(const struct frame *frames, unsigned depth)
                 add_module(frames[i].address);
         }
         record->hash = hash;
-        /* Release: who sees the depth sees the frames. */
+        /* Release: a reader that sees the depth also sees the frames. */
         atomic_store_explicit(&record->depth, depth, memory_order_release);
         return number;
     }
@@ -121,7 +122,8 @@ static uint32_t number_of(const struct frame *frames, unsigned depth)
 
 /* --- capturing ------------------------------------------------------------------------------------------ */
 
-/* Only x86-64 keeps every return address at a place that follows from the frame's top. */
+/* Is the cached stack still valid? Known on x86-64 only, where the return address is at a fixed distance from
+ * the frame's top. */
 static bool is_true(const struct memory *memory, uint64_t stack_pointer, uint32_t thread)
 {
 #ifdef __x86_64__
@@ -137,8 +139,7 @@ static bool is_true(const struct memory *memory, uint64_t stack_pointer, uint32_
 #endif
 }
 
-/* Frames of this library come first: whoever called it is who is asked for. Linked into a program (tests), it
- * is no library, and nothing is left out. */
+/* How many of the innermost frames are this library's; 0 where it is linked into the program (tests). */
 static unsigned own_frames(const struct frame *frames, unsigned depth)
 {
     unsigned own = 0;

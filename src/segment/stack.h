@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Stacks in the published segment: each different one once, by number. */
+/* Call stacks in the published segment. Each distinct stack is stored once and has a number. */
 #ifndef SEGMENT_STACK_H
 #define SEGMENT_STACK_H
 
@@ -7,8 +7,8 @@
 
 #define NO_STACK 0u
 
-/* The calling thread's stack, from whoever called this library on. NO_STACK where there is none to be had, or
- * too many different ones. Any thread, any lock held. */
+/* The number of the calling thread's stack, without the frames of this library. NO_STACK: the stack cannot be
+ * unwound, or the table is full. Any thread; may be called with any lock held. */
 uint32_t stack_capture(void);
 void stacks_after_fork_in_child(void);
 

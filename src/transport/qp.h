@@ -158,9 +158,10 @@ struct receive_queue {
     uint64_t offset; /* of the ring, in the segment */
 };
 
-/* The published record of one QP. Written by the process that owns the QP, under the QP's lock except where noted; read
- * by explain, `softhca ps` and `softhca why` from outside, without a lock. The layout is a format shared between
- * processes: a change needs a new version of the segment (published/). */
+/* The record of one QP in the published segment, which `softhca ps`, `softhca why` and peers with mapped
+ * memory read. Each field, also of the structures in it, is a format between processes behind one version
+ * number: a change of layout, unit or meaning raises SEGMENT_VERSION (segment/segment.h says what follows).
+ * Written under the QP's lock except where noted. */
 struct qp_record {
     _Atomic uint32_t qpn;   /* 0: the slot is free */
     _Atomic uint32_t state; /* enum ibv_qp_state */
