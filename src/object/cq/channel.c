@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion channels: the queue of completion events (verbs.md §5.4). */
+/* Completion channels: the queue of completion events (verbs.md §5.4).
+ *
+ * A peer that writes a message delivers the completion event itself where it can (base/notify.h). It claims
+ * the event by clearing the CQ's armed bit, sets the CQ's bit in `rung`, and writes a token to the channel's
+ * eventfd. cq->debt counts events that are claimed and not yet collected from `rung`. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,9 +12,10 @@
 #include "object/ports.h"
 #include "segment/provenance.h"
 
-static struct lock lines_lock = LOCK_INIT; /* then event_queue.lock */
+static struct lock lines_lock = LOCK_INIT; /* guards lines; above event_queue.lock */
 static struct channel *lines[NOTIFY_CHANNELS];
-static _Atomic uint32_t owed, owed_changes;
+static _Atomic uint32_t owed; /* CQs with a debt */
+static _Atomic uint32_t owed_changes;
 
 int channel_create(struct context *context, struct channel **ret_channel)
 {
@@ -96,7 +101,7 @@ void channel_unuse(struct channel *channel)
     lock_release(&channel->queue.lock);
 }
 
-/* Queue lock held; without a token. */
+/* Queues an event without a token in the descriptor. Queue lock held. */
 static void enqueue(struct channel *channel, struct cq *cq)
 {
     if (cq->events_queued++ == 0)
@@ -112,9 +117,10 @@ void channel_post(struct channel *channel, struct cq *cq)
     lock_release(&channel->queue.lock);
 }
 
-/* --- events that peers make ----------------------------------------------------------------------------- */
+/* --- events that peers deliver -------------------------------------------------------------------------- */
 
-/* A claim of a peer was seen (+1), or its event was collected (-1), in either order. Queue lock held. */
+/* A peer's claim was seen (+1), or its event was collected (-1); the two come in either order. Queue lock
+ * held. */
 static void add_debt(struct cq *cq, int32_t change)
 {
     bool was = cq->debt > 0, is;
@@ -156,8 +162,8 @@ bool channels_owe(uint32_t *ret_changes)
     return atomic_load_explicit(&owed, memory_order_relaxed) != 0;
 }
 
-/* The arming is over as soon as the program learns of the event. Only tried: the lock comes before the
- * queue's. Who holds it is about to find out by itself. */
+/* Ends the arming that a peer's event belongs to, before the program reads the event. The CQ's lock is above
+ * the queue's, so it can only be tried; a thread that holds it notices the end of the arming itself. */
 static void note_fired(struct cq *cq)
 {
     if (!lock_try(&cq->lock))
@@ -171,8 +177,8 @@ static void note_fired(struct cq *cq)
     lock_release(&cq->lock);
 }
 
-/* Events of peers whose tokens were read, as many as there were tokens. Acquire: what the peer did before.
- * Queue lock held. */
+/* Collects events of peers from `rung`, as many as tokens of peers were read. Acquire: the records that the
+ * peer wrote before it set the bit; partner: the release in local/notify.c. Queue lock held. */
 static void collect(struct channel *channel)
 {
     struct event_queue *queue = &channel->queue;
@@ -183,7 +189,7 @@ static void collect(struct channel *channel)
         struct cq *cq;
 
         if (!rung) {
-            queue->credit = 0; /* of a CQ that is gone, or of nothing that we would know */
+            queue->credit = 0; /* the tokens are of a CQ that is destroyed, or a peer wrote too many */
             return;
         }
         bit = (unsigned)__builtin_ctzll(rung);
@@ -199,7 +205,7 @@ static void collect(struct channel *channel)
     }
 }
 
-/* A peer that was stopped between its two steps, or has died there, must not keep others waiting. */
+/* Delivers the events that a peer has claimed and not delivered: it was stopped or has died in between. */
 static void make_owed(struct channel *channel)
 {
     lock_acquire(&channel->queue.lock);
@@ -253,7 +259,8 @@ int channel_get_event(struct channel *channel, struct cq **ret_cq)
 
         if (error)
             return error;
-        /* A peer has rung, and what it has sent comes first: it may have acknowledged an older request. */
+        /* A peer has written a token: its packets are received first, because they may complete an older
+         * request. */
         if ((uint32_t)tokens)
             object_ports->take_arrived();
         lock_acquire(&channel->queue.lock);
@@ -298,7 +305,7 @@ void channel_purge(struct channel *channel, struct cq *cq)
         }
         event_token_take_back(queue, cq->events_queued);
         cq->events_queued = 0;
-        /* The tokens of other events may have been among them. */
+        /* Tokens that were read belong to events of other CQs now. */
         if (channel->line)
             collect(channel);
         event_token_settle(queue);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Completion queues: life, size, notification, and the producers' side (verbs.md §5). The consumers' side is
- * cq_poll.c. */
+/* Completion queues: creating and destroying, resizing, notification, and the producers' side (verbs.md §5).
+ * The consumers' side is cq_poll.c. */
 #include "object/cq/cq.h"
 
 #include <errno.h>
@@ -25,9 +25,9 @@
 
 _Atomic uint32_t cq_armed_count;
 
-/* --- life ----------------------------------------------------------------------------------------------- */
+/* --- creating and destroying ---------------------------------------------------------------------------- */
 
-/* A power of two above the capacity: cq->cqe is 2^n - 1, as programs know it from hardware. */
+/* The power of two above the capacity. ibv_cq.cqe is 2^n - 1, as with hardware providers. */
 static uint32_t slots_for(uint32_t cqe)
 {
     return 1u << (32 - __builtin_clz(cqe));
@@ -50,7 +50,7 @@ static int allocate_ring(struct pd *parent, uint32_t slots, struct queue_memory 
     return queue_memory_take(parent, QUEUE_COMPLETION, (size_t)slots * sizeof(struct cqe), ret_memory);
 }
 
-/* Both locks held, or nobody knows the CQ yet. */
+/* lock and poll_lock held, or the CQ is not published yet. */
 static void install_ring(struct cq *cq, const struct queue_memory *memory, uint32_t slots)
 {
     cq->memory = *memory;
@@ -143,7 +143,7 @@ free_cq:
     return error;
 }
 
-/* Lock held. False: a peer has ended the arming, and makes the event. */
+/* Ends the arming; lock held. False: a peer has already ended it, and delivers the event. */
 static bool disarm(struct cq *cq)
 {
     cq->record->armed = CQ_UNARMED;
@@ -154,7 +154,7 @@ static bool disarm(struct cq *cq)
     return notify_take_back(cq->channel->line, cq->bit);
 }
 
-/* Out of service, unless somebody uses it. */
+/* Moves the CQ to OBJECT_DESTROYING; -EBUSY if QPs or WQs use it. */
 static int retire(struct cq *cq, struct losses **ret_losses)
 {
     int error = 0;
@@ -187,11 +187,11 @@ int cq_destroy(struct cq *cq)
     destroying.provenance = &cq->record->provenance;
     if (retire(cq, &losses) != 0)
         return busy_because(OBJECT_CQ, cq->number);
-    /* Neither can begin any more: nobody makes completions. A timer that has just run out may still be at it.
-     */
+    /* No completions are added any more, so the timer does not start again; the call waits for a timer that
+     * has just expired. */
     if (cq->moderation_timer_used || cq->record->failed)
         object_ports->moderation_cancel(cq);
-    /* The engine tells, too, but later: this program may not have waited for it. */
+    /* The engine's explanation of the overrun may come after the CQ is gone, so it is also made here. */
     if (explained() && cq->record->failed)
         object_ports->explain(EXPLAIN_OVERRUN, OBJECT_CQ, cq->number);
     if (cq->channel)
@@ -245,8 +245,8 @@ void cq_ack_events(struct cq *cq, unsigned count)
 
 /* --- size ----------------------------------------------------------------------------------------------- */
 
-/* Closes the gaps that purged completions left. The live ones move towards the newest, so that both counters
- * only ever grow. Lock held, and no consumer at the ring. */
+/* Removes purged completions from the ring. The others move towards the newest, so that both counters only
+ * grow. Lock held, and no consumer accesses the ring. */
 static void compact(struct cq *cq)
 {
     uint32_t produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
@@ -267,8 +267,8 @@ static void compact(struct cq *cq)
     atomic_store_explicit(&cq->record->consumed, to, memory_order_release);
 }
 
-/* Consumers' lock comes before ours, which is held, so only try. false: somebody is at the ring just now, who
- * passes dead completions without waiting for anything. */
+/* Lock held. poll_lock is above it, so it can only be tried. False: a consumer accesses the ring now; it skips
+ * purged completions without waiting for a lock. */
 static bool try_compact(struct cq *cq)
 {
     bool away;
@@ -309,7 +309,8 @@ int cq_resize(struct cq *cq, uint32_t cqe)
         return error;
 
     lock_acquire(&cq->poll_lock);
-    cq_stay_away(cq, true); /* a producer that needs room does not wait for us as we wait for its lock */
+    /* A producer that holds `lock` and needs space can compact the ring while this thread waits for `lock`. */
+    cq_stay_away(cq, true);
     lock_acquire(&cq->lock);
     compact(cq);
     old = cq->memory;
@@ -343,7 +344,8 @@ static void fire(struct cq *cq)
         channel_owe(cq->channel, cq);
 }
 
-/* A completion was added to an armed CQ (§5.4); lock held. solicited: also those that did not succeed. */
+/* A completion was added to an armed CQ (verbs.md §5.4); lock held. solicited: the completion is of a solicited
+ * message or has an error status. */
 static void notify(struct cq *cq, bool solicited)
 {
     if (cq->record->armed == CQ_ARMED_SOLICITED && !solicited)
@@ -366,18 +368,19 @@ int cq_arm(struct cq *cq, bool solicited_only)
     if (context_is_inherited(cq->context))
         return -EIO;
     if (!cq->channel)
-        return 0; /* nobody to notify */
+        return 0; /* a CQ without a channel has no events */
     object_ports->take_arrived();
     lock_acquire(&cq->lock);
     if (cq->record->armed != CQ_UNARMED && cq->shown && !notify_is_armed(cq->channel->line, cq->bit) &&
-        !disarm(cq)) /* a peer has ended it: this is the next one */
+        !disarm(cq)) /* a peer has ended the previous arming and delivers its event */
         channel_owe(cq->channel, cq);
     if (cq->record->armed == CQ_UNARMED) {
         cq->since_event = 0;
         atomic_fetch_add_explicit(&cq_armed_count, 1, memory_order_relaxed);
     }
-    cq->record->armed = max_of(cq->record->armed, wanted); /* any wins until fired */
-    /* `rung` is one bit: while an event of a peer waits there to be read, the next one is ours to make. */
+    cq->record->armed = max_of(cq->record->armed, wanted); /* "any completion" prevails until the event */
+    /* `rung` is one bit per CQ: while it holds a peer's event that is not read, only this process may deliver
+     * the next event. */
     if (cq->bit < NOTIFY_CQS && !cq->moderation_period && !channel_is_rung(cq->channel, cq)) {
         cq->shown = true;
         notify_arm(cq->channel->line, cq->bit, cq->record->armed == CQ_ARMED_SOLICITED);
@@ -393,7 +396,7 @@ int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
 
     if (context_is_inherited(cq->context))
         return -EIO;
-    /* Here, since completions come with locks held. */
+    /* Timers are started here because completions are added with locks held. */
     if (period_us)
         error = object_ports->start_timers();
     if (error)
@@ -402,11 +405,11 @@ int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
     cq->moderation_count = count;
     cq->moderation_period = period_us;
     if (period_us && cq->shown) {
-        /* Peers know nothing of moderation. */
+        /* Peers do not moderate: the arming is taken out of the notify page. */
         if (notify_take_back(cq->channel->line, cq->bit))
             cq->shown = false;
     }
-    /* What the old terms held back is due at once; the new ones begin with the next completion. */
+    /* An event that the old moderation delayed is due at once; the new one applies from the next completion. */
     if (cq->record->armed != CQ_UNARMED && cq->since_event)
         fire(cq);
     lock_release(&cq->lock);
@@ -424,22 +427,24 @@ void cq_moderation_due(struct cq *cq)
 
 /* --- producers ------------------------------------------------------------------------------------------ */
 
-/* Dead completions take no room. */
+/* Makes space for one completion: reads the consumers' counter again, and removes purged completions. False:
+ * the ring is full. Lock held. */
 static bool cold_path make_room(struct cq *cq, uint32_t produced)
 {
     for (;;) {
-        /* Acquire: the consumer has finished reading the slots that it gave back. */
+        /* Acquire: the consumer has read the slots it freed. Partner: the release in take() and load_next()
+         * (cq_poll.c). */
         cq->consumed_seen = atomic_load_explicit(&cq->record->consumed, memory_order_acquire);
         if (produced - cq->consumed_seen < cq->capacity)
             return true;
         if (!atomic_load_explicit(&cq->purged, memory_order_relaxed))
             return false;
         if (!try_compact(cq))
-            sched_yield(); /* whoever is at the ring is soon through */
+            sched_yield(); /* a consumer is reading the ring, which takes microseconds */
     }
 }
 
-/* §5.2; lock held. The completion is lost. */
+/* The ring is full, and the completion is lost (verbs.md §5.2). Lock held. */
 static void cold_path overrun(struct cq *cq, const struct cqe *lost)
 {
     if (cq->record->lost++ == 0) {
@@ -450,7 +455,7 @@ static void cold_path overrun(struct cq *cq, const struct cqe *lost)
     if ((cq->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) || cq->record->failed)
         return;
     cq->record->failed = 1;
-    if (!explained()) /* else it is told at length (progress_cq_overrun) */
+    if (!explained()) /* else the explanation says it (progress_cq_overrun()) */
         log_warn("CQ %u overrun: %u completions wait to be polled", cq->number, cq->capacity);
     async_raise(&cq->context->events,
                 &(struct ibv_async_event){.element.cq = &cq->ibv, .event_type = IBV_EVENT_CQ_ERR},
@@ -482,12 +487,12 @@ void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
         *slot = *cqe;
         if (unlikely(cq->wc_flags & WC_FLAGS_STAMPS))
             stamp(cq, slot);
-        /* Release: the slot is filled. Partner: the acquire in take() (cq_poll.c). */
+        /* Release: the slot is filled. Partner: the acquire in take() and load_next() (cq_poll.c). */
         atomic_store_explicit(&record->produced, produced + 1, memory_order_release);
     } else {
         overrun(cq, cqe);
     }
-    /* Also for a lost one: a reader that waits finds the ring full. */
+    /* Also for a lost completion: a thread that waits for an event finds the ring full. */
     if (unlikely(record->armed != CQ_UNARMED))
         notify(cq, solicited || cqe->status != IBV_WC_SUCCESS);
     lock_release(&cq->lock);
@@ -498,11 +503,11 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn)
     uint32_t produced;
     bool any = false;
 
-    /* Marks only: a consumer that is just reading the completion has polled it before the QP went away. Its
-     * lock may be held through a window in which the application posts, and waits for the lock of the QP that
-     * we may hold. */
+    /* Completions are marked and not removed, because poll_lock cannot be taken: its holder may post between
+     * start and end of extended polling, and wait for the QP lock that our caller may hold. A consumer that
+     * reads a completion during the marking has polled it before the QP was destroyed. */
     lock_acquire(&cq->lock);
-    lock_acquire(&cq->ring_lock); /* no completion is copied meanwhile */
+    lock_acquire(&cq->ring_lock); /* load_next() copies no completion meanwhile */
     produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
     for (uint32_t i = atomic_load_explicit(&cq->record->consumed, memory_order_acquire); i != produced; i++) {
         struct cqe *cqe = &cq->ring[i & cq->mask];

@@ -17,14 +17,15 @@
 #include "segment/segment.h"
 
 struct channel {
-    struct ibv_comp_channel ibv; /* refcnt: CQs that name it, under queue.lock */
-    struct event_queue queue;    /* of struct cq.event */
+    struct ibv_comp_channel ibv; /* refcnt: CQs on this channel, under queue.lock */
+    struct event_queue queue;    /* entries: struct cq.event */
     struct context *context;
     uint32_t number;
-    uint32_t item;
-    struct notify_channel *line; /* what peers see of it, NULL: nothing */
+    uint32_t item; /* its record in the published segment */
+    struct notify_channel
+        *line; /* its line in the notify page, which peers write (base/notify.h); NULL: none */
     unsigned line_number;
-    struct cq *cqs[NOTIFY_CQS]; /* that have a bit in the line; under queue.lock */
+    struct cq *cqs[NOTIFY_CQS]; /* by their bit in the line; under queue.lock */
 };
 
 struct cq {
@@ -35,41 +36,41 @@ struct cq {
     struct context *context;
     struct channel *channel;
     struct cq_record *record;
-    struct pd *parent;          /* parent domain that it was made in, or NULL */
-    struct queue_memory memory; /* of the ring; changes under both locks, like ring */
+    struct pd *parent;          /* the parent domain it was created in, or NULL */
+    struct queue_memory memory; /* of the ring; changes under lock and poll_lock, like ring */
     struct cqe *ring;
-    uint32_t mask; /* slots - 1; likewise */
+    uint32_t mask; /* slots - 1; changes under lock and poll_lock */
     uint32_t number;
     uint32_t flags;    /* enum ibv_create_cq_attr_flags */
-    uint64_t wc_flags; /* cq_ex: what completions must carry */
+    uint64_t wc_flags; /* extended CQ: enum ibv_create_cq_wc_flags */
     bool is_extended;
     struct ack_account completion_events, async_events;
     unsigned bit;           /* in the channel's line; NOTIFY_CQS: none */
-    int32_t debt;           /* events that peers have taken upon themselves; under channel->queue.lock */
-    struct list event;      /* in channel->queue.entries while events are queued, under channel->queue.lock */
-    uint32_t events_queued; /* firings that nobody has read; under channel->queue.lock */
+    int32_t debt;           /* events that peers have claimed but not delivered; under channel->queue.lock */
+    struct list event;      /* in channel->queue.entries while events are queued; under channel->queue.lock */
+    uint32_t events_queued; /* events not read yet; under channel->queue.lock */
 
-    /* Producers: everything that makes completions. Below a QP's lock. */
-    struct lock lock
-        cache_aligned;      /* guards record->produced, armed, failed, state, and down to the next lock */
+    /* The producers' lock: all that add completions. Below a QP's lock. Guards record->produced, armed, failed,
+     * state, and the fields up to poll_lock. */
+    struct lock lock cache_aligned;
     uint32_t consumed_seen; /* record->consumed as producers last saw it */
-    uint32_t capacity;      /* = ibv.cqe; changes under both locks */
-    bool shown;             /* the channel's line has been told of the arming */
-    uint32_t since_event;   /* completions since arming that would have fired, for moderation */
-    uint16_t moderation_count, moderation_period; /* period 0: off */
+    uint32_t capacity;      /* = ibv.cqe; changes under lock and poll_lock */
+    bool shown;             /* the arming is written to the channel's line, where peers see it */
+    uint32_t since_event;   /* completions since arming that count for moderation */
+    uint16_t moderation_count, moderation_period; /* period in us; 0: off */
     bool moderation_timer_runs, moderation_timer_used;
-    struct timer moderation_timer; /* of the engine, under its lock */
+    struct timer moderation_timer; /* the engine's, under its lock */
 
-    /* Consumers. Held between start and end of extended polling, so above a QP's lock: applications post in
-     * that window. Guards record->consumed and what follows. */
+    /* The consumers' lock. Held from start to end of extended polling, and so above a QP's lock, because
+     * applications post between the two. Guards record->consumed and the fields below. */
     struct lock poll_lock cache_aligned;
-    _Atomic bool purged; /* there may be dead completions in the ring; set and cleared under `lock` */
-    /* Extended polling: the completion being read, or NULL. A copy: it is consumed already. */
+    _Atomic bool purged; /* the ring may contain purged completions; set and cleared under `lock` */
+    /* Extended polling: the current completion, or NULL. A copy, because its slot is already consumed. */
     const struct cqe *current;
     struct cqe copy;
-    /* Held by the holder of poll_lock while it is at the ring or says that it stays away from it; a leaf. */
+    /* The holder of poll_lock holds ring_lock while it reads the ring or changes `away`; a leaf. */
     struct lock ring_lock;
-    bool away; /* producers may close the gaps that dead completions left */
+    bool away; /* the holder of poll_lock does not access the ring: producers may compact it */
 };
 
 static inline struct cq *cq_of(struct ibv_cq *cq)
@@ -95,63 +96,65 @@ struct cq_attributes {
 int channel_create(struct context *context, struct channel **ret_channel);
 int channel_destroy(struct channel *channel);                       /* -EBUSY */
 int channel_get_event(struct channel *channel, struct cq **ret_cq); /* blocks like async_get() */
-/* For the CQ: -EINVAL if the channel is of another context. */
+/* A CQ is created on the channel. -EINVAL if the channel belongs to another context. */
 int channel_use(struct channel *channel, const struct context *context);
 void channel_unuse(struct channel *channel);
-/* The CQ fires: one event more. Called with the CQ's lock held. */
+/* Queues one completion event of the CQ. The CQ's lock is held. */
 void channel_post(struct channel *channel, struct cq *cq);
-/* The same, but a peer has taken it upon itself, and its token is on the way. */
+/* Notes that a peer has claimed the event and delivers it: its token is on the way. The CQ's lock is held. */
 void channel_owe(struct channel *channel, struct cq *cq);
-/* Has a peer made an event of the CQ that nobody has read? */
+/* Has a peer claimed or delivered an event of the CQ that is not read yet? */
 bool channel_is_rung(struct channel *channel, const struct cq *cq);
-/* Drops unread events of a CQ, and its bit in the line. */
+/* Drops unread events of the CQ and frees its bit in the line. */
 void channel_purge(struct channel *channel, struct cq *cq);
-/* The CQ gets a bit in the channel's line, if one is left. */
+/* Allocates a bit in the channel's line for the CQ, if one is free. */
 void channel_give_bit(struct channel *channel, struct cq *cq);
-/* Is an event owed by a peer? How often that has changed: what two looks find alike is late. */
+/* Has a peer claimed an event and not delivered it? *ret_changes counts changes: if two calls return true with
+ * the same count, the event is late. */
 bool channels_owe(uint32_t *ret_changes);
-/* Makes the events that peers owe. No lock held. */
+/* Delivers the events that peers have claimed and not delivered. No lock held. */
 void channels_make_owed(void);
 void channels_after_fork_in_child(void);
 
-/* How many CQs with a channel are armed; one may be counted longer than it is. */
+/* How many CQs with a channel are armed; the count may decrease late. */
 extern _Atomic uint32_t cq_armed_count;
 
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq);
 int cq_resize(struct cq *cq, uint32_t cqe);
-/* Both 0: off. A period of 0 is over at once, whatever the count. */
+/* Event moderation (ibv_modify_cq()); a period of 0 turns it off, whatever the count. */
 int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us);
 int cq_arm(struct cq *cq, bool solicited_only);
 /* -EBUSY while used; blocks on unacknowledged events. */
 int cq_destroy(struct cq *cq);
 void cq_ack_events(struct cq *cq, unsigned count);
 
-/* Polls up to `count`: progress first if empty. Frees send slots of what it returns. */
+/* Polls up to `count` completions, and frees the send slots of those it returns. An empty CQ runs progress
+ * first. */
 int cq_poll(struct cq *cq, int count, struct ibv_wc *wc);
-/* Extended polling: 0, -ENOENT; between start and end the CQ's poll_lock is held. A completion is consumed,
- * and its send slot free, as soon as it is the current one. */
+/* Extended polling: 0 or -ENOENT; poll_lock is held from start to end. A completion is consumed, and its send
+ * slot is free, as soon as it is the current one. */
 int cq_start_poll(struct cq *cq);
 int cq_next_poll(struct cq *cq);
 void cq_end_poll(struct cq *cq);
 
-/* The holder of poll_lock stays away from the ring, until it says otherwise. */
+/* The holder of poll_lock does not (away) or does access the ring from now on. */
 void cq_stay_away(struct cq *cq, bool away);
 
-/* Adds a completion and fires a notification if due. Called with the QP's lock held. On overrun: CQ_ERR,
+/* Adds a completion, and a completion event if one is due. The QP's lock is held. On overrun: CQ_ERR and
  * object_ports->cq_overrun(). */
 void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited);
-/* Removes completions of a QP that is destroyed or reset; others keep their order, the arm state stays. With
- * or without the QP's lock. */
+/* Removes the completions of a QP that is destroyed or reset. The order of the others and the arming do not
+ * change. With or without the QP's lock. */
 void cq_purge_qp(struct cq *cq, uint32_t qpn);
-/* The moderation timer ran out. */
+/* The moderation timer has expired. */
 void cq_moderation_due(struct cq *cq);
 
-/* A QP or WQ starts or ends using the CQ. -EINVAL if it is being destroyed. */
+/* A QP or WQ starts or ends using the CQ. -EINVAL if the CQ is being destroyed. */
 int cq_use(struct cq *cq);
 void cq_unuse(struct cq *cq);
 
-/* Frees send slots of a QP after its completion was polled: object/qp/qp.c. The CQ's poll_lock is held, so it
- * must not take the QP's lock. */
+/* Frees send slots of a QP after its completion was polled (object/qp/qp.c). The CQ's poll_lock, which is above
+ * the QP's lock, is held; the function takes no QP lock. */
 void qp_retire_sends(uint32_t qpn, uint32_t retires);
 
 #endif

@@ -6,7 +6,7 @@
 #include "object/memory/mapping.h"
 #include "object/ports.h"
 
-/* Without a lock, so only a hint: what comes meanwhile is found by the next poll. */
+/* Without a lock, so only a hint: a completion that is added meanwhile is found by the next poll. */
 static bool looks_empty(const struct cq *cq)
 {
     return atomic_load_explicit(&cq->record->produced, memory_order_relaxed) ==
@@ -15,7 +15,7 @@ static bool looks_empty(const struct cq *cq)
 
 static uint8_t cqe_kind(const struct cqe *cqe)
 {
-    return __atomic_load_n(&cqe->is_send, __ATOMIC_RELAXED); /* cq_purge_qp() marks without our lock */
+    return __atomic_load_n(&cqe->is_send, __ATOMIC_RELAXED); /* cq_purge_qp() writes it without poll_lock */
 }
 
 static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe, uint8_t kind)
@@ -35,7 +35,8 @@ static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe, uint8_t kind)
     wc->dlid_path_bits = 0;
 }
 
-/* A list operation of a tag matching SRQ: one more may be posted. The SRQ may have gone, and another come. */
+/* The completion of a list operation frees a slot of the tag matching SRQ's list. The number of the SRQ may be
+ * another SRQ's by now, which tm_number tells. */
 static cold_path void retire_operation(const struct cqe *cqe)
 {
     struct srq_record *record = segment_srq(cqe->src_qpn);
@@ -44,8 +45,8 @@ static cold_path void retire_operation(const struct cqe *cqe)
         atomic_store_explicit(&record->ops_retired, cqe->retires, memory_order_release);
 }
 
-/* A receive that was flushed is the program's memory again. Where a peer was given up that may still write to
- * it (mapping_settle_qp()), it moves first. */
+/* The memory of a flushed receive belongs to the program again. If a peer that does not respond may still write
+ * to it (mapping_settle_qp()), the memory moves to other pages before the program sees the completion. */
 static void before_error_is_told(void)
 {
     if (mapping_must_evict())
@@ -73,7 +74,7 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
         error |= cqe->status != IBV_WC_SUCCESS;
         fill_wc(&wc[taken++], cqe, kind);
         if (kind == CQE_SEND) {
-            /* Of consecutive completions of one QP the last says it all. */
+            /* `retires` is cumulative: of consecutive completions of one QP only the last is applied. */
             if (last_send && last_send->qpn != cqe->qpn)
                 qp_retire_sends(last_send->qpn, last_send->retires);
             last_send = cqe;
@@ -108,7 +109,7 @@ int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
     return looks_empty(cq) ? 0 : take(cq, count, wc);
 }
 
-/* --- extended ------------------------------------------------------------------------------------------- */
+/* --- extended polling ----------------------------------------------------------------------------------- */
 
 /* Makes the next completion the current one; poll_lock held. */
 static bool load_next(struct cq *cq)
@@ -136,7 +137,7 @@ static bool load_next(struct cq *cq)
     if (unlikely(cq->copy.status != IBV_WC_SUCCESS))
         before_error_is_told();
     cq->current = &cq->copy;
-    /* Now, and not at the end of the window: applications post in it and count on the slot. */
+    /* Now, and not in cq_end_poll(): applications post before that and need the slot. */
     if (kind == CQE_SEND)
         qp_retire_sends(cq->copy.qpn, cq->copy.retires);
     else if (unlikely(kind == CQE_OPERATION))

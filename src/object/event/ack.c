@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Acknowledging events (verbs.md §1.3): the counters of the public structs are ABI, guarded by the
- * mutex next to them. */
+/* Acknowledging events (verbs.md §1.3). The counters in the public structs are ABI, guarded by the mutex next
+ * to them. */
 #include <errno.h>
 #include <time.h>
 
@@ -13,8 +13,9 @@
 #include "object/receive/wq.h"
 #include "segment/provenance.h"
 
-/* How far acknowledgements may run ahead of events. Programs that acknowledge once per completion get here in
- * time (compatibility.md §7), and beyond half the counter's range "ahead" would read as "behind". */
+/* How far acknowledgements may be ahead of reported events. Programs that acknowledge once per completion get
+ * ahead without limit (compatibility.md §7), and beyond half of the counter's range "ahead" would compare as
+ * "behind". */
 #define ACKS_AHEAD_LIMIT (1u << 30)
 
 void ack_account_add(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
@@ -41,7 +42,7 @@ static void unlock(void *mutex)
     pthread_mutex_unlock(mutex);
 }
 
-/* True once nothing is left to acknowledge; false: the deadline has passed (NULL: there is none). */
+/* True: all reported events are acknowledged; false: the deadline has passed (NULL: no deadline). */
 static bool wait_for_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
                           uint32_t reported, const struct timespec *deadline)
 {
@@ -56,7 +57,7 @@ static bool wait_for_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const ui
     return error != ETIMEDOUT;
 }
 
-/* The thread that waits tells of it: it needs no other one to be running, and nothing can come between. */
+/* The waiting thread makes the explanation itself, so it does not depend on the helper thread. */
 void ack_account_wait(const struct ack_account *account, pthread_mutex_t *mutex, pthread_cond_t *cond,
                       const uint32_t *completed, const struct destroying *destroying)
 {
@@ -119,7 +120,7 @@ void async_ack(const struct ibv_async_event *event)
         ack_account_add(&wq->async_events, &wq->ibv.mutex, &wq->ibv.cond, &wq->ibv.events_completed, 1);
         break;
     }
-    default: /* ports and the device count nothing (§9.2) */
+    default: /* port and device events need no acknowledgement (verbs.md §9.2) */
         break;
     }
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Event queues: tokens in the eventfd, and asynchronous events (verbs.md §9). */
 #include "object/event/event.h"
 
 #include <errno.h>
@@ -53,8 +54,7 @@ static bool is_inherited(const struct event_queue *queue)
     return queue->generation != process_generation();
 }
 
-/* The descriptor is touched with locks held here, so by raw system calls: the wrappers of libc are
- * cancellation points. */
+/* By a raw system call, because locks are held: libc's wrapper is a cancellation point. */
 static void write_token(struct event_queue *queue)
 {
     const uint64_t own = EVENT_TOKEN_OWN;
@@ -75,9 +75,9 @@ void event_token_brought(struct event_queue *queue, uint64_t tokens)
     queue->credit += (uint32_t)tokens;
 }
 
-/* RWF_NOWAIT, and not O_NONBLOCK: that is the application's, and readers would see it. Offset -1: none. A
- * kernel that refuses (before 5.8 for eventfds) leaves the token in the descriptor: it is readable for
- * nothing until somebody reads. */
+/* Takes the tokens out of the descriptor without blocking. By RWF_NOWAIT, because O_NONBLOCK belongs to the
+ * application and would affect its readers; offset -1: none. Kernels before 5.8 refuse it for eventfds: the
+ * descriptor then stays readable although no event is queued, until the next read. */
 static void drain(struct event_queue *queue)
 {
     uint64_t tokens;
@@ -89,7 +89,7 @@ static void drain(struct event_queue *queue)
     errno = saved;
 }
 
-/* Where one of our tokens is about, it lies there, or a reader has it and looks at `pending` next. */
+/* A token that is `written` is in the descriptor, or a reader has taken it and examines `pending` next. */
 void event_token_settle(struct event_queue *queue)
 {
     if (queue->pending && !queue->written)
@@ -191,7 +191,7 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
         account = &queue->unaffiliated;
     lock_acquire(&queue->queue.lock);
     if (account->closed || (!affiliated && account->pending && newest_type(account) == type)) {
-        /* nobody to tell, or told already */
+        /* the object is being destroyed, or the same event is unread */
     } else if (account->pending == ASYNC_PENDING_LIMIT || type > TYPE_MASK) {
         dropped = true;
     } else {
@@ -213,7 +213,7 @@ void ack_account_report(struct ack_account *account, uint32_t type)
 {
     uint32_t reported = account->reported + 1;
 
-    /* Relaxed: acknowledgements look at it without the queue's lock (ack_account_add). */
+    /* Atomic because ack_account_add() reads it without the queue's lock. */
     __atomic_store_n(&account->reported, reported, __ATOMIC_RELAXED);
     if (account->record)
         provenance_event_read(account->record, type, reported);
