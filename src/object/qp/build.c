@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Extended posting, ibv_wr_* (verbs.md §3.8): WQEs are written into the send queue beyond what is
- * posted, under the post lock, and become posted together in qp_build_complete(), or not at all. The QP's own
- * lock is free meanwhile, so that the application may poll between start and complete without waiting for
- * itself. */
+/* Extended posting, ibv_wr_* (verbs.md §3.8). WQEs are written behind `posted` in the send queue, under
+ * post_lock, and are posted together in qp_build_complete(), or not at all. The QP's lock is not held between
+ * start and complete, so that the application can poll in between without deadlock. */
 #include <errno.h>
 #include <string.h>
 
@@ -18,14 +17,13 @@ void qp_build_fail(struct qp *qp, int error)
     qp->build_wqe = NULL;
 }
 
-/* Only the holder of the post lock posts on an extended QP: `posted` does not move meanwhile, except back by
- * a RESET. */
+/* Only the holder of post_lock posts on an extended QP, so `posted` does not change until complete or abort. */
 void qp_build_start(struct qp *qp)
 {
     prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
     lock_acquire(&qp->post_lock);
     if (qp->transport.tag_matching) {
-        /* The adapter's own requests stay out of the slots that are being filled. */
+        /* tagged_post() must not use the slots that are being filled. */
         lock_acquire(&qp->lock);
         qp->transport.building = true;
         lock_release(&qp->lock);
@@ -94,7 +92,7 @@ void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address
     wqe->flags |= WQE_INLINE;
     wqe->length = sizeof(uint64_t);
     memcpy(send_wqe_body(wqe, IBV_QPT_RC), value, sizeof(uint64_t));
-    qp->build_wqe = NULL; /* it takes no data setter */
+    qp->build_wqe = NULL; /* no data setter may follow */
 }
 
 void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_t length, uint8_t types,
@@ -111,7 +109,7 @@ void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_
     wqe->remote_address = remote_address;
     wqe->length = (uint32_t)length;
     wqe->imm_or_rkey = types | (uint32_t)level << FLUSH_LEVEL_SHIFT;
-    qp->build_wqe = NULL; /* it takes no data setter */
+    qp->build_wqe = NULL; /* no data setter may follow */
 }
 
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
@@ -149,7 +147,7 @@ void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        /* Lengths are the application's: no sum may wrap. */
+        /* Compared by subtraction, because the sum of the application's lengths may wrap. */
         if (list[i].length > qp->record->max_inline - total) {
             qp_build_fail(qp, -ENOSPC);
             return;
@@ -184,7 +182,7 @@ void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint
 
 void qp_build_srq_number(struct qp *qp, uint32_t srqn)
 {
-    /* Also after the data setter, or of an atomic write, which has none. */
+    /* build_wqe is NULL after a data setter and for an atomic write; the last WQE is meant all the same. */
     if (qp->build_error || !qp->build_needs_address)
         return;
     if (qp->record->type != IBV_QPT_XRC_SEND) {
@@ -195,7 +193,7 @@ void qp_build_srq_number(struct qp *qp, uint32_t srqn)
     qp->build_needs_address = false;
 }
 
-/* The batch came to nothing; lock held. */
+/* The batch is not posted: posts the adapter's own requests that waited for its end. Lock held. */
 static bool let_own_in(struct qp *qp)
 {
     if (!qp->transport.tag_matching || !qp->transport.building)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Room for the payload of datagrams that wait (transport/ud.c). */
+/* Memory for payload copies of UD SENDs that are posted but not sent yet (transport/ud.c). */
 #include <sys/mman.h>
 
 #include "base/log.h"
@@ -7,10 +7,11 @@
 #include "object/qp/qp_internal.h"
 #include "rules/limits.h"
 
-/* 16 MiB of a QP with a long send queue; what does not fit is lost. */
+/* Copies per QP, at most: 16 MiB. Datagrams beyond that are dropped. */
 #define DATAGRAM_COPIES_MAX 4096u
 
-/* transport_ports.alloc_copies. Not of malloc(): the QP's lock is held, and programs have hooks there. */
+/* transport_ports.alloc_copies. By mmap() and not malloc(): the QP's lock is held, and a program's malloc() hooks may
+ * do anything. */
 bool datagram_copies_begin(struct transport_qp *transport)
 {
     uint32_t places = min_of(transport->send_mask + 1, DATAGRAM_COPIES_MAX);
@@ -21,7 +22,7 @@ bool datagram_copies_begin(struct transport_qp *transport)
         log_warn("no memory for datagrams that wait: they are lost");
         return false;
     }
-    (void)sys_madvise(at, (size_t)places * LIMIT_UD_PAYLOAD, MADV_DONTFORK); /* of no use to a child */
+    (void)sys_madvise(at, (size_t)places * LIMIT_UD_PAYLOAD, MADV_DONTFORK); /* a child does not send them */
     transport->copies_mask = places - 1;
     transport->copies = at;
     return true;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs that lend memory: packets by reference name it, and their peers have not said that they are through
- * with it. When a key goes, they are asked whether it was theirs; all others are not, and there are seldom
- * any. */
+/* QPs with exposed buffers: a packet by reference names their memory, and the peer has not acknowledged it yet,
+ * so the peer may still read the memory. When a key is withdrawn, each such QP revokes the buffers that the key
+ * named. QPs without exposed buffers, which is most of them, are not visited. */
 #include "base/rundown.h"
 #include "object/qp/qp_internal.h"
 
-static struct lock lenders_lock = LOCK_INIT; /* a leaf below the QP's */
+static struct lock lenders_lock = LOCK_INIT; /* guards the list; a leaf, below the QP's lock */
 static struct list lenders = {&lenders, &lenders};
-static _Atomic uint32_t lender_count;       /* changes under lenders_lock */
-static struct lock asking_lock = LOCK_INIT; /* one key at a time, so that nobody misses whom another asks */
+static _Atomic uint32_t lender_count; /* changes under lenders_lock */
+/* One key at a time: a concurrent call would miss the QPs that are in `turn`. */
+static struct lock asking_lock = LOCK_INIT;
 
 static void add_unless_there(struct qp *qp)
 {
@@ -53,7 +54,8 @@ void lending_take_back(uint32_t slot, bool window)
     struct list turn, *node;
     struct qp *qp;
 
-    /* Whoever could still find the key has left its section, and is in the list if it lent something. */
+    /* The caller has waited for all rundown sections in which the key could be found (rundown_wait()): a QP that
+     * has exposed a buffer of the key is in the list. */
     if (!atomic_load_explicit(&lender_count, memory_order_relaxed))
         return;
     lock_acquire(&asking_lock);
@@ -77,6 +79,6 @@ void lending_after_fork_in_child(void)
 {
     lock_init(&lenders_lock);
     lock_init(&asking_lock);
-    list_init(&lenders); /* may be half linked: the entries are lost */
+    list_init(&lenders); /* another thread may have been linking an entry */
     atomic_store_explicit(&lender_count, 0, memory_order_relaxed);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks that a post makes at once
- * (verbs.md §3.1-3.3), and the WQE. Everything else turns into a completion. */
+/* ibv_post_send, ibv_post_recv and ibv_bind_mw: the checks whose errors the verb returns (verbs.md §3.1-3.3),
+ * and writing the WQE. All other errors become completions. */
 #include <errno.h>
 #include <string.h>
 
@@ -61,8 +61,8 @@ uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
     return flags;
 }
 
-/* Sum of the lengths; more than a message may have stays visible as UINT32_MAX: the sender completes it with
- * LOC_LEN_ERR. */
+/* The sum of the lengths; UINT32_MAX if it exceeds the longest message: the sender then completes the request
+ * with LOC_LEN_ERR. */
 static uint32_t total_length(const struct ibv_sge *list, unsigned count)
 {
     uint64_t total = 0;
@@ -134,9 +134,9 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     if (error)
         return error;
     if (operations[wr->opcode].properties & ONLY_BUILT)
-        return -EINVAL; /* struct ibv_send_wr cannot say all of it */
+        return -EINVAL; /* struct ibv_send_wr has no fields for it */
     if (wr->send_flags & IBV_SEND_IP_CSUM)
-        return -EINVAL; /* no such capability */
+        return -EINVAL; /* checksum offload is not among the device's capabilities */
     wqe->wr_id = wr->wr_id;
     wqe->opcode = (uint8_t)wr->opcode;
     wqe->flags = post_wqe_flags(qp, wr->send_flags);
@@ -149,7 +149,7 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
         post_write_bind(qp, wqe, mw_of(wr->bind_mw.mw), wr->bind_mw.rkey, 0, &wr->bind_mw.bind_info);
         return 0;
     }
-    /* imm_data and invalidate_rkey share their place. */
+    /* imm_data and invalidate_rkey are a union. */
     wqe->imm_or_rkey = wr->imm_data;
     if (!(operations[wr->opcode].properties & CARRIES_DATA)) {
         wqe->num_sge = 0;
@@ -180,7 +180,7 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     return 0;
 }
 
-/* Posts under the QP's lock and starts what was posted. */
+/* Posts the list and runs the sender; QP lock held. */
 static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr,
                             bool *ret_more)
 {
@@ -242,7 +242,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     error = context_is_inherited(qp->context) ? -EIO : post_check_opcode(qp, IBV_WR_BIND_MW);
     if (error)
         return error;
-    /* A batch that is being built has slots behind `posted`. */
+    /* post_lock: a batch of extended posting uses the slots behind `posted`. */
     if (qp->is_extended)
         lock_acquire(&qp->post_lock);
     rundown_enter();
@@ -295,7 +295,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
             error = -ENOMEM;
         if (unlikely(error))
             break;
-        /* Not before: a queue of depth 0 has no ring. */
+        /* After the check of the depth: a queue of depth 0 has no ring. */
         wqe = (struct recv_wqe *)(qp->receive_ring + (size_t)(posted & qp->receive_mask) * queue->stride);
         wqe->wr_id = wr->wr_id;
         wqe->num_sge = (uint32_t)wr->num_sge;

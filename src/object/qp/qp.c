@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Creation, destruction and lookup of QPs. */
+/* Creating, destroying and finding QPs (verbs.md §1.5, §2). */
 #include "object/qp/qp.h"
 
 #include <errno.h>
@@ -38,8 +38,8 @@ struct qp *qp_lock_number(uint32_t qpn)
     return qp;
 }
 
-/* A completion that frees slots was polled (verbs.md §3.7); its CQ's poll_lock is held. Counters are
- * never set back, not by RESET either: a completion that was polled while the QP was reset moves nothing. */
+/* A completion that frees slots was polled (verbs.md §3.7); its CQ's poll_lock is held. The counter never goes
+ * back, not even by RESET, so a completion that was polled during a RESET changes nothing. */
 void qp_retire_sends(uint32_t qpn, uint32_t retires)
 {
     struct qp *qp = qp_table_find(qpn);
@@ -48,8 +48,7 @@ void qp_retire_sends(uint32_t qpn, uint32_t retires)
     if (unlikely(!qp || atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != qpn))
         return;
     sender = &qp->record->sender;
-    /* Release: partner of the acquire in send_queue_room(); what the poller read of the slot happened before
-     * it is reused. */
+    /* Release: the poller has read the slot before it is reused. Partner: the acquire in send_queue_room(). */
     if (likely((int32_t)(retires - atomic_load_explicit(&sender->retired, memory_order_relaxed)) > 0))
         atomic_store_explicit(&sender->retired, retires, memory_order_release);
 }
@@ -76,7 +75,7 @@ static int check_type(const struct ibv_qp_init_attr_ex *attributes)
     return -EINVAL;
 }
 
-/* Operations of ibv_wr_* that each type has (verbs.md §3.8). */
+/* The ibv_wr_* operations of each type (verbs.md §3.8). */
 static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
 {
     const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -94,7 +93,7 @@ static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
     return attributes->send_ops_flags & ~allowed ? -EOPNOTSUPP : 0;
 }
 
-/* The responder half of XRC: no queue of its own. */
+/* XRC_RECV has no queues. */
 static int check_xrc_receive(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd ||
@@ -103,7 +102,7 @@ static int check_xrc_receive(const struct context *context, const struct ibv_qp_
     return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
 }
 
-/* It sends nothing and has no queue: what it receives, the WQs of its table do (verbs.md §1.5, 7.4). */
+/* An RSS QP does not send and has no queues: the WQs of its table receive (verbs.md §1.5, §7.4). */
 static int check_rss(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     const uint32_t both = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
@@ -176,7 +175,7 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
         return -EINVAL;
     /* rdma_create_qp passes no receive CQ when there is nothing to receive (verbs.md §1.5). */
     if (attributes->qp_type == IBV_QPT_XRC_SEND)
-        return 0; /* it ignores the receive side */
+        return 0; /* the receive side of the attributes is ignored */
     if (attributes->recv_cq ? attributes->recv_cq->context != &context->verbs.context
                             : attributes->srq != NULL || cap->max_recv_wr != 0)
         return -EINVAL;
@@ -189,7 +188,7 @@ static int check_create(const struct context *context, const struct ibv_qp_init_
     return 0;
 }
 
-/* What is of no use to the type is as if it was not asked for. */
+/* Clears the attributes that the type ignores. */
 static void drop_halves(struct ibv_qp_init_attr_ex *attributes)
 {
     if (attributes->qp_type == IBV_QPT_XRC_RECV || is_rss(attributes))
@@ -209,7 +208,7 @@ static uint32_t power_of_two_at_least(uint32_t value)
     return value <= 1 ? value : 1u << (32 - __builtin_clz(value - 1));
 }
 
-/* Requests of the adapter's own, of rendezvous. */
+/* Send slots for the adapter's own requests, of the rendezvous protocol (tag matching). */
 static uint32_t own_depth(const struct ibv_qp_init_attr_ex *attributes)
 {
     return attributes->srq && srq_of(attributes->srq)->tm ? OWN_REQUESTS : 0;
@@ -301,7 +300,7 @@ static void remove_queues(struct qp *qp)
     qp->transport.send_queue = qp->receive_ring = NULL;
 }
 
-/* Counts the QP as a user of what it is made of; undoes what it did when one refuses (being destroyed). */
+/* Counts the QP as a user of its PD, CQs and SRQ; -EINVAL, and nothing counted, if one is being destroyed. */
 static int use_parts(struct qp *qp)
 {
     int error;
@@ -394,15 +393,14 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
 
-/* Lock held: the slot is not new to those who visit all QPs, nor to a timer that ran out as its last QP went.
- */
+/* Lock held, because threads that visit all QPs, and a timer of the slot's previous QP, may find the slot. */
 static int assemble(struct qp *qp, uint32_t slot, struct context *context, struct pd *pd,
                     struct ibv_qp_init_attr_ex *attributes, const struct qp_queues *queues)
 {
     uint32_t qpn;
     int error;
 
-    qp_make_blank(qp, slot); /* the post_lock, too: somebody may have begun a batch and not completed it */
+    qp_make_blank(qp, slot); /* also post_lock: a batch may have been started and never completed */
     atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
     qp->holders = 1;
     qp->pd = pd;
@@ -441,7 +439,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     error = qp_table_insert(qpn, qp);
     if (error)
         goto release_number;
-    /* Last: readers of the segment go by it. */
+    /* Last, with release order: readers of the segment take the record as valid by its number. */
     atomic_store_explicit(&qp->record->qpn, qpn, memory_order_release);
     return 0;
 
@@ -465,7 +463,8 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
     if (error)
         return error;
     drop_halves(attributes);
-    /* As much as a slot has room for anyway: rdma_xclient, for one, counts on it and asks for none. */
+    /* The space for SGEs in a slot holds this much inline data anyway; rdma_xclient asks for none and posts
+     * inline data. */
     if (attributes->cap.max_send_wr)
         attributes->cap.max_inline_data = max_of(attributes->cap.max_inline_data, LEAST_INLINE);
     error = take_queues(pd, attributes, &queues);
@@ -507,8 +506,7 @@ static int destroy(struct qp *qp)
     }
     qp_answer(qp);
     losses = note_losses(OBJECT_QP, qp->slot);
-    /* Out of service: nobody finds it by number any more, so no packet, completion or event comes after this.
-     */
+    /* From here on the QP is not found by number, so no packet, completion or event follows. */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->destroying_qpn, qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
@@ -561,7 +559,7 @@ int qp_destroy(struct qp *qp)
     if (destroyed_has(DESTROYED_QP, qp) || qp->let_go)
         return -EINVAL;
     if (context_is_inherited(qp->context))
-        return 0; /* the parent's: only this process's copy goes, with the process */
+        return 0; /* the parent's QP: the child has only a copy */
     if (unlikely(qp->handle))
         return qp_handle_destroy(qp);
     return unlikely(qp->xrcd) && !qp_let_go(qp) ? 0 : destroy(qp);
@@ -569,10 +567,10 @@ int qp_destroy(struct qp *qp)
 
 void qp_end(struct qp *qp)
 {
-    (void)destroy(qp); /* an XRC_RECV QP is in no group and has no flows */
+    (void)destroy(qp); /* never -EBUSY: an XRC_RECV QP is in no multicast group and has no flows */
 }
 
-/* The child of a fork starts with no QPs; those it inherited stay as they are, unreachable by number. */
+/* The child of a fork starts without QPs; inherited ones are not found by number. */
 void qp_after_fork_in_child(void)
 {
     qp_table_after_fork_in_child();

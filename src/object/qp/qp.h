@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Queue pairs: identity, attributes, queues, state; transport_qp is the part that sends and receives.
+/* Queue pairs: identity, attributes, queues and state. The part that sends and receives is struct
+ * transport_qp.
  *
- * A slot of the QP table is never unmapped. Whoever found a QP by number locks it and checks record->qpn
- * again (qp_lock_number), so that no references are counted on the data path. Lock order: lane receive lock,
- * QP lock, SRQ lock, CQ lock, event queue lock; engine's lists are leaves.
+ * A struct qp is never freed, only reused. A thread that finds a QP by number locks it and then checks
+ * record->qpn (qp_lock_number()), so the data path counts no references. Lock order: lane receive lock, QP
+ * lock, SRQ lock, CQ lock, event queue lock; the locks of the engine's lists are leaves.
  */
 #ifndef OBJECT_QP_QP_H
 #define OBJECT_QP_QP_H
@@ -27,11 +28,11 @@ struct ind_table;
 struct qp_handle;
 struct qp_keeping;
 struct qp_opener;
-/* What is asked of the process that has a QP (open_qp.c). */
+/* Requests to the process that owns a QP which other processes have open (object/xrc/open_qp.c). Values go to
+ * other processes. */
 enum qp_request { QP_REQUEST_OPEN = 1, QP_REQUEST_MODIFY, QP_REQUEST_QUERY };
 struct link;
 
-/* Where its queues lie. */
 struct qp_queues {
     struct queue_memory send, receive;
 };
@@ -40,68 +41,69 @@ struct qp {
     union {
         struct ibv_qp ibv;
         struct ibv_qp_ex ex;
-        struct { /* as programs see it that were built with a newer header */
+        struct { /* struct ibv_qp_ex of a newer verbs.h, which programs may be built with */
             char before[offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *)];
             void (*wr_flush)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_address, size_t length,
                              uint8_t types, uint8_t level);
         } newer;
     };
-    struct lock lock; /* guards record, queues, and the engine's private state */
-    /* Where its last WRITE or atomic went in mapped memory, NULL: nowhere. A hint that posting begins with,
-     * before it takes locks; what was there may be gone. */
+    struct lock
+        lock; /* guards record, queues, the engine's private state, and fields that name no other lock */
+    /* The address in mapped memory of the last WRITE or atomic, or NULL: a hint for the prefetch that posting
+     * begins with before it takes locks. The memory may be unmapped by now. */
     _Atomic(const char *) prefetch_at;
     struct lock post_lock; /* extended posting: held from wr_start to wr_complete, above `lock` */
     struct transport_qp transport;
-    struct qp_record *record;
+    struct qp_record *record; /* in the published segment */
     uint32_t slot;
-    struct qp *next_idle; /* qp_slots.c */
+    struct qp *next_idle; /* in the list of unused structures; under idle_lock (qp_slots.c) */
     struct context *context;
     struct pd *pd;
     struct cq *send_cq, *recv_cq;
-    struct srq *srq;   /* XRC_RECV: the one that the last request was for, or NULL */
-    struct xrcd *xrcd; /* XRC_RECV, which has neither PD nor CQs of its own */
-    /* RSS: what receives instead of it, which has no queues and no state of its own; else NULL. */
+    struct srq *srq;   /* XRC_RECV: the SRQ of the last request, or NULL */
+    struct xrcd *xrcd; /* XRC_RECV, which has neither PD nor CQs; else NULL */
+    /* RSS QP: the table of WQs that receive for it; such a QP has no queues and no state. Else NULL. */
     struct ind_table *spreads_over;
     uint64_t hash_fields;
     uint8_t hash_key[40];
-    uint32_t flows; /* rules that name it; under its lock */
-    /* A delegate (delegate.c) executes for an XRC_RECV QP of another process, whose number it has: */
-    struct link *origin; /* NULL: it is none */
+    uint32_t flows; /* flow rules that steer to the QP */
+    /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
+    struct link *origin; /* to the process with that QP; NULL: not a delegate */
     uint32_t origin_life;
     struct list by_origin, by_xrcd;
-    /* XRC_RECV (open_qp.c): its creator's handle, if that is not let go, and those of ibv_open_qp(), and
-     * whoever does something for one of them; 0: it ends. Under its lock. */
+    /* XRC_RECV (xrc/open_qp.c). holders counts the creator's handle until qp_let_go(), the handles of
+     * ibv_open_qp(), and threads that work for one of them; the QP ends at 0. */
     uint32_t holders, opener_count;
     struct list openers;
-    struct qp_keeping *keeping; /* NULL: nobody has ever opened it */
-    bool let_go;
-    struct qp_handle *handle; /* it is no QP but a handle of one; else NULL */
+    struct qp_keeping *keeping; /* NULL: the QP was never opened by ibv_open_qp() */
+    bool let_go;                /* the creator has destroyed its handle */
+    struct qp_handle *handle;   /* this structure is a handle of ibv_open_qp(); NULL: it is a QP */
     struct qp_queues queues;
     char *receive_ring;
     uint32_t receive_mask;
-    struct recv_wqe *srq_receive; /* copy of the WQE taken from the SRQ, for the message under way */
-    bool receive_taken;           /* current_receive is valid */
+    struct recv_wqe *srq_receive; /* copy of the WQE taken from the SRQ for the message being received */
+    bool receive_taken;           /* transport.current_receive is valid */
     bool is_extended;
-    uint32_t create_flags;
-    uint64_t send_ops;
+    uint32_t create_flags; /* enum ibv_qp_create_flags */
+    uint64_t send_ops;     /* enum ibv_qp_create_send_ops_flags */
     struct ack_account async_events;
-    /* For qp_note(): when the last post was, and what the record has told already. */
+    /* For qp_note_times(): the stamp of the last post, and which changes have their stamp already. */
     uint32_t stamp, noted_begun;
     uint8_t noted_waiting;
-    /* The program's work requests posted before the last RESET: they occupy nothing. */
+    /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
     _Atomic uint32_t reset_at;
     /* The engine owes what the QP acknowledges at the end of a batch of arriving packets (engine/core/arrivals.c);
      * under `lock`. qp_run_sender() acknowledges before, so that an acknowledgement does not leave behind the
      * request of a program that has seen the message. */
     bool ack_due;
-    bool settle_due;     /* peers may be at work by what the direct record said before (mapping.c) */
-    struct list lending; /* in the list of QPs whose memory peers are reading (exposed.c) */
-    /* extended posting, under post_lock */
+    bool settle_due;     /* peers may still act by the previous direct record (mapping_settle_qp()) */
+    struct list lending; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
+    /* Extended posting, under post_lock: */
     uint32_t build_posted; /* counter after the WRs built so far */
     uint32_t build_stamp;
-    int build_error; /* first thing that was wrong with the batch; wr_complete returns it */
+    int build_error; /* the first error of the batch, which wr_complete returns */
     struct send_wqe *build_wqe;
-    bool build_needs_address; /* UD: the WR has no address yet */
+    bool build_needs_address; /* UD and XRC: the WR has no address yet */
 };
 
 /* The engine's state of the QP: qp_ports.private_size bytes. */
@@ -124,7 +126,7 @@ static inline enum ibv_qp_state qp_state(const struct qp *qp)
     return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
 }
 
-/* Engine's half of the ports, installed once. Called with the QP's lock held unless noted. */
+/* The engine's functions for QPs, installed once. Called with the QP's lock held unless noted. */
 struct qp_ports {
     /* Size of the engine's private state of a QP, which lies behind struct qp (qp_private()); aligned as
      * QP_PRIVATE_ALIGNMENT. */
@@ -134,43 +136,42 @@ struct qp_ports {
     /* The engine fills in send, send_notice, now, set_timer, random, reference (without exposes) and direct (without
      * is_mapped); qp_ports_install() adds object's. */
     struct transport_ports transport_link;
-    /* Before the QP is changed: may sleep, bounded. No lock held, outside every rundown section. */
+    /* Before the QP is modified. May sleep, bounded. No lock held, outside of rundown sections. */
     void (*prepare)(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
-    /* The QP is going to stop sending (ERR, RESET, destroy): what was posted in RTS and waits for its way
-     * leaves first, if that opens within a moment. May sleep, bounded. No lock held, outside every rundown
-     * section, not in the helper thread. */
+    /* Before the QP stops sending (ERR, RESET, destroy): requests posted in RTS that wait for their path are
+     * sent, if the path opens within a bounded time. May sleep, bounded. No lock held, outside of rundown
+     * sections, not in the helper thread. */
     void (*flush_before_end)(struct qp *qp);
-    /* A packet arrives when it is written, whenever it is taken: what the destination has sent so far meets
-     * the QP as it is now, before it is connected or goes away. By whichever ways it may come. Without the
+    /* Receives the packets that the destination has sent so far by the given paths, before the QP is connected
+     * or stops. Otherwise packets that were sent before the change would meet the QP's new state. Without the
      * QP's lock, inside a rundown section. */
     void (*take_arrived)(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network);
-    /* The QP has learned its destination (RTR) or lost it (RESET, destroy). */
+    /* The QP has got its destination (RTR) or lost it (RESET, destroy). */
     void (*connect)(struct qp *qp);
     void (*disconnect)(struct qp *qp);
-    /* A hint: the send queue is about to run, with that request next. */
+    /* A hint to prefetch: the sender is about to run, with `wqe` as its next request. */
     void (*prefetch)(const struct qp *qp, const struct send_wqe *wqe);
-    /* Releases the QP's lock after work was posted or the QP was changed, and then, inside the caller's rundown
-     * section, rings the doorbells that are pending. more: the sender stopped at its bound, and the QP is to be
-     * scheduled again. */
+    /* Releases the QP's lock after work was posted or the QP was changed. Inside the caller's rundown section it
+     * then rings pending doorbells, and schedules the sender again (more: it stopped at its bound). */
     void (*unlock)(struct qp *qp, bool more);
-    /* XRC: the request is for that SRQ, which is not of this process (transport_xrc_ports.hand_over). */
+    /* XRC: hands a request to the process that has its SRQ (transport_xrc_ports.hand_over). */
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
-    /* XRC: whoever executes for this QP is to stop. */
+    /* XRC: the process that executes requests for this QP is to stop. */
     void (*call_back)(struct qp *qp);
-    /* XRC: ibv_open_qp() of a QP of another process, and what is done to that by the handle. May sleep,
+    /* XRC: ibv_open_qp() of a QP of another process, and modify, query and destroy by that handle. May sleep,
      * bounded: -ETIMEDOUT; -EIO: that process has ended. No lock held. */
     int (*open_elsewhere)(struct qp *handle);
     int (*ask_elsewhere)(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes,
                          int mask);
     void (*close_elsewhere)(struct qp *handle);
-    /* An event for a handle that another process has. */
+    /* Sends an event to a process that has the QP open. */
     void (*tell_opener)(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
-    /* The QP is going away: out of every list. No lock held. */
+    /* The QP is being destroyed: removes it from all lists of the engine. No lock held. */
     void (*forget)(struct qp *qp);
-    /* The QP was attached to a group, or is not any more. No lock held; may sleep, bounded. */
+    /* The QP was attached to or detached from a multicast group. No lock held; may sleep, bounded. */
     void (*attached)(struct qp *qp, const uint8_t gid[16]);
     void (*detached)(struct qp *qp, const uint8_t gid[16]);
-    /* A flow rule of the QP has come, or gone. No lock held; may sleep, bounded. */
+    /* A flow rule of the QP was created or destroyed. No lock held; may sleep, bounded. */
     void (*steers)(struct qp *qp);
     int (*allocate_number)(uint32_t *ret_qpn);
     void (*release_number)(uint32_t qpn);
@@ -178,36 +179,36 @@ struct qp_ports {
 extern const struct qp_ports *qp_ports;
 void qp_ports_install(const struct qp_ports *ports);
 
-/* pd: NULL for XRC_RECV, which is of attributes->xrcd. */
+/* pd: NULL for XRC_RECV, which belongs to attributes->xrcd. */
 int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
               struct qp **ret_qp);
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 int qp_query(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask, struct ibv_qp_init_attr *ret_init);
-/* Enhanced connection establishment: what a vendor's adapters agree on beyond the specification. Ours have
- * nothing of the kind, so of any options of ours none is accepted. -EOPNOTSUPP: another vendor's. */
+/* Enhanced connection establishment (ECE): options that two adapters of one vendor agree on. SoftHCA has none:
+ * options of our vendor id are accepted and ignored; -EOPNOTSUPP for another vendor's. */
 int qp_set_ece(struct qp *qp, const struct ibv_ece *ece);
 int qp_query_ece(const struct qp *qp, struct ibv_ece *ret_ece);
 int qp_destroy(struct qp *qp); /* -EBUSY (multicast); blocks on unacknowledged events */
 
-/* Before its context is closed: qp_ports.flush_before_end. */
+/* Calls qp_ports.flush_before_end; for contexts that are closed with QPs in them. */
 void qp_flush_before_end(struct qp *qp);
 
-/* Finds and locks; NULL if there is no such QP (any more). */
+/* Finds the QP with this number and locks it; NULL: there is none. */
 struct qp *qp_lock_number(uint32_t qpn);
-/* Visits every QP there is or was, unlocked: visit locks and checks for itself. */
+/* Visits every slot that is or was a QP's, unlocked: `visit` locks the QP and checks its number. */
 void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument);
 
-/* Moves to ERR and flushes; lock held. */
+/* Moves the QP to ERR and flushes its queues; lock held. */
 void qp_enter_error(struct qp *qp);
-/* QP_FATAL and ERR if an overrun took one of its CQs away. No lock held. */
+/* Moves the QP to ERR with QP_FATAL if one of its CQs has overrun. No lock held. */
 void qp_fail_on_overrun(struct qp *qp);
-/* Runs the sender or flushes, whichever the state says; lock held, inside a rundown section. True if there is
- * more to do at once (transport bounds what it does per call). stamp: now, where the caller has asked the
- * clock already, else STAMP_NONE. */
+/* Runs the sender, or flushes, as the state requires; lock held, inside a rundown section. True: the sender has
+ * more to send at once (transport bounds the work per call). stamp: the present time if the caller has it, else
+ * STAMP_NONE. */
 bool qp_run_sender(struct qp *qp, uint32_t stamp);
 
-/* Writes down when work requests were begun and since when the sender waits; lock held, after everything that
- * may have changed that. heard: by a packet of the peer. */
+/* Stamps the work requests that the sender has begun, and the time since when it waits; lock held, after every
+ * change of those. heard: the change is due to a packet of the peer. */
 void qp_note_times(struct qp *qp, bool heard, uint32_t now);
 static inline void qp_note(struct qp *qp, bool heard)
 {
@@ -215,7 +216,7 @@ static inline void qp_note(struct qp *qp, bool heard)
         qp_note_times(qp, heard, heard ? provenance_batch_stamp() : provenance_stamp_now());
 }
 
-/* In the child of a fork: no QP is found by number any more, and none is attached to a group. */
+/* In the child of a fork: inherited QPs are not found by number, and are in no multicast group. */
 void qp_after_fork_in_child(void);
 
 /* object/qp/post.c: 0 or -errno with *bad_wr. */
@@ -223,36 +224,35 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
 int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
 int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind);
 
-/* Extended posting (ibv_wr_*), object/qp/build.c: the front's function pointers call these. */
+/* Extended posting (ibv_wr_*), object/qp/build.c; called by the function pointers in struct ibv_qp_ex. */
 void qp_build_start(struct qp *qp);
 int qp_build_complete(struct qp *qp);
 void qp_build_abort(struct qp *qp);
-/* Begins a WR with qp->ex.wr_id and wr_flags; NULL when the batch has failed already (ENOMEM, EINVAL
- * remembered). */
+/* Begins a WR with qp->ex.wr_id and wr_flags; NULL: the batch has failed (qp->build_error). */
 struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode);
 /* BIND_MW of a type 2 window. */
 void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info);
-/* ATOMIC_WRITE: 8 bytes, copied now, which become visible at once. */
+/* ATOMIC WRITE of 8 bytes, which are copied now. */
 void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address, const void *value);
-/* FLUSH: completes when what was written before is where `types` say (rules/flush.h). */
+/* FLUSH of previous WRITEs to the placement that `types` name (rules/flush.h). */
 void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_t length, uint8_t types,
                     uint8_t level);
-/* Something else is wrong with the batch; the first error stays. */
+/* Notes an error of the batch; the first error is kept. */
 void qp_build_fail(struct qp *qp, int error);
 void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list);
 void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list);
 void qp_build_srq_number(struct qp *qp, uint32_t srqn);
 void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
 
-/* The memory that a key named is going to be the program's again, and nobody finds the key any more: what
- * peers have been told to fetch from it is void when this returns. window: it is a window's key. No lock
- * held, inside no rundown section. */
+/* Revokes exposed buffers: packets by reference that name memory of the key in this slot. When the call
+ * returns, what peers fetch by them is discarded, so the memory may be returned to the program. The key must
+ * be withdrawn before. window: the key is a memory window's. No lock held, outside of rundown sections. */
 void lending_take_back(uint32_t slot, bool window);
 
 /* Multicast, object/steering/multicast.c. */
 int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
 int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
-/* Visits the QPs of a group, each locked during the visit. */
+/* Visits the QPs of a group, each with its lock held. */
 void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument);
 
 #endif

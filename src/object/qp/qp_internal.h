@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files about QPs share among themselves. */
+/* Functions of the QP files for each other. */
 #ifndef OBJECT_QP_QP_INTERNAL_H
 #define OBJECT_QP_QP_INTERNAL_H
 
@@ -7,7 +7,7 @@
 
 #include "object/qp/qp.h"
 
-/* Under the QP's lock. Release: a reader of the segment that sees ERR also sees what led there. */
+/* QP lock held. Release: a reader of the segment that sees ERR also sees the fields written before. */
 static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
 {
     atomic_store_explicit(&qp->record->state, (uint32_t)state, memory_order_release);
@@ -15,7 +15,8 @@ static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
         mapping_update_qp(qp);
 }
 
-/* Send slots that are free; under the QP's lock or that of posting. Acquire: partner of qp_retire_sends(). */
+/* The number of free send slots; QP lock or post_lock held. Acquire: partner of the release in
+ * qp_retire_sends(). */
 static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
 {
     uint32_t retired = atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire);
@@ -26,34 +27,36 @@ static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
     return qp->record->send_depth - (posted - qp->record->sender.own_posted - retired);
 }
 
-/* An empty list may be NULL, which memcpy() must not see. */
+/* An empty list may be NULL, which memcpy() must not get. */
 static inline void copy_if_any(void *to, const void *from, size_t length)
 {
     if (likely(length != 0))
         memcpy(to, from, length);
 }
 
-/* qp_ports.c: what transport calls, filled in by qp_ports_install(). */
+/* qp_ports.c: the functions that transport calls, filled in by qp_ports_install(). */
 extern struct transport_ports qp_transport_ports;
-/* Before a connected QP goes away: takes what has arrived. No lock held, inside a rundown section. */
+/* Before a connected QP stops: receives the packets that have arrived. No lock held, inside a rundown
+ * section. */
 void qp_take_arrived(struct qp *qp);
+/* Before a QP stops: sends the acknowledgements that it owes. Lock held. */
 void qp_answer(struct qp *qp);
 void qp_raise(struct qp *qp, enum ibv_event_type type);
 int qp_allocate_resources(struct qp *qp, uint32_t count);
 void qp_release_resources(struct qp *qp);
-/* qp_modify.c: for one of several that have an XRC_RECV QP open (open_qp.c). */
+/* qp_modify.c: modify and query on behalf of any process that has the XRC_RECV QP open (xrc/open_qp.c). */
 int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 int qp_query_shared(struct qp *qp, struct ibv_qp_attr *ret_attributes, int mask);
-/* qp.c: all that have it open have gone. */
+/* qp.c: destroys an XRC_RECV QP that no process has open any more. */
 void qp_end(struct qp *qp);
-/* qp_slots.c: nothing is left of whom the slot was before: an XRC_RECV QP in RESET, without queues or a
- * number. Its lock is held. */
+/* qp_slots.c: clears what the previous QP left in the structure and its record: an XRC_RECV QP in RESET,
+ * without queues or a number. Lock held. */
 void qp_make_blank(struct qp *qp, uint32_t slot);
 /* qp_slots.c: in the child of a fork. */
 void qp_slots_after_fork_in_child(void);
-/* qp_slots.c: a slot that nobody has; its QP's record is somebody's old one. */
+/* qp_slots.c: allocates a slot. The structure and the record may still hold a previous QP's values. */
 struct qp *qp_take_slot(uint32_t *ret_slot);
-/* destroyed: the program had it, and may destroy it again. */
+/* destroyed: the program had a pointer to it and may destroy it once more, so it is not reused soon. */
 void qp_give_slot(struct qp *qp, bool destroyed);
 /* datagram_copies.c */
 bool datagram_copies_begin(struct transport_qp *transport);
@@ -65,7 +68,7 @@ void lending_forget(struct qp *qp);
 void lending_after_fork_in_child(void);
 void multicast_forget_attachments(void);
 
-/* After posting, before the sender runs: lock held. */
+/* Prefetches for the next request, after posting and before the sender runs; lock held. */
 static inline void qp_prefetch(const struct qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -74,8 +77,8 @@ static inline void qp_prefetch(const struct qp *qp)
         qp_ports->prefetch(qp, send_wqe_at(&qp->transport, sender->next));
 }
 
-/* Checks that do not depend on how a WR is posted, and the WQE's opcode and flags: -EINVAL if the type has no
- * such operation. */
+/* Checks and WQE fields that ibv_post_send() and ibv_wr_*() have in common. -EINVAL: the QP's type does not
+ * have the operation. */
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode);
 uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags);
 void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_modify_qp and ibv_query_qp: attributes and what each transition does (verbs.md §2.2-2.8). Which
- * transitions and masks are legal is rules/transitions.c's business. */
+/* ibv_modify_qp and ibv_query_qp: the attributes, and the actions of each transition (verbs.md §2.2-2.8). The
+ * legal transitions and masks are in rules/transitions.c. */
 #include <errno.h>
 #include <linux/capability.h>
 #include <string.h>
@@ -133,8 +133,8 @@ static void enter_reset(struct qp *qp)
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
     sender_reset(&qp->transport);
-    /* Counters never go back. A completion of before that is being polled just now may still set `retired`
-     * behind this. */
+    /* Counters never go back. A completion that is being polled now may still set `retired` to a lower value
+     * than reset_at; send_queue_room() takes the higher one. */
     atomic_store_explicit(&qp->reset_at,
                           atomic_load_explicit(&record->sender.posted, memory_order_relaxed) -
                               record->sender.own_posted,
@@ -152,7 +152,7 @@ static void enter_reset(struct qp *qp)
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
 
-/* The transition itself, after everything that could fail. */
+/* The transition, after everything that can fail. */
 static void enter_state(struct qp *qp, enum ibv_qp_state from, enum ibv_qp_state to)
 {
     switch (to) {
@@ -276,7 +276,7 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
     if (context_is_inherited(qp->context))
         return -EIO;
     if (qp->spreads_over)
-        return -EOPNOTSUPP; /* it has no states (verbs.md §7.4) */
+        return -EOPNOTSUPP; /* an RSS QP has no states (verbs.md §7.4) */
     if (unlikely(qp->handle))
         return qp_handle_modify(qp, attributes, mask);
     if (unlikely(mapping_is_behind()) && connects_to_this_host(qp, attributes, mask))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The object half of the transport ports: completions, receives, events, and the states that a QP enters by
- * error. */
+/* The functions of transport_ports that object implements: completions, receives, events, and the states that a
+ * QP enters by an error. */
 #include <errno.h>
 
 #include "base/rundown.h"
@@ -14,7 +14,7 @@ const struct qp_ports *qp_ports;
 __thread uint32_t qp_receives_completed;
 struct transport_ports qp_transport_ports;
 
-/* Not by the enumeration, whose names depend on the header's age. */
+/* Takes an integer and not enum ibv_wr_opcode, whose names depend on the version of verbs.h. */
 static enum ibv_wc_opcode send_wc_opcode(uint8_t opcode)
 {
     switch (opcode) {
@@ -146,7 +146,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     push_receive(qp, wqe->wr_id, completion);
 }
 
-/* Everybody who has the QP open hears of it. */
+/* Raises the event on every handle that has the QP open. */
 static void tell_openers(struct qp *qp, const struct ibv_async_event *event)
 {
     list_for_each (node, &qp->openers) {
@@ -167,7 +167,7 @@ void qp_raise(struct qp *qp, enum ibv_event_type type)
 {
     const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
 
-    if (unlikely(qp->origin)) /* its QP hears of it by the answer */
+    if (unlikely(qp->origin)) /* a delegate: the response carries the error to the QP */
         return;
     if (likely(!qp->let_go))
         async_raise(&qp->context->events, &event, &qp->async_events);
@@ -195,7 +195,7 @@ void qp_enter_error(struct qp *qp)
     qp_set_state(qp, IBV_QPS_ERR);
     if (unlikely(qp->transport.relay.used))
         qp_ports->call_back(qp);
-    mapping_settle_qp(qp); /* what is flushed tells the program that its memory is its own again */
+    mapping_settle_qp(qp); /* before the flushed completions, by which memory belongs to the program again */
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
     sender_flush(&qp->transport);
     tagged_flush(&qp->transport);
@@ -206,8 +206,7 @@ void qp_enter_error(struct qp *qp)
     while (!qp->srq && atomic_load_explicit(&queue->taken, memory_order_relaxed) !=
                            atomic_load_explicit(&queue->posted, memory_order_relaxed))
         complete_receive(&qp->transport, &flushed);
-    /* The responder stopped with this lock held: no WQE of the SRQ is in flight any more
-     * (verbs.md §2.7). */
+    /* With this lock held the responder takes no WQE of the SRQ any more (verbs.md §2.7). */
     if (qp->srq && !qp->xrcd)
         qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
@@ -322,7 +321,7 @@ void qp_fail_on_overrun(struct qp *qp)
 {
     rundown_enter();
     lock_acquire(&qp->lock);
-    /* A live QP keeps its CQs alive. */
+    /* The CQs exist as long as the QP: it is counted as their user. */
     if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && qp_state(qp) != IBV_QPS_ERR &&
         qp->send_cq &&
         (qp->send_cq->record->failed || qp->recv_cq->record->failed ||
@@ -350,12 +349,12 @@ void qp_take_arrived(struct qp *qp)
         qp_ports->take_arrived(qpn, dest_qpn, !by_network, by_network);
 }
 
-/* What was accepted is acknowledged, even if the QP goes away next: hardware does so when the packet comes.
- * A READ that would take longer is not going to be answered, and the peer is told. */
+/* Acknowledges the requests that were accepted, even if the QP is destroyed next: hardware acknowledges when the
+ * packet arrives. A READ whose response does not fit now is not answered, and the peer gets a drop notice. */
 void qp_answer(struct qp *qp)
 {
     if (responder_owes(&qp->transport))
-        (void)responder_run(&qp->transport); /* as far as there is room */
+        (void)responder_run(&qp->transport); /* as far as ring or socket has space */
     if (responder_owes(&qp->transport))
         (void)responder_finish(&qp->transport);
     else
@@ -372,7 +371,7 @@ cold_path void qp_note_times(struct qp *qp, bool heard, uint32_t now)
         qp->noted_waiting = sender->waiting;
         sender->waits_since = now;
     }
-    /* What was flushed, or completed at once, is not looked at any more. */
+    /* Requests that are completed already need no stamp. */
     if ((int32_t)(sender->completed - qp->noted_begun) > 0)
         qp->noted_begun = sender->completed;
     for (; (int32_t)(sender->begun - qp->noted_begun) > 0; qp->noted_begun++)
@@ -386,8 +385,8 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp)
     switch (qp_state(qp)) {
     case IBV_QPS_RTS:
     case IBV_QPS_SQD:
-        /* The batch of packets that brought a message may be under way in another thread: what acknowledges
-         * it goes before the program's answer, so that the peer sees its request complete first. */
+        /* Another thread may still be receiving the batch that contained a message. Its acknowledgement is sent
+         * before the program's reply, so that the peer's request completes before the reply arrives. */
         if (unlikely(qp->ack_due) && qp->transport.link.reliable) {
             qp->ack_due = false;
             responder_run(&qp->transport);

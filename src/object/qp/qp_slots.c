@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Slots of the table of QPs: of programs' QPs, of handles of them (open_qp.h) and of delegates. */
+/* Slots of the table of QP records: for programs' QPs, handles of ibv_open_qp() (xrc/open_qp.h) and delegates
+ * (xrc/delegate.h). */
 #include <stdlib.h>
 
 #include "object/destroyed.h"
@@ -7,10 +8,10 @@
 #include "object/qp/qp_internal.h"
 #include "object/qp/qp_table.h"
 
-/* All slots that were ever used. A struct qp is allocated once and reused (type-stable, see qp.h), in
- * whatever slot, but not before the program has destroyed many others (object/destroyed.h). */
+/* The structure in each slot; NULL: free. A struct qp is allocated once and reused (type-stable, see qp.h), in
+ * any slot, but only after the program has destroyed many others (object/destroyed.h). */
 static _Atomic(struct qp *) slots[LIMIT_QP];
-static struct lock idle_lock = LOCK_INIT; /* a leaf: guards the list of those that may be used again */
+static struct lock idle_lock = LOCK_INIT; /* guards the list of structures that may be reused; a leaf */
 static struct qp *idle;
 static _Atomic uint32_t slots_used; /* slots from here on were never used */
 
@@ -61,7 +62,7 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         list_init(&qp->by_xrcd);
         qp_ports->init_private(qp);
     }
-    /* Of one that was used before, somebody who found it by its number may hold the lock. */
+    /* A thread that found the previous QP by its number may hold the lock. */
     lock_acquire(&qp->lock);
     qp->slot = slot;
     qp->record = segment_qp(slot);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The writers' side of the table of QPs by number. */
 #include "object/qp/qp_table.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs by number. Two levels: the block (high 16 bits) and the number in it. Entries are published with
- * release and read with acquire; neither level is ever freed, nor is a struct qp: its slot is reused (see
- * object/qp/qp.h). */
+/* QPs by number, in two levels: the block (high 16 bits of the QPN) and the number in the block. Entries are
+ * stored with release and loaded with acquire order. Neither level is ever freed, and neither is a struct qp
+ * (object/qp/qp.h), so lookups take no lock. */
 #ifndef OBJECT_QP_QP_TABLE_H
 #define OBJECT_QP_QP_TABLE_H
 
@@ -27,7 +27,7 @@ static inline struct qp *qp_table_find(uint32_t qpn)
                          : NULL;
 }
 
-/* Has this process ever had a QP with a number of this block? Then the block is its own. */
+/* Has this process ever had a QP with a number of this block? Then the process owns the block. */
 static inline bool qp_table_has_block(uint32_t qpn)
 {
     return atomic_load_explicit(&qp_table[(qpn >> 8) & (QP_TABLE_BLOCKS - 1)], memory_order_relaxed) != NULL;
@@ -35,7 +35,7 @@ static inline bool qp_table_has_block(uint32_t qpn)
 
 int qp_table_insert(uint32_t qpn, struct qp *qp);
 void qp_table_remove(uint32_t qpn);
-/* In the child of a fork; its lock may have been held. */
+/* In the child of a fork: the lock may have been held by another thread. */
 void qp_table_after_fork_in_child(void);
 
 #endif
