@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The owner's side of memory that peers map: mapped records of regions, direct records of QPs, and moving
+ * memory away from a peer that does not respond (docs/mapped.md). */
 #include "object/memory/mapping.h"
 
 #include <errno.h>
@@ -12,27 +14,29 @@
 #include "object/ports.h"
 #include "object/qp/qp.h"
 
-/* Of any machine. */
+/* The largest page size of any machine. */
 #define PAGE_MAX 65536u
-/* Regions without remote access are mapped for the messages that are sent from them: from the length on that
- * direct_fetched_from() knows. */
+/* Regions without remote access are mapped for messages that are sent from them, from this length on: peers
+ * fetch messages of at least direct_fetched_from() bytes. */
 #define SENT_FROM     8192u
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
-bool mapping_is_enabled; /* set before there is anything to map */
-/* Otherwise only what peers have rights to: messages are worth less than the time that it takes to switch. */
+bool mapping_is_enabled; /* set before the first registration */
+/* UINT64_MAX unless SOFTHCA_LOCAL asks for mapping: only regions with remote access are mapped, because moving
+ * the pages of others takes more time than sending messages from them saves. */
 static uint64_t sent_from = UINT64_MAX;
 
-/* Programs that did not ask, and only talk to other hosts, pay nothing. Changes under mapping_lock, to false
- * only. */
+/* Nothing is mapped before the first connection to this host, so that programs that only communicate with other
+ * hosts do not pay for it. Changes under mapping_lock, to false only. */
 static _Atomic bool put_off;
 
-/* Guards the list and all mapped records. Above mapped_lock: what moves may take its time. */
+/* Guards the list and all mapped records. Held while pages are copied. Above mapped_lock. */
 static struct lock mapping_lock = LOCK_INIT;
 static struct list regions = {&regions, &regions}; /* mr.mapping_node */
 
-/* What peers find in a record that changes counts for nothing: they look at the generation before and after.
- * Partner of both: the reading side in engine/direct/direct.c. */
+/* A record is closed (odd generation) while it changes. Readers load the generation before and after, and
+ * discard what they read if it changed or is odd. Partner of the fence here and of the release in open_record():
+ * the reading side in engine/direct/direct.c. */
 static void close_record(_Atomic uint32_t *generation)
 {
     atomic_store_explicit(generation, atomic_load_explicit(generation, memory_order_relaxed) | 1,
@@ -44,7 +48,7 @@ static void open_record(_Atomic uint32_t *generation)
 {
     uint32_t next = (atomic_load_explicit(generation, memory_order_relaxed) | 1) + 1;
 
-    /* 0 is a record that was never used. */
+    /* Not 0, which means that the record was never used. */
     atomic_store_explicit(generation, next ? next : 2, memory_order_release);
 }
 
@@ -52,7 +56,7 @@ static void open_record(_Atomic uint32_t *generation)
 
 /* --- regions ----------------------------------------------------------------------------------------- */
 
-/* Where peers find the files: once there are any, they stay. */
+/* Publishes in the header how peers open the files of our arenas. Written once: the files stay open. */
 static void publish_files(void)
 {
     struct segment_header *header = segment_header();
@@ -72,8 +76,8 @@ static void publish_files(void)
     atomic_store_explicit(&header->files_thread, thread, memory_order_release);
 }
 
-/* mapping_lock held. Only memory of our own arenas: what the program shares with others cannot be taken away
- * from a peer that was stopped in the middle of a store. */
+/* Writes the region's mapped record; mapping_lock held. Only memory in our own arenas is published: memory that
+ * the program itself shares cannot be moved away from a peer that was stopped in the middle of a store. */
 static void write_record(struct mr *mr)
 {
     struct mapped_record *record = segment_mapped(mr->slot);
@@ -129,7 +133,7 @@ void mapping_publish(struct mr *mr)
     if (likely(!mr->mapping.wanted))
         return;
     lock_acquire(&mapping_lock);
-    if (!mapping_is_behind()) /* others may have caught up meanwhile */
+    if (!mapping_is_behind()) /* mapping_catch_up() may have run since mapping_begin() */
         map_late(mr);
     write_record(mr);
     list_push_back(&regions, &mr->mapping_node);
@@ -137,7 +141,8 @@ void mapping_publish(struct mr *mr)
     lock_release(&mapping_lock);
 }
 
-/* Until peers have left what they do by this key, or are given up. Returns whether one may still write. */
+/* Waits until no peer executes a request by this key, or until peers that do not respond are given up. Returns
+ * whether one of those may still write. */
 static bool key_settles(uint32_t slot)
 {
     return object_ports->settle(OBJECT_MR, slot, false);
@@ -150,8 +155,8 @@ static bool overlap(const struct mr *one, const struct mr *other)
     return a < b + other->ibv.length + PAGE_MAX && b < a + one->ibv.length + PAGE_MAX;
 }
 
-/* There is no place for it in the arena any more, or no memory for that. Then peers lose it, and what is
- * stored late hits where it was. */
+/* The region cannot move within the arena (no space, or no memory): it becomes private memory that peers cannot
+ * map. A late store of a peer goes to the old pages. */
 static void make_private(const struct mr *mr)
 {
     list_for_each (node, &regions) {
@@ -164,8 +169,8 @@ static void make_private(const struct mr *mr)
     }
 }
 
-/* mapping_lock held: whatever else lies on pages of this region moves with them. Its records are closed, and
- * nobody is at work by them, before; they tell of the new place afterwards. */
+/* Moves the region's pages to another place in the arena; mapping_lock held. Other regions on the same pages
+ * move with them: their records are closed, and peers settled, before, and written again afterwards. */
 static void move_away(const struct mr *mr)
 {
     list_for_each (node, &regions) {
@@ -222,7 +227,8 @@ bool mapping_is_behind(void)
     return atomic_load_explicit(&put_off, memory_order_acquire);
 }
 
-/* Others who connect at the same time wait until all is done, so that their peers find it mapped. */
+/* Threads that connect at the same time wait here until all regions are mapped, so that their peers find them
+ * mapped. */
 void mapping_catch_up(void)
 {
     lock_acquire(&mapping_lock);
@@ -239,10 +245,9 @@ void mapping_catch_up(void)
 /* --- memory that has to move ------------------------------------------------------------------------- */
 
 static struct lock evictions_lock = LOCK_INIT; /* a leaf */
-/* Key slots, a bit each, so that there is room for whatever is noted; under evictions_lock. Pages that nobody
- * touches take no memory. */
+/* A bit per key slot, so that noting one never fails; under evictions_lock. Untouched pages take no memory. */
 static uint64_t evictions[LIMIT_KEY_SLOTS / 64];
-/* Of those, and of those being moved; grows under evictions_lock. Whoever finds 0 knows that all is done. */
+/* How many regions are noted or being moved; increases under evictions_lock. 0: all have moved. */
 static _Atomic uint32_t evictions_to_do;
 
 void mapping_evict_later(uint32_t slot)
@@ -278,7 +283,7 @@ bool mapping_must_evict(void)
     return unlikely(atomic_load_explicit(&evictions_to_do, memory_order_acquire) != 0);
 }
 
-/* Until all that was noted before is done, by whichever thread: it holds mapping_lock until then. */
+/* Returns when all regions noted before have moved: a thread that moves them holds mapping_lock. */
 void mapping_evict(void)
 {
     uint32_t slot;
@@ -295,7 +300,7 @@ void mapping_evict(void)
             move_away(mr);
             break;
         }
-        /* Release: the memory is elsewhere before; partner: mapping_must_evict(). */
+        /* Release: the memory has moved. Partner: the acquire in mapping_must_evict(). */
         atomic_fetch_sub_explicit(&evictions_to_do, 1, memory_order_release);
     }
     lock_release(&mapping_lock);
@@ -315,7 +320,7 @@ static uint32_t open_access(const struct qp *qp)
     const struct qp_attributes *attributes = &qp->record->attributes;
     enum ibv_qp_state state = qp_state(qp);
 
-    /* In RTR, the first packet raises an event. */
+    /* In RTR only after the first packet, which has to raise COMM_EST. */
     if (qp->record->type != IBV_QPT_RC ||
         (state != IBV_QPS_RTS && state != IBV_QPS_SQD &&
          (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
@@ -386,7 +391,8 @@ void mapping_enable(bool asked)
         return;
     }
     mapped_probe(&means);
-    /* Where memory is switched only while there is one thread, it could not be given back with ours about. */
+    /* Where memory can only be switched while the process has one thread it could not be switched back, because
+     * the helper thread is running then. */
     mapping_is_enabled =
         (means.reason == MAPPED_YES || means.reason == MAPPED_PINNED) && !means.single_thread;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What hardware learns by pinning: is the memory there (verbs.md §4.1)? We pin nothing and ask the
- * kernel for its mappings. Nothing is remembered, since they change without our knowledge.
+/* Is memory mapped (verbs.md §4.1)? Drivers learn that by pinning; SoftHCA pins nothing and reads the kernel's
+ * list of mappings each time, because mappings change without notice.
  *
- * mincore() costs a byte per page, madvise() and msync() know nothing of write permission. */
+ * Not by mincore(), which takes a byte per page, nor by madvise() and msync(), which do not check for write
+ * permission. */
 #include "object/memory/memory.h"
 
 #include <errno.h>
@@ -19,8 +20,8 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Each mapping must continue where the one before ended. 0, -EFAULT, or another error when the kernel cannot
- * be asked like this. */
+/* Each mapping must begin where the one before ended. 0, -EFAULT, or another error if the mappings cannot be
+ * read. */
 static int walk(struct maps *maps, uintptr_t next, uintptr_t end, bool write, struct memory_file *file)
 {
     const uintptr_t first = next;
@@ -55,8 +56,8 @@ static int check(uintptr_t address, size_t length, bool write, struct memory_fil
         maps_close(&maps);
     }
     if (error != 0 && error != -EFAULT) {
-        /* No /proc, or no descriptor left: whether it is mapped can be told, whether it is writable not.
-         * MS_ASYNC does nothing but look for the mappings. */
+        /* No /proc, or no free descriptor: msync() checks that the range is mapped, but not that it is writable.
+         * MS_ASYNC has no other effect. */
         uintptr_t page = address & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1);
 
         error = syscall(SYS_msync, page, address + length - page, MS_ASYNC) == 0 ? 0 : -EFAULT;
@@ -103,7 +104,7 @@ static bool shows(const struct mapping *mapping, const struct memory_file *file,
            length <= mapping->end - mapping->start - (file->offset - mapping->offset);
 }
 
-/* Where this process has it mapped; 0: nowhere. */
+/* The address where this process has the part of the file mapped; 0: nowhere. */
 static uintptr_t find_file(const struct memory_file *file, size_t length, bool write)
 {
     struct mapping mapping;
@@ -130,12 +131,12 @@ int memory_alias(const struct memory_file *file, size_t length, bool write, char
 
     if (!found)
         return -ENOENT;
-    /* Old length 0: the mapping stays where it is, and gets a second one. */
+    /* With an old length of 0 mremap() makes a second mapping of shared memory. */
     base = sys_mremap((char *)found - in_page, 0, span(in_page, length), MREMAP_MAYMOVE, NULL, &error);
     if (!base)
         return -EOPNOTSUPP;
     *ret_at = base + in_page;
-    /* Another thread may have mapped something else there meanwhile. */
+    /* Another thread may have mapped something else there after find_file(). */
     error = memory_check_file((uintptr_t)*ret_at, length, write, &mapped);
     if (error || mapped.inode != file->inode || mapped.offset != file->offset ||
         mapped.device_major != file->device_major || mapped.device_minor != file->device_minor) {
@@ -163,6 +164,6 @@ bool memory_reach(uint64_t address, uint64_t length, bool write)
     } while (error == -EINTR || error == -EAGAIN);
     if (error != -EINVAL)
         return error == 0;
-    /* A kernel before 5.14, or a mapping of a device: there is nothing to bring in. */
+    /* A kernel before 5.14, or a mapping of a device, which has no pages to populate. */
     return memory_check(address, length, write) == 0;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The program's memory as the kernel describes it: is a range mapped, of which file, and second mappings. */
 #ifndef OBJECT_MEMORY_MEMORY_H
 #define OBJECT_MEMORY_MEMORY_H
 
@@ -6,28 +7,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Is every page of the range mapped, readable and (write) writable? 0 or -EFAULT. Looks at mappings only: no
- * page is touched or populated, whatever the size of the range. */
+/* Is every page of the range mapped, readable and (write) writable? 0 or -EFAULT. Examines the mappings only: no
+ * page is touched or populated. */
 int memory_check(uintptr_t address, size_t length, bool write);
 
-/* Where memory is that other processes may have mapped, too: one shared mapping of a file (also one without a
- * name). inode 0: it is none. */
+/* The file and offset of memory that other processes may have mapped, too: one shared mapping of a file, which
+ * may have no name. inode 0: the memory is not of that kind. */
 struct memory_file {
     uint32_t device_major, device_minor;
     uint64_t inode, offset;
 };
-/* memory_check(), and what it is of. */
+/* memory_check(), and the file of the memory. */
 int memory_check_file(uintptr_t address, size_t length, bool write, struct memory_file *ret_file);
-/* A mapping of our own of that part of the file, of whatever of this process has it mapped: it goes by
- * memory_unalias(). -ENOENT: nothing of this process has, or not for writing; -EOPNOTSUPP: memory that the
- * kernel maps no second time. */
+/* Makes a second mapping of that part of the file from a mapping that this process has; memory_unalias() unmaps
+ * it. -ENOENT: the process does not have it mapped, or not for writing; -EOPNOTSUPP: the kernel does not map
+ * this memory a second time. */
 int memory_alias(const struct memory_file *file, size_t length, bool write, char **ret_at);
 void memory_unalias(char *at, size_t length);
-/* The way without PROCMAP_QUERY; for tests. */
+/* memory_check() without PROCMAP_QUERY, by reading /proc/self/maps; for tests. */
 int memory_check_by_text(uintptr_t address, size_t length, bool write);
 
-/* Memory of an on-demand region, which may be gone: brings missing pages in. false: it is not there, or not
- * writable. Who unmaps it in another thread just then can still make the access that follows fault. */
+/* Memory of an on-demand region: populates missing pages. False: the memory is not mapped, or not writable. If
+ * another thread unmaps the memory afterwards the access that follows still faults. */
 bool memory_reach(uint64_t address, uint64_t length, bool write);
 
 #endif

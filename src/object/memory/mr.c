@@ -24,17 +24,18 @@
 
 static _Atomic uint32_t regions;
 
-/* Those that can be imported; under keys_lock. Of a slot that is free, nothing. */
+/* The regions by key slot, for ibv_import_mr(); under keys_lock. NULL: the slot is free. */
 static struct mr *by_slot[LIMIT_KEY_SLOTS];
 
-/* Handles are unique among all processes that have the device by one file. */
+/* A handle is the slot and, above it, the process's index (share.h): unique among all processes that have the
+ * device open by the same file. */
 #define HANDLE_PROCESS_SHIFT 19
 _Static_assert(LIMIT_KEY_SLOTS == 1u << HANDLE_PROCESS_SHIFT, "slot and process");
 
-/* FLUSH_PERSISTENT is not known: nobody here can say what of it is persistent, and the data path writes no
- * caches back.
+/* ACCESS_FLUSH_PERSISTENT is refused: which memory is persistent is not known, and the data path does not write
+ * back caches.
  *
- * Optional flags that we do not know are to be ignored (§0.2): they leave *access. */
+ * Unknown optional flags are ignored (verbs.md §0.2): they are removed from *access. */
 static int check_access(unsigned *access)
 {
     *access &= ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;
@@ -46,8 +47,8 @@ static int check_access(unsigned *access)
     return 0;
 }
 
-/* The kernel pins nothing of an empty range, and refuses it; memory on demand that is all of the address
- * space has its length. */
+/* Empty ranges are refused, as the kernel's pinning refuses them. An implicit on-demand region has the length
+ * SIZE_MAX: all of the address space. */
 static int check_range(const void *address, size_t length, uint64_t iova, unsigned access,
                        struct memory_file *ret_file)
 {
@@ -57,7 +58,7 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
     if (!length || __builtin_add_overflow((uintptr_t)address, length, &end) ||
         __builtin_add_overflow(iova, length, &end))
         return -EINVAL;
-    if (access & IBV_ACCESS_ON_DEMAND) /* what is there shows when it is used */
+    if (access & IBV_ACCESS_ON_DEMAND) /* memory is checked when it is accessed */
         return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB) ? -EINVAL : 0;
     return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }
@@ -94,7 +95,7 @@ int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, 
     do {
         keys_publish_region(segment_keys(), mr->slot, kind, pd->number, access, mr->iova, length,
                             (uintptr_t)address, key_random());
-        /* Not those of another process that stand for a key of ours. */
+        /* Again if a key equals a key of another process that is an alias of an imported region's. */
     } while (key_alias_resolve(segment_keys(), entry->lkey) ||
              key_alias_resolve(segment_keys(), entry->rkey));
     mr->ibv.lkey = entry->lkey;
@@ -191,7 +192,7 @@ int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t i
         error = dmabuf_map(fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &dmabuf);
     if (error)
         return error;
-    /* Pages of devices, which process_vm_readv() may not read. */
+    /* Device pages, which process_vm_readv() may be unable to read. */
     error = mr_publish(pd, KEY_REGION, false, dmabuf.at, length, iova, access | ACCESS_COPIED, ret_mr);
     if (error) {
         dmabuf_unmap(&dmabuf);
@@ -221,7 +222,7 @@ int mr_import(struct pd *pd, uint32_t handle, struct mr **ret_mr)
     lock_acquire(&keys_lock);
     entry = &segment_keys()->entry[slot];
     region = by_slot[slot];
-    /* What a forked child inherited is in slots of its own table that are free. */
+    /* In a forked child inherited regions are still in by_slot, but their slots of the child's table are free. */
     if (region && entry->kind >= KEY_REGION && entry->kind <= KEY_REGION_NULL && entry->pd == pd->number) {
         region->structures++;
         mr->of = region;
@@ -247,7 +248,7 @@ static struct mr *region_of(struct mr *mr)
     return mr->of ? mr->of : mr;
 }
 
-/* The program has it no more. */
+/* The program has given the structure back. The memory is freed with the last structure of the region. */
 static void forget(struct mr *mr)
 {
     struct mr *region = region_of(mr);
@@ -263,7 +264,7 @@ static void forget(struct mr *mr)
         destroyed_free(DESTROYED_MR, mr, sizeof(*mr));
 }
 
-/* keys_lock held. */
+/* Withdraws the key; keys_lock held. -ENOENT: the region was deregistered before. */
 static int withdraw(struct mr *region)
 {
     if (region->ended)
@@ -276,8 +277,8 @@ static int withdraw(struct mr *region)
     return 0;
 }
 
-/* Nobody finds it any more; whoever found it before is inside a section. The program may free its memory as
- * soon as we return. */
+/* The end of a region whose key is withdrawn. Waits for rundown sections that may have found the key, because
+ * the program may free the memory when the verb returns. */
 static void let_go(struct mr *region)
 {
     region_unexport(region);
@@ -301,7 +302,7 @@ void mr_unimport(struct mr *mr)
 
     if (context_is_inherited(context_of(mr->ibv.context)))
         return;
-    if (mr->imported) { /* here, that is all that there is of it */
+    if (mr->imported) { /* another process's region: this structure is all that this process has of it */
         lock_acquire(&keys_lock);
         error = withdraw(mr);
         lock_release(&keys_lock);
@@ -346,7 +347,7 @@ int mr_deregister(struct mr *mr)
 
 #define REREG_KNOWN (IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS)
 
-/* What the region shall be. */
+/* The attributes of the region after ibv_rereg_mr(). */
 struct change {
     struct pd *pd;
     void *address;
@@ -371,7 +372,7 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
     if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
         ret_change->access = (unsigned)access;
         error = check_access(&ret_change->access);
-        /* Whether pages may be missing is for life. */
+        /* On-demand cannot be turned on or off. */
         if (!error && ((ret_change->access ^ mr->access) & IBV_ACCESS_ON_DEMAND))
             return -EINVAL;
     }
@@ -402,13 +403,13 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         error = pd_use(change.pd);
     if (error) {
         *ret_error = error;
-        return IBV_REREG_MR_ERR_INPUT; /* the region is as it was */
+        return IBV_REREG_MR_ERR_INPUT; /* the region is unchanged */
     }
-    /* Before the old one goes: what is in both stays where it is. */
+    /* Before the old mapping is dropped, so that pages in both ranges do not move. */
     mapping_begin(&mapping, (uintptr_t)change.address,
                   change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.length, change.access);
     lock_acquire(&keys_lock);
-    if (segment_keys()->entry[mr->slot].mws) /* their rights rest on what would change (IBA 10.6.7.2.1) */
+    if (segment_keys()->entry[mr->slot].mws) /* the windows' rights derive from the MR (IBA 10.6.7.2.1) */
         error = -EBUSY;
     else
         keys_change_region(segment_keys(), mr->slot, change.pd->number, change.access, change.iova,
@@ -420,7 +421,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         *ret_error = error;
         return IBV_REREG_MR_ERR_INPUT;
     }
-    /* The old memory is the program's again. Who has it imported has to do so anew. */
+    /* The program may free the old memory. Other processes have to import the region again. */
     region_unexport(mr);
     rundown_wait();
     lending_take_back(mr->slot, false);
@@ -457,8 +458,8 @@ static int advise(struct pd *pd, const struct ibv_sge *sge, enum ibv_advise_mr_a
     if (!key_view_covers(&view, sge->addr, sge->length))
         return -EFAULT;
     if (view.kind == KEY_REGION_NULL || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
-        return 0; /* there is no table of pages to bring up to date */
-    /* Asynchronous advice is a wish; what is not there shows when it is used. */
+        return 0; /* there is no adapter page table to update */
+    /* Without IBV_ADVISE_MR_FLAG_FLUSH advice is a hint, and missing memory is no error. */
     if (!memory_reach(key_view_translate(&view, sge->addr), sge->length, write) &&
         (flags & IBV_ADVISE_MR_FLAG_FLUSH))
         return -EFAULT;
