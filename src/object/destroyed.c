@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The quarantine of destroyed handles: a ring of addresses per kind, and a hash table to look one up. */
 #include "object/destroyed.h"
 
 #include <stdatomic.h>
@@ -9,7 +10,7 @@
 #include "base/types.h"
 
 #if defined(__has_feature) && !defined(__SANITIZE_ADDRESS__)
-#if __has_feature(address_sanitizer) /* clang's way to say it */
+#if __has_feature(address_sanitizer) /* clang has no __SANITIZE_ADDRESS__ */
 #define __SANITIZE_ADDRESS__ 1
 #endif
 #endif
@@ -27,11 +28,11 @@
 #define HASH_BITS   12
 _Static_assert(BUCKETS == 1u << HASH_BITS, "a bucket for each hash");
 
-/* No lock: the oldest place is exchanged, and a handle is looked for only after its own destroy. */
+/* Without a lock: places are exchanged atomically, and a handle is looked up only after its own destroy. */
 struct destroyed_handles {
     _Atomic(void *) handle[QUARANTINED];
     _Atomic uint32_t next;
-    _Atomic uint16_t bucket[BUCKETS]; /* how many handles have that hash, so that most looks end here */
+    _Atomic uint16_t bucket[BUCKETS]; /* how many handles have that hash; 0 ends most lookups */
 };
 
 static struct destroyed_handles destroyed[DESTROYED_KINDS];
@@ -61,7 +62,7 @@ void *destroyed_exchange(enum destroyed_kind kind, void *handle)
     void *oldest;
 
     atomic_fetch_add_explicit(bucket_of(of, handle), 1, memory_order_relaxed);
-    /* Release and acquire: who gets the memory again has it as its last user left it. */
+    /* Release: the last use of `handle`. Acquire: partner of the release of `oldest`, which may be reused now. */
     oldest = atomic_exchange_explicit(&of->handle[place], handle, memory_order_acq_rel);
     if (oldest)
         atomic_fetch_sub_explicit(bucket_of(of, oldest), 1, memory_order_relaxed);
@@ -78,7 +79,7 @@ void destroyed_free(enum destroyed_kind kind, void *handle, size_t size)
     oldest = destroyed_exchange(kind, handle);
     if (!oldest)
         return;
-    /* Memory of one kind has one size. */
+    /* All memory of a kind has the same size. */
     ASAN_UNPOISON_MEMORY_REGION((char *)oldest + PUBLIC, size - PUBLIC);
     free(oldest);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Handles that the program has destroyed. Programs destroy some of them twice, on paths that clean up after
- * an error, and get EINVAL for it from the kernel. So the memory of a handle is not used again for the next
- * thousand destroys of its kind; nobody looks into it to find that it is destroyed. */
+/* Handles that the program has destroyed. Some programs destroy a handle twice when they clean up after an error,
+ * and get EINVAL from kernel drivers. To return EINVAL, too, a destroyed handle's memory is quarantined for the
+ * next thousand destroys of its kind. Whether a handle is destroyed is known from its address alone: its memory
+ * is not read. */
 #ifndef OBJECT_DESTROYED_H
 #define OBJECT_DESTROYED_H
 
@@ -20,14 +21,14 @@ enum destroyed_kind {
     DESTROYED_KINDS
 };
 
-/* Was it destroyed, and not so long ago? To be asked before anything else of a destroy. */
+/* Is the handle in quarantine? The first thing that a destroy verb checks. */
 bool destroyed_has(enum destroyed_kind kind, const void *handle);
-/* Takes memory from malloc() instead of free(), and frees what was taken a thousand destroys before. It is
- * poisoned, but for its first pointer: the context, by which inline verbs find ours. */
+/* Quarantines memory of malloc(), and frees the memory that was quarantined a thousand destroys before. The
+ * memory is poisoned except for its first pointer, the context, which inline verbs read. */
 void destroyed_free(enum destroyed_kind kind, void *handle, size_t size);
-/* The same for memory that is never freed: returns what may be used again, or NULL. */
+/* Quarantines memory that is never freed; returns memory that may be reused, or NULL. */
 void *destroyed_exchange(enum destroyed_kind kind, void *handle);
-/* The child of a fork begins with none: what it inherited, another thread may have been at work in. */
+/* In the child of a fork: starts empty, because another thread may have been changing the quarantine. */
 void destroyed_after_fork_in_child(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What objects ask of the engine above them. Filled in once, before the first context exists. */
+/* The functions of the engine that objects call. Installed once, before the first context is opened. */
 #ifndef OBJECT_PORTS_H
 #define OBJECT_PORTS_H
 
@@ -13,64 +13,65 @@ struct qp;
 struct cq;
 struct notify_channel;
 
-/* What is to be explained. */
+/* The situation to explain. */
 enum explanation {
-    EXPLAIN_BUSY,    /* its destroy is refused */
-    EXPLAIN_BLOCKED, /* its destroy waits for acknowledgements, for a second by now */
-    EXPLAIN_RESUMED, /* and now they have come */
-    EXPLAIN_IN_USE,  /* an MR goes away: work requests may name it */
-    EXPLAIN_LEAKS,   /* a context is closed, maybe with objects alive */
-    EXPLAIN_OVERRUN, /* a CQ had no room for a completion */
+    EXPLAIN_BUSY,    /* the object's destroy verb returns EBUSY */
+    EXPLAIN_BLOCKED, /* the destroy verb has waited for acknowledgements for a second */
+    EXPLAIN_RESUMED, /* the acknowledgements that the destroy verb waited for have arrived */
+    EXPLAIN_IN_USE,  /* an MR is deregistered: work requests may use it */
+    EXPLAIN_LEAKS,   /* a context is closed, maybe with objects in it */
+    EXPLAIN_OVERRUN, /* a CQ has overrun */
 };
 
 struct object_ports {
-    /* Moves everything along that can move: an application thread polled an empty CQ. No lock held. */
+    /* Receives packets, runs senders and timers: an application thread polled an empty CQ. No lock held. */
     void (*progress)(void);
-    /* A CQ is about to be armed: what has come by now does not count as coming after that. No lock held, but
-     * maybe a CQ's poll_lock. */
+    /* Receives the packets that have arrived, before a CQ is armed: their completions must not count as later
+     * than the arming. No lock held, except maybe a CQ's poll_lock. */
     void (*take_arrived)(void);
-    /* An application thread is about to sleep on a channel (it armed a CQ): from now on arrivals must wake
-     * it, or the helper thread. Likewise. */
+    /* An application thread has armed a CQ and is about to sleep on its channel: from now on an arriving packet
+     * must wake that thread or the helper thread. Locks as take_arrived. */
     void (*expect_sleep)(void);
-    /* A channel with this eventfd may be rung by peers: its line in the notification page, and the line's
-     * number; NULL: it may not. No lock held. */
+    /* Allocates a line in the notify page for the channel with this eventfd, so that peers can deliver its
+     * events; NULL: none is free, or peers must not. No lock held. */
     struct notify_channel *(*open_channel)(int fd, unsigned *ret_number);
     void (*close_channel)(unsigned number);
-    /* A peer has taken an event upon itself (base/notify.h), and has not written its token yet:
-     * channels_make_owed() is to be called when it may take too long. A CQ's lock is held. */
+    /* A peer has claimed an event (base/notify.h) and has not delivered it yet: the engine calls
+     * channels_make_owed() if that takes too long. A CQ's lock is held. */
     void (*event_owed)(void);
-    /* An overrun CQ: every QP that uses it goes to ERR with QP_FATAL. Called with the CQ's and maybe a QP's
-     * lock held: the engine does it later, holding neither, by cq_fail_users(). */
+    /* Moves every QP that uses an overrun CQ to ERR with QP_FATAL. Called with the CQ's lock and maybe a QP's
+     * lock held: the engine calls qp_fail_on_overrun() later, without locks. */
     void (*cq_overrun)(struct cq *cq);
-    /* Somebody is going to want timers: whoever runs them must be there. 0 or -errno. No lock held. */
+    /* Makes sure that a thread runs timers. 0 or -errno. No lock held. */
     int (*start_timers)(void);
     /* Calls cq_moderation_due() after `delay`, without locks. Called with the CQ's lock held. */
     void (*moderation_timer)(struct cq *cq, ns_t delay);
-    /* The CQ goes away: no call for it is under way any more or follows, neither of its timer nor of its
-     * overrun. No lock held; only for CQs that had one of them. */
+    /* The CQ is being destroyed: when this returns, no call by its timer or for its overrun is running or
+     * follows. Only for CQs that had one of them. No lock held. */
     void (*moderation_cancel)(struct cq *cq);
-    /* Waits until no peer is in the middle of a request that it executes itself by the key in this slot
-     * (OBJECT_MR), or as the requester of this QP (its slot), bounded: one that does not come to an end is
-     * given up and may still write: returns whether one was. `evict`: the memory of the keys by which it may
-     * is noted (mapping_evict_later()). The caller has made sure that nobody begins another. Locks may be
-     * held, but for leaves. */
+    /* Waits until no peer executes a request by the key in this slot (OBJECT_MR), or as the requester of the QP
+     * in this slot (OBJECT_QP). The wait is bounded: a peer that does not respond is given up, and may still
+     * write. Returns whether a peer was given up. evict: notes the memory of keys by which such a peer may write
+     * (mapping_evict_later()). The caller has withdrawn the record, so that no new request begins. Locks may be
+     * held, except leaves. */
     bool (*settle)(enum object_kind kind, uint32_t slot, bool evict);
-    /* What was given up, and nobody writes to any more, is free again (mapped_forget_orphans()). Called with
-     * mapping_lock held, without which nothing is moved. */
+    /* Frees memory that was kept for peers that were given up, and that no peer writes to any more
+     * (mapped_forget_orphans()). Called with mapping_lock held. */
     void (*forget_orphans)(void);
-    /* mapping_evict() is to be called, without locks. */
+    /* Has mapping_evict() called soon, without locks. */
     void (*evict_soon)(void);
-    /* The rest is called only if explained(). A number is that of the segment's table. No lock held. */
+    /* The following are called only if explained(). number: of the table in the published segment. No lock
+     * held. */
     void (*explain)(enum explanation what, enum object_kind kind, uint32_t number);
-    /* Notes down what a destroy throws away, before it does: the lock of the object may be held. NULL if it
-     * is nothing, else something to be told when it is done, without locks. */
+    /* Collects the work requests and completions that a destroy discards, before it does so; the object's lock
+     * may be held. NULL: there are none; else passed to tell_losses() after the destroy, without locks. */
     struct losses *(*note_losses)(enum object_kind kind, uint32_t number);
     void (*tell_losses)(struct losses *losses);
 };
 
 extern const struct object_ports *object_ports;
 
-/* The answer of a destroy that is refused. No lock held. */
+/* -EBUSY of a destroy verb, explained if explanations are on. No lock held. */
 static inline int busy_because(enum object_kind kind, uint32_t number)
 {
     if (explained())

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Opening and closing contexts, and the child of a fork. */
 #include "object/device/context.h"
 
 #include <errno.h>
@@ -105,10 +106,10 @@ void object_after_fork_in_child(void)
 {
     atomic_fetch_add_explicit(&process_generation_counter, 1, memory_order_relaxed);
     sys_forget_thread();
-    atomic_store_explicit(&provenance_is_explained, false,
-                          memory_order_relaxed); /* there is no segment to write to */
+    /* The child has no published segment to write explanations to. */
+    atomic_store_explicit(&provenance_is_explained, false, memory_order_relaxed);
     lock_init(&contexts_lock);
-    lock_init(&host_devices.lock); /* the child applies a snapshot of its own before it looks at the table */
+    lock_init(&host_devices.lock); /* the child applies a new snapshot before it uses the table */
     share_after_fork_in_child();
     keys_after_fork_in_child();
     mapping_after_fork_in_child();

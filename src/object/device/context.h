@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* An opened device. Objects belong to one context; mixing is -EINVAL. */
+/* Contexts: opened devices. An object belongs to one context; using objects of two contexts together is
+ * -EINVAL. */
 #ifndef OBJECT_DEVICE_CONTEXT_H
 #define OBJECT_DEVICE_CONTEXT_H
 
@@ -16,20 +17,20 @@
 struct device;
 struct share;
 
-/* What rdma-core 64 has of verbs_context in front of its context, which is more than older headers know of:
- * programs look there for operations after a look at sz. */
+/* Bytes of struct verbs_context in front of its member `context` in rdma-core 64, which is more than older
+ * headers define. Programs read operations there after they have checked verbs_context.sz. */
 #define VERBS_HEAD 368
 
 struct context {
     struct device *device;
     uint32_t number;
-    uint32_t item;             /* its record */
-    uint32_t generation;       /* of the process that opened it */
-    _Atomic uint32_t objects;  /* PDs, CQs and channels that are alive */
-    struct share *share;       /* the file that cmd_fd is of */
-    struct async_queue events; /* its fd is verbs.context.async_fd */
-    struct list all;           /* link in the list of contexts, under contexts_lock */
-    /* Last: applications step back from its end (compat: verbs_context grows in front). */
+    uint32_t item;             /* its record in the published segment */
+    uint32_t generation;       /* process_generation() when opened */
+    _Atomic uint32_t objects;  /* how many objects it has: PDs, CQs, channels, ... */
+    struct share *share;       /* the device file of verbs.context.cmd_fd (object/memory/share.h) */
+    struct async_queue events; /* its descriptor is verbs.context.async_fd */
+    struct list all;           /* in `contexts`; under contexts_lock */
+    /* Last: applications compute the start of verbs_context from its end, and it grows at the start. */
     void (*newer[(VERBS_HEAD - offsetof(struct verbs_context, context)) / sizeof(void (*)(void))])(void);
     struct verbs_context verbs;
 };
@@ -37,21 +38,20 @@ _Static_assert(offsetof(struct context, verbs.context) - offsetof(struct context
                "there is nothing between the two");
 
 extern struct lock contexts_lock;
-extern struct list contexts; /* of struct context.all: for port events and the fork child */
+extern struct list contexts; /* of struct context.all; for port events and the child of a fork */
 
 static inline struct context *context_of(struct ibv_context *context)
 {
     return container_of(context, struct context, verbs.context);
 }
 
-/* Opens the segment at first use. Fills what the object room knows of the public struct: async_fd,
- * num_comp_vectors, mutex; the caller holds (and later drops) the reference on the device and fills the rest.
- */
+/* Opens the published segment with the first context. Fills async_fd, num_comp_vectors and mutex of the public
+ * struct; the caller fills the rest, and holds and drops the reference on the device. */
 int context_open(struct device *device, struct context **ret_context);
-/* It stays open as long as the process lives, and that is no mistake of the program's. */
+/* The context stays open until the process ends, and is not reported as a leak of the program. */
 void context_keep(struct context *context);
-/* Children that are still alive keep the memory: their owner may be using them (verbs.md §1.2 leaves
- * that undefined; we do not crash). */
+/* The memory is not freed if the context still has objects, because the program may use them (verbs.md §1.2
+ * leaves that undefined). */
 void context_close(struct context *context);
 
 /* Counts the forks between the first process and this one. */
@@ -62,14 +62,14 @@ static inline uint32_t process_generation(void)
     return atomic_load_explicit(&process_generation_counter, memory_order_relaxed);
 }
 
-/* True in a forked child for contexts that it inherited: verbs on them must not touch anything shared. */
+/* Was the context opened by the parent of this forked process? Verbs on it must not change shared state. */
 static inline bool context_is_inherited(const struct context *context)
 {
     return unlikely(context->generation != process_generation());
 }
 
-/* In the child of a fork, where only the calling thread exists: everything inherited becomes private and
- * dead, locks are free, tables are empty. */
+/* In the child of a fork, where only the calling thread exists: inherited objects become private and unusable,
+ * locks are free, tables are empty. */
 void object_after_fork_in_child(void);
 
 #endif

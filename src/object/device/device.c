@@ -10,9 +10,8 @@
 #include "base/log.h"
 #include "base/types.h"
 
-/* One entry always stays empty: programs are to meet ENODATA here and not on hardware
- * (compatibility.md §5.1).
- */
+/* One entry is always empty, so that programs meet ENODATA with SoftHCA and not only with hardware
+ * (compatibility.md §5.1). */
 #define GIDS_USED_MAX (LIMIT_GIDS - 1)
 
 struct device_table host_devices;
@@ -59,8 +58,8 @@ static bool guid_taken(const struct device_table *table, const struct device *ex
     return false;
 }
 
-/* EUI-64 of the MAC; of an interface that has none, or shares one (VLAN, bridge), a hash that every process
- * of this host computes alike. Never zero: its last bit is set. */
+/* The EUI-64 of the MAC. An interface without a MAC, or with another's (VLAN, bridge), gets a hash that all
+ * processes of this host compute alike. Never zero: the last bit is set. */
 static void make_guid(const struct device_table *table, struct device *device)
 {
     static const uint8_t no_mac[6];
@@ -71,7 +70,7 @@ static void make_guid(const struct device_table *table, struct device *device)
         uint64_t hash = mix(table->options.host_seed ^ mix(device->ifindex));
 
         memcpy(guid, &hash, sizeof(guid));
-        guid[0] &= 0xfc; /* of local scope, of one device */
+        guid[0] &= 0xfc; /* locally administered, individual */
         guid[7] |= 1;
     }
     memcpy(device->node_guid, guid, sizeof(guid));
@@ -126,9 +125,9 @@ static bool gid_is_zero(const uint8_t gid[16])
     return memcmp(gid, zero, sizeof(zero)) == 0;
 }
 
-/* Order in which new addresses take entries: IPv4 first, lasting ones before temporary ones, link-local last;
- * the kernel's order among IPv4 addresses (the primary one comes first), numeric order among IPv6 ones, whose
- * order the kernel does not promise. */
+/* The order in which new addresses take GID entries: IPv4, then IPv6, then link-local; permanent before temporary
+ * and deprecated. IPv4 addresses keep the kernel's order (the primary address is first), IPv6 addresses are
+ * ordered numerically, because the kernel does not define their order. */
 static int address_rank(const struct netdev_address *address)
 {
     int rank = gid_is_ipv4_mapped(address->gid) ? 0 : gid_is_link_local(address->gid) ? 8 : 4;
@@ -150,8 +149,8 @@ struct eligibility {
     bool link_local; /* link-local addresses become GIDs too */
 };
 
-/* libfabric turns a link-local GID into an AF_IB address that nothing else knows (compatibility.md §5.1), so
- * they count only where there is nothing else to reach this host by. */
+/* libfabric turns a link-local GID into an AF_IB address that other programs do not support (compatibility.md
+ * §5.1), so link-local addresses become GIDs only where the host has no other address. */
 static struct eligibility judge(const struct device_table *table, const struct netdev_snapshot *snapshot)
 {
     struct eligibility eligibility = {.link_local = true};
@@ -202,7 +201,7 @@ static bool add_gid(struct device *device, const uint8_t gid[16])
     return true;
 }
 
-/* An entry stays where it is, and stays, as long as its address lives on the interface. */
+/* An entry keeps its index as long as the interface has the address. */
 static bool update_gids(struct device *device, const struct netdev_snapshot *snapshot,
                         struct eligibility eligibility)
 {
@@ -247,7 +246,7 @@ static const struct netdev *netdev_of(const struct device *device, const struct 
         if (snapshot->netdevs[i].ifindex == device->ifindex)
             return &snapshot->netdevs[i];
     }
-    /* Made anew under its old name (a USB adapter, a bridge): the same device to whoever has it open. */
+    /* An interface that was created again under the same name (a USB adapter, a bridge) is the same device. */
     for (unsigned i = 0; i < snapshot->netdev_count; i++) {
         if (strncmp(snapshot->netdevs[i].name, device->netdev_name, IF_NAMESIZE) == 0)
             return &snapshot->netdevs[i];
@@ -296,7 +295,7 @@ static int update_device(struct device *device, const struct netdev *netdev,
     return changes;
 }
 
-/* Position among new devices: those that carry traffic now first, loopback last, then by age. */
+/* The order of new devices: running interfaces first, loopback last, then by age. */
 static bool netdev_precedes(const struct netdev *a, const struct netdev *b)
 {
     int rank_a = a->loopback ? 2 : !a->running, rank_b = b->loopback ? 2 : !b->running;
@@ -348,8 +347,7 @@ static int compare_host_addresses(const void *a_, const void *b_)
     return order;
 }
 
-/* The kernel delivers the whole network of an IPv4 address of the loopback interface to this host, not the
- * address alone. */
+/* Is the whole network of the address local? It is for IPv4 addresses of the loopback interface. */
 static bool names_network(const struct netdev_snapshot *snapshot, const struct netdev_address *address)
 {
     if (!gid_is_ipv4_mapped(address->gid) || address->prefix_length < 96 || address->prefix_length >= 128)
@@ -405,11 +403,11 @@ int device_table_apply(struct device_table *table, const struct netdev_snapshot 
             continue;
         netdev = netdev_of(device, snapshot);
         if (netdev && netdev->ifindex != device->ifindex && device_of(table, netdev->ifindex))
-            netdev = NULL; /* another device has it already: two interfaces swapped their names */
+            netdev = NULL; /* two interfaces have swapped their names, and another device has this one */
         changes += update_device(device, netdev, snapshot, eligibility, ret_changes + changes);
         if (!netdev && device->references == 0) {
             device->in_use = false;
-            /* Nobody has it open: nobody to tell. */
+            /* The device is not open, so its changes are not reported. */
             while (changes > 0 && ret_changes[changes - 1].device == device)
                 changes--;
         }
@@ -474,7 +472,7 @@ static const struct host_address *find_host_address(const struct device_table *t
         unsigned middle = low + (high - low) / 2;
         int order = memcmp(table->addresses[middle].gid, gid, 16);
 
-        /* The leftmost of equal ones: the oldest interface. */
+        /* The leftmost of equal addresses is the oldest interface's. */
         if (order < 0)
             low = middle + 1;
         else

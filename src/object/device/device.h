@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Devices and their GID tables: one device per network interface with an address, non-loopback first
- * (compatibility.md §5.1). Pure: whoever reads the interfaces (engine/host/netdev.h) applies snapshots and raises
- * the events that come out; nothing here does I/O or reads a clock. */
+ * (compatibility.md §5.1). No I/O and no clock: engine/host/netdev.h reads the interfaces, applies snapshots, and
+ * raises the resulting events. */
 #ifndef OBJECT_DEVICE_DEVICE_H
 #define OBJECT_DEVICE_DEVICE_H
 
@@ -16,19 +16,19 @@
 #include "rules/limits.h"
 #include "transport/qp.h"
 
-/* An OUI of local scope ("SH"): 0 and those of vendors switch programs to the quirks of their hardware. */
+/* A locally administered OUI ("SH"): for 0 and for vendors' OUIs programs apply workarounds for that hardware. */
 #define DEVICE_VENDOR 0x025348u
 
 #define DEVICES_MAX     64u
 #define DEVICE_NAME_MAX 64u /* IBV_SYSFS_NAME_MAX */
 
-/* --- what the interfaces look like ---------------------------------------------------------------------- */
+/* --- snapshots of the interfaces ------------------------------------------------------------------------ */
 
 struct netdev {
     uint32_t ifindex;
     uint32_t mtu;
     char name[IF_NAMESIZE];
-    uint8_t mac[6]; /* zeros: none of Ethernet's kind */
+    uint8_t mac[6]; /* zeros: no Ethernet MAC address */
     bool loopback;
     bool running; /* up, with carrier */
 };
@@ -53,21 +53,21 @@ struct netdev_snapshot {
 
 /* --- the table ------------------------------------------------------------------------------------------ */
 
-/* From the environment; read once, above. */
+/* From the environment, which the engine reads once. */
 struct device_options {
     const char *names;    /* SOFTHCA_DEVICE_NAMES: comma separated, in the order of the devices; NULL: none */
     bool link_local_gids; /* SOFTHCA_LINK_LOCAL_GIDS */
     uint32_t vendor_part_id; /* SOFTHCA_PART_ID */
-    uint64_t host_seed;      /* the same in every process of this host: GUIDs of interfaces without a MAC */
+    uint64_t host_seed;      /* equal in all processes of this host; for GUIDs of interfaces without a MAC */
 };
 
-/* A slot of the table; its address is the device's identity as long as it is referenced. */
+/* A slot of the table; its address identifies the device as long as it is referenced. */
 struct device {
     char name[DEVICE_NAME_MAX];
     char netdev_name[IF_NAMESIZE];
     uint32_t number;  /* position in the table */
-    uint32_t ifindex; /* 0: its interface is gone. Read without the table's lock for each packet
-                         (device_ifindex) */
+    uint32_t ifindex; /* 0: the interface is gone. Read for each packet without the table's lock
+                         (device_ifindex()) */
     uint32_t mtu;     /* of the interface */
     uint32_t references;
     bool in_use; /* false: a free slot */
@@ -86,16 +86,16 @@ struct host_address {
 };
 
 struct device_table {
-    struct lock lock; /* everything below and in the devices, but for the counters */
+    struct lock lock; /* guards everything below and the devices, except their counters */
     struct device_options options;
     _Atomic uint64_t generation; /* counts changes; written under lock */
     uint32_t slots;              /* devices[0..slots) were ever in use */
     struct device devices[DEVICES_MAX];
-    struct host_address *addresses; /* exact ones sorted by gid, then the networks */
+    struct host_address *addresses; /* exact addresses sorted by GID, then networks */
     unsigned address_count, network_first;
 };
 
-/* The table of this process: the engine initialises it before the first context exists, and feeds it. */
+/* The table of this process; the engine initialises it before the first context is opened, and updates it. */
 extern struct device_table host_devices;
 
 struct device_change {
@@ -106,11 +106,10 @@ struct device_change {
 
 void device_table_init(struct device_table *table, const struct device_options *options);
 void device_table_fini(struct device_table *table);
-/* The lock is free again; if another thread held it, what it was changing is not trusted before the next
- * snapshot. */
+/* Makes the lock free. If another thread held it, the address list is dropped until the next snapshot. */
 void device_table_after_fork_in_child(struct device_table *table);
-/* Brings the table to the snapshot. Returns the number of changes that contexts of devices must hear of (new
- * devices have none), or -ENOMEM with the table as it was. */
+/* Updates the table from the snapshot. Returns the number of changes to report to contexts (new devices have
+ * none), or -ENOMEM with the table unchanged. */
 int device_table_apply(struct device_table *table, const struct netdev_snapshot *snapshot,
                        struct device_change ret_changes[DEVICE_CHANGES_MAX]);
 
@@ -119,16 +118,16 @@ unsigned device_table_list(struct device_table *table, struct device *ret_device
 void device_get(struct device_table *table, struct device *device);
 void device_put(struct device_table *table, struct device *device);
 
-/* Is this GID an address of this host? ret_ifindex: of the interface that has it. */
+/* Is this GID an address of this host? *ret_ifindex: the interface with that address. */
 bool device_table_is_local(struct device_table *table, const uint8_t gid[16], uint32_t *ret_ifindex);
-/* From 1 on; what was looked up holds as long as it is the same. Any thread, no lock. */
+/* Counts changes of the table, from 1: results of lookups are valid while it is the same. Any thread, no lock. */
 static inline uint64_t device_table_generation(const struct device_table *table)
 {
     return atomic_load_explicit(&table->generation, memory_order_relaxed);
 }
-/* MAC of an interface that is a device; false if it is none. */
+/* The MAC of a device by its interface; false: the interface is not a device. */
 bool device_table_mac(struct device_table *table, uint32_t ifindex, uint8_t ret_mac[6]);
-/* Likewise its GUID. */
+/* The GUID, likewise. */
 bool device_table_guid(struct device_table *table, uint32_t ifindex, uint8_t ret_guid[8]);
 /* Addresses of this host, at most `room` of them. Returns how many. */
 unsigned device_table_addresses(struct device_table *table, uint8_t (*ret_gids)[16], unsigned room);
@@ -142,7 +141,7 @@ int device_query_gid(struct device_table *table, const struct device *device, ui
                      uint8_t ret_gid[16], uint32_t *ret_ifindex);
 /* Index of the entry, or -ENOENT. */
 int device_find_gid(struct device_table *table, const struct device *device, const uint8_t gid[16]);
-/* For transition_check(): which entries are valid, and the largest path MTU. */
+/* For transition_check(): which GID entries are valid, and the largest path MTU. */
 uint32_t device_valid_gids(struct device_table *table, const struct device *device);
 enum ibv_mtu device_active_mtu(struct device_table *table, const struct device *device);
 uint32_t device_mtu(struct device_table *table, const struct device *device); /* of the interface */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What ibv_query_device and ibv_query_port report (verbs.md §10.2-10.5, compatibility.md §5). A
- * capability is named here when it is there, not before. */
+/* The results of ibv_query_device and ibv_query_port (verbs.md §10.2-10.5, compatibility.md §5). Only
+ * capabilities that are implemented are reported. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@
      IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC |                        \
      IBV_DEVICE_MANAGED_FLOW_STEERING)
 
-/* What RoCEv2 adds to a packet's payload at most: IPv6 40, UDP 8, BTH 12, XRCETH 4, AtomicETH 28, ICRC 4. */
+/* The largest overhead of a RoCE v2 packet: IPv6 40, UDP 8, BTH 12, XRCETH 4, AtomicETH 28, ICRC 4 bytes. */
 #define PACKET_OVERHEAD 96u
 
 static enum ibv_mtu active_mtu(uint32_t netdev_mtu)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Device memory: allocating, importing and copying (verbs.md §4.9). */
 #include "object/memory/dm.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include "segment/provenance.h"
 #include "segment/segment.h"
 
-/* A forked child that goes on with its parent's context publishes nothing. */
+/* A forked child publishes nothing for an inherited context. */
 static uint32_t publish(const struct dm *dm)
 {
     const uint64_t place[2] = {(uintptr_t)dm->at, dm->length};
@@ -21,7 +22,7 @@ static uint32_t publish(const struct dm *dm)
     return item_take(OBJECT_DM, 0, dm->context->number, NO_OBJECT, place);
 }
 
-/* Of what `shared` names and the file tells. */
+/* Fills the structure from the device file's entry of dm->shared. */
 static int fill(struct dm *dm)
 {
     int error = share_memory_find(dm->context->share, dm->shared->handle, &dm->at, &dm->length);
@@ -84,7 +85,7 @@ int dm_free(struct dm *dm)
     int error = 0;
 
     if (dm->generation != process_generation())
-        return 0; /* the parent's */
+        return 0; /* the parent's device memory */
     lock_acquire(&dm->lock);
     busy = dm->users != 0;
     if (!busy)

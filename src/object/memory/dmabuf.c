@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Mapping dma-bufs for registration. */
 #include "object/memory/dmabuf.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 
 #define MAGIC 0x444d4142 /* DMA_BUF_MAGIC of linux/magic.h since 5.3 */
 
-/* By its file system: a request of dma-bufs alone could mean anything to another driver. */
+/* A dma-buf is recognised by its file system. Trying a dma-buf ioctl could have any effect in another driver. */
 static int check(int fd, uint64_t offset, size_t length)
 {
     struct statfs filesystem;
@@ -30,8 +31,8 @@ static int check(int fd, uint64_t offset, size_t length)
     return size < 0 ? (int)size : end > (uint64_t)size ? -EINVAL : 0;
 }
 
-/* Tells the exporter that the processor is at work, which moves the memory or its caches where that is
- * needed. From registration to its end: we cannot know what a peer is going to do when. */
+/* Begins or ends access by the processor (DMA_BUF_IOCTL_SYNC), for which the exporter may move the memory or sync
+ * caches. Access lasts as long as the registration, because a peer may access the memory at any time. */
 static int bracket(int fd, uint64_t which)
 {
     struct dma_buf_sync sync = {.flags = which | DMA_BUF_SYNC_RW};
@@ -43,8 +44,7 @@ static int bracket(int fd, uint64_t which)
     return error;
 }
 
-/* From its beginning: Linux's graphics drivers whose memory is shmem show the beginning wherever a mapping of
- * their dma-buf is asked to start. */
+/* Maps the dma-buf from offset 0: Linux graphics drivers with shmem memory ignore the offset of a mapping. */
 static int map(struct dmabuf *dmabuf, size_t offset, size_t length, bool write)
 {
     int error;
@@ -97,7 +97,7 @@ void dmabuf_unmap(struct dmabuf *dmabuf)
     int saved = errno;
 
     sys_munmap(dmabuf->at - dmabuf->offset, dmabuf->offset + dmabuf->length);
-    /* Programs close descriptors that they do not know. */
+    /* A program may have closed our descriptor, and the number may be another file's. */
     if (fstat(dmabuf->fd, &status) == 0 && status.st_dev == dmabuf->device &&
         status.st_ino == dmabuf->inode) {
         bracket(dmabuf->fd, DMA_BUF_SYNC_END);

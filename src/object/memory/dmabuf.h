@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory of a dma-buf, mapped into this process (verbs.md §4.1). Hardware would reach it by itself; we
- * are a processor, to which its exporter has to be willing to show it. */
+/* Memory of a dma-buf, mapped into this process (verbs.md §4.1). SoftHCA accesses it by the processor, which the
+ * dma-buf's exporter has to permit. */
 #ifndef OBJECT_MEMORY_DMABUF_H
 #define OBJECT_MEMORY_DMABUF_H
 
@@ -9,17 +9,16 @@
 #include <sys/types.h>
 
 struct dmabuf {
-    char *at;      /* what was asked for; NULL: none */
-    size_t offset; /* in front of it, mapped with it */
+    char *at;      /* the registered range; NULL: none */
+    size_t offset; /* bytes mapped in front of `at` */
     size_t length;
-    int fd; /* ours */
+    int fd; /* our duplicate of the program's descriptor */
     dev_t device;
     ino_t inode;
 };
 
-/* The program may close its descriptor afterwards. -EBADF; -EINVAL: not a dma-buf, or beyond its end;
- * -EACCES: written to, and the descriptor is read-only; -EOPNOTSUPP: its exporter does not let processors map
- * it. */
+/* The program may close its descriptor afterwards. -EBADF; -EINVAL: not a dma-buf, or beyond its end; -EACCES:
+ * write access by a read-only descriptor; -EOPNOTSUPP: the exporter does not permit mapping by the processor. */
 int dmabuf_map(int fd, uint64_t offset, size_t length, bool write, struct dmabuf *ret_dmabuf);
 void dmabuf_unmap(struct dmabuf *dmabuf);
 

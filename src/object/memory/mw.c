@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory windows: allocation. Binding is a work request (transport), its rules are keys_bind_mw(). */
+/* Allocating memory windows. Binding is a work request; its rules are in keys_bind_mw() (rules/keys.h). */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -61,7 +61,7 @@ int mw_deallocate(struct mw *mw)
     keys_unbind_mw(segment_keys(), mw->slot);
     keys_withdraw(segment_keys(), mw->slot);
     lock_release(&keys_lock);
-    /* The region below may be deregistered next: nobody may still go through the window. */
+    /* The program may deregister the region next: accesses by the window must be over. */
     rundown_wait();
     lending_take_back(mw->slot, true);
     number_return(&pool_keys, mw->slot);

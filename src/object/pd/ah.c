@@ -9,7 +9,7 @@
 #include "object/pd/pd.h"
 #include "segment/provenance.h"
 
-/* What the kernel gives RoCEv2 paths that name none. */
+/* The kernel's default for RoCE v2 paths without a hop limit. */
 #define DEFAULT_HOP_LIMIT 64u
 
 static _Atomic uint32_t handles;
@@ -34,8 +34,8 @@ int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, 
     };
     uint32_t ifindex;
 
-    /* dlid, src_path_bits and static_rate mean nothing on Ethernet, and programs fill them with what they
-     * like. */
+    /* dlid, src_path_bits and static_rate are not checked: they have no meaning on Ethernet, and programs put
+     * any value there. */
     if (!attributes->is_global || attributes->port_num != 1 || attributes->sl > 15 ||
         gid_is_zero(destination))
         return -EINVAL;
@@ -44,7 +44,7 @@ int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, 
         return -EINVAL;
     memcpy(path.destination_gid, destination, sizeof(path.destination_gid));
     if (!path.is_multicast) {
-        /* There is no path from IPv4 to IPv6. */
+        /* An IPv4 source cannot reach an IPv6 destination, nor the reverse. */
         if (gid_is_ipv4_mapped(path.source_gid) != gid_is_ipv4_mapped(destination))
             return -EINVAL;
         if (device_table_is_local(&host_devices, destination, &ifindex))
@@ -78,7 +78,7 @@ int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **r
         provenance_in_domain(&segment_item(ah->item)->provenance, pd->record_number);
     ah->ibv.context = pd->ibv.context;
     ah->ibv.pd = &pd->ibv;
-    ah->ibv.handle = 0; /* nothing names handles */
+    ah->ibv.handle = 0; /* AHs are not imported, so their handles need not be unique */
     *ret_ah = ah;
     return 0;
 

@@ -43,7 +43,7 @@ int td_deallocate(struct td *td)
 
 /* --- parent domains ------------------------------------------------------------------------------------- */
 
-/* Of rdma-core 64: a hint for guests whose memory an adapter cannot reach. Ours is a processor. */
+/* A flag of rdma-core 64, for confidential guests whose memory an adapter cannot access. Accepted and ignored. */
 #define ALLOW_UNPROTECTED (1u << 2)
 
 static int check_parent(const struct context *context, const struct ibv_parent_domain_init_attr *attributes)
@@ -55,8 +55,7 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
         return -EINVAL;
     if (attributes->td && attributes->td->context != &context->verbs.context)
         return -EINVAL;
-    if (pd_is_parent_domain(
-            pd_of(attributes->pd))) /* what it would allocate from and stand for is not defined */
+    if (pd_is_parent_domain(pd_of(attributes->pd))) /* a parent domain of a parent domain is not defined */
         return -EINVAL;
     if ((attributes->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
         (!attributes->alloc || !attributes->free))

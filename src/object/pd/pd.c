@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Protection domains. */
+/* Protection domains (verbs.md §1.4), and the random bits of keys. */
 #include "object/pd/pd.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 struct lock keys_lock = LOCK_INIT;
 
-/* Fetched in batches: a system call for each key would be half of a registration. */
+/* Random bits in batches: a system call per key would take half of the time of a registration. */
 static struct {
     uint32_t bits[64];
     unsigned left;
@@ -37,7 +37,7 @@ void keys_after_fork_in_child(void)
     key_aliases_reset();
 }
 
-/* A structure with a record, and nothing else. */
+/* Allocates a structure and its record. */
 static int make(struct context *context, struct pd **ret_pd)
 {
     struct pd *pd;
@@ -129,7 +129,7 @@ int pd_make_parent(struct context *context, struct pd *protects, struct pd **ret
     return 0;
 }
 
-/* Nobody uses it, and its record is free. */
+/* Frees a structure that has no users and whose record is OBJECT_FREE. */
 static void forget(struct pd *pd)
 {
     uint32_t number = pd->number;
@@ -138,7 +138,7 @@ static void forget(struct pd *pd)
         atomic_fetch_sub_explicit(&pd->td->users, 1, memory_order_relaxed);
     if (pd->protects)
         pd_unuse(pd->protects);
-    /* Access checks compare the number of the first structure as long as there is any. */
+    /* The PD's number, the record number of its first structure, is in use until the last structure is freed. */
     if (pd->protects || pd->record_number != number)
         number_return(&pool_pds, pd->record_number);
     if (pd->shared && shared_drop(pd->shared))
@@ -167,7 +167,7 @@ int pd_use(struct pd *pd)
 {
     int error = 0;
 
-    /* Everything that is made of an inherited PD is refused here. */
+    /* This refuses the creation of all objects in an inherited PD. */
     if (context_is_inherited(pd->context))
         return -EIO;
     lock_acquire(&pd->lock);
