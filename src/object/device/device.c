@@ -110,8 +110,8 @@ static void make_name(const struct device_table *table, struct device *device)
             device->name[length] = '\0';
             return;
         }
-        log_warn("SOFTHCA_DEVICE_NAMES: '%.*s' is not a usable name", (int)min_of(length, (size_t)64),
-                 wanted);
+        log_warn("SOFTHCA_DEVICE_NAMES: '%.*s' is invalid or in use by another device; using softhca%u",
+                 (int)min_of(length, (size_t)64), wanted, device->number);
     }
     snprintf(device->name, sizeof(device->name), "softhca%u", device->number);
 }

@@ -63,7 +63,8 @@ static void write_token(struct event_queue *queue)
     if (is_inherited(queue))
         return;
     if (syscall(SYS_write, queue->fd, &own, sizeof(own)) < 0)
-        log_error("event queue: descriptor %d takes no token: %s", queue->fd, strerror(errno));
+        log_error("event queue: write to eventfd %d: %s; a reader may not wake up", queue->fd,
+                  strerror(errno));
     else
         queue->written++;
     errno = saved;
@@ -205,8 +206,9 @@ void async_raise(struct async_queue *queue, const struct ibv_async_event *event,
     }
     lock_release(&queue->queue.lock);
     if (dropped)
-        log_warn("asynchronous event %u dropped: %d events of its object wait to be read", type,
-                 ASYNC_PENDING_LIMIT);
+        log_warn("asynchronous event %u dropped: its object has %d unread events already "
+                 "(ibv_get_async_event)",
+                 type, ASYNC_PENDING_LIMIT);
 }
 
 void ack_account_report(struct ack_account *account, uint32_t type)

@@ -63,9 +63,9 @@ static int refuse(const struct pd *pd, uint32_t handle)
     if (!share_knows_process(pd->context->share, handle / LIMIT_KEY_SLOTS, &pid))
         return -EINVAL;
     log_warn(
-        "ibv_import_mr: the region with handle %u is of memory that only process %u has, if there is one: "
-        "what is shared has to be mapped shared, and here, too; or register a region of this process's in "
-        "the PD",
+        "ibv_import_mr: MR handle %u: there is no such MR, its memory is private to process %u, or it is not "
+        "mapped in this process. Map the memory MAP_SHARED in both, or register an MR of this process in the "
+        "imported PD",
         handle, pid);
     return -EOPNOTSUPP;
 }

@@ -325,7 +325,8 @@ int mr_deregister(struct mr *mr)
         return -EINVAL;
     region = region_of(mr);
     if (mr->imported) {
-        log_warn("ibv_dereg_mr: the region with handle %u is ended by the process that registered it",
+        log_warn("ibv_dereg_mr: MR handle %u is imported: only the process that registered it can deregister "
+                 "it (use ibv_unimport_mr)",
                  mr->ibv.handle);
         return -EOPNOTSUPP;
     }

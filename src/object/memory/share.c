@@ -152,7 +152,8 @@ static int join(struct share *share)
                 return 0;
         }
     }
-    log_warn("more than %u processes have the same device open", SHARE_PROCESSES);
+    log_warn("limit of %u processes that share one device file (cmd_fd, ibv_import_device) reached",
+             SHARE_PROCESSES);
     return -ENOMEM;
 }
 

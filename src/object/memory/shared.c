@@ -211,7 +211,7 @@ void shared_unuse(struct shared *shared)
 
 static const char *kind_name(enum share_kind kind)
 {
-    return kind == SHARE_PD ? "PD" : kind == SHARE_DM ? "device memory" : "region";
+    return kind == SHARE_PD ? "PD" : kind == SHARE_DM ? "DM" : "MR";
 }
 
 /* Who of those in the word is a process that lives? SHARE_PROCESSES: none. */
@@ -239,7 +239,7 @@ static int end(struct shared *shared)
             return -ENOENT;
         user = find_user(share, old);
         if (user != SHARE_PROCESSES) {
-            log_warn("%s with handle %u is in use in process %u, which has the device by its file, too",
+            log_warn("EBUSY: %s handle %u is in use in process %u, which imported the same device",
                      kind_name(shared->kind), shared->handle,
                      (unsigned)atomic_load_explicit(&share->page->process[user].pid, memory_order_relaxed));
             return -EBUSY;
@@ -257,8 +257,8 @@ int shared_end(struct shared *shared)
 
     lock_acquire(&share->lock);
     if (shared->users) {
-        log_warn("%s with handle %u is in use by another one that was imported", kind_name(shared->kind),
-                 shared->handle);
+        log_warn("EBUSY: %s handle %u has been imported in this process and is still in use",
+                 kind_name(shared->kind), shared->handle);
         error = -EBUSY;
     } else {
         error = end(shared);

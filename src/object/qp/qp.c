@@ -521,8 +521,9 @@ static int destroy(struct qp *qp)
         mapping_evict();
 
     log_debug(
-        "QP 0x%06x: %u sent, %u received, went back %u times (%u sequence NAKs, %u RNR NAKs, %u probes, "
-        "%u timeouts), window %u, round trip %u us, %u requests dropped, %u repeated",
+        "QP 0x%06x: %u sends and %u receives completed, %u go-back-N retransmissions (%u sequence NAKs, "
+        "%u RNR NAKs, %u probes, %u timeouts), congestion window %u, RTT %u us, %u requests dropped, "
+        "%u duplicate requests",
         qpn, qp->record->sender.completed, qp->record->receive.taken, qp->record->sender.retransmissions,
         qp->record->sender.sequence_naks, qp->record->sender.rnr_naks, qp->record->sender.probes_sent,
         qp->record->sender.expirations, qp->record->sender.window, qp->record->sender.rtt / 1000,

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -111,7 +112,8 @@ static int take_turn(const struct xrc_domain *domain)
         fd = bind_name(domain, "turn");
     }
     if (fd == -EADDRINUSE)
-        log_warn("somebody keeps the turn of the XRC domain of inode %llu; going on without",
+        log_warn("XRC domain of inode %llu: another process has not released the lock within 2 s; continuing "
+                 "without it",
                  (unsigned long long)domain->inode);
     return fd;
 }
@@ -131,7 +133,8 @@ static bool is_open_elsewhere(const struct xrc_domain *domain)
              (unsigned long long)domain->inode);
     error = unix_names_visit(prefix, MARK_DIGITS, count_mark, &marks);
     if (error)
-        log_warn("whether another process has the XRC domain is not known: /proc/net/unix: %d", -error);
+        log_warn("cannot tell whether another process has the XRC domain open: reading /proc/net/unix: %s",
+                 strerror(-error));
     return marks != 0;
 }
 
