@@ -63,7 +63,7 @@ int event_start(void)
     if (epoll_fd < 0) {
         int error = -errno;
 
-        log_error("no descriptor for the helper thread: %m");
+        log_error("helper thread: epoll_create1: %m");
         errno = saved;
         return error;
     }

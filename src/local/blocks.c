@@ -151,7 +151,7 @@ static int take_block(void)
     error = open_block(block);
     if (error) {
         if (!complained)
-            log_error("no new block of QP numbers: %s", strerror(-error));
+            log_error("cannot allocate a block of QP numbers: %s", strerror(-error));
         complained = true; /* it will be tried again at each allocation */
         free(block);
         return error;
@@ -161,7 +161,8 @@ static int take_block(void)
     link_table_set(block->number, self);
     cursor = block_count * LOCAL_BLOCK_QPNS;
     blocks[block_count++] = block;
-    log_debug("QPN block %04x is ours", block->number);
+    log_debug("QPN block %04x allocated (QPNs 0x%04x00 to 0x%04xff)", block->number, block->number,
+              block->number);
     return 0;
 }
 

@@ -44,6 +44,6 @@ unsigned discover_blocks(void)
     int error = unix_names_visit(BLOCK_NAME_PREFIX, DIGITS, visit, &found);
 
     if (error)
-        log_warn("other processes cannot be discovered: /proc/net/unix: %s", strerror(-error));
+        log_warn("cannot discover other processes: reading /proc/net/unix: %s", strerror(-error));
     return found;
 }

@@ -185,7 +185,7 @@ static bool hand_over(struct handshake *handshake)
     link->socket.fd = handshake->socket.fd;
     error = link_install(link);
     if (error) {
-        log_warn("no link to process %d: %s", (int)handshake->peer.pid, strerror(-error));
+        log_warn("cannot set up the link to process %d: %s", (int)handshake->peer.pid, strerror(-error));
         link->socket.fd = -1; /* still the handshake's */
         return false;
     }
@@ -238,7 +238,7 @@ static int open_connection(struct handshake *handshake)
     fd = names_connect(handshake->search ? handshake->search->text : block);
     if (fd < 0) {
         if (fd != -EAGAIN && fd != -ECONNREFUSED)
-            log_warn("%s cannot be reached: %s", wanted_name(handshake, buffer), strerror(-fd));
+            log_warn("cannot connect to the owner of %s: %s", wanted_name(handshake, buffer), strerror(-fd));
         return fd;
     }
     handshake->socket.fd = fd;
@@ -255,7 +255,7 @@ static int say_hello(struct handshake *handshake)
         return -errno;
     error = link_memory_create(&memory_fd, &memory);
     if (error) {
-        log_error("no shared memory for a link to process %d: %s", (int)handshake->peer.pid,
+        log_error("cannot create the shared memory of the link to process %d: %s", (int)handshake->peer.pid,
                   strerror(-error));
         return error;
     }
@@ -320,8 +320,9 @@ static void welcomed(struct handshake *handshake, const struct handshake_message
     case HANDSHAKE_OK:
         break;
     default:
-        log_warn("process %d, which has %s, does not want a link", (int)handshake->peer.pid,
-                 wanted_name(handshake, buffer));
+        log_warn("handshake: process %d, owner of %s, refused the link (too many links, or the shared memory "
+                 "was not accepted: see its log)",
+                 (int)handshake->peer.pid, wanted_name(handshake, buffer));
         give_up(handshake);
         return;
     }
@@ -395,7 +396,9 @@ static bool too_many(const struct ucred *peer)
     if (of_pid < LINKS_PER_PROCESS &&
         ((peer->uid == geteuid() && peer->pid > 0) || of_others < LINKS_OF_OTHERS))
         return false;
-    log_warn("process %d (uid %u) wants too many links", (int)peer->pid, (unsigned)peer->uid);
+    log_warn("handshake: link from process %d (uid %u) refused: limit reached (%d links per process, %d of "
+             "other users)",
+             (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS, LINKS_OF_OTHERS);
     return true;
 }
 
@@ -425,7 +428,8 @@ static void greeted(struct handshake *handshake, const struct handshake_message 
     }
     error = link_memory_accept(memory_fd, &memory);
     if (error) {
-        log_error("process %d (uid %u) offers memory that cannot be shared safely: %s",
+        log_error("handshake: shared memory of process %d (uid %u) rejected (not a sealed memfd of the right "
+                  "size?): %s",
                   (int)handshake->peer.pid, (unsigned)handshake->peer.uid, strerror(-error));
         refuse(handshake, HANDSHAKE_REFUSED);
         return;
@@ -453,7 +457,8 @@ static void confirmed(struct handshake *handshake, const struct handshake_messag
     handshake->link->may_refer = local.mechanism != MECHANISM_RING && (ready->flags & HANDSHAKE_CAN_READ) &&
                                  reference_same_user(handshake->peer.uid);
     if (memcmp(ready->instance, handshake->link->instance, sizeof(ready->instance)) != 0)
-        log_error("process %d changes its name while it greets", (int)handshake->peer.pid);
+        log_error("handshake: instance ID of process %d changed between HELLO and READY, link refused",
+                  (int)handshake->peer.pid);
     else
         hand_over(handshake);
     give_up(handshake);
@@ -468,8 +473,9 @@ static void show(struct handshake *handshake)
     int fd = allowed ? fd_own(local.ops->published()) : -1;
 
     if (fd < 0)
-        log_info("process %d (uid %u) may not look at us", (int)handshake->peer.pid,
-                 (unsigned)handshake->peer.uid);
+        log_info("process %d (uid %u) was refused access to the published segment (other user, or "
+                 "PR_SET_DUMPABLE is 0)",
+                 (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
     /* If it cannot be sent, whoever asked sees the end of the socket. */
     (void)greeting_answer_segment_request(handshake->socket.fd, fd >= 0 ? SEGMENT_GRANTED : SEGMENT_REFUSED,
                                           fd);
@@ -479,7 +485,7 @@ static void show(struct handshake *handshake)
 
 void handshake_pause_accepting(void)
 {
-    log_error("no descriptor for a new connection");
+    log_error("cannot accept connections: out of file descriptors or memory; next try in 100 ms");
     blocks_watch(false); /* else it would be reported again at once */
     names_watch(false);
     accept_again = sys_now() + ACCEPT_PAUSE;
@@ -530,11 +536,11 @@ static void tell_failure(const struct handshake *handshake, int error)
     if (!log_first(&failures, cause, &untold))
         return;
     if (untold)
-        snprintf(more, sizeof(more), "; before, %llu times more that were told of already",
+        snprintf(more, sizeof(more), "; %llu repeated failures before this one were not logged",
                  (unsigned long long)untold);
-    log_warn("greeting with process %d (uid %u) failed: %s%s%s", (int)handshake->peer.pid,
+    log_warn("handshake with process %d (uid %u) failed: %s%s%s", (int)handshake->peer.pid,
              (unsigned)handshake->peer.uid, strerror(-error),
-             error == -EPROTO ? " (does it use another version of SoftHCA?)" : "", more);
+             error == -EPROTO ? " (incompatible protocol version: another SoftHCA release?)" : "", more);
 }
 
 static void handshake_ready(struct event_source *source, uint32_t events)
@@ -605,8 +611,8 @@ void handshake_expire(void)
             set_coming(handshake, false); /* stopped: nobody waits any longer */
             continue;
         }
-        log_warn("process %d (uid %u) connected and said nothing", (int)handshake->peer.pid,
-                 (unsigned)handshake->peer.uid);
+        log_warn("handshake timed out: process %d (uid %u) connected and did not finish the handshake",
+                 (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
         give_up(handshake);
     }
     list_for_each_safe (node, following, &outgoing) {
@@ -614,10 +620,14 @@ void handshake_expire(void)
         char buffer[24];
 
         if (handshake->deadline <= now && now - handshake->began < handshake_timeout) {
-            log_info("whoever has %s has not answered yet", wanted_name(handshake, buffer));
+            log_info("handshake with the owner of %s pending for %llu ms, still waiting",
+                     wanted_name(handshake, buffer),
+                     (unsigned long long)((now - handshake->began) / NS_PER_MS));
             handshake->deadline = now + MESSAGE_TIMEOUT;
         } else if (handshake->deadline <= now) {
-            log_warn("whoever has %s does not answer", wanted_name(handshake, buffer));
+            log_warn("handshake timed out: the owner of %s did not answer within %llu ms (stopped, or in a "
+                     "debugger?)",
+                     wanted_name(handshake, buffer), (unsigned long long)(handshake_timeout / NS_PER_MS));
             give_up(handshake);
         } else if (handshake->retry_at <= now) {
             start_connection(handshake);

@@ -41,7 +41,7 @@ static int cold_path send_failed(struct lane *lane, int error, const struct pack
         error = ring_write(&lane->writer, packet, gather, gather_count);
     }
     if (error == -EPROTO) {
-        link_declare_broken(lane->link, "a read position that cannot be");
+        link_declare_broken(lane->link, "an invalid read position");
         error = -EHOSTUNREACH;
     }
     return error;

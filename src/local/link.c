@@ -228,7 +228,7 @@ struct link *local_self_link(void)
 
 static void pidfd_ready(struct event_source *source, uint32_t events)
 {
-    link_remove(container_of(source, struct link, pidfd), true, "the process has ended");
+    link_remove(container_of(source, struct link, pidfd), true, "the peer process has ended");
 }
 
 /* Returns the length of a message, 0 at the end, or -1. */
@@ -267,7 +267,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
         }
         if (length < 0 && (errno == EAGAIN || errno == EINTR))
             break;
-        link_remove(link, true, "the process has closed it");
+        link_remove(link, true, "the peer process closed the connection");
         return;
     }
     if (rung)
@@ -306,7 +306,7 @@ int link_install(struct link *link)
     if (index == end)
         atomic_store_explicit(&links_end, end + 1, memory_order_release);
     log_info("link to process %d (uid %u) is up%s", (int)link->peer_pid, (unsigned)link->peer_uid,
-             link->may_refer ? ", large payload by reference" : "");
+             link->may_refer ? ", large payloads copied by process_vm_readv" : "");
     return 0;
 }
 
@@ -350,7 +350,7 @@ void link_declare_broken(struct link *link, const char *what)
 {
     if (atomic_exchange_explicit(&link->broken, true, memory_order_relaxed))
         return;
-    log_error("process %d (uid %u) wrote %s into the shared ring: link given up", (int)link->peer_pid,
+    log_error("peer process %d (uid %u) wrote %s to the shared ring: link closed", (int)link->peer_pid,
               (unsigned)link->peer_uid, what);
     atomic_store_explicit(&any_broken, true, memory_order_release);
     local_kick();
@@ -364,7 +364,7 @@ void link_remove_broken(void)
         struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
 
         if (link && atomic_load_explicit(&link->broken, memory_order_relaxed))
-            link_remove(link, false, "its ring is broken");
+            link_remove(link, false, "its ring is corrupted");
     }
 }
 

@@ -156,7 +156,7 @@ int names_connect(const char *text)
     int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 
     if (fd < 0) {
-        log_error("no socket to look for %s: %m", text);
+        log_error("cannot create a socket to connect to %s: %m", text);
         return -errno;
     }
     if (connect(fd, (struct sockaddr *)&address, length) < 0) {

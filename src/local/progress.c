@@ -104,7 +104,7 @@ static unsigned take_records(struct lane *lane, unsigned budget)
     }
     if (unlikely(found < 0)) {
         atomic_store_explicit(&lane->next, &nothing_comes, memory_order_relaxed);
-        link_declare_broken(lane->link, "a record that cannot be");
+        link_declare_broken(lane->link, "an invalid record");
         return taken;
     }
     atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
@@ -406,7 +406,7 @@ static unsigned find_writable(struct lane *lanes[WRITABLE_BATCH], bool *ret_unce
         room = ring_has_room(&lane->writer);
         lock_release(&lane->transmit_lock);
         if (room < 0)
-            link_declare_broken(lane->link, "a read position that cannot be");
+            link_declare_broken(lane->link, "an invalid read position");
         if (room <= 0)
             continue;
         list_remove(&lane->blocked_node);

@@ -61,7 +61,8 @@ void reference_permit(void)
     if (!read_file("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) || scope[0] != '1')
         return;
     if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) < 0)
-        log_info("Yama keeps other processes from our memory: %m");
+        log_info("prctl(PR_SET_PTRACER): %m: peers cannot read the memory of this process "
+                 "(kernel.yama.ptrace_scope is 1); large payloads go through the ring");
 }
 
 bool reference_probe(pid_t pid, const struct handshake_message *message)
@@ -76,8 +77,8 @@ bool reference_probe(pid_t pid, const struct handshake_message *message)
     length = sys_process_vm_readv(pid, &here, 1, &there, 1);
     if (length == (ssize_t)sizeof(seen) && memcmp(seen, message->nonce, sizeof(seen)) == 0)
         return true;
-    log_info("memory of process %d cannot be read (%s): large payload goes through the ring", (int)pid,
-             length < 0 ? strerror((int)-length) : "something else is there");
+    log_info("process_vm_readv of peer process %d failed (%s): large payloads go through the ring", (int)pid,
+             length < 0 ? strerror((int)-length) : "other data at that address: another PID namespace?");
     return false;
 }
 

@@ -37,7 +37,7 @@ static enum mechanism wanted_mechanism(void)
         return MECHANISM_CMA;
     if (strcmp(wanted, "mapped") == 0)
         return MECHANISM_MAPPED;
-    log_warn("SOFTHCA_LOCAL=%s is none of auto, ring, cma, mapped: taken as auto", wanted);
+    log_warn("SOFTHCA_LOCAL=%s: invalid (auto, ring, cma or mapped); using auto", wanted);
     return MECHANISM_AUTO;
 }
 
@@ -89,7 +89,8 @@ static int open_source(struct event_source *source, int fd)
         int error = source->fd;
 
         source->fd = -1;
-        log_error("no descriptor for the helper thread: %s", strerror(-error));
+        log_error("cannot create a descriptor for the helper thread (eventfd or timerfd): %s",
+                  strerror(-error));
         return error;
     }
     return event_add(source, EPOLLIN);
@@ -186,7 +187,7 @@ static void set_timer(ns_t when)
         setting.it_value.tv_nsec = (long)(when % NS_PER_S) | 1; /* all zero would disarm it */
     }
     if (timerfd_settime(timer.fd, TFD_TIMER_ABSTIME, &setting, NULL) < 0)
-        log_error("no timer for the helper thread: %m");
+        log_error("helper thread: timerfd_settime: %m");
 }
 
 bool local_dispatch(bool *ret_look_later)
