@@ -67,15 +67,15 @@ int handshake_message_send(int fd, const struct handshake_message *message, int 
 static_assert(sizeof(struct segment_request) == sizeof(struct handshake_message) &&
                   SEGMENT_REQUEST_MAGIC == HANDSHAKE_MAGIC &&
                   offsetof(struct segment_request, type) == offsetof(struct handshake_message, type),
-              "told apart by their type");
+              "an acceptor tells the two apart by their type");
 
-bool greeting_is_segment_request(const struct handshake_message *message)
+bool handshake_message_is_segment_request(const struct handshake_message *message)
 {
     return message->magic == SEGMENT_REQUEST_MAGIC && message->version == SEGMENT_REQUEST_VERSION &&
            message->type == SEGMENT_REQUEST_TYPE;
 }
 
-int greeting_answer_segment_request(int fd, enum segment_request_result result, int segment_fd)
+int handshake_answer_segment_request(int fd, enum segment_request_result result, int segment_fd)
 {
     const struct segment_request answer = {.magic = SEGMENT_REQUEST_MAGIC,
                                            .version = SEGMENT_REQUEST_VERSION,

@@ -12,56 +12,67 @@
 #include "published/segment_request.h"
 
 #define HANDSHAKE_MAGIC   0x41434853u /* "SHCA" */
-#define HANDSHAKE_VERSION 2u          /* as in the names of blocks: others do not meet us */
+#define HANDSHAKE_VERSION 2u          /* the names of blocks carry it too, so versions rarely meet */
 
 enum handshake_type { HANDSHAKE_HELLO = 1, HANDSHAKE_WELCOME, HANDSHAKE_READY };
-enum handshake_result { HANDSHAKE_OK, HANDSHAKE_KNOWN, HANDSHAKE_REFUSED };
+enum handshake_result {
+    HANDSHAKE_OK,
+    HANDSHAKE_KNOWN, /* the two processes have a link, or the connection in the other direction is kept */
+    HANDSHAKE_REFUSED,
+};
 enum handshake_flags {
-    HANDSHAKE_MAY_PROBE = 1, /* references are wanted: try to read my nonce */
-    HANDSHAKE_CAN_READ = 2,  /* I have read yours */
-    HANDSHAKE_ACCEPTED = 4,  /* HELLO: I have accepted one of yours, if it is still wanted */
+    HANDSHAKE_MAY_PROBE =
+        1, /* the sender takes payload by reference: the receiver may try to read its nonce */
+    HANDSHAKE_CAN_READ = 2, /* the sender has read the receiver's nonce */
+    HANDSHAKE_ACCEPTED =
+        4, /* HELLO: the sender has answered a HELLO of the receiver with OK and awaits READY */
 };
 
+/* A format between processes, and between versions of SoftHCA. All numbers are in the byte order of the host. */
 struct handshake_message {
     uint32_t magic;
-    uint16_t version, type; /* enum handshake_type */
-    uint8_t instance[INSTANCE_BYTES];
-    uint32_t layout_size;
-    uint16_t result, flags;
-    uint64_t nonce_address; /* in the sender's memory lie the bytes of */
+    uint16_t version, type; /* HANDSHAKE_VERSION, enum handshake_type */
+    uint8_t instance
+        [INSTANCE_BYTES];   /* random, drawn at local_start(): tells processes of one pid and uid apart */
+    uint32_t layout_size;   /* LAYOUT_SIZE of the sender */
+    uint16_t result, flags; /* enum handshake_result (WELCOME), enum handshake_flags */
+    uint64_t nonce_address; /* in the sender's memory: where the bytes of nonce[] are */
     uint8_t nonce[INSTANCE_BYTES];
-    uint32_t segment; /* descriptor of the sender's published segment, plus 1; 0: not said */
+    uint32_t segment; /* descriptor of the published segment in the sender, plus 1; 0: unknown */
     uint32_t reserved;
 };
-static_assert(sizeof(struct handshake_message) == 64, "handshake messages are a format between versions");
+static_assert(sizeof(struct handshake_message) == 64, "a format between processes of different versions");
 
+/* Fills in a message of this process. */
 void handshake_message_fill(struct handshake_message *message, enum handshake_type type,
                             enum handshake_result result, bool can_read);
-/* What handshake_message_receive() took for no handshake: is it the request of somebody who wants to look at us? */
-bool greeting_is_segment_request(const struct handshake_message *message);
-/* memory_fd goes along, unless it is -1. 0 or -errno. */
-int greeting_answer_segment_request(int fd, enum segment_request_result result, int segment_fd);
+/* For a message that handshake_message_receive() rejected: is it a request for the published segment instead? */
+bool handshake_message_is_segment_request(const struct handshake_message *message);
+/* Answers a segment request; segment_fd -1: without a descriptor. 0 or -errno. */
+int handshake_answer_segment_request(int fd, enum segment_request_result result, int segment_fd);
+/* memory_fd -1: without a descriptor. 0 or -errno. */
 int handshake_message_send(int fd, const struct handshake_message *message, int memory_fd);
-/* 0, -EAGAIN (not there yet), or why this is no handshake of that type. *ret_memory_fd: the descriptor that
- * came along, -1 if none; the caller closes it in any case. */
+/* 0; -EAGAIN: nothing has arrived; -ECONNRESET: end of the socket; -EPROTO: not a message of that type and version;
+ * another -errno. *ret_memory_fd is the descriptor that came with the message, -1 if none; the caller closes it in
+ * every case. */
 int handshake_message_receive(int fd, enum handshake_type type, struct handshake_message *message,
                               int *ret_memory_fd);
 
-/* Takes the one descriptor out of a control message and closes what more there is; -1: there is none. */
+/* Returns the first descriptor in the ancillary data and closes all others; -1: none. */
 int take_descriptor(struct msghdr *msg);
 
-/* Who is at the other end. */
+/* Process and user at the other end of the socket (SO_PEERCRED); false with errno. */
 bool peer_credentials(int fd, struct ucred *ret_peer);
-/* The process behind the socket: exactly, where the kernel can say (6.5); else by its number, which cannot be
- * another's yet as long as the probe finds its nonce or, failing that, the socket stays open. -1: neither is
- * possible, and the socket's end must do. */
+/* A pidfd of the process at the other end: SO_PEERPIDFD from Linux 6.5 on, else pidfd_open(pid). The number cannot
+ * belong to another process yet if the probe finds the nonce there or, without a probe, while the socket stays open.
+ * -1: no pidfd; the end of the socket is then the only sign of death. */
 int peer_pidfd(int fd, pid_t pid);
 
-/* Followed by the block in four lower-case hexadecimal digits. */
-#define BLOCK_NAME_PREFIX SEGMENT_REQUEST_NAME_PREFIX
-#define BLOCKS_LAST       0xfffeu      /* 0 holds QPNs 0 and 1, 0xffff holds 0xffffff: nobody owns them */
-#define NAME_PREFIX       "softhca/1/" /* of what else a process holds (local_name_take()) */
-/* The abstract name of a block. Returns the length of the address. */
+#define BLOCK_NAME_PREFIX                                                                                    \
+    SEGMENT_REQUEST_NAME_PREFIX  /* followed by the block in four lower-case hexadecimal digits */
+#define BLOCKS_LAST 0xfffeu      /* nobody owns block 0 (QPNs 0 and 1) or block 0xffff (QPN 0xffffff) */
+#define NAME_PREFIX "softhca/1/" /* names that local_name_take() takes */
+/* The address of the abstract socket that owns a block; returns its length. */
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address);
 
 #endif

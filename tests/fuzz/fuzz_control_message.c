@@ -63,7 +63,7 @@ static void read_handshake_message(uint8_t choice)
         require(handshake.magic == HANDSHAKE_MAGIC && handshake.type == type &&
                 handshake.layout_size == LAYOUT_SIZE);
     else if (error == -EPROTO)
-        (void)greeting_is_segment_request(&handshake);
+        (void)handshake_message_is_segment_request(&handshake);
     if (fd >= 0)
         fd_close(fd);
 }

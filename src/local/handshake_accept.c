@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The acceptor's side of the handshake: accept, HELLO, WELCOME, READY; and requests for the published segment, which
+ * come on the same sockets. Helper thread. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/blocks.h"
+#include "local/handshake_internal.h"
+#include "local/names.h"
+#include "local/reference.h"
+#include "local/start.h"
+
+#define ACCEPT_PAUSE     (100 * NS_PER_MS)
+#define INCOMING_AT_ONCE 128
+#define ACCEPTS_AT_ONCE  64
+/* Two processes in different pid namespaces can end up with more than one link if they connect at the same time. */
+#define LINKS_PER_PROCESS 8
+/* Links, and with them descriptors and memory, of other users and of processes outside our pid namespace. */
+#define LINKS_OF_OTHERS 512
+
+static ns_t accept_again = NS_NEVER;
+
+/* --- HELLO ---------------------------------------------------------------------------------------------- */
+
+/* True if a link to that process is installed, or will be when its READY arrives. */
+static bool is_known(const struct handshake *except, const struct handshake_message *hello)
+{
+    if (link_find(hello->instance, except->peer.pid, except->peer.uid))
+        return true;
+    list_for_each (node, &handshakes_incoming) {
+        const struct handshake *other = list_entry(node, struct handshake, node);
+
+        if (other != except && other->awaits == HANDSHAKE_READY && other->peer.pid == except->peer.pid &&
+            other->peer.uid == except->peer.uid &&
+            memcmp(other->link->instance, hello->instance, sizeof(hello->instance)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Both processes sent HELLO at once. Both keep the same one of the two links, by comparison of the instance IDs:
+ * packets that travel through two links have no order. */
+static bool crosses_outgoing(const struct handshake *handshake, const struct handshake_message *hello)
+{
+    return handshake_is_pending(&handshakes_outgoing, HANDSHAKE_WELCOME, &handshake->peer) &&
+           ((hello->flags & HANDSHAKE_ACCEPTED) ||
+            memcmp(local.instance, hello->instance, INSTANCE_BYTES) < 0);
+}
+
+static bool exceeds_limits(const struct ucred *peer)
+{
+    unsigned of_pid, of_others;
+
+    link_count(peer->pid, &of_pid, &of_others);
+    if (of_pid < LINKS_PER_PROCESS &&
+        ((peer->uid == geteuid() && peer->pid > 0) || of_others < LINKS_OF_OTHERS))
+        return false;
+    log_warn(
+        "handshake: link from process %d (uid %u) refused: limit reached (%d links per process, %d of other "
+        "users)",
+        (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS, LINKS_OF_OTHERS);
+    return true;
+}
+
+void handshake_refuse(struct handshake *handshake, enum handshake_result result)
+{
+    struct handshake_message welcome;
+
+    handshake_message_fill(&welcome, HANDSHAKE_WELCOME, result, false);
+    /* If the send fails, the connector sees the end of the socket. */
+    (void)handshake_message_send(handshake->socket.fd, &welcome, -1);
+    handshake_fail(handshake);
+}
+
+/* Creates handshake->link over the connector's memory; false: refuse. */
+static bool create_link(struct handshake *handshake, int memory_fd)
+{
+    void *memory;
+    int error = link_memory_accept(memory_fd, &memory);
+
+    if (error) {
+        log_error("handshake: shared memory of process %d (uid %u) rejected (not a sealed memfd of the right "
+                  "size?): %s",
+                  (int)handshake->peer.pid, (unsigned)handshake->peer.uid, strerror(-error));
+        return false;
+    }
+    handshake->link = link_new(memory, false);
+    if (!handshake->link)
+        sys_munmap(memory, LAYOUT_SIZE);
+    return handshake->link != NULL;
+}
+
+void handshake_receive_hello(struct handshake *handshake, const struct handshake_message *hello,
+                             int memory_fd)
+{
+    struct handshake_message welcome;
+
+    if (is_known(handshake, hello) || crosses_outgoing(handshake, hello)) {
+        handshake_refuse(handshake, HANDSHAKE_KNOWN);
+        return;
+    }
+    if (exceeds_limits(&handshake->peer) || !create_link(handshake, memory_fd)) {
+        handshake_refuse(handshake, HANDSHAKE_REFUSED);
+        return;
+    }
+    handshake_set_link_peer(handshake, hello);
+    if (local.mechanism != MECHANISM_RING && reference_same_user(handshake->peer.uid))
+        reference_permit();
+    handshake->link->may_pull = handshake_probe(&handshake->peer, hello);
+    handshake_message_fill(&welcome, HANDSHAKE_WELCOME, HANDSHAKE_OK, handshake->link->may_pull);
+    handshake->awaits = HANDSHAKE_READY;
+    /* Only processes of our own user count as coming: another user could delay the waiting threads for ever. */
+    handshake_set_coming(handshake, reference_same_user(handshake->peer.uid));
+    if (handshake_message_send(handshake->socket.fd, &welcome, -1) != 0)
+        handshake_fail(handshake);
+}
+
+/* --- READY ---------------------------------------------------------------------------------------------- */
+
+void handshake_receive_ready(struct handshake *handshake, const struct handshake_message *ready)
+{
+    handshake->link->may_refer = handshake_peer_may_refer(&handshake->peer, ready);
+    if (memcmp(ready->instance, handshake->link->instance, sizeof(ready->instance)) != 0)
+        log_error("handshake: instance ID of process %d changed between HELLO and READY, link refused",
+                  (int)handshake->peer.pid);
+    else
+        handshake_install_link(handshake);
+    handshake_fail(handshake); /* frees the handshake; an installed link is no longer part of it */
+}
+
+/* --- requests for the published segment ----------------------------------------------------------------- */
+
+/* The segment shows what ptrace(2) would show. So only our own user and root get the descriptor, and nobody while
+ * the program forbids ptrace (PR_SET_DUMPABLE). */
+void handshake_serve_segment_request(struct handshake *handshake)
+{
+    bool allowed =
+        (reference_same_user(handshake->peer.uid) || handshake->peer.uid == 0) && prctl(PR_GET_DUMPABLE) == 1;
+    int fd = allowed ? fd_own(local.ops->published()) : -1;
+
+    if (fd < 0)
+        log_info("process %d (uid %u) was refused access to the published segment (other user, or "
+                 "PR_SET_DUMPABLE is 0)",
+                 (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
+    /* If the send fails, the requester sees the end of the socket. */
+    (void)handshake_answer_segment_request(handshake->socket.fd, fd >= 0 ? SEGMENT_GRANTED : SEGMENT_REFUSED,
+                                           fd);
+    fd_close(fd);
+    handshake_fail(handshake);
+}
+
+/* --- listeners ------------------------------------------------------------------------------------------ */
+
+void handshake_pause_accepting(void)
+{
+    log_error("cannot accept connections: out of file descriptors or memory; next try in 100 ms");
+    blocks_watch(false); /* epoll would report the listeners again at once */
+    names_watch(false);
+    accept_again = sys_now() + ACCEPT_PAUSE;
+}
+
+void handshake_resume_accepting(ns_t now)
+{
+    if (accept_again > now)
+        return;
+    accept_again = NS_NEVER;
+    blocks_watch(true);
+    names_watch(true);
+}
+
+ns_t handshake_accept_again_at(void)
+{
+    return accept_again;
+}
+
+void handshake_accept_after_fork_in_child(void)
+{
+    accept_again = NS_NEVER;
+}
+
+bool handshake_accept_some(struct event_source *listener)
+{
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = fd_own(accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        struct handshake *handshake;
+
+        if (fd < 0)
+            return errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
+        /* The oldest handshake makes room, so silent connections in any number cannot keep others out. */
+        if (handshakes_incoming_count >= INCOMING_AT_ONCE)
+            handshake_fail(list_entry(handshakes_incoming.next, struct handshake, node));
+        handshake = handshake_new(false, 0);
+        if (!handshake) {
+            fd_close(fd);
+            return true;
+        }
+        handshake->socket.fd = fd;
+        handshake->awaits = HANDSHAKE_HELLO;
+        if (!peer_credentials(fd, &handshake->peer) || event_add(&handshake->socket, EPOLLIN) != 0)
+            handshake_fail(handshake);
+        else
+            handshake_ready(&handshake->socket, EPOLLIN); /* HELLO, or the end of the socket, may be there */
+    }
+    return true;
+}
+
+void handshake_accept(struct event_source *listener, uint32_t events)
+{
+    if (!handshake_accept_some(listener))
+        handshake_pause_accepting();
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The connector's side of the handshake: connect, HELLO, WELCOME, READY. Helper thread. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/log.h"
+#include "base/sys.h"
+#include "local/handshake_internal.h"
+#include "local/names.h"
+#include "local/reference.h"
+#include "local/start.h"
+
+#define RETRY_AFTER (5 * NS_PER_MS)
+
+const char *handshake_target(const struct handshake *handshake, char buffer[static 24])
+{
+    if (handshake->search)
+        return handshake->search->text;
+    snprintf(buffer, 24, "QPN block %04x", handshake->block);
+    return buffer;
+}
+
+void handshake_retry_later(struct handshake *handshake)
+{
+    event_close(&handshake->socket);
+    link_free(handshake->link);
+    handshake->link = NULL;
+    handshake->retry_at = sys_now() + RETRY_AFTER;
+}
+
+/* 0; -EAGAIN: the owner's listen backlog is full. */
+static int open_connection(struct handshake *handshake)
+{
+    char buffer[24], block[LOCAL_BLOCK_NAME_MAX + 1];
+    int fd;
+
+    local_block_name(handshake->block, block);
+    fd = names_connect(handshake->search ? handshake->search->text : block);
+    if (fd < 0) {
+        if (fd != -EAGAIN && fd != -ECONNREFUSED)
+            log_warn("cannot connect to the owner of %s: %s", handshake_target(handshake, buffer),
+                     strerror(-fd));
+        return fd;
+    }
+    handshake->socket.fd = fd;
+    return 0;
+}
+
+static int send_hello(struct handshake *handshake)
+{
+    struct handshake_message hello;
+    void *memory;
+    int memory_fd, error;
+
+    if (!peer_credentials(handshake->socket.fd, &handshake->peer))
+        return -errno;
+    error = link_memory_create(&memory_fd, &memory);
+    if (error) {
+        log_error("cannot create the shared memory of the link to process %d: %s", (int)handshake->peer.pid,
+                  strerror(-error));
+        return error;
+    }
+    handshake->link = link_new(memory, true);
+    if (!handshake->link) {
+        sys_munmap(memory, LAYOUT_SIZE);
+        fd_close(memory_fd);
+        return -ENOMEM;
+    }
+    if (local.mechanism != MECHANISM_RING && reference_same_user(handshake->peer.uid))
+        reference_permit();
+    handshake_message_fill(&hello, HANDSHAKE_HELLO, HANDSHAKE_OK, false);
+    if (handshake_is_pending(&handshakes_incoming, HANDSHAKE_READY, &handshake->peer))
+        hello.flags |= HANDSHAKE_ACCEPTED;
+    error = handshake_message_send(handshake->socket.fd, &hello, memory_fd);
+    fd_close(memory_fd); /* the mapping keeps the memory */
+    handshake->awaits = HANDSHAKE_WELCOME;
+    return error ? error : event_add(&handshake->socket, EPOLLIN);
+}
+
+void handshake_connect(struct handshake *handshake)
+{
+    int error;
+
+    handshake->retry_at = NS_NEVER;
+    error = open_connection(handshake);
+    if (error == -EAGAIN) {
+        handshake_retry_later(handshake);
+        return;
+    }
+    if (!error && handshake->search) {
+        /* No rundown section: only this thread takes links down. */
+        struct link *link = names_link_behind(handshake->socket.fd);
+
+        if (link) {
+            handshake_finish(handshake, link);
+            return;
+        }
+    }
+    if (!error)
+        error = send_hello(handshake);
+    if (error)
+        handshake_fail(handshake);
+}
+
+/* WELCOME with result KNOWN: the two processes have a link already. */
+static void use_known_link(struct handshake *handshake, const struct handshake_message *welcome)
+{
+    struct link *link = link_find(welcome->instance, handshake->peer.pid, handshake->peer.uid);
+
+    /* Without a link here, the peer's READY is still on its way, or the peer has not seen yet that its link is
+     * down. */
+    if (link)
+        handshake_finish(handshake, link);
+    else
+        handshake_retry_later(handshake);
+}
+
+static void install_welcomed_link(struct handshake *handshake, const struct handshake_message *welcome)
+{
+    struct link *link = handshake->link;
+    struct handshake_message ready;
+
+    handshake_set_link_peer(handshake, welcome);
+    link->may_refer = handshake_peer_may_refer(&handshake->peer, welcome);
+    link->may_pull = handshake_probe(&handshake->peer, welcome);
+    handshake_message_fill(&ready, HANDSHAKE_READY, HANDSHAKE_OK, link->may_pull);
+    handshake_set_coming(handshake, true);
+    if (handshake_message_send(handshake->socket.fd, &ready, -1) != 0 || !handshake_install_link(handshake))
+        handshake_fail(handshake);
+    else
+        handshake_finish(handshake, link);
+}
+
+void handshake_receive_welcome(struct handshake *handshake, const struct handshake_message *welcome)
+{
+    char buffer[24];
+
+    switch (welcome->result) {
+    case HANDSHAKE_OK:
+        install_welcomed_link(handshake, welcome);
+        return;
+    case HANDSHAKE_KNOWN:
+        use_known_link(handshake, welcome);
+        return;
+    default:
+        log_warn(
+            "handshake: process %d, owner of %s, refused the link (too many links, or the shared memory was "
+            "not accepted: see its log)",
+            (int)handshake->peer.pid, handshake_target(handshake, buffer));
+        handshake_fail(handshake);
+    }
+}
