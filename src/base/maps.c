@@ -85,7 +85,7 @@ static int find_by_query(const struct maps *maps, uintptr_t address, struct mapp
     return 0;
 }
 
-/* --- reading ----------------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------------------- */
 
 /* One line: "start-end rwxp offset major:minor inode   name"; the name is skipped. */
 enum field {
@@ -228,7 +228,7 @@ static int find_by_reading(struct maps *maps, uintptr_t address, struct mapping 
     return 0;
 }
 
-/* --- both -------------------------------------------------------------------------------------------- */
+/* --- both ----------------------------------------------------------------------------------------------- */
 
 int maps_find(struct maps *maps, uintptr_t address, struct mapping *ret_mapping)
 {

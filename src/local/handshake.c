@@ -121,7 +121,7 @@ bool handshake_install_link(struct handshake *handshake)
     return true;
 }
 
-/* --- links that the peer may have before this process does ----------------------------------------------- */
+/* --- links that the peer may have before this process does ---------------------------------------------- */
 
 void handshake_set_coming(struct handshake *handshake, bool is_coming)
 {

@@ -63,8 +63,7 @@ void link_after_fork_in_child(void)
     block_table = NULL;
 }
 
-/* --- shared memory ---------------------------------------------------------------------------------------
- */
+/* --- shared memory -------------------------------------------------------------------------------------- */
 
 static int map_memory(int fd, void **ret_memory)
 {
@@ -148,8 +147,7 @@ int link_memory_accept(int fd, void **ret_memory)
     return shared_memory_is_sound(fd, LAYOUT_SIZE) ? map_memory(fd, ret_memory) : -EBADF;
 }
 
-/* --- links -----------------------------------------------------------------------------------------------
- */
+/* --- links ---------------------------------------------------------------------------------------------- */
 
 struct link *link_new(void *memory, bool connector)
 {
@@ -433,8 +431,7 @@ void link_ring(struct link *link, uint8_t message)
         (void)sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* --- what the door tells ---------------------------------------------------------------------------------
- */
+/* --- what the door tells -------------------------------------------------------------------------------- */
 
 bool link_is_self(const struct link *link)
 {

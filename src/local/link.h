@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Links and their lanes, inside the room.
+/* Links and their lanes; internal to local.
  *
- * A link is made by the helper thread (handshake.c; the link to ourselves by whoever takes the first QPN
- * block), becomes visible in links[] and in the table of blocks, and is taken down by the helper thread:
- * state DOWN, out of the tables and lists, ops->link_down(), a rundown, and only then unmapped. Threads that
- * found it are in a rundown section all the while.
+ * The helper thread makes links (handshake.c); the link to ourselves is made by the thread that takes the first QPN
+ * block. link_install() makes a link visible in links[] and in the table of blocks. The helper thread takes it down:
+ * state DOWN, out of tables and lists, ops->link_down(), rundown_wait(), free. Threads that found the link in a table
+ * are in a rundown section while they use it.
  *
- * Locks, all leaves among themselves unless an arrow says so:
- *   lane.receive_lock    the reading side; held while ops->packet() and ops->batch_end() run, so engine locks
- * are below it lane.transmit_lock → blocked_lock hot_lock             membership of hot[]; may be taken under
- * receive_lock blocked_lock         membership of the list of blocked lanes
+ * Locks (the other components' locks: docs/locking.md):
+ *
+ *   lane.receive_lock    the reading side of a lane; held during ops->packet() and ops->batch_end()
+ *   lane.transmit_lock   the writing side of a lane
+ *   hot_lock             membership of hot[]; may be taken under receive_lock
+ *   blocked_lock         membership of the list of blocked lanes
+ *
+ * Order:
+ *
+ *   receive_lock → locks of the engine → transmit_lock → blocked_lock
+ *   hot_lock → transmit_lock
+ *
+ * hot_lock → receive_lock and blocked_lock → transmit_lock only with lock_try().
  */
 #ifndef LOCAL_LINK_H
 #define LOCAL_LINK_H
@@ -29,24 +38,27 @@
 #define LINKS_MAX      16384
 
 struct lane {
-    /* What pollers look at while nothing comes: one line that nobody writes then. */
-    _Atomic(const _Atomic uint64_t *)
-        next; /* word of the next record; written under receive_lock, read by anybody in a section */
+    /* The first cache line is all that a poller of an idle lane reads, and no thread writes to it meanwhile.
+     *
+     * next: word of the next record. Written under receive_lock; read by any thread in a rundown section. */
+    _Atomic(const _Atomic uint64_t *) next;
     struct lock receive_lock;
     struct link *link;
     _Atomic int hot_index;              /* in hot[], -1: cold; written under hot_lock */
-    unsigned idle_sweeps;               /* hot_lock */
-    const _Atomic uint64_t *swept_next; /* hot_lock: `next` at the last sweep */
+    unsigned idle_sweeps;               /* in a row without a record; hot_lock */
+    const _Atomic uint64_t *swept_next; /* `next` at the last sweep; hot_lock */
     void *owner_data;
     struct ring_reader reader cache_aligned; /* receive_lock */
-    _Atomic bool copies;                     /* from memory of this process, just now; receive_lock */
+    /* Link to ourselves: payload by reference is being copied. Written under receive_lock; lane_revoke() waits. */
+    _Atomic bool copies;
     struct lock transmit_lock cache_aligned;
     struct ring_writer writer; /* transmit_lock */
-    _Atomic(const char *)
-        prefetch_at;           /* where the next record is likely to be written; likewise; read by anybody */
-    _Atomic uint32_t ring_due; /* lane_ring_later(): in which look of the helper thread; 0: nothing waits */
-    uint8_t ring_at_once;      /* so often it does not wait; receive_lock */
-    _Atomic uint8_t rung_late; /* how often in a row it has waited in vain */
+    /* Where the next record will probably go. Written under transmit_lock; read by any thread. */
+    _Atomic(const char *) prefetch_at;
+    /* lane_ring_later(): number of the helper's check at which the doorbell was delayed; 0: none is delayed. */
+    _Atomic uint32_t ring_due;
+    uint8_t ring_at_once;      /* so many of the next doorbells are not delayed; receive_lock */
+    _Atomic uint8_t rung_late; /* delayed doorbells in a row that became overdue */
     _Atomic bool blocked;      /* ops->lane_writable() is still to come; written under blocked_lock */
     struct list blocked_node;  /* blocked_lock */
 } cache_aligned;
@@ -60,61 +72,63 @@ struct notify_peer;
 struct link {
     struct lane lanes[LOCAL_LANES];
     _Atomic uint32_t state; /* enum link_state */
-    _Atomic bool broken;    /* the peer wrote nonsense: the helper thread will take the link down */
+    _Atomic bool broken;    /* the peer wrote invalid data: the helper thread will take the link down */
     bool is_self, is_connector;
-    int peer_segment; /* -1: not said */
+    int peer_segment; /* descriptor of the published segment in the peer; -1: unknown */
     void *owner_data;
-    bool may_pull;        /* we can read the peer's memory: its references are accepted */
-    bool may_refer;       /* it can read ours: it said so */
-    _Atomic bool primary; /* the first of our links to that process; written by the helper thread */
+    bool may_pull;  /* this process can read the peer's memory, so the peer may send by reference */
+    bool may_refer; /* the peer said that it can read our memory, so this process may send by reference */
+    _Atomic bool primary; /* the first link to that process; written by the helper thread */
     unsigned index;       /* in links[] */
     uint64_t serial;      /* index in the lower bits */
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];
-    /* Blocks that the kernel says the peer owns, 0: none; the next one takes the place of the oldest. */
+    /* Cache of blocks that the peer owns, as the kernel said; 0: empty. A new one replaces the oldest. Any thread in a
+     * rundown section. */
     _Atomic uint32_t owned[LINK_OWNED];
-    _Atomic uint32_t owned_turn;
-    void *memory;                       /* LAYOUT_SIZE bytes, shared; private in the link to ourselves */
-    struct event_source socket;         /* doorbell */
-    _Atomic(struct notify_peer *) peer; /* notify.c: what it has offered us; NULL: nothing */
-    _Atomic uint64_t offered;           /* bits: channels that we have offered; the highest: the page */
-    struct event_source pidfd;          /* readable: the peer is dead; fd -1 where there are no pidfds */
+    _Atomic uint32_t owned_count; /* number of blocks written to owned[] */
+    void *memory;                 /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
+    struct event_source socket;   /* doorbell, and messages of notify.h */
+    _Atomic(struct notify_peer *) peer; /* notification page and channels that the peer offered; NULL: none */
+    _Atomic uint64_t offered;  /* bit per channel that this process offered; the highest bit: the page */
+    struct event_source pidfd; /* readable: the peer is dead; fd -1: the kernel has no pidfds */
 };
 
-/* Makes a link over `memory`, not yet visible. connector: we write direction 0 of each lane. NULL: no memory.
- */
+/* Creates a link over `memory`, which is not visible yet. connector: this process writes direction 0 of each lane.
+ * NULL: no memory. */
 struct link *link_new(void *memory, bool connector);
 void link_free(struct link *link);
-/* Creates a sealed memfd for a link, maps it and arms all doorbells. 0 or -errno. */
+/* Creates and maps a sealed memfd for a link; all lanes are cold. 0 or -errno. */
 int link_memory_create(int *ret_fd, void **ret_memory);
-/* Maps what a connector sent, if it is what it should be. 0 or -errno. */
+/* Maps the memory that a connector sent, if it is a sealed memfd of LAYOUT_SIZE bytes. 0 or -errno. */
 int link_memory_accept(int fd, void **ret_memory);
 
-/* Helper thread (the link to ourselves: local_self_link()): makes it visible. 0, -ENFILE when there are too
- * many. */
+/* Makes a link visible and watches its socket and pidfd. 0; -ENFILE: LINKS_MAX links exist; another -errno. Helper
+ * thread. */
 int link_install(struct link *link);
-/* Takes an installed link down and frees it; drain: what the peer wrote before it left is delivered first.
- * Helper thread. */
+/* Takes an installed link down and frees it. drain: first delivers what the peer wrote before it left. Helper
+ * thread. */
 void link_remove(struct link *link, bool drain, const char *why);
-/* Any thread: the helper thread shall remove it. */
+/* The peer wrote `what`, which is invalid: logs that, and the helper thread will remove the link. Any thread. */
 void link_declare_broken(struct link *link, const char *what);
-/* Helper thread: removes links declared broken. */
+/* Removes the links that were declared broken. Helper thread. */
 void link_remove_broken(void);
 /* The first installed link to that process, NULL if there is none. Helper thread. */
 struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid);
-/* Our primary link to a process of this number, NULL if there is none; whether it is that process is not
- * said. In a section, or the helper thread. */
+/* The primary link to a process of this number, NULL if there is none. The number may have been reused since: the
+ * caller checks the link's pidfd. In a rundown section, or the helper thread. */
 struct link *link_find_process(pid_t pid, uid_t uid);
-/* How many links a process, and how many processes of other users, have made with us. Helper thread. */
+/* Counts the links with one process, and those with other users or with processes outside our pid namespace. Helper
+ * thread. */
 void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others);
-/* The link to ourselves, made at the first call; NULL without memory. Any thread; the caller serialises. */
+/* The link to ourselves, created by the first call; NULL: no memory. Any thread; callers serialise. */
 struct link *local_self_link(void);
 /* Rings the peer's helper thread; message: LINK_RINGS, LINK_RINGS_LATER. */
 void link_ring(struct link *link, uint8_t message);
-/* A memfd of that size, sealed against change of size, or -errno. */
+/* A memfd of that size, sealed against changes of its size; or -errno. */
 int shared_memory_create(const char *name, size_t size);
-/* Is it one, whoever made it? */
+/* True if fd, which may come from another process, is such a memfd. */
 bool shared_memory_is_sound(int fd, size_t size);
 void link_table_set(uint32_t block, struct link *link);
 struct link *link_table_get(uint32_t block);
@@ -126,19 +140,18 @@ static inline bool link_is_up(const struct link *link)
     return atomic_load_explicit(&link->state, memory_order_acquire) == LINK_UP;
 }
 
-/* --- progress.c: hot and blocked lanes -------------------------------------------------------------------
- */
+/* --- progress.c: hot and blocked lanes ------------------------------------------------------------------ */
 
 int progress_start(void);
 void progress_after_fork_in_child(void);
-/* After a doorbell: heats the lanes of the link that were rung. Returns true if any became hot. glance: there
- * was none, but there may be one on the way; the look is cheap and may miss a lane. */
+/* Makes the rung lanes of the link hot; true if one became hot. glance: no doorbell was received, but one may be on its
+ * way; the check is cheap and may miss a lane. */
 bool progress_rung(struct link *link, bool glance);
-/* Takes the lanes of a link that is DOWN off every list. */
+/* Takes the lanes of a link that is DOWN off hot[] and the list of blocked lanes. */
 void progress_forget(struct link *link);
-/* Puts the lane on the list of blocked ones; false if its link is going down. Under its transmit_lock. */
+/* Puts the lane on the list of blocked lanes; false: its link is down. Under its transmit_lock. */
 bool lane_block(struct lane *lane);
-/* The helper thread is awake, and what it slept for may be over: true if there is something to poll for. */
+/* The helper thread has woken: true if there are blocked lanes, which it has to poll. */
 bool progress_awake(void);
 
 #endif

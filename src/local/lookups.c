@@ -40,8 +40,7 @@ bool requests_any(void)
            atomic_load_explicit(&searches_any, memory_order_relaxed);
 }
 
-/* --- blocks ----------------------------------------------------------------------------------------------
- */
+/* --- blocks --------------------------------------------------------------------------------------------- */
 
 void requests_want(uint32_t block)
 {
@@ -100,8 +99,7 @@ unsigned local_discover_peers(void)
     return discover_blocks();
 }
 
-/* --- names -----------------------------------------------------------------------------------------------
- */
+/* --- names ---------------------------------------------------------------------------------------------- */
 
 int local_name_search(const char *text, uint64_t cookie)
 {

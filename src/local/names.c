@@ -77,8 +77,7 @@ void names_bury(void)
     lock_release(&names_lock);
 }
 
-/* --- holding ---------------------------------------------------------------------------------------------
- */
+/* --- holding -------------------------------------------------------------------------------------------- */
 
 static void somebody_asks(struct event_source *source, uint32_t events)
 {
@@ -146,8 +145,7 @@ void local_name_release(struct local_name *name)
     lock_release(&names_lock);
 }
 
-/* --- searching -------------------------------------------------------------------------------------------
- */
+/* --- searching ------------------------------------------------------------------------------------------ */
 
 int names_connect(const char *text)
 {
@@ -221,9 +219,9 @@ static bool is_known_to_own(struct link *link, uint32_t block)
 
 static void note_owned(struct link *link, uint32_t block)
 {
-    uint32_t turn = atomic_fetch_add_explicit(&link->owned_turn, 1, memory_order_relaxed);
+    uint32_t count = atomic_fetch_add_explicit(&link->owned_count, 1, memory_order_relaxed);
 
-    atomic_store_explicit(&link->owned[turn % LINK_OWNED], block, memory_order_relaxed);
+    atomic_store_explicit(&link->owned[count % LINK_OWNED], block, memory_order_relaxed);
 }
 
 bool local_is_owner(struct link *link, uint32_t block)

@@ -64,8 +64,7 @@ void progress_after_fork_in_child(void)
     list_init(&blocked_lanes);
 }
 
-/* --- reading ---------------------------------------------------------------------------------------------
- */
+/* --- reading -------------------------------------------------------------------------------------------- */
 
 /* Without the receive lock `next` may be a lap behind, and the word there somebody's payload: this only says
  * that a look is worth it; what is found is read again with acquire. Volatile and not atomic, because the
@@ -136,8 +135,7 @@ void lane_drain(struct lane *lane)
     lock_release(&lane->receive_lock);
 }
 
-/* --- hot lanes -------------------------------------------------------------------------------------------
- */
+/* --- hot lanes ------------------------------------------------------------------------------------------ */
 
 static int hot_index(const struct lane *lane)
 {
@@ -289,8 +287,7 @@ void progress_forget(struct link *link)
     }
 }
 
-/* --- doorbells that wait ---------------------------------------------------------------------------------
- */
+/* --- doorbells that wait -------------------------------------------------------------------------------- */
 
 /* A program that once was late may just not have had a processor; one that does not answer is known by the
  * third time. */
@@ -360,8 +357,7 @@ void local_ring_overdue(void)
         atomic_store_explicit(&rings_due, true, memory_order_relaxed);
 }
 
-/* --- blocked lanes ---------------------------------------------------------------------------------------
- */
+/* --- blocked lanes -------------------------------------------------------------------------------------- */
 
 bool lane_block(struct lane *lane)
 {
@@ -428,8 +424,7 @@ static unsigned cold_path notify_writable(bool *ret_uncertain)
     return found;
 }
 
-/* --- local_poll ------------------------------------------------------------------------------------------
- */
+/* --- local_poll ----------------------------------------------------------------------------------------- */
 
 bool local_has_packets(void)
 {

@@ -82,8 +82,7 @@ bool reference_probe(pid_t pid, const struct handshake_message *message)
     return false;
 }
 
-/* --- copying ---------------------------------------------------------------------------------------------
- */
+/* --- copying -------------------------------------------------------------------------------------------- */
 
 /* One side of a copy, consumed from the front. */
 struct pieces {

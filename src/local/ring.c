@@ -59,8 +59,7 @@ static inline uint32_t payload_offset(uint32_t header, uint32_t carried)
     return carried >= RECORD_ALIGN_FROM ? (header + GRANULE - 1) / GRANULE * GRANULE : header;
 }
 
-/* --- writer ----------------------------------------------------------------------------------------------
- */
+/* --- writer --------------------------------------------------------------------------------------------- */
 
 /* Bytes that may be written at writer->position. */
 static inline uint64_t room_seen(const struct ring_writer *writer)
@@ -246,8 +245,7 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     return 0;
 }
 
-/* --- reader ----------------------------------------------------------------------------------------------
- */
+/* --- reader --------------------------------------------------------------------------------------------- */
 
 static bool publish_position(struct ring_reader *reader)
 {
