@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP numbers. Numbers are granted round robin over all blocks of the process, each block from a random number
- * on, and a new block is taken while fewer than RESTING numbers are free: so a released number rests for at
- * least that many others, and a peer's late packet finds nobody.
+/* QP numbers. They are granted round robin over all blocks of the process, in each block from a random number on. A new
+ * block is taken while fewer than RESTING numbers are free. So at least RESTING other numbers are granted before a
+ * released number is granted again, and late packets of a peer find no QP.
  *
- * All blocks of a process have the same lower bits, its shard, which as far as possible no other process has:
- * the bits by which the kernel tells apart whose socket a packet from the network is for (udp/port.h). */
+ * The lower bits of a block's number are its shard. All blocks of a process have the same shard, which no other process
+ * has if one is free. By the shard, the kernel selects the socket that gets a packet from the network (udp/udp.h). */
 #include "local/blocks.h"
 
 #include <errno.h>
@@ -23,36 +23,36 @@
 #include "local/handshake_message.h"
 #include "local/start.h"
 
-#define RESTING    64
-#define BLOCKS_MAX 4096 /* a million QPs; descriptors end before */
+#define RESTING    64   /* numbers */
+#define BLOCKS_MAX 4096 /* for a million QPs; the limit of descriptors is lower */
 #define BIND_TRIES 256
 #define BACKLOG    64
 
-/* A name of a shard that is bound says that the shard is taken. */
+/* An abstract socket of this name shows that a process has the shard. The name is a format between processes. */
 #define SHARD_NAME "softhca/1/lot/%02x"
 
 struct block {
     struct event_source listener;
     uint32_t number;
-    uint32_t first; /* where the round begins */
+    uint32_t first; /* number at which the round begins */
     uint64_t used[LOCAL_BLOCK_QPNS / 64];
 };
 
-static struct lock lock = LOCK_INIT; /* guards all below */
+static struct lock lock = LOCK_INIT; /* guards all variables below */
 static struct block *blocks[BLOCKS_MAX];
 static unsigned block_count, used_count;
-static unsigned cursor; /* the next number's turn: block cursor / 256, its (cursor % 256)th number */
+static unsigned cursor; /* next candidate: block cursor / 256, its (cursor % 256)th number */
 static bool watching = true;
-static bool complained; /* that there is no further block */
-static unsigned shard;  /* 0: not drawn yet */
-static int lot_fd = -1; /* holds its name; -1: it is somebody else's as well */
+static bool complained;   /* logged that there is no further block */
+static unsigned shard;    /* 0: not chosen yet */
+static int shard_fd = -1; /* bound to the shard's name; -1: another process has the shard, too */
 
 void blocks_after_fork_in_child(void)
 {
     lock_init(&lock);
-    memset(blocks, 0, sizeof(blocks)); /* lost: small, and the lock may have been held */
+    memset(blocks, 0, sizeof(blocks)); /* leaks the blocks: another thread may have been changing them */
     block_count = used_count = cursor = shard = 0;
-    lot_fd = -1;
+    shard_fd = -1;
     watching = true;
 }
 
@@ -65,7 +65,7 @@ void blocks_watch(bool watch)
     lock_release(&lock);
 }
 
-/* A shard that nobody has; where there is none, one of those that somebody has. */
+/* Chooses a shard that no process has; if there is none, a shard of another process. */
 static void choose_shard(void)
 {
     int fd = fd_own(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -80,16 +80,16 @@ static void choose_shard(void)
         shard = 1 + (first + i) % (LOCAL_SHARDS - 1);
         snprintf(name, sizeof(name), SHARD_NAME, shard);
         length = unix_name_address(name, &address);
-        /* Never listened on: it is a name and nothing else. */
+        /* The socket never listens: only its name counts. */
         if (fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0) {
-            lot_fd = fd;
+            shard_fd = fd;
             return;
         }
     }
     fd_close(fd);
 }
 
-/* Binds the name of a block that nobody has. 0 or -errno. */
+/* Binds the name of a block without an owner. 0 or -errno. */
 static int bind_block(int fd, uint32_t *ret_number)
 {
     if (!shard)
@@ -100,7 +100,7 @@ static int bind_block(int fd, uint32_t *ret_number)
         socklen_t length;
 
         sys_random(&number, sizeof(number));
-        if (i < BIND_TRIES / 2) /* else our shard has run out of blocks */
+        if (i < BIND_TRIES / 2) /* afterwards: our shard has no free block left */
             number = (uint16_t)((number & ~(LOCAL_SHARDS - 1)) | shard);
         if (number == 0 || number > BLOCKS_LAST)
             continue;
@@ -152,7 +152,7 @@ static int take_block(void)
     if (error) {
         if (!complained)
             log_error("cannot allocate a block of QP numbers: %s", strerror(-error));
-        complained = true; /* it will be tried again at each allocation */
+        complained = true; /* each allocation tries again */
         free(block);
         return error;
     }
@@ -190,7 +190,7 @@ int local_qpn_allocate(uint32_t *ret_qpn)
     unused = block_count * LOCAL_BLOCK_QPNS - used_count;
     if (unused < RESTING)
         error = take_block();
-    /* Without a new one: rather a number that has rested for a short time than none. */
+    /* Without a new block: a number that was released lately is better than none. */
     if (unused || !error) {
         *ret_qpn = grant();
         error = 0;

@@ -6,8 +6,7 @@
 #include <stdbool.h>
 
 void blocks_after_fork_in_child(void);
-/* Descriptors are short (accept failed): stops watching the listeners, and watches them again. Helper thread.
- */
+/* Stops (out of descriptors, accept4 failed) or resumes watching the listeners. Helper thread. */
 void blocks_watch(bool watch);
 
 #endif

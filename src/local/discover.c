@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Which blocks are owned on this host: the kernel's list of unix sockets names them. */
+/* Discovery of all QPN blocks that have an owner, by the kernel's list of unix sockets (/proc/net/unix). */
 #include <string.h>
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The writing side of a lane. */
+/* The writing side of a lane: records, doorbell, revocation of exposed memory. */
 #include <errno.h>
 #include <sched.h>
 
@@ -28,7 +28,7 @@ bool lane_is_blocked(const struct lane *lane)
     return atomic_load_explicit(&lane->blocked, memory_order_acquire);
 }
 
-/* Under the transmit lock. */
+/* lane_send() without space, or with an invalid position of the reader. Under transmit_lock. */
 static int cold_path send_failed(struct lane *lane, int error, const struct packet *packet,
                                  const struct iovec *gather, unsigned gather_count)
 {
@@ -36,8 +36,8 @@ static int cold_path send_failed(struct lane *lane, int error, const struct pack
         if (!lane_block(lane))
             return -EHOSTUNREACH;
         notify_full(lane);
-        /* The reader may have made room before it could see that we wait. If so lane_writable() comes for
-         * nothing. */
+        /* The reader may have made space before lane_block() told it to ring, and then does not ring. If this write
+         * succeeds, ops->lane_writable() is called needlessly. */
         error = ring_write(&lane->writer, packet, gather, gather_count);
     }
     if (error == -EPROTO) {
@@ -64,12 +64,11 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
     return error;
 }
 
-/* Small records take a line each. A record is to be seen when the zero in the line behind it is written,
- * which the reader has from the lap before; so that line is fetched, too, and the next, in time for the next
- * record. */
+/* A small record takes one line. Publishing it also writes a zero into the line behind it, which the reader's cache
+ * holds since the last lap. So this prefetches both lines, and a third one for the next record. */
 void lane_prefetch(const struct lane *lane)
 {
-    /* A number: it may be 0, before the first record, and the lines behind it beyond the ring. */
+    /* An integer, because it is 0 before the first record, and the lines behind it may be outside of the ring. */
     uintptr_t ahead = (uintptr_t)atomic_load_explicit(&lane->prefetch_at, memory_order_relaxed);
 
     for (uintptr_t line = ahead; line <= ahead + 2 * GRANULE; line += GRANULE)
@@ -81,8 +80,8 @@ void lane_revoke(struct lane *lane)
     lock_acquire(&lane->transmit_lock);
     ring_revoke(&lane->writer);
     lock_release(&lane->transmit_lock);
-    /* Within the process nothing but this keeps a copy from memory that is unmapped next. The copy waits for
-     * nobody. Acquire: it is done. */
+    /* On the link to ourselves a copy that has begun would fault if the program unmaps the memory next, so wait for its
+     * end; the copy takes no lock. Acquire; partner: the release in copy_in_process(). */
     while (unlikely(atomic_load_explicit(&lane->copies, memory_order_acquire)))
         sched_yield();
 }
@@ -95,7 +94,8 @@ void lane_ring(struct lane *lane)
         atomic_store_explicit(&lane->ring_due, 0, memory_order_relaxed);
         atomic_store_explicit(&lane->rung_late, 0, memory_order_relaxed);
     }
-    /* Partners: the fences in ring_arm_reader() and notify_set_attention(). */
+    /* Ensure that a reader which goes to sleep sees the published record, or we see reader_sleeps. Partners: the
+     * fences in ring_arm_reader() and notify_set_attention(). */
     atomic_thread_fence(memory_order_seq_cst);
     sleeps = atomic_load_explicit(&lane->writer.control->reader_sleeps, memory_order_relaxed);
     if (unlikely(sleeps != READER_POLLS))

@@ -31,12 +31,12 @@
 #define SELF_INDEX  0
 #define SELF_SERIAL LINKS_MAX
 
-/* Written by the helper thread (and local_self_link() its own slot); read by anybody in a section. */
+/* Written by the helper thread, slot SELF_INDEX by local_self_link(); read by any thread in a rundown section. */
 static _Atomic(struct link *) links[LINKS_MAX];
-static _Atomic unsigned links_end = SELF_INDEX + 1; /* all above are NULL */
-static _Atomic(struct link *) *block_table; /* owner of each QPN block, as far as known; BLOCKS slots */
+static _Atomic unsigned links_end = SELF_INDEX + 1; /* slots from here on are NULL */
+static _Atomic(struct link *) *block_table;         /* BLOCKS slots: link to the owner; NULL: unknown */
 static _Atomic bool any_broken;
-static uint64_t last_serial = SELF_SERIAL; /* helper thread; LINKS_MAX times a number, plus an index */
+static uint64_t last_serial = SELF_SERIAL; /* multiple of LINKS_MAX; helper thread */
 
 int link_start(void)
 {
@@ -48,8 +48,8 @@ int link_start(void)
     return error;
 }
 
-/* The shared memory is not in the child (MADV_DONTFORK), and what the lists said may have been half written.
- */
+/* The child has no mapping of the shared memory (MADV_DONTFORK). Locks and lists of the links may be in the middle of a
+ * change by another thread of the parent, so the links are freed without being taken down. */
 void link_after_fork_in_child(void)
 {
     for (unsigned i = 0; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
@@ -72,7 +72,7 @@ static int map_memory(int fd, void **ret_memory)
 
     if (!memory)
         return error;
-    /* A forked child is another process: with our rings it could only confuse the peer. */
+    /* A forked child is another process: its accesses to the parent's rings would corrupt them. */
     error = sys_madvise(memory, LAYOUT_SIZE, MADV_DONTFORK);
     if (error) {
         sys_munmap(memory, LAYOUT_SIZE);
@@ -82,7 +82,7 @@ static int map_memory(int fd, void **ret_memory)
     return 0;
 }
 
-/* Lanes are cold at first. */
+/* Makes all lanes cold: the first record in each ring rings the doorbell. */
 static void arm_all(void *memory)
 {
     struct ring_control *control = memory;
@@ -94,8 +94,7 @@ static void arm_all(void *memory)
 int shared_memory_create(const char *name, size_t size)
 {
     int error = 0, saved = errno;
-    /* The seal against execution is wanted where vm.memfd_noexec asks for it, and unknown to kernels
-     * before 6.3. */
+    /* vm.memfd_noexec can require MFD_NOEXEC_SEAL; kernels before 6.3 reject the flag. */
     int fd = sys_memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
     if (fd == -EINVAL)
@@ -134,8 +133,7 @@ bool shared_memory_is_sound(int fd, size_t size)
     struct stat file;
     bool sound;
 
-    /* Memory that can shrink, or huge pages that may run out, would be a SIGBUS in our program whenever the
-     * peer likes. */
+    /* A file that can shrink, or hugetlb pages that can run out, would let the peer raise SIGBUS in this process. */
     sound = seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &file) == 0 && file.st_size == (off_t)size &&
             fstatfs(fd, &filesystem) == 0 && filesystem.f_type == TMPFS_MAGIC;
     errno = saved;
@@ -195,7 +193,7 @@ struct link *local_self_link(void)
                       -1, 0, NULL);
     if (!memory)
         return NULL;
-    /* After a fork the child has no use for it, and it must not find what the parent had in flight. */
+    /* A forked child must not deliver packets that the parent had in flight. */
     sys_madvise(memory, LAYOUT_SIZE, MADV_DONTFORK);
     arm_all(memory);
     link = link_new(memory, true);
@@ -203,7 +201,7 @@ struct link *local_self_link(void)
         sys_munmap(memory, LAYOUT_SIZE);
         return NULL;
     }
-    /* One ring per lane: what we write is what we read. */
+    /* One ring per lane: this process reads the ring that it writes. */
     for (unsigned i = 0; i < LOCAL_LANES; i++) {
         struct lane *lane = &link->lanes[i];
 
@@ -229,7 +227,7 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
     link_remove(container_of(source, struct link, pidfd), true, "the peer process has ended");
 }
 
-/* Returns the length of a message, 0 at the end, or -1. */
+/* Returns the length of a message, 0 at the end of the socket, or -1 with errno. */
 static ssize_t receive_message(int socket, struct link_offer *offer, int *ret_fd)
 {
     struct iovec part = {offer, sizeof(*offer)};
@@ -339,8 +337,8 @@ void link_remove(struct link *link, bool drain, const char *why)
     progress_forget(link);
     local.ops->link_down(link);
     rundown_wait();
-    /* Whoever was in a section and found room or a doorbell has left it; nobody can have put a lane back on a
-     * list, because those look at the state under the list's lock. */
+    /* All threads that used the link have left their rundown sections. None has put a lane back on a list since,
+     * because heat() and lane_block() check link.state under the list's lock. */
     link_free(link);
 }
 
@@ -406,7 +404,7 @@ void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others)
 
         if (!link)
             continue;
-        of_pid += pid > 0 && link->peer_pid == pid; /* 0: in a pid namespace that we do not see */
+        of_pid += pid > 0 && link->peer_pid == pid; /* 0: outside our pid namespace */
         of_others += link->peer_uid != geteuid() || link->peer_pid <= 0;
     }
     *ret_of_pid = of_pid;
@@ -427,11 +425,11 @@ void link_ring(struct link *link, uint8_t message)
 {
     if (link->is_self)
         local_ring_self();
-    else if (event_is_intact(&link->socket)) /* full: it is rung already; at its end: the helper will see */
+    else if (event_is_intact(&link->socket)) /* EAGAIN: rung already; EPIPE: the helper thread will see it */
         (void)sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* --- what the door tells -------------------------------------------------------------------------------- */
+/* --- queries by the engine ------------------------------------------------------------------------------ */
 
 bool link_is_self(const struct link *link)
 {

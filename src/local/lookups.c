@@ -13,13 +13,13 @@
 
 #define BLOCKS 65536
 
-/* Blocks that somebody waits for: bit set by requests_want(), cleared when the answer is known. `fresh`: not
- * yet seen by the helper. */
+/* A bit per block. wanted: lookup requested and not ended. fresh: requested, and the helper thread has not begun it. */
 static _Atomic uint64_t wanted[BLOCKS / 64], fresh[BLOCKS / 64];
 static _Atomic bool fresh_any;
 
 static struct lock searches_lock = LOCK_INIT;
-static struct list searches = {&searches, &searches}; /* that nobody has begun; searches_lock */
+static struct list searches = {&searches,
+                               &searches}; /* lookups of names that have not begun; searches_lock */
 static _Atomic bool searches_any;
 
 void requests_after_fork_in_child(void)
@@ -30,7 +30,7 @@ void requests_after_fork_in_child(void)
     }
     atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
     lock_init(&searches_lock);
-    list_init(&searches); /* lost: may be half linked */
+    list_init(&searches); /* leaked: another thread may have been linking one */
     atomic_store_explicit(&searches_any, false, memory_order_relaxed);
 }
 
@@ -67,7 +67,8 @@ void requests_answer(uint32_t block, struct link *link)
 static void begin_fresh(void)
 {
     atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* partner: requests_want() sets its bit, then the flag */
+    /* Ensure that a bit set after this scan finds fresh_any false and sets it. Partner: requests_want(). */
+    atomic_thread_fence(memory_order_seq_cst);
     for (unsigned i = 0; i < BLOCKS / 64; i++) {
         uint64_t bits = atomic_load_explicit(&fresh[i], memory_order_acquire);
 

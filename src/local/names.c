@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Names on this host. A name is an abstract unix socket that its holder listens on, as the name of a block
- * is, and whoever connects there can come to a link in the same way. Mostly the two have a link already: who
- * listens is told by the kernel without the holder's help (SO_PEERCRED), and then that is all. */
+/* Names on this host. A name is an abstract unix socket on which its holder listens, like the name of a block; a
+ * process that connects there can set up a link by a handshake. Mostly the two processes have a link already: the kernel says
+ * without the holder's help who listens (SO_PEERCRED), and the connection is closed again. */
 #include "local/names.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@
 
 #define BACKLOG 256
 
-/* The text is one that this process has composed. */
+/* text comes from this process, not from a peer. */
 static socklen_t name_address(const char *text, struct sockaddr_un *ret_address)
 {
     char name[sizeof(NAME_PREFIX) + LOCAL_NAME_MAX];
@@ -35,21 +35,21 @@ static socklen_t name_address(const char *text, struct sockaddr_un *ret_address)
 struct local_name {
     struct event_source listener;
     struct list node;
-    /* Held while connections are accepted and while the socket is closed: the number of a closed descriptor
-     * may be the program's next moment. */
+    /* Held while connections are accepted and while the socket is closed, because the program may reuse the number of a
+     * closed descriptor at once. */
     struct lock lock;
 };
 
-static struct lock names_lock = LOCK_INIT; /* guards all below; the lock of a name comes after it */
-static struct list names = {&names, &names}, graves = {&graves, &graves};
+static struct lock names_lock = LOCK_INIT; /* guards all variables below; outside of local_name.lock */
+static struct list names = {&names, &names}, released = {&released, &released};
 static bool watching = true;
 
 void names_after_fork_in_child(void)
 {
     lock_init(&names_lock);
-    /* What was in them is lost: they may have been half linked. */
+    /* Their elements are leaked: another thread may have been linking one. */
     list_init(&names);
-    list_init(&graves);
+    list_init(&released);
     watching = true;
 }
 
@@ -67,19 +67,19 @@ void names_watch(bool watch)
     lock_release(&names_lock);
 }
 
-void names_bury(void)
+void names_free_released(void)
 {
     struct list *node;
 
     lock_acquire(&names_lock);
-    while ((node = list_pop_front(&graves)))
+    while ((node = list_pop_front(&released)))
         free(name_of(node));
     lock_release(&names_lock);
 }
 
-/* --- holding -------------------------------------------------------------------------------------------- */
+/* --- own names ------------------------------------------------------------------------------------------ */
 
-static void somebody_asks(struct event_source *source, uint32_t events)
+static void listener_ready(struct event_source *source, uint32_t events)
 {
     struct local_name *name = container_of(source, struct local_name, listener);
     bool descriptors_are_short;
@@ -102,7 +102,7 @@ static int open_name(struct local_name *name, const char *text)
     if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, BACKLOG) < 0)
         error = -errno;
     name->listener.fd = fd;
-    name->listener.ready = somebody_asks;
+    name->listener.ready = listener_ready;
     if (!error)
         error = event_add(&name->listener, watching ? EPOLLIN : 0);
     if (error)
@@ -140,12 +140,12 @@ void local_name_release(struct local_name *name)
     lock_acquire(&name->lock);
     event_close_now(&name->listener);
     lock_release(&name->lock);
-    /* The helper thread may be about to call somebody_asks(). */
-    list_push_back(&graves, &name->node);
+    /* The helper thread may be about to call listener_ready(). */
+    list_push_back(&released, &name->node);
     lock_release(&names_lock);
 }
 
-/* --- searching ------------------------------------------------------------------------------------------ */
+/* --- names of other processes --------------------------------------------------------------------------- */
 
 int names_connect(const char *text)
 {
@@ -166,8 +166,8 @@ int names_connect(const char *text)
     return fd;
 }
 
-/* A process number that was given anew belongs to somebody who is alive, while the process behind the link is
- * not, even if the helper thread has not heard of that yet. */
+/* False if the peer has died and its process number may belong to another process, although the helper thread has not
+ * taken the link down yet. */
 static bool is_alive(const struct link *link)
 {
     struct pollfd death = {.fd = link->pidfd.fd, .events = POLLIN};
@@ -207,7 +207,7 @@ struct link *local_known_owner(uint32_t block)
     return link_table_get(block);
 }
 
-/* A block is its process's until that ends, and the link with it. */
+/* Valid as long as the link: a process owns its blocks until it ends. */
 static bool is_known_to_own(struct link *link, uint32_t block)
 {
     for (unsigned i = 0; i < LINK_OWNED; i++) {
@@ -233,14 +233,14 @@ bool local_is_owner(struct link *link, uint32_t block)
     bool is_owner;
 
     if (!block)
-        return false; /* nobody can */
+        return false; /* block 0 has no owner */
     if (owner)
         return owner->peer_pid == link->peer_pid && owner->peer_uid == link->peer_uid;
     if (is_known_to_own(link, block))
         return true;
     local_block_name(block, text);
     fd = names_connect(text);
-    /* Processes that we do not see all have the number 0: then it is one of that user. */
+    /* All processes outside our pid namespace have the number 0; for those this only compares the user. */
     is_owner = fd >= 0 && peer_credentials(fd, &holder) && holder.pid == link->peer_pid &&
                holder.uid == link->peer_uid;
     fd_close(fd);

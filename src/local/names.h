@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Names that this process holds beside its blocks, and who holds others: local_name_take(),
- * local_name_find().
- */
+/* Names on this host other than blocks; internal to local. See local_name_take() and local_name_find(). */
 #ifndef LOCAL_NAMES_H
 #define LOCAL_NAMES_H
 
@@ -10,17 +8,17 @@
 
 #include "local/local.h"
 
-/* Connects to whoever holds the name. A descriptor, or -errno: -ECONNREFUSED nobody holds it, -EAGAIN its
- * holder has too many connections that it has not looked at. */
+/* Connects to the holder of the name. A descriptor, or -errno: -ECONNREFUSED: no holder; -EAGAIN: the holder's listen
+ * backlog is full. */
 int names_connect(const char *text);
-/* The link to the process at the other end of that connection, if there is one; NULL: it takes a handshake.
- * In a rundown section. */
+/* The link to the process at the other end of that connection; NULL: no link yet, a handshake is needed. In a rundown
+ * section, or the helper thread. */
 struct link *names_link_behind(int fd);
 
-/* Descriptors are short: stops watching the listeners, and watches them again. Helper thread. */
+/* Stops (out of descriptors) or resumes watching the listeners. Helper thread. */
 void names_watch(bool watch);
-/* Frees what was released. Helper thread, while it handles no event. */
-void names_bury(void);
+/* Frees released names. Helper thread, outside of event_dispatch(). */
+void names_free_released(void);
 void names_after_fork_in_child(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The room's beginning, its end in a forked child, and its turn in the helper thread. */
+/* Start of local, reset in a forked child, and local_dispatch(). */
 #include "local/start.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 struct local_state local;
 
 static bool started;
-static bool hot_now, rung_now, later_now; /* helper thread: since local_dispatch() began */
+static bool hot_now, rung_now, later_now; /* results of the running local_dispatch(); helper thread */
 static _Atomic bool self_rung;
 static struct event_source kick = {.fd = -1}, timer = {.fd = -1};
 static ns_t timer_at = NS_NEVER; /* helper thread */
@@ -60,7 +60,7 @@ static void drain_counter(struct event_source *source)
 {
     uint64_t count;
 
-    /* Nothing to read is what the next look would say too. */
+    /* A failed read (EAGAIN) means that the counter is 0 already. */
     if (read(source->fd, &count, sizeof(count)) < 0)
         return;
 }
@@ -151,7 +151,7 @@ void local_kick(void)
     static const uint64_t one = 1;
 
     if (event_is_intact(&kick))
-        (void)sys_write(kick.fd, &one, sizeof(one)); /* where the counter is full it is readable anyhow */
+        (void)sys_write(kick.fd, &one, sizeof(one)); /* EAGAIN: the counter is full, so readable */
 }
 
 void local_ring_self(void)
@@ -197,7 +197,7 @@ bool local_dispatch(bool *ret_look_later)
 
     hot_now = rung_now = later_now = false;
     writable = progress_awake();
-    names_bury();
+    names_free_released();
     event_dispatch();
     handshake_expire();
     handshake_report_settled();

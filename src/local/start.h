@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What all files of the room know of this process. Set by local_start(), constant until a fork. */
+/* State of this process that all files of local read. Set by local_start(), constant until a fork. */
 #ifndef LOCAL_START_H
 #define LOCAL_START_H
 
@@ -7,28 +7,30 @@
 
 #include "local/link.h"
 
-/* SOFTHCA_LOCAL: how payload may travel. */
+/* SOFTHCA_LOCAL: which paths large payload may take. */
 enum mechanism { MECHANISM_AUTO, MECHANISM_RING, MECHANISM_CMA, MECHANISM_MAPPED };
 
 struct local_state {
     const struct local_ops *ops;
     enum mechanism mechanism;
     uint8_t instance[INSTANCE_BYTES];
-    /* Its address and contents go out with the handshake: whoever reads the same there can read our memory,
-     * and is not mistaken in the process. */
+    /* A handshake message carries its address and its bytes. A peer that reads the same bytes at that address can read
+     * our memory, and has the right process. */
     uint8_t nonce[INSTANCE_BYTES];
 };
 extern struct local_state local;
 
-/* Wakes the helper thread for what other threads left to do: requests to resolve, broken links, our own
- * doorbell. */
+/* Wakes the helper thread for work of other threads: blocks and names to resolve, broken links, the doorbell of the
+ * link to ourselves. */
 void local_kick(void);
-/* The doorbell of the link to ourselves. */
+/* Rings the doorbell of the link to ourselves. */
 void local_ring_self(void);
-/* Helper thread: lanes became hot. */
+/* The following three set results of the running local_dispatch(). Helper thread.
+ * Lanes became hot. */
 void local_became_hot(void);
-/* Helper thread: a doorbell was rung; or a channel was, and it is to be seen that somebody comes. */
+/* A doorbell was rung. */
 void local_was_rung(void);
+/* A peer rang a completion channel: the engine checks later that its reader came. */
 void local_look_later(void);
 
 #endif
