@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a process shows of its completion channels to the other processes of its user, so that a message wakes
- * the thread that waits for it, and not the helper thread first.
+/* Format of the notification page, by which a process shows its completion channels to other processes of its user. So
+ * a message wakes the thread that waits for its completion, and not the helper thread first.
  *
- * The page is a sealed memfd that peers map writable. Its owner arms a CQ by setting its bit; a peer that has
- * written a message for a QP of that CQ clears the bit, which makes the event its own, sets the bit in
- * `rung`, and writes 1 to the channel's eventfd. So each arming makes one event, whoever makes it, and a
- * readable channel has one. What the page says is believed in nothing but that: a process of the same user
- * could wake us, or keep us asleep, in other ways too.
+ * The page is a sealed memfd, which peers map writable. Its owner arms a CQ by setting a bit in `armed` or
+ * `armed_solicited`. A peer that has written a message for a QP of that CQ clears the bit, which entitles it to the
+ * event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming yields one event, and a readable
+ * channel has one. The owner trusts the page no further: processes of the same user could wake this process, or keep it
+ * from waking, in other ways too.
  *
- * `attention` says whether writers need to ring at all. A writer publishes its record and then looks at it;
- * the owner sets it and then looks for records. Between the two stands a full fence on both sides.
+ * `attention` says whether writers need to ring. A writer publishes its record and then reads `attention`; the owner
+ * sets `attention` and then checks its rings. A full fence stands between the two steps on both sides (lane_ring(),
+ * notify_set_attention()).
  */
 #ifndef BASE_NOTIFY_H
 #define BASE_NOTIFY_H
@@ -21,35 +22,39 @@
 #include "base/types.h"
 
 #define NOTIFY_CHANNELS 63u
-#define NOTIFY_CQS      64u /* of a channel */
+#define NOTIFY_CQS      64u /* per channel */
 #define NOTIFY_QPS      16384u
 
 enum attention {
-    ATTENTION_AWAKE,  /* somebody polls, or is going to look: nobody rings */
-    ATTENTION_RUNG,   /* a channel was rung, and its reader has not come yet */
-    ATTENTION_DOZES,  /* the program's threads sleep; the helper thread looks in now and then */
-    ATTENTION_ASLEEP, /* so does the helper thread */
+    ATTENTION_AWAKE,  /* a thread polls, or will check the rings: writers do not ring */
+    ATTENTION_RUNG,   /* a channel was rung, and its reader has not come yet: writers ring channels only */
+    ATTENTION_DOZES,  /* the program's threads sleep; the helper thread wakes periodically */
+    ATTENTION_ASLEEP, /* the helper thread sleeps, too */
 };
 #define ATTENTION_MASK 3ull
-#define ATTENTION_STEP                                                                                       \
-    4ull /* each time that the owner goes to sleep, so that a writer changes no later sleep */
+/* Added each time the owner goes to sleep, so that the compare-exchange of a slow writer does not change a later
+ * sleep. */
+#define ATTENTION_STEP 4ull
 
 struct notify_channel {
-    _Atomic uint64_t armed cache_aligned; /* a bit per CQ: for any completion */
-    _Atomic uint64_t armed_solicited;     /* for solicited ones */
-    _Atomic uint64_t rung;                /* by a peer: the event is the CQ's, the token on its way */
-    _Atomic uint32_t serial;              /* of the channel whose line this is; 0: nobody's */
+    _Atomic uint64_t armed
+        cache_aligned; /* bit per CQ: armed for any completion; set by the owner, cleared by both */
+    _Atomic uint64_t armed_solicited; /* bit per CQ: armed for solicited completions; likewise */
+    _Atomic uint64_t rung;            /* bit per CQ: a peer took the arming and writes to the eventfd */
+    _Atomic uint32_t
+        serial; /* of the channel that has this line; 0: free. Written by the owner, compared by peers */
 };
 
 struct notify_page {
-    _Atomic uint64_t attention cache_aligned; /* steps, and enum attention in the lowest bits */
+    _Atomic uint64_t attention
+        cache_aligned; /* enum attention in bits 0..1, number of sleeps above (ATTENTION_STEP) */
     struct notify_channel channels[NOTIFY_CHANNELS];
-    /* Where the messages of a QP complete: notify_place(). Of two numbers in one slot the later one has it.
-     */
+    /* At which CQ the messages of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one slot,
+     * the later one has it. */
     _Atomic uint64_t qps[NOTIFY_QPS];
 };
 
-/* QPN, and above it the channel and the CQ's bit there. 0: no channel, or it is not known which. */
+/* Bits 0..23: QPN; 24..31: line of the channel; 32..62: bit of the CQ in that line. 0: no channel, or unknown. */
 static inline uint64_t notify_place(uint32_t qpn, unsigned channel, unsigned bit)
 {
     return qpn | (uint64_t)channel << 24 | (uint64_t)bit << 32 | 1ull << 63;
@@ -63,14 +68,13 @@ static inline unsigned notify_place_bit(uint64_t place)
     return (unsigned)(place >> 32) % NOTIFY_CQS;
 }
 
-/* The blocks of one process are alike in their lower bits (local/blocks.c), so those above count. */
+/* The lower six bits of all blocks of a process are equal (their shard, local/blocks.c), so the bits above select. */
 static inline _Atomic uint64_t *notify_slot(struct notify_page *page, uint32_t qpn)
 {
     return &page->qps[((qpn & 0xff) | (qpn >> 14 & 0x3f) << 8) % NOTIFY_QPS];
 }
 
-/* Takes the arming of a CQ away: true if there was one that a completion of this kind ends. Whoever takes it
- * makes the event. */
+/* Takes the arming of a CQ: true if a completion of this kind ends it, and then the caller makes the event. */
 static inline bool notify_disarm(struct notify_channel *channel, unsigned bit, bool solicited)
 {
     const uint64_t mask = 1ull << bit;
@@ -82,7 +86,7 @@ static inline bool notify_disarm(struct notify_channel *channel, unsigned bit, b
            atomic_fetch_and_explicit(&channel->armed_solicited, ~mask, memory_order_acq_rel) & mask;
 }
 
-/* The owner's: true if a CQ that it had armed still was. */
+/* The owner takes its own arming back; true if the CQ was still armed. */
 static inline bool notify_take_back(struct notify_channel *channel, unsigned bit)
 {
     const uint64_t mask = 1ull << bit;

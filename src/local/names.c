@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Names on this host. A name is an abstract unix socket on which its holder listens, like the name of a block; a
- * process that connects there can set up a link by a handshake. Mostly the two processes have a link already: the kernel says
- * without the holder's help who listens (SO_PEERCRED), and the connection is closed again. */
+ * process that connects there can set up a link by a handshake. Mostly the two processes have a link already: the
+ * kernel says without the holder's help who listens (SO_PEERCRED), and the connection is closed again. */
 #include "local/names.h"
 
 #include <errno.h>

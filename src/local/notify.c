@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Who is woken by a message: the thread that waits for its completion, where the writer can tell which that
- * is, else the helper thread. The formats are in base/notify.h and local/notify.h. */
+/* Which thread a message wakes: the thread that waits for its completion, if the writer can tell by the peer's
+ * notification page; else the helper thread. Formats: base/notify.h, local/notify.h. */
 #include "local/notify.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@
 #include "local/start.h"
 #include "wire/opcode.h"
 
-/* Descriptors of peers' channels that this process keeps at most; further ones are woken by way of their
- * helper thread. */
+/* Descriptors of peers' channels that this process keeps at most. For further channels the helper thread of the peer is
+ * rung. */
 #define PEER_CHANNELS_MAX 64u
 
 struct notify_peer {
@@ -31,9 +31,9 @@ struct notify_peer {
     } channels[NOTIFY_CHANNELS];
 };
 
-static struct lock start_lock = LOCK_INIT; /* guards the descriptors and serials here */
+static struct lock start_lock = LOCK_INIT; /* guards own, own_fd, last_serial and their contents */
 static _Atomic(struct notify_page *) own_page;
-static struct notify_peer *own; /* what we have ourselves, as a peer: for the link to ourselves */
+static struct notify_peer *own; /* own page and channels; link.peer of the link to ourselves */
 static int own_fd = -1;
 static uint32_t last_serial;
 static _Atomic unsigned peer_channels;
@@ -153,7 +153,7 @@ static bool send_offer(const struct link *link, enum link_message type, unsigned
     return event_is_intact(&link->socket) && sys_sendmsg(link->socket.fd, &message) == sizeof(offer);
 }
 
-/* To processes of the same user only: who has the descriptors can wake us for nothing. */
+/* Only processes of the same user get the descriptors, because their holder can wake this process at will. */
 void local_offer_channel(struct link *link, unsigned number)
 {
     uint64_t bit = 1ull << number, page_bit = 1ull << NOTIFY_CHANNELS;
@@ -176,7 +176,7 @@ void local_offer_channel(struct link *link, unsigned number)
     done = offered & page_bit || send_offer(link, LINK_OFFERS_PAGE, 0, 0, own_fd);
     if (done)
         offered |= page_bit;
-    /* A channel is rung by its eventfd: whoever closed ours has another file there. */
+    /* If the program closed the eventfd, its number may be another file, which must not be sent. */
     if (done && !(offered & bit) && event_is_intact(&own->channels[number].source) &&
         send_offer(link, LINK_OFFERS_CHANNEL, number,
                    atomic_load_explicit(&own->channels[number].serial, memory_order_relaxed),
@@ -220,7 +220,7 @@ void notify_set_attention(enum attention wanted)
                                                    ((now & ~ATTENTION_MASK) + ATTENTION_STEP) | (uint64_t)to,
                                                    memory_order_seq_cst, memory_order_relaxed))
             continue;
-        /* Partner: the same in local_helper_sleeps(). Either it finds that we doze, or we that it sleeps. */
+        /* Partner: the fence in local_helper_sleeps(). Either that sees DOZES, or we see helper_sleeps. */
         atomic_thread_fence(memory_order_seq_cst);
         if (to != ATTENTION_DOZES || !atomic_load_explicit(&helper_sleeps, memory_order_relaxed))
             return;
@@ -249,7 +249,7 @@ void local_helper_sleeps(bool sleeps)
     atomic_store_explicit(&helper_sleeps, sleeps, memory_order_relaxed);
     if (!page || !sleeps)
         return;
-    atomic_thread_fence(memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst); /* partner: notify_set_attention() */
     now = atomic_load_explicit(&page->attention, memory_order_relaxed);
     while ((now & ATTENTION_MASK) == ATTENTION_DOZES &&
            !atomic_compare_exchange_weak_explicit(&page->attention, &now, now | ATTENTION_ASLEEP,
@@ -262,7 +262,7 @@ bool local_helper_is_asleep(void)
     return atomic_load_explicit(&helper_sleeps, memory_order_relaxed);
 }
 
-/* --- what peers offer ----------------------------------------------------------------------------------- */
+/* --- offers of peers ------------------------------------------------------------------------------------ */
 
 static void accept_page(struct link *link, int fd)
 {
@@ -304,7 +304,8 @@ static bool accept_channel(struct link *link, const struct link_offer *offer, in
         source->fd = fd;
         event_note(source);
     } else {
-        /* Another channel of the same number. Whoever writes to the old one keeps its number. */
+        /* A new channel in the same line: dup3() replaces the file under the same number, which another thread may be
+         * writing to. */
         int error = fd_lift(dup3(fd, source->fd, O_CLOEXEC));
 
         fd_close(fd);
@@ -346,7 +347,7 @@ void notify_peer_free(struct notify_peer *peer)
 
 /* --- ringing -------------------------------------------------------------------------------------------- */
 
-/* The last record that was written: is it the end of a message that takes a receive, and of which QP? */
+/* True if the record written last ends a message that consumes a receive; *ret_qpn: at which QP. */
 static bool completes_receive(struct lane *lane, uint32_t *ret_qpn, bool *ret_solicited)
 {
     enum { PLAIN = PACKET_SOLICITED | PACKET_ACK_REQUEST | PACKET_HAS_ACK | PACKET_BY_REFERENCE };
@@ -365,6 +366,8 @@ static bool completes_receive(struct lane *lane, uint32_t *ret_qpn, bool *ret_so
            properties & (OPCODE_LAST | OPCODE_ONLY) && properties & (OPCODE_SEND | OPCODE_HAS_IMM);
 }
 
+/* Takes the arming of the CQ at which the last message completes, and writes to its channel's eventfd. False: no such
+ * CQ is known, or it is not armed. */
 static bool ring_channel(struct notify_peer *peer, struct lane *lane)
 {
     static const uint64_t one = 1;
@@ -388,12 +391,12 @@ static bool ring_channel(struct notify_peer *peer, struct lane *lane)
         !notify_disarm(line, notify_place_bit(place), solicited))
         return false;
     atomic_fetch_or_explicit(&line->rung, 1ull << notify_place_bit(place), memory_order_release);
-    (void)sys_write(peer->channels[number].source.fd, &one, sizeof(one)); /* full: it is readable anyhow */
+    (void)sys_write(peer->channels[number].source.fd, &one, sizeof(one)); /* EAGAIN: readable already */
     return true;
 }
 
-/* Ringing comes before the attention is changed: a process that is stopped in between keeps nobody else from
- * ringing. */
+/* Rings first and changes the attention word afterwards: if this process is stopped in between, other writers still
+ * ring. */
 void notify_wake(struct lane *lane, uint32_t sleeps)
 {
     struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);

@@ -1,40 +1,42 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Notification pages (base/notify.h), inside the room: ours, and those of peers. */
+/* Notification pages (base/notify.h), own and of peers, and the messages that carry them; internal to local. */
 #ifndef LOCAL_NOTIFY_H
 #define LOCAL_NOTIFY_H
 
 #include "base/notify.h"
 #include "local/link.h"
 
-/* What a message on the socket of a link says. A byte 0 is the doorbell that processes know that know no
- * other messages; each is a datagram. */
+/* Messages on the socket of a link, one datagram each: a format between processes. A doorbell is the single byte
+ * LINK_RINGS or LINK_RINGS_LATER; an offer is a struct link_offer with a descriptor. */
 enum link_message {
     LINK_RINGS = 0,
-    LINK_RINGS_LATER,    /* a channel was rung: look whether somebody comes */
-    LINK_OFFERS_PAGE,    /* a descriptor comes along: of a notification page */
-    LINK_OFFERS_CHANNEL, /* of the eventfd of a channel */
+    LINK_RINGS_LATER,    /* the sender rang a completion channel: check later that its reader came */
+    LINK_OFFERS_PAGE,    /* descriptor: the sender's notification page */
+    LINK_OFFERS_CHANNEL, /* descriptor: the eventfd of a completion channel */
 };
 struct link_offer {
-    uint8_t type, channel;
+    uint8_t type, channel; /* enum link_message; line in the notification page */
     uint16_t reserved;
     uint32_t serial; /* of the channel */
 };
 
-/* Of a peer: what it has offered. Written by the helper thread, freed with the link. */
+/* What a peer has offered. Written by the helper thread, freed with the link. */
 struct notify_peer;
 
-/* A message with a descriptor has come. Helper thread; takes the descriptor over. */
+/* Handles a message of the peer; takes over fd, -1 if none. Helper thread. */
 void notify_accept(struct link *link, const struct link_offer *offer, int fd);
 void notify_peer_free(struct notify_peer *peer);
-/* The reader of a lane is not polling, its control line says (sleeps): rings whoever has to come. */
+/* Wakes the reader of a lane. sleeps: ring_control.reader_sleeps, not READER_POLLS. */
 void notify_wake(struct lane *lane, uint32_t sleeps);
-/* The peer may not know yet that we wait for room, or that its records lie here: asks it to look. */
+/* The ring is full, and the peer, whose channel was rung, may sleep without having read it: rings the helper thread of
+ * the peer. */
 void notify_full(struct lane *lane);
 
-/* Do writers of this lane look at our attention? Then it may lie in hot[] while we sleep. */
+/* True if the writer of this lane heeds our attention word; the lane may then stay in hot[] while this process
+ * sleeps. */
 bool notify_heeded(const struct lane *lane);
-/* Our attention is `wanted` from now on; a full fence follows. DOZES where the helper thread is asleep is
- * ASLEEP. Does nothing without a page. */
+/* Sets our attention word; a full fence follows. DOZES becomes ASLEEP if the helper thread sleeps. No effect without a
+ * page. */
 void notify_set_attention(enum attention wanted);
 void notify_after_fork_in_child(void);
 

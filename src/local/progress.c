@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Hot and cold lanes, and blocked ones.
+/* Hot, cold and blocked lanes; polling.
  *
- * hot[] is what local_poll() walks, without a lock: a slot is stored before the count that shows it, and a
- * lane that is removed is replaced by the last one, so that a walker at worst misses one lane once or meets
- * one twice. A lane outside hot[] has asked to be rung (reader_sleeps in its ring) and was seen empty after
- * that, or its doorbell is on the way. A lane whose writer heeds our attention (base/notify.h) stays in hot[]
- * while we sleep, so that whoever is woken finds the record without being told where.
+ * local_poll() walks hot[] without a lock. A writer of hot[] stores a slot before the count that covers it, and
+ * replaces a removed lane by the last one; so a walker at worst misses one lane once or visits one twice. Before a
+ * lane leaves hot[], its reader asks the writer to ring (reader_sleeps) and checks that the ring is empty. A lane
+ * whose writer heeds our attention word (base/notify.h) stays in hot[] while this process sleeps; so any thread that
+ * is woken finds the record.
  *
- * A lane whose ring to the peer was full is on the blocked list until somebody who polls finds room. While
- * the helper thread sleeps, which `asleep` says, the peer is asked to ring when it makes room (writer_waits).
+ * A lane whose ring to the peer is full is on the list of blocked lanes until a polling thread finds space. While the
+ * helper thread sleeps (`asleep`), the peer is asked to ring when it frees space (writer_waits).
  */
 #include <errno.h>
 #include <string.h>
@@ -22,10 +22,11 @@
 #include "local/start.h"
 
 #define HOT_MAX           (LINKS_MAX * LOCAL_LANES)
-#define SWEEP_EVERY       1024 /* polls of one thread */
+#define SWEEP_EVERY       1024 /* calls of local_poll() by one thread */
 #define SWEEPS_UNTIL_COLD 16
 #define WRITABLE_BATCH    16
-#define FETCH_BUDGET      (1u << 18) /* bytes by reference per batch of a lane */
+#define FETCH_BUDGET                                                                                         \
+    (1u << 18) /* bytes by reference per batch of a lane: bounds the time under receive_lock */
 
 static _Atomic(struct lane *) *hot; /* HOT_MAX slots of reserved address space */
 static _Atomic unsigned hot_count;  /* written under hot_lock */
@@ -34,13 +35,13 @@ static struct lock hot_lock = LOCK_INIT;
 static struct list blocked_lanes = {&blocked_lanes, &blocked_lanes}; /* blocked_lock */
 static _Atomic unsigned blocked_count;                               /* written under blocked_lock */
 static struct lock blocked_lock = LOCK_INIT;
-static _Atomic bool asleep;
-static _Atomic bool rings_due;     /* of some lane */
-static _Atomic uint32_t looks = 1; /* of the helper thread for them; never 0 */
+static _Atomic bool asleep;    /* the helper thread; partner fences: local_prepare_sleep(), lane_block() */
+static _Atomic bool rings_due; /* a lane has a delayed doorbell (lane.ring_due) */
+static _Atomic uint32_t checks = 1; /* number of calls of local_ring_overdue(); never 0 */
 
 static __thread unsigned polls __attribute__((tls_model("initial-exec")));
 
-/* Where the reader of a broken ring looks. */
+/* lane.next of a broken ring points here. */
 static const _Atomic uint64_t nothing_comes;
 
 int progress_start(void)
@@ -66,21 +67,22 @@ void progress_after_fork_in_child(void)
 
 /* --- reading -------------------------------------------------------------------------------------------- */
 
-/* Without the receive lock `next` may be a lap behind, and the word there somebody's payload: this only says
- * that a look is worth it; what is found is read again with acquire. Volatile and not atomic, because the
- * thread sanitizer, which is right to call it a race, can be told to overlook only that. */
+/* A hint. Without receive_lock `next` may be a lap behind and the word there part of a payload; ring_read() reads the
+ * word again with acquire. The race is intended: a volatile access, because no_sanitize does not apply to atomic
+ * ones. */
 __attribute__((no_sanitize("thread"))) static inline bool looks_empty(struct lane *lane)
 {
     return *(const volatile uint64_t *)atomic_load_explicit(&lane->next, memory_order_relaxed) == 0;
 }
 
-static void show_position(struct lane *lane, bool all)
+/* Publishes how far the reader is, and rings a writer that waits for space. Under receive_lock. */
+static void publish_and_ring(struct lane *lane, bool all)
 {
     if (ring_publish(&lane->reader, all) && ring_take_writer_waits(lane->reader.control))
         link_ring(lane->link, LINK_RINGS);
 }
 
-/* Under the receive lock, which is not to be held for long: what is fetched by reference counts, too. */
+/* Delivers at most `budget` records, and FETCH_BUDGET bytes by reference. Under receive_lock. */
 static unsigned take_records(struct lane *lane, unsigned budget)
 {
     struct packet_reference references[PACKET_REFERENCES];
@@ -108,7 +110,7 @@ static unsigned take_records(struct lane *lane, unsigned budget)
     }
     atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
     if (looks_empty(lane))
-        show_position(lane, false);
+        publish_and_ring(lane, false);
     return taken;
 }
 
@@ -117,7 +119,7 @@ static bool is_broken(const struct lane *lane)
     return atomic_load_explicit(&lane->next, memory_order_relaxed) == &nothing_comes;
 }
 
-/* Under the receive lock. */
+/* take_records(), then ops->batch_end(). Under receive_lock. */
 static unsigned take_batch(struct lane *lane, unsigned budget)
 {
     unsigned taken = is_broken(lane) ? 0 : take_records(lane, budget);
@@ -157,8 +159,8 @@ static void set_reader_sleeps(struct lane *lane, enum reader_sleeps sleeps)
     atomic_store_explicit(&lane->reader.control->reader_sleeps, sleeps, memory_order_relaxed);
 }
 
-/* The lane is polled from now on, if it is not already and was rung. The caller found it rung, but that may
- * have been before it went cold: then nobody is coming to poll it. */
+/* Makes a cold lane hot if its doorbell was rung. Checks reader_sleeps again under hot_lock: between the caller's check
+ * and the lock, the lane may have become hot and cold again, and then the writer will ring anew. */
 static bool heat(struct lane *lane)
 {
     bool became_hot = false;
@@ -179,7 +181,7 @@ static bool heat(struct lane *lane)
     return became_hot;
 }
 
-/* Under hot_lock. What waits there to be rung is rung: only hot lanes are looked at. */
+/* Rings a delayed doorbell of the lane, because ring_waiting() visits only hot lanes. Under hot_lock. */
 static void remove_hot(struct lane *lane)
 {
     unsigned last = atomic_load_explicit(&hot_count, memory_order_relaxed) - 1;
@@ -193,8 +195,8 @@ static void remove_hot(struct lane *lane)
         lane_ring(lane);
 }
 
-/* Asks to be rung. Returns false, and does not, if the lane has or may have something, or somebody else reads
- * it. Under hot_lock. */
+/* Asks the writer to ring. False, without effect: the lane may have a record, or another thread is reading it. Under
+ * hot_lock. */
 static bool cool(struct lane *lane)
 {
     enum reader_sleeps before;
@@ -202,7 +204,7 @@ static bool cool(struct lane *lane)
 
     if (!lock_try(&lane->receive_lock))
         return false;
-    show_position(lane, true);
+    publish_and_ring(lane, true);
     before = reader_sleeps(lane) == READER_HEEDED ? READER_HEEDED : READER_POLLS;
     ring_arm_reader(lane->reader.control);
     empty = looks_empty(lane);
@@ -212,14 +214,14 @@ static bool cool(struct lane *lane)
     return empty;
 }
 
-/* The same for a lane that stays where it is: its writer looks at our attention, which was set before. */
+/* As cool(), for a lane that stays in hot[], because its writer heeds our attention word, which was set before. */
 static bool is_quiet(struct lane *lane)
 {
     bool empty;
 
     if (!looks_empty(lane) || !lock_try(&lane->receive_lock))
         return false;
-    show_position(lane, true);
+    publish_and_ring(lane, true);
     if (reader_sleeps(lane) != READER_HEEDED) {
         set_reader_sleeps(lane, READER_HEEDED);
         atomic_thread_fence(memory_order_seq_cst); /* partner: lane_ring() */
@@ -229,7 +231,8 @@ static bool is_quiet(struct lane *lane)
     return empty;
 }
 
-/* Lanes that had nothing for long, while others are hot, cost more than they are worth. */
+/* Makes lanes cold that had no record for SWEEPS_UNTIL_COLD sweeps, while others are hot: polling them costs more than
+ * their doorbell. */
 static void cold_path sweep(void)
 {
     if (atomic_load_explicit(&hot_count, memory_order_relaxed) < 2 || !lock_try(&hot_lock))
@@ -249,8 +252,8 @@ static void cold_path sweep(void)
     lock_release(&hot_lock);
 }
 
-/* A writer that rings has set reader_sleeps back. A lane that nobody ever wrote is not looked into, which
- * would give it memory. */
+/* The writer that rings has reset reader_sleeps. Only the control line is read: a read of an unused ring's data would
+ * allocate its page. */
 bool progress_rung(struct link *link, bool glance)
 {
     bool became_hot = false;
@@ -260,8 +263,8 @@ bool progress_rung(struct link *link, bool glance)
 
         if (atomic_load_explicit(&lane->reader.control->reader_sleeps, memory_order_acquire) != READER_POLLS)
             continue;
-        /* The doorbell comes once, and the lane may be on its way from hot to cold: heat() waits for that.
-         */
+        /* The doorbell comes once, and sweep() may be making the lane cold at the same time; heat() waits for
+         * hot_lock. */
         if (!glance || hot_index(lane) < 0)
             became_hot |= heat(lane);
     }
@@ -287,10 +290,10 @@ void progress_forget(struct link *link)
     }
 }
 
-/* --- doorbells that wait -------------------------------------------------------------------------------- */
+/* --- delayed doorbells ---------------------------------------------------------------------------------- */
 
-/* A program that once was late may just not have had a processor; one that does not answer is known by the
- * third time. */
+/* Of a lane that was overdue n times in a row, the next 2^n doorbells are not delayed. One overdue doorbell may mean
+ * that the program had no processor; after some more, the program evidently does not answer. */
 #define LATE_MOST 6u
 
 void lane_ring_later(struct lane *lane)
@@ -300,7 +303,7 @@ void lane_ring_later(struct lane *lane)
         lane_ring(lane);
         return;
     }
-    atomic_store_explicit(&lane->ring_due, atomic_load_explicit(&looks, memory_order_relaxed),
+    atomic_store_explicit(&lane->ring_due, atomic_load_explicit(&checks, memory_order_relaxed),
                           memory_order_relaxed);
     atomic_store_explicit(&rings_due, true, memory_order_release);
 }
@@ -310,10 +313,11 @@ bool local_has_ring_due(void)
     return atomic_load_explicit(&rings_due, memory_order_relaxed);
 }
 
-/* Of the lanes where something has waited for so many looks; they are hot, for packets have come there. */
-static bool ring_waiting(uint32_t least_looks)
+/* Rings the doorbells that were delayed at least `least_checks` checks ago. They are on hot lanes, because a delay
+ * follows a received packet. True: others remain. */
+static bool ring_waiting(uint32_t least_checks)
 {
-    uint32_t now = atomic_load_explicit(&looks, memory_order_relaxed);
+    uint32_t now = atomic_load_explicit(&checks, memory_order_relaxed);
     bool left = false;
     unsigned count;
 
@@ -326,13 +330,13 @@ static bool ring_waiting(uint32_t least_looks)
 
         if (!since)
             continue;
-        if (now - since < least_looks) {
+        if (now - since < least_checks) {
             left = true;
             continue;
         }
         late = atomic_load_explicit(&lane->rung_late, memory_order_relaxed) + 1;
         lane_ring(lane);
-        if (!least_looks || !lock_try(&lane->receive_lock))
+        if (!least_checks || !lock_try(&lane->receive_lock))
             continue;
         lane->ring_at_once = (uint8_t)(1u << late);
         atomic_store_explicit(&lane->rung_late, (uint8_t)min_of(late, LATE_MOST), memory_order_relaxed);
@@ -350,9 +354,9 @@ void local_ring_due(void)
 
 void local_ring_overdue(void)
 {
-    uint32_t now = atomic_load_explicit(&looks, memory_order_relaxed) + 1;
+    uint32_t now = atomic_load_explicit(&checks, memory_order_relaxed) + 1;
 
-    atomic_store_explicit(&looks, now ? now : 1, memory_order_relaxed);
+    atomic_store_explicit(&checks, now ? now : 1, memory_order_relaxed);
     if (atomic_exchange_explicit(&rings_due, false, memory_order_acquire) && ring_waiting(2))
         atomic_store_explicit(&rings_due, true, memory_order_relaxed);
 }
@@ -364,22 +368,22 @@ bool lane_block(struct lane *lane)
     bool up;
 
     lock_acquire(&blocked_lock);
-    up = link_is_up(lane->link); /* progress_forget() comes after DOWN, with this lock */
+    up = link_is_up(lane->link); /* progress_forget() follows DOWN and takes this lock */
     if (up && !atomic_load_explicit(&lane->blocked, memory_order_relaxed)) {
         list_push_back(&blocked_lanes, &lane->blocked_node);
         atomic_store_explicit(&lane->blocked, true, memory_order_relaxed);
         atomic_fetch_add_explicit(&blocked_count, 1, memory_order_relaxed);
     }
     lock_release(&blocked_lock);
-    /* Partner: the fence in local_prepare_sleep(). Either it finds the lane blocked, or we find it asleep. */
+    /* Partner: the fence in local_prepare_sleep(). Either that sees blocked_count, or we see `asleep`. */
     atomic_thread_fence(memory_order_seq_cst);
     if (up && atomic_load_explicit(&asleep, memory_order_relaxed) && !lane->link->is_self)
         ring_arm_writer(lane->writer.control);
     return up;
 }
 
-/* Takes lanes with room off the blocked list. Returns how many; *ret_uncertain: one could not be looked at.
- */
+/* Takes lanes with space off the list of blocked lanes and returns their number. *ret_uncertain: a lock was taken, so
+ * another lane may have space, too. */
 static unsigned find_writable(struct lane *lanes[WRITABLE_BATCH], bool *ret_uncertain)
 {
     unsigned found = 0;
@@ -395,7 +399,7 @@ static unsigned find_writable(struct lane *lanes[WRITABLE_BATCH], bool *ret_unce
 
         if (found == WRITABLE_BATCH)
             break;
-        if (!lock_try(&lane->transmit_lock)) { /* a trylock: the order is the other way round */
+        if (!lock_try(&lane->transmit_lock)) { /* against the lock order, see local/link.h */
             *ret_uncertain = true;
             continue;
         }
@@ -468,7 +472,7 @@ bool progress_awake(void)
     return atomic_load_explicit(&blocked_count, memory_order_relaxed) != 0;
 }
 
-/* Asks the peers of blocked lanes to ring. */
+/* Asks the peers of blocked lanes to ring when they free space. */
 static void arm_blocked(void)
 {
     lock_acquire(&blocked_lock);
@@ -481,8 +485,8 @@ static void arm_blocked(void)
     lock_release(&blocked_lock);
 }
 
-/* Whether every hot lane is empty, and its writer will ring. Then those are cold whose writers do not heed
- * our attention. */
+/* Makes the lanes cold whose writers do not heed our attention word. True: every hot lane is empty, and its writer will
+ * ring; false: a lane has a record, and all stay hot. */
 static bool cool_all(enum attention attention)
 {
     bool all = true;
@@ -503,11 +507,11 @@ static bool cool_all(enum attention attention)
             continue;
         if (all)
             remove_hot(lane);
-        else /* it stays hot; a doorbell that is on the way is harmless */
+        else /* the lane stays hot; a doorbell that is on its way does no harm */
             set_reader_sleeps(lane, READER_POLLS);
     }
-    /* The helper thread goes on polling. Of other threads one may be asleep by now, for which writers ring.
-     */
+    /* The helper thread goes on polling, so writers need not ring. With ATTENTION_DOZES another thread may sleep
+     * already, which relies on doorbells. */
     if (!all && attention == ATTENTION_ASLEEP)
         notify_set_attention(ATTENTION_AWAKE);
     lock_release(&hot_lock);
