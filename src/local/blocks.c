@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP numbers. They are granted round robin over all blocks of the process, in each block from a random number on. A new
- * block is taken while fewer than RESTING numbers are free. So at least RESTING other numbers are granted before a
- * released number is granted again, and late packets of a peer find no QP.
+/* QP numbers. They are granted round robin over all blocks of the process, in each block from a random number on. A
+ * new block is taken while fewer than RESTING numbers are free. So at least RESTING other numbers are granted before
+ * a released number is granted again, and late packets of a peer find no QP.
  *
- * The lower bits of a block's number are its shard. All blocks of a process have the same shard, which no other process
- * has if one is free. By the shard, the kernel selects the socket that gets a packet from the network (udp/udp.h). */
+ * The lower bits of a block's number are its shard. All blocks of a process have the same shard, which no other
+ * process has if one is free. By the shard, the kernel selects the socket that gets a packet from the network
+ * (udp/udp.h). */
 #include "local/blocks.h"
 
 #include <errno.h>

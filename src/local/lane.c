@@ -80,8 +80,8 @@ void lane_revoke(struct lane *lane)
     lock_acquire(&lane->transmit_lock);
     ring_revoke(&lane->writer);
     lock_release(&lane->transmit_lock);
-    /* On the link to ourselves a copy that has begun would fault if the program unmaps the memory next, so wait for its
-     * end; the copy takes no lock. Acquire; partner: the release in copy_in_process(). */
+    /* On the link to ourselves a copy that has begun would fault if the program unmaps the memory next, so wait for
+     * its end; the copy takes no lock. Acquire; partner: the release in copy_in_process(). */
     while (unlikely(atomic_load_explicit(&lane->copies, memory_order_acquire)))
         sched_yield();
 }

@@ -61,8 +61,8 @@ struct ring_control {
     /* Written by the reader: the writer may overwrite all bytes before this position. Updated in steps. Released by
      * publish_position(), acquired by refresh_consumed(). */
     _Atomic uint64_t consumed cache_aligned;
-    /* enum reader_sleeps. Set by the reader before it stops polling (ring_arm_reader()); the writer that resets it to 0
-     * rings (lane_ring()). A full fence on both sides. */
+    /* enum reader_sleeps. Set by the reader before it stops polling (ring_arm_reader()); the writer that resets it to
+     * 0 rings (lane_ring()). A full fence on both sides. */
     _Atomic uint32_t reader_sleeps cache_aligned;
     /* Set by the writer when the ring is full and it sleeps (ring_arm_writer()); the reader that resets it to 0 after
      * moving `consumed` rings (ring_take_writer_waits()). A full fence on both sides. */
@@ -85,7 +85,7 @@ static_assert(LAYOUT_RINGS * sizeof(struct ring_control) <= LAYOUT_ACCESS_SLOTS,
 static_assert(LAYOUT_ACCESS_SLOTS + 2 * (LOCAL_ACCESS_SLOTS + 1) * CACHE_LINE <= LAYOUT_CONTROL, "");
 
 struct record_header {
-    _Atomic uint64_t word;   /* released by the writer (ring_write()), acquired by the reader (ring_read()) */
+    _Atomic uint64_t word;   /* released by publish_record(), acquired by find_record() */
     uint32_t dest_qpn;       /* bits 0..23; bits 24..31: number of references */
     uint32_t src_qpn;        /* bits 0..23; bits 24..31: AETH syndrome */
     uint32_t psn, ack_psn;   /* bits 0..23 */

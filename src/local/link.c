@@ -48,8 +48,8 @@ int link_start(void)
     return error;
 }
 
-/* The child has no mapping of the shared memory (MADV_DONTFORK). Locks and lists of the links may be in the middle of a
- * change by another thread of the parent, so the links are freed without being taken down. */
+/* The child has no mapping of the shared memory (MADV_DONTFORK). Locks and lists of the links may be in the middle of
+ * a change by another thread of the parent, so the links are freed without being taken down. */
 void link_after_fork_in_child(void)
 {
     for (unsigned i = 0; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {

@@ -84,8 +84,8 @@ struct link {
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];
-    /* Cache of blocks that the peer owns, as the kernel said; 0: empty. A new one replaces the oldest. Any thread in a
-     * rundown section. */
+    /* Cache of blocks that the peer owns, as the kernel said; 0: empty. A new one replaces the oldest. Any thread in
+     * a rundown section. */
     _Atomic uint32_t owned[LINK_OWNED];
     _Atomic uint32_t owned_count; /* number of blocks written to owned[] */
     void *memory;                 /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
@@ -144,8 +144,8 @@ static inline bool link_is_up(const struct link *link)
 
 int progress_start(void);
 void progress_after_fork_in_child(void);
-/* Makes the rung lanes of the link hot; true if one became hot. glance: no doorbell was received, but one may be on its
- * way; the check is cheap and may miss a lane. */
+/* Makes the rung lanes of the link hot; true if one became hot. glance: no doorbell was received, but one may be on
+ * its way; the check is cheap and may miss a lane. */
 bool progress_rung(struct link *link, bool glance);
 /* Takes the lanes of a link that is DOWN off hot[] and the list of blocked lanes. */
 void progress_forget(struct link *link);

@@ -96,8 +96,8 @@ bool local_is_block_socket(int fd, uint32_t block);
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);
 /* The link to the block's owner if it is known already, else NULL. In a rundown section. */
 struct link *local_known_owner(uint32_t block);
-/* True if the peer of the link owns the block. Asks the kernel (connect, SO_PEERCRED) unless the owner is known; false
- * also if the kernel does not say. In a rundown section. */
+/* True if the peer of the link owns the block. Asks the kernel (connect, SO_PEERCRED) unless the owner is known;
+ * false also if the kernel does not say. In a rundown section. */
 bool local_is_owner(struct link *link, uint32_t block);
 
 /* --- names ---------------------------------------------------------------------------------------------- */
@@ -166,9 +166,9 @@ uint32_t local_reference_from(void);
 #define LOCAL_MTU           8192u
 #define LOCAL_REFERENCE_MTU (256u * 1024)
 
-/* Writes one packet with its gathered payload into the lane's ring. 0; -EAGAIN: the ring is full, ops->lane_writable()
- * follows; -EHOSTUNREACH: the link is down. Any thread, in a rundown section; takes the lane's transmit lock. Does not
- * ring the doorbell: see lane_ring(). */
+/* Writes one packet with its gathered payload into the lane's ring. 0; -EAGAIN: the ring is full,
+ * ops->lane_writable() follows; -EHOSTUNREACH: the link is down. Any thread, in a rundown section; takes the lane's
+ * transmit lock. Does not ring the doorbell: see lane_ring(). */
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count);
 /* Prefetches the lines that the next record will take. */
@@ -182,8 +182,8 @@ void lane_ring(struct lane *lane);
 void lane_ring_later(struct lane *lane);
 /* Rings all delayed doorbells. */
 void local_ring_due(void);
-/* Helper thread, periodically: rings the doorbells that were due at the last call but one. Such a lane is overdue, and
- * its next doorbells are not delayed. */
+/* Helper thread, periodically: rings the doorbells that were due at the last call but one. Such a lane is overdue,
+ * and its next doorbells are not delayed. */
 void local_ring_overdue(void);
 bool local_has_ring_due(void);
 
@@ -222,15 +222,15 @@ bool local_prepare_sleep(enum attention attention);
 
 /* --- notification pages (base/notify.h) ----------------------------------------------------------------- */
 
-/* Publishes a completion channel's eventfd to peers. Returns its line in the notification page, and the line's number;
- * NULL: no free line, or no memory. */
+/* Publishes a completion channel's eventfd to peers. Returns its line in the notification page, and the line's
+ * number; NULL: no free line, or no memory. */
 struct notify_channel *local_open_channel(int fd, unsigned *ret_number);
 void local_close_channel(unsigned number);
 /* Publishes that receives of the QP complete on the channel's CQ of that bit. */
 void local_show_qp(uint32_t qpn, unsigned channel, unsigned bit);
 void local_hide_qp(uint32_t qpn);
-/* Sends the channel's eventfd to the peer, if the peer is of the same user and does not have it. In a rundown section;
- * cheap when repeated. */
+/* Sends the channel's eventfd to the peer, if the peer is of the same user and does not have it. In a rundown
+ * section; cheap when repeated. */
 void local_offer_channel(struct link *link, unsigned number);
 /* The attention word of this process as writers see it; AWAKE without a notification page. */
 enum attention local_attention(void);
@@ -251,9 +251,9 @@ void local_for_each_peer(void (*visit)(struct link *link, void *argument), void 
 /* Resolves every block on this host that has an owner and no link yet (for multicast). Returns the number of those
  * blocks; ops->resolved() follows for each. Any thread. */
 unsigned local_discover_peers(void);
-/* True if a process of this user may have installed a link whose other end is not installed here yet: what the program
- * of that process already expects would not reach it. ops->settled() reports the end, after two seconds at the latest
- * if that process is stopped. Any thread. */
+/* True if a process of this user may have installed a link whose other end is not installed here yet: what the
+ * program of that process already expects would not reach it. ops->settled() reports the end, after two seconds at
+ * the latest if that process is stopped. Any thread. */
 bool local_link_is_coming(void);
 
 #endif

@@ -35,8 +35,8 @@ static socklen_t name_address(const char *text, struct sockaddr_un *ret_address)
 struct local_name {
     struct event_source listener;
     struct list node;
-    /* Held while connections are accepted and while the socket is closed, because the program may reuse the number of a
-     * closed descriptor at once. */
+    /* Held while connections are accepted and while the socket is closed, because the program may reuse the number of
+     * a closed descriptor at once. */
     struct lock lock;
 };
 

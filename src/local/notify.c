@@ -19,8 +19,8 @@
 #include "local/start.h"
 #include "wire/opcode.h"
 
-/* Descriptors of peers' channels that this process keeps at most. For further channels the helper thread of the peer is
- * rung. */
+/* Descriptors of peers' channels that this process keeps at most. For further channels the helper thread of the peer
+ * is rung. */
 #define PEER_CHANNELS_MAX 64u
 
 struct notify_peer {

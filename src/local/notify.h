@@ -28,15 +28,15 @@ void notify_accept(struct link *link, const struct link_offer *offer, int fd);
 void notify_peer_free(struct notify_peer *peer);
 /* Wakes the reader of a lane. sleeps: ring_control.reader_sleeps, not READER_POLLS. */
 void notify_wake(struct lane *lane, uint32_t sleeps);
-/* The ring is full, and the peer, whose channel was rung, may sleep without having read it: rings the helper thread of
- * the peer. */
+/* The ring is full, and the peer, whose channel was rung, may sleep without having read it: rings the helper thread
+ * of the peer. */
 void notify_full(struct lane *lane);
 
 /* True if the writer of this lane heeds our attention word; the lane may then stay in hot[] while this process
  * sleeps. */
 bool notify_heeded(const struct lane *lane);
-/* Sets our attention word; a full fence follows. DOZES becomes ASLEEP if the helper thread sleeps. No effect without a
- * page. */
+/* Sets our attention word; a full fence follows. DOZES becomes ASLEEP if the helper thread sleeps. No effect without
+ * a page. */
 void notify_set_attention(enum attention wanted);
 void notify_after_fork_in_child(void);
 

@@ -159,8 +159,8 @@ static void set_reader_sleeps(struct lane *lane, enum reader_sleeps sleeps)
     atomic_store_explicit(&lane->reader.control->reader_sleeps, sleeps, memory_order_relaxed);
 }
 
-/* Makes a cold lane hot if its doorbell was rung. Checks reader_sleeps again under hot_lock: between the caller's check
- * and the lock, the lane may have become hot and cold again, and then the writer will ring anew. */
+/* Makes a cold lane hot if its doorbell was rung. Checks reader_sleeps again under hot_lock: between the caller's
+ * check and the lock, the lane may have become hot and cold again, and then the writer will ring anew. */
 static bool heat(struct lane *lane)
 {
     bool became_hot = false;
@@ -231,8 +231,8 @@ static bool is_quiet(struct lane *lane)
     return empty;
 }
 
-/* Makes lanes cold that had no record for SWEEPS_UNTIL_COLD sweeps, while others are hot: polling them costs more than
- * their doorbell. */
+/* Makes lanes cold that had no record for SWEEPS_UNTIL_COLD sweeps, while others are hot: polling them costs more
+ * than their doorbell. */
 static void cold_path sweep(void)
 {
     if (atomic_load_explicit(&hot_count, memory_order_relaxed) < 2 || !lock_try(&hot_lock))
@@ -485,8 +485,8 @@ static void arm_blocked(void)
     lock_release(&blocked_lock);
 }
 
-/* Makes the lanes cold whose writers do not heed our attention word. True: every hot lane is empty, and its writer will
- * ring; false: a lane has a record, and all stay hot. */
+/* Makes the lanes cold whose writers do not heed our attention word. True: every hot lane is empty, and its writer
+ * will ring; false: a lane has a record, and all stay hot. */
 static bool cool_all(enum attention attention)
 {
     bool all = true;

@@ -14,10 +14,10 @@
 #include "base/user.h"
 #include "local/start.h"
 
-/* Where process_vm_readv() (a system call, page table walks, one copy) and the ring (two copies, on two
- * processors) take equally long between two cores: the ring is 10 % faster at 8 KiB, 6 % slower at 32 KiB. */
+/* Bytes at which process_vm_readv() (a system call, page table walks, one copy) and the ring (two copies, on two
+ * processors) take equally long between two cores: the ring is 10 % faster at 8 KiB and 6 % slower at 32 KiB. */
 #define REFERENCE_FROM_DEFAULT 16384u
-/* Pieces per system call; the kernel takes up to 1024. */
+/* iovecs per system call; the kernel accepts up to 1024. */
 #define PIECES 64
 
 uint32_t local_reference_from(void)
@@ -84,12 +84,12 @@ bool reference_probe(pid_t pid, const struct handshake_message *message)
 
 /* --- copying -------------------------------------------------------------------------------------------- */
 
-/* One side of a copy, consumed from the front. */
+/* One side of a copy, consumed from the front: references or, if that is NULL, vectors. */
 struct pieces {
-    const struct packet_reference *references; /* or */
+    const struct packet_reference *references;
     const struct iovec *vectors;
     unsigned count;
-    size_t done; /* of the first */
+    size_t done; /* bytes of the first piece */
 };
 
 static struct iovec piece_at(const struct pieces *pieces, unsigned index)
@@ -109,7 +109,7 @@ static struct iovec piece_at(const struct pieces *pieces, unsigned index)
     return piece;
 }
 
-/* Fills vectors with what is next, at most `limit` bytes; returns their number. */
+/* Fills vectors with the next pieces, at most `limit` bytes; returns their number. */
 static unsigned next_vectors(const struct pieces *pieces, size_t limit, struct iovec vectors[PIECES])
 {
     unsigned filled = 0;
@@ -156,8 +156,7 @@ static uint64_t total_of(const struct pieces *pieces)
     return total;
 }
 
-/* The pid may be somebody else's, or run another program, once the process is dead or has let go of our
- * socket. */
+/* Once the process is dead or has closed the link's socket (exec), its pid may name another process or program. */
 bool link_peer_is_there(const struct link *link)
 {
     struct pollfd watched[2] = {{.fd = link->socket.fd, .events = POLLRDHUP},
@@ -221,14 +220,14 @@ int link_pull(struct link *link, const struct packet_reference *from, unsigned f
     return link_peer_is_there(link) ? 0 : -ESRCH;
 }
 
-/* Either we see the revocation, or lane_revoke() sees us at work and waits. */
+/* On the link to ourselves: either this sees the revocation, or lane_revoke() sees lane.copies and waits. */
 static int copy_in_process(struct lane *lane, const struct packet *packet, const struct iovec *to,
                            unsigned to_count)
 {
     int error = -ESTALE;
 
     atomic_store_explicit(&lane->copies, true, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* partner: the one in ring_revoke() */
+    atomic_thread_fence(memory_order_seq_cst); /* partner: the fence in ring_revoke() */
     if (!ring_has_revoked(&lane->reader, packet->reference_epoch))
         error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
     atomic_store_explicit(&lane->copies, false, memory_order_release);
@@ -243,14 +242,14 @@ int lane_pull(struct lane *lane, const struct packet *packet, const struct packe
     if (lane->link->is_self)
         return copy_in_process(lane, packet, to, to_count);
     if (unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))
-        return -ESTALE; /* spares the copy */
+        return -ESTALE; /* no copy is needed */
     if (mapped)
         copy_here(&(struct pieces){.vectors = to, .count = to_count},
                   &(struct pieces){.references = mapped, .count = packet->reference_count});
     else
         error = link_pull(lane->link, packet->reference, packet->reference_count, to, to_count);
 
-    /* Memory that is the program's again may be gone, too: that is no error of who lent it. */
+    /* After a revocation the memory may also be unmapped (-EFAULT), which is no error of the sender. */
     if (error != -ESRCH && unlikely(ring_has_revoked(&lane->reader, packet->reference_epoch)))
         return -ESTALE;
     return error;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Reading the memory of another process of the same user: probing at the handshake, lane_pull(). */
+/* Reading the memory of another process of the same user (process_vm_readv(2)): probe in the handshake, lane_pull(). */
 #ifndef LOCAL_REFERENCE_H
 #define LOCAL_REFERENCE_H
 
@@ -8,15 +8,16 @@
 
 #include "local/handshake_message.h"
 
-/* Is that user us? A user that has no number in our user namespace is nobody's equal. */
+/* True if that is the user of this process. False for the overflow uid, which stands for all users without a number
+ * in our user namespace. */
 bool reference_same_user(uid_t uid);
-/* Lets processes of our user read and write our memory where Yama would only let our ancestors. */
+/* Lets processes of the same user read and write our memory where Yama restricts that to our ancestors. */
 void reference_permit(void);
-/* Reads the nonce that the handshake promises. */
+/* True if process_vm_readv(2) finds the nonce of the message at nonce_address. */
 bool reference_probe(pid_t pid, const struct handshake_message *message);
 
-/* Copies from a peer's memory to ours (self: memcpy). 0, -EFAULT, -EPERM, -EINVAL (lengths differ), -ESRCH
- * (the peer died; what was copied is void). */
+/* Copies from the peer's memory to ours; by memmove on the link to ourselves. 0, -EFAULT, -EPERM; -EINVAL: the
+ * lengths differ; -ESRCH: the peer died, the copied bytes are void. */
 int link_pull(struct link *link, const struct packet_reference *from, unsigned from_count,
               const struct iovec *to, unsigned to_count);
 

@@ -8,8 +8,8 @@
 #include "wire/opcode.h"
 
 #define QPN_MASK 0xffffffu
-/* Positions are made visible in steps, or when the ring is empty and it is worth it. The writer then always
- * sees at least RING_SIZE - PUBLISH_EMPTY of an empty ring as free. */
+/* Bytes. The reader publishes its position in steps of PUBLISH_STEP, and of PUBLISH_EMPTY when the ring is empty. So
+ * the writer sees at least RING_SIZE - PUBLISH_EMPTY bytes of an empty ring as free. */
 #define PUBLISH_STEP  (RING_HOME / 4)
 #define PUBLISH_EMPTY (RING_HOME / 16)
 static_assert(RING_SIZE - PUBLISH_EMPTY >= RING_ROOM_FOR_ANY, "an empty ring takes any record");
@@ -34,7 +34,7 @@ void ring_reader_init(struct ring_reader *reader, void *memory, unsigned ring)
     *reader = (struct ring_reader){.data = data_of(memory, ring), .control = control_of(memory, ring)};
 }
 
-/* What follows the header for an opcode. A drop notice is no packet and has no extension. */
+/* Bytes between header and record_xrc, references or payload. Drop notices have no extension (properties 0). */
 static inline uint32_t base_extension_size(uint32_t properties)
 {
     if (!(properties & (OPCODE_HAS_RETH | OPCODE_HAS_ATOMIC_ETH | OPCODE_HAS_ATOMIC_ACK | OPCODE_HAS_DETH)))
@@ -61,18 +61,18 @@ static inline uint32_t payload_offset(uint32_t header, uint32_t carried)
 
 /* --- writer --------------------------------------------------------------------------------------------- */
 
-/* Bytes that may be written at writer->position. */
-static inline uint64_t room_seen(const struct ring_writer *writer)
+/* Bytes that are free behind writer->position, as far as the writer knows. */
+static inline uint64_t free_bytes(const struct ring_writer *writer)
 {
     return RING_SIZE - (writer->position - writer->consumed);
 }
 
 static int refresh_consumed(struct ring_writer *writer)
 {
-    /* Pairs with the release in publish_position(): the reader has done with what is before. */
+    /* Acquire: the reader is done with all bytes before `consumed`. Partner: the release in publish_position(). */
     uint64_t consumed = atomic_load_explicit(&writer->control->consumed, memory_order_acquire);
 
-    /* Between what was seen last and what has been written; unsigned distances, positions never wrap. */
+    /* A valid position is between the last one and what has been written. Positions never wrap. */
     if (consumed - writer->consumed > writer->position - writer->consumed)
         return -EPROTO;
     writer->consumed = consumed;
@@ -85,7 +85,7 @@ int ring_has_room(struct ring_writer *writer)
 
     if (error)
         return error;
-    return room_seen(writer) >= RING_ROOM_FOR_ANY;
+    return free_bytes(writer) >= RING_ROOM_FOR_ANY;
 }
 
 static void write_extension(char *to, const struct packet *packet, uint32_t properties)
@@ -129,11 +129,11 @@ static inline uint32_t argument_of(const struct packet *packet, uint32_t propert
     return 0;
 }
 
-/* The lines of the ring lie in the reader's cache, and each has to be fetched from there before it can be
- * written. Asking for a stretch of them while the one before is copied takes a quarter off the time of a
+/* The lines of the ring are in the cache of the reader's core, and have to be fetched from there before they can be
+ * written. Prefetching the next PREFETCH_BYTES while the previous ones are copied saves a quarter of the time of a
  * large payload. */
-#define AHEAD 512u
-#define BULK  2048u
+#define PREFETCH_BYTES 512u
+#define BULK           2048u /* bytes: a record that makes the writer use the whole ring */
 
 static inline void copy_into_ring(char *to, const char *from, size_t length)
 {
@@ -142,12 +142,12 @@ static inline void copy_into_ring(char *to, const char *from, size_t length)
         return;
     }
     while (length) {
-        size_t part = min_of(length, (size_t)AHEAD), ahead = min_of(length - part, (size_t)AHEAD);
+        size_t part = min_of(length, (size_t)PREFETCH_BYTES),
+               ahead = min_of(length - part, (size_t)PREFETCH_BYTES);
 
         for (size_t line = 0; line < ahead; line += CACHE_LINE)
             prefetch_for_write(to + part + line);
-        /* A compiler that sees how short it is makes it a string instruction, which takes its time to begin.
-         */
+        /* Hides the bound of `part`: gcc would expand the short memcpy to a string instruction, which starts slowly. */
         __asm__("" : "+r"(part));
         memcpy(to, from, part);
         to += part;
@@ -156,10 +156,9 @@ static inline void copy_into_ring(char *to, const char *from, size_t length)
     }
 }
 
-/* Large records use the whole ring; small ones, of which few are on the way, go back to its beginning, so
- * that a ring of small records never touches the rest of its memory. Asked when the beginning ends, once a
- * lap. */
-static inline bool goes_home(struct ring_writer *writer, uint32_t length, uint32_t to_end)
+/* Decides once per lap, at the end of the first RING_HOME bytes, whether the writer returns to the start of the ring.
+ * True while the records are small and few of them are unread: such a ring never touches the rest of its memory. */
+static inline bool returns_home(struct ring_writer *writer, uint32_t length, uint32_t to_end)
 {
     if (likely(RING_SIZE - to_end < RING_HOME)) {
         writer->roams = false;
@@ -168,8 +167,60 @@ static inline bool goes_home(struct ring_writer *writer, uint32_t length, uint32
     if (writer->roams)
         return false;
     writer->roams =
-        length > BULK || refresh_consumed(writer) != 0 || RING_SIZE - room_seen(writer) > RING_HOME / 2;
+        length > BULK || refresh_consumed(writer) != 0 || RING_SIZE - free_bytes(writer) > RING_HOME / 2;
     return !writer->roams;
+}
+
+static inline void write_header(struct record_header *record, const struct ring_writer *writer,
+                                const struct packet *packet, uint32_t properties, uint32_t references)
+{
+    record->dest_qpn = (packet->dest_qpn & QPN_MASK) | references << 24;
+    record->src_qpn = (packet->src_qpn & QPN_MASK) | (uint32_t)packet->syndrome << 24;
+    record->psn = packet->psn.value;
+    record->ack_psn = packet->ack_psn.value;
+    record->dest_ifindex = packet->dest_ifindex;
+    record->payload_length = packet->flags & PACKET_DROPPED ? 0 : packet->payload_length;
+    record->pkey = packet->pkey;
+    record->reference_epoch = (uint16_t)writer->reference_epoch;
+    record->argument = argument_of(packet, properties);
+}
+
+/* False: the gather list is shorter than `length`. */
+static inline bool write_payload(char *to, const struct iovec *gather, unsigned gather_count, size_t length)
+{
+    for (unsigned i = 0; i < gather_count && length; i++) {
+        size_t part = min_of(gather[i].iov_len, length);
+
+        if (!part)
+            continue;
+        copy_into_ring(to, gather[i].iov_base, part);
+        to += part;
+        length -= part;
+    }
+    return length == 0;
+}
+
+/* Publishes the record at `position`, and before it, if the record is not at writer->position, a skip record up to
+ * the end of the ring. */
+static inline void publish_record(struct ring_writer *writer, uint64_t position, uint32_t granules,
+                                  const struct packet *packet)
+{
+    atomic_store_explicit(&ring_at(writer->data, position + granules * GRANULE)->word, 0,
+                          memory_order_relaxed);
+    /* Release: record, payload and the zero behind the record are visible before the word. Partner: the acquire in
+     * find_record(). */
+    atomic_store_explicit(&ring_at(writer->data, position)->word,
+                          record_word(position, granules, packet->opcode, packet->flags),
+                          memory_order_release);
+    writer->last = position;
+    if (unlikely(position != writer->position)) {
+        const uint32_t to_end = RING_SIZE - (uint32_t)(writer->position % RING_SIZE);
+
+        atomic_store_explicit(&ring_at(writer->data, writer->position)->word,
+                              record_word(writer->position, to_end / GRANULE, RECORD_SKIP, 0),
+                              memory_order_release);
+    }
+    writer->position = position + granules * GRANULE;
 }
 
 int ring_write(struct ring_writer *writer, const struct packet *packet, const struct iovec *gather,
@@ -186,62 +237,30 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
     const uint32_t to_end = RING_SIZE - (uint32_t)(writer->position % RING_SIZE);
     uint64_t position = writer->position;
     struct record_header *record;
-    char *next;
-    size_t left = carried;
 
     if (unlikely(carried > LOCAL_MTU || references > PACKET_REFERENCES))
         return -EMSGSIZE;
-    if (unlikely(granules * GRANULE > to_end) || unlikely(goes_home(writer, granules * GRANULE, to_end)))
+    if (unlikely(granules * GRANULE > to_end) || unlikely(returns_home(writer, granules * GRANULE, to_end)))
         position += to_end;
-    if (unlikely(position - writer->position + granules * GRANULE + GRANULE > room_seen(writer))) {
+    if (unlikely(position - writer->position + granules * GRANULE + GRANULE > free_bytes(writer))) {
         int error = refresh_consumed(writer);
 
         if (error)
             return error;
-        if (position - writer->position + granules * GRANULE + GRANULE > room_seen(writer))
+        if (position - writer->position + granules * GRANULE + GRANULE > free_bytes(writer))
             return -EAGAIN;
     }
 
     record = ring_at(writer->data, position);
-    record->dest_qpn = (packet->dest_qpn & QPN_MASK) | references << 24;
-    record->src_qpn = (packet->src_qpn & QPN_MASK) | (uint32_t)packet->syndrome << 24;
-    record->psn = packet->psn.value;
-    record->ack_psn = packet->ack_psn.value;
-    record->dest_ifindex = packet->dest_ifindex;
-    record->payload_length = dropped ? 0 : packet->payload_length;
-    record->pkey = packet->pkey;
-    record->reference_epoch = (uint16_t)writer->reference_epoch;
-    record->argument = argument_of(packet, properties);
+    write_header(record, writer, packet, properties, references);
     if (references_at != sizeof(struct record_header))
         write_extension((char *)record + sizeof(struct record_header), packet, properties);
     if (references)
         memcpy((char *)record + references_at, packet->reference,
                references * sizeof(struct packet_reference));
-    next = (char *)record + payload_at;
-    for (unsigned i = 0; i < gather_count && left; i++) {
-        size_t part = min_of(gather[i].iov_len, left);
-
-        if (!part)
-            continue;
-        copy_into_ring(next, gather[i].iov_base, part);
-        next += part;
-        left -= part;
-    }
-    if (unlikely(left))
-        return -EINVAL; /* nothing was published: the place is written again */
-
-    atomic_store_explicit(&ring_at(writer->data, position + granules * GRANULE)->word, 0,
-                          memory_order_relaxed);
-    /* Release: record, payload and the zero behind it before the word that shows them. Partner: ring_read(),
-     * peek by the poller. */
-    atomic_store_explicit(&record->word, record_word(position, granules, packet->opcode, packet->flags),
-                          memory_order_release);
-    writer->last = position;
-    if (unlikely(position != writer->position))
-        atomic_store_explicit(&ring_at(writer->data, writer->position)->word,
-                              record_word(writer->position, to_end / GRANULE, RECORD_SKIP, 0),
-                              memory_order_release);
-    writer->position = position + granules * GRANULE;
+    if (unlikely(!write_payload((char *)record + payload_at, gather, gather_count, carried)))
+        return -EINVAL; /* nothing was published: the next record overwrites this one */
+    publish_record(writer, position, granules, packet);
     return 0;
 }
 
@@ -250,8 +269,7 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
 static bool publish_position(struct ring_reader *reader)
 {
     reader->published = reader->position;
-    /* Release: we are done with the records before the writer overwrites them. Partner: refresh_consumed().
-     */
+    /* Release: all reads of the records precede their reuse by the writer. Partner: refresh_consumed(). */
     atomic_store_explicit(&reader->control->consumed, reader->position, memory_order_release);
     return true;
 }
@@ -273,8 +291,7 @@ bool ring_publish(struct ring_reader *reader, bool all)
     return publish_position(reader);
 }
 
-/* Copies what the header says and checks it; only `from` is shared memory, and each byte of it is read once.
- */
+/* Decodes the extension. `from` is shared memory, so each byte of it is read once. */
 static void read_extension(const char *from, struct packet *packet, uint32_t properties)
 {
     if (properties & OPCODE_HAS_XRCETH) {
@@ -316,7 +333,7 @@ static void read_extension(const char *from, struct packet *packet, uint32_t pro
     }
 }
 
-/* Copies the references and checks that they add up to what the packet says it brings. */
+/* Copies the references; false: their lengths do not add up to payload_length. */
 static bool read_references(const char *from, struct packet *packet, struct packet_reference *references)
 {
     uint64_t total = 0;
@@ -328,76 +345,95 @@ static bool read_references(const char *from, struct packet *packet, struct pack
     return total == packet->payload_length;
 }
 
+/* The part of struct record_header that the reader copies and checks. */
+struct header_copy {
+    uint64_t word;
+    uint32_t dest_qpn, src_qpn, psn, ack_psn, dest_ifindex, payload_length;
+    uint16_t pkey, reference_epoch;
+    uint32_t argument;
+};
+static_assert(sizeof(struct header_copy) == sizeof(struct record_header), "a private copy of the header");
+
+/* Finds the next record behind skip records. 1, with the record's word; 0: no record; -EPROTO. */
+static inline int find_record(struct ring_reader *reader, char **ret_record, uint64_t *ret_word)
+{
+    for (;;) {
+        const uint32_t offset = (uint32_t)(reader->position % RING_SIZE);
+        char *record = reader->data + offset;
+        /* Partner: the release in publish_record(). */
+        const uint64_t word =
+            atomic_load_explicit(&((struct record_header *)record)->word, memory_order_acquire);
+        const uint32_t granules = (uint32_t)(word >> 32) & 0xffff;
+
+        if (word == 0)
+            return 0;
+        if (unlikely((uint32_t)word != record_stamp(reader->position) || granules == 0 ||
+                     granules > (RING_SIZE - offset) / GRANULE))
+            return -EPROTO;
+        if (likely((uint8_t)(word >> 48) != RECORD_SKIP)) {
+            *ret_record = record;
+            *ret_word = word;
+            return 1;
+        }
+        /* A valid skip record ends at the end of the ring, and does not skip the whole ring. So the loop ends. */
+        if (granules != (RING_SIZE - offset) / GRANULE || offset == 0 || word >> 56)
+            return -EPROTO;
+        reader->position += granules * GRANULE;
+    }
+}
+
+static inline void decode_header(struct packet *packet, const struct header_copy *header, uint32_t properties)
+{
+    packet->opcode = (uint8_t)(header->word >> 48);
+    packet->flags = (uint8_t)(header->word >> 56);
+    packet->pkey = header->pkey;
+    packet->reference_epoch = header->reference_epoch;
+    packet->dest_qpn = header->dest_qpn & QPN_MASK;
+    packet->src_qpn = header->src_qpn & QPN_MASK;
+    packet->psn = psn_make(header->psn);
+    packet->ack_psn = psn_make(header->ack_psn);
+    packet->dest_ifindex = header->dest_ifindex;
+    packet->syndrome = (uint8_t)(header->src_qpn >> 24);
+    packet->msn = properties & OPCODE_HAS_AETH ? header->argument : 0;
+    packet->imm_data = properties & OPCODE_HAS_IMM ? header->argument : 0;
+    packet->invalidate_rkey = properties & OPCODE_HAS_INVALIDATE ? header->argument : 0;
+    packet->qkey = 0;
+    packet->rkey = properties & OPCODE_HAS_ATOMIC_ETH ? header->argument : 0;
+    packet->flush = (uint8_t)(properties & OPCODE_FLUSH ? header->argument : 0);
+    packet->dma_length = 0;
+    packet->address = packet->swap_add = packet->compare = packet->original = 0;
+    packet->payload_length = header->payload_length;
+    packet->payload = NULL;
+    packet->reference_count = header->dest_qpn >> 24;
+    packet->reference = NULL;
+}
+
 int ring_read(struct ring_reader *reader, struct packet *packet, struct packet_reference *references,
               uint32_t *ret_granules)
 {
     char *record;
-    struct {
-        uint64_t word;
-        uint32_t dest_qpn, src_qpn, psn, ack_psn, dest_ifindex, payload_length;
-        uint16_t pkey, reference_epoch;
-        uint32_t argument;
-    } header;
+    struct header_copy header;
     uint32_t granules, properties, carried, references_at, payload_at;
     uint8_t opcode, flags;
+    int found = find_record(reader, &record, &header.word);
 
-    static_assert(sizeof(header) == sizeof(struct record_header), "a private copy of it");
-    for (;;) {
-        const uint32_t offset = (uint32_t)(reader->position % RING_SIZE);
-
-        record = reader->data + offset;
-        /* Pairs with the release in ring_write(). */
-        header.word = atomic_load_explicit(&((struct record_header *)record)->word, memory_order_acquire);
-        if (header.word == 0)
-            return 0;
-        granules = (uint32_t)(header.word >> 32) & 0xffff;
-        opcode = (uint8_t)(header.word >> 48);
-        flags = (uint8_t)(header.word >> 56);
-        if (unlikely((uint32_t)header.word != record_stamp(reader->position) || granules == 0 ||
-                     granules > (RING_SIZE - offset) / GRANULE))
-            return -EPROTO;
-        if (likely(opcode != RECORD_SKIP))
-            break;
-        /* A skip leads to the beginning of the ring, so the loop ends: there offset is 0, and one that skips
-         * the whole ring is false. */
-        if (granules != (RING_SIZE - offset) / GRANULE || offset == 0 || flags)
-            return -EPROTO;
-        reader->position += granules * GRANULE;
-    }
-
+    if (found <= 0)
+        return found;
+    granules = (uint32_t)(header.word >> 32) & 0xffff;
+    opcode = (uint8_t)(header.word >> 48);
+    flags = (uint8_t)(header.word >> 56);
     memcpy((char *)&header + sizeof(header.word), record + sizeof(header.word),
            sizeof(header) - sizeof(header.word));
     properties = flags & PACKET_DROPPED ? 0 : opcode_table[opcode].properties;
-    /* Every bit is a flag; a frame is nobody's request. */
+    /* All eight flag bits are assigned, so only the combination can be invalid: no frame is relayed. */
     if (unlikely((flags & (PACKET_RELAYED | PACKET_FRAME)) == (PACKET_RELAYED | PACKET_FRAME) ||
                  (!(flags & PACKET_DROPPED) && !opcode_table[opcode].name)))
         return -EPROTO;
     references_at = (uint32_t)sizeof(header) + extension_size(properties);
-    packet->opcode = opcode;
-    packet->flags = flags;
-    packet->pkey = header.pkey;
-    packet->reference_epoch = header.reference_epoch;
-    packet->dest_qpn = header.dest_qpn & QPN_MASK;
-    packet->src_qpn = header.src_qpn & QPN_MASK;
-    packet->psn = psn_make(header.psn);
-    packet->ack_psn = psn_make(header.ack_psn);
-    packet->dest_ifindex = header.dest_ifindex;
-    packet->syndrome = (uint8_t)(header.src_qpn >> 24);
-    packet->msn = properties & OPCODE_HAS_AETH ? header.argument : 0;
-    packet->imm_data = properties & OPCODE_HAS_IMM ? header.argument : 0;
-    packet->invalidate_rkey = properties & OPCODE_HAS_INVALIDATE ? header.argument : 0;
-    packet->qkey = 0;
-    packet->rkey = properties & OPCODE_HAS_ATOMIC_ETH ? header.argument : 0;
-    packet->flush = (uint8_t)(properties & OPCODE_FLUSH ? header.argument : 0);
-    packet->dma_length = 0;
-    packet->address = packet->swap_add = packet->compare = packet->original = 0;
-    packet->payload_length = header.payload_length;
-    packet->payload = NULL;
-    packet->reference_count = header.dest_qpn >> 24;
-    packet->reference = NULL;
+    decode_header(packet, &header, properties);
 
     if (unlikely(flags & PACKET_BY_REFERENCE)) {
-        /* Without any it is a request that may be answered by reference. */
+        /* A request without references has the flag, too: its response may come by reference. */
         if ((!reader->references && packet->reference_count) || packet->reference_count > PACKET_REFERENCES ||
             packet->payload_length > LOCAL_REFERENCE_MTU)
             return -EPROTO;

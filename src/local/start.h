@@ -14,8 +14,8 @@ struct local_state {
     const struct local_ops *ops;
     enum mechanism mechanism;
     uint8_t instance[INSTANCE_BYTES];
-    /* A handshake message carries its address and its bytes. A peer that reads the same bytes at that address can read
-     * our memory, and has the right process. */
+    /* A handshake message carries its address and its bytes. A peer that reads the same bytes at that address can
+     * read our memory, and has the right process. */
     uint8_t nonce[INSTANCE_BYTES];
 };
 extern struct local_state local;
