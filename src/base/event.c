@@ -14,10 +14,9 @@
 #define BATCH   32
 
 static _Atomic uint64_t our_fds[FDS_MAX / 64];
-static _Atomic unsigned our_words; /* all above are zero */
+static _Atomic unsigned our_words; /* words of our_fds[] from here on are zero */
 static int epoll_fd = -1;
-/* Of the call of event_dispatch() that is running: a source that goes away must not be called any more.
- * Helper thread. */
+/* Events of the running event_dispatch(); event_forget() clears those of a source that goes away. Helper thread. */
 static struct epoll_event batch[BATCH];
 static int batch_next, batch_count;
 
@@ -49,7 +48,7 @@ void fd_close(int fd)
 {
     if (fd < 0)
         return;
-    /* First not ours: the number may be the program's a moment after close(), and a child must not close
+    /* Clear the bit before close(): afterwards the number may be the program's, and a forked child must not close
      * that. */
     fd_disown(fd);
     sys_close(fd);
@@ -80,7 +79,7 @@ void event_after_fork_in_child(void)
 {
     int saved = errno;
 
-    /* Only closed: EPOLL_CTL_DEL would reach into the set that the parent uses. */
+    /* No EPOLL_CTL_DEL: the epoll set is shared with the parent. */
     for (unsigned i = 0; i < atomic_load_explicit(&our_words, memory_order_relaxed); i++) {
         uint64_t bits = atomic_load_explicit(&our_fds[i], memory_order_relaxed);
 
@@ -108,7 +107,7 @@ static int control(int operation, struct event_source *source, uint32_t events)
     return error;
 }
 
-/* 0: there is no such descriptor. */
+/* 0: fd is not open. */
 static ino_t inode_of(int fd, dev_t *ret_device)
 {
     int saved = errno;
@@ -182,7 +181,7 @@ void event_close_now(struct event_source *source)
         fd_disown(fd);
         return;
     }
-    /* Explicitly: a forked child that has not closed its copy yet would keep the descriptor in the set. */
+    /* close() alone would leave the descriptor in the epoll set while a forked child has a copy of it. */
     control(EPOLL_CTL_DEL, source, 0);
     source->fd = -1;
     fd_close(fd);

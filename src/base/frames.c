@@ -60,11 +60,11 @@ int frames_module(uint64_t address, struct frame_module *ret_module)
     return dl_iterate_phdr(look_at_module, &search) ? 0 : -ENOENT;
 }
 
-/* --- what the unwinder asks of libc --------------------------------------------------------------------- */
+/* --- _dl_find_object() for the unwinder ----------------------------------------------------------------- */
 
-/* libgcc asks _dl_find_object() for the unwind tables, once per frame. That is a symbol of GLIBC_2.35, too
- * new for us, so this one of ours is what the libgcc inside of us finds. The tables of the files that were
- * met lately are remembered, until something is loaded or unloaded. */
+/* libgcc calls _dl_find_object() for the unwind tables of each frame. glibc exports that symbol from GLIBC_2.35 on,
+ * which is newer than the glibc we support, so this definition serves the linked-in libgcc. The tables of recent
+ * files are cached until a file is loaded or unloaded. */
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
 
 struct tables {
@@ -73,7 +73,7 @@ struct tables {
 };
 
 static struct {
-    struct lock lock; /* a leaf; where it is taken, everything is looked up anew */
+    struct lock lock; /* a leaf, only tried: without it the cache is not used */
     unsigned long long adds, subs;
     unsigned next;
     struct tables met[32];
@@ -81,7 +81,7 @@ static struct {
 
 struct tables_search {
     uint64_t address;
-    bool cached; /* the cache's lock is held */
+    bool cached; /* cache.lock is held */
     struct tables found;
 };
 
@@ -105,7 +105,7 @@ static int look_for_tables(struct dl_phdr_info *info, size_t size, void *argumen
 {
     struct tables_search *search = argument;
 
-    /* The counters come with every file: the first one is enough. */
+    /* adds and subs are the same in each call of this function, so the first call can use the cache. */
     if (search->cached && find_cached(search, info))
         return 1;
     if (!loaded_range(info, search->address, &search->found.start, &search->found.end))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The calling thread's stack, by the unwind tables of whatever is loaded. glibc's backtrace() would load
- * libgcc_s at its first call, in the middle of somebody's program; ours is linked in (-static-libgcc). */
+/* The calling thread's stack, by the unwind tables of the loaded files. Not by backtrace() of glibc, whose first call
+ * loads libgcc_s into the program; our unwinder is linked in (-static-libgcc). */
 #ifndef BASE_FRAMES_H
 #define BASE_FRAMES_H
 
@@ -8,18 +8,18 @@
 #include <stdint.h>
 
 struct frame {
-    uint64_t address; /* behind the call */
-    uint64_t top;     /* of the frame that was called from there: x86-64 keeps the address right below it */
+    uint64_t address; /* return address */
+    uint64_t top;     /* CFA of the called frame: on x86-64 the return address is stored right below it */
 };
 
-/* Returns how many frames were filled in, the innermost first, beginning with who called the caller. */
+/* Returns the number of frames, innermost first, beginning with the caller of the caller. */
 unsigned frames_take(struct frame *frames, unsigned count);
 
-/* The loaded file that an address is in. */
+/* The loaded file that contains an address. */
 struct frame_module {
     uint64_t start, end, bias;
-    int is_program; /* the executable itself, whose name is empty */
-    char path[224]; /* cut if longer */
+    int is_program; /* the executable, whose path is empty */
+    char path[224]; /* truncated if longer */
 };
 /* 0, or -ENOENT. */
 int frames_module(uint64_t address, struct frame_module *ret_module);

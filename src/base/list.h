@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Doubly linked circular list; the head is a node that belongs to no element. A node that is in no list
- * points at itself, so removing twice is harmless and list_linked() answers. */
+/* Doubly linked circular list. The head is a node without an element. A node outside of a list points at itself, so a
+ * second removal is harmless, and list_linked() is false. */
 #ifndef BASE_LIST_H
 #define BASE_LIST_H
 

@@ -18,8 +18,8 @@ void cold_path lock_acquire_slow(struct lock *lock)
         }
         cpu_relax();
     }
-    /* From here on the word says 2: whoever releases must wake us, and so must we when we hold it, since
-     * others may sleep too. */
+    /* From here on the word is 2, so that the holder wakes us. We keep 2 when we hold the lock, because other threads
+     * may sleep, too. */
     while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0)
         sys_futex((uint32_t *)&lock->word, FUTEX_WAIT_PRIVATE, 2, NS_NEVER);
     errno = saved;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A small process-private lock: one word, inline when free, a short spin and then a futex when not. It is
- * never put into memory that another process writes: a peer may die at any instruction. */
+/* A process-private lock of one word: inline while free, then a short spin, then a futex. Never in memory that
+ * another process writes, because a peer may die at any instruction. */
 #ifndef BASE_LOCK_H
 #define BASE_LOCK_H
 
@@ -11,7 +11,7 @@
 #include "base/types.h"
 
 struct lock {
-    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and somebody sleeps */
+    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and a thread may sleep */
 };
 
 #define LOCK_INIT                                                                                            \
@@ -27,7 +27,7 @@ static inline void lock_init(struct lock *lock)
     atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
 }
 
-/* Pairs with the release in lock_release(). */
+/* Acquire; partner: the release in lock_release(). */
 static inline bool lock_try(struct lock *lock)
 {
     uint32_t expected = 0;

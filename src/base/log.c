@@ -13,7 +13,7 @@
 #include "base/types.h"
 
 static const char *const level_names[] = {"none", "error", "warn", "info", "debug"};
-static _Atomic int threshold = -1; /* -1: the environment was not read yet */
+static _Atomic int threshold = -1; /* -1: SOFTHCA_LOG was not read yet */
 
 static int read_threshold(void)
 {
@@ -52,21 +52,21 @@ void log_message(enum log_level level, const char *format, ...)
     va_end(arguments);
     length = min_of(length, (int)sizeof(line) - 2);
     line[length++] = '\n';
-    /* One write, so that lines of several processes do not mix; if stderr is gone there is nobody to tell. */
+    /* One write, so that lines of several processes do not mix. An error is ignored: stderr may be closed. */
     (void)sys_write(STDERR_FILENO, line, (size_t)length);
     errno = saved;
 }
 
-bool log_first(struct log_once *once, uint64_t cause, uint64_t *ret_untold)
+bool log_first(struct log_once *once, uint64_t cause, uint64_t *ret_unlogged)
 {
     for (unsigned i = 0; i < LOG_CAUSES; i++) {
         if (once->cause[i] == cause) {
-            once->untold++;
+            once->unlogged++;
             return false;
         }
     }
     once->cause[once->next++ % LOG_CAUSES] = cause;
-    *ret_untold = once->untold;
-    once->untold = 0;
+    *ret_unlogged = once->unlogged;
+    once->unlogged = 0;
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Messages for people, on stderr, only if asked for: SOFTHCA_LOG=error|warn|info|debug (softhca run sets it
- * to warn). Silent by default: we are a guest. errno survives. The function that decides an error logs it,
- * nobody above does. */
+/* Log messages on stderr, as far as SOFTHCA_LOG=error|warn|info|debug permits (softhca run sets it to warn). Off by
+ * default: the process is the program's. errno is preserved. The function that detects an error logs it; its callers
+ * do not. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -13,16 +13,16 @@ enum log_level { LOG_LEVEL_NONE, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO
 bool log_enabled(enum log_level level);
 void log_message(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Of what other processes can make happen as often as they like: told once for each of them. The caller keeps
- * others away. */
+/* Rate limit for events that other processes can cause at will: each cause is logged once, until LOG_CAUSES others
+ * replace it. The caller serialises. */
 #define LOG_CAUSES 32
 struct log_once {
-    uint64_t cause[LOG_CAUSES]; /* what was told last; 0: nothing */
+    uint64_t cause[LOG_CAUSES]; /* logged most recently; 0: empty */
     unsigned next;
-    uint64_t untold; /* since something was told */
+    uint64_t unlogged; /* repetitions since the last logged cause */
 };
-/* Is that cause, not 0, to be told of? *ret_untold: how many times nothing was said since the last time. */
-bool log_first(struct log_once *once, uint64_t cause, uint64_t *ret_untold);
+/* True if the cause, not 0, is to be logged. *ret_unlogged: number of repetitions since the last logged cause. */
+bool log_first(struct log_once *once, uint64_t cause, uint64_t *ret_unlogged);
 
 #define log_error(...) log_message(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_message(LOG_LEVEL_WARN, __VA_ARGS__)

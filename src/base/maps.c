@@ -10,7 +10,7 @@
 #include "base/sys.h"
 #include "base/types.h"
 
-/* linux/fs.h since Linux 6.11; newer than the headers we build against. */
+/* From linux/fs.h of Linux 6.11; the build headers are older. */
 struct procmap_query {
     uint64_t size;
     uint64_t query_flags;
@@ -31,7 +31,7 @@ struct procmap_query {
 #define PROCMAP_QUERY_MINIMUM    104
 _Static_assert(sizeof(struct procmap_query) == PROCMAP_QUERY_MINIMUM, "layout of the kernel");
 
-/* By raw system calls throughout: open(), read() and close() of libc are cancellation points. */
+/* Raw system calls throughout, because open(), read() and close() of libc are cancellation points. */
 static int open_maps(struct maps *maps, bool by_query)
 {
     long fd = sys_open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -228,7 +228,7 @@ static int find_by_reading(struct maps *maps, uintptr_t address, struct mapping 
     return 0;
 }
 
-/* --- both ----------------------------------------------------------------------------------------------- */
+/* --- either way ----------------------------------------------------------------------------------------- */
 
 int maps_find(struct maps *maps, uintptr_t address, struct mapping *ret_mapping)
 {

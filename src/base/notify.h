@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Format of the notification page, by which a process shows its completion channels to other processes of its user. So
- * a message wakes the thread that waits for its completion, and not the helper thread first.
+/* Format of the notification page, by which a process shows its completion channels to other processes of its user.
+ * So a message wakes the thread that waits for its completion, and not the helper thread first.
  *
  * The page is a sealed memfd, which peers map writable. Its owner arms a CQ by setting a bit in `armed` or
  * `armed_solicited`. A peer that has written a message for a QP of that CQ clears the bit, which entitles it to the
- * event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming yields one event, and a readable
- * channel has one. The owner trusts the page no further: processes of the same user could wake this process, or keep it
- * from waking, in other ways too.
+ * event, sets the bit in `rung`, and writes 1 to the channel's eventfd. So each arming yields one event, and a
+ * readable channel has one. The owner trusts the page no further: processes of the same user could wake this process,
+ * or keep it from waking, in other ways too.
  *
  * `attention` says whether writers need to ring. A writer publishes its record and then reads `attention`; the owner
  * sets `attention` and then checks its rings. A full fence stands between the two steps on both sides (lane_ring(),
- * notify_set_attention()).
- */
+ * notify_set_attention()). */
 #ifndef BASE_NOTIFY_H
 #define BASE_NOTIFY_H
 
@@ -49,8 +48,8 @@ struct notify_page {
     _Atomic uint64_t attention
         cache_aligned; /* enum attention in bits 0..1, number of sleeps above (ATTENTION_STEP) */
     struct notify_channel channels[NOTIFY_CHANNELS];
-    /* At which CQ the messages of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one slot,
-     * the later one has it. */
+    /* At which CQ the messages of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one
+     * slot, the later one has it. */
     _Atomic uint64_t qps[NOTIFY_QPS];
 };
 

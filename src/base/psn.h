@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packet sequence numbers: 24 bits, compared by distance only (IBA 9.7.2). A type of its own, so that a PSN
- * is never compared with < by accident. */
+/* Packet sequence numbers: 24 bits, compared by distance only (IBA 9.7.2). A struct type, so that the
+ * compiler rejects a < b. */
 #ifndef BASE_PSN_H
 #define BASE_PSN_H
 

@@ -22,7 +22,7 @@ static void thread_ended(void *record)
 {
     struct rundown_thread *self = record;
 
-    /* Destructors of the program that run after this one may call verbs: they get a record anew. */
+    /* Later destructors of the program may call verbs, and register the thread again. */
     rundown_self = NULL;
     atomic_store_explicit(&self->in_use, 0, memory_order_release);
 }
@@ -30,7 +30,7 @@ static void thread_ended(void *record)
 static void initialise(void)
 {
     pthread_key_create(&thread_end_key, thread_ended);
-    /* Registration is for the whole process and cannot be undone; it costs nothing until used. */
+    /* Registers the whole process; free of cost until the first membarrier. */
     rundown_needs_fence = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
 }
 
@@ -50,7 +50,7 @@ struct rundown_thread *cold_path rundown_register_thread(void)
         self =
             sys_mmap(NULL, sizeof(*self), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, NULL);
         if (!self)
-            abort(); /* one page at a thread's first verb: nothing sensible can run without it */
+            abort(); /* no page at a thread's first verb: no verb can run without the record */
         atomic_store_explicit(&self->in_use, 1, memory_order_relaxed);
         self->next = atomic_load_explicit(&all_threads, memory_order_relaxed);
         while (!atomic_compare_exchange_weak_explicit(&all_threads, &self->next, self, memory_order_release,
@@ -96,7 +96,7 @@ bool rundown_others_are_inside(void)
 
 void rundown_after_fork_in_child(void)
 {
-    /* The registration comes with the address space, but nobody promises that. */
+    /* Linux copies the registration with the address space, but does not document that. */
     if (!rundown_needs_fence)
         rundown_needs_fence = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;

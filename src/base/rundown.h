@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Rundown: "nobody who could have seen the old state is still using it".
+/* Rundown (an RCU grace period): wait until no thread can use an object that was withdrawn.
  *
- * A thread that touches registered memory, a link or anything else that may be withdrawn does so between
- * rundown_enter() and rundown_exit(). Whoever withdraws it first makes it unfindable (a generation, a NULL),
- * then calls rundown_wait(), which returns when every thread has left each section that it was in. Sections
- * are short and never sleep for remote progress.
+ * A thread uses registered memory, a link, or another object that may be withdrawn, between rundown_enter() and
+ * rundown_exit(). A thread that withdraws such an object first makes it unreachable (a new generation, a NULL
+ * pointer) and then calls rundown_wait(), which returns when every thread has left the section that it was in.
+ * Sections are short and never wait for a peer.
  *
- * Entering is a plain store: the other half of the barrier is membarrier(2) in rundown_wait(). Where that is
- * refused, entering is a sequentially consistent exchange.
- */
+ * Entering is a plain store; membarrier(2) in rundown_wait() is the other half of the barrier. If the kernel refuses
+ * membarrier(2), entering is a sequentially consistent exchange. */
 #ifndef BASE_RUNDOWN_H
 #define BASE_RUNDOWN_H
 
@@ -19,10 +18,10 @@
 #include "base/types.h"
 
 struct rundown_thread {
-    _Atomic uint32_t sections;   /* odd while inside; written by its thread only */
-    uint32_t depth;              /* nested enters; its thread only */
+    _Atomic uint32_t sections;   /* odd inside a section; written by its thread only */
+    uint32_t depth;              /* nested sections; its thread only */
     struct rundown_thread *next; /* never changes once linked */
-    _Atomic uint32_t in_use;     /* 0 when its thread has ended: free for another */
+    _Atomic uint32_t in_use;     /* 0: its thread has ended, another one may take the record */
 } cache_aligned;
 
 extern __thread struct rundown_thread *rundown_self __attribute__((tls_model("initial-exec")));
@@ -53,14 +52,14 @@ static inline void rundown_exit(void)
 
     if (--self->depth)
         return;
-    /* Release: what was done inside happens before rundown_wait() returns (its acquire load). */
+    /* Release: all accesses inside the section precede the return of rundown_wait(). Partner: its acquire load. */
     atomic_store_explicit(&self->sections, atomic_load_explicit(&self->sections, memory_order_relaxed) + 1,
                           memory_order_release);
 }
 
 /* Must not be called inside a section. */
 void rundown_wait(void);
-/* Is another thread in a section? By the time of the answer it may have left. */
+/* True if another thread was in a section; it may have left since. */
 bool rundown_others_are_inside(void);
 /* In the child of a fork: only the calling thread exists. */
 void rundown_after_fork_in_child(void);

@@ -15,15 +15,15 @@
 #include <unistd.h>
 
 #if defined(__has_feature) && !defined(__SANITIZE_THREAD__)
-#if __has_feature(thread_sanitizer) /* clang's way to say it */
+#if __has_feature(thread_sanitizer) /* clang's equivalent of gcc's macro */
 #define __SANITIZE_THREAD__ 1
 #endif
 #endif
 
-/* Arguments of syscall() that are longs in the kernel must be longs here: the seventh goes over the stack,
- * where the upper half of an int is whatever lay there.
+/* Arguments of syscall() that are longs in the kernel must be longs here: the seventh is passed on the stack, where
+ * the upper half of an int is undefined.
  *
- * syscall() reports through errno; ours report through the value and leave errno as it was. */
+ * syscall() reports errors in errno; these functions return them and preserve errno. */
 static long value_or_error(long result, int saved_errno)
 {
     if (result == -1) {
@@ -48,7 +48,7 @@ void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, 
     int saved = errno;
     long result = value_or_error(syscall(SYS_mmap, address, length, protection, flags, fd, offset), saved);
 
-    /* Addresses of the upper half do not occur in user space; the kernel's errors are -4095..-1. */
+    /* Errors of the kernel are -4095..-1; no user space address has these values. */
     if (result < 0 && result >= -4095) {
         if (ret_error)
             *ret_error = (int)result;
@@ -138,8 +138,7 @@ int sys_close(int fd)
 {
     int saved = errno;
 #ifdef __SANITIZE_THREAD__
-    /* ThreadSanitizer has to see it: else it takes the next owner of the number for a user of the old file.
-     */
+    /* ThreadSanitizer has to see the close(), or it takes accesses to the next file of that number for a race. */
     int state;
 
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
@@ -261,7 +260,7 @@ int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout
     int saved = errno;
     long result = syscall(SYS_epoll_pwait2, epoll, events, most, &timeout, NULL, 0L);
 
-    /* Before Linux 5.11, or behind a filter that does not know it. */
+    /* Before Linux 5.11, or under a seccomp filter that does not know epoll_pwait2(2). */
     if (result < 0 && (errno == ENOSYS || errno == EPERM))
         result = syscall(SYS_epoll_pwait, epoll, events, most,
                          (int)((timeout_ns + NS_PER_MS - 1) / NS_PER_MS), NULL, 0L);
@@ -299,7 +298,7 @@ void sys_random(void *buffer, size_t length)
 
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0) { /* no getrandom (seccomp): keys get guessable, nothing else breaks */
+        if (got <= 0) { /* getrandom refused (seccomp): keys become guessable, all else works */
             ns_t mix = sys_now() * 0x9e3779b97f4a7c15ull;
             *next++ = (uint8_t)(mix >> 32);
             length--;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* System calls that must not go through libc: UCX and Open MPI hook its mmap and munmap, and some wrappers
- * are newer than GLIBC_2.34. Each returns what the kernel returns: a value >= 0, or -errno. errno is left
- * alone. */
+/* System calls that must not go through libc: UCX and Open MPI hook mmap() and munmap(), and some wrappers are newer
+ * than GLIBC_2.34. Each returns the kernel's result, a value >= 0 or -errno, and preserves errno. */
 #ifndef BASE_SYS_H
 #define BASE_SYS_H
 
@@ -21,26 +20,24 @@ static inline void cpu_relax(void)
 #endif
 }
 
-/* timeout_ns: relative; NS_NEVER waits for ever (FUTEX_WAIT only). */
+/* timeout_ns: relative, for FUTEX_WAIT; NS_NEVER waits for ever. */
 long sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
-/* MAP_FAILED is never returned: NULL on failure, with the reason in *ret_error (-errno) if that is not NULL.
- */
+/* NULL, not MAP_FAILED, on failure; then *ret_error, if ret_error is not NULL, is -errno. */
 void *sys_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset, int *ret_error);
 int sys_munmap(void *address, size_t length);
 int sys_madvise(void *address, size_t length, int advice);
 int sys_mprotect(void *address, size_t length, int protection);
-/* As sys_mmap(): NULL on failure. `to` is looked at with MREMAP_FIXED and, as a hint, MREMAP_DONTUNMAP. */
+/* NULL on failure, as sys_mmap(). `to` is used with MREMAP_FIXED and, as a hint, with MREMAP_DONTUNMAP. */
 void *sys_mremap(void *address, size_t length, size_t new_length, int flags, void *to, int *ret_error);
 /* mlock2(2), flags 0 or MLOCK_ONFAULT. */
 int sys_mlock(void *address, size_t length, unsigned flags);
 int sys_munlock(void *address, size_t length);
 int sys_memfd_create(const char *name, unsigned flags);
-/* fallocate(PUNCH_HOLE): frees the pages and makes them zero; on failure the caller who relies on that clears
- * them. */
+/* fallocate(PUNCH_HOLE): frees the pages, which read as zero afterwards. On failure the contents stay. */
 int sys_punch_hole(int fd, off_t offset, off_t length);
 int sys_pidfd_open(pid_t pid);
-/* Not cancellation points, unlike libc's: a thread that is being cancelled must not end with our locks held
- * or inside a rundown section. */
+/* Unlike libc's these are not cancellation points: a cancelled thread must not end while it holds our locks or is in
+ * a rundown section. */
 int sys_open(const char *path, int flags);
 int sys_close(int fd);
 ssize_t sys_read(int fd, void *data, size_t length);
@@ -52,7 +49,7 @@ int sys_ioctl(int fd, unsigned long request, void *argument);
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
 struct mmsghdr;
 struct msghdr;
-/* How many datagrams were taken or given. Neither waits. */
+/* The number of datagrams sent or received. Do not block. */
 int sys_sendmmsg(int fd, struct mmsghdr *messages, unsigned count);
 int sys_recvmmsg(int fd, struct mmsghdr *messages, unsigned count);
 ssize_t sys_sendmsg(int fd, const struct msghdr *message);
@@ -64,7 +61,7 @@ struct epoll_event;
 int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);
-/* Does not wait. */
+/* Does not block. */
 int sys_poll_now(struct pollfd *watched, unsigned count);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count);
@@ -72,11 +69,11 @@ ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long
 int sys_membarrier(int command);
 void sys_random(void *buffer, size_t length);
 ns_t sys_now(void);
-/* Of the calling thread; asked of the kernel once. */
+/* Thread id of the calling thread, cached. */
 pid_t sys_gettid(void);
-/* In the child of a fork: its thread has another one. */
+/* In the child of a fork: drops the cached thread id. */
 void sys_forget_thread(void);
-/* Is CAP_... effective in this thread? */
+/* True if the capability (CAP_...) is effective in this thread. */
 bool sys_has_capability(int capability);
 
 #endif

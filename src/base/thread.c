@@ -32,7 +32,7 @@ int thread_start(void *(*main)(void *), void *argument)
     pthread_attr_setstacksize(&attributes, STACK_SIZE);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&thread, &attributes, main, argument);
-    if (error == EINVAL) { /* a program with much thread-local memory: it is part of the stack */
+    if (error == EINVAL) { /* much thread-local memory, which is part of the stack */
         pthread_attr_setstacksize(&attributes, default_stack_size());
         error = pthread_create(&thread, &attributes, main, argument);
     }

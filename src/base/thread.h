@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A thread of ours in a stranger's process: detached, with every signal blocked, because signals are the
- * program's, and a small stack. */
+/* Threads of SoftHCA in the program's process: detached, with a small stack, and with all signals blocked so that the
+ * program's own threads receive them. */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Deadlines in a binary heap, each embedded in what it belongs to. Not thread-safe: the caller's lock guards
- * the heap. */
+/* Timers in a binary heap; each is embedded in its owner. Not thread-safe: the caller's lock guards the heap. */
 #ifndef BASE_TIMER_H
 #define BASE_TIMER_H
 
@@ -19,12 +18,12 @@ struct timer_heap {
     uint32_t count, room;
 };
 
-/* Arms or moves. 0 or -ENOMEM (then it is as it was). */
+/* Arms the timer or changes its deadline. 0; -ENOMEM: the timer is not armed. */
 int timer_arm(struct timer_heap *heap, struct timer *timer, ns_t at);
 void timer_cancel(struct timer_heap *heap, struct timer *timer);
-/* Earliest deadline; NS_NEVER if there is none. */
+/* The earliest deadline; NS_NEVER: no timer is armed. */
 ns_t timer_next(const struct timer_heap *heap);
-/* Takes the earliest if it is due; NULL if none is. */
+/* Removes and returns the earliest timer if it is due, else NULL. */
 struct timer *timer_take_due(struct timer_heap *heap, ns_t now);
 
 #endif

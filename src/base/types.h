@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Nanoseconds of CLOCK_MONOTONIC; an argument of everything in transport, which has no clock of its own. */
+/* Nanoseconds of CLOCK_MONOTONIC. transport reads no clock: its callers pass the time. */
 typedef uint64_t ns_t;
 #define NS_NEVER  UINT64_MAX
 #define NS_PER_US 1000ull

@@ -11,7 +11,7 @@
 #include "base/fd.h"
 #include "base/types.h"
 
-/* A host with more sockets than this has the rest of them ignored: the list is somebody else's to fill. */
+/* Bytes of the list that are read at most, because any process can make it longer. */
 #define BYTES_MAX    (16u << 20)
 #define LONGEST_LINE 512
 #define PART_MAX     64
@@ -26,13 +26,13 @@ socklen_t unix_name_address(const char *name, struct sockaddr_un *ret_address)
 }
 
 struct search {
-    char prefix[2 + PART_MAX + 1]; /* a space and '@', which stands for the zero of an abstract name */
+    char prefix[2 + PART_MAX + 1]; /* a space, and '@' for the zero byte of an abstract name */
     size_t prefix_length, rest_length;
     void (*visit)(const char *rest, void *argument);
     void *argument;
 };
 
-/* A line ends with the socket's name; a name may contain anything, so ours must be all of it. */
+/* The line ends with the socket's name. A name may contain any byte, so the match includes the space before it. */
 static void look_at(const struct search *search, const char *line, size_t length)
 {
     const size_t wanted = search->prefix_length + search->rest_length;
@@ -46,7 +46,7 @@ static void look_at(const struct search *search, const char *line, size_t length
 
 static int open_list(void)
 {
-    /* The network namespace is a thread's: /proc/net would be that of the main thread. */
+    /* Each thread has a network namespace of its own; /proc/net shows that of the main thread. */
     int fd = fd_lift(open("/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC));
 
     if (fd < 0)
@@ -78,7 +78,7 @@ static int search_list(const struct search *search)
         }
         filled -= (size_t)(line - buffer);
         if (filled > LONGEST_LINE)
-            filled = 0; /* no line is that long: not what we think it is */
+            filled = 0; /* longer than any line of the list: discard */
         memmove(buffer, line, filled);
     }
     fd_close(fd);
@@ -98,7 +98,7 @@ int unix_names_visit(const char *prefix, size_t length, void (*visit)(const char
     if (search.prefix_length > 2 + PART_MAX || length > PART_MAX)
         return -EINVAL;
     memcpy(search.prefix + 2, prefix, search.prefix_length - 2);
-    /* A thread that posts holds its QP's lock: it must not be cancelled while it reads. */
+    /* A posting thread holds its QP's lock here and must not be cancelled. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     error = search_list(&search);
     pthread_setcancelstate(cancellation, NULL);

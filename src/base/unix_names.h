@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The abstract unix sockets of this network namespace: how processes that do not know each other meet. */
+/* Names of abstract unix sockets in this network namespace, by which processes find each other. */
 #ifndef BASE_UNIX_NAMES_H
 #define BASE_UNIX_NAMES_H
 
@@ -7,12 +7,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Fills in the address of an abstract name; returns its length. A name that is too long is cut. */
+/* Fills in the address of an abstract name and returns its length. Truncates a name that is too long. */
 socklen_t unix_name_address(const char *name, struct sockaddr_un *ret_address);
 
-/* Visits the names that consist of the prefix and `length` further characters, in no order, each perhaps
- * several times (a listener and the connections it accepted). The prefix is at most 64 characters, and so is
- * the rest. Names come from anybody. No cancellation point. 0 or -errno: the kernel's list cannot be read. */
+/* Visits the names that consist of the prefix and `length` further characters, both of at most 64 characters. The
+ * order is undefined, and a name may come several times (a listener and the connections that it accepted). Any
+ * process can create such names. Not a cancellation point. 0; -errno: /proc/net/unix cannot be read. */
 int unix_names_visit(const char *prefix, size_t length, void (*visit)(const char *rest, void *argument),
                      void *argument);
 

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Is it one user's number? 65534 is nobody's in particular where some users have none (user namespaces), and
- * a user like others where all have one. */
+/* True if the number names one user. 65534 does not where some users have no number in our user namespace (it is the
+ * overflow uid), and does where all have one. */
 bool user_is_known(uid_t uid);
 
 #endif
