@@ -141,7 +141,7 @@ int _dl_find_object(void *address, struct dl_find_object *result)
 
 struct walk {
     struct frame *frames;
-    unsigned count, room, skip;
+    unsigned count, capacity, skip;
 };
 
 static _Unwind_Reason_Code note_frame(struct _Unwind_Context *context, void *argument)
@@ -149,7 +149,7 @@ static _Unwind_Reason_Code note_frame(struct _Unwind_Context *context, void *arg
     struct walk *walk = argument;
     uint64_t address = _Unwind_GetIP(context);
 
-    if (!address || walk->count == walk->room)
+    if (!address || walk->count == walk->capacity)
         return _URC_END_OF_STACK;
     if (walk->skip) {
         walk->skip--;
@@ -161,7 +161,7 @@ static _Unwind_Reason_Code note_frame(struct _Unwind_Context *context, void *arg
 
 __attribute__((noinline)) unsigned frames_take(struct frame *frames, unsigned count)
 {
-    struct walk walk = {.frames = frames, .room = count, .skip = 2};
+    struct walk walk = {.frames = frames, .capacity = count, .skip = 2};
     int saved = errno;
 
     _Unwind_Backtrace(note_frame, &walk);

@@ -35,18 +35,17 @@ enum attention {
  * sleep. */
 #define ATTENTION_STEP 4ull
 
+/* One completion channel. The owner sets the bits of `armed`; owner and peers clear them. */
 struct notify_channel {
-    _Atomic uint64_t armed
-        cache_aligned; /* bit per CQ: armed for any completion; set by the owner, cleared by both */
-    _Atomic uint64_t armed_solicited; /* bit per CQ: armed for solicited completions; likewise */
-    _Atomic uint64_t rung;            /* bit per CQ: a peer took the arming and writes to the eventfd */
-    _Atomic uint32_t
-        serial; /* of the channel that has this line; 0: free. Written by the owner, compared by peers */
+    _Atomic uint64_t armed cache_aligned; /* bit per CQ: armed for any completion */
+    _Atomic uint64_t armed_solicited;     /* bit per CQ: armed for solicited completions */
+    _Atomic uint64_t rung;                /* bit per CQ: a peer took the arming and writes to the eventfd */
+    _Atomic uint32_t serial;              /* of the channel in this line; 0: free. Peers only compare it */
 };
 
 struct notify_page {
-    _Atomic uint64_t attention
-        cache_aligned; /* enum attention in bits 0..1, number of sleeps above (ATTENTION_STEP) */
+    /* enum attention in bits 0..1, the number of sleeps above (ATTENTION_STEP). Written by owner and peers. */
+    _Atomic uint64_t attention cache_aligned;
     struct notify_channel channels[NOTIFY_CHANNELS];
     /* At which CQ the messages of a QP complete: notify_place(). Written by the owner. Of two QP numbers with one
      * slot, the later one has it. */

@@ -35,14 +35,14 @@ static void sift_down(struct timer_heap *heap, uint32_t index, struct timer *tim
 int timer_arm(struct timer_heap *heap, struct timer *timer, ns_t at)
 {
     timer_cancel(heap, timer);
-    if (heap->count + 2 > heap->room) {
-        uint32_t room = heap->room ? heap->room * 2 : 64;
-        struct timer **entries = realloc(heap->entries, room * sizeof(struct timer *));
+    if (heap->count + 2 > heap->capacity) {
+        uint32_t capacity = heap->capacity ? heap->capacity * 2 : 64;
+        struct timer **entries = realloc(heap->entries, capacity * sizeof(struct timer *));
 
         if (!entries)
             return -ENOMEM;
         heap->entries = entries;
-        heap->room = room;
+        heap->capacity = capacity;
     }
     timer->at = at;
     sift_up(heap, ++heap->count, timer);

@@ -15,7 +15,7 @@ struct timer {
 
 struct timer_heap {
     struct timer **entries; /* entries[1..count] */
-    uint32_t count, room;
+    uint32_t count, capacity;
 };
 
 /* Arms the timer or changes its deadline. 0; -ENOMEM: the timer is not armed. */

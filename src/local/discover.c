@@ -34,7 +34,7 @@ static void visit(const char *digits, void *argument)
 
     if (!block_of(digits, &block) || link_table_get(block))
         return;
-    requests_want(block);
+    lookup_block(block);
     ++*found;
 }
 

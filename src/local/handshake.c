@@ -93,7 +93,7 @@ void handshake_finish(struct handshake *handshake, struct link *link)
     if (is_name)
         local.ops->found(cookie, link);
     else
-        requests_answer(block, link);
+        lookup_finish(block, link);
 }
 
 void handshake_fail(struct handshake *handshake)
@@ -279,7 +279,7 @@ void handshake_begin(uint32_t block, struct name_search *search)
         local.ops->found(search->cookie, NULL);
         free(search);
     } else {
-        requests_answer(block, NULL);
+        lookup_finish(block, NULL);
     }
 }
 
@@ -322,7 +322,7 @@ void handshake_expire(void)
     ns_t now;
 
     if (list_empty(&handshakes_outgoing) && list_empty(&handshakes_incoming) &&
-        handshake_accept_again_at() == NS_NEVER && !requests_any())
+        handshake_accept_again_at() == NS_NEVER && !lookups_any())
         return;
     now = sys_now();
     list_for_each_safe (node, following, &handshakes_incoming)
@@ -330,7 +330,7 @@ void handshake_expire(void)
     list_for_each_safe (node, following, &handshakes_outgoing)
         expire_outgoing(list_entry(node, struct handshake, node), now);
     handshake_resume_accepting(now);
-    requests_begin();
+    lookups_begin();
 }
 
 ns_t handshake_deadline(void)

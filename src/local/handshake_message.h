@@ -21,22 +21,19 @@ enum handshake_result {
     HANDSHAKE_REFUSED,
 };
 enum handshake_flags {
-    HANDSHAKE_MAY_PROBE =
-        1, /* the sender takes payload by reference: the receiver may try to read its nonce */
-    HANDSHAKE_CAN_READ = 2, /* the sender has read the receiver's nonce */
-    HANDSHAKE_ACCEPTED =
-        4, /* HELLO: the sender has answered a HELLO of the receiver with OK and awaits READY */
+    HANDSHAKE_MAY_PROBE = 1, /* the sender accepts references: the receiver may read its nonce */
+    HANDSHAKE_CAN_READ = 2,  /* the sender has read the receiver's nonce */
+    HANDSHAKE_ACCEPTED = 4,  /* HELLO: the sender has accepted a HELLO of the receiver and awaits READY */
 };
 
 /* A format between processes, and between versions of SoftHCA. All numbers are in the byte order of the host. */
 struct handshake_message {
     uint32_t magic;
-    uint16_t version, type; /* HANDSHAKE_VERSION, enum handshake_type */
-    uint8_t instance
-        [INSTANCE_BYTES];   /* random, drawn at local_start(): tells processes of one pid and uid apart */
-    uint32_t layout_size;   /* LAYOUT_SIZE of the sender */
-    uint16_t result, flags; /* enum handshake_result (WELCOME), enum handshake_flags */
-    uint64_t nonce_address; /* in the sender's memory: where the bytes of nonce[] are */
+    uint16_t version, type;           /* HANDSHAKE_VERSION, enum handshake_type */
+    uint8_t instance[INSTANCE_BYTES]; /* instance ID: random, new at each local_start() */
+    uint32_t layout_size;             /* LAYOUT_SIZE of the sender */
+    uint16_t result, flags;           /* enum handshake_result (WELCOME), enum handshake_flags */
+    uint64_t nonce_address;           /* in the sender's memory: where the bytes of nonce[] are */
     uint8_t nonce[INSTANCE_BYTES];
     uint32_t segment; /* descriptor of the published segment in the sender, plus 1; 0: unknown */
     uint32_t reserved;

@@ -129,8 +129,8 @@ static_assert(sizeof(struct packet_reference) == 16, "");
 #define RECORD_MAX ((RECORD_MAX_HEADER + LOCAL_MTU + 2 * GRANULE) / GRANULE * GRANULE)
 /* Free bytes that suffice for every record: the record, the end of the ring that it may have to skip, and the word
  * behind it. */
-#define RING_ROOM_FOR_ANY (2 * RECORD_MAX + GRANULE)
-static_assert(RING_ROOM_FOR_ANY <= RING_SIZE / 2,
+#define RING_SPACE_FOR_ANY (2 * RECORD_MAX + GRANULE)
+static_assert(RING_SPACE_FOR_ANY <= RING_SIZE / 2,
               "a full ring must not be the normal state of large messages");
 
 /* Odd, so never zero. Repeats after 2^31 granules, so only an invalid record can have the stamp of another lap. */

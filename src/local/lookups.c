@@ -22,7 +22,7 @@ static struct list searches = {&searches,
                                &searches}; /* lookups of names that have not begun; searches_lock */
 static _Atomic bool searches_any;
 
-void requests_after_fork_in_child(void)
+void lookups_after_fork_in_child(void)
 {
     for (unsigned i = 0; i < BLOCKS / 64; i++) {
         atomic_store_explicit(&wanted[i], 0, memory_order_relaxed);
@@ -34,7 +34,7 @@ void requests_after_fork_in_child(void)
     atomic_store_explicit(&searches_any, false, memory_order_relaxed);
 }
 
-bool requests_any(void)
+bool lookups_any(void)
 {
     return atomic_load_explicit(&fresh_any, memory_order_relaxed) ||
            atomic_load_explicit(&searches_any, memory_order_relaxed);
@@ -42,7 +42,7 @@ bool requests_any(void)
 
 /* --- blocks --------------------------------------------------------------------------------------------- */
 
-void requests_want(uint32_t block)
+void lookup_block(uint32_t block)
 {
     _Atomic uint64_t *word = &wanted[block / 64];
     uint64_t bit = 1ull << (block % 64);
@@ -56,7 +56,7 @@ void requests_want(uint32_t block)
     local_kick();
 }
 
-void requests_answer(uint32_t block, struct link *link)
+void lookup_finish(uint32_t block, struct link *link)
 {
     if (link)
         link_table_set(block, link);
@@ -67,7 +67,7 @@ void requests_answer(uint32_t block, struct link *link)
 static void begin_fresh(void)
 {
     atomic_store_explicit(&fresh_any, false, memory_order_relaxed);
-    /* Ensure that a bit set after this scan finds fresh_any false and sets it. Partner: requests_want(). */
+    /* Ensure that a bit set after this scan finds fresh_any false and sets it. Partner: lookup_block(). */
     atomic_thread_fence(memory_order_seq_cst);
     for (unsigned i = 0; i < BLOCKS / 64; i++) {
         uint64_t bits = atomic_load_explicit(&fresh[i], memory_order_acquire);
@@ -91,7 +91,7 @@ struct link *local_resolve(uint32_t qpn)
     struct link *link = link_table_get(block);
 
     if (unlikely(!link))
-        requests_want(block);
+        lookup_block(block);
     return link;
 }
 
@@ -129,7 +129,7 @@ static struct name_search *next_search(void)
     return node ? list_entry(node, struct name_search, node) : NULL;
 }
 
-void requests_begin(void)
+void lookups_begin(void)
 {
     if (atomic_load_explicit(&fresh_any, memory_order_acquire))
         begin_fresh();

@@ -18,16 +18,16 @@ struct name_search {
 };
 
 /* Requests the lookup of a block's owner. Any thread. */
-void requests_want(uint32_t block);
+void lookup_block(uint32_t block);
 /* Begins a handshake for each requested lookup while handshake_can_begin(). Helper thread. */
-void requests_begin(void);
+void lookups_begin(void);
 /* True if a requested lookup has not begun. Helper thread. */
-bool requests_any(void);
+bool lookups_any(void);
 /* Ends the lookup of a block: its owner is behind `link`; NULL: no owner, or out of reach. Helper thread. */
-void requests_answer(uint32_t block, struct link *link);
-void requests_after_fork_in_child(void);
+void lookup_finish(uint32_t block, struct link *link);
+void lookups_after_fork_in_child(void);
 
-/* discover.c: requests_want() for every owned block on the host without a link. Returns their number. */
+/* discover.c: lookup_block() for every owned block on the host without a link. Returns their number. */
 unsigned discover_blocks(void);
 
 #endif

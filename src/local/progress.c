@@ -294,7 +294,7 @@ void progress_forget(struct link *link)
 
 /* Of a lane that was overdue n times in a row, the next 2^n doorbells are not delayed. One overdue doorbell may mean
  * that the program had no processor; after some more, the program evidently does not answer. */
-#define LATE_MOST 6u
+#define OVERDUE_MAX 6u
 
 void lane_ring_later(struct lane *lane)
 {
@@ -339,7 +339,7 @@ static bool ring_waiting(uint32_t least_checks)
         if (!least_checks || !lock_try(&lane->receive_lock))
             continue;
         lane->ring_at_once = (uint8_t)(1u << late);
-        atomic_store_explicit(&lane->rung_late, (uint8_t)min_of(late, LATE_MOST), memory_order_relaxed);
+        atomic_store_explicit(&lane->rung_late, (uint8_t)min_of(late, OVERDUE_MAX), memory_order_relaxed);
         lock_release(&lane->receive_lock);
     }
     rundown_exit();
@@ -395,7 +395,7 @@ static unsigned find_writable(struct lane *lanes[WRITABLE_BATCH], bool *ret_unce
     }
     list_for_each_safe (node, following, &blocked_lanes) {
         struct lane *lane = list_entry(node, struct lane, blocked_node);
-        int room;
+        int space;
 
         if (found == WRITABLE_BATCH)
             break;
@@ -403,11 +403,11 @@ static unsigned find_writable(struct lane *lanes[WRITABLE_BATCH], bool *ret_unce
             *ret_uncertain = true;
             continue;
         }
-        room = ring_has_room(&lane->writer);
+        space = ring_has_space(&lane->writer);
         lock_release(&lane->transmit_lock);
-        if (room < 0)
+        if (space < 0)
             link_declare_broken(lane->link, "an invalid read position");
-        if (room <= 0)
+        if (space <= 0)
             continue;
         list_remove(&lane->blocked_node);
         atomic_fetch_sub_explicit(&blocked_count, 1, memory_order_relaxed);

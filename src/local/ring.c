@@ -12,7 +12,7 @@
  * the writer sees at least RING_SIZE - PUBLISH_EMPTY bytes of an empty ring as free. */
 #define PUBLISH_STEP  (RING_HOME / 4)
 #define PUBLISH_EMPTY (RING_HOME / 16)
-static_assert(RING_SIZE - PUBLISH_EMPTY >= RING_ROOM_FOR_ANY, "an empty ring takes any record");
+static_assert(RING_SIZE - PUBLISH_EMPTY >= RING_SPACE_FOR_ANY, "an empty ring takes any record");
 
 static struct ring_control *control_of(void *memory, unsigned ring)
 {
@@ -79,13 +79,13 @@ static int refresh_consumed(struct ring_writer *writer)
     return 0;
 }
 
-int ring_has_room(struct ring_writer *writer)
+int ring_has_space(struct ring_writer *writer)
 {
     int error = refresh_consumed(writer);
 
     if (error)
         return error;
-    return free_bytes(writer) >= RING_ROOM_FOR_ANY;
+    return free_bytes(writer) >= RING_SPACE_FOR_ANY;
 }
 
 static void write_extension(char *to, const struct packet *packet, uint32_t properties)

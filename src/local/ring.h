@@ -40,7 +40,7 @@ void ring_reader_init(struct ring_reader *reader, void *memory, unsigned ring);
 int ring_write(struct ring_writer *writer, const struct packet *packet, const struct iovec *gather,
                unsigned gather_count);
 /* 1: any record can be written; 0: not; -EPROTO as above. */
-int ring_has_room(struct ring_writer *writer);
+int ring_has_space(struct ring_writer *writer);
 
 static inline struct record_header *ring_at(char *data, uint64_t position)
 {

@@ -73,7 +73,7 @@ static void kicked(struct event_source *source, uint32_t events)
         hot_now |= progress_rung(local_self_link(), false);
     }
     link_remove_broken();
-    requests_begin();
+    lookups_begin();
 }
 
 static void timer_ready(struct event_source *source, uint32_t events)
@@ -133,7 +133,7 @@ void local_after_fork_in_child(void)
     kick.fd = timer.fd = -1;
     event_after_fork_in_child();
     handshake_after_fork_in_child();
-    requests_after_fork_in_child();
+    lookups_after_fork_in_child();
     blocks_after_fork_in_child();
     names_after_fork_in_child();
     progress_after_fork_in_child();

@@ -362,7 +362,7 @@ static void test_small_records_stay_in_the_beginning(void **state)
     }
     while (put(&f, &small, "12345678") == 0)
         ;
-    assert_true(f.writer.position - f.reader.position > RING_SIZE - RING_ROOM_FOR_ANY - RING_HOME);
+    assert_true(f.writer.position - f.reader.position > RING_SIZE - RING_SPACE_FOR_ANY - RING_HOME);
     end(&f);
 }
 
@@ -385,14 +385,14 @@ static void test_a_full_ring_takes_no_more_until_it_is_read(void **state)
     begin(&f);
     /* One granule stays free: it is where the next word will be. */
     assert_int_equal(fill_up(&f, &packet, "12345678"), RING_SIZE / GRANULE - 1);
-    assert_int_equal(ring_has_room(&f.writer), 0);
+    assert_int_equal(ring_has_space(&f.writer), 0);
     for (unsigned i = 0; i < RING_SIZE / GRANULE - 1; i++) {
         assert_int_equal(take(&f), 1);
         ring_release(&f.reader, f.granules);
     }
     assert_int_equal(take(&f), 0);
     ring_publish(&f.reader, false);
-    assert_int_equal(ring_has_room(&f.writer), 1);
+    assert_int_equal(ring_has_space(&f.writer), 1);
     assert_int_equal(put(&f, &packet, "12345678"), 0);
     assert_int_equal(take(&f), 1);
     end(&f);
@@ -462,7 +462,7 @@ static void test_a_position_that_cannot_be_breaks_the_link(void **state)
         fill_up(&f, &packet, "12345678");
         atomic_store(&f.writer.control->consumed, (uint64_t)offsets[i]);
         assert_int_equal(put(&f, &packet, "12345678"), -EPROTO);
-        assert_int_equal(ring_has_room(&f.writer), -EPROTO);
+        assert_int_equal(ring_has_space(&f.writer), -EPROTO);
         end(&f);
     }
 }
