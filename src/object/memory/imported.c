@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Regions of other processes (verbs.md §10.8). An engine reaches the memory of its own process: so a
- * region is imported if it is of memory that this process has, too, by a shared mapping of the same file, or
- * as device memory. It gets a region of its own over a second mapping of that, which the program does not
- * know and cannot take away, and the keys of the original stand for its keys (rules/alias.h) as long as the
- * word in the device's file says that the original is alive. */
+/* Importing regions of other processes (verbs.md §10.8). A process accesses only its own memory, so a region can
+ * be imported if its memory is in this process, too: by a shared mapping of the same file, or as device memory.
+ * Importing makes a second mapping of the memory, which the program does not know and so cannot unmap, and a
+ * region over it. The keys of the original are aliases of the new region's keys (rules/alias.h) as long as the
+ * original's word in the device file says that it is alive (share_internal.h). */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,9 +20,9 @@
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |  \
      IBV_ACCESS_ZERO_BASED | ACCESS_FLUSH_GLOBAL)
 
-/* --- ours ----------------------------------------------------------------------------------------------- */
+/* --- export --------------------------------------------------------------------------------------------- */
 
-/* What finds no room cannot be imported. */
+/* If the table in the device file is full, the region cannot be imported. */
 void region_export(struct mr *mr, const struct memory_file *file)
 {
     const struct pd *pd = mr->pd->protects ? mr->pd->protects : mr->pd;
@@ -54,7 +54,7 @@ void region_unexport(struct mr *mr)
     mr->exported = NULL;
 }
 
-/* --- another process's ---------------------------------------------------------------------------------- */
+/* --- import --------------------------------------------------------------------------------------------- */
 
 static int refuse(const struct pd *pd, uint32_t handle)
 {
@@ -70,7 +70,7 @@ static int refuse(const struct pd *pd, uint32_t handle)
     return -EOPNOTSUPP;
 }
 
-/* Anybody may have written it. */
+/* The entry may have been written by any process that has the device file. */
 static int check(const struct share *share, const struct share_region *region)
 {
     uint64_t end;
@@ -81,7 +81,7 @@ static int check(const struct share *share, const struct share_region *region)
         __builtin_add_overflow(region->iova, region->length, &end) ||
         __builtin_add_overflow(region->file.offset, region->length, &end) || region->length > INT64_MAX)
         return -EINVAL;
-    /* Another user does not name memory of ours, but the device's. */
+    /* Another user's entry may only name device memory, not other memory of this process. */
     return share->owner == geteuid() || share_is_file(share, &region->file) ? 0 : -EOPNOTSUPP;
 }
 
@@ -92,13 +92,13 @@ static bool is_taken(uint32_t key)
     return key && entry->kind != KEY_FREE && (entry->lkey == key || entry->rkey == key);
 }
 
-/* keys_lock held. */
+/* Makes the original's keys aliases of mr's keys; keys_lock held. */
 static int stand_for(struct mr *mr, const struct share_region *region)
 {
     struct key_condition condition;
 
     condition.word = shared_word(mr->imported, &condition.mask, &condition.value);
-    /* A region of ours has by chance the same key. */
+    /* A region of this process has, by chance, the same key. */
     if (is_taken(region->lkey) || is_taken(region->rkey))
         return -EAGAIN;
     mr->aliases[0] = key_alias_add(segment_keys(), region->lkey, mr->ibv.lkey, &condition);

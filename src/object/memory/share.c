@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The file, who has it open, and device memory. What processes write to, and what of it is believed, tells
- * shared.c. */
+/* The device file: creating and opening it, its list of processes, and device memory. shared.c says how processes
+ * change it without locks, and what is checked. */
 #include "base/fd.h"
 #include "object/memory/share_internal.h"
 
@@ -25,15 +25,15 @@
 #define SHARE_VERSION 2u
 #define SHARE_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-static struct lock shares_lock = LOCK_INIT; /* the list, references, our name */
+static struct lock shares_lock = LOCK_INIT; /* guards the list, references, and `myself` */
 static struct list shares = {&shares, &shares};
 
 /* --- processes ------------------------------------------------------------------------------------------ */
 
-/* The name by which others see that this process lives. It stays as long as the process. */
+/* The abstract socket by which other processes see that this process is running. Bound until the process ends. */
 static struct {
     uint64_t tag;       /* even; 0: not chosen yet */
-    uint64_t namespace; /* 0: the name could not be had, and nobody can tell */
+    uint64_t namespace; /* 0: the socket could not be bound, and this process always counts as running */
 } myself;
 
 static socklen_t tag_address(uint64_t tag, struct sockaddr_un *ret_address)
@@ -73,7 +73,7 @@ static void introduce_myself(void)
     errno = saved;
 }
 
-/* Has nobody the name? libc's connect(2) would be a cancellation point. */
+/* Is no socket bound to the tag's name? By a raw system call, because libc's connect() is a cancellation point. */
 static bool is_unknown(uint64_t tag)
 {
     int saved = errno, fd = fd_lift(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -99,7 +99,7 @@ bool share_process_lives(const struct share_process *process)
         return false;
     if (tag == myself.tag || !namespace || namespace != network_namespace() || !is_unknown(tag))
         return true;
-    /* The place may have got another tenant meanwhile. */
+    /* Another process may have taken the place meanwhile. */
     return atomic_load_explicit(&process->tag, memory_order_acquire) != tag;
 }
 
@@ -157,7 +157,7 @@ static int join(struct share *share)
     return -ENOMEM;
 }
 
-/* No object of the file is used by this process any more. */
+/* Frees this process's place; the process uses no object of the file. */
 static void leave(struct share *share)
 {
     atomic_store_explicit(&share->page->process[share->index].namespace, 0, memory_order_relaxed);
@@ -230,7 +230,7 @@ int share_open(const uint8_t node_guid[8], struct share **ret_share, int *ret_fd
     return 0;
 }
 
-/* The id is what anybody wrote: it has to be the same file, too. */
+/* Compares the inode, too, because any process with the file can write the id. */
 static struct share *find(const uint8_t id[16], const struct stat *status)
 {
     list_for_each (node, &shares) {
@@ -254,7 +254,7 @@ int share_adopt(int fd, uint8_t ret_node_guid[8], struct share **ret_share)
     int error = 0;
 
     _Static_assert(offsetof(struct share_page, taken) == sizeof(head), "what is before");
-    /* The seals come first: only then does the size stay as it is, and the mapping be safe to touch. */
+    /* The seals are checked first: without them the file could shrink, and access to the mapping could fault. */
     if (fcntl(fd, F_GET_SEALS) != SHARE_SEALS || fstat(fd, &status) != 0 || status.st_size != FILE_SIZE ||
         sys_pread(fd, &head, sizeof(head), 0) != sizeof(head) || head.magic != SHARE_MAGIC ||
         head.version != SHARE_VERSION || head.size != FILE_SIZE)
@@ -287,8 +287,8 @@ void share_close(struct share *share)
     free(share);
 }
 
-/* Inherited ones still reach the device memory; the place among the processes is the parent's. The socket is
- * closed by whoever closes all of ours (base/event.h). */
+/* Inherited device files still map the device memory; the place in the list of processes is the parent's. The
+ * socket is closed with all other descriptors of the parent (base/event.h). */
 void share_after_fork_in_child(void)
 {
     lock_init(&shares_lock);
@@ -327,7 +327,7 @@ static bool take_unit(struct share_page *page, uint32_t unit)
 {
     uint64_t bit = 1ull << (unit % 64);
 
-    /* Acquire: partner of the release in give_units(); the memory was cleared before. */
+    /* Acquire: the memory was cleared before. Partner: the release in give_units(). */
     return !(atomic_fetch_or_explicit(&page->taken[unit / 64], bit, memory_order_acquire) & bit);
 }
 
@@ -337,7 +337,7 @@ static void give_units(struct share_page *page, uint32_t first, uint32_t count)
         atomic_fetch_and_explicit(&page->taken[i / 64], ~(1ull << (i % 64)), memory_order_release);
 }
 
-/* The lowest run of free units. A process that dies in here leaves units taken, no more. */
+/* Takes the lowest run of free units. A process that dies in this function leaves units allocated. */
 int share_memory_take(struct share *share, uint32_t handle, uint64_t length)
 {
     struct share_page *page = share->page;
@@ -361,7 +361,7 @@ int share_memory_take(struct share *share, uint32_t handle, uint64_t length)
 
 int share_memory_find(const struct share *share, uint32_t handle, char **ret_at, uint64_t *ret_length)
 {
-    /* Copied, then checked. */
+    /* Copied before they are checked: other processes may write the file. */
     uint32_t first = __atomic_load_n(&share->page->dms[handle].first, __ATOMIC_RELAXED);
 
     *ret_length = __atomic_load_n(&share->page->dms[handle].length, __ATOMIC_RELAXED);

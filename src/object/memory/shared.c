@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Several processes write to the pages in front of the device memory, and each may die at any instruction:
- * there is no lock in them. An object is one word, which says whether it is alive, which of all that had its
- * handle it is, and which processes use it: so each of them uses it, ends it, or finds it ended, with one
- * compare-and-swap. The users of a process that died are nobody's: whoever finds them in his way asks the
- * kernel for the process, by an abstract unix socket that each has bound, SOFTHCA/TAG, and takes them out.
+/* Objects in the device file. Several processes write to the file, and each may die at any instruction, so there
+ * are no locks in it. An object is one word that holds whether the object is alive, its generation, and the
+ * processes that use it. A process uses the object, ends it, or finds it ended, by one compare-and-swap. A process
+ * that wants to end an object ignores users that have died: each process has bound an abstract unix socket named
+ * by its tag, and the kernel says whether that is still bound.
  *
- * What is read is checked: a process that has the descriptor may be anybody's. It can end or keep busy what
- * is of the file, as with a device file, and no more. */
+ * Values from the file are checked, because any process that has a descriptor can write them. Such a process can
+ * end the file's objects or keep them busy, as with the device file of a kernel driver, and nothing else. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,7 @@ static bool take_handle(struct share *share, enum share_kind kind, uint32_t hand
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
-/* Lock held. The lowest that is free, but for PDs that other processes gave back since. */
+/* Lock held. Takes the lowest free handle, except for PD handles that other processes have freed since. */
 static bool find_handle(struct share *share, enum share_kind kind, uint32_t *ret_handle,
                         uint32_t *ret_generation)
 {
@@ -118,7 +118,7 @@ int shared_create(struct share *share, enum share_kind kind, uint32_t number, st
 
 void shared_publish(struct shared *shared)
 {
-    /* Release: what belongs to it is filled in. */
+    /* Release: the object's entry is filled in. Partner: the acquire in shared_find(). */
     atomic_store_explicit(word_of(shared->share, shared->kind, shared->handle),
                           make_word(WORD_ALIVE, shared->generation), memory_order_release);
 }
@@ -198,7 +198,8 @@ void shared_unuse(struct shared *shared)
 
     lock_acquire(&share->lock);
     if (--shared->users == 0) {
-        /* Release: what the user did is done. It may have been ended by others who took us for dead. */
+        /* Release: this process's use is over. Partner: the acquire in end(). The loop stops if the object has
+         * ended: another process may have taken this one for dead. */
         while (is_alive(old, shared->generation) &&
                !atomic_compare_exchange_weak_explicit(word, &old, old & ~my_bit(share), memory_order_release,
                                                       memory_order_relaxed))
@@ -207,14 +208,14 @@ void shared_unuse(struct shared *shared)
     lock_release(&share->lock);
 }
 
-/* --- their end ------------------------------------------------------------------------------------------ */
+/* --- ending --------------------------------------------------------------------------------------------- */
 
 static const char *kind_name(enum share_kind kind)
 {
     return kind == SHARE_PD ? "PD" : kind == SHARE_DM ? "DM" : "MR";
 }
 
-/* Who of those in the word is a process that lives? SHARE_PROCESSES: none. */
+/* The index of another running process that uses the object; SHARE_PROCESSES: none does. */
 static uint32_t find_user(const struct share *share, uint64_t word)
 {
     for (uint64_t users = word & WORD_USERS; users; users &= users - 1) {
@@ -318,7 +319,7 @@ int share_region_find(const struct shared *pd, uint32_t handle, struct share_reg
 
         if (!(word & WORD_ALIVE))
             continue;
-        /* Copied, then checked: it counts if it is the same one still. */
+        /* Copied, then checked: the copy is valid if the word still has the same generation. */
         memcpy(ret_region, &share->page->region[i], sizeof(*ret_region));
         atomic_thread_fence(memory_order_acquire);
         if (ret_region->handle != handle || ret_region->pd != pd->handle ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Indirection tables: which WQ takes the packets of which hash (verbs.md §7.3). They never change. */
+/* Indirection tables: which WQ receives the packets of a hash value (verbs.md §7.3). A table never changes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void unuse_entries(struct ind_table *table, uint32_t count)
         wq_unuse(table->wqs[--count]);
 }
 
-/* One use per entry: the same WQ may be there several times. */
+/* Counts one use per entry: a table may contain a WQ several times. */
 static int use_entries(struct ind_table *table, struct ibv_wq *const *wqs)
 {
     for (uint32_t i = 0; i < table->count; i++) {

@@ -11,8 +11,8 @@
 #include "object/ports.h"
 #include "segment/provenance.h"
 
-/* A power of two above what is granted: 2^n - 1, as of a CQ. So a CQ that was asked for with the same number
- * has a place for the completion of each receive. */
+/* A power of two; one less is granted, as for a CQ. So a CQ created with the same number holds a completion for
+ * each receive. */
 static uint32_t slots_for(uint32_t max_wr)
 {
     return 1u << (32 - __builtin_clz(max_wr));
@@ -25,14 +25,14 @@ static struct recv_wqe *wqe_at(const struct srq *srq, uint32_t counter)
     return (struct recv_wqe *)(srq->ring + (size_t)(counter & srq->mask) * srq->record->stride);
 }
 
-/* Posted and not taken; lock held. */
+/* How many WQEs are posted and not taken; lock held. */
 static uint32_t waiting(const struct srq *srq)
 {
     return atomic_load_explicit(&srq->record->posted, memory_order_relaxed) -
            atomic_load_explicit(&srq->record->taken, memory_order_relaxed);
 }
 
-/* Lock held. One shot: it disarms itself (§6.2). */
+/* Raises SRQ_LIMIT_REACHED once, and disarms the limit (verbs.md §6.2). Lock held. */
 static void check_limit(struct srq *srq)
 {
     const struct ibv_async_event event = {.element.srq = &srq->ibv,
@@ -44,7 +44,7 @@ static void check_limit(struct srq *srq)
     async_raise(&srq->pd->context->events, &event, &srq->async_events);
 }
 
-/* --- life ----------------------------------------------------------------------------------------------- */
+/* --- creating and destroying ---------------------------------------------------------------------------- */
 
 static void install_ring(struct srq *srq, const struct queue_memory *memory, uint32_t slots)
 {
@@ -178,7 +178,8 @@ void srq_unuse(struct srq *srq)
 
 /* --- attributes ----------------------------------------------------------------------------------------- */
 
-/* Lock held. Moves what waits to another ring; both counters go on. *memory becomes the old one's. */
+/* Moves the posted WQEs to another ring; both counters keep their values. *memory becomes the old ring's. Lock
+ * held. */
 static void move_ring(struct srq *srq, struct queue_memory *memory, uint32_t slots)
 {
     uint32_t posted = atomic_load_explicit(&srq->record->posted, memory_order_relaxed);

@@ -15,7 +15,7 @@ struct xrcd;
 
 struct srq {
     struct ibv_srq ibv;
-    struct lock lock; /* guards the ring and the limit */
+    struct lock lock; /* guards the ring and the record; below the QP's lock, above the CQ's */
     struct pd *pd;
     struct srq_record *record;
     uint32_t number;
@@ -24,13 +24,13 @@ struct srq {
     uint32_t mask;
     struct ack_account async_events;
     /* XRC (object/xrc/xrc.c): */
-    struct xrcd *xrcd; /* NULL: a basic SRQ */
-    struct cq *cq;     /* where its completions go */
+    struct xrcd *xrcd; /* NULL: not an XRC SRQ */
+    struct cq *cq;     /* of an XRC or tag matching SRQ, for its completions */
     uint32_t srqn;
-    struct list by_number; /* link in the list of XRC SRQs */
-    struct tm_srq *tm;     /* tag matching (object/receive/tm.c), which has cq and leave, too; or NULL */
-    void (*leave)(
-        struct srq *srq); /* it is being destroyed: no QP finds it, or uses it, after this. No lock held */
+    struct list by_number; /* in the list of XRC SRQs */
+    struct tm_srq *tm;     /* tag matching (object/receive/tm.c), or NULL */
+    /* XRC and tag matching: called when the SRQ is destroyed; no QP finds or uses it afterwards. No lock held. */
+    void (*leave)(struct srq *srq);
 };
 
 static inline struct srq *srq_of(struct ibv_srq *srq)
@@ -50,9 +50,8 @@ int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes);
 int srq_destroy(struct srq *srq); /* -EBUSY; blocks on unacknowledged events */
 /* Posts a list: 0 or -errno with *bad_wr set. */
 int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-/* Takes the oldest WQE into `copy` (room for RECV_WQE_SIZE(LIMIT_SRQ_SGE)): 0 or -ENOENT. Raises
- * SRQ_LIMIT_REACHED; before, it is written down who took it, for those who look for it from outside. Called
- * with a QP's lock held. */
+/* Takes the oldest WQE into `copy` (RECV_WQE_SIZE(LIMIT_SRQ_SGE) bytes): 0 or -ENOENT. Notes in `taker`, a queue
+ * of the published segment, which WQE was taken, and raises SRQ_LIMIT_REACHED if due. A QP's lock is held. */
 int srq_take(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker);
 /* The same with the SRQ's lock held. */
 int srq_take_locked(struct srq *srq, struct recv_wqe *copy, struct receive_queue *taker);

@@ -9,7 +9,8 @@
 #include "object/qp/qp_internal.h"
 #include "transport/tags.h"
 
-/* Unexpected messages that software may leave untold before their completions ask it to. */
+/* From this number of unexpected messages that software has not acknowledged (IBV_OPS_TM_SYNC) completions carry
+ * IBV_WC_TM_SYNC_REQ. */
 #define SYNC_DUE_FROM 0x4000u
 
 struct tm_srq {
@@ -17,7 +18,7 @@ struct tm_srq {
     uint32_t max_ops;
 };
 
-/* --- life ----------------------------------------------------------------------------------------- */
+/* --- creating and destroying ---------------------------------------------------------------------- */
 
 static void tm_free(struct tm_srq *tm)
 {
@@ -133,7 +134,7 @@ static void complete(struct srq *srq, const struct ibv_ops_wr *op, enum ibv_wc_o
 
 static bool operations_are_full(const struct srq *srq)
 {
-    /* Acquire: partner of retire_operation() (cq_poll.c). */
+    /* Acquire: partner of the release in retire_operation() (cq_poll.c). */
     return srq->record->ops_posted - atomic_load_explicit(&srq->record->ops_retired, memory_order_acquire) >=
            srq->tm->max_ops;
 }
@@ -146,7 +147,7 @@ static int post_one(struct srq *srq, struct ibv_ops_wr *op)
 
     if (op->flags & ~(IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC))
         return -EINVAL;
-    /* Any of them may have to complete. */
+    /* Checked for every operation, because any may need a completion. */
     if (operations_are_full(srq))
         return -ENOMEM;
     switch (op->opcode) {
@@ -162,8 +163,8 @@ static int post_one(struct srq *srq, struct ibv_ops_wr *op)
     default:
         return -EINVAL;
     }
-    /* What is added with word of all unexpected messages may match at once; what is removed must not be woken
-     * before. */
+    /* The sync comes before an add, so that the added buffer can match at once, and after a removal, so that the
+     * removed buffer cannot match. */
     if (op->opcode == IBV_WR_TAG_DEL)
         error = tag_list_remove(&srq->tm->list, op->tm.handle);
     if (error == -ENOENT)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Receive work queues (verbs.md §7.1-7.2). Their number is one of the QP numbers, so that in a CQ that
- * serves both it is clear whose a completion is. */
+/* Receive work queues (verbs.md §7.1-7.2). A WQ's number is taken from the QP numbers, so that completions of WQs
+ * and QPs in one CQ can be told apart. */
 #include "object/receive/wq.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
      IBV_WQ_FLAGS_PCI_WRITE_END_PADDING)
 #define FLAGS_CHANGEABLE IBV_WQ_FLAGS_CVLAN_STRIPPING
 
-static struct lock wqs_lock = LOCK_INIT; /* above each WQ's */
+static struct lock wqs_lock = LOCK_INIT; /* guards the list; above each WQ's lock */
 static struct list wqs = {&wqs, &wqs};   /* of struct wq.all */
 
 static struct recv_wqe *wqe_at(const struct wq *wq, uint32_t counter)
@@ -26,7 +26,7 @@ static struct recv_wqe *wqe_at(const struct wq *wq, uint32_t counter)
     return (struct recv_wqe *)(wq->ring + (size_t)(counter & wq->mask) * wq->record->receive.stride);
 }
 
-/* Posted and not taken; lock held. */
+/* How many WQEs are posted and not taken; lock held. */
 static uint32_t waiting(const struct wq *wq)
 {
     const struct receive_queue *queue = &wq->record->receive;
@@ -47,8 +47,8 @@ static void set_state(struct wq *wq, enum ibv_wq_state state)
 
 /* --- frames --------------------------------------------------------------------------------------------- */
 
-/* DELAY_DROP: without a receive a frame waits for one. Hardware holds the sender back for a while; here the
- * frames wait, which is bounded by their number instead of by time. */
+/* DELAY_DROP: a frame without a receive waits for one. Hardware pauses the sender for a bounded time; here a bounded
+ * number of frames waits. */
 #define HELD_MAX 64u
 
 struct held {
@@ -81,7 +81,7 @@ static void hold(struct wq *wq, const struct arrival *arrival)
     wq->held_count++;
 }
 
-/* Into the next receive, which there is. Lock held, inside a rundown section. */
+/* Copies the frame to the next receive, which is posted. Lock held, inside a rundown section. */
 static void place_frame(struct wq *wq, const struct arrival *arrival)
 {
     struct receive_queue *queue = &wq->record->receive;
@@ -127,7 +127,7 @@ void wq_receive(struct wq *wq, const struct arrival *arrival)
     lock_release(&wq->lock);
 }
 
-/* --- life ----------------------------------------------------------------------------------------------- */
+/* --- creating and destroying ---------------------------------------------------------------------------- */
 
 static int check_create(struct context *context, const struct ibv_wq_init_attr *attributes)
 {
@@ -178,7 +178,7 @@ static void fill_record(struct wq *wq, const struct ibv_wq_init_attr *attributes
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 
-/* The front fills in post_recv. What the inline ibv_create_wq() initialises, it does once more. */
+/* The front fills in post_recv. The inline ibv_create_wq() initialises some of these fields once more. */
 static void fill_public(struct wq *wq, const struct ibv_wq_init_attr *attributes)
 {
     wq->ibv.context = &wq->context->verbs.context;
@@ -256,7 +256,7 @@ free_wq:
     return error;
 }
 
-/* Out of service, unless a table uses it. */
+/* Moves the WQ to OBJECT_DESTROYING; -EBUSY if an indirection table uses it. */
 static int retire(struct wq *wq, struct losses **ret_losses)
 {
     int error = 0;
@@ -283,7 +283,7 @@ int wq_destroy(struct wq *wq)
         return 0;
     if (retire(wq, &losses))
         return busy_because(OBJECT_WQ, wq->number);
-    /* Whoever goes through the list has left it. */
+    /* Under wqs_lock: wq_fail_on_overrun() is not visiting the WQ. */
     lock_acquire(&wqs_lock);
     list_remove(&wq->all);
     lock_release(&wqs_lock);
@@ -327,7 +327,7 @@ void wq_unuse(struct wq *wq)
 void wq_after_fork_in_child(void)
 {
     lock_init(&wqs_lock);
-    list_init(&wqs); /* may be half linked: the entries are lost */
+    list_init(&wqs); /* another thread may have been linking an entry */
 }
 
 /* --- states --------------------------------------------------------------------------------------------- */
@@ -397,7 +397,7 @@ static void enter_state(struct wq *wq, enum ibv_wq_state to)
                               memory_order_relaxed);
         break;
     case IBV_WQS_RDY:
-        cq_purge_qp(wq->cq, wq->ibv.wq_num); /* of its former life */
+        cq_purge_qp(wq->cq, wq->ibv.wq_num); /* completions from before the RESET */
         break;
     case IBV_WQS_ERR:
         flush(wq);
@@ -431,7 +431,7 @@ static void fail_on_overrun(struct wq *wq)
     const struct ibv_async_event event = {.element.wq = &wq->ibv, .event_type = IBV_EVENT_WQ_FATAL};
 
     lock_acquire(&wq->lock);
-    /* A WQ keeps its CQ alive, also while it is being destroyed. */
+    /* The CQ exists as long as the WQ is in the list: the WQ is counted as its user. */
     if (wq_state(wq) != IBV_WQS_ERR && wq->cq->record->failed) {
         async_raise(&wq->context->events, &event, &wq->async_events);
         enter_state(wq, IBV_WQS_ERR);

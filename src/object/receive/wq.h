@@ -13,7 +13,7 @@
 
 struct wq {
     struct ibv_wq ibv;
-    struct lock lock; /* guards state, flags and ring; above the CQ's */
+    struct lock lock; /* guards state, flags, ring and held frames; above the CQ's */
     struct context *context;
     struct pd *pd;
     struct cq *cq;
@@ -23,10 +23,10 @@ struct wq {
     char *ring;
     uint32_t mask;
     struct ack_account async_events;
-    struct list all;  /* link in the list of all WQs */
-    struct list held; /* frames that wait for a receive (DELAY_DROP) */
+    struct list all;  /* in the list of all WQs; under wqs_lock */
+    struct list held; /* frames that wait for a receive (IBV_WQ_FLAGS_DELAY_DROP) */
     unsigned held_count;
-    struct transport_qp reach; /* keys and ports, for its buffers; nothing else of a QP */
+    struct transport_qp reach; /* only keys and ports are set, for raw_place() */
 };
 
 static inline struct wq *wq_of(struct ibv_wq *wq)
@@ -36,7 +36,7 @@ static inline struct wq *wq_of(struct ibv_wq *wq)
 
 /* attributes->max_wr and max_sge are updated with what was granted. */
 int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, struct wq **ret_wq);
-/* All or nothing. -EINVAL, -EOPNOTSUPP: a flag that cannot be changed. */
+/* Changes all attributes or none. -EINVAL; -EOPNOTSUPP: a flag that cannot be changed. */
 int wq_modify(struct wq *wq, const struct ibv_wq_attr *attributes);
 int wq_destroy(struct wq *wq); /* -EBUSY; blocks on unacknowledged events */
 static inline uint32_t wq_flags(const struct wq *wq)
@@ -44,14 +44,14 @@ static inline uint32_t wq_flags(const struct wq *wq)
     return __atomic_load_n(&wq->record->flags, __ATOMIC_RELAXED);
 }
 struct arrival;
-/* A frame for it. Lost where there is no receive, unless the WQ delays that. */
+/* Receives a frame. Without a posted receive the frame is dropped, or waits if the WQ has DELAY_DROP. */
 void wq_receive(struct wq *wq, const struct arrival *arrival);
 /* Posts a list: 0 or -errno with *bad_wr set. */
 int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-/* An entry of a table. -EINVAL if the WQ is being destroyed. */
+/* Counts an entry of an indirection table as a user. -EINVAL if the WQ is being destroyed. */
 int wq_use(struct wq *wq);
 void wq_unuse(struct wq *wq);
-/* WQ_FATAL and ERR for every WQ whose CQ an overrun took away. No lock held. */
+/* Moves every WQ whose CQ has overrun to ERR with WQ_FATAL. No lock held. */
 void wq_fail_on_overrun(void);
 /* In the child of a fork. */
 void wq_after_fork_in_child(void);
@@ -73,7 +73,7 @@ static inline struct ind_table *ind_table_of(struct ibv_rwq_ind_table *table)
 int ind_table_create(struct context *context, const struct ibv_rwq_ind_table_init_attr *attributes,
                      struct ind_table **ret_table);
 int ind_table_destroy(struct ind_table *table); /* -EBUSY */
-/* An RSS QP. */
+/* An RSS QP starts or ends using the table. */
 static inline void ind_table_use(struct ind_table *table)
 {
     atomic_fetch_add_explicit(&table->record->users, 1, memory_order_relaxed);
