@@ -47,8 +47,8 @@ struct qp {
                              uint8_t types, uint8_t level);
         } newer;
     };
-    struct lock
-        lock; /* guards record, queues, the engine's private state, and fields that name no other lock */
+    /* Guards record, queues, the engine's private state, and all fields that name no other lock. */
+    struct lock lock;
     /* The address in mapped memory of the last WRITE or atomic, or NULL: a hint for the prefetch that posting
      * begins with before it takes locks. The memory may be unmapped by now. */
     _Atomic(const char *) prefetch_at;

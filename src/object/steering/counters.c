@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Counters of flows (verbs.md §7.7): points say which value of a read is which count; frames are
- * counted once however many points there are. */
+/* Counters of flows (verbs.md §7.7). A point says which count ibv_read_counters() returns at which index; a frame is
+ * counted once, for any number of points. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ int counters_attach(struct counters *counters, const struct ibv_counter_attach_a
         return -EIO;
     if (attributes->comp_mask)
         return -EOPNOTSUPP;
-    /* A point that is added to a flow which exists would be another kind of binding. */
+    /* Counters are bound when a flow is created; attaching to an existing flow is not supported. */
     if (flow ||
         (attributes->counter_desc != IBV_COUNTER_PACKETS && attributes->counter_desc != IBV_COUNTER_BYTES))
         return -ENOTSUP;
@@ -80,7 +80,7 @@ int counters_bind(struct counters *counters)
     return 0;
 }
 
-/* There is no cache, so what may be stale never is. */
+/* There is no cache, so IBV_READ_COUNTERS_ATTR_PREFER_CACHED changes nothing. */
 int counters_read(struct counters *counters, uint64_t *ret_values, uint32_t count, uint32_t flags)
 {
     int error = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The rules of this process (verbs.md §7.6), in the order in which steering/rule.h asks them. */
+/* The flow rules of this process (verbs.md §7.6), in the order in which steering/rule.h evaluates them. */
 #include "object/steering/flow.h"
 
 #include <errno.h>
@@ -11,16 +11,16 @@
 #include "object/qp/qp_internal.h"
 #include "segment/provenance.h"
 
-/* Receivers of one frame: as many as a multicast group has. */
+/* Receivers of one frame, at most: as many as a multicast group may have. */
 #define RECEIVERS_MAX LIMIT_MULTICAST_ATTACH
 
 struct lock flows_lock = LOCK_INIT;
 _Atomic uint32_t flow_count, sniffer_count;
-static struct flow **flows; /* sorted, flow_count of them */
+static struct flow **flows; /* sorted by rule_compare(); flow_count entries */
 static uint32_t flows_room;
 static uint32_t next_handle;
 
-/* --- life ----------------------------------------------------------------------------------------------- */
+/* --- creating and destroying ---------------------------------------------------------------------------- */
 
 static uint32_t count_of_flows(void)
 {
@@ -76,7 +76,7 @@ static int bind_counters(const struct flow *flow)
     return 0;
 }
 
-/* For explanations: which counters a flow counts in. */
+/* Publishes the flow and its counters, for explanations. */
 static void take_item(struct flow *flow)
 {
     uint32_t counters[4] = {NO_OBJECT, NO_OBJECT, NO_OBJECT, NO_OBJECT};
@@ -99,7 +99,7 @@ static int insert(struct flow *flow)
         error = bind_counters(flow);
     if (error)
         return error;
-    /* Behind those that are equal: they were first. */
+    /* Behind equal rules, because older rules come first. */
     for (; place && rule_compare(&flows[place - 1]->rule, &flow->rule) > 0; place--)
         flows[place] = flows[place - 1];
     flows[place] = flow;
@@ -120,7 +120,7 @@ int flow_create(struct qp *qp, const struct ibv_flow_attr *attributes, struct fl
     if (context_is_inherited(qp->context))
         return -EIO;
     if (qp->record->type == IBV_QPT_UD)
-        return -EOPNOTSUPP; /* its datagrams come by their own numbers */
+        return -EOPNOTSUPP; /* datagrams are delivered by QPN, and not by rules */
     if (qp->record->type != IBV_QPT_RAW_PACKET)
         return -EINVAL;
     flow = calloc(1, sizeof(*flow));
@@ -131,7 +131,7 @@ int flow_create(struct qp *qp, const struct ibv_flow_attr *attributes, struct fl
         flow->qp = qp;
         flow->qpn = qp->ibv.qp_num;
         flow->ibv.context = qp->ibv.context;
-        lock_acquire(&qp->lock); /* against qp_destroy() looking at its flows */
+        lock_acquire(&qp->lock); /* qp_destroy() reads qp->flows under it */
         lock_acquire(&flows_lock);
         error = insert(flow);
         lock_release(&flows_lock);
@@ -166,7 +166,7 @@ int flow_destroy(struct flow *flow)
     qp->flows--;
     lock_release(&flows_lock);
     lock_release(&qp->lock);
-    /* Whoever has met the rule has delivered by now. */
+    /* Waits for threads that have matched the rule and are delivering. */
     rundown_wait();
     qp_ports->steers(qp);
     free(flow);
@@ -187,7 +187,7 @@ bool flows_on(const struct device *device)
 void flows_after_fork_in_child(void)
 {
     lock_init(&flows_lock);
-    flows = NULL; /* may be half moved: what was there is lost */
+    flows = NULL; /* another thread may have been changing the table */
     flows_room = 0;
     atomic_store_explicit(&flow_count, 0, memory_order_relaxed);
     atomic_store_explicit(&sniffer_count, 0, memory_order_relaxed);
@@ -214,7 +214,7 @@ static const struct rule *rule_at(void *argument, unsigned index)
     return &flow->rule;
 }
 
-/* A QP gets one copy, by the first of its rules that it meets. */
+/* A rule matches the frame. A QP gets one copy, by the first of its rules that matches. */
 static void meet(void *argument, unsigned index)
 {
     struct meeting *meeting = argument;
@@ -236,7 +236,7 @@ static void meet(void *argument, unsigned index)
     meeting->receivers[meeting->count++].tag = flow->rule.tag;
 }
 
-/* Own multicast frames do not come back to a QP that was made so (verbs.md §1.5). */
+/* Is it the QP's own multicast frame, which the QP's creation flags block (verbs.md §1.5)? */
 static bool is_own(const struct qp *qp, const struct steered *frame, const struct frame *fields)
 {
     return (qp->create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB) && frame->src_qpn == qp->ibv.qp_num &&

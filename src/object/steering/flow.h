@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Flow rules of this process, what they count, and the frames that they steer to RAW_PACKET QPs
- * (verbs.md §7.4-7.7). Where frames come from is the engine's business. */
+/* Flow rules of this process, their counters, and steering frames to RAW_PACKET QPs (verbs.md §7.4-7.7). The engine
+ * supplies the frames. */
 #ifndef OBJECT_STEERING_FLOW_H
 #define OBJECT_STEERING_FLOW_H
 
@@ -19,13 +19,13 @@ struct counters {
     struct ibv_counters ibv;
     struct context *context;
     uint32_t item;
-    uint32_t bound; /* flows that count here; like points, under flows_lock */
+    uint32_t bound; /* how many flows use the counters; this and points under flows_lock */
     struct {
         enum ibv_counter_description description;
         uint32_t index;
     } points[16];
     unsigned points_count;
-    uint32_t values_needed; /* one more than the largest index */
+    uint32_t values_needed; /* the largest index plus one */
     _Atomic uint64_t packets, bytes;
 };
 
@@ -60,10 +60,10 @@ int flow_destroy(struct flow *flow);
 /* In the child of a fork. */
 void flows_after_fork_in_child(void);
 
-extern struct lock flows_lock; /* the table of rules, and what counters are bound to; a leaf */
+extern struct lock flows_lock; /* guards the table of rules, and bindings of counters; a leaf */
 extern _Atomic uint32_t flow_count, sniffer_count;
 
-/* Is there any rule, so that it is worth to show a frame to flows_deliver()? Any thread. */
+/* Is there any rule? If not, callers need not prepare a frame for flows_deliver(). Any thread. */
 static inline bool flows_exist(void)
 {
     return atomic_load_explicit(&flow_count, memory_order_relaxed) != 0;
@@ -77,20 +77,21 @@ static inline bool sniffers_exist(void)
 bool flows_on(const struct device *device);
 
 struct steered {
-    uint32_t ifindex; /* of the port that the frame is on */
+    uint32_t ifindex; /* the interface that the frame was received or sent on */
     const uint8_t *bytes;
     uint32_t length;
-    uint32_t src_qpn;  /* of this process, or 0 */
-    bool only_sniffed; /* it is here to be seen, and steered to nobody */
+    uint32_t src_qpn;  /* the sending QP if it is of this process, or 0 */
+    bool only_sniffed; /* only sniffer rules apply */
 };
 
-/* Steers a frame. The bytes are a private copy. Inside a rundown section, no lock held. */
+/* Steers a frame to the QPs of matching rules. The bytes are a private copy. Inside a rundown section, no lock
+ * held. */
 void flows_deliver(const struct steered *frame);
 
-/* raw.c: to one QP, which flows_deliver() has found. QP lock held. */
+/* raw.c: delivers the frame to one QP. QP lock held. */
 void raw_deliver(struct qp *qp, const struct steered *frame, const struct frame *fields, uint32_t flow_tag);
 
-/* What a queue wants of frames. */
+/* A frame as a receive queue takes it. */
 struct arrival {
     const uint8_t *bytes;
     uint32_t length;

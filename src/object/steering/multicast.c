@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* UD multicast groups of this process (verbs.md §8.3). Which other processes have members is the
- * engine's knowledge: a sender offers each multicast packet to every process of the host, and this table
- * decides who gets a copy. */
+/* UD multicast groups of this process (verbs.md §8.3). The engine of a sender offers each multicast packet to every
+ * process of the host that may have members; this table decides which QPs of this process get a copy. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +14,11 @@
 struct attachment {
     struct list link;
     uint8_t gid[16];
-    uint16_t lid; /* part of the key of detach; means nothing on Ethernet */
+    uint16_t lid; /* ibv_detach_mcast() must name the same; has no meaning on Ethernet */
     uint32_t qpn, item;
 };
 
-/* A leaf: never held while a QP is locked for delivery. */
+/* Guards the list. A leaf; released before QPs are locked for delivery. */
 static struct lock attachments_lock = LOCK_INIT;
 static struct list attachments = {&attachments, &attachments};
 
@@ -58,13 +57,13 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     memcpy(attachment->gid, gid->raw, 16);
     attachment->lid = lid;
     attachment->qpn = qp->ibv.qp_num;
-    lock_acquire(&qp->lock); /* against qp_destroy() looking at multicast_groups */
+    lock_acquire(&qp->lock); /* qp_destroy() reads multicast_groups under it */
     lock_acquire(&attachments_lock);
     if (find(gid->raw, lid, qp->ibv.qp_num)) {
         lock_release(&attachments_lock);
         lock_release(&qp->lock);
         free(attachment);
-        return 0; /* again is fine, and still one copy per message */
+        return 0; /* attached already: no error, and still one copy per message */
     }
     if (members(gid->raw) >= LIMIT_MULTICAST_ATTACH) {
         error = -ENOMEM;
@@ -116,7 +115,7 @@ void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void 
 
         if (memcmp(attachment->gid, gid, 16) != 0)
             continue;
-        /* One copy per QP, under however many LIDs it is attached. */
+        /* One copy per QP, even if the QP is attached with several LIDs. */
         for (unsigned i = 0; i < count; i++)
             seen = seen || qpns[i] == attachment->qpn;
         if (!seen && count < array_size(qpns))
@@ -136,5 +135,5 @@ void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void 
 void multicast_forget_attachments(void)
 {
     lock_init(&attachments_lock);
-    list_init(&attachments); /* may be half linked: the entries are lost */
+    list_init(&attachments); /* another thread may have been linking an entry */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A frame that was steered to a RAW_PACKET QP: into its own receive queue, or, of an RSS QP, into the work
- * queue that its hash names (verbs.md §7.1, 7.4). */
+/* Delivering a steered frame to a RAW_PACKET QP: to its receive queue, or for an RSS QP to the WQ that the frame's
+ * hash selects (verbs.md §7.1, §7.4). */
 #include <string.h>
 
 #include "object/qp/qp_internal.h"
@@ -12,8 +12,8 @@ struct shaped {
     uint8_t bytes[FRAME_LENGTH_MAX + FCS_LENGTH];
 };
 
-/* Without its C-VLAN tag, with its FCS: a copy is made only where one of the two is asked for. The FCS is the
- * one that the frame has on the wire, with its tag. */
+/* Strips the C-VLAN tag and appends the FCS, as the flags require; the frame is copied only then. The FCS is that of
+ * the frame with its tag, as on the wire. */
 static struct arrival shape(const struct steered *frame, const struct frame *fields, uint32_t flow_tag,
                             bool strip, bool with_fcs, struct shaped *shaped)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Whoever takes a delegate out of the table ends it: by a word of its QP's process, the end of the link, or
- * that of the domain here. Others may hold a pointer to it still, and find under its lock that it is none. */
+/* Delegates. A delegate ends when its QP's process says so, with the link, or when this process closes the domain. The
+ * thread that removes it from the table ends it. Other threads may still have a pointer to it, and see under its lock
+ * that `origin` is NULL. */
 #include "object/xrc/delegate.h"
 
 #include <stdlib.h>
@@ -14,10 +15,10 @@
 #include "rules/limits.h"
 
 #define BUCKETS       64u
-#define DELEGATES_MAX 4096u /* of all processes: each holds a slot of the program's QPs */
+#define DELEGATES_MAX 4096u /* for all processes together: each takes a slot of the table of QPs */
 #define MTU_MAX       8192u
 
-static struct lock table_lock = LOCK_INIT; /* a leaf */
+static struct lock table_lock = LOCK_INIT; /* guards the table and the count; a leaf */
 static struct list table[BUCKETS];
 static uint32_t delegate_count;
 
@@ -82,7 +83,7 @@ static bool enter(struct qp *qp)
     return entered;
 }
 
-/* Does it fall to the caller to end it? */
+/* Removes the delegate from the table. True: the caller has to end it; false: another thread does. */
 static bool take_out(struct qp *qp)
 {
     bool taken;
@@ -97,9 +98,9 @@ static bool take_out(struct qp *qp)
     return taken;
 }
 
-/* --- life ----------------------------------------------------------------------------------------------- */
+/* --- creating and ending -------------------------------------------------------------------------------- */
 
-/* Lock held. Terms are a stranger's: what is out of bounds is brought into them. */
+/* Applies terms, which may be hostile: values are limited to their range. Lock held. */
 static void agree(struct qp *qp, const struct delegate_terms *terms)
 {
     struct qp_attributes *attributes = &qp->record->attributes;
@@ -118,7 +119,7 @@ static void agree(struct qp *qp, const struct delegate_terms *terms)
     responder->owed_syndrome = 0;
 }
 
-/* Lock held; as assemble() in qp.c, of what a delegate has. */
+/* As assemble() in qp.c, for the parts that a delegate has. Lock held. */
 static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t qpn,
                     const struct delegate_terms *terms)
 {
@@ -139,7 +140,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t 
     if (error)
         return error;
     record->context = qp->context->number;
-    record->attributes.dest_qpn = qpn; /* our peer is the QP that we execute for */
+    record->attributes.dest_qpn = qpn; /* the delegate's peer is the QP that it executes for */
     record->responder.established = true;
     provenance_created(&record->provenance);
     record->provenance.xrcd = qp->xrcd->item + 1;
@@ -184,8 +185,7 @@ static bool make(struct link *origin, uid_t uid, uint32_t qpn, const struct dele
     return made;
 }
 
-/* The receive of a message that does not come to its end any more completes in error (verbs.md §2.7).
- */
+/* The receive of a message that is incomplete completes with an error (verbs.md §2.7). */
 static void end(struct qp *qp)
 {
     xrc_abandon(qp);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A QP counts its holders: its creator, its openers, and whoever is just doing something for one of another
- * process. Who takes the last away ends it. */
+/* XRC_RECV QPs that several handles share (ibv_open_qp()). qp->holders counts the creator's handle, the other handles,
+ * and threads that work for a handle of another process. The thread that drops the last one ends the QP. */
 #include "object/xrc/open_qp.h"
 
 #include <errno.h>
@@ -12,11 +12,11 @@
 #include "object/xrc/xrc.h"
 #include "object/xrc/xrc_domain.h"
 
-/* A hostile process must not fill our memory. */
+/* Limits the memory that a hostile process can make this one use. */
 #define OPENERS_MAX 4096u
 
-/* What a QP needs when its creator's handle, XRCD and context are gone. Made with the first opener, so that
- * letting go cannot fail. */
+/* The context and XRCD of a QP whose creator's handle, XRCD and context are gone. Allocated with the first opener, so
+ * that qp_let_go() cannot fail. */
 struct qp_keeping {
     struct context context;
     struct xrcd xrcd;
@@ -68,7 +68,7 @@ static struct qp_opener *find_opener(const struct qp *qp, uint64_t serial, uint6
     return NULL;
 }
 
-/* Locked, and not about to end. */
+/* Finds and locks an XRC_RECV QP that has holders; NULL: none. */
 static struct qp *lock_shared(uint32_t qpn)
 {
     struct qp *qp = qp_lock_number(qpn);
@@ -96,7 +96,7 @@ static int add_opener(struct qp *qp, struct qp_opener *opener, struct qp_keeping
     return 0;
 }
 
-/* QP lock held. Does the QP end with it? Then the caller ends it. */
+/* Drops a holder; QP lock held. True: it was the last, and the caller has to end the QP. */
 static bool drop(struct qp *qp)
 {
     return --qp->holders == 0;
@@ -137,7 +137,7 @@ bool qp_let_go(struct qp *qp)
     ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed,
                      &destroying);
     xrcd_unuse(xrcd);
-    /* Now only: the slot is not somebody else's before its events are acknowledged. */
+    /* Only now, so that the slot is not reused before the creator's events are acknowledged. */
     lock_acquire(&qp->lock);
     ends = drop(qp);
     lock_release(&qp->lock);
@@ -278,7 +278,7 @@ int qp_open(struct context *context, const struct ibv_qp_open_attr *attributes, 
     return 0;
 }
 
-/* What the handle's owner knows of the state of the QP. */
+/* Stores the QP's state in the handle and its record. */
 static void note_state(struct qp *handle, enum ibv_qp_state state)
 {
     lock_acquire(&handle->lock);
@@ -371,7 +371,7 @@ out:
     return error;
 }
 
-/* The QP that the asker has open: held until release(), not locked. */
+/* Finds the QP that the requester has open, and adds a holder, until release(). Not locked. */
 static struct qp *hold(const struct qp_asker *asker)
 {
     struct qp *qp = lock_shared(asker->qpn);
@@ -436,7 +436,7 @@ void qp_close_for(const struct qp_asker *asker)
         qp_end(qp);
 }
 
-/* More holders than those that it takes away: it does not end in between. */
+/* Adds a holder of its own, so that the QP does not end before release(). */
 static void close_all(struct qp *qp, void *argument)
 {
     uint64_t serial = *(const uint64_t *)argument;

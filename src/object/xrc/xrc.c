@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* An XRC_RECV QP keeps the SRQ that its last request was for, without a reference: whoever destroys an SRQ
- * goes through all QPs first. So the data path looks for an SRQ only where requests for several alternate. */
+/* XRC domains and XRC SRQs. An XRC_RECV QP caches the SRQ of its last request without a reference: destroying an SRQ
+ * clears it in all QPs first. So the data path searches an SRQ only when requests alternate between SRQs. */
 #include "object/xrc/xrc.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "object/xrc/xrc_domain.h"
 #include "segment/provenance.h"
 
-/* SRQs by number, XRCDs and their delegates. */
+/* Guards the lists of SRQs and XRCDs, and the XRCDs' lists of delegates; a leaf. */
 static struct lock xrc_lock = LOCK_INIT;
 static struct list srqs = {&srqs, &srqs};
 static struct list xrcds = {&xrcds, &xrcds};
@@ -108,7 +108,7 @@ void xrc_abandon(struct qp *delegate)
     lock_release(&xrc_lock);
 }
 
-/* Those of a domain that goes on in another XRCD are made anew there. */
+/* Ends the delegates of an XRCD. If another XRCD of the domain is open the next request makes a delegate there. */
 static void end_delegates(struct xrcd *xrcd)
 {
     for (;;) {
@@ -170,7 +170,7 @@ int xrcd_close(struct xrcd *xrcd)
     lock_release(&xrc_lock);
     end_delegates(xrcd);
     if (xrcd_is_shared(xrcd))
-        rundown_wait(); /* one that somebody else ends just now may have found the XRCD before */
+        rundown_wait(); /* a delegate that another thread is ending may still use the XRCD */
     item_return(xrcd->item);
     xrc_domain_drop(xrcd->domain);
     atomic_fetch_sub_explicit(&xrcd->context->objects, 1, memory_order_release);
@@ -195,7 +195,7 @@ static void forget_srq(struct qp *qp, void *argument)
     lock_acquire(&qp->lock);
     if (qp->xrcd && qp->srq == argument) {
         qp->srq = NULL;
-        qp->receive_taken = false; /* and goes without a completion */
+        qp->receive_taken = false; /* without a completion */
         qp->transport.current_receive = NULL;
         qp->record->receive.from_srq = false;
     }
@@ -207,7 +207,7 @@ static void leave(struct srq *srq)
     lock_acquire(&xrc_lock);
     list_remove(&srq->by_number);
     lock_release(&xrc_lock);
-    /* Who found it before holds its QP's lock. */
+    /* A thread that found the SRQ before holds the lock of its QP. */
     qp_for_each(forget_srq, srq);
     qp_ports->release_number(srq->srqn);
     cq_unuse(srq->cq);

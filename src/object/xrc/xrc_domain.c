@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* XRC domains (verbs.md §1.4). One that was opened with a file is the same for every process of this
- * host that opens that file: device and inode name it. Who has it open shows an abstract unix socket, bound
- * and never read, SOFTHCA/DEVICE-INODE/RANDOM: the kernel lists them, and takes back those of a process that
- * dies. Whether somebody has it open is looked at while holding a name of its own, so that of several who
- * want to be the first (O_EXCL) one is. Names are anybody's: who squats on them decides what O_CREAT and
- * O_EXCL see, and no more. */
+/* XRC domains (verbs.md §1.4). A domain that is opened with a file is the same for all processes of this host that
+ * open the file; device and inode identify it. A process that has the domain open binds an abstract unix socket
+ * MARK_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets in /proc/net/unix, and removes
+ * those of a process that dies. A process that opens the domain binds DEVICE-INODE/turn while it examines the list:
+ * the name is a lock, so that only one of several processes with O_EXCL succeeds. Any process can bind these names,
+ * which changes the results of O_CREAT and O_EXCL and nothing else. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,16 +24,16 @@
 #define MARK_DIGITS 16
 #define NAME_SIZE   (sizeof(MARK_PREFIX) + 2 * 17 + MARK_DIGITS)
 
-/* Somebody who is stopped, or squats, while it is his turn keeps others waiting so often, a millisecond each.
- */
+/* How often a process tries to bind the lock name, a millisecond apart; then it continues without the lock: the
+ * holder may be stopped. */
 #define TURN_TRIES 2000
 #define TURN_PAUSE (NS_PER_S / 1000)
 
-/* Guards the list and references; held while the kernel is asked, so never on the data path. */
+/* Guards the list and references. Held during system calls, so never taken on the data path. */
 static struct lock domains_lock = LOCK_INIT;
 static struct list domains = {&domains, &domains};
 
-/* The descriptors are closed by whoever closes all of ours (base/event.h). */
+/* The descriptors are closed with all others of the parent (base/event.h). */
 void xrc_domains_after_fork_in_child(void)
 {
     lock_init(&domains_lock);
@@ -54,7 +54,7 @@ static int keep(struct xrc_descriptor *descriptor, int fd)
     return 0;
 }
 
-/* Programs close descriptors that they do not know, and open others under the same numbers. */
+/* Closes the descriptor unless the program has closed it and the number is another file's now. */
 static void give_back(const struct xrc_descriptor *descriptor)
 {
     struct stat status;
@@ -66,7 +66,7 @@ static void give_back(const struct xrc_descriptor *descriptor)
     errno = saved;
 }
 
-/* With O_PATH, for when another descriptor of a file is closed, its process loses all its record locks. */
+/* By O_PATH: closing an ordinary descriptor would drop all record locks that the program has on the file. */
 static int pin_file(struct xrc_domain *domain, int fd)
 {
     char path[32];
@@ -81,7 +81,7 @@ static int pin_file(struct xrc_domain *domain, int fd)
 
 /* --- between processes ---------------------------------------------------------------------------------- */
 
-/* A descriptor or -errno; -EADDRINUSE. */
+/* The descriptor of a bound socket, or -errno; -EADDRINUSE: another process has bound the name. */
 static int bind_name(const struct xrc_domain *domain, const char *rest)
 {
     int saved = errno, error = 0, fd;
@@ -138,7 +138,8 @@ static bool is_open_elsewhere(const struct xrc_domain *domain)
     return marks != 0;
 }
 
-/* The first of this process: 0, -EINVAL, -EAGAIN, -EMFILE... */
+/* Checks O_CREAT and O_EXCL and binds the mark, for the first XRCD of the domain in this process: 0, -EINVAL,
+ * -EAGAIN, -EMFILE... */
 static int mark(struct xrc_domain *domain, int flags)
 {
     int turn = take_turn(domain), error = 0;
@@ -189,7 +190,7 @@ static int join(int fd, const struct stat *status, int flags, struct xrc_domain 
     fresh->device = status->st_dev;
     fresh->inode = status->st_ino;
     fresh->owner = status->st_uid;
-    fresh->mode = status->st_nlink ? status->st_mode : 0; /* nobody opens what has no name */
+    fresh->mode = status->st_nlink ? status->st_mode : 0; /* other users cannot open an unlinked file */
     error = pin_file(fresh, fd);
     if (!error)
         error = mark(fresh, flags);
@@ -251,7 +252,7 @@ void xrc_domain_drop(struct xrc_domain *domain)
         free(domain);
 }
 
-/* Who has the file cannot be asked of the kernel; who may open it says its mode. */
+/* The kernel does not tell which users have the file open, so its mode decides. */
 bool xrc_domain_admits(const struct xrc_domain *domain, uid_t uid)
 {
     if (domain->is_private)

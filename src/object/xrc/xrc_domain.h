@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* XRC domains: what several processes, or several ibv_xrcd of one, have in common. */
+/* XRC domains: the common state of the ibv_xrcd of one process that were opened with the same file. */
 #ifndef OBJECT_XRC_XRC_DOMAIN_H
 #define OBJECT_XRC_XRC_DOMAIN_H
 
@@ -13,28 +13,28 @@
 
 struct xrc_domain {
     struct list all;
-    uint64_t device, inode; /* of the file; private ones have none */
+    uint64_t device, inode; /* of the file; a private domain has none */
     uid_t owner;            /* of the file */
     mode_t mode;
-    /* Private ones have neither: */
+    /* Not in private domains: */
     struct xrc_descriptor {
         int fd;
         dev_t device;
-        ino_t inode; /* which file that was when it was opened */
-    } mark,          /* a socket by which others see that this process has it open */
-        pin;         /* of the file: its inode is not another file's meanwhile */
+        ino_t inode; /* of the descriptor when it was opened, because the program may close it */
+    } mark,          /* a bound socket by which other processes see that this process has the domain open */
+        pin;         /* of the file, so that its inode is not reused */
     bool is_private;
-    _Atomic uint32_t references; /* XRCDs, and QPs that outlive theirs (open_qp.c) */
+    _Atomic uint32_t references; /* XRCDs, and QPs that remain after their XRCD is closed (open_qp.c) */
 };
 
-/* flags: oflags of ibv_open_xrcd(). 0, -EBADF, -EINVAL (O_EXCL, and there is one), -EAGAIN (no O_CREAT, and
- * there is none), -ENOMEM, -EMFILE. May sleep. */
+/* Opens a domain. flags: oflags of ibv_open_xrcd(). 0, -EBADF, -EINVAL (O_EXCL and the domain exists), -EAGAIN (no
+ * O_CREAT and the domain does not exist), -ENOMEM, -EMFILE. May sleep. */
 int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain);
-/* One more, of somebody who knows that there is one. Any lock held. */
+/* Adds a reference; the caller holds one. Any lock may be held. */
 void xrc_domain_hold(struct xrc_domain *domain);
 void xrc_domain_drop(struct xrc_domain *domain);
-/* Does a process of that user, which says that it has the domain open, belong there? One of ours, and
- * whoever the file's mode lets read or write. */
+/* May a process of user `uid` have the domain open? True for our own user and root, and if the file's mode lets the
+ * user read or write. */
 bool xrc_domain_admits(const struct xrc_domain *domain, uid_t uid);
 /* In the child of a fork. */
 void xrc_domains_after_fork_in_child(void);
