@@ -220,8 +220,8 @@ static unsigned reason_to_reject(const struct cm_req *req, const struct cm_path 
         return CM_REASON_UNSUPPORTED;
     if (req->path_mtu < 1 || req->path_mtu > 5)
         return CM_REASON_INVALID_PATH_MTU;
-    /* The GID in the REQ must be the sender's, so that no third host gets connected. There is no reason for a wrong
-     * P_Key; Linux uses this one, too. */
+    /* The GID in the REQ must be the sender's, so that no third host gets connected. REJ has no
+     * reason for a wrong P_Key; Linux sends this one, too. */
     if (memcmp(req->primary.local_gid, from->remote_gid, sizeof(from->remote_gid)) ||
         (req->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff))
         return CM_REASON_INVALID_GID;
@@ -254,7 +254,7 @@ static int on_duplicate_req(struct cm *cm, struct cm_id *id, const struct cm_pat
     return -EALREADY;
 }
 
-/* Does another id have the peer's QP, so that the request was rejected? */
+/* true: another id has the peer's QP, and the REQ was rejected. */
 static bool is_stale(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, ns_t now)
 {
     const struct cm_event superseded = {.type = CM_EVENT_REJECTED, .status = CM_REASON_TIMEOUT};

@@ -176,7 +176,7 @@ int on_dreq(struct cm *cm, struct cm_id *id, const struct cm_mad *mad, ns_t now)
     case CM_STATES:
         return -EINVAL;
     }
-    /* The DREP does not wait for the program to disconnect, too (Linux does), so the peer is done at once. */
+    /* Send the DREP at once: Linux waits for rdma_disconnect() of the program, and its peer with it. */
     respond_drep(cm, &id->path, mad);
     id->peer_disconnected = true;
     id->final_drep_due = !id->path.peer;

@@ -97,7 +97,7 @@ int on_sidr_req(struct cm *cm, const struct cm_path *from, const struct cm_mad *
         return -EALREADY;
     }
     if (id) {
-        /* The peer reuses a request id; while the request is pending it must not. */
+        /* The peer reuses a request id, which is valid only after the response. */
         if (id->state != CM_STATE_SIDR_REP_SENT)
             return -EINVAL;
         finish(cm, id, NULL);

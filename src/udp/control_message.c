@@ -94,8 +94,7 @@ int udp_message_receive(int fd, enum udp_message_type type, struct udp_message *
 
 int descriptor_set_make(const int *sockets, unsigned count)
 {
-    static const char name[] =
-        "box"; /* a format: descriptor_set_get() reads at most 8 bytes and ignores them */
+    static const char name[] = "box"; /* a format; its reader ignores it */
     int pair[2], error, saved = errno;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {

@@ -65,7 +65,7 @@ static void reply_ready(struct event_source *source, uint32_t events)
     if (error && error != -ECONNRESET)
         log_warn("UDP port 4791: process %d (uid %u) has an incompatible protocol version",
                  (int)probe->peer.pid, (unsigned)probe->peer.uid);
-    list_remove(&probe->node); /* before port_reply_received(), which may probe discovery_end() */
+    list_remove(&probe->node); /* before port_reply_received(), which may call discovery_end() */
     probe_count--;
     if (!error)
         kept = port_reply_received(&probe->peer, &message, fds, fd_count, source);

@@ -81,7 +81,7 @@ static struct udp_lane lanes[UDP_LANES] = {
 
 struct udp_lane *udp_lane(uint32_t qpn)
 {
-    /* The lower bits of the block (the shard) are the same in most QPNs of a process, so they say nothing. */
+    /* Skips the lower bits of the block (the shard), which are the same in most QPNs of a process. */
     return &lanes[(qpn ^ qpn >> 3 ^ qpn >> 14) % UDP_LANES];
 }
 

@@ -38,10 +38,10 @@
 
 struct udp_settings udp_settings;
 
-static _Atomic uint32_t state;     /* enum udp_state; written by the helper thread */
-static _Atomic uint32_t owner_uid; /* UDP_FORWARDED: uid of the port owner; written before `state` */
-static _Atomic uint32_t changes;   /* futex: wakes udp_serve() to look at state and claims */
-static _Atomic bool wanted;        /* port_wake() was called; partner: run() */
+static _Atomic uint32_t state;      /* enum udp_state; written by the helper thread */
+static _Atomic uint32_t owner_uid;  /* UDP_FORWARDED: uid of the port owner; written before `state` */
+static _Atomic uint32_t changes;    /* futex: wakes udp_serve() to look at state and claims */
+static _Atomic bool wake_requested; /* port_wake() was called; partner: run() */
 
 static struct lock reason_lock = LOCK_INIT; /* leaf */
 static char reason[UDP_REASON_MAX];
@@ -50,8 +50,10 @@ static char reason[UDP_REASON_MAX];
 static struct event_source timer = {.fd = -1};
 static struct event_source upstream = {.fd = -1}; /* connection to the port owner */
 static uint32_t serial, acknowledged;             /* of the last REQUEST sent upstream, of its last REPLY */
-static bool is_port_owner, found_member;
-static ns_t began, off_until, retry_at = NS_NEVER;
+static bool is_port_owner;
+static bool found_member; /* discovery has connected to a process whose user may have the port */
+static ns_t began;        /* start of OPENING */
+static ns_t off_until, retry_at = NS_NEVER;
 
 static struct lock start_lock = LOCK_INIT; /* guards the timer's creation */
 
@@ -241,10 +243,10 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
                          unsigned fd_count, struct event_source *connection)
 {
     bool is_own = port_is_own_user(peer), kept = false;
-    unsigned behind_set = message->flags & UDP_MESSAGE_HAS_DESCRIPTOR_SET ? 2 : 0;
+    unsigned after_set = message->flags & UDP_MESSAGE_HAS_DESCRIPTOR_SET ? 2 : 0;
 
     found_member = true;
-    if (is_own && behind_set == 2 && fd_count >= 2 && !shards_are_there()) {
+    if (is_own && after_set == 2 && fd_count >= 2 && !shards_are_there()) {
         shards_adopt(take_fd(fds, fd_count, 0), take_fd(fds, fd_count, 1));
         log_debug("UDP port 4791: using the sockets of process %d", (int)peer->pid);
         become_member();
@@ -256,7 +258,7 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
         return false;
     if (is_own) {
         if (message->flags & UDP_MESSAGE_HAS_FORWARDING_SOCKET)
-            port_owner_use_forwarding_socket(take_fd(fds, fd_count, behind_set));
+            port_owner_use_forwarding_socket(take_fd(fds, fd_count, after_set));
     } else {
         log_info("UDP port 4791 is owned by uid %u: process %d forwards the packets for this process",
                  (unsigned)peer->uid, (int)peer->pid);
@@ -401,7 +403,7 @@ static void set_timer(ns_t when, int flags)
 static void run(void)
 {
     do {
-        bool asked = atomic_exchange_explicit(&wanted, false, memory_order_seq_cst);
+        bool asked = atomic_exchange_explicit(&wake_requested, false, memory_order_seq_cst);
         ns_t now = sys_now();
 
         discovery_expire(now);
@@ -409,9 +411,9 @@ static void run(void)
             retry_at = NS_NEVER;
         step(asked);
         set_timer(min_of(retry_at, discovery_deadline()), TFD_TIMER_ABSTIME);
-        /* port_wake() sets `wanted` before the timer. If set_timer() above has overwritten its setting, the
+        /* port_wake() sets `wake_requested` before the timer. If set_timer() above has overwritten its setting, the
          * loop sees the flag. */
-    } while (atomic_load_explicit(&wanted, memory_order_seq_cst));
+    } while (atomic_load_explicit(&wake_requested, memory_order_seq_cst));
 }
 
 static void timer_ready(struct event_source *source, uint32_t events)
@@ -425,7 +427,7 @@ static void timer_ready(struct event_source *source, uint32_t events)
 
 void port_wake(void)
 {
-    atomic_store_explicit(&wanted, true, memory_order_seq_cst);
+    atomic_store_explicit(&wake_requested, true, memory_order_seq_cst);
     set_timer(0, 0);
 }
 
@@ -534,7 +536,7 @@ void udp_after_fork_in_child(void)
     lock_init(&reason_lock);
     lock_init(&start_lock);
     atomic_store_explicit(&state, UDP_CLOSED, memory_order_relaxed);
-    atomic_store_explicit(&wanted, false, memory_order_relaxed);
+    atomic_store_explicit(&wake_requested, false, memory_order_relaxed);
     timer.fd = upstream.fd = -1;
     is_port_owner = found_member = false;
     serial = acknowledged = 0;

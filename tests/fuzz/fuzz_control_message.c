@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What comes out of a unix socket that another process has connected to: a handshake (local/handshake_message.h), a
- * letter or a descriptor set of those who share the UDP port (udp/control_message.h), with descriptors. Whatever it is, what was
- * taken for one is one, and no descriptor is left over.
+/* Messages from another process over a unix socket, with descriptors: a handshake message
+ * (local/handshake_message.h), a control message or a descriptor set of processes that share UDP port 4791
+ * (udp/control_message.h). Accepted messages are valid, and no descriptor leaks.
  *
- * Input: one byte of who reads it, one how many descriptors come along, then the message. */
+ * Input: one byte selects the reader, one the number of descriptors, then the message. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 #include "udp/control_message.h"
 #include "udp/udp.h"
 
-#define FDS_MOST 80u /* more than any reader has room for */
+#define FDS_MOST 80u /* more than any reader accepts */
 
 enum reader { READS_HANDSHAKE, READS_CONTROL_MESSAGE, READS_DESCRIPTOR_SET, READERS };
 
@@ -42,7 +42,7 @@ static void send_message(const uint8_t *bytes, size_t length, unsigned fd_count)
     require(sendmsg(ends[1], &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)length);
 }
 
-/* One that is not open: the lowest that is free, when nothing has leaked. */
+/* The lowest unused descriptor, which stays the same unless one leaks. */
 static int lowest_free(void)
 {
     int fd = dup(ends[1]);
@@ -84,7 +84,7 @@ static void read_control_message(uint8_t choice)
         fd_close(fds[--count]);
 }
 
-/* A descriptor set is looked at, and nothing is taken out of it. */
+/* Reading a descriptor set leaves its message in the socket. */
 static void read_descriptor_set(uint8_t choice, unsigned fd_count)
 {
     int fd = descriptor_set_get(ends[0], choice % UDP_SHARDS, UDP_SHARDS);
@@ -124,8 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds -----------------------------------------------------------------------------------------------
- */
+/* --- seeds ------------------------------------------------------------------------------------------ */
 
 static void add_input(fuzz_add *add, unsigned reader, uint8_t fds, const void *message, size_t length)
 {

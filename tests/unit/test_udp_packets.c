@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packets through real sockets, over lo: what is sent arrives, field by field, and what is damaged does not.
- */
+/* Packets through real sockets over lo: valid packets arrive with all fields, damaged ones do not. */
 #include "test_udp_sides.h"
 
 #include <arpa/inet.h>
@@ -19,7 +18,7 @@ static const struct {
     const char *from, *to;
 } ways[] = {{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "127.1.2.3"}, {"::1", "::1"}};
 
-/* Every field that the opcode carries, each different. */
+/* A packet with a different value in each field of its opcode. */
 static struct packet packet_of(uint8_t opcode, uint32_t payload_length)
 {
     uint32_t properties = opcode_table[opcode].properties;
@@ -71,7 +70,7 @@ static void check_same(const struct packet *a, const struct packet *b)
     CHECK(a->payload_length == b->payload_length);
 }
 
-/* In and out of one process: the helper thread and this one receive. */
+/* From a process to itself: the helper thread and this thread receive. */
 static void open_block(void)
 {
     own_block(BLOCK);
@@ -123,7 +122,7 @@ static void test_every_packet_arrives_as_it_was_sent(void **state)
         side_finish(side_start(sends_every_opcode, i));
 }
 
-/* Whatever the socket was opened for, each packet tells of its own way. */
+/* Each packet has the attributes of its own path, whatever path its socket was opened for. */
 static void sends_different_ways(unsigned number)
 {
     static const struct {
@@ -157,7 +156,7 @@ static void test_packets_from_several_addresses_leave_by_one_socket(void **state
     side_finish(side_start(sends_different_ways, 0));
 }
 
-/* Packets that follow each other leave together; each has its own identification in IPv4's header. */
+/* Consecutive packets leave in one datagram, and each has its own IPv4 identification. */
 static void sends_batches(unsigned number)
 {
     const struct udp_path path = path_between(ways[number].from, ways[number].to);
@@ -167,7 +166,7 @@ static void sends_batches(unsigned number)
     for (unsigned round = 0; round < 40; round++) {
         uint32_t length = round % 4 == 0 ? 4096 : round % 4 == 1 ? 8 : round * 24;
         unsigned count = length > 1024 ? 1 + round / 2 : 1 + round,
-                 from = sent; /* what a small buffer takes */
+                 from = sent; /* as many as a small send buffer takes */
 
         for (unsigned i = 0; i < count; i++, sent++) /* the last one is shorter */
             send_pattern(&path, QPN, sent, i + 1 == count ? length / 2 : length, sent);
@@ -196,8 +195,8 @@ static void test_one_by_one_works_as_well(void **state)
     unsetenv("SOFTHCA_UDP");
 }
 
-/* Datagrams of one form over and over, and then of another: the socket may learn how they are cut, and what
- * is not like them must not suffer. */
+/* Many datagrams with one segment size, then others: the lane makes a repeated size the socket's default, and
+ * datagrams with other sizes must still be segmented correctly. */
 static void sends_forms(unsigned number)
 {
     static const struct {
@@ -213,7 +212,7 @@ static void sends_forms(unsigned number)
     for (unsigned round = 0; round < rounds * array_size(forms); round++) {
         unsigned form = round / rounds, from = sent;
 
-        path.hop_limit = round % 7 == 6 ? 33 : 64; /* now and then a control message of another kind */
+        path.hop_limit = round % 7 == 6 ? 33 : 64; /* sometimes another control message */
         for (unsigned i = 0; i < forms[form].count; i++, sent++)
             send_pattern(&path, QPN, sent, i + 1 == forms[form].count ? forms[form].last : forms[form].length,
                          sent);
@@ -234,7 +233,7 @@ static void test_datagrams_of_one_form_after_those_of_another(void **state)
         side_finish(side_start(sends_forms, i));
 }
 
-/* Another sender of the protocol: a plain socket, with what identification the kernel likes to give. */
+/* A sender of RoCEv2 with a plain socket, where the kernel chooses the identification. */
 static void foreign_socket(int domain, bool connected, const char *to, int *ret_fd, uint16_t *ret_port)
 {
     struct sockaddr_in6 name = {.sin6_family = AF_INET6, .sin6_port = htons(ROCE_UDP_PORT)};
@@ -282,8 +281,7 @@ static uint32_t build(const struct udp_path *path, uint16_t source_port, uint16_
     return length;
 }
 
-/* Whatever identification the ICRC was made for, some value explains it: that of the packet, for all we know.
- */
+/* Any identification is derived from the ICRC of the packet. */
 static void takes_any_identification(unsigned number)
 {
     static const uint16_t identifications[] = {0, 1, 0x1234, 0x8000, 0xffff};
@@ -309,7 +307,7 @@ static void test_identifications_of_other_senders_are_solved_for(void **state)
     side_finish(side_start(takes_any_identification, 0));
 }
 
-/* Adapters leave out the UDP checksum, over IPv6, too: the ICRC covers the same bytes. */
+/* RDMA adapters send no UDP checksum, not even over IPv6: the ICRC covers the same bytes. */
 static void sends_without_checksum(unsigned number)
 {
     bool ipv4 = ipudp_gid_is_ipv4(path_between(ways[number].from, ways[number].to).source);
@@ -334,7 +332,7 @@ static void test_packets_without_checksum_are_taken(void **state)
     side_finish(side_start(sends_without_checksum, 2));
 }
 
-/* Whose QP it is for refuses it. */
+/* The responder refuses a reserved opcode, not src/udp. */
 static void sends_what_nothing_stands_for(unsigned number)
 {
     static const uint8_t reserved[] = {0x1e, 0x1f, SERVICE_UC | OP_READ_REQUEST, SERVICE_UD | OP_WRITE_ONLY,
@@ -379,8 +377,8 @@ static void sends_rubbish(unsigned number)
     open_block();
     foreign_socket(ipv4 ? AF_INET : AF_INET6, false, ways[number].to, &fd, &port);
     length = build(&path, port, 0, good);
-    /* Every bit but those of the byte that routers may change, and of the QPN, by which it would be a
-     * stranger. */
+    /* Inverts each bit, except in the byte that the ICRC does not cover and in DestQP, which would make the packet one
+     * for an unknown QPN. */
     for (uint32_t bit = 0; bit < length * 8; bit++) {
         if (bit / 8 == 4 || (bit / 8 >= 5 && bit / 8 <= 7))
             continue;
@@ -390,14 +388,14 @@ static void sends_rubbish(unsigned number)
         damaged++;
         UNTIL(udp_counters->bad_icrc + udp_counters->malformed + atomic_load(&inbox->count) == damaged);
     }
-    /* One bit leaves no identification that explains it. */
+    /* After one inverted bit no identification makes the ICRC valid. */
     CHECK(udp_counters->bad_icrc == damaged && atomic_load(&inbox->count) == 0);
     for (uint32_t cut = 0; cut < length; cut++) {
         uint64_t before = udp_counters->bad_icrc + udp_counters->malformed + udp_counters->unknown_qpn;
 
         CHECK(send(fd, good, cut, 0) == (ssize_t)cut);
         if (cut == 0)
-            continue; /* nothing at all: the kernel reports it, and there is nothing to count */
+            continue; /* empty datagram: nothing is counted */
         UNTIL(udp_counters->bad_icrc + udp_counters->malformed + udp_counters->unknown_qpn +
                   atomic_load(&inbox->count) >
               before);
@@ -431,7 +429,7 @@ static void test_congestion_marks_are_seen(void **state)
     side_finish(side_start(marks_congestion, 2));
 }
 
-/* As an adapter says that packets of this number met congestion on their way to it (IBA annex A17.9.3). */
+/* Sends a CNP as an adapter does (IBA annex A17.9.3). */
 static void is_notified(unsigned number)
 {
     bool ipv4 = ipudp_gid_is_ipv4(path_between(ways[number].from, ways[number].to).source);
@@ -473,7 +471,7 @@ static void test_congestion_is_notified_of(void **state)
     side_finish(side_start(notifies, 2));
 }
 
-/* No route, an address that is not ours: as good as lost, and the lane goes on. */
+/* No route, a source address of another host: the packet is dropped, and the lane continues. */
 static void sends_nowhere(unsigned number)
 {
     struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
@@ -495,7 +493,7 @@ static void test_what_cannot_be_sent_holds_up_nothing(void **state)
     side_finish(side_start(sends_nowhere, 0));
 }
 
-/* ThreadSanitizer is right: the program races with itself, as programs do. */
+/* An intended data race of the test program, which ThreadSanitizer reports correctly. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define RACES_ARE_REPORTED 1
@@ -503,7 +501,7 @@ static void test_what_cannot_be_sent_holds_up_nothing(void **state)
 #endif
 #ifndef RACES_ARE_REPORTED
 
-/* The program writes into its buffer while it is sent: whatever is sent has the right ICRC. */
+/* The program writes to its buffer during the send: the packet has the ICRC of the bytes that were sent. */
 static _Atomic bool stop;
 static uint64_t changing[512];
 

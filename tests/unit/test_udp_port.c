@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How processes share UDP port 4791: who gets which packets, and what happens when somebody dies or somebody
- * else has the port. */
+/* How processes share UDP port 4791: which process gets which packets, what happens when processes die, and what if
+ * another program has the port. */
 #include "test_udp_sides.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #include "wire/ipudp.h"
 
-/* Two ordinary users; numbers suffice. */
+/* uids of two unprivileged users, which need no accounts. */
 enum { USER_A = 61001, USER_B = 61002 };
 /* Words of the board. */
 enum { READY, DONE, AGAIN, STEP };
@@ -36,7 +36,7 @@ static void open_own(unsigned number)
     CHECK(serve(block_of(number)) == 0);
 }
 
-/* In the test itself, and not for ever: a side may have ended. */
+/* In the test itself, with a bound, because a side may have ended. */
 static void wait_for(unsigned word, unsigned value)
 {
     for (unsigned i = 0; atomic_load(&board->word[word]) < value; i++) {
@@ -46,7 +46,7 @@ static void wait_for(unsigned word, unsigned value)
     }
 }
 
-/* Packets from a side to a side say so in their PSN. */
+/* The PSN of a packet is the number of its sender. */
 static void send_to(unsigned from, unsigned to)
 {
     const struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
@@ -55,7 +55,7 @@ static void send_to(unsigned from, unsigned to)
     udp_flush(udp_lane(qpn_of(to)));
 }
 
-/* Bits of the sides that we have heard of. */
+/* Bitmap of the sides whose packets have arrived. */
 static _Atomic uint32_t heard;
 
 static void listen_to(const struct packet *packet)
@@ -66,7 +66,7 @@ static void listen_to(const struct packet *packet)
     atomic_fetch_or(&heard, 1u << from);
 }
 
-/* All to all, until everybody has heard of everybody: packets may get lost, connections may not. */
+/* Sends to all sides until every side has packets of every other; single packets may get lost. */
 static void talk(unsigned number, uint32_t sides, unsigned word)
 {
     bool told = false;
@@ -106,7 +106,7 @@ static void test_processes_get_their_own_packets(void **state)
         side_finish(pids[i]);
 }
 
-/* The first, which is the port owner, and others die at once; those who stay, and those who come, go on. */
+/* The port owner (side 0) and other sides die at once; remaining and new sides still get their packets. */
 static void survives(unsigned number)
 {
     on_arrival = listen_to;
@@ -136,13 +136,13 @@ static void test_the_death_of_some_is_nothing_to_the_others(void **state)
     board_clear();
     for (unsigned i = 0; i < SIDES; i++) {
         pids[i] = side_start(survives, i);
-        if (i == 0) /* it shall be the port owner */
+        if (i == 0) /* becomes the port owner */
             wait_for(READY, 1);
     }
     wait_for(STEP, SIDES);
     for (unsigned i = 0; i < SIDES; i += 2)
         side_kill(pids[i]);
-    /* In place of two of them: with their numbers, which is worse than what ever happens. */
+    /* New sides with the numbers of two dead ones, the worst case. */
     later[0] = side_start(comes_later, 0);
     later[1] = side_start(comes_later, 4);
     side_finish(later[0]);
@@ -151,7 +151,7 @@ static void test_the_death_of_some_is_nothing_to_the_others(void **state)
         side_finish(pids[i]);
 }
 
-/* Two that have blocks of the same shard: only one can read its socket. */
+/* Sides with blocks of the same shard, of which only one can read the socket. */
 static uint32_t crowded_block(unsigned number)
 {
     return 0x2005 + number * UDP_SHARDS;
@@ -215,10 +215,10 @@ static void talks_across_users(unsigned number)
     CHECK(udp_state() == (user_of(number) == USER_A ? UDP_OPEN : UDP_FORWARDED));
     atomic_fetch_add(&board->word[STEP + 2], 1);
     if (user_of(number) == USER_A)
-        UNTIL(false); /* all who have the port, likewise */
+        UNTIL(false); /* all members, likewise */
     UNTIL(atomic_load(&board->word[AGAIN]) == 2);
     talk(number, 0x38, STEP + 3);
-    /* One of them has bound it now, and the others share it. */
+    /* One of them has bound the port now, and the others share it. */
     UNTIL(udp_state() == UDP_OPEN);
 }
 
@@ -247,7 +247,7 @@ static void test_users_share_the_port_whoever_dies(void **state)
         side_finish(pids[i]);
 }
 
-/* --- somebody slow ---------------------------------------------------------------------------------- */
+/* --- a stopped member -------------------------------------------------------------------------------- */
 
 static void is_stopped(unsigned number)
 {
@@ -263,7 +263,7 @@ static void is_patient(unsigned number)
     reach(DONE, 1);
 }
 
-/* Longer than a port may be somebody's who does not answer to its name: this one does, only not yet. */
+/* A stopped member gets a longer timeout than a port without a member: it listens and replies later. */
 static void test_a_member_may_be_slow_to_answer(void **state)
 {
     pid_t stopped, patient;
@@ -279,7 +279,7 @@ static void test_a_member_may_be_slow_to_answer(void **state)
     side_finish(stopped);
 }
 
-/* --- somebody else's port -------------------------------------------------------------------------- */
+/* --- the port of another program ------------------------------------------------------------------- */
 
 static int taken = -1;
 
@@ -295,7 +295,7 @@ static void does_without(unsigned number)
 {
     char reason[UDP_REASON_MAX];
 
-    close(taken); /* the test's, not ours */
+    close(taken); /* the copy of the test's socket */
     own_block(block_of(number));
     CHECK(serve(block_of(number)) == -EADDRINUSE);
     CHECK(udp_state() == UDP_OFF && !udp_serves(block_of(number)));
@@ -303,7 +303,7 @@ static void does_without(unsigned number)
     CHECK(strstr(reason, "UDP port 4791 is in use by another program of uid"));
     atomic_store(&board->word[STEP], 1);
     UNTIL(atomic_load(&board->word[AGAIN]) == 1);
-    /* It is free now, and asked for again, it is ours. */
+    /* The port is free now: another udp_serve() binds it. */
     while (serve(block_of(number)) != 0)
         usleep(10000);
     CHECK(udp_state() == UDP_OPEN);
@@ -339,7 +339,7 @@ static void listens(unsigned number)
 
     open_own(number);
     CHECK(udp_join(path.destination, 1) == 0);
-    CHECK(udp_join(path.destination, 1) == 0); /* twice is one copy */
+    CHECK(udp_join(path.destination, 1) == 0); /* joined twice: one copy of each packet */
     reach(READY, 4);
     UNTIL(atomic_load(&inbox->count) > 0);
     CHECK(inbox->kept[0].packet.dest_qpn == 0xffffff && is_pattern(&inbox->kept[0], 5));
@@ -348,12 +348,12 @@ static void listens(unsigned number)
     count = atomic_load(&inbox->count);
     udp_leave(path.destination, 1);
     reach(AGAIN, 4);
-    UNTIL(atomic_load(&inbox->count) > count); /* still there */
+    UNTIL(atomic_load(&inbox->count) > count); /* still a member */
     udp_leave(path.destination, 1);
     reach(STEP, 4);
 }
 
-/* Until all say that they have got it. */
+/* Sends until all sides report the packet. */
 static void send_group(unsigned word, uint32_t value)
 {
     const struct udp_path path = path_to_group();

@@ -21,7 +21,7 @@
 #include "wire/ipudp.h"
 #include "wire/opcode.h"
 
-/* Nothing takes that long, wherever others want the processors; a side that hangs is ended. */
+/* Seconds until the alarm of a side that hangs; enough on a busy machine. */
 #define SIDE_SECONDS 240
 
 struct board *board;
@@ -75,7 +75,7 @@ bool own_network(void)
     return up;
 }
 
-/* --- what the room calls --------------------------------------------------------------------------- */
+/* --- struct udp_ops -------------------------------------------------------------------------------- */
 
 static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 {
@@ -174,7 +174,7 @@ pid_t side_start_as(side_fn *fn, unsigned number, uid_t user)
     alarm(SIDE_SECONDS);
     if (user != geteuid())
         CHECK(setresgid(user, user, user) == 0 && setresuid(user, user, user) == 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* setuid has cleared it */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* setuid() clears it */
     start_room();
     fn(number);
     _exit(0);
@@ -218,7 +218,7 @@ int serve(uint32_t block)
     return udp_serve(block, proofs[block]);
 }
 
-/* Sleeps, if nothing is there: among many that only yield, nobody who has something to do gets anywhere. */
+/* Sleeps if nothing has arrived: with yielding only, many idle sides would take the processors of a busy one. */
 void take_turn(void)
 {
     const struct timespec pause = {.tv_nsec = 100000};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Processes for the tests of the udp room, in a network namespace of their own. Each side owns the QPN blocks
- * that the test gives it, has a helper thread, and keeps what arrives. A side that finds something wrong says
- * so and exits; the test then fails. */
+/* Processes for the tests of src/udp, in a network namespace of their own. Each side is a process that owns the QPN
+ * blocks the test gives it, has a helper thread, and records what arrives. A failed CHECK() ends the side, and the test
+ * fails. */
 #ifndef TESTS_UNIT_TEST_UDP_SIDES_H
 #define TESTS_UNIT_TEST_UDP_SIDES_H
 
@@ -19,11 +19,11 @@
 enum { SIDES = 8, PAYLOAD_MAX = 4096, KEPT = 4096 };
 
 struct board {
-    _Atomic uint32_t word[64]; /* for the tests */
+    _Atomic uint32_t word[64]; /* shared by all sides of a test */
 };
 extern struct board *board;
 
-/* What has arrived here, in order, and is kept until there is no room; written by whoever receives. */
+/* The first KEPT packets that have arrived at this side, in order. Written by receiving threads. */
 struct arrived {
     struct packet packet; /* payload points into bytes */
     struct udp_arrival arrival;
@@ -31,11 +31,11 @@ struct arrived {
 };
 struct inbox {
     _Atomic unsigned count, batches, writable;
-    _Atomic uint32_t congested_qpn; /* of the last notification */
+    _Atomic uint32_t congested_qpn; /* of the last CNP */
     struct arrived kept[KEPT];
 };
 extern struct inbox *inbox;
-/* Sees everything, also what is not kept. */
+/* Called for every packet, also for those not in the inbox. */
 extern void (*on_arrival)(const struct packet *packet);
 
 #define CHECK(condition)                                                                                     \
@@ -47,31 +47,31 @@ extern void (*on_arrival)(const struct packet *packet);
         }                                                                                                    \
     } while (0)
 
-/* Before all tests: a network of our own, with lo up. false: the machine does not allow it. */
+/* Before all tests: a network namespace with lo up. false: not permitted on this machine. */
 bool own_network(void);
 
 typedef void side_fn(unsigned number);
 void board_clear(void);
 pid_t side_start(side_fn *fn, unsigned number);
-/* … of another user; only root can */
+/* The same as another user; needs root. */
 pid_t side_start_as(side_fn *fn, unsigned number, uid_t user);
 void side_finish(pid_t pid);
 void side_kill(pid_t pid);
 
-/* In a side. The room is up and the helper thread runs; nothing is open yet. */
+/* In a side, where udp_start() has been called and the helper thread runs. Makes the side own a block. */
 void own_block(uint32_t block);
-/* udp_serve() of it */
+/* udp_serve() of an own block */
 int serve(uint32_t block);
-/* Waits, as long as an alarm lets it, and polls meanwhile. */
+/* Polls until the condition is true; an alarm bounds the wait. */
 #define UNTIL(condition)                                                                                     \
     while (!(condition))                                                                                     \
     take_turn()
 void take_turn(void);
-void reach(unsigned word,
-           uint32_t value); /* raises a word of the board by one and waits until it is `value` */
+/* Increments a word of the board and waits until it is `value`. */
+void reach(unsigned word, uint32_t value);
 
-/* An RC SEND only, whose payload is a pattern of `seed`. */
 struct udp_path path_between(const char *from, const char *to);
+/* Sends an RC SEND only with a payload generated from `seed`. */
 void send_pattern(const struct udp_path *path, uint32_t dest_qpn, uint32_t psn, uint32_t length,
                   unsigned seed);
 bool has_pattern(const struct packet *packet, unsigned seed);
