@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What drives everything: progress in whichever thread polls, the helper thread, timers, and the lists of QPs that
- * wait.
+/* Progress in threads that poll, the helper thread, timers, and the lists of QPs that wait.
  *
- * Lock order (docs/locking.md): lane receive lock > QP lock > the leaves here: lane_state.lock, waiting_lock,
- * timers_lock. */
+ * Lock order (docs/locking.md): lane receive lock > QP lock > the leaves here: lane_state.lock, blocked_list.lock,
+ * waiting_lock, timers_lock. */
 #ifndef ENGINE_CORE_CORE_H
 #define ENGINE_CORE_CORE_H
 
@@ -31,29 +30,30 @@ struct blocked_list {
     struct lane *lane; /* the lane of a link; NULL: a lane to the network */
 };
 
-/* What the engine keeps per lane (lane_owner_data). Allocated when first needed, freed with the link. */
+/* State of the engine per lane of a link (lane_owner_data()). Allocated at the first use, freed with the link. */
 struct lane_state {
-    struct arrivals arrivals; /* the lane's reader only (its receive lock) */
+    struct arrivals arrivals; /* of the batch under way; under the lane's receive lock */
     struct blocked_list blocked;
     struct lock lock;       /* guards notices, mads and openings; the lane transmit lock is below it */
-    struct notice *notices; /* notices.c: what must not get lost and found the ring full, in order */
+    struct notice *notices; /* notices.c: notices that wait for space in the ring, oldest first */
     uint32_t notice_count, notice_capacity;
-    struct list mads;     /* gsi.c: MADs that wait for room, in order */
-    struct list openings; /* remote_open.c: messages, likewise */
-    _Atomic bool kick;    /* something was sent from a batch: look at the doorbell at its end */
-    _Atomic bool stalled; /* raw.c: its reader did not take frames for long, and is not waited for */
-    _Atomic bool gave_up; /* exit_flush.c: nor did it make room for QPs that were about to end */
+    struct list mads;     /* gsi.c: MADs that wait for space, oldest first */
+    struct list openings; /* remote_open.c: messages that wait for space, oldest first */
+    _Atomic bool kick;    /* packets were sent during the batch: ring at its end if the reader sleeps */
+    _Atomic bool stalled; /* raw.c: the peer took no frames for long: RAW_PACKET QPs do not wait for space */
+    _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */
 };
 
 struct lane_state *lane_state(struct lane *lane);
 
-/* Into the list of those who wait for it, out of the other one. QP lock held. */
+/* Puts the QP into the list of those that wait for `what`, and takes it out of the other. QP lock held. */
 void waiting_enter(struct qp *qp, enum route_wait what);
-/* Answers what a QP owes, sends what it may send; QP lock held. Queues the QP where it must wait. */
+/* Runs the responder if it owes something, then the sender; a QP that has to wait is put into the list for that. QP
+ * lock held. */
 void route_run(struct qp *qp);
-/* Rings the doorbells of lanes that a QP sent on; without its lock, inside a rundown section. */
+/* Rings the doorbells that qp_take_kick() returned. QP lock not held; in a rundown section. */
 void route_ring(const struct qp_kick *kick);
-/* Runs QPs that asked for another turn. */
+/* Runs the QPs that wait to be scheduled again (ROUTE_WAITS_FOR_RUN). */
 void route_run_ready(void);
 bool route_has_ready(void);
 /* local_ops. */
@@ -78,35 +78,33 @@ static inline struct lane *blocked_lane(const struct qp *qp)
 }
 
 enum blocked_run { BLOCKED_NONE, BLOCKED_RAN, BLOCKED_AGAIN };
-/* Runs the QP that has waited longest. BLOCKED_NONE: the list is empty; BLOCKED_AGAIN: the lane had no space for all
- * of the QP's packets, and the QP is at the end of the list. Without QP locks, in a rundown section. */
+/* Runs the QP that has waited longest. BLOCKED_NONE: the list is empty; BLOCKED_AGAIN: the lane has no space for all of
+ * the QP's packets, and the QP is at the end of the list. No QP lock held; in a rundown section. */
 enum blocked_run blocked_run_next(struct blocked_list *list);
 
 /* --- progress.c ----------------------------------------------------------------------------------------- */
 
 extern const struct local_ops engine_local_ops;
-/* A request for this QP, which is locked: what it comes to owe leaves now or at the end of the batch. */
+/* Receives a request: the QP acknowledges or responds now, or at the end of the batch. QP lock held. */
 void progress_receive(struct qp *qp, struct lane *lane, const struct packet *packet);
-/* Doorbells: of the lane whose batch is under way at its end, of others now. */
+/* Rings the doorbells that are pending, that of `lane`, whose batch is under way, at the end of the batch. */
 void progress_note_kick(struct lane *lane, const struct qp_kick *kick);
-/* A packet has come, whatever of it. */
+/* Counts a packet that has arrived, in progress_packets. */
 void progress_count_packet(void);
-/* Polls, flushes, runs the ready. Returns the number of packets. Any thread. */
+/* Takes packets from all lanes and sockets, and runs the QPs that are ready. Returns the number of packets. Any thread,
+ * no lock held. */
 unsigned progress_run(void);
-/* Called by application threads: also says that somebody polls. */
+/* object_ports.progress: progress_run() in a thread of the application, counted in progress_application_polls. */
 void progress_from_application(void);
-/* Is it in that function that this thread takes packets? */
+/* Is this thread in progress_run() for a call of the application? */
 bool progress_is_application(void);
+/* object_ports. */
 void progress_expect_sleep(void);
 void progress_take_arrived(void);
 void progress_cq_overrun(struct cq *cq);
-/* Counts application polls; the helper compares. */
-extern _Atomic uint32_t progress_application_polls;
-/* Counts packets, by whomever; likewise. */
-extern _Atomic uint32_t progress_packets;
-
-/* Counts armings of CQs, by whomever; likewise. */
-extern _Atomic uint32_t progress_armings;
+/* Counters that the helper thread compares from one look to the next: polls by the application, packets that arrived,
+ * CQs that were armed. Written without a lock: an increment may be lost. */
+extern _Atomic uint32_t progress_application_polls, progress_packets, progress_armings;
 
 /* --- timers.c ------------------------------------------------------------------------------------------- */
 
@@ -117,12 +115,12 @@ void timers_after_fork_in_child(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
-/* communication_due(), or gsi_due(), is to be called then, by the helper thread; a point of time. */
+/* The helper thread calls communication_due(), or gsi_due(), at that time. */
 void timers_set_communication(ns_t at);
 void timers_set_gsi(ns_t at);
-/* The timerfd is readable: fires what is due. Helper thread. */
+/* The timerfd is readable: fires the timers that are due. Helper thread. */
 void timers_run(void);
-/* Is a timer armed? Then timers_run_due() fires what is due; any thread, no lock held. */
+/* Is a timer of a QP or CQ armed? timers_run_due() fires those that are due. Any thread, no lock held. */
 bool timers_armed(void);
 void timers_run_due(void);
 
@@ -130,16 +128,16 @@ void timers_run_due(void);
 
 /* Starts the thread if it does not run. 0 or -errno. */
 int helper_start(void);
-/* It calls packet_socket_receive() when the descriptor is readable, until that is closed. -errno. */
+/* The helper thread calls packet_socket_receive() when the descriptor is readable, until it is closed. 0 or -errno. */
 int helper_watch(int fd);
-/* Was a CQ armed since the helper thread has looked? */
+/* Was a CQ armed within the last two looks of the helper thread (GLANCE_NS)? */
 bool helper_saw_arming(void);
-/* Has a batch of this thread completed a receive, whose program sleeps? Then its acknowledgement may wait for
- * an answer. Once for each batch. */
+/* Has this thread completed a receive since the last call, while the program sleeps on channels and the helper thread
+ * is awake? Then a reply of the program is likely, and the acknowledgement may wait for it. Called once per batch. */
 bool progress_expects_answer(void);
 /* object_ports.event_owed */
 void helper_event_owed(void);
-/* Wakes it: there is something for route_run_ready() or a CQ failed. */
+/* Wakes the helper thread, which calls progress_run(). */
 void helper_kick(void);
 void helper_after_fork_in_child(void);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Starting the engine, and what a fork makes of it. */
+/* Starts the engine, and makes it new in the child of a fork. */
 #include "engine/core/engine.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/rundown.h"
@@ -44,14 +45,14 @@ static const struct object_ports ports = {
     .tell_losses = explainer_tell_losses,
 };
 
-/* The child has one thread and none of ours. It must neither use what it inherited nor disturb the parent:
- * descriptors are closed, the segment becomes a private copy, and the engine is as if it had never been
- * started, so that the child may open devices of its own. Inherited contexts are recognised by their
- * generation (context_is_inherited). */
+/* The child has one thread, and no helper thread. It must neither use what it inherited nor disturb the parent:
+ * descriptors are closed, the segment becomes a private copy, and the engine is in its state before engine_start(), so
+ * that the child may open devices of its own. Contexts of the parent have another generation (context_is_inherited()).
+ */
 static void after_fork_in_child(void)
 {
-    mapped_fork_child(); /* first: what is registered has the contents that it had */
-    /* Also where it was not started yet: another thread may have been about to. */
+    mapped_fork_child(); /* first: registered memory has its contents of before the fork again */
+    /* Also if the engine was not started: another thread of the parent may have been in engine_start(). */
     rundown_after_fork_in_child();
     lock_init(&start_lock);
     started = false;
@@ -73,7 +74,8 @@ static void after_fork_in_child(void)
     object_after_fork_in_child();
 }
 
-/* A program that did not ask must not notice anything, a thread before there is a region included. */
+/* SOFTHCA_LOCAL=mapped, or automatic where mapped_unasked() allows it. A program that did not ask for mapped memory
+ * must not notice it: no thread before there is a region. */
 static void choose_mapped(void)
 {
     bool asked = local_wants_mapped();
@@ -96,7 +98,8 @@ static int start_locked(void)
     }
     error = segment_open();
     if (error) {
-        log_error("the published segment cannot be made: errno %d", -error);
+        log_error("cannot create the published segment (memory that peers and softhca read): %s",
+                  strerror(-error));
         return error;
     }
     object_ports = &ports;
@@ -104,7 +107,7 @@ static int start_locked(void)
     explainer_start();
     error = local_start(&engine_local_ops);
     if (error)
-        log_error("no way to other processes of this host: errno %d", -error);
+        log_error("cannot start communication with other processes of this host: %s", strerror(-error));
     network_start();
     choose_mapped();
     return error;

@@ -19,15 +19,15 @@
 
 enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
 
-static struct lock lock = LOCK_INIT; /* all below; a leaf */
+static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static enum form form;
 static void (*handler)(const char *text, void *argument);
 static void *handler_argument;
-/* Programs ask again and again whether an object is still busy: the same answer is told once. */
+/* Topics (hashes of the first line) of texts that were given. Programs retry a destroy that is refused: the same text is given once. */
 static uint64_t told[REMEMBERED];
 static unsigned told_next;
 #define KIND_LOSSES (EXPLAIN_OVERRUN + 1)
-static unsigned told_of_kind[KIND_LOSSES + 1]; /* each enum explanation, and losses */
+static unsigned told_of_kind[KIND_LOSSES + 1]; /* texts given of each enum explanation, and of losses */
 
 /* --- settings ------------------------------------------------------------------------------------------- */
 
@@ -42,7 +42,7 @@ static enum form wanted_form(void)
     if (strcmp(wanted, "json") == 0)
         return FORM_JSON;
     if (strcmp(wanted, "off") != 0)
-        log_warn("SOFTHCA_EXPLAIN=%s is none of off, text, json: taken as off", wanted);
+        log_warn("SOFTHCA_EXPLAIN=%s: invalid (off, text or json); using off", wanted);
     return FORM_OFF;
 }
 
@@ -75,7 +75,7 @@ void explainer_set_handler(void (*wanted)(const char *text, void *argument), voi
         provenance_explain();
 }
 
-/* --- telling -------------------------------------------------------------------------------------------- */
+/* --- output --------------------------------------------------------------------------------------------- */
 
 static bool open_view(struct view *ret_view)
 {
@@ -84,8 +84,8 @@ static bool open_view(struct view *ret_view)
     return view_open(ret_view, header, header->total_size, segment_fd_intact(), getpid()) == 0;
 }
 
-/* Is it news, and is there room for more of its kind? ret_last: there will be none after this one. Lock held.
- */
+/* False: the same text was given before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock
+ * held. */
 static bool is_to_be_told(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
@@ -111,7 +111,7 @@ static void write_all(const char *text, size_t length)
         if (written == -EINTR)
             continue;
         if (written <= 0)
-            return; /* nobody to tell */
+            return; /* stderr is closed, or full */
         text += written;
         length -= (size_t)written;
     }
@@ -126,8 +126,10 @@ static void print(const struct out *out, bool last)
         write_all(out->text, out->length);
         return;
     }
-    length = asprintf(&line, "softhca[%d]: %s%s", (int)getpid(), out->text,
-                      last ? "    (more of this kind are not shown; SOFTHCA_EXPLAIN=json shows all)\n" : "");
+    length = asprintf(
+        &line, "softhca[%d]: %s%s", (int)getpid(), out->text,
+        last ? "    (further explanations of this kind are suppressed; SOFTHCA_EXPLAIN=json prints all)\n"
+             : "");
     if (length > 0)
         write_all(line, (size_t)length);
     free(line);
@@ -254,7 +256,7 @@ void explainer_tell_leaks(void)
     explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
 }
 
-/* --- asked by the program ------------------------------------------------------------------------------- */
+/* --- for the program ------------------------------------------------------------------------------------ */
 
 char *explainer_object(enum object_kind kind, uint32_t number, bool json)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Explanations of this process: what the explain room says of our own segment, told on stderr or to whoever
- * asked for it (docs/teardown.md). */
+/* Explanations of this process: texts of src/explain about the process's own segment, printed on stderr or passed to
+ * the program's handler (docs/teardown.md). */
 #ifndef ENGINE_CORE_EXPLAINER_H
 #define ENGINE_CORE_EXPLAINER_H
 
@@ -9,7 +9,7 @@
 
 #include "object/ports.h"
 
-/* Once the segment is there: looks whether explanations are wanted (SOFTHCA_EXPLAIN, SOFTHCA_LOG). */
+/* After segment_open(): reads SOFTHCA_EXPLAIN and SOFTHCA_LOG. */
 void explainer_start(void);
 void explainer_after_fork_in_child(void);
 
@@ -18,16 +18,16 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number);
 void explainer_tell_losses(struct losses *losses);
 
-/* CQs that overran and were not told of yet. No lock held. */
+/* Explains each CQ overrun that was not explained yet. No lock held. */
 void explainer_tell_overruns(void);
-/* The process ends: objects that it leaves. */
+/* At exit: explains which objects were not destroyed. */
 void explainer_tell_leaks(void);
 
-/* Explanations go there, and no more to stderr; NULL: to stderr. They are on from now on. text lives during
- * the call; it ends with a newline. */
+/* Turns explanations on, and passes them to the handler instead of stderr; NULL: to stderr. `text` is valid during the
+ * call and ends with a newline. */
 void explainer_set_handler(void (*handler)(const char *text, void *argument), void *argument, bool json);
 
-/* What `softhca why` and `softhca ps` would say, or NULL (nothing there, no memory); to be freed. */
+/* The output of `softhca why` and `softhca ps`, to be freed by the caller; NULL: no segment, or no memory. */
 char *explainer_object(enum object_kind kind, uint32_t number, bool json);
 char *explainer_work(uint64_t wr_id, uint32_t qpn, bool json);
 char *explainer_list(bool json);

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The helper thread. It sleeps in epoll and wakes for rendezvous, doorbells, deaths of peers, timers and
- * changes of interfaces. Besides, it stands in for an application that does not poll:
+/* The helper thread. It sleeps in epoll_wait() and wakes for handshakes, doorbells, deaths of peers, timers and changes
+ * of interfaces. Besides, it makes progress in place of an application that does not poll:
  *
- *   watching  an application thread polls: lanes are hot and left to it; the helper looks in every TICK
- * whether that is still so working   nobody polls and packets come: the helper polls, and goes on for a while
- * after the last packet asleep    nobody polls and nothing comes: lanes are cold, writers ring the doorbell;
- * no CPU time at all
+ *   watching  an application thread polls and takes the packets; the helper thread checks every TICK_MS that it does
+ *   working   no application thread polls and packets arrive: the helper thread polls, until LINGER_NS after the last
+ *   asleep    no application thread polls and no packets arrive: writers ring the doorbell; no CPU time is used
  *
- * Some applications poll and yet leave packets lying: they spin on memory that an RDMA WRITE is to change,
- * and poll only for their own completions. Where the helper finds that, it stops trusting the polls for a
- * while and works on every doorbell.
- */
+ * Some applications poll and yet leave packets in the rings: they spin on memory that an RDMA WRITE is to change, and
+ * poll only for their own completions. The helper thread detects that by packets that stay (packets_are_left()); it
+ * then ignores polls for a while ("distrust") and works on every doorbell. */
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -33,31 +32,32 @@
 #include "udp/udp.h"
 
 #define TICK_MS 2
-/* On a slow processor, a poll in which there is much to do takes longer than a tick: so long since its last
- * poll, a thread that is inside of the library is taken to be at it still. */
+/* On a slow processor, one poll with many packets may take longer than a tick: for so long after its last poll, a
+ * thread that is inside of the library counts as polling. */
 #define LONG_POLL_NS (20 * NS_PER_MS)
-/* How long the helper goes on polling after the last packet before it lets itself be rung. */
+/* How long the helper thread polls after the last packet before it sleeps. */
 #define LINGER_NS (20 * NS_PER_US)
 /* An application that spins on its CQ polls sooner than this. */
 #define PATIENCE_NS (10 * NS_PER_US)
-/* One that polls, and uses its memory between two polls, takes packets sooner than this, of its processor
- * time: to rewrite or read a buffer of a MiB takes 0.1 ms. To poll along with it meanwhile would take the
- * processor from it, where it has only that one. */
+/* An application that polls, and works on its memory between two polls, takes packets within this much of its processor
+ * time (to write or read a buffer of 1 MiB takes 0.1 ms). If the helper thread polled meanwhile, it would take the
+ * processor from an application that has only one. */
 #define AWAY_NS (500 * NS_PER_US)
-/* Instead of TICK_MS where packets have been found lying. */
+/* Instead of TICK_MS while packets have been found to stay. */
 #define LOOK_MS 1
-/* The same where threads sleep on channels: two looks are a millisecond. */
+/* Instead of TICK_MS where threads sleep on channels: two looks take 1 ms. */
 #define GLANCE_NS (500 * NS_PER_US)
-/* So long without a gap of PATIENCE_NS, and polls are trusted again. */
+/* After polls without a gap of PATIENCE_NS for so long, polls are trusted again. */
 #define STEADY_NS (200 * NS_PER_US)
-/* How long polls are not trusted after packets were left lying: doubles each time. */
+/* How long polls are not trusted after packets were left; doubles each time. */
 #define DISTRUST_MIN_NS (4 * NS_PER_MS)
 #define DISTRUST_MAX_NS NS_PER_S
 
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool running;
 static int epoll_fd = -1;
-static _Atomic int kick_fd = -1; /* any thread kicks, also while another one starts the helper */
+static _Atomic int kick_fd =
+    -1; /* -1: the thread does not run; read by any thread, also while another one starts the helper thread */
 
 void helper_kick(void)
 {
@@ -65,9 +65,9 @@ void helper_kick(void)
     int fd = atomic_load_explicit(&kick_fd, memory_order_relaxed);
     ssize_t error = fd < 0 ? 0 : sys_write(fd, &one, sizeof(one));
 
-    /* A full counter is as good as a kick; before the thread runs nobody needs one. */
+    /* -EAGAIN: the counter is full, so the eventfd is readable already. */
     if (error < 0 && error != -EAGAIN)
-        log_error("eventfd: errno %d", (int)-error);
+        log_error("helper thread: write to its eventfd: %s", strerror((int)-error));
 }
 
 static uint32_t application_polls(void)
@@ -76,7 +76,7 @@ static uint32_t application_polls(void)
 }
 
 static struct {
-    ns_t until, length; /* polls do not count before `until` */
+    ns_t until, length; /* polls are ignored before `until`; how long the last distrust lasted */
 } distrust;
 
 static bool trusted(ns_t now)
@@ -92,22 +92,22 @@ static ns_t clock_of(clockid_t clock)
     return (ns_t)time.tv_sec * NS_PER_S + (ns_t)time.tv_nsec;
 }
 
-/* Processor time of all threads but this. */
+/* Processor time of all other threads of the process. */
 static ns_t application_ran(void)
 {
     return clock_of(CLOCK_PROCESS_CPUTIME_ID) - clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/* Packets lay in the rings, and neither this thread nor another was at them: what was counted then. */
+/* The last look found packets in the rings, and no thread inside of the library: the counters at that time. */
 static struct {
     bool active;
     uint32_t polls, packets;
     ns_t ran;
 } suspicion;
 
-/* Do packets lie in the rings while application threads run and do not poll, though one did lately? One that
- * does not get a processor cannot poll, so only time that it ran counts. Found by two looks: a poll, some
- * posts before the next poll, or what the program does with the messages may take a while. */
+/* Do packets stay in the rings while application threads run but do not take them? A thread that does not get a
+ * processor cannot poll, so only processor time counts (AWAY_NS). It takes two looks: between two polls, an application
+ * may post, or work on messages, for a while. */
 static bool packets_are_left(void)
 {
     uint32_t polls = application_polls();
@@ -133,7 +133,7 @@ static bool packets_are_left(void)
 
 static void lose_trust(ns_t now)
 {
-    /* A long time of trust forgives. */
+    /* After a long time without distrust, distrust starts at its minimum again. */
     if (now > distrust.until + DISTRUST_MAX_NS)
         distrust.length = 0;
     distrust.length = distrust.length ? min_of(distrust.length * 2, DISTRUST_MAX_NS) : DISTRUST_MIN_NS;
@@ -141,7 +141,7 @@ static void lose_trust(ns_t now)
     suspicion.active = false;
 }
 
-/* Watches how steadily application threads poll while the helper works, so that trust comes back. */
+/* How steadily application threads poll while the helper thread works: steady polls end the distrust. */
 struct steadiness {
     uint32_t polls;
     ns_t last_poll, since; /* no gap in polls since then */
@@ -160,8 +160,8 @@ static bool polls_are_steady(struct steadiness *steadiness, ns_t now)
     return now - steadiness->since > STEADY_NS;
 }
 
-/* Polls as long as packets come, and a little longer. Returns when nothing came for LINGER_NS, or an
- * application thread polls that is trusted, or is to be trusted again. */
+/* Polls until no packet has arrived for LINGER_NS, or an application thread polls that is trusted, or is to be trusted
+ * again. */
 static void work(void)
 {
     ns_t now = sys_now(), idle_since = now;
@@ -186,16 +186,16 @@ static void work(void)
     }
 }
 
-/* Polls of application threads, as far as the helper has seen them. */
+/* Polls of application threads, as the helper thread has seen them at its last look. */
 struct polling {
     uint32_t polls;
     ns_t polled_at, seen_at;
-    bool inside; /* one of them was at it at the last look */
+    bool inside; /* a thread that had polled was inside of the library */
 };
 
-/* To work along with a thread that is at it would be to wait for its locks, and where there is one processor
- * for both, to keep it from it. Between two events, or when it has just left, there may have been no time for
- * a poll. */
+/* Does an application thread poll? A thread inside of the library, at this look or the last one, counts: it may be in a
+ * long poll, or have just left one. If the helper thread worked as well, it would wait for the thread's locks or, with
+ * one processor, keep the thread from running. */
 static bool is_polled(struct polling *polling, ns_t now)
 {
     uint32_t polls = application_polls();
@@ -212,7 +212,7 @@ static bool is_polled(struct polling *polling, ns_t now)
     return now - polling->seen_at < TICK_MS * NS_PER_MS;
 }
 
-/* Returns whether it may be that packets have come. *later: a channel was rung. */
+/* Handles a readable descriptor. Returns whether packets may have arrived. *later: a peer rang a channel. */
 static bool dispatch(int fd, bool *later)
 {
     uint64_t kicks;
@@ -227,7 +227,7 @@ static bool dispatch(int fd, bool *later)
     }
     if (fd == kick_fd) {
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
-            log_error("eventfd: errno %d", errno);
+            log_error("helper thread: read from its eventfd: %s", strerror(errno));
     } else if (fd == local_event_fd()) {
         bool look_later, packets = local_dispatch(&look_later);
 
@@ -239,8 +239,8 @@ static bool dispatch(int fd, bool *later)
     return true;
 }
 
-/* Works until everything is quiet, and lets itself be rung. Returns false when a trusted application thread
- * has taken over, or the network cannot ring. */
+/* Works until no packets arrive, and tells writers to ring. Returns false when a trusted application thread polls, or
+ * packets of the network cannot ring (udp_prepare_sleep()). */
 static bool work_until_quiet(void)
 {
     uint32_t polls = application_polls();
@@ -255,22 +255,22 @@ static bool work_until_quiet(void)
         if (!quiet)
             local_helper_sleeps(false);
     } while (!quiet);
-    /* What lies there by now wakes us at once. */
+    /* Datagrams that have arrived by now make the sockets readable at once. */
     return !atomic_load_explicit(&udp_has_sockets, memory_order_relaxed) || udp_prepare_sleep();
 }
 
 /* --- programs that sleep -------------------------------------------------------------------------------- */
 
-/* A channel was rung (base/notify.h), or its program has armed a CQ and was taken for awake: what the last
- * look has found. */
+/* Packets for a thread that was woken: a peer rang its channel (base/notify.h), or the thread has armed a CQ while
+ * writers took it to be awake. The counters at the last look. */
 static struct {
     bool active;
     uint32_t polls, packets;
 } called;
 
-/* Do packets wait for a thread that was called, and nobody has come from one look to the next? What others
- * wait for must not wait for a program that does not read its channel. */
-static bool nobody_comes(void)
+/* Do packets wait for a thread that was woken, and did no thread poll between two looks? Packets for other threads must
+ * not wait for a program that does not read its channel. */
+static bool woken_thread_is_late(void)
 {
     enum attention attention = local_attention();
     uint32_t polls = application_polls();
@@ -289,8 +289,9 @@ static bool nobody_comes(void)
     return again;
 }
 
-/* Events whose peer was stopped before it wrote their token. Returns whether another look is needed. */
-static bool see_to_owed_events(void)
+/* Makes events that a peer has taken upon itself (base/notify.h) but has not written within one look. Returns whether
+ * another look is needed. */
+static bool make_owed_events(void)
 {
     static uint32_t last_changes;
     uint32_t changes;
@@ -303,7 +304,8 @@ static bool see_to_owed_events(void)
     return true;
 }
 
-static _Atomic uint32_t armings_seen, armings_before; /* at the last two looks */
+static _Atomic uint32_t armings_seen,
+    armings_before; /* progress_armings at the last look, and at the one before */
 
 static void glance(ns_t now)
 {
@@ -333,7 +335,7 @@ void helper_event_owed(void)
         helper_kick();
 }
 
-/* While CQs are armed writers must ring, also after this thread has taken what they rang for. */
+/* While CQs are armed writers must ring again after this thread has taken the packets that they rang for. */
 static void let_doze(void)
 {
     for (int i = 0; i < 2 && cq_armed_count && local_attention() == ATTENTION_AWAKE; i++) {
@@ -364,12 +366,14 @@ static void *helper_main(void *argument)
 {
     struct polling polling = {0};
     bool watching = false;
+    int error;
 
     pthread_setname_np(pthread_self(), "softhca");
     segment_tie_to_thread();
-    /* What changed between the last listing and the opening of the monitor. */
-    if (engine_refresh_devices() != 0)
-        log_warn("the interfaces cannot be read");
+    /* Interfaces may have changed between the last snapshot and the opening of the monitor. */
+    error = engine_refresh_devices();
+    if (error)
+        log_warn("cannot list the network interfaces: %s", strerror(-error));
     for (;;) {
         struct epoll_event events[8];
         int count =
@@ -378,15 +382,17 @@ static void *helper_main(void *argument)
         ns_t now;
 
         if (count < 0 && count != -EINTR) {
-            /* Somebody closed descriptors that he does not know. Better no helper than one that spins. */
-            log_error("the helper thread ends: its descriptors are gone, errno %d", -count);
+            /* The program has closed descriptors of others. A thread that went on would spin. */
+            log_error("helper thread exits: the program closed file descriptors of SoftHCA (epoll_wait: %s); "
+                      "from now on only threads that poll make progress",
+                      strerror(-count));
             return NULL;
         }
         local_helper_sleeps(false);
         for (int i = 0; i < count; i++)
             rung |= dispatch(events[i].data.fd, &later);
-        /* What a doorbell announced is taken at once, also where an application polls: it may just have
-         * stopped. */
+        /* Packets that a doorbell announced are taken at once, also where an application thread polls: the thread
+         * may just have stopped. */
         if (rung)
             progress_run();
         direct_run();
@@ -395,16 +401,16 @@ static void *helper_main(void *argument)
             polling.seen_at = now;
         polled = is_polled(&polling, now);
         if (!polled)
-            network_flush_delayed(); /* whoever polls does so itself, and may be about to answer */
+            network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
         else if (!helper_saw_arming())
             udp_disarm();
         watching = polled && trusted(now);
-        /* A program that sleeps leaves them lying when it has not been called. */
+        /* A program that sleeps leaves packets in the rings as long as its channel was not rung. */
         if (!helper_saw_arming() && (watching || suspicion.active) && packets_are_left()) {
             lose_trust(now);
             watching = false;
         }
-        if (watching && nobody_comes()) {
+        if (watching && woken_thread_is_late()) {
             progress_run();
             watching = false;
         }
@@ -412,7 +418,7 @@ static void *helper_main(void *argument)
         if (!watching)
             watching = !work_until_quiet();
         watching |= local_has_ring_due();
-        watching |= see_to_owed_events();
+        watching |= make_owed_events();
         if (watching)
             let_doze();
     }
@@ -485,9 +491,8 @@ int helper_start(void)
         if (!error)
             error = thread_start(helper_main, NULL);
         if (error) {
-            /* All or nothing: the next try begins anew. */
             close_descriptors();
-            log_error("the helper thread does not start: errno %d", -error);
+            log_error("cannot start the helper thread: %s", strerror(-error));
         } else {
             atomic_store_explicit(&running, true, memory_order_release);
         }

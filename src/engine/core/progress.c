@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Progress: packets from the lanes to the QPs, and what the QPs come to owe. Runs in whichever thread polls:
- * an application thread that found its CQ empty, or the helper thread. */
+/* Progress: packets from the lanes of links to the QPs, and what the QPs owe then. Runs in an application thread that
+ * found its CQ empty, or in the helper thread. */
 #include <sched.h>
 #include <string.h>
 
@@ -23,18 +23,17 @@
 /* Packets of one lane per call: bounds the time that its receive lock is held. */
 #define POLL_BUDGET 64u
 
-/* So many polls of one thread in vain are a tenth of a millisecond: the process that it waits for may want
- * this processor. Yielding sooner gives turns away to third parties while the two take theirs together. */
+/* Polls of one thread without a packet, about 0.1 ms, after which the thread yields: the peer process may need this
+ * processor. Yielding sooner gives the processor to third parties while the two processes wait for each other. */
 #define YIELD_EVERY 4096u
 
 _Atomic uint32_t progress_application_polls, progress_packets, progress_armings;
 static __thread uint32_t polls_in_vain __attribute__((tls_model("initial-exec")));
 static __thread bool is_application __attribute__((tls_model("initial-exec")));
-static __thread uint32_t receives_seen
-    __attribute__((tls_model("initial-exec"))); /* at the last batch's end */
+/* qp_receives_completed at the end of the last batch. */
+static __thread uint32_t receives_seen __attribute__((tls_model("initial-exec")));
 static _Atomic bool cq_overrun_pending;
 
-/* The doorbell of the lane whose batch this is is looked at once, at the end; others at once. */
 void progress_note_kick(struct lane *lane, const struct qp_kick *kick)
 {
     if (kick->lane && kick->lane != lane)
@@ -82,8 +81,9 @@ void progress_receive(struct qp *qp, struct lane *lane, const struct packet *pac
     (void)receive_locked(qp, lane, packet, true);
 }
 
-/* The requester's ACK timer runs only if it hears of it; one of UC that lends memory waits for it, too. */
-static void say_dropped(struct lane *lane, const struct packet *packet, bool request)
+/* Over a link the requester's ACK timer starts only with a drop notice. A UC requester that exposed a buffer keeps it
+ * exposed until then. */
+static void send_drop_notice(struct lane *lane, const struct packet *packet, bool request)
 {
     if (request && (BTH_SERVICE(packet->opcode) == SERVICE_RC || BTH_SERVICE(packet->opcode) == SERVICE_XRC ||
                     (BTH_SERVICE(packet->opcode) == SERVICE_UC && (packet->flags & PACKET_BY_REFERENCE))))
@@ -95,7 +95,7 @@ static void receive_multicast(struct qp *qp, void *argument)
     arrivals_receive_multicast(qp, argument, true);
 }
 
-/* Threads may count at once and lose one: that it moves is all that matters. */
+/* Concurrent threads may lose an increment: the helper thread only looks whether the counter has changed. */
 void progress_count_packet(void)
 {
     atomic_store_explicit(&progress_packets,
@@ -116,7 +116,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
         return;
     }
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
-        /* The copy is only read. */
+        /* receive_multicast() only reads the packet. */
         multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
         return;
     }
@@ -133,19 +133,19 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     if (unlikely(!qp || !arrival_is_accepted(qp, packet, request))) {
         if (qp)
             lock_release(&qp->lock);
-        say_dropped(lane, packet, request);
+        send_drop_notice(lane, packet, request);
         return;
     }
     received = receive_locked(qp, lane, packet, request);
     kick = qp_take_kick(qp);
     lock_release(&qp->lock);
     if (unlikely(!received))
-        say_dropped(lane, packet, request);
+        send_drop_notice(lane, packet, request);
     progress_note_kick(lane, &kick);
 }
 
-/* A thread that is woken by a message mostly answers it: then the acknowledgement, which is in the ring, and
- * the answer behind it are worth one doorbell. The helper thread sees to it that it is not long. */
+/* A thread that a message wakes mostly replies: then one doorbell is enough for the acknowledgement, which is in the
+ * ring already, and the reply behind it. The helper thread rings if no reply follows (local_ring_overdue()). */
 bool progress_expects_answer(void)
 {
     bool has_received = qp_receives_completed != receives_seen;
@@ -158,15 +158,15 @@ bool progress_expects_answer(void)
 /* local_ops.batch_end */
 static void on_batch_end(struct lane *lane)
 {
-    /* Partner: the release in lane_state(), which a posting thread may be in. */
+    /* Partner: the release in lane_state(), which a posting thread may execute. */
     struct lane_state *state =
         atomic_load_explicit((_Atomic(struct lane_state *) *)lane_owner_data(lane), memory_order_acquire);
     bool kick, acknowledged;
 
     if (!state)
         return;
-    /* With every batch: a program may take its last receive and be gone, and its peer must not wait for an
-     * acknowledgement that never comes. */
+    /* At the end of every batch: a program may exit after its last receive, and the peer must not wait for an
+     * acknowledgement that nobody sends any more. */
     kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
     atomic_store_explicit(&state->kick, false, memory_order_relaxed);
     acknowledge_due(lane, state);
@@ -189,7 +189,7 @@ static void fail_users_of_overrun_cqs(void)
     wq_fail_on_overrun();
 }
 
-/* object_ports.cq_overrun: QP locks are held, so later. */
+/* object_ports.cq_overrun: the caller holds QP locks, so progress_run() fails the QPs. */
 void progress_cq_overrun(struct cq *cq)
 {
     atomic_store_explicit(&cq_overrun_pending, true, memory_order_release);
@@ -209,7 +209,7 @@ unsigned progress_run(void)
         packets += udp_poll();
     if (unlikely(route_has_ready()))
         route_run_ready();
-    network_flush_batched(); /* the thread may be going to sleep */
+    network_flush_batched(); /* the thread may sleep next */
     events_release();
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
@@ -220,9 +220,9 @@ unsigned progress_run(void)
     return packets;
 }
 
-/* Doorbells of cold lanes and timers are the helper's work; but where applications spin on all processors,
- * the helper may not run for milliseconds, and so an application thread that polls looks after them, too:
- * after either once in so many polls. */
+/* The helper thread takes packets of lanes whose doorbell rang, and fires timers. Where applications spin on all
+ * processors, the helper thread may not run for milliseconds: so an application thread that polls does the same, once
+ * in so many polls. */
 #define RUNG_EVERY   64u
 #define TIMERS_EVERY 32u
 
@@ -231,16 +231,16 @@ bool progress_is_application(void)
     return is_application;
 }
 
-/* Where packets lie in a lane that another thread reads, that takes them, or the helper thread does, which
- * looks in unless it sleeps, too. */
+/* Packets in a lane that another thread is reading are taken by that thread, or by the helper thread at its next look;
+ * a helper thread that sleeps is woken. */
 static void go_to_sleep(void)
 {
     if (!local_prepare_sleep(ATTENTION_DOZES) && local_helper_is_asleep())
         helper_kick();
 }
 
-/* A thread has found packets. While no CQ is armed nobody needs to ring; where another thread, or this one,
- * is to be woken by a further CQ, writers have to know. */
+/* Tells writers whether to ring, after a thread has found packets: they need not while no CQ is armed; they must where
+ * a thread sleeps on the channel of another CQ. */
 static void attend(void)
 {
     enum attention attention = local_attention();
@@ -253,7 +253,7 @@ static void attend(void)
     }
 }
 
-/* The counter may lose increments of concurrent pollers: that it moves is all that matters. */
+/* Concurrent pollers may lose an increment, as in progress_count_packet(). */
 static uint32_t count_application_poll(void)
 {
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
@@ -284,14 +284,15 @@ static bool have_arrived(void)
     return arrived;
 }
 
-/* A copy by the kernel takes a tenth of a millisecond; whoever is longer at it is not waited for. */
+/* A copy by the kernel takes 0.1 ms; a thread that takes longer is not waited for. */
 #define TRIES_TO_TAKE 1000u
 
-/* object_ports.take_arrived. What a peer rang for has made its event: it must not make another one. */
+/* object_ports.take_arrived. Packets that a peer rang for have caused an event already; taken after the CQ is armed,
+ * they would cause another one. */
 void progress_take_arrived(void)
 {
     count_application_poll();
-    /* Another thread may be at it: then the completion is there when it is through. */
+    /* Another thread may be taking the packets: then the completion is there when that thread has finished. */
     for (unsigned i = 0; i < TRIES_TO_TAKE && have_arrived() && !run_from_application(); i++)
         sched_yield();
 }
@@ -314,11 +315,11 @@ void progress_from_application(void)
         sched_yield();
 }
 
-/* So often what has come is taken before the helper thread has to see to it. */
+/* How often an application thread takes packets before it leaves them to the helper thread. */
 #define TRIES_TO_SLEEP 4
 
-/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event: the next
- * arrival must wake it, or the helper thread. What is there already makes its event now. */
+/* object_ports.expect_sleep: an application thread armed a CQ and is going to wait for the event. The next packet must
+ * wake that thread, or the helper thread; packets that have arrived already cause their event now. */
 void progress_expect_sleep(void)
 {
     bool ready = local_prepare_sleep(ATTENTION_DOZES);
@@ -330,7 +331,7 @@ void progress_expect_sleep(void)
     atomic_store_explicit(&progress_armings,
                           atomic_load_explicit(&progress_armings, memory_order_relaxed) + 1,
                           memory_order_relaxed);
-    /* Whoever holds a lane now goes to sleep after us; the helper thread looks in, unless it sleeps, too. */
+    /* Another thread reads a lane now, and may leave packets there: the helper thread must look at the lane. */
     if (!ready && local_helper_is_asleep())
         helper_kick();
     if (local_helper_is_asleep())

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the engine keeps per QP: which way packets go, and the lists that the QP is in. The state lies in the
- * private space behind struct qp (qp_private()), so that the data path needs no pointer to find it. */
+/* State of the engine per QP: the lanes that packets take, and the lists that the QP is in. The state lies in the
+ * private space behind struct qp (qp_private()), so that the data path loads no pointer to find it. */
 #ifndef ENGINE_CORE_ROUTE_H
 #define ENGINE_CORE_ROUTE_H
 
@@ -21,59 +21,57 @@ struct direct_record;
 struct lane;
 struct udp_lane;
 
-/* What the requests of a QP need to know of memory that they reach without packets (engine/direct/direct.c). */
+/* What a QP knows of the peer's memory, to execute requests without packets (engine/direct/direct.c). QP lock. */
 struct direct_route {
-    struct direct_peer *peer;           /* NULL: nothing is known */
-    const struct direct_record *record; /* of the QP at the other end, whose slot that is; of it: */
+    struct direct_peer *peer;           /* NULL: not known yet */
+    const struct direct_record *record; /* of the peer's QP; its slot and fields: */
     uint32_t slot, record_generation, pd, access;
-    /* What the key that was used last names, as far as it is mapped: */
+    /* The key that was used last, and the part of its memory that is mapped here: */
     uint32_t rkey, key_slot, key_generation, place_generation, key_access;
     uint32_t misses, next_ask, asked_slot, asked_generation;
-    uint64_t start, length;        /* in the peer's addresses */
-    char *base;                    /* in ours */
-    _Atomic uint64_t *access_slot; /* taken; and what was written there */
-    uint64_t access_slot_word;
-    /* engine/direct/deposit.c: */
-    bool receives_known; /* the peer's receive that the first request took which takes one */
-    uint32_t first_receive;
+    uint64_t start, length;        /* addresses of the peer */
+    char *base;                    /* where `start` is mapped in this process */
+    _Atomic uint64_t *access_slot; /* the one that was taken last (engine/direct/direct.h) */
+    uint64_t access_slot_word;     /* what this process wrote there */
+    /* engine/direct/deposit.c, about receives of the peer: */
+    bool receives_known;    /* first_receive is valid */
+    uint32_t first_receive; /* number of the receive that the QP's first request with a receive took */
     struct {
         uint32_t number, lkey, rkey;
         uint64_t address;
-    } receive; /* of the request that was begun last */
+    } receive; /* the receive of the request that was begun last */
 };
 
-/* The engine's part: which way packets go, and its lists. Under the QP's lock; list nodes under the lock of
- * their list. */
+/* Guarded by the QP's lock, list nodes by the lock of their list. */
 struct qp_route {
-    struct lane *lane;             /* to the owner of the destination; NULL: unknown or gone */
-    struct lane *reply_lane;       /* where the last request came from: answers go back on it */
-    struct lane *arrival_lane;     /* of the packet that is being received */
-    struct lane *relay_lane;       /* XRC_RECV: to the process that executes its requests, NULL: none has */
-    bool by_network;               /* connected QPs: over the network, not through lanes */
-    struct udp_lane *network_lane; /* what goes over the network takes this one */
+    struct lane *lane;         /* requests: to the owner of the destination QP; NULL: not known, or gone */
+    struct lane *reply_lane;   /* acknowledgements and responses: to where the last request came from */
+    struct lane *arrival_lane; /* of the packet that is being received */
+    struct lane *relay_lane;   /* XRC_RECV: to the process that executes the QP's requests; NULL: none */
+    bool by_network;           /* a connected QP whose peer is on another host, or SOFTHCA_PATH=wire */
+    struct udp_lane *network_lane; /* packets to the network; never NULL after the QP was connected */
     struct ack_delay ack_delay;
     struct tx_batch tx_batch;
     struct list blocked;             /* under the lock of blocked_in */
     struct blocked_list *blocked_in; /* of a lane without space for the QP's packets; NULL: none */
-    struct list
-        waiting; /* in the engine's list of QPs that wait for an owner to be found, or for another turn */
-    uint8_t waits_for;      /* enum route_wait */
-    bool kick;              /* something was sent on `lane` since its doorbell was looked at */
-    bool kick_reply;        /* the same of reply_lane */
-    bool kick_network;      /* something is to be flushed from `network_lane` */
-    uint32_t end_waiters;   /* threads in qp_ports.flush_before_end() */
-    uint32_t missing_block; /* UD: block of QP numbers that has no owner; packets there go nowhere */
+    struct list waiting;             /* under waiting_lock: in the list that waits_for names */
+    uint8_t waits_for;               /* enum route_wait */
+    bool kick;                       /* doorbell pending: packets were put into `lane` */
+    bool kick_reply;                 /* doorbell pending: packets were put into reply_lane */
+    bool kick_network;               /* something is to be flushed from `network_lane` */
+    uint32_t end_waiters;            /* threads in qp_ports.flush_before_end() */
+    uint32_t missing_block; /* 1 + the block of QP numbers that was found to have no owner; 0: none */
     struct direct_route direct;
-    /* RAW_PACKET: links that have the frame already which others have no room for. */
+    /* RAW_PACKET: serials of links that have got the current frame, while other links have no space for it. */
     uint64_t *offered;
     uint32_t offered_count, offered_room;
-    struct timer timer;   /* in the engine's heap, under its lock */
-    ns_t timer_at;        /* when transport's timer runs out; NS_NEVER: it does not */
-    ns_t timer_queued_at; /* when its entry in the heap is looked at, which is not later; NS_NEVER: none */
-    ns_t notify_from;     /* no congestion notification packet before that (engine/paths/congestion.c) */
+    struct timer timer;   /* in the heap of timers.c, under timers_lock */
+    ns_t timer_at;        /* when the transport's timer expires; NS_NEVER: not armed */
+    ns_t timer_queued_at; /* when its entry in the heap fires, not later than timer_at; NS_NEVER: no entry */
+    ns_t notify_from;     /* earliest time of the next CNP (engine/paths/congestion.c) */
 };
 
-_Static_assert(_Alignof(struct qp_route) <= QP_PRIVATE_ALIGNMENT, "it lies behind struct qp");
+_Static_assert(_Alignof(struct qp_route) <= QP_PRIVATE_ALIGNMENT, "struct qp_route lies behind struct qp");
 
 static inline struct qp_route *route_of(const struct qp *qp)
 {
@@ -85,13 +83,13 @@ static inline struct qp *qp_of_route(struct qp_route *route)
     return (struct qp *)((uintptr_t)route - sizeof(struct qp));
 }
 
-/* What is left to do once the QP's lock is released. */
+/* Doorbells to ring once the QP's lock is released. */
 struct qp_kick {
-    struct lane *lane, *reply_lane; /* doorbells to look at; NULL: none */
+    struct lane *lane, *reply_lane; /* NULL: none */
     struct udp_lane *network_lane;  /* to be flushed; NULL: none */
 };
 
-/* QP lock held. */
+/* Takes the doorbells that are pending. QP lock held. */
 static inline struct qp_kick qp_take_kick(struct qp *qp)
 {
     struct qp_route *route = route_of(qp);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Timers of QPs (local ACK timeout, RNR) and of moderated CQs: one heap, one timerfd in the helper thread's
- * epoll set. */
+/* Timers of QPs (local ACK timeout, RNR) and of moderated CQs: two heaps, and one timerfd in the helper thread's epoll
+ * set. */
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
@@ -22,12 +22,12 @@ static struct lock timers_lock = LOCK_INIT;
 static struct timer_heap qp_timers, moderation_timers;
 static int timer_fd = -1;
 static ns_t timer_fd_at = NS_NEVER;
-static _Atomic uint32_t
-    moderation_firing; /* threads inside cq_moderation_due(); counted up under timers_lock */
-static _Atomic ns_t next_deadline = NS_NEVER; /* of both heaps; written under timers_lock */
-/* Connections have time: an application that polls need not look after them, only the helper thread does. */
+/* Threads inside cq_moderation_due(); counted up under timers_lock. */
+static _Atomic uint32_t moderation_firing;
+static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
+/* Timeouts of connection management are long: only the helper thread fires them, not application threads. */
 enum late { LATE_COMMUNICATION, LATE_GSI, LATES };
-static ns_t late_at[LATES] = {NS_NEVER, NS_NEVER};
+static ns_t late_at[LATES] /* under timers_lock */ = {NS_NEVER, NS_NEVER};
 
 int timers_fd(void)
 {
@@ -44,8 +44,8 @@ static void program(void)
     atomic_store_explicit(&next_deadline, at, memory_order_relaxed);
     for (int i = 0; i < LATES; i++)
         at = min_of(at, late_at[i]);
-    /* A timer that was cancelled may fire for nothing: cheaper than a system call for each that is set and
-     * cancelled. */
+    /* The timerfd is set earlier only, never later: after a timer was cancelled the helper thread wakes once in vain,
+     * which is cheaper than a system call for each timer that is armed and cancelled. */
     if (at >= timer_fd_at || timer_fd < 0)
         return;
     when.it_value.tv_sec = (time_t)(at / NS_PER_S);
@@ -64,7 +64,7 @@ int timers_open(void)
     lock_acquire(&timers_lock);
     timer_fd = fd;
     timer_fd_at = NS_NEVER;
-    program(); /* what was set before there was a thread to fire it */
+    program(); /* timers may have been armed before the helper thread started */
     lock_release(&timers_lock);
     return 0;
 }
@@ -78,8 +78,7 @@ void timers_close(void)
     lock_release(&timers_lock);
 }
 
-/* The entries of the heaps are inherited objects, and the lock may have been held in the middle of a change.
- */
+/* The heaps hold objects of the parent, and another thread may have held the lock in the middle of a change. */
 void timers_after_fork_in_child(void)
 {
     lock_init(&timers_lock);
@@ -96,7 +95,7 @@ static void set(struct timer_heap *heap, struct timer *timer, ns_t delay)
     if (delay == NS_NEVER)
         timer_cancel(heap, timer);
     else if (timer_arm(heap, timer, sys_now() + delay) != 0)
-        log_error("no memory for a timer: a retry will not happen");
+        log_error("out of memory: timer not armed, a moderated CQ event will not be raised");
     program();
     lock_release(&timers_lock);
 }
@@ -108,13 +107,13 @@ static void queue_qp(struct qp *qp)
     if (timer_arm(&qp_timers, &route_of(qp)->timer, route_of(qp)->timer_at) == 0)
         route_of(qp)->timer_queued_at = route_of(qp)->timer_at;
     else
-        log_error("no memory for a timer: a retry will not happen");
+        log_error("QP 0x%06x: out of memory, retransmission timer not armed", qp->ibv.qp_num);
     program();
     lock_release(&timers_lock);
 }
 
-/* QP lock held. With each acknowledgement the timer begins anew: its entry in the heap stays where it is, and
- * is moved when its old time has come. */
+/* QP lock held. Each acknowledgement restarts the timer. Its entry in the heap stays at the earlier time, and is moved
+ * when that time has come: no heap operation per acknowledgement. */
 void timers_set_qp(struct qp *qp, ns_t delay)
 {
     route_of(qp)->timer_at = delay == NS_NEVER ? NS_NEVER : sys_now() + delay;
@@ -127,7 +126,7 @@ void timers_set_moderation(struct cq *cq, ns_t delay)
     set(&moderation_timers, &cq->moderation_timer, delay);
 }
 
-/* Afterwards cq_moderation_due() is not called and not running. Without the CQ's lock. */
+/* When this returns, cq_moderation_due() is not running for the CQ and is not called any more. CQ lock not held. */
 void timers_cancel_moderation(struct cq *cq)
 {
     set(&moderation_timers, &cq->moderation_timer, NS_NEVER);
@@ -169,7 +168,8 @@ static void fire_qp(struct qp *qp, ns_t now)
 
     rundown_enter();
     lock_acquire(&qp->lock);
-    /* Between the heap and the lock the QP may have been queued anew, been reset or destroyed. */
+    /* Between timer_take_due() and this lock, another thread may have queued the timer again, or have reset or
+     * destroyed the QP. */
     lock_acquire(&timers_lock);
     queued_again = route_of(qp)->timer.index != 0;
     lock_release(&timers_lock);
@@ -231,7 +231,7 @@ void timers_run(void)
     bool communication, gsi;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
-        log_error("timerfd: errno %d", errno);
+        log_error("timer: read from timerfd: %s", strerror(errno));
     lock_acquire(&timers_lock);
     timer_fd_at = NS_NEVER;
     communication = take_late(LATE_COMMUNICATION, now);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs that wait: for room in a lane, for the owner of a number, or for a turn. A QP is in at most one list of
- * each kind. Nodes are guarded by the lock of their list; what a QP knows of its lists (route.*_lane) by the
- * QP's lock. */
+/* QPs that wait for the owner of a QP number to be found, or to be scheduled again; and what runs a QP that waited.
+ * A QP is in at most one of the two lists here, and in at most one list of blocked.c. */
 #include <stdlib.h>
 
 #include "base/rundown.h"
@@ -12,17 +11,18 @@
 #include "engine/xrc/remote_open.h"
 #include "udp/udp.h"
 
-/* QPs of this process that wait for something that is not a lane's room. */
+/* A leaf; guards the two lists and qp_route.waiting. */
 static struct lock waiting_lock = LOCK_INIT;
 static struct list waiting_for_owner = {&waiting_for_owner, &waiting_for_owner};
 static struct list waiting_for_run = {&waiting_for_run, &waiting_for_run};
-static _Atomic bool any_waits_for_run;
+static _Atomic bool any_waits_for_run; /* waiting_for_run is not empty; written under waiting_lock */
 
-static struct lock lane_states_lock = LOCK_INIT;
+static struct lock lane_states_lock = LOCK_INIT; /* a leaf: allocation of lane states */
 
 struct lane_state *lane_state(struct lane *lane)
 {
     _Atomic(struct lane_state *) *place = (_Atomic(struct lane_state *) *)lane_owner_data(lane);
+    /* Partner: the release below, in another thread. */
     struct lane_state *state = atomic_load_explicit(place, memory_order_acquire);
 
     if (likely(state))
@@ -32,7 +32,7 @@ struct lane_state *lane_state(struct lane *lane)
     if (!state) {
         state = calloc(1, sizeof(*state));
         if (!state)
-            abort(); /* a hundred bytes at the first packet of a lane: nothing sensible can go on without */
+            abort(); /* a few hundred bytes at the first packet of a lane; packets cannot be sent without */
         blocked_list_init(&state->blocked, lane);
         list_init(&state->mads);
         list_init(&state->openings);
@@ -44,7 +44,6 @@ struct lane_state *lane_state(struct lane *lane)
 
 /* --- waiting -------------------------------------------------------------------------------------------- */
 
-/* QP lock held. */
 void waiting_enter(struct qp *qp, enum route_wait what)
 {
     lock_acquire(&waiting_lock);
@@ -59,7 +58,7 @@ void waiting_enter(struct qp *qp, enum route_wait what)
     lock_release(&waiting_lock);
 }
 
-/* --- running those whose wait is over ------------------------------------------------------------------- */
+/* --- running QPs that waited ---------------------------------------------------------------------------- */
 
 void route_ring(const struct qp_kick *kick)
 {
@@ -80,8 +79,8 @@ void route_run(struct qp *qp)
     if (responder_owes(&qp->transport))
         responder_run(&qp->transport);
     more = qp_run_sender(qp, STAMP_NONE);
-    /* What was stopped by the link waits in its list; what was stopped by its budget waits for a turn. A
-     * responder that was stopped by its budget still owes. */
+    /* A QP that was stopped by the link is in the list of a lane. A sender or responder that was stopped by its
+     * budget is scheduled again; such a responder still owes. */
     if ((more || responder_owes(&qp->transport)) && !route_of(qp)->blocked_in &&
         route_of(qp)->waits_for != ROUTE_WAITS_FOR_OWNER)
         waiting_enter(qp, ROUTE_WAITS_FOR_RUN);
@@ -106,7 +105,7 @@ bool route_has_ready(void)
     return atomic_load_explicit(&any_waits_for_run, memory_order_relaxed);
 }
 
-/* Takes what is in the list now; a QP that wants yet another turn comes behind. */
+/* Runs each QP that is in the list now once; a QP that enters the list meanwhile is run by the next call. */
 void route_run_ready(void)
 {
     struct list ready;
@@ -123,7 +122,7 @@ void route_run_ready(void)
     for (;;) {
         struct qp *qp;
 
-        lock_acquire(&waiting_lock); /* a QP that is destroyed meanwhile takes itself out under this lock */
+        lock_acquire(&waiting_lock); /* a thread that destroys a QP takes it out of `ready` under this lock */
         node = list_pop_front(&ready);
         lock_release(&waiting_lock);
         if (!node)
@@ -133,9 +132,9 @@ void route_run_ready(void)
     }
 }
 
-/* Runs those that wait for an owner. missing_block: as in struct qp_route, of the block that nobody has; 0:
- * none. Helper thread, in no rundown section; those that run read registered memory. */
-static void run_those_waiting_for_owner(uint32_t missing_block)
+/* Runs the QPs that wait for the owner of a number. missing_block: 1 + a block that turned out to have no owner; 0:
+ * none. Helper thread, not in a rundown section: QPs that run read registered memory, so this enters one. */
+static void run_waiting_for_owner(uint32_t missing_block)
 {
     struct list found;
     struct list *node;
@@ -159,7 +158,7 @@ static void run_those_waiting_for_owner(uint32_t missing_block)
         lock_acquire(&qp->lock);
         if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed)) {
             route_of(qp)->waits_for = ROUTE_WAITS_FOR_NOTHING;
-            /* Those that wait for another block ask again and come back to the list. */
+            /* A QP that waits for another block looks for it again, and enters the list again. */
             if (missing_block)
                 route_of(qp)->missing_block = missing_block;
             route_run(qp);
@@ -177,17 +176,16 @@ void route_resolved(uint32_t block, struct link *link)
     multicast_resolved();
     exit_flush_resolved(block);
     opening_resolved(block, link);
-    run_those_waiting_for_owner(link ? 0 : block + 1);
+    run_waiting_for_owner(link ? 0 : block + 1);
 }
 
 /* local_ops.settled */
 void route_settled(void)
 {
-    run_those_waiting_for_owner(0);
+    run_waiting_for_owner(0);
 }
 
-/* local_ops.lane_writable: runs those that were blocked until the ring is full again; who blocks again goes
- * to the end of the list. */
+/* local_ops.lane_writable: runs blocked QPs until the ring is full again. */
 void route_lane_writable(struct lane *lane)
 {
     struct lane_state *state = lane_state(lane);
@@ -198,10 +196,10 @@ void route_lane_writable(struct lane *lane)
     opening_lane_writable(lane, state);
     lane_ring(lane);
     while (blocked_run_next(&state->blocked) == BLOCKED_RAN) {
-    } /* after BLOCKED_AGAIN another notice follows */
+    } /* after BLOCKED_AGAIN the lane becomes writable again, which calls this function again */
 }
 
-/* In the child of a fork: nothing here is ours. */
+/* The lists hold QPs of the parent. */
 void waiting_after_fork_in_child(void)
 {
     lock_init(&waiting_lock);
