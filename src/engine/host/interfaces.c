@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Network interfaces that come, go or change: into the device table, and out as port events
+/* Network interfaces that appear, disappear or change: updates the device table and raises port events
  * (verbs.md §9.2). */
 #include "engine/host/interfaces.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -14,8 +15,8 @@
 #include "object/device/device.h"
 
 static int monitor_fd = -1;
-static struct lock refresh_lock =
-    LOCK_INIT; /* one snapshot at a time: they must be applied in the order they were taken */
+/* Snapshots are applied in the order in which they were taken. */
+static struct lock refresh_lock = LOCK_INIT;
 
 static void raise_change(const struct device_change *change)
 {
@@ -35,10 +36,11 @@ int engine_refresh_devices(void)
 {
     struct device_change changes[DEVICE_CHANGES_MAX];
     struct netdev_snapshot snapshot;
-    static bool initialised; /* under refresh_lock; programs list devices before they open one */
+    static bool
+        initialised; /* under refresh_lock; here, because programs list devices before they open one */
     int count, cancellation;
 
-    /* The thread is the program's, and rtnetlink is full of cancellation points. */
+    /* A thread of the program: system calls on the rtnetlink socket are cancellation points. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     lock_acquire(&refresh_lock);
     if (!initialised) {
@@ -65,18 +67,19 @@ int interfaces_monitor_fd(void)
     if (monitor_fd < 0) {
         monitor_fd = netdev_monitor_open();
         if (monitor_fd < 0)
-            log_warn("changes of interfaces go unnoticed: rtnetlink refuses, errno %d", -monitor_fd);
+            log_warn("cannot monitor network interfaces (rtnetlink socket: %s): address and link changes are "
+                     "not detected",
+                     strerror(-monitor_fd));
     }
     return monitor_fd;
 }
 
-/* Helper thread. */
 void interfaces_changed(void)
 {
     int error = netdev_monitor_drain(monitor_fd) ? engine_refresh_devices() : 0;
 
     if (error)
-        log_warn("the interfaces cannot be read: errno %d", -error);
+        log_warn("cannot list the network interfaces: %s", strerror(-error));
 }
 
 void interfaces_after_fork_in_child(void)

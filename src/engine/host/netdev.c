@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/types.h"
 
-#define DUMP_BUFFER   32768u /* what the kernel fills at most */
+#define DUMP_BUFFER   32768u /* the kernel puts at most 32 KiB into a datagram of a dump */
 #define DUMP_ATTEMPTS 8
 
 struct collection {
@@ -93,14 +93,13 @@ static int add_address(struct collection *collection, const struct nlmsghdr *mes
         if (attribute->rta_type == IFA_LOCAL && RTA_PAYLOAD(attribute) == size)
             local = RTA_DATA(attribute);
         else if (attribute->rta_type == IFA_ADDRESS && RTA_PAYLOAD(attribute) == size)
-            peer =
-                RTA_DATA(attribute); /* ours as well, but for point-to-point IPv4, which has IFA_LOCAL then */
+            peer = RTA_DATA(attribute); /* our address, unless there is IFA_LOCAL (point-to-point IPv4) */
         else if (attribute->rta_type == IFA_FLAGS && RTA_PAYLOAD(attribute) == sizeof(flags))
             memcpy(&flags, RTA_DATA(attribute), sizeof(flags));
     }
     if (!local)
         local = peer;
-    /* Not (yet) known to be ours alone: the kernel does not use it either. */
+    /* Duplicate address detection has failed or is under way: the kernel does not use the address either. */
     if (!local || (flags & IFA_F_DADFAILED) || ((flags & IFA_F_TENTATIVE) && !(flags & IFA_F_OPTIMISTIC)))
         return 0;
 
@@ -122,7 +121,7 @@ static int add_address(struct collection *collection, const struct nlmsghdr *mes
     return 0;
 }
 
-/* One datagram of a dump. 1: more to come; 0: done; -errno; -EAGAIN: the tables changed meanwhile. */
+/* One datagram of a dump. 1: more follow; 0: the last one; -EAGAIN: the tables have changed meanwhile; -errno. */
 static int take_datagram(struct collection *collection, const char *buffer, size_t length)
 {
     int result = 1;
@@ -160,7 +159,7 @@ static int dump(int fd, uint16_t type, char *buffer, struct collection *collecti
 {
     struct {
         struct nlmsghdr header;
-        struct ifinfomsg family; /* the longer one of the two requests; all zero: every family */
+        struct ifinfomsg family; /* long enough for both requests; all zero: every family */
     } request = {
         .header = {.nlmsg_len = sizeof(request),
                    .nlmsg_type = type,
@@ -181,7 +180,7 @@ static int dump(int fd, uint16_t type, char *buffer, struct collection *collecti
         if (got <= 0)
             return got < 0 ? -errno : -EIO;
         if (from_length != sizeof(from) || from.nl_pid != 0)
-            continue; /* not the kernel */
+            continue; /* from another process, not from the kernel */
         if ((size_t)got > DUMP_BUFFER)
             return -EMSGSIZE;
         result = take_datagram(collection, buffer, (size_t)got);
@@ -200,7 +199,7 @@ static bool has_address(const struct collection *collection, uint32_t ifindex)
 
 static int attempt(struct collection *collection, char *buffer)
 {
-    /* A socket of its own: an interrupted dump leaves datagrams behind. */
+    /* A new socket per attempt: on the old one, datagrams of an interrupted dump would follow. */
     int fd = fd_lift(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE)), result;
     unsigned kept = 0;
 
@@ -232,7 +231,7 @@ int netdev_snapshot(struct netdev_snapshot *ret_snapshot)
     }
     free(buffer);
     if (result < 0) {
-        log_error("cannot read the network interfaces: %s", strerror(-result));
+        log_error("cannot list the network interfaces: %s", strerror(-result));
         free(collection.netdevs);
         free(collection.addresses);
     } else {
@@ -272,8 +271,8 @@ bool netdev_monitor_drain(int fd)
     int saved = errno;
     char some[64];
 
-    /* What changed does not matter, the snapshot tells; nor does it matter that the kernel dropped some
-     * (ENOBUFS): that is a change. */
+    /* The messages are not read: a new snapshot follows anyway. ENOBUFS: the kernel has dropped some, so there were
+     * changes. */
     for (;;) {
         ssize_t got = recv(fd, some, sizeof(some), MSG_TRUNC);
 
@@ -286,7 +285,7 @@ bool netdev_monitor_drain(int fd)
     return changed;
 }
 
-/* FNV-1a over a file; 0 if it cannot be read. */
+/* FNV-1a over the first 64 bytes of a file; 0: the file cannot be read. */
 static uint64_t hash_file(const char *path, uint64_t hash)
 {
     char text[64];

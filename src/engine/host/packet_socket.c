@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The interface of a device as layer 2 sees it: packet(7) sockets, where CAP_NET_RAW allows them. One to send
- * by, from the first RAW_PACKET QP on; one to receive by, as long as there are flow rules of the device, for
- * which the interface is promiscuous: rules say what is received, not the address of the interface. */
+/* Ethernet frames to and from the interface of a device: packet(7) sockets, where CAP_NET_RAW allows them. One socket
+ * sends, from the first RAW_PACKET QP on; another one receives, as long as the device has flow rules. The interface is
+ * promiscuous then: flow rules decide what is received, not the address of the interface. */
 #include "engine/host/packet_socket.h"
 
 #include <errno.h>
@@ -28,15 +28,15 @@
 
 struct port {
     _Atomic uint32_t ifindex; /* 0: a free slot */
-    _Atomic int send_fd;      /* -1: none. It stays open */
-    int receive_fd;           /* -1: none */
+    _Atomic int send_fd;      /* -1: none; never closed, because senders hold no lock */
+    int receive_fd;           /* -1: none; under ports_lock */
 };
 
-/* Held while frames are received: above the locks of QPs. */
+/* Guards all below. Held while frames are delivered to QPs: above the QP locks. */
 static struct lock ports_lock = LOCK_INIT;
 static struct port ports[DEVICES_MAX];
 static _Atomic unsigned ports_used;
-static bool refused; /* and said so */
+static bool refused; /* the log has said why there is no packet socket */
 
 /* --- opening -------------------------------------------------------------------------------------------- */
 
@@ -51,7 +51,7 @@ static bool is_wanted(void)
 static void refuse(const char *why)
 {
     if (!refused)
-        log_info("raw packets: frames stay on this host: %s", why);
+        log_info("RAW_PACKET QPs: no packet socket (%s): frames reach only QPs of this host", why);
     refused = true;
 }
 
@@ -60,7 +60,7 @@ static int set_options(int fd, uint32_t ifindex)
     const struct packet_mreq promiscuous = {.mr_ifindex = (int)ifindex, .mr_type = PACKET_MR_PROMISC};
     const int on = 1;
 
-    /* Own frames have been offered to this host's processes already. */
+    /* Frames of this host have reached its processes already (engine/paths/raw.c). */
     if (setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on)) != 0 ||
         setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof(on)) != 0 ||
         setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof(promiscuous)) != 0)
@@ -68,7 +68,7 @@ static int set_options(int fd, uint32_t ifindex)
     return 0;
 }
 
-/* ports_lock held. -errno; protocol 0: it receives nothing. */
+/* A descriptor, or -errno. protocol 0: the socket receives nothing. ports_lock held. */
 static int open_socket(uint32_t ifindex, uint16_t protocol)
 {
     const struct sockaddr_ll address = {
@@ -85,7 +85,7 @@ static int open_socket(uint32_t ifindex, uint16_t protocol)
     return error ? error : fd;
 }
 
-/* ports_lock held. NULL: no room. */
+/* The slot of the interface, new if need be; NULL: all are in use. ports_lock held. */
 static struct port *port_of(uint32_t ifindex)
 {
     unsigned used = atomic_load_explicit(&ports_used, memory_order_relaxed);
@@ -104,13 +104,13 @@ static struct port *port_of(uint32_t ifindex)
     return &ports[used];
 }
 
-/* ports_lock held. NULL: there is no way to the interface. */
+/* NULL: no packet socket is allowed or needed. ports_lock held. */
 static struct port *permitted_port(const struct device *device)
 {
     uint32_t ifindex = device_ifindex(device);
 
     if (!ifindex || device_is_loopback(device))
-        return NULL; /* what is sent there comes back to this host, which it does anyway */
+        return NULL; /* frames on lo are for this host, whose processes have them already */
     if (!is_wanted()) {
         refuse("SOFTHCA_RAW=host");
         return NULL;
@@ -150,7 +150,7 @@ static void begin_to_receive(struct port *port)
         port->receive_fd = fd;
         return;
     }
-    refuse(fd < 0 ? strerror(-fd) : "the helper thread cannot watch the socket");
+    refuse(fd < 0 ? strerror(-fd) : "epoll_ctl of the packet socket failed");
     if (fd >= 0)
         close(fd);
 }
@@ -162,7 +162,7 @@ void packet_socket_listen(const struct device *device)
 
     lock_acquire(&ports_lock);
     port = permitted_port(device);
-    /* Looked at with the lock held: of two that come and go the later one decides. */
+    /* flows_on() is read with the lock held: of two concurrent calls the later one sees the final state. */
     if (port && flows_on(device) && port->receive_fd < 0)
         begin_to_receive(port);
     if (port && !flows_on(device) && port->receive_fd >= 0) {
@@ -186,14 +186,14 @@ void packet_socket_send(uint32_t ifindex, const struct iovec *gather, unsigned g
 
         if (atomic_load_explicit(&ports[i].ifindex, memory_order_relaxed) != ifindex || fd < 0)
             continue;
-        /* No room, or no carrier: lost, as any frame may be. */
+        /* No buffer, or no carrier: the frame is lost, as on any Ethernet. */
         if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-            log_debug("raw packets: a frame was not sent: errno %d", errno);
+            log_debug("RAW_PACKET QP: frame dropped, sendmsg on the packet socket: %s", strerror(errno));
     }
     errno = saved;
 }
 
-/* The kernel takes the first tag off and says what it was: back in its place. */
+/* The kernel has removed the outer VLAN tag and reports it in PACKET_AUXDATA: puts the tag back. Returns the length. */
 static uint32_t restore_tag(uint8_t *bytes, uint32_t length, struct msghdr *message)
 {
     const uint32_t macs = ETHERNET_LENGTH - 2;
@@ -216,7 +216,7 @@ static uint32_t restore_tag(uint8_t *bytes, uint32_t length, struct msghdr *mess
     return length;
 }
 
-/* 0 or -errno: -EAGAIN if there is none. */
+/* 0 or -errno; -EAGAIN: no frame is there. ports_lock held. */
 static int receive_one(const struct port *port)
 {
     uint8_t bytes[FRAME_LENGTH_MAX];
@@ -231,7 +231,7 @@ static int receive_one(const struct port *port)
     if (length < 0)
         return -errno;
     if (message.msg_flags & MSG_TRUNC)
-        return 0; /* several that the kernel has put together, or a jumbo frame */
+        return 0; /* longer than a QP takes: segments that GRO has joined, or a jumbo frame */
     frame.length = restore_tag(bytes, (uint32_t)length, &message);
     rundown_enter();
     flows_deliver(&frame);
@@ -239,8 +239,8 @@ static int receive_one(const struct port *port)
     return 0;
 }
 
-/* ports_lock held. An interface that went down says so once; a socket that is of no use any more would be
- * readable for ever. */
+/* ENETDOWN is reported once per interface that goes down, and the socket stays. After other errors the socket would
+ * stay readable for ever, and is closed. ports_lock held. */
 static void receive_some(struct port *port)
 {
     int error = 0;
@@ -249,8 +249,9 @@ static void receive_some(struct port *port)
         error = receive_one(port);
     if (!error || error == -EAGAIN || error == -EINTR || error == -ENETDOWN)
         return;
-    log_warn("raw packets: nothing is received from interface %u any more: errno %d",
-             atomic_load_explicit(&port->ifindex, memory_order_relaxed), -error);
+    log_warn("RAW_PACKET QPs: receive on interface %u failed (%s): packet socket closed, no more frames from "
+             "there",
+             atomic_load_explicit(&port->ifindex, memory_order_relaxed), strerror(-error));
     close(port->receive_fd);
     port->receive_fd = -1;
 }
