@@ -23,7 +23,8 @@ static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static enum form form;
 static void (*handler)(const char *text, void *argument);
 static void *handler_argument;
-/* Topics (hashes of the first line) of texts that were given. Programs retry a destroy that is refused: the same text is given once. */
+/* Topics (hashes of the first line) of texts that were given. Programs retry a destroy that is refused: the same text
+ * is given once. */
 static uint64_t told[REMEMBERED];
 static unsigned told_next;
 #define KIND_LOSSES (EXPLAIN_OVERRUN + 1)

@@ -16,7 +16,8 @@ int netdev_monitor_open(void);
 /* Discards the messages on it. True: something has changed, take a new snapshot. */
 bool netdev_monitor_drain(int fd);
 
-/* Reads the environment, and the host's seed (struct device_options) from /etc/machine-id. The strings live as long as the process. */
+/* Reads the environment, and the host's seed (struct device_options) from /etc/machine-id. The strings live as long as
+ * the process. */
 void netdev_read_options(struct device_options *ret_options);
 
 #endif
