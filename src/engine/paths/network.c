@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs and the network: whatever leaves the host, and with SOFTHCA_PATH=wire everything. Packets may get lost
- * on the way, and the transport sees to that; here they are only passed on, down to the udp room and up to
- * the QPs. */
+/* The network path: packets to other hosts, and with SOFTHCA_PATH=wire all packets. Outgoing packets go to
+ * the lanes of src/udp, arriving ones to the QPs. Lost packets are the transport's concern. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,27 +25,28 @@
 
 _Static_assert(UDP_SHARDS == LOCAL_SHARDS && UDP_BLOCK_QPNS == LOCAL_BLOCK_QPNS, "shards differ");
 
-/* A port that is not open by then opens later: what is lost meanwhile is sent again. */
-#define MADS_PATIENCE (1 * NS_PER_S)
+/* How long network_open_for_mads() waits for the UDP port. The port may open later: the CM retransmits. */
+#define OPEN_LIMIT (1 * NS_PER_S)
 
 static bool forced;
 
-/* QPs that wait for a lane of the network, by its number. */
+/* QPs that wait for space in a network lane, by the number of the lane. */
 static struct blocked_list waiting[UDP_LANES];
 
 /* Transmit batching (tx_batch.h): lanes (bits) in which packets wait, and how often those were flushed. */
 static _Atomic uint32_t batched_lanes, batch_flushes;
 
-/* Of the batch that is being received, under the udp room's receive lock: QPs that owe an acknowledgement,
- * and lanes (bits) with something to flush. */
+/* Of the batch of packets that is being received, under the udp receive lock: QPs that owe an acknowledgement,
+ * lanes (bits) to flush, and whether a MAD was among the packets. */
 static struct arrivals arrivals;
 static uint32_t to_flush;
 static bool mads_came;
-/* The QP whose READ, atomic or FLUSH the last packet was; 0: it was none. */
+/* Destination of the last packet if that was a READ, atomic or FLUSH request; else 0. udp receive lock. */
 static uint32_t last_asked;
 
-/* Packets of a datagram are mostly for one QP, and then the end of the batch is. So it stays locked from one
- * to the next, but not for too many: threads that post wait for it. Under the receive lock. */
+/* The QP that stays locked from one packet to the next: the packets of a UDP datagram are mostly for one QP,
+ * and so is the end of the batch. The lock is released after LOCKED_MAX_PACKETS, because threads that post
+ * wait for it. udp receive lock. */
 #define LOCKED_MAX_PACKETS 16u
 static struct {
     struct qp *qp; /* NULL: none */
@@ -53,7 +54,7 @@ static struct {
     unsigned packets;
 } locked;
 
-/* Where the last destination address was found, and in which state of the table. Receive lock. */
+/* Cache of interface_of(): valid for one generation of the device table. udp receive lock. */
 static struct {
     uint64_t generation;
     uint8_t gid[16];
@@ -67,7 +68,7 @@ bool network_is_forced(void)
 
 /* --- sending ------------------------------------------------------------------------------------- */
 
-/* A group of the other address family: any address of that family that the device has. */
+/* For a multicast group of the other address family: the device's first address of that family. */
 static bool change_source(const struct qp *qp, struct udp_path *path)
 {
     bool is_ipv4 = gid_is_ipv4_mapped(path->destination);
@@ -168,7 +169,7 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
         if (error != -EAGAIN)
             return error;
         blocked_enter(qp, list);
-        /* Still to be told? If not, room may have come before we were in the list. */
+        /* The lane may have become writable before the QP was in the list. */
         if (udp_is_blocked(route_of(qp)->network_lane))
             return -EAGAIN;
         if (route_of(qp)->blocked_in == list)
@@ -176,7 +177,8 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
     }
 }
 
-/* udp_ops.writable: runs those that wait until the lane is full again; who waits again goes to the end. */
+/* udp_ops.writable: runs waiting QPs until the lane is full again. A QP that has to wait again goes to the end
+ * of the list. */
 static void on_writable(struct udp_lane *lane)
 {
     struct blocked_list *list = &waiting[udp_lane_number(lane)];
@@ -187,7 +189,7 @@ static void on_writable(struct udp_lane *lane)
     rundown_exit();
 }
 
-/* What cannot be sent now is lost: who asks asks again. */
+/* A MAD that cannot be sent now is dropped: the CM retransmits. */
 void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
 {
     static _Atomic uint32_t psn;
@@ -205,15 +207,19 @@ void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH])
         .traffic_class = to->traffic_class,
         .hop_limit = to->hop_limit,
     };
+    char gid[INET6_ADDRSTRLEN];
     uint32_t ifindex;
+    int error;
 
     packet.psn = psn_make(atomic_fetch_add_explicit(&psn, 1, memory_order_relaxed));
     if (gid_is_link_local(to->remote_gid) && device_table_is_local(&host_devices, to->local_gid, &ifindex))
         path.ifindex = ifindex;
     memcpy(path.source, to->local_gid, sizeof(path.source));
     memcpy(path.destination, to->remote_gid, sizeof(path.destination));
-    if (udp_send(udp_lane(MAD_QPN), &path, &packet, &payload, 1) != 0)
-        log_info("a message of connection management was not sent");
+    error = udp_send(udp_lane(MAD_QPN), &path, &packet, &payload, 1);
+    if (error)
+        log_info("CM MAD to %s dropped: %s", inet_ntop(AF_INET6, to->remote_gid, gid, sizeof(gid)),
+                 strerror(-error));
 }
 
 void network_flush_mads(void)
@@ -223,7 +229,7 @@ void network_flush_mads(void)
 
 /* --- receiving ----------------------------------------------------------------------------------- */
 
-/* The interface that has the address to which a packet came; 0: none has. */
+/* The interface that has the destination address of a packet; 0: none. */
 static uint32_t interface_of(const uint8_t gid[16])
 {
     uint64_t generation = device_table_generation(&host_devices);
@@ -237,7 +243,7 @@ static uint32_t interface_of(const uint8_t gid[16])
     return last_address.ifindex;
 }
 
-/* A connected QP hears its peer alone, where it said that it is (IBA 9.6.1.2). */
+/* A connected QP takes packets only from the addresses of its primary path (IBA 9.6.1.2). */
 static bool is_from_peer(const struct qp *qp, const struct packet *packet)
 {
     const struct path_address *path = &qp->record->attributes.path;
@@ -252,7 +258,7 @@ static void note_kick(const struct qp_kick *kick)
 
     if (kick->network_lane)
         to_flush |= 1u << udp_lane_number(kick->network_lane);
-    if (unlikely(kick->lane || kick->reply_lane)) /* a UD QP sends both ways */
+    if (unlikely(kick->lane || kick->reply_lane)) /* a UD QP sends on lanes, too */
         route_ring(&others);
 }
 
@@ -269,7 +275,7 @@ static void unlock_qp(void)
     note_kick(&kick);
 }
 
-/* Locks it, if it has that number. */
+/* NULL: no QP has that number. */
 static struct qp *lock_number(uint32_t qpn)
 {
     if (locked.qp && locked.qpn == qpn && locked.packets < LOCKED_MAX_PACKETS) {
@@ -290,7 +296,8 @@ static void lock_qp(struct qp *qp)
     unlock_qp();
     lock_acquire(&qp->lock);
     locked.qp = qp;
-    locked.packets = LOCKED_MAX_PACKETS; /* it may have lost its number */
+    locked.packets =
+        LOCKED_MAX_PACKETS; /* lock_number() looks the QP up anew: its number may have been released */
 }
 
 static bool is_own_address(const uint8_t gid[16])
@@ -312,7 +319,8 @@ static void receive_multicast(struct qp *qp, void *argument)
 static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 {
     uint32_t properties = opcode_table[packet->opcode].properties;
-    bool request = (properties & OPCODE_REQUEST) || !properties; /* or one that nothing stands for */
+    bool request =
+        (properties & OPCODE_REQUEST) || !properties; /* 0: an undefined opcode, NAKed as a request */
     bool question = request && (properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH));
     struct qp *qp;
 
@@ -361,7 +369,7 @@ static __thread bool flushing_delayed __attribute__((tls_model("initial-exec")))
 /* udp_ops.batch_end */
 static void on_batch_end(void)
 {
-    /* A thread that sleeps is woken by a completion that the helper thread has made, too. */
+    /* The helper thread, too, may have completed a receive for which a thread of the program sleeps. */
     bool sleeps = progress_expects_answer(), polled = progress_is_application();
     bool may_delay = ack_delay_may_begin(arrivals.count, polled, sleeps);
     struct qp *qp, *unanswered = ack_delay_ends(polled, flushing_delayed, helper_saw_arming())
@@ -401,20 +409,20 @@ void network_flush_delayed(void)
 /* udp_ops.is_ours */
 static bool is_ours(uint32_t qpn)
 {
-    /* QP1 has no owner of its own: what comes for it comes to the port owner. */
+    /* QP1 belongs to no process: the port owner receives its MADs. */
     return qpn == MAD_QPN || qp_table_has_block(qpn) || qpn == PSN_MASK;
 }
 
 /* --- the port ------------------------------------------------------------------------------------ */
 
-/* Over lo packets can be sent, but not to groups: IPv6 has no way for that. */
+/* IPv6 cannot send to multicast groups over lo. */
 bool network_has_groups(const struct qp *qp)
 {
     return !device_is_loopback(qp->context->device);
 }
 
-/* Packets of the network can come for a datagram QP without our doing, and for a connected one if its peer is
- * there. A device whose interface is lo has no network. */
+/* A datagram QP can receive from the network without having sent, a connected QP if its peer is on another
+ * host. A device on lo receives nothing from the network. */
 static bool needs_port(const struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
     uint32_t ifindex;
@@ -427,7 +435,7 @@ static bool needs_port(const struct qp *qp, const struct ibv_qp_attr *attributes
            !device_table_is_local(&host_devices, attributes->ah_attr.grh.dgid.raw, &ifindex);
 }
 
-/* The QP lives without: peers out there stay silent, and the log says why. */
+/* Without the port the QP still works on this host. */
 static void open_port(const struct qp *qp)
 {
     uint32_t block = qp->ibv.qp_num / LOCAL_BLOCK_QPNS;
@@ -437,13 +445,14 @@ static void open_port(const struct qp *qp)
         return;
     error = udp_serve(block, local_block_socket(block));
     if (error)
-        log_warn("QP 0x%06x gets no packets from the network: %s", qp->ibv.qp_num, strerror(-error));
+        log_warn("QP 0x%06x cannot receive from the network (UDP port 4791): %s; run softhca doctor",
+                 qp->ibv.qp_num, strerror(-error));
 }
 
 void network_open_for_mads(uint32_t block)
 {
     if (!udp_serves(block))
-        (void)udp_serve_within(block, local_block_socket(block), MADS_PATIENCE); /* the log says why not */
+        (void)udp_serve_within(block, local_block_socket(block), OPEN_LIMIT); /* logs failures */
 }
 
 void network_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
@@ -461,7 +470,7 @@ void network_attached(struct qp *qp, const uint8_t gid[16])
     if (!network_has_groups(qp))
         return;
     open_port(qp);
-    (void)udp_join(gid, device_ifindex(qp->context->device)); /* the log says why not */
+    (void)udp_join(gid, device_ifindex(qp->context->device)); /* logs failures */
 }
 
 void network_detached(struct qp *qp, const uint8_t gid[16])
@@ -500,7 +509,7 @@ void network_start(void)
 
     forced = path && strcmp(path, "wire") == 0;
     if (path && !forced && strcmp(path, "auto") != 0)
-        log_warn("SOFTHCA_PATH=%s is neither auto nor wire: taken as auto", path);
+        log_warn("SOFTHCA_PATH=%s: invalid (auto or wire); using auto", path);
     options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
     clear();
     udp_start(&ops, &options);

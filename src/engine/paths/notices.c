@@ -68,8 +68,8 @@ static void queue_and_flush(struct lane *lane, const struct notice *notice)
     queued = queue(state, notice);
     lock_release(&state->lock);
     if (!queued)
-        log_error("notice to QP 0x%06x is lost: too many are queued, or memory is exhausted",
-                  notice->dest_qpn);
+        log_error("QP 0x%06x: drop notice or last acknowledgement lost (%u queued, or out of memory)",
+                  notice->dest_qpn, NOTICES_MAX);
     notice_flush(lane, state);
 }
 

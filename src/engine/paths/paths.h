@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The ways that packets of QPs take: lanes to processes of this host, the network, and the real interface. */
+/* The paths of a QP's packets: lanes to processes of this host, the network, and packet sockets. */
 #ifndef ENGINE_PATHS_PATHS_H
 #define ENGINE_PATHS_PATHS_H
 
@@ -13,45 +13,46 @@
 
 struct lane_state;
 
-/* --- route.c: the transport ports that are the engine's ------------------------------------------------- */
+/* --- route.c: the engine's transport ports --------------------------------------------------------------- */
 
 extern const struct qp_ports engine_qp_ports;
 
-/* To a lane that is not the QP's own: 0, -EAGAIN (the QP is in the list of those that wait for room), or
- * -errno. QP lock held. */
+/* Sends on a lane other than the QP's own. 0; -EAGAIN: the QP is in the lane's list of blocked QPs; -errno. QP
+ * lock held. */
 int route_send_on(struct qp *qp, struct lane *lane, const struct packet *packet, const struct iovec *gather,
                   unsigned gather_count);
-/* local_resolve(); NULL: the QP waits for the answer (route_resolved()). QP lock held. */
+/* local_resolve(). NULL: the QP waits for route_resolved(). QP lock held. */
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
+/* Responses take the lane of the last request. QP lock held. */
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
-/* The QP's requests may be executed in memory of the peer's (direct.h). QP lock held. */
+/* Requests of the QP are executed in the peer's mapped memory (engine/direct/direct.h). QP lock held. */
 void route_is_direct(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 
-/* --- network.c: over the network --------------------------------------------------------------------------- */
+/* --- network.c: the network path ------------------------------------------------------------------------- */
 
-/* Over the network, wherever it goes? (SOFTHCA_PATH=wire; constant.) */
+/* SOFTHCA_PATH=wire: packets to this host take the network path, too. Constant after network_start(). */
 bool network_is_forced(void);
 void network_start(void);
-/* transport_ports.send and qp_ports for what goes that way. QP lock held. */
+/* transport_ports.send of the network path. QP lock held. */
 int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count, const struct path_address *to);
-/* MADs, to QP1 of another host. */
+/* MADs to QP1 of another host. */
 void network_send_mad(const struct cm_path *to, const uint8_t mad[MAD_LENGTH]);
 void network_flush_mads(void);
-/* Opens the port, for which it takes a block of ours. Waits a moment, without locks, outside every rundown
- * section, not in the helper thread. */
+/* Opens the UDP port, on behalf of a block of QP numbers that this process owns. Waits up to a second: no lock
+ * held, outside every rundown section, not in the helper thread. */
 void network_open_for_mads(uint32_t block);
-/* Small packets that stay for others wait no longer. Without the lock of a lane. */
+/* Flushes all batched packets of the process (tx_batch.h). No lane lock held. */
 void network_flush_batched(void);
-/* The lanes (bits) where they wait, which the caller flushes. */
+/* The lanes (bits) in which packets are batched, for the caller to flush. */
 uint32_t network_take_batched(void);
-/* Nor does an acknowledgement that gives way to an answer of the program. Outside every rundown section. */
+/* Also sends a delayed acknowledgement (ack_delay.h). Outside every rundown section. */
 void network_flush_delayed(void);
-/* qp_ports.prepare: opens the port where packets of the network may come for the QP. */
+/* qp_ports.prepare: opens the UDP port if the QP may receive from the network. */
 void network_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
-/* Does multicast of the QP go over the network? With network_is_forced(), only over the network then. */
+/* Does multicast of the QP take the network path? If network_is_forced(), no other path then. */
 bool network_has_groups(const struct qp *qp);
 /* qp_ports.attached, qp_ports.detached. */
 void network_attached(struct qp *qp, const uint8_t gid[16]);
@@ -86,60 +87,60 @@ void network_ack_reset(struct qp *qp);
 /* At the start, and in a forked child: no delay is under way. */
 void network_ack_start(void);
 
-/* --- notices.c: what a peer has to hear though nobody is left to say it ------------------------------------
- */
+/* --- notices.c: drop notices and last responses ---------------------------------------------------------- */
 
-/* To the sender of a request that was dropped: its ACK timer runs only if it hears of it. */
+/* Drop notice: the requester of a dropped request starts its ACK timer. */
 void notice_send_drop(struct lane *lane, const struct packet *dropped);
 /* transport_ports.send_notice */
 void notice_send(struct transport_qp *transport, const struct packet *packet);
-/* The QP begins a new life: what it said in the former one and is still here is not to be taken for an answer
- * of this one. QP lock held. */
+/* The QP is connected anew: queued responses of its earlier connection must not be taken for responses of the
+ * new one. QP lock held. */
 void notice_mark_stale(const struct qp *qp, struct lane *lane);
-/* There is room. */
+/* The lane has space. */
 void notice_flush(struct lane *lane, struct lane_state *state);
 
-/* --- exit_flush.c ------------------------------------------------------------------------------------------ */
+/* --- exit_flush.c: before a QP ends, and at exit ---------------------------------------------------------- */
 
-/* The program ends. Any locks may be held. */
+/* The process exits. The calling thread may hold any locks. */
 void exit_flush_process(void);
 /* qp_ports.flush_before_end */
 void exit_flush_qp(struct qp *qp);
-/* Its sender has run, and somebody is in there. QP lock held. */
+/* The sender of a QP with end_waiters has run. QP lock held. */
 void exit_flush_sender_ran(void);
-/* It is known who has that block, or that nobody has it. */
+/* The owner of the block of QP numbers is known, or that there is none. */
 void exit_flush_resolved(uint32_t block);
 void exit_flush_after_fork_in_child(void);
 
-/* --- congestion.c -------------------------------------------------------------------------------- */
+/* --- congestion.c: congestion notification packets ------------------------------------------------------- */
 
 struct udp_arrival;
-/* Tells the sender of a packet for this QP that it was marked. QP lock held. */
+/* A packet for the QP was marked by a router: sends a CNP to its sender. QP lock held. */
 void congestion_notify(struct qp *qp, const struct packet *packet, const struct udp_arrival *arrival);
 
-/* --- multicast.c ---------------------------------------------------------------------------------------- */
+/* --- multicast.c: links to all processes ----------------------------------------------------------------- */
 
-/* Is this process linked to all others, so that a multicast packet reaches every member? If not, a QP waits
- * for the next route_resolved() or route_settled() and asks again. */
+/* Is this process linked to all others, so that a multicast packet reaches every member? If not, the QP waits
+ * for the next route_resolved() or route_settled() and checks again. */
 bool multicast_ready(void);
-/* Links this process to all others; waits for those that do not answer no longer than that. */
+/* Links this process to all others. Processes that do not answer are waited for up to `limit`. */
 void multicast_announce(ns_t limit);
-/* An answer of the rendezvous came. */
+/* A link was made, or an owner was found to be missing. */
 void multicast_resolved(void);
 void multicast_after_fork_in_child(void);
 
-/* --- raw.c: layer 2 ------------------------------------------------------------------------------------- */
+/* --- raw.c: frames of RAW_PACKET QPs --------------------------------------------------------------------- */
 
 /* Longest frame of the QP's device, without FCS. */
 uint32_t raw_frame_limit(const struct qp *qp);
 /* transport_ports.send of a frame. QP lock held. 0 or -EAGAIN. */
 int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec *gather,
                  unsigned gather_count);
-/* It has waited for room for long: QP lock held, called before the QP goes on. */
+/* The QP's frame has waited too long for a process: the frame goes on without it. QP lock held, before
+ * route_run(). */
 void raw_timer(struct qp *qp);
-/* The QP has no frame under way any more. QP lock held. */
+/* The QP has no frame in progress any more. QP lock held. */
 void raw_forget(struct qp *qp);
-/* A frame from a process of this host. */
+/* A frame from a process of this host has arrived. */
 void raw_arrived(struct lane *lane, const struct packet *packet);
 /* qp_ports.prepare */
 void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);

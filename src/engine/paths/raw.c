@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Layer 2 of this host: a frame that a RAW_PACKET QP sends is offered to every process of the same user that
- * runs here, this one included; each asks its own flow rules (object/steering/flow.h). And, where that is allowed, to
- * the interface of its device (packet_socket.h). docs/raw.md. */
+/* Frames of RAW_PACKET QPs (docs/raw.md). A frame is offered to every process of the same user on this host,
+ * this one included, and each process applies its own flow rules (object/steering/flow.h). Where the process
+ * may open a packet socket, the frame also leaves by the device's interface (engine/host/packet_socket.h). */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +24,12 @@ uint32_t raw_frame_limit(const struct qp *qp)
     return min_of(mtu + ETHERNET_LENGTH + CVLAN_LENGTH, FRAME_LENGTH_MAX);
 }
 
-/* Frames are lost on processes that are not linked yet: on a busy machine they get more time to answer than
- * for datagrams of a group, which are repeated. */
+/* How long a new flow rule waits for links to all processes. Frames of a process that is not linked yet are
+ * lost, and unlike multicast datagrams programs do not repeat them: hence more time than DISCOVERY_LIMIT_NS. */
 #define ANNOUNCE_NS (5 * NS_PER_S)
 
-/* A frame waits for processes that do not keep up, as where Ethernet has flow control, because programs that
- * count frames to the end count on it; but not for ever for one that is stopped. */
+/* How long a frame waits for space in the ring of a process. The frame waits, as with Ethernet flow control,
+ * because programs count on the last frame to arrive; the limit is for processes that are stopped. */
 #define STALL_NS (10 * NS_PER_S)
 
 struct offer {
@@ -38,7 +38,7 @@ struct offer {
     const struct iovec *gather;
     unsigned gather_count;
     uid_t uid;
-    struct lane *full; /* one that has no room */
+    struct lane *full; /* a lane without space; NULL: none */
 };
 
 static bool has_it(const struct qp *qp, uint64_t serial)
@@ -50,7 +50,7 @@ static bool has_it(const struct qp *qp, uint64_t serial)
     return false;
 }
 
-/* Without memory a process may get the frame twice, as it may on a real wire. */
+/* Out of memory, a process may get the frame twice, as a receiver on Ethernet may. */
 static void note_offered(struct qp *qp, uint64_t serial)
 {
     struct qp_route *route = route_of(qp);
@@ -111,7 +111,7 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
     struct offer offer = {qp, &out, gather, gather_count, geteuid(), NULL};
 
     if (!multicast_ready()) {
-        /* In the list first: the last answer may come while we look. */
+        /* In the list first: the last link may come between the check and the list. */
         waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
         if (!multicast_ready())
             return -EAGAIN;
@@ -129,7 +129,7 @@ int raw_transmit(struct qp *qp, const struct packet *packet, const struct iovec 
             return 0;
         }
         blocked_enter(qp, &lane_state(offer.full)->blocked);
-        /* Still to be notified? If not, room may have come before we were in the list. */
+        /* The lane may have become writable before the QP was in the list. */
         if (lane_is_blocked(offer.full)) {
             if (route_of(qp)->timer_at == NS_NEVER)
                 timers_set_qp(qp, STALL_NS);
@@ -151,7 +151,7 @@ void raw_arrived(struct lane *lane, const struct packet *packet)
     if (link_is_self(link))
         frame.src_qpn = packet->src_qpn;
     else if (link_peer_uid(link) != geteuid())
-        return; /* another user's, whom we would not believe */
+        return; /* frames of another user are not trusted */
     memcpy(bytes, packet->payload, packet->payload_length);
     flows_deliver(&frame);
 }

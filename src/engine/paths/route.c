@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Which way a QP's packets go: the transport ports that send, how it comes to know its link, and how it loses
- * it. */
+/* Which path the packets of a QP take: the transport ports that send, how a QP finds the link to its peer, and
+ * how the link is lost. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@
 
 /* --- sending -------------------------------------------------------------------------------------------- */
 
-/* For explanations: where the other end of a connected QP is. QP lock held. */
+/* For explanations: where the peer of a connected QP is. QP lock held. */
 static void publish_path(struct qp *qp, enum path_kind kind, const struct link *link)
 {
     struct path_record *path = &qp->record->path;
@@ -48,7 +48,8 @@ static enum path_kind path_of(const struct link *link)
     return link_can_reference(link) || link_can_pull(link) ? PATH_CMA : PATH_RING;
 }
 
-/* Whoever sends to the QP may ring the channel of its receive CQ. QP lock held, in a rundown section. */
+/* A peer that sends to the QP may ring the completion channel of its receive CQ (local/notify.c). QP lock held,
+ * in a rundown section. */
 static void offer_channel(const struct qp *qp, struct lane *lane)
 {
     const struct cq *cq = qp->recv_cq;
@@ -57,7 +58,7 @@ static void offer_channel(const struct qp *qp, struct lane *lane)
         local_offer_channel(lane_link(lane), cq->channel->line_number);
 }
 
-/* Only where each message makes one completion, on that CQ. */
+/* Publishes the channel to senders only where each message makes exactly one completion, on that CQ. */
 static void show_receives(const struct qp *qp)
 {
     const struct cq *cq = qp->recv_cq;
@@ -68,10 +69,10 @@ static void show_receives(const struct qp *qp)
         local_show_qp(qp->ibv.qp_num, cq->channel->line_number, cq->bit);
 }
 
-/* The fields that only local links carry. */
+/* Sets the lane for requests, and what the transport may do on it. QP lock held. */
 static void set_lane(struct qp *qp, struct lane *lane)
 {
-    /* Of XRC the process that executes may be one that has no link to this one (relay.c). */
+    /* An XRC request may be executed by a process that has no link to this one (engine/xrc/relay.c). */
     bool exposes = qp->record->type != IBV_QPT_XRC_SEND;
 
     route_of(qp)->lane = lane;
@@ -79,8 +80,8 @@ static void set_lane(struct qp *qp, struct lane *lane)
     route_of(qp)->direct.misses = route_of(qp)->direct.next_ask = 0;
     qp->transport.link.rd_atomic_by_packets = false;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
-    /* An acknowledgement may ride on a request only where it cannot overtake READ responses: in the same
-     * ring. */
+    /* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the
+     * acknowledgement could overtake them. */
     qp->transport.link.piggyback_acks = lane && lane == route_of(qp)->reply_lane;
     qp->transport.link.reference_from =
         lane && exposes && link_can_reference(lane_link(lane)) ? local_reference_from() : UINT32_MAX;
@@ -104,9 +105,9 @@ void route_is_direct(struct qp *qp)
     publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->lane));
 }
 
-/* Both ends of a connection take the same lane, so that what one end writes arrives in the order in which it
- * was written: an acknowledgement before the request that the application posts when it has seen the message.
- * Programs that wait for a send's completion before they look for the answer's rely on it. */
+/* Both QPs of a connection use the same lane, so that packets of either arrive in the order of their writing:
+ * an acknowledgement arrives before the request that the program posts in reply. Programs that wait for the
+ * completion of their send before they poll for the reply rely on that order. */
 static struct lane *connection_lane(struct link *link, uint32_t qpn, uint32_t dest_qpn)
 {
     return link_lane(link, min_of(qpn, dest_qpn));
@@ -134,7 +135,7 @@ static int send_on(struct qp *qp, struct lane *lane, bool *kick, const struct pa
         if (error != -EAGAIN)
             return error;
         blocked_enter(qp, &lane_state(lane)->blocked);
-        /* Still to be notified? If not, room may have come before we were in the list. */
+        /* The lane may have become writable before the QP was in the list. */
         if (lane_is_blocked(lane))
             return -EAGAIN;
         if (blocked_lane(qp) == lane)
@@ -161,13 +162,13 @@ static void send_multicast_copy(struct link *link, void *argument)
     const struct multicast_copy *copy = argument;
     struct lane *lane = link_lane(link, copy->packet->src_qpn);
 
-    /* No room is a lost copy: a slow member must not stop the others. */
+    /* Without space the copy is lost: a slow member must not stop the others. */
     if (lane_send(lane, copy->packet, copy->gather, copy->gather_count) == 0)
         lane_ring(lane);
 }
 
-/* Asks once more after the QP is in the list: the answer of the first question may have come before that, and
- * would have found nobody. QP lock held. */
+/* Resolves again once the QP is in the list: route_resolved() may have run before, and found the list without
+ * the QP. QP lock held. */
 struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn)
 {
     struct link *link;
@@ -192,7 +193,7 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
         struct multicast_copy copy = {&out, gather, gather_count};
 
         if (!multicast_ready()) {
-            /* In the list first: the last answer may come while we look. */
+            /* In the list first: the last link may come between the check and the list. */
             waiting_enter(qp, ROUTE_WAITS_FOR_OWNER);
             if (!multicast_ready())
                 return -EAGAIN;
@@ -207,7 +208,7 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
     if (!link) {
         if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
             route_of(qp)->missing_block =
-                0; /* was looked for and nobody has it; the next datagram looks again */
+                0; /* no process owns the number; the next datagram resolves again */
             return 0;
         }
         link = route_resolve_or_wait(qp, packet->dest_qpn);
@@ -217,7 +218,7 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
     lane = link_lane(link, packet->src_qpn);
     error = send_on(qp, lane, &kick, &out, gather, gather_count);
     if (kick) {
-        /* Datagrams go many ways: doorbells are looked at one by one. */
+        /* qp_route.kick covers one lane, and datagrams take many: the others are rung at once. */
         if (lane == route_of(qp)->lane)
             route_of(qp)->kick = true;
         else if (!route_of(qp)->lane) {
@@ -241,7 +242,7 @@ static int send_ud(struct qp *qp, const struct packet *packet, const struct iove
         error = network_send(qp, packet, gather, gather_count, to);
     if (local && !(by_network && network_is_forced()) && error != -EAGAIN)
         error = send_ud_local(qp, packet, gather, gather_count, to);
-    return error == -EAGAIN ? -EAGAIN : 0; /* else it has left, if only into the void */
+    return error == -EAGAIN ? -EAGAIN : 0; /* an undeliverable datagram is lost, like on a network */
 }
 
 /* transport_ports.send */
@@ -288,7 +289,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     return send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
 }
 
-/* transport_reference_ports.pull: from the process that wrote the packet, whatever the QP's ways are by now. */
+/* transport_reference_ports.pull: from the process that wrote the packet; route.lane may have changed since. */
 static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
                        unsigned to_count)
 {
@@ -313,7 +314,7 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
     return error;
 }
 
-/* transport_reference_ports.revoke: requests went out on the one, answers on the other. */
+/* transport_reference_ports.revoke: requests left on `lane`, responses on `reply_lane`. */
 static void engine_revoke(struct transport_qp *transport)
 {
     const struct qp *qp = container_of(transport, struct qp, transport);
@@ -342,13 +343,12 @@ static uint32_t engine_random(struct transport_qp *transport)
     return bits;
 }
 
-/* --- the QP's ways and ends ----------------------------------------------------------------------------- */
+/* --- connecting and disconnecting ------------------------------------------------------------------------ */
 
-/* qp_ports.take_arrived. A packet arrives when it is written, so what lies in the ring came too early for a
- * QP that is not in RTR yet. If it were taken later, programs that connect a pair again with the same PSNs
- * would hear from its former life: those packets would be in sequence, the new ones duplicates, and neither
- * side would ever see a loss. And a QP that goes away has received what was written before, as hardware would
- * have. */
+/* qp_ports.take_arrived. A packet arrives when it is written into the ring, so one that lies there came too
+ * early for a QP that is not in RTR yet. Taken later, packets of an earlier connection with the same PSNs would
+ * be in sequence and the new ones duplicates, and neither side would detect a loss. A QP that is destroyed has
+ * received what was written before, as with hardware. */
 static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, bool by_network)
 {
     struct link *link = by_lane && !network_is_forced() ? local_resolve(dest_qpn) : NULL;
@@ -359,8 +359,8 @@ static void engine_take_arrived(uint32_t qpn, uint32_t dest_qpn, bool by_lane, b
         lane_drain(connection_lane(link, qpn, dest_qpn));
 }
 
-/* A datagram is one packet of the wire's size whichever way it goes (verbs.md §3.4); connected QPs cut
- * as the ring likes, and over the network as both ends have agreed. */
+/* A datagram has the device's MTU on every path (verbs.md §3.4). A connected QP segments by the ring's MTU, or
+ * on the network path by the path MTU. */
 static uint32_t link_mtu(const struct qp *qp)
 {
     if (qp->record->type == IBV_QPT_RAW_PACKET)
@@ -370,7 +370,7 @@ static uint32_t link_mtu(const struct qp *qp)
     return route_of(qp)->by_network ? 128u << qp->record->attributes.path_mtu : LOCAL_MTU;
 }
 
-/* qp_ports.connect: RTR was reached, or the path changed. QP lock held. */
+/* qp_ports.connect: the QP has entered RTR, or its path has changed. QP lock held. */
 static void engine_connect(struct qp *qp)
 {
     const struct path_address *path = &qp->record->attributes.path;
@@ -380,7 +380,7 @@ static void engine_connect(struct qp *qp)
         is_connected(qp->record) && (!path->destination_ifindex || network_is_forced());
     route_of(qp)->network_lane = udp_lane(qp->ibv.qp_num);
     qp->transport.link.mtu = link_mtu(qp);
-    /* What may be received, whatever may be sent. */
+    /* The same on both sides, so also where this QP exposes nothing (reference_from in set_lane()). */
     qp->transport.link.reference_mtu = route_of(qp)->by_network ? 0 : LOCAL_REFERENCE_MTU;
     qp->transport.link.reliable = !route_of(qp)->by_network;
     if (!route_of(qp)->by_network && is_connected(qp->record))
@@ -409,7 +409,7 @@ static void engine_disconnect(struct qp *qp)
 {
     local_hide_qp(qp->ibv.qp_num);
     transport_revoke(&qp->transport);
-    /* What the QP said last is on these lanes, whose reader may sleep. */
+    /* The last packets of the QP are in these lanes, and the reader may sleep. */
     if (route_of(qp)->kick && route_of(qp)->lane)
         lane_ring(route_of(qp)->lane);
     if (route_of(qp)->kick_reply && route_of(qp)->reply_lane)
@@ -425,7 +425,7 @@ static void engine_disconnect(struct qp *qp)
     set_lane(qp, NULL);
 }
 
-/* qp_ports.forget: the QP has no number any more. No lock held, maybe inside no rundown section. */
+/* qp_ports.forget: the QP has lost its number. No lock held; the caller may be outside every rundown section. */
 static void engine_forget(struct qp *qp)
 {
     rundown_enter();
@@ -455,7 +455,7 @@ static void engine_unlock(struct qp *qp, bool more)
     }
 }
 
-/* --- death of a peer ------------------------------------------------------------------------------------ */
+/* --- a peer process ends -------------------------------------------------------------------------------- */
 
 static void leave_link(struct qp *qp, void *argument)
 {
@@ -466,7 +466,7 @@ static void leave_link(struct qp *qp, void *argument)
     if (blocked_lane(qp) && lane_link(blocked_lane(qp)) == link)
         blocked_leave(qp);
     relay_leave(qp, link);
-    /* The process may be alive, and read on until it sees that we are gone. */
+    /* The process may still run, and read exposed memory until it sees that the link is down. */
     if ((route_of(qp)->reply_lane && lane_link(route_of(qp)->reply_lane) == link) ||
         (route_of(qp)->lane && lane_link(route_of(qp)->lane) == link))
         transport_revoke(&qp->transport);
@@ -480,8 +480,7 @@ static void leave_link(struct qp *qp, void *argument)
         route_of(qp)->kick = false;
         set_lane(qp, NULL);
         publish_path(qp, PATH_GONE, NULL);
-        /* What was sent is not going to be answered: from now on the ACK timer decides, as with hardware (a
-         * timeout of 0 waits for ever). */
+        /* No response will come: the ACK timer decides, as with hardware (a timeout of 0 waits for ever). */
         if (is_connected(qp->record) && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
             sender_silence(&qp->transport);
         qp_note(qp, false);
@@ -491,8 +490,8 @@ static void leave_link(struct qp *qp, void *argument)
     route_ring(&kick);
 }
 
-/* local_ops.link_down: the link cannot be found any more, but threads that found it may still be at work:
- * twice over the QPs. */
+/* local_ops.link_down: the link cannot be found any more, but threads that found it before may still put it
+ * into a QP. So the QPs are visited twice, the second time after rundown_wait(). */
 void route_link_down(struct link *link)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -520,7 +519,7 @@ void route_link_down(struct link *link)
     communication_peer_gone(link_serial(link));
 }
 
-/* Whoever looks for the number is answered by the helper thread, from the first QP on, connected or not. */
+/* The helper thread answers processes that resolve the number, so it runs from the first QP on. */
 static int engine_allocate_number(uint32_t *ret_qpn)
 {
     int error = helper_start();
