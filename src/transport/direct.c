@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One-sided requests that are executed on this side, with loads and stores in memory of the peer's that is
- * mapped here. No packet is sent and no PSN used: the peer's responder does not learn of it. So nothing is
- * begun like that before all requests in front of it have their verdicts, and whatever is not plain success
- * is sent as packets instead: the responder is the one who judges, and raises what there is to be raised. */
+/* One-sided requests executed by the requester, with loads and stores in memory of the peer that is mapped here. No
+ * packet is sent and no PSN is used: the peer's responder does not take part. So a request is executed like that only
+ * when all requests before it are complete. A request that would not simply succeed travels as packets, because only
+ * the responder may reject it and raise events. */
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
@@ -15,7 +15,7 @@ static enum remote_operation operation_of(enum request_kind kind)
 
 static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *wqe, enum request_kind kind)
 {
-    /* So many at once may have to be refused, which is the responder's to do. */
+    /* The responder has to reject more requests at once than it granted. */
     if (unlikely(qp->link.rd_atomic_by_packets) && kind != REQUEST_WRITE)
         return false;
     switch (kind) {
@@ -35,7 +35,7 @@ static bool is_one_sided(const struct transport_qp *qp, const struct send_wqe *w
     return false;
 }
 
-/* CPU atomics, as the responder's own (IBV_ATOMIC_GLOB). */
+/* CPU atomics, as those of the responder (IBV_ATOMIC_GLOB). */
 static uint64_t execute_atomic(const struct send_wqe *wqe, uint64_t *target)
 {
     uint64_t value = wqe->atomic.compare_add;
@@ -46,11 +46,11 @@ static uint64_t execute_atomic(const struct send_wqe *wqe, uint64_t *target)
     return value;
 }
 
-static void put(char *there, const struct gather *from)
+static void put(char *target, const struct gather *from)
 {
     for (unsigned i = 0; i < from->count; i++) {
-        place(there, from->vector[i].iov_base, from->vector[i].iov_len);
-        there += from->vector[i].iov_len;
+        place(target, from->vector[i].iov_base, from->vector[i].iov_len);
+        target += from->vector[i].iov_len;
     }
 }
 
@@ -61,12 +61,13 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
     struct gather gather = {.count = 1};
     uint64_t original = 0;
     bool writes = kind == REQUEST_WRITE || kind == REQUEST_ATOMIC_WRITE;
-    void *there;
+    void *target;
 
     if (!wqe->length || wqe->length > qp->link.direct_up_to || !is_one_sided(qp, wqe, kind))
         return DIRECT_NOT;
-    /* A program that always has some under way would never come to it. But who sends messages between them is
-     * better off without a pause at each. */
+    /* An application that always has requests in flight would never get direct execution unless the request waits
+     * for them here. If one of them takes a receive, waiting would cost a pause per message: the request
+     * goes as packets. */
     if (sender->completed != sender->begun)
         return (int32_t)(qp->two_sided_end - sender->completed) <= 0 &&
                        qp->ports->direct->can_map(qp, wqe->rkey)
@@ -78,25 +79,25 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
              VERDICT_OK)
         return DIRECT_NOT;
     if (kind == REQUEST_ATOMIC_WRITE && gather.count != 1)
-        return DIRECT_NOT; /* several stores */
-    there = qp->ports->direct->map(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind));
-    if (!there)
+        return DIRECT_NOT; /* would take several stores */
+    target = qp->ports->direct->map(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind));
+    if (!target)
         return qp->map_later ? DIRECT_LATER : DIRECT_NOT;
-    if (kind == REQUEST_ATOMIC_WRITE && ((uintptr_t)there & 7)) {
+    if (kind == REQUEST_ATOMIC_WRITE && ((uintptr_t)target & 7)) {
         qp->ports->direct->map_end(qp);
         return DIRECT_NOT;
     }
     if (writes)
-        put(there, &gather);
+        put(target, &gather);
     else if (kind == REQUEST_READ)
-        gather_place(&gather, there);
+        gather_place(&gather, target);
     else
-        original = execute_atomic(wqe, there);
+        original = execute_atomic(wqe, target);
     wqe->verdict = VERDICT_OK;
     if (unlikely(!qp->ports->direct->map_end(qp))) {
         if (kind != REQUEST_ATOMIC)
-            return DIRECT_NOT;                 /* to do it twice is harmless */
-        wqe->verdict = VERDICT_RETRY_EXCEEDED; /* as if its answer had got lost */
+            return DIRECT_NOT;                 /* executing it twice is harmless */
+        wqe->verdict = VERDICT_RETRY_EXCEEDED; /* as if its response was lost */
     } else if (kind == REQUEST_ATOMIC) {
         gather_place(&gather, &original);
     }

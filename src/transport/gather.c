@@ -2,7 +2,8 @@
 #include "transport/machine.h"
 #include "transport/ordered_copy.h"
 
-/* Never written, and never read. Both are shared by all threads: nobody looks at what is in the sink. */
+/* Null regions read from the source, which is never written, and write to the sink, which is never read. All threads
+ * share both. */
 static char null_source[GATHER_NULL_CHUNK];
 static char null_sink[GATHER_NULL_CHUNK];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Bytes into memory that the program may be looking at: ascending, an aligned word of 8 bytes as one store,
- * and the last bytes last, because programs spin on the last byte of an RDMA WRITE (compatibility.md §7).
- * memcpy() promises none of that. */
+/* Copy into memory that the application may poll meanwhile: in ascending order, an aligned word of 8 bytes as one
+ * store, the last bytes last, because applications spin on the last byte of an RDMA WRITE (compatibility.md §7).
+ * memcpy() guarantees none of that. */
 #ifndef TRANSPORT_ORDERED_COPY_H
 #define TRANSPORT_ORDERED_COPY_H
 
@@ -24,8 +24,8 @@ static inline void place_bytes(unsigned char *to, const unsigned char *from, siz
         __atomic_store_n(to + i, from[i], __ATOMIC_RELAXED);
 }
 
-/* The end of a message: whoever sees its last byte (acquire, or a data dependency of hardware) sees all
- * before it. */
+/* The end of a message: a thread that sees its last byte (load-acquire, or an address dependency) sees all bytes
+ * before. */
 static inline void place_end(unsigned char *to, const unsigned char *from, size_t length)
 {
     if (length == sizeof(uint64_t) && !((uintptr_t)to & 7)) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* RAW_PACKET QPs: a work request is an Ethernet frame from its first byte on (verbs.md §7.5). Whom a
- * frame reaches is up to flow rules, which are none of transport's business. */
+/* RAW_PACKET QPs: the payload of a work request is an Ethernet frame (verbs.md §7.5). Which QPs receive a frame is
+ * decided by flow rules (src/steering), not here. */
 #include <errno.h>
 #include <string.h>
 
 #include "transport/machine.h"
 
-/* IEEE 802.3 3.2.8: what is shorter is padded, before the FCS. */
+/* IEEE 802.3 3.2.8: shorter frames are padded, before the FCS. */
 #define HEADER_LENGTH 14u
 #define LENGTH_MIN    60u
 
@@ -40,7 +40,7 @@ int raw_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict *ret_ve
         parts[gather.count++] =
             (struct iovec){.iov_base = (void *)(uintptr_t)zeros, .iov_len = LENGTH_MIN - wqe->length};
     packet_clear(&packet);
-    packet.opcode = SERVICE_UC | OP_SEND_ONLY; /* without a header of its own */
+    packet.opcode = SERVICE_UC | OP_SEND_ONLY; /* an opcode without extension headers */
     packet.flags = PACKET_FRAME;
     packet.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     packet.payload_length = max_of(wqe->length, LENGTH_MIN);
@@ -71,7 +71,7 @@ bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
         qp->record->responder.drops++;
         return false;
     }
-    /* As with datagrams, a frame that does not fit ends its receive and not the QP. */
+    /* As with datagrams, a frame that does not fit fails its receive and not the QP. */
     done.verdict = raw_place(qp, qp->receive_pd, receive, frame, length);
     done.opcode = IBV_WC_RECV;
     done.byte_len = length;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packets that arrive -> the machine that they are for: the sender's, which hears answers, the responder's,
- * or that of datagrams. The state of the QP decides what it hears at all (verbs.md §2.1). */
+/* A packet that arrives -> sender (responses and acknowledgements), responder (requests) or datagram receive. The
+ * state of the QP decides which packets it takes (verbs.md §2.1). */
 #include "transport/machine.h"
 
-/* A code that nothing stands for, from the right peer and in its turn: a request that we cannot know
- * (verbs.md §3.10). */
+/* An unknown opcode from the right peer, in sequence: an invalid request (verbs.md §3.10). */
 static cold_path void receive_unknown(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder *responder = &qp->record->responder;
@@ -36,11 +35,11 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
     uint8_t service = service_of(record);
 
     if (qp->link.reliable && unlikely(packet->src_qpn != record->attributes.dest_qpn))
-        return false; /* of another connection, or nobody's */
+        return false; /* of another connection */
     if (packet->flags & PACKET_HAS_ACK) {
         sender_piggybacked(qp, packet->ack_psn);
         if (unlikely(qp_state(qp) == IBV_QPS_ERR))
-            return false; /* the sender failed by it */
+            return false; /* the acknowledgement made the sender fail */
     }
     if ((properties && !(properties & OPCODE_REQUEST)) || (packet->flags & PACKET_DROPPED))
         return receive_response(qp, packet, properties);
@@ -51,7 +50,8 @@ static bool receive_connected(struct transport_qp *qp, const struct packet *pack
         return true;
     }
     responder_receive(qp, packet, properties);
-    /* In error the responder owes nothing any more, but UC has to give back what it was lent. */
+    /* In ERR the responder sends no acknowledgement, but UC has to end the exposure of the peer's buffer: the caller
+     * sends a drop notice. */
     return service != SERVICE_UC || qp_state(qp) != IBV_QPS_ERR;
 }
 
@@ -80,7 +80,7 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
     case IBV_QPS_UNKNOWN:
         return false;
     }
-    /* The only partition there is, of full or limited members (verbs.md §8.6). */
+    /* There is one partition, with full and limited members (verbs.md §8.6). */
     if (unlikely((packet->pkey & 0x7fff) != (DEFAULT_PKEY & 0x7fff)) && !(packet->flags & PACKET_DROPPED)) {
         if (qp->counters)
             atomic_fetch_add_explicit(&qp->counters->bad_pkeys, 1, memory_order_relaxed);
@@ -94,6 +94,6 @@ static bool receive(struct transport_qp *qp, const struct packet *packet)
 
 bool transport_receive(struct transport_qp *qp, const struct packet *packet)
 {
-    /* The word that something was dropped is never answered with another: it would go on for ever. */
+    /* A drop notice that is dropped causes no drop notice: two QPs would exchange them for ever. */
     return receive(qp, packet) || (packet->flags & PACKET_DROPPED);
 }

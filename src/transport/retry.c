@@ -1,35 +1,32 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Go-back-N: what the sender does when packets are lost, the receiver is not ready, or nobody answers
+/* Go-back-N: what the sender does when packets are lost, the receiver is not ready, or the peer does not respond
  * (verbs.md §3.11, §3.12).
  *
- * On a link that may lose packets the local ACK timer runs whenever something is unacknowledged. It is not
- * set back with every acknowledgement: when it runs out and there were some, it is armed anew, so that it
- * expires between one and two timeouts T after the last, where IBA allows T to 4 T (9.7.6.1.3). Repetitions
- * in vain wait for T, 2 T and then 3 T, and a bit more, because what does not get through may be in the way
- * of others.
+ * On a link that may lose packets the local ACK timer runs whenever a packet is unacknowledged. Acknowledgements do
+ * not re-arm it each time: when it expires and there were some, it is armed again. It thus reports a loss between one
+ * and two timeouts T after the last acknowledgement, where IBA allows T to 4 T (9.7.6.1.3). Repeated timeouts last T,
+ * 2 T and then 3 T, plus a random part: packets that do not get through may be a burden on others.
  *
- * T is made for long paths and counts in tens of milliseconds, and what is lost at the end of a burst is
- * missed by nobody. So a QP probes: after a few round trips without a word (or a fixed time, if the peer has
- * not answered yet) it repeats one packet, which does not count as a retry. To the responder that is a
- * duplicate as any other. If more than that packet comes to be acknowledged, nothing was lost, and the peer
- * was only late: nothing else is repeated.
+ * T is made for long paths, tens of milliseconds, and no later packet reveals the loss of the last packet of a burst.
+ * So a QP probes: after a few round trips without an acknowledgement (or a fixed time, before the first one) it
+ * repeats one packet, which does not count as a retry. To the responder the probe is a duplicate. If more than that
+ * packet is acknowledged, nothing was lost and the peer was only slow: nothing else is repeated.
  *
- * On a link that loses nothing the timer runs only after somebody said that packets went nowhere, or has
- * answered something else than what was asked: a peer that is merely slow is never suspected. The first
- * packet after the timeout says that it is that (PACKET_BEGINS), so that it is answered in any case. */
+ * On a link that loses nothing the timer runs only after a drop notice (sender_silence()), or after the peer has
+ * acknowledged a PSN that is not outstanding (sender_doubt()): a slow peer causes no retry. The first packet after
+ * the timeout carries PACKET_BEGINS, so that the responder acknowledges it in any case. */
 #include "rules/timing.h"
 #include "transport/machine.h"
 
-/* One timer interrupt per active QP in this time is cheap; a processor that the peer has to wait for often
- * comes later. */
-#define PROBE_LEAST (2 * NS_PER_MS)
-#define PROBE_FIRST                                                                                          \
-    (20 * NS_PER_MS) /* nobody knows yet how long a round trip is, or whether there is a peer */
+/* Long enough that one timer event per active QP is cheap, and that a peer which waits for a processor is mostly not
+ * probed. */
+#define PROBE_LEAST  (2 * NS_PER_MS)
+#define PROBE_FIRST  (20 * NS_PER_MS) /* before the first acknowledgement: the round trip time is unknown */
 #define PROBES_MOST  2
 #define RTT_GUESS    ((uint32_t)NS_PER_MS)
 #define BACKOFF_MOST 3u /* times T */
-/* Reading the clock twice is a good part of what a small message costs. As long as round trips are so short
- * that none of this depends on them, one in so many is measured. */
+/* Reading the clock twice is a good part of the cost of a small message. While round trips are so short that
+ * PROBE_LEAST decides, only one in so many is measured. */
 #define MEASURE_EVERY 8u
 
 static void set_timer(struct transport_qp *qp, enum sender_timer timer, ns_t delay)
@@ -64,7 +61,7 @@ static ns_t longest_round_trip(const struct sender *sender)
     return sender->rtt + 4ull * sender->rtt_deviation;
 }
 
-/* RFC 6298. */
+/* Smoothed round trip time and deviation as in RFC 6298. */
 static void measured(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -90,7 +87,7 @@ static void measured(struct transport_qp *qp)
 
 /* --- timer ---------------------------------------------------------------------------------------- */
 
-/* Those that failed together shall not try again together: up to a quarter more. */
+/* Up to a quarter more, at random: QPs that timed out together must not retry together. */
 static ns_t back_off(struct transport_qp *qp, ns_t timeout)
 {
     timeout *= min_of(qp->record->sender.timeouts + 0u, BACKOFF_MOST);
@@ -115,7 +112,7 @@ static ns_t probe_delay(const struct sender *sender)
     return max_of(longest_round_trip(sender), PROBE_LEAST) << sender->probes;
 }
 
-/* Code 0: no timer, for ever (the timer is "armed" all the same: nothing else is to arm one). */
+/* Timeout code 0 means no timer: NS_NEVER. timer_armed is set all the same, so that no other timer is armed. */
 static void set_ack_timer(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -141,7 +138,7 @@ void sender_arm(struct transport_qp *qp)
     if (sender->timer_armed != SENDER_TIMER_NONE)
         return;
     if (sender->timeout_left)
-        set_ack_timer(qp); /* it has sent a probe */
+        set_ack_timer(qp); /* after a probe */
     else
         start_ack_timer(qp);
 }
@@ -151,7 +148,7 @@ static bool has_outstanding(const struct sender *sender)
     return sender->completed != sender->begun;
 }
 
-/* Transmission goes on where it had been before it went back. */
+/* Transmission continues where it was before sender_go_back(). */
 static void go_forward(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -173,12 +170,11 @@ static void probe_acknowledged(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
     bool other = psn_diff(sender->unacked_psn, psn_add(sender->probe_psn, 1)) > 0;
-    /* Then it is the answer to what was sent before. One packet's acknowledgement, or a READ's answer, says
-     * nothing of what is behind it, but that of the probe comes soon. */
+    /* More than a round trip after the probe: this acknowledges a packet sent before it. */
     bool late = qp->ports->now(qp) - sender->repeated_at > longest_round_trip(sender);
 
     sender->probe_runs = false;
-    /* Who is late now and then is probed for too soon if nobody learns of it; but where packets got lost, the
+    /* The delay of a slow peer is measured as a round trip, so that it is probed later next time. After a loss the
      * time until the probe is no round trip. */
     if (!late)
         sender->rtt_runs = false;
@@ -188,7 +184,7 @@ static void probe_acknowledged(struct transport_qp *qp)
         window_lost(qp);
 }
 
-/* The ACK timer begins anew, or nothing is left for it. */
+/* Arms the ACK timer again, or cancels it if nothing is outstanding. */
 static void restart_ack_timer(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -213,8 +209,7 @@ static void progressed_on_lossy_link(struct transport_qp *qp, uint32_t psns)
     measured(qp);
     sender->timeouts = sender->probes = 0;
     sender->timer_moved = true;
-    /* If it was set to more than a few round trips; or not at all, since the link was too full for what would
-     * have set it. */
+    /* The timer has a longer delay than a few round trips, or was not armed because the link had no room. */
     if ((was_silent || sender->waiting == SENDER_WAITS_FOR_RETRY) && sender->timer_armed != SENDER_TIMER_RNR)
         restart_ack_timer(qp);
 }
@@ -253,8 +248,7 @@ void sender_go_back(struct transport_qp *qp)
     }
 }
 
-/* Somebody misses what has just been repeated: sooner than a round trip later that is said of what was on its
- * way before. */
+/* A NAK for the PSN that has just been repeated, sooner than a round trip later, was caused by packets sent before. */
 static bool is_stale(struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -268,7 +262,7 @@ void sender_repeat(struct transport_qp *qp)
     struct sender *sender = &qp->record->sender;
 
     if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
-        return; /* it goes back to the same place, but not before the receiver is ready */
+        return; /* the RNR timer goes back to the same place, when the receiver may be ready */
     if (!qp->link.reliable)
         sender->timer_moved = true;
     else if (sender->timer_armed != SENDER_TIMER_NONE)
@@ -277,7 +271,7 @@ void sender_repeat(struct transport_qp *qp)
     sender_run(qp);
 }
 
-/* false: it was the last one. */
+/* false: none was left, and the sender has failed. */
 static bool use_retry(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
@@ -297,8 +291,8 @@ void sender_retry(struct transport_qp *qp)
     if (is_stale(qp) || !use_retry(qp))
         return;
     window_lost(qp);
-    /* What is on its way behind the gap is in the way of what is repeated, and the answer comes behind all of
-     * it. One more packet, so that it is missed if the first is lost again. */
+    /* Packets in flight behind the gap delay the repeated ones and their acknowledgement: only two are repeated until
+     * then, the second so that a second loss of the first is noticed. */
     qp->record->sender.probing = 2;
     sender_repeat(qp);
 }
@@ -311,7 +305,8 @@ static void probe(struct transport_qp *qp)
     sender->probes++;
     sender->probes_sent++;
     sender_go_back(qp);
-    sender->rtt_runs = rtt_runs && sender->rtt; /* else it would mostly be the time until the probe */
+    sender->rtt_runs =
+        rtt_runs && sender->rtt; /* a first measurement would mostly be the time until the probe */
     sender->rtt_rest = 0;
     sender->probe_runs = true;
     sender->probe_psn = sender->unacked_psn;
@@ -338,7 +333,7 @@ void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code)
     struct sender *sender = &qp->record->sender;
 
     if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
-        return; /* said twice */
+        return; /* a second RNR NAK for the same packet */
     if (qp->record->attributes.rnr_retry != 7) {
         if (!sender->rnr_retries_left) {
             sender_fail_oldest(qp, VERDICT_RNR_RETRY_EXCEEDED);
@@ -375,7 +370,7 @@ void sender_timer(struct transport_qp *qp)
     sender->timer_armed = SENDER_TIMER_NONE;
     switch (timer) {
     case SENDER_TIMER_NONE:
-        return; /* it ran out while it was being cancelled */
+        return; /* expired while it was being cancelled */
     case SENDER_TIMER_ACK:
         if (has_outstanding(sender)) {
             not_acknowledged(qp);
@@ -394,7 +389,7 @@ void sender_timer(struct transport_qp *qp)
     }
 }
 
-/* UC: nobody will ever say that he has done with what we lent. */
+/* UC, the peer is gone: no acknowledgement will end the exposure of the buffers, so they are revoked. */
 static void give_up_exposed(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;

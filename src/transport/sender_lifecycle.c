@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Beginning and end of a sender: start, flush, reset, and what a QP takes back of what it lent. */
+/* Start, flush and reset of a sender, and revocation of the memory that its packets expose. */
 #include <string.h>
 
 #include "rules/alias.h"
@@ -35,7 +35,7 @@ static void stop_timer(struct transport_qp *qp)
     sender->timeout_left = 0;
 }
 
-/* Were requests by reference sent that nobody has acknowledged? Forgets it. */
+/* Are there unacknowledged requests by reference? Forgets it. */
 static bool clear_exposed(struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -60,9 +60,9 @@ void sender_revoke(struct transport_qp *qp)
 
 void transport_revoke(struct transport_qp *qp)
 {
-    bool asked = clear_exposed(qp), answered = responder_clear_exposed(qp);
+    bool requests = clear_exposed(qp), responses = responder_clear_exposed(qp);
 
-    if (asked || answered)
+    if (requests || responses)
         qp->ports->reference->revoke(qp);
 }
 
@@ -95,7 +95,7 @@ bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool mw)
     }
     if (named)
         transport_revoke(qp);
-    qp->exposes = exposes && !named; /* what is repeated is lent anew */
+    qp->exposes = exposes && !named; /* repeated packets expose their memory again */
     return qp->exposes;
 }
 
@@ -119,7 +119,7 @@ void sender_flush(struct transport_qp *qp)
     sender->waiting = SENDER_RUNS;
 }
 
-/* The counters in front are free-running, and `retired` is somebody else's. */
+/* The counters in front are free-running, and `retired` is written under another lock. */
 #define COUNTERS offsetof(struct sender, next_psn)
 
 void sender_reset(struct transport_qp *qp)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Messages to a tag matching SRQ. The header in front of a SEND says what it is: one that no tag is meant
- * for; data for a tagged buffer (eager); or word of data that lies with the sender (rendezvous), which the
- * adapter fetches into the tagged buffer by an RDMA READ of its own, and tells the sender with a FIN when it
- * has. Requests of the adapter's own stand in the program's send queue (WQE_OWN), in slots that the program
- * does not see, and none is posted while a batch of ibv_wr_* is being built there. */
+/* Messages to a tag matching SRQ. The header of a SEND gives its kind: without a tag; data for a tagged buffer
+ * (eager); or the address of data in the sender's memory (rendezvous). The adapter fetches rendezvous data into the
+ * tagged buffer by an RDMA READ of its own, and tells the sender with a FIN message when it has. The adapter's own
+ * requests take slots of the application's send queue that the application does not count (WQE_OWN). None is posted
+ * while the application builds a batch of ibv_wr_*() there. */
 #include <errno.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ void packet_slice(const struct packet *packet, uint32_t offset, uint32_t length,
     }
 }
 
-/* Its first bytes, copied once. */
+/* Copies the first bytes of the message, once: the sender's memory may change meanwhile. */
 static int peek(struct transport_qp *qp, const struct packet *packet, uint8_t *bytes, uint32_t length)
 {
     struct packet_reference references[PACKET_REFERENCES];
@@ -57,8 +57,8 @@ static int peek(struct transport_qp *qp, const struct packet *packet, uint8_t *b
 
 /* --- the receive of a message ------------------------------------------------------------------------ */
 
-/* Not everything that a peer may ask for can be fetched; then software has to see to it, and finds the
- * headers in the buffer. */
+/* A peer may announce data that cannot be fetched. Then software has to handle it, and finds the headers in the
+ * buffer. */
 static bool can_fetch(const struct transport_qp *qp, const struct recv_wqe *receive, const struct rvh *rvh)
 {
     enum ibv_qp_state state = qp_state(qp);
@@ -152,7 +152,8 @@ static void describe(struct transport_qp *qp, struct receive_completion *complet
     case TAGGED_UNEXPECTED:
         completion->opcode = IBV_WC_TM_RECV;
         if (completion->verdict != VERDICT_OK)
-            qp->ports->tag_matching->discount(qp); /* the program does not come to know that it was one */
+            qp->ports->tag_matching->discount(
+                qp); /* an error completion does not show that it was unexpected */
         else if (qp->tagged.sync_due)
             completion->wc_flags |= IBV_WC_TM_SYNC_REQ;
         return;
@@ -254,7 +255,7 @@ void tagged_post(struct transport_qp *qp)
 
     if (qp->building)
         return;
-    /* What is fetched has left a slot for its FIN. */
+    /* A completed READ has freed the slot that its FIN takes. */
     while (tagged->fetch_first && tagged->fetch_first->fetched) {
         struct tag_entry *entry = dequeue(tagged);
 
@@ -268,7 +269,7 @@ void tagged_post(struct transport_qp *qp)
     }
 }
 
-/* Answers come in the order of the questions: it is the oldest that was asked for. */
+/* The adapter's READ is complete. READs complete in order, so it belongs to the oldest entry that is not fetched. */
 static void fetched(struct transport_qp *qp, enum verdict verdict)
 {
     struct tagged *tagged = &qp->tagged;
@@ -309,7 +310,7 @@ void tagged_own_completed(struct transport_qp *qp, const struct send_wqe *wqe, e
 
 /* --- the end -------------------------------------------------------------------------------------- */
 
-static void drop_all(struct transport_qp *qp, bool tell)
+static void drop_all(struct transport_qp *qp, bool report)
 {
     struct tagged *tagged = &qp->tagged;
     struct receive_completion flushed = {.verdict = VERDICT_FLUSHED, .opcode = IBV_WC_TM_RECV};
@@ -317,14 +318,14 @@ static void drop_all(struct transport_qp *qp, bool tell)
     while (tagged->fetch_first) {
         struct tag_entry *entry = dequeue(tagged);
 
-        if (tell && !entry->fetched)
+        if (report && !entry->fetched)
             qp->ports->tag_matching->complete_tagged(qp, tag_receive(entry)->wr_id, &flushed);
         qp->ports->tag_matching->release(qp, entry);
     }
     if (tagged->kind == TAGGED_UNEXPECTED)
         qp->ports->tag_matching->discount(qp);
     if (tagged->entry) {
-        if (tell)
+        if (report)
             qp->ports->tag_matching->complete_tagged(qp, tag_receive(tagged->entry)->wr_id, &flushed);
         qp->ports->tag_matching->release(qp, tagged->entry);
         qp->current_receive = NULL;

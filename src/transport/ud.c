@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Datagrams: one packet, no answer, no order, no error that the other side hears of (verbs.md §8). */
+/* Datagrams: one packet each, without acknowledgement, order, or errors that the peer learns of (verbs.md §8). */
 #include <errno.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "transport/ordered_copy.h"
 #include "wire/ipudp.h"
 
-/* Q_Key of a work request that stands for the QP's own (verbs.md §8.5). */
+/* Q_Keys of work requests with this bit stand for the QP's own Q_Key (verbs.md §8.5). */
 #define QKEY_PRIVILEGED 0x80000000u
 
 /* --- sending -------------------------------------------------------------------------------------- */
@@ -81,11 +81,11 @@ static int send_datagram(struct transport_qp *qp, struct send_wqe *wqe, enum ver
     if (unlikely(*ret_verdict != VERDICT_OK))
         return 0;
     fill(qp, wqe, to, &packet);
-    /* Anything but "wait": the datagram has left, wherever to. */
+    /* Any result but -EAGAIN: the datagram was sent, even if there is no such destination. */
     return qp->ports->send(qp, &packet, gather.vector, gather.count, to) == -EAGAIN ? -EAGAIN : 0;
 }
 
-/* What cannot be told from its verdict stays as it is: it fails when its turn comes. */
+/* A WQE that cannot be gathered is left alone: it fails when it is transmitted. */
 static void copy_datagram_payload(struct transport_qp *qp, uint32_t counter)
 {
     struct send_wqe *wqe = send_wqe_at(qp, counter);
@@ -108,9 +108,9 @@ static void copy_datagram_payload(struct transport_qp *qp, uint32_t counter)
     wqe->flags |= WQE_COPIED;
 }
 
-/* An adapter sends a datagram within microseconds. Programs count on it: they use its memory again when they
- * hear from the peer that it is not needed any more, by a message that crossed it. So what has to wait here
- * is taken from that memory now, or is lost as on any network. */
+/* A hardware adapter sends a datagram within microseconds, and applications rely on that: they reuse its memory when
+ * a message from the peer, which may have crossed the datagram, tells that it is not needed any more. So the payload
+ * of a datagram that has to wait is copied now; without memory for the copy the datagram is lost, as on any network. */
 static cold_path void copy_waiting(struct transport_qp *qp, uint32_t limit)
 {
     uint32_t next = qp->record->sender.next;
@@ -142,7 +142,7 @@ static void send_up_to(struct transport_qp *qp, uint32_t limit)
         sender->next++;
         sender->begun = sender->next;
         if (unlikely(verdict != VERDICT_OK)) {
-            sender_fail_oldest(qp, verdict); /* it has not left, and has no number */
+            sender_fail_oldest(qp, verdict); /* not sent: it takes no PSN */
             return;
         }
         sender->next_psn = sender->unacked_psn = psn_add(sender->next_psn, 1);
@@ -168,8 +168,8 @@ void ud_send_run(struct transport_qp *qp, uint32_t limit)
 
 #define ICRC_LENGTH 4
 
-/* The header that the datagram has, or had if it came through shared memory, as RoCEv2: an IPv6 header, or an
- * IPv4 header behind 20 bytes that stay as they are. Returns where it begins. */
+/* The 40 bytes in front of the payload as a RoCEv2 adapter writes them, also for a datagram from shared memory: an
+ * IPv6 header, or an IPv4 header behind 20 bytes that are not written. Returns the offset of the first byte written. */
 static unsigned build_header(const struct packet *packet, uint32_t udp_payload_length,
                              uint8_t header[GRH_AREA_LENGTH])
 {
@@ -219,7 +219,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
         .byte_len = GRH_AREA_LENGTH + packet->payload_length,
         .wc_flags = IBV_WC_GRH,
         .src_qpn = packet->src_qpn,
-        /* The kind of packet, as programs have learned to find it there (compatibility.md §7). */
+        /* The network type, which applications read here (compatibility.md §7). */
         .service_level = ipudp_gid_is_ipv4(packet->grh.destination) ? 2 : 1,
         .solicited = packet->flags & PACKET_SOLICITED,
     };
@@ -236,7 +236,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
         completion.wc_flags |= IBV_WC_WITH_IMM;
         completion.imm_or_rkey = packet->imm_data;
     }
-    /* Whatever is wrong with the receive, the QP stays alive: a stranger's packet cannot end it
+    /* The completion reports errors of the receive; the QP does not fail, since any host may send it a packet
      * (verbs.md §3.10). */
     completion.verdict = place_datagram(qp, receive, packet);
     qp->ports->complete_receive(qp, &completion);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How much a QP has on its way on a link that may lose packets. IBA knows only credits for receives and
- * losses that are repeated; on Ethernet and behind a UDP socket, repeating everything at full speed is how a
- * queue that overflowed goes on overflowing. So the number of PSNs between the oldest unacknowledged one and
- * the next is bounded by a window, which grows while it is what holds the QP up and is halved when packets
- * were lost or met congestion (RFC 5681 in outline; no acknowledgement stands for anything but what it says,
- * so there is nothing to count or to guess).
+/* The congestion window of a QP, on links that may lose packets. IBA has credits for receives and retransmission, but
+ * no congestion control; on Ethernet and behind a UDP socket, retransmission at full speed keeps a queue that
+ * overflowed overflowing. So the number of PSNs between the oldest unacknowledged one and the next is bounded by a
+ * window. It grows while it is what the QP waits for, and is halved when packets were lost or met congestion (RFC
+ * 5681 in outline, without duplicate acknowledgements: losses are reported by NAK).
  *
- * Answers to READs take PSNs of the requester and travel in its window, too: a READ is asked for in parts. To
- * the responder each part is a READ of its own, which may be repeated from anywhere in it to its end (IBA
- * 9.4.4); no request ever spans two parts. */
+ * READ responses take PSNs of the requester and count in its window: a READ is requested in parts. To the responder
+ * each part is a READ of its own, and may be repeated from any packet to its end (IBA 9.4.4); no request spans two
+ * parts. */
 #include "transport/machine.h"
 
 #define WINDOW_INITIAL 16u
@@ -36,7 +35,7 @@ void window_start(struct transport_qp *qp)
     struct sender *sender = &qp->record->sender;
 
     sender->sent_psn = sender->unacked_psn;
-    sender->repeated_psn = psn_add(sender->unacked_psn, PSN_MASK); /* nothing was */
+    sender->repeated_psn = psn_add(sender->unacked_psn, PSN_MASK); /* nothing was repeated */
     sender->window = (uint16_t)min_of(most(qp), WINDOW_INITIAL);
     sender->window_threshold = most(qp);
     sender->window_acked = 0;
@@ -56,7 +55,7 @@ void window_acknowledged(struct transport_qp *qp, uint32_t psns)
         sender->probing = 0;
         return;
     }
-    /* A window that was not used up says nothing about what the path can take. */
+    /* A window that was not used up tells nothing about the capacity of the path. */
     if (sender->waiting != SENDER_WAITS_FOR_WINDOW && sender->waiting != SENDER_WAITS_FOR_READ_DEPTH)
         return;
     if (sender->window < sender->window_threshold) {
@@ -72,7 +71,7 @@ void window_acknowledged(struct transport_qp *qp, uint32_t psns)
 
 static void halve(struct sender *sender)
 {
-    /* Once for all that was on its way. */
+    /* Once for all packets that are in flight. */
     if (sender->recovering)
         return;
     sender->recovering = true;
@@ -119,22 +118,22 @@ static uint32_t credits_of(uint32_t code)
     return (code & 1 ? 3u : 2u) << (code / 2 - 1);
 }
 
-void window_credits(struct transport_qp *qp, const struct packet *answer)
+void window_credits(struct transport_qp *qp, const struct packet *packet)
 {
     struct sender *sender = &qp->record->sender;
-    uint32_t code = SYNDROME_VALUE(answer->syndrome);
+    uint32_t code = SYNDROME_VALUE(packet->syndrome);
 
     sender->limited = code != CREDITS_UNKNOWN;
-    sender->lsn = psn_make(answer->msn + credits_of(code));
+    sender->lsn = psn_make(packet->msn + credits_of(code));
 }
 
-/* As the responder counts them. */
+/* Messages of a WQE as the responder counts them: each part of a READ is one. */
 static uint32_t messages_of(const struct send_wqe *wqe)
 {
     return wqe->read_part ? (wqe->packets + wqe->read_part - 1) / wqe->read_part : wqe->packets != 0;
 }
 
-/* Of the WQE that is next, whose number nobody keeps because hardly anybody asks. */
+/* SSN of WQE `next`: counted back from the last WQE begun, since it is rarely needed. */
 static psn_t ssn_of_next(const struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
@@ -145,8 +144,8 @@ static psn_t ssn_of_next(const struct transport_qp *qp)
     return psn_make(sender->ssn.value - behind);
 }
 
-/* Without a credit, one packet of a message that takes a receive may go, and the next one only when that is
- * acknowledged; the acknowledgement may bring credits. */
+/* Without credit, one packet of a message that takes a receive may be sent, and the next one when that is
+ * acknowledged (IBA 9.7.7.2): the acknowledgement may bring credits. */
 static bool lacks_credit(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     const struct sender *sender = &qp->record->sender;
@@ -184,7 +183,7 @@ static uint32_t ahead(const struct sender *sender, const struct send_wqe *wqe)
     return psn_distance(sender->unacked_psn, position(sender, wqe));
 }
 
-/* Is it for the first time that this packet is sent, or that this part of a READ is asked for? */
+/* Was this packet never sent, or this part of a READ never requested? */
 static bool is_fresh(const struct sender *sender, const struct send_wqe *wqe)
 {
     return psn_diff(position(sender, wqe), sender->sent_psn) >= 0;
@@ -218,8 +217,8 @@ enum sender_wait window_admits(const struct transport_qp *qp, const struct send_
     return SENDER_RUNS;
 }
 
-/* Several times per window, so that the next packets can follow without a pause, and so often that a window
- * which has just been halved is not full of packets that nobody is going to acknowledge. */
+/* Several times per window, so that packets follow without a pause, and so often that a window which has just been
+ * halved is not full of packets without AckReq. */
 bool window_wants_ack(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     const struct sender *sender = &qp->record->sender;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Work queue elements: pointer-free, in the published segment, so that another process can say where a work
- * request is. */
+/* Work queue elements. They lie in the published segment without pointers, so that `softhca why` can read from
+ * outside where a work request is: a format shared between processes. */
 #ifndef TRANSPORT_WQE_H
 #define TRANSPORT_WQE_H
 
@@ -19,8 +19,8 @@ struct wqe_sge {
 };
 _Static_assert(sizeof(struct wqe_sge) == sizeof(struct ibv_sge), "copied from struct ibv_sge as a whole");
 
-/* Where a UD packet goes: copied from the address handle when the work request is posted, so that the handle
- * may be destroyed at once (verbs.md §1.2). Also the path of a connected QP. */
+/* Destination of a UD packet, copied from the address handle when the work request is posted, so that the handle may
+ * be destroyed at once (verbs.md §1.2). Also the path of a connected QP. */
 struct path_address {
     uint8_t source_gid[16], destination_gid[16]; /* as on the wire */
     uint32_t flow_label;
@@ -36,10 +36,10 @@ enum send_wqe_flags {
     WQE_SOLICITED = 2,
     WQE_FENCE = 4,
     WQE_INLINE = 8,
-    WQE_OWN = 16,     /* the adapter's own, of a rendezvous (tagged.c): no completion of the program's */
-    WQE_CHAINED = 32, /* posted in one go with the one before it */
-    /* A datagram that waits. Its payload was copied when it was posted, into transport_qp.copies; or there was
-     * no room for that, and it goes nowhere. */
+    WQE_OWN = 16,     /* the adapter's own request, of a rendezvous (tagged.c): no completion */
+    WQE_CHAINED = 32, /* posted by one call together with the one before it */
+    /* A datagram that waits: its payload was copied into transport_qp.copies; or there was no memory for that, and
+     * the datagram is lost. */
     WQE_COPIED = 64,
     WQE_LOST = 128,
 };
@@ -49,7 +49,7 @@ struct send_wqe {
     uint8_t opcode;       /* enum ibv_wr_opcode */
     uint8_t flags;        /* enum send_wqe_flags; WQE_SIGNALED already includes sq_sig_all */
     uint8_t num_sge;      /* 0 with WQE_INLINE */
-    uint8_t by_reference; /* 1: the sender chose PACKET_BY_REFERENCE for it (READ: for its answer) */
+    uint8_t by_reference; /* 1: sent with PACKET_BY_REFERENCE (READ: its response comes so) */
     uint32_t length;      /* of the message */
     uint32_t imm_or_rkey; /* immediate (network order), rkey to invalidate, or FETH */
     uint32_t rkey;
@@ -62,16 +62,17 @@ struct send_wqe {
             uint32_t remote_qpn, remote_qkey;
         } ud;
         struct {
-            uint32_t remote_srqn; /* but of an atomic (wqe_srqn()) */
+            uint32_t remote_srqn; /* not for atomics (wqe_srqn()) */
         } xrc;
     };
-    psn_t first_psn;  /* set when transmission begins; kept for retransmission */
-    uint32_t packets; /* PSNs that the message takes; 0: not begun */
-    uint8_t verdict;  /* enum verdict: failed on this side, to be told when it is the oldest. Set, like the
-                         three above, when it is begun */
-    uint8_t exposed; /* a packet by reference went out: until it is acknowledged, the peer reads our memory */
-    uint16_t read_part; /* READ: packets of the answer that one request asks for; 0: all */
-    uint32_t stamp;     /* when it was posted; once begun, when that was. STAMP_NONE: not recorded */
+    /* Set when the WQE is begun: */
+    psn_t first_psn;    /* kept for retransmission */
+    uint32_t packets;   /* PSNs that the message takes; 0: not begun */
+    uint8_t verdict;    /* enum verdict: an error found on this side, reported when the WQE is the oldest */
+    uint8_t exposed;    /* sent by reference and not acknowledged: the peer may read the memory */
+    uint16_t read_part; /* READ: packets of the response that one request asks for; 0: all */
+    /* Time when the WQE was posted, later when it was begun; STAMP_NONE: not recorded. */
+    uint32_t stamp;
     /* The rest of the slot: for UD a struct path_address, then
      *   WQE_INLINE           length bytes of payload
      *   IBV_WR_BIND_MW       a struct mw_bind
@@ -79,15 +80,16 @@ struct send_wqe {
 };
 _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
 
-/* Its answer, and no acknowledgement, ends it. */
+/* READ, atomics, FLUSH and atomic write: completed by a response, not by an acknowledgement. */
 static inline bool awaits_response(const struct send_wqe *wqe)
 {
     return (wqe->opcode >= IBV_WR_RDMA_READ && wqe->opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) ||
            unlikely(wqe->opcode >= WR_FLUSH);
 }
-_Static_assert(IBV_WR_ATOMIC_WRITE == WR_FLUSH + 1, "there is nothing behind these two");
+_Static_assert(IBV_WR_ATOMIC_WRITE == WR_FLUSH + 1, "no opcode is behind these two");
 
-/* XRC: the SRQ that the request is for. Atomics need the room, and have no immediate. */
+/* XRC: the SRQ that the request is for. In an atomic, whose operands take the space of the union, it stands in place
+ * of the immediate data, which atomics do not have. */
 static inline bool wqe_is_atomic(const struct send_wqe *wqe)
 {
     return wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
