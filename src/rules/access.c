@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The access checks' way round a change in progress. */
+/* The slow path of the access checks: entries that are being changed, and aliases. */
 #include "rules/keys.h"
 
 #include "base/sys.h"
 #include "rules/alias.h"
 #include "rules/flush.h"
 
-/* An owner changes an entry in nanoseconds, unless it loses its processor in the middle: then a reader spins
- * for some tens of milliseconds at most. A stopped or dead owner (of a mapped table) must not hold us for
- * ever. */
+/* An owner changes an entry within nanoseconds, unless it is preempted in the middle. A reader spins for some tens of
+ * milliseconds at most: the owner of a mapped table may be stopped or dead. */
 #define READ_ATTEMPTS (1u << 20)
 
 bool keys_read(const struct key_table *table, uint32_t slot, struct key_view *ret_view)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* key 0: not to be found; changed last when one comes, first when it goes. */
+/* key is the flag of a valid entry: stored last when an alias is added, cleared first when it is withdrawn. */
 struct alias {
     _Atomic uint32_t key;
     uint32_t own;
@@ -13,7 +13,7 @@ struct alias {
 
 static struct {
     const struct key_table *table;
-    _Atomic uint32_t end; /* none is behind */
+    _Atomic uint32_t end; /* no valid entry from here on */
     struct alias alias[KEY_ALIASES];
 } aliases;
 
@@ -29,7 +29,7 @@ uint32_t key_alias_add(const struct key_table *table, uint32_t key, uint32_t own
         alias->taken = true;
         alias->own = own;
         alias->condition = *condition;
-        /* Release: what is above comes first; partner: key_alias_resolve(). */
+        /* Release: the stores above are seen before the key; partner: the acquire load of find(). */
         atomic_store_explicit(&alias->key, key, memory_order_release);
         if (i >= atomic_load_explicit(&aliases.end, memory_order_relaxed))
             atomic_store_explicit(&aliases.end, i + 1, memory_order_release);

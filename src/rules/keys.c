@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The owner's side of the key table. Everything runs under the table's lock, so it reads entries plainly; it
- * writes them with relaxed atomic stores, because readers take no lock. */
+/* The owner's side of the key table. Every function runs under the table's lock, so entries are read plainly; they
+ * are written with relaxed atomic stores, because readers take no lock. */
 #include "rules/keys.h"
 
 #define MW_RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-/* LOCAL_WRITE means nothing on a mw, but programs pass the flags of the region. */
-#define WINDOW_FLAGS (MW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
+/* LOCAL_WRITE has no meaning for an MW, but applications pass the flags of the region. */
+#define MW_FLAGS (MW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
 
 #define set(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
 
@@ -51,7 +51,7 @@ static void set_memory(struct key_entry *entry, uint32_t access, uint64_t iova, 
     set(entry->address, address);
 }
 
-/* Never 0, which means no key, and never the last key of the slot, which somebody may still hold. */
+/* Never 0, which means no key, and never the last key of the slot, which an application may still use. */
 static uint32_t make_key(uint32_t slot, uint32_t marks, uint32_t random, uint8_t tag, uint32_t previous)
 {
     uint32_t key;
@@ -114,7 +114,7 @@ void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uin
     end_change(entry);
 }
 
-/* The count is no part of what a key means: generation stays. */
+/* The count is not part of the meaning of a key, so the generation does not change. */
 static void count_mw(struct key_table *table, uint32_t region, bool more)
 {
     struct key_entry *entry = entry_at(table, region);
@@ -151,26 +151,26 @@ void keys_withdraw(struct key_table *table, uint32_t slot)
 
     begin_change(entry);
     unbind(table, entry);
-    /* The keys stay behind: make_key() must not give them out again at once. */
+    /* The keys stay in the entry, so that make_key() does not give them out again at once. */
     set_traits(entry, KEY_FREE, false, false, false);
     set_memory(entry, 0, 0, 0, 0);
     end_change(entry);
 }
 
-/* May this window be bound now, by this QP, with that key? */
+/* May this MW be bound now, by this QP, with that key? */
 static bool mw_accepts(const struct key_entry *mw, const struct mw_bind *bind, bool type_2)
 {
     if (mw->kind != (type_2 ? KEY_MW_TYPE_2 : KEY_MW_TYPE_1) || mw->pd != bind->pd)
         return false;
     if (!type_2)
         return mw->rkey == bind->mw_rkey;
-    /* The tag in ibv_mw.rkey is the application's bookkeeping: only the index says which mw. */
+    /* The application may have changed the tag in ibv_mw.rkey: the index alone identifies the MW. */
     return !mw->bound && bind->length && !((mw->rkey ^ bind->mw_rkey) & ~KEY_TAG_MASK) &&
            !((mw->rkey ^ bind->new_rkey) & ~KEY_TAG_MASK);
 }
 
-/* May a window onto this range of this region be made? The peer writes through the region's LOCAL_WRITE, so a
- * window cannot give what the region itself does not have. */
+/* May an MW be bound to this range of this region? An MW with a remote write or atomic right needs LOCAL_WRITE of the
+ * region. */
 static bool region_accepts(const struct key_entry *region, const struct mw_bind *bind)
 {
     const struct key_view view = {.iova = region->iova, .length = region->length};
@@ -179,7 +179,7 @@ static bool region_accepts(const struct key_entry *region, const struct mw_bind 
         return false;
     if (region->lkey != bind->region_lkey || region->pd != bind->pd || !(region->access & IBV_ACCESS_MW_BIND))
         return false;
-    if (bind->access & ~(uint32_t)WINDOW_FLAGS)
+    if (bind->access & ~(uint32_t)MW_FLAGS)
         return false;
     if ((bind->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
         !(region->access & IBV_ACCESS_LOCAL_WRITE))

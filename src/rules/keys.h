@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The key table: memory regions and windows of one process, pointer-free, so that the same check works on our
- * own table and on a peer's that we mapped. One writer: the owner of the table, under its own lock; readers
- * take no lock.
+/* The key table: memory regions and memory windows (MWs) of one process. It has no pointers, so that the same checks
+ * work on the process's own table and on a mapped table of a peer. Writer: the owner of the table, under its lock
+ * (object/memory). Readers, in this and other processes, take no lock. The layout is a format shared between processes.
  *
- * A key is slot << 9 | remote << 8 | tag, plus three random bits above, and on top the bit that says that
- * other processes cannot fetch from the memory (KEY_COPIED), which whoever asks for it by its rkey has to
- * know: the remote bit makes lkey and rkey of a region differ (programs that mix them up fail here and not
- * later, on hardware), tag and top bits make keys hard to guess and a reused slot's key new. For a type 2
- * window the tag belongs to the application (ibv_inc_rkey). No key is 0.
- */
+ * A key is
+ *
+ *   bit 31      KEY_COPIED: peers cannot fetch from the memory, which a requester has to know from the rkey
+ *   bits 28-30  random
+ *   bits 9-27   slot in the table
+ *   bit 8       KEY_REMOTE: rkey; so lkey and rkey of a region differ, and an application that mixes them up fails
+ *               here and not later, on hardware
+ *   bits 0-7    tag; of a type 2 MW it belongs to the application (ibv_inc_rkey)
+ *
+ * Tag and random bits make keys hard to guess, and the key of a reused slot new. No key is 0. */
 #ifndef RULES_KEYS_H
 #define RULES_KEYS_H
 
@@ -31,25 +35,24 @@ enum key_kind {
     KEY_MW_TYPE_2,
 };
 
-/* generation is odd while the owner changes the entry. A reader loads it (acquire), copies what it needs, and
- * loads it again; see keys_read(). Every change of meaning (deregister, rereg, bind, invalidate) changes it.
- */
+/* A seqlock: generation is odd while the owner changes the entry. A reader loads it (acquire), copies the fields, and
+ * loads it again; see keys_read(). Every change of meaning (deregister, rereg, bind, invalidate) changes it. */
 struct key_entry {
     _Atomic uint32_t generation;
     uint8_t kind;       /* enum key_kind */
-    uint8_t bound;      /* window: it names memory */
+    uint8_t bound;      /* MW: bound to a region */
     uint8_t zero_based; /* addresses are offsets from the start */
-    uint8_t on_demand;  /* the memory has to be probed before it is touched; of a window: its region's */
-    uint32_t lkey;      /* 0: none (windows) */
+    uint8_t on_demand;  /* pages must be faulted in before an access; MW: that of its region */
+    uint32_t lkey;      /* 0: none (MWs) */
     uint32_t rkey;
     uint32_t pd;     /* number of the protection domain */
-    uint32_t access; /* enum ibv_access_flags; of a window: those it was bound with */
-    uint32_t region; /* window: slot of the region it is bound to */
-    uint32_t mws;    /* region: windows bound to it */
-    uint64_t iova;   /* what addresses in work requests are relative to */
+    uint32_t access; /* enum ibv_access_flags; MW: those it was bound with */
+    uint32_t region; /* MW: slot of the region it is bound to */
+    uint32_t mws;    /* region: MWs bound to it */
+    uint64_t iova;   /* address of the first byte in work requests */
     uint64_t length;
     uint64_t address; /* where iova is in the owner's address space */
-    uint64_t handle;  /* what ibv_mr.handle says */
+    uint64_t handle;  /* ibv_mr.handle */
 };
 _Static_assert(sizeof(struct key_entry) == 64, "one cache line; readable by other builds");
 
@@ -72,25 +75,25 @@ _Static_assert(LIMIT_KEY_SLOTS == 1u << (KEY_TOP_SHIFT - KEY_SLOT_SHIFT),
 
 /* --- owner's side; the caller holds the table's lock ---------------------------------------------------- */
 
-/* Fills a free slot; random supplies unguessable bits. Keys are returned in the entry. IBV_ACCESS_ZERO_BASED
- * in access makes addresses start at 0, whatever iova says; a KEY_REGION_NULL has no rkey and takes any
- * range. The caller has checked that iova + length and address + length do not wrap. */
-/* In access, of a region: other processes cannot fetch from it. */
+/* Fills a free slot; `random` supplies unguessable bits. Keys are returned in the entry. IBV_ACCESS_ZERO_BASED
+ * in `access` makes addresses start at 0, whatever iova is. A KEY_REGION_NULL has no rkey and accepts any range. The
+ * caller has checked that iova + length and address + length do not wrap. */
+/* In `access` of a region: other processes cannot fetch from it. */
 #define ACCESS_COPIED (1u << 30)
 void keys_publish_region(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                          uint32_t access, uint64_t iova, uint64_t length, uint64_t address, uint32_t random);
 void keys_publish_mw(struct key_table *table, uint32_t slot, enum key_kind kind, uint32_t pd,
                      uint32_t random);
-/* Changes a live region (ibv_rereg_mr); keys stay. The caller has refused it (EBUSY) while windows are bound.
+/* Changes a live region (ibv_rereg_mr); its keys do not change. The caller has refused it (EBUSY) if MWs are bound.
  */
 void keys_change_region(struct key_table *table, uint32_t slot, uint32_t pd, uint32_t access, uint64_t iova,
                         uint64_t length, uint64_t address);
-/* After this no new access finds the slot; the caller then waits with rundown_wait() and frees it. A region
- * with windows bound to it is not withdrawn: the caller looks at `windows` and answers EBUSY. */
+/* After this no new access finds the slot; the caller waits with rundown_wait() for those in progress and frees it.
+ * The caller has refused (EBUSY) a region with MWs bound to it (`mws`). */
 void keys_withdraw(struct key_table *table, uint32_t slot);
 
 struct mw_bind {
-    uint32_t mw_rkey;     /* current key: which window; of a type 2 window its tag does not matter */
+    uint32_t mw_rkey;     /* current key of the MW; of a type 2 MW the tag is ignored */
     uint32_t new_rkey;    /* type 2: the key it shall have; type 1: ignored */
     uint32_t region_lkey; /* region to bind to; with length 0 and type 1: ignored */
     uint32_t pd;          /* of the QP that executes the bind */
@@ -98,11 +101,11 @@ struct mw_bind {
     uint32_t access;
     uint32_t random; /* type 1: bits of the new key */
 };
-/* All rules of verbs.md §4.5. On VERDICT_OK *ret_rkey is the window's new key. */
+/* All rules of verbs.md §4.5. On VERDICT_OK *ret_rkey is the MW's new key. */
 enum verdict keys_bind_mw(struct key_table *table, const struct mw_bind *bind, bool type_2,
                           uint32_t *ret_rkey);
-/* The key that keys_bind_mw() will give a type 1 window: ibv_bind_mw() announces it when it posts, before
- * the bind is executed. Never the current key. */
+/* The key that keys_bind_mw() will give a type 1 MW: ibv_bind_mw() returns it when it posts, before the bind is
+ * executed. Never the current key. */
 static inline uint32_t keys_next_mw_rkey(uint32_t rkey, uint32_t random)
 {
     const uint32_t fixed = (LIMIT_KEY_SLOTS - 1) << KEY_SLOT_SHIFT | KEY_REMOTE;
@@ -110,7 +113,7 @@ static inline uint32_t keys_next_mw_rkey(uint32_t rkey, uint32_t random)
 
     return next != rkey ? next : next ^ 1;
 }
-/* ibv_dealloc_mw: unbinds whatever is bound. */
+/* ibv_dealloc_mw: unbinds the MW if it is bound. */
 void keys_unbind_mw(struct key_table *table, uint32_t slot);
 /* LOCAL_INV: VERDICT_MW_BIND when refused. SEND with invalidate: VERDICT_REMOTE_ACCESS.
  * (verbs.md §4.6) */
@@ -122,12 +125,12 @@ enum remote_operation { REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC };
 
 struct memory_range {
     uint64_t address;          /* in the owner's address space */
-    uint32_t slot, generation; /* to check again after the access: keys_is_current() */
-    enum key_kind kind;        /* KEY_FREE: nothing is to be accessed (length 0) */
-    bool on_demand;            /* whoever touches the memory asks first whether it is there */
+    uint32_t slot, generation; /* for keys_is_current() after the access */
+    enum key_kind kind;        /* KEY_FREE: no access (length 0) */
+    bool on_demand;            /* pages must be faulted in before an access */
 };
 
-/* What a check needs of an entry, copied while its generation stood still. */
+/* What a check needs of an entry, copied while its generation did not change. */
 struct key_view {
     uint32_t generation;
     uint8_t kind, bound, zero_based, on_demand; /* as in key_entry, read as one word */
@@ -138,12 +141,12 @@ _Static_assert(offsetof(struct key_entry, kind) % 4 == 0 &&
                    offsetof(struct key_entry, on_demand) - offsetof(struct key_entry, kind) == 3,
                "one word");
 
-/* A consistent copy of an entry. Waits a bounded time for an owner who is changing it; false: still changing,
- * so the owner died in the middle, and the key with it. */
+/* A consistent copy of an entry. Waits a bounded time for an owner that is changing it. false: still changing, so the
+ * owner died in the middle of the change, and the key is void. */
 bool keys_read(const struct key_table *table, uint32_t slot, struct key_view *ret_view);
 
-/* One attempt of keys_read(). Fields are read with relaxed atomic loads because the owner may be writing
- * them; what was read counts only if the generation was even before and the same after. */
+/* One attempt of keys_read(). The fields are read with relaxed atomic loads because the owner may be writing them;
+ * the copy is valid if the generation was even before and is the same after. */
 static inline bool keys_try_read(const struct key_entry *entry, struct key_view *ret_view)
 {
     /* Acquire: the loads below stay behind; partner: the release store of end_change() in keys.c. */
@@ -164,14 +167,14 @@ static inline bool keys_try_read(const struct key_entry *entry, struct key_view 
     return !(generation & 1) && atomic_load_explicit(&entry->generation, memory_order_relaxed) == generation;
 }
 
-/* Has the entry still the meaning that it had when the check passed? For an initiator that touches memory of
- * another process, where no rundown section holds up the owner: to be asked after the access. */
+/* Does the entry still have the meaning that it had at the check? For a requester that has accessed memory of another
+ * process, whose owner does not wait for a rundown section of this process. */
 static inline bool keys_is_current(const struct key_table *table, const struct memory_range *range)
 {
     if (range->kind == KEY_FREE)
         return true;
-    /* The accesses to the memory, loads and stores, come before this load; partner: begin_change() in keys.c,
-     * and whatever the owner does to make its change visible before it reuses the memory. */
+    /* Orders the accesses to the memory, loads and stores, before this load; partner: begin_change() in keys.c, and
+     * the barrier by which the owner makes its change visible before it reuses the memory. */
     atomic_thread_fence(memory_order_seq_cst);
     return atomic_load_explicit(&table->entry[range->slot & (LIMIT_KEY_SLOTS - 1)].generation,
                                 memory_order_relaxed) == range->generation;
@@ -190,7 +193,7 @@ static inline uint64_t key_view_translate(const struct key_view *view, uint64_t 
     return view->kind == KEY_REGION_NULL ? 0 : view->address + (address - view->iova);
 }
 
-/* Local rights: windows name memory for peers only (verbs.md §4.3). */
+/* Local rights; MWs give rights to peers only (verbs.md §4.3). */
 static inline bool key_view_allows_local(const struct key_view *view, uint32_t pd, uint32_t lkey,
                                          uint64_t address, uint32_t length, bool write)
 {
@@ -208,7 +211,7 @@ _Static_assert(IBV_ACCESS_REMOTE_READ == IBV_ACCESS_REMOTE_WRITE << REMOTE_READ 
                    IBV_ACCESS_REMOTE_ATOMIC == IBV_ACCESS_REMOTE_WRITE << REMOTE_ATOMIC,
                "order of the flags");
 
-/* Remote rights: of a window its own, those of the region behind it do not count (verbs.md §4.5). */
+/* Remote rights; of an MW its own, not those of its region (verbs.md §4.5). */
 static inline bool key_view_allows_remote(const struct key_view *view, uint32_t pd, uint32_t rkey,
                                           uint64_t address, uint32_t length, enum remote_operation operation)
 {
@@ -231,8 +234,8 @@ static inline void memory_range_set(struct memory_range *range, const struct key
 
 #define MEMORY_RANGE_NONE ((struct memory_range){.kind = KEY_FREE})
 
-/* The answer when the quick look below did not say yes: because of an owner in the middle of a change, or
- * truly no. */
+/* Slow path of the checks below: the entry is being changed, the key is an alias (rules/alias.h), or access is
+ * denied. */
 enum verdict keys_check_local_again(const struct key_table *table, uint32_t pd, uint32_t lkey,
                                     uint64_t address, uint32_t length, bool write,
                                     struct memory_range *ret_range);
@@ -240,9 +243,8 @@ enum verdict keys_check_remote_again(const struct key_table *table, uint32_t pd,
                                      uint64_t address, uint32_t length, enum remote_operation operation,
                                      struct memory_range *ret_range);
 
-/* One local SGE of a work request (verbs.md §4.3, first part): VERDICT_OK or VERDICT_LOCAL_PROTECTION.
- * Length 0 is always fine and yields address 0, as does a KEY_REGION_NULL: reads give zeros, writes vanish.
- */
+/* One local SGE of a work request (verbs.md §4.3, first part): VERDICT_OK or VERDICT_LOCAL_PROTECTION. Length 0 is
+ * always allowed and yields address 0, as does a KEY_REGION_NULL: reads give zeros, writes are discarded. */
 static inline enum verdict keys_check_local(const struct key_table *table, uint32_t pd, uint32_t lkey,
                                             uint64_t address, uint32_t length, bool write,
                                             struct memory_range *ret_range)
@@ -262,7 +264,7 @@ static inline enum verdict keys_check_local(const struct key_table *table, uint3
 
 /* One remote access (verbs.md §4.3, second part): qp_access are the responder QP's access flags.
  * VERDICT_OK, VERDICT_INVALID_REQUEST (QP flags; atomics: alignment, length not 8) or VERDICT_REMOTE_ACCESS.
- * Length 0 of READ and WRITE is always fine. */
+ * Length 0 of READ and WRITE is always allowed. */
 static inline enum verdict keys_check_remote(const struct key_table *table, uint32_t pd, uint32_t qp_access,
                                              uint32_t rkey, uint64_t address, uint32_t length,
                                              enum remote_operation operation, struct memory_range *ret_range)
@@ -286,14 +288,15 @@ static inline enum verdict keys_check_remote(const struct key_table *table, uint
     } else {
         memory_range_set(ret_range, &view, rkey, address);
     }
-    /* Both: a zero-based window may start anywhere, and the CPU's atomics need real alignment. */
+    /* The address in the request, and the one in memory: a zero-based MW may start anywhere, and CPU atomics need the
+     * alignment in memory. */
     if (operation == REMOTE_ATOMIC && unlikely((address | ret_range->address) & 7))
         return VERDICT_INVALID_REQUEST;
     return VERDICT_OK;
 }
 
-/* FLUSH (IBA A19): types and level are those of a FETH, any bytes. Of a range, or of the whole region; not
- * through windows, which are not bound with such rights. */
+/* FLUSH (IBA A19) of a range or of the whole region. types and level are those of a FETH, unchecked. Not through MWs,
+ * which cannot be bound with such rights. */
 enum verdict keys_check_flush(const struct key_table *table, uint32_t pd, uint32_t qp_access, uint32_t rkey,
                               uint64_t address, uint32_t length, uint32_t types, uint32_t level);
 

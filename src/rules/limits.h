@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the device offers. Reported by ibv_query_device and enforced where objects are made, from here only.
- */
+/* Limits of the device, defined here only: ibv_query_device() reports them, and object creation enforces them. */
 #ifndef RULES_LIMITS_H
 #define RULES_LIMITS_H
 
@@ -16,7 +15,7 @@
 #define LIMIT_TAGS                 4096u /* of one tag matching SRQ */
 #define LIMIT_TAG_OPS              4096u
 #define LIMIT_TAG_SGE              4u
-#define LIMIT_RENDEZVOUS_HEADER    64u /* TMH, RVH and what the program puts behind them */
+#define LIMIT_RENDEZVOUS_HEADER    64u /* TMH, RVH and the application's data behind them */
 #define LIMIT_WQ                   65536u
 #define LIMIT_IND_TABLES           65536u
 #define LIMIT_IND_TABLE_SIZE       2048u

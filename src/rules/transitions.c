@@ -42,8 +42,8 @@ struct transition {
 #define PLAIN(from, to)                                                                                      \
     ROW(from, to, RC, 0, 0), ROW(from, to, UC, 0, 0), ROW(from, to, UD, 0, 0), ROW(from, to, RAW, 0, 0)
 
-/* verbs.md §2.3 and §2.4, row by row. What is not here is refused: RESET to ERR too, which IBA would
- * allow and Linux does not. SQE is only ever reached by itself, and left by services that have it. */
+/* verbs.md §2.3 and §2.4, row by row. Transitions without a row are invalid, also RESET to ERR, which IBA allows and
+ * Linux does not. A QP enters SQE by itself only, after an error. */
 static const struct transition transitions[STATES][STATES][SERVICES] = {
     PLAIN(RESET, RESET),
     ROW(RESET, INIT, RC, PKEY | PORT | ACCESS, 0),
@@ -104,7 +104,7 @@ static const struct transition transitions[STATES][STATES][SERVICES] = {
     PLAIN(ERR, ERR),
 };
 
-/* 0, or why there is no such row. */
+/* 0; -EOPNOTSUPP or -EINVAL: the type has no row. */
 static int service_of(enum ibv_qp_type type, enum service *ret_service)
 {
     switch (type) {
@@ -128,7 +128,8 @@ static int service_of(enum ibv_qp_type type, enum service *ret_service)
     return -EINVAL;
 }
 
-/* Half a QP needs but half of the attributes; the others are let pass (verbs.md §2.4). */
+/* An XRC QP, which has one half of an RC QP, does not need the attributes of the other half; they are accepted
+ * (verbs.md §2.4). */
 static int not_needed(enum ibv_qp_type type)
 {
     if (type == IBV_QPT_XRC_SEND)
@@ -143,8 +144,7 @@ static bool gid_is_multicast(const uint8_t gid[16])
     return gid[0] == 0xff || (!memcmp(gid, ipv4_mapped, sizeof(ipv4_mapped)) && gid[12] >> 4 == 0xe);
 }
 
-/* RoCE addresses by GRH only (verbs.md §2.2). Only connected QPs have a path of their own, and those
- * have one peer. */
+/* RoCE needs a GRH (verbs.md §2.2). The path of a connected QP leads to one peer, so it cannot be a multicast GID. */
 static bool path_is_valid(const struct ibv_ah_attr *path, const struct transition_limits *limits)
 {
     static const union ibv_gid zero;
@@ -157,7 +157,7 @@ static bool path_is_valid(const struct ibv_ah_attr *path, const struct transitio
 static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv_qp_state current,
                         const struct transition_limits *limits)
 {
-    /* LOCAL_WRITE, MW_BIND and ON_DEMAND say nothing about a responder, yet programs pass the flags of their
+    /* LOCAL_WRITE, MW_BIND and ON_DEMAND have no meaning for a responder, but applications pass the flags of their
      * MR. */
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND |
@@ -187,7 +187,7 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
         return -EINVAL;
     if ((mask & RESPONDER) && attributes->max_dest_rd_atomic > LIMIT_RD_ATOMIC)
         return -EINVAL;
-    /* No automatic path migration: there is no alternate path, and one may only ask for what is
+    /* Automatic path migration is not supported: no alternate path, and the only valid state is the current one
      * (verbs.md §2.10). */
     if (mask & ALT_PATH)
         return -EINVAL;
@@ -211,13 +211,13 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
         return -EINVAL;
 
     const struct transition *row = &transitions[current][next][service];
-    /* Hardware paces raw packets only, or else says that it cannot. */
+    /* Rate limits exist for raw packet QPs only, and not on every adapter: EOPNOTSUPP rather than EINVAL. */
     int unsupported = service == RAW ? mask & IBV_QP_RATE_LIMIT : 0;
 
     if (!row->legal || (mask & row->required & ~not_needed(type)) != (row->required & ~not_needed(type)) ||
         (mask & ~(row->required | row->optional | STATE | unsupported)))
         return -EINVAL;
-    /* Begun messages still use the attributes (verbs.md §2.5). */
+    /* Messages in transmission still use the attributes (verbs.md §2.5). */
     if (limits->draining && current == IBV_QPS_SQD && next != IBV_QPS_RESET && next != IBV_QPS_ERR)
         return -EINVAL;
     error = check_values(attributes, mask, current, limits);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP state transitions: which are legal and which attributes each takes (verbs.md §2.2-2.4). */
+/* QP state transitions: which are valid, and which attributes each takes (verbs.md §2.2-2.4). */
 #ifndef RULES_TRANSITIONS_H
 #define RULES_TRANSITIONS_H
 
@@ -11,15 +11,15 @@
 struct transition_limits {
     uint32_t gid_entries_valid; /* bit i: sgid_index i names a valid GID of the port */
     enum ibv_mtu active_mtu;
-    bool draining;         /* SQD with sends begun and not finished: only RESET and ERR are open (§2.5) */
+    bool draining;         /* SQD with sends begun and not complete: only RESET and ERR are allowed (§2.5) */
     bool controlled_qkeys; /* the process may use Q_Keys with the top bit set (CAP_NET_RAW, §8.5) */
 };
 
-/* Whole check of an ibv_modify_qp: transition, mask, values. 0 or -EINVAL / -EPERM / -EOPNOTSUPP; nothing is
- * changed. current is the true state; a mask without IBV_QP_STATE means current -> current. */
+/* Complete check of an ibv_modify_qp(): transition, mask, values. 0, -EINVAL, -EPERM or -EOPNOTSUPP; nothing is
+ * changed. current: the QP's state; a mask without IBV_QP_STATE means current -> current. */
 int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes,
                      int mask, const struct transition_limits *limits);
-/* Is posting possible at all in this state? 0 or -EINVAL (verbs.md §2.1). */
+/* Is posting possible in this state? 0 or -EINVAL (verbs.md §2.1). */
 int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state);
 int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state);
 

@@ -11,9 +11,9 @@ struct verdict_row {
     int nak; /* enum nak_code, or NO_NAK */
 };
 
-/* RECEIVER_NOT_READY ends no work request (the requester tries again) and is a kind of syndrome of its own,
- * not a NAK code. LOCAL_ACCESS: what failed is the peer's rkey, the receive only carries the news; the peer
- * is told so (IBA 9.9, class C). Verdicts that only a requester can reach answer nobody. */
+/* RECEIVER_NOT_READY completes no work request (the requester retries) and is a kind of syndrome of its own, not a
+ * NAK code. LOCAL_ACCESS: the receive reports that the peer's rkey failed, and the peer gets a remote access NAK (IBA
+ * 9.9, class C). Verdicts of a requester have no NAK code. */
 static const struct verdict_row rows[] = {
     [VERDICT_OK] = {"ok", IBV_WC_SUCCESS, NO_NAK},
     [VERDICT_LOCAL_LENGTH] = {"local length", IBV_WC_LOC_LEN_ERR, NAK_INVALID_REQUEST},
@@ -68,7 +68,7 @@ enum verdict verdict_of_nak(uint8_t code)
     case NAK_REMOTE_OPERATION:
         return VERDICT_REMOTE_OPERATION;
     default:
-        /* Invalid RD request and the reserved codes: no responder of ours, nor any of an RC QP, says that. */
+        /* Invalid RD request and the reserved codes, which no RC responder sends. */
         return VERDICT_BAD_RESPONSE;
     }
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The outcome of a rule, decided once: what the initiator's completion says, what goes over the link as a
- * NAK, which completion or asynchronous event the responder raises (verbs.md §3.10, IBA 9.7.4.1
- * and 9.9). */
+/* The result of a check. It decides the status of the requester's completion, the NAK code on the link, and the
+ * completion or asynchronous event of the responder (verbs.md §3.10, IBA 9.7.4.1 and 9.9). */
 #ifndef RULES_VERDICT_H
 #define RULES_VERDICT_H
 
@@ -25,8 +24,8 @@ enum verdict {
     VERDICT_BAD_RESPONSE,
     VERDICT_FLUSHED,
     VERDICT_FATAL,
-    VERDICT_RENDEZVOUS_INCOMPLETE, /* the adapter cannot fetch what the message tells of */
-    VERDICT_TAG,                   /* a list operation names a tagged buffer that is not there any more */
+    VERDICT_RENDEZVOUS_INCOMPLETE, /* the adapter cannot fetch the data that the message announces */
+    VERDICT_TAG,                   /* a list operation names a tagged buffer that was matched or removed */
     VERDICT_COUNT
 };
 
@@ -37,11 +36,11 @@ enum { SYNDROME_ACK = 0, SYNDROME_RNR = 1, SYNDROME_NAK = 3 };
 enum nak_code { NAK_SEQUENCE, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATION, NAK_INVALID_RD };
 
 const char *verdict_name(enum verdict verdict);
-/* Status of the completion that the WR's own side reports. */
+/* Completion status on the side whose work request it is. */
 enum ibv_wc_status verdict_wc_status(enum verdict verdict);
-/* Responder's verdict to the NAK code it answers with; -1: no NAK (drop). */
+/* NAK code that the responder sends for this verdict; -1: none. */
 int verdict_nak_code(enum verdict verdict);
-/* NAK code received to the requester's verdict; NAK_SEQUENCE has none (VERDICT_OK: retransmit). */
+/* Verdict of the requester for a NAK code received. NAK_SEQUENCE has none (VERDICT_OK: retransmit). */
 enum verdict verdict_of_nak(uint8_t code);
 
 #endif
