@@ -12,7 +12,7 @@
  * does not check for NULL.
  *
  * Every port is called with the QP's lock held (exceptions are noted) and must not call back into transport for the
- * same QP. Names: docs/glossary.md. */
+ * same QP. */
 #ifndef TRANSPORT_PORTS_H
 #define TRANSPORT_PORTS_H
 
