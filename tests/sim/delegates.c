@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Other processes with SRQs of an XRC domain: what engine/xrc/relay.c and object/xrc/delegate.c do, in its simplest
- * form. Packets between processes are calls of the clock. */
+/* Other processes with SRQs of an XRC domain: a minimal substitute for engine/xrc/relay.c and object/xrc/delegate.c.
+ * Packets between processes are events of the clock. */
 #include <errno.h>
 
 #include "sim_events.h"
@@ -10,8 +10,8 @@ enum { DELEGATES = 7 };
 struct delegate {
     struct sim_delegates *all;
     struct sim_qp *qp;
-    uint32_t there, back; /* packets on their way */
-    bool known, asked;    /* whose SRQ it is */
+    uint32_t there, back; /* packets in flight in each direction */
+    bool known, asked;    /* the SRQ's process was found; is being looked for */
 };
 
 /* Of an XRC_RECV QP; its delegates point here, too. */
@@ -243,7 +243,7 @@ static int port_hand_over(struct transport_qp *transport, const struct packet *p
     return cross(delegate, &out, NULL);
 }
 
-/* --- life ----------------------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------------------- */
 
 static struct transport_ports here_ports, there_ports;
 static struct transport_xrc_ports here_xrc_ports;

@@ -40,7 +40,7 @@ static struct judged_rd_atomic rd_atomic_of(const struct sim_qp *qp, const struc
     };
 }
 
-/* The latest of those that contain the PSN; NULL: none. */
+/* The latest request that contains the PSN; NULL: none. */
 static struct judged_rd_atomic *find(struct judged_rd_atomic *questions, uint32_t count, psn_t psn)
 {
     for (uint32_t i = count; i && count - i < JUDGE_RD_ATOMIC; i--) {
@@ -135,7 +135,7 @@ static void judge_request(struct sim_qp *qp, const struct packet *packet, uint32
         judge->next = psn_make(qp->record.attributes.sq_psn);
     judge->begun = true;
     distance = psn_diff(packet->psn, judge->next);
-    assert_true(distance <= 0); /* nothing is left out */
+    assert_true(distance <= 0); /* no PSN is skipped */
     check_size(qp, packet, properties);
     if (is_reliable(&qp->record) && (properties & (OPCODE_LAST | OPCODE_ONLY)))
         assert_true(packet->flags & PACKET_ACK_REQUEST);
@@ -147,9 +147,9 @@ static void judge_request(struct sim_qp *qp, const struct packet *packet, uint32
     }
 }
 
-/* --- answers -------------------------------------------------------------------------------------- */
+/* --- responses ------------------------------------------------------------------------------------ */
 
-/* An acknowledgement would acknowledge the answers before it, too. */
+/* An acknowledgement covers the responses before it, so these must have been sent. */
 static void check_responded(const struct judge *judge, psn_t acknowledged)
 {
     for (uint32_t i = 0; i < min_of(judge->received_count, (uint32_t)JUDGE_RD_ATOMIC); i++) {
@@ -258,7 +258,7 @@ void judge_sent(struct sim_qp *qp, const struct packet *packet, const struct iov
         judge_response(qp, packet);
 }
 
-/* Before the QP sees it. */
+/* Called before the QP receives the packet. */
 void judge_received(struct sim_qp *qp, const struct packet *packet)
 {
     struct judge *judge = &qp->judge;
@@ -270,7 +270,7 @@ void judge_received(struct sim_qp *qp, const struct packet *packet)
     if (!psn_equal(packet->psn, qp->record.responder.expected_psn))
         return; /* a duplicate, or behind a gap */
     before = find(judge->received, judge->received_count, packet->psn);
-    if (before) /* asked for again, as a whole or from here on, because it could not be passed on (XRC) */
+    if (before) /* repeated, as a whole or from here, because the response could not be passed on (XRC) */
         before->psns = (packet->psn.value - before->first.value) & PSN_MASK;
     judge->received[judge->received_count++ % JUDGE_RD_ATOMIC] = rd_atomic_of(qp, packet);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Looks at every packet that a QP sends on a link that may lose packets, and knows the specification but not
- * the code: what is transmitted for the first time follows what was before it, what is repeated is what it
- * was, and an answer belongs to a request (IBA 9.7). */
+/* Checks every packet that a QP sends on a link that may lose packets, by the specification (IBA 9.7) and without
+ * code of src/transport: new packets follow those before them, repeated packets are unchanged, and responses belong
+ * to requests. */
 #ifndef TESTS_SIM_JUDGE_H
 #define TESTS_SIM_JUDGE_H
 
@@ -27,8 +27,8 @@ struct judged_rd_atomic {
     uint64_t address;
     uint8_t opcode;
     uint32_t srqn;
-    psn_t answered; /* responder: end of what was answered at least once */
-    /* What continues the answer: it begins with "first" or "only", anew whenever it was asked for again. */
+    psn_t answered; /* responder: end of the part of the response that was sent at least once */
+    /* PSN that continues the response. A response begins with "first" or "only", again after each repeated request. */
     psn_t next;
     bool goes_on;
 };
@@ -36,7 +36,7 @@ struct judged_rd_atomic {
 struct judge {
     bool begun;
     psn_t next;       /* PSN of the next new packet */
-    unsigned message; /* properties of the first packet of the message that is being sent; 0: none */
+    unsigned message; /* properties of the first packet of the current message; 0: none */
     struct judged_packet sent[JUDGE_MEMORY];
     struct judged_rd_atomic asked[JUDGE_RD_ATOMIC], received[JUDGE_RD_ATOMIC];
     uint32_t asked_count, received_count;
@@ -47,7 +47,7 @@ struct sim_qp;
 
 void judge_sent(struct sim_qp *qp, const struct packet *packet, const struct iovec *gather, unsigned count);
 void judge_received(struct sim_qp *qp, const struct packet *packet);
-/* The QP begins anew. */
+/* The QP is connected anew. */
 void judge_reset_sender(struct sim_qp *qp);
 void judge_reset_responder(struct sim_qp *qp);
 

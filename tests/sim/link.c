@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What carries packets: as they are, or as RoCEv2 bytes with an ICRC; at the speed of the adapter that they
- * go to, through a queue of limited length. */
+/* The link: carries packets as structures, or as RoCEv2 bytes with an ICRC, at the rate of the destination's adapter
+ * and through a queue of limited length. */
 #include "sim_events.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 /* Around the UDP payload: Ethernet with FCS, preamble and gap, IPv4, UDP. */
 #define FRAME_LENGTH (38 + 20 + 8)
-/* One notification of congestion per QP in this time, as adapters do it. */
+/* At most one congestion notification per QP in this time, as adapters do. */
 #define CONGESTION_INTERVAL (50 * NS_PER_US)
 
 bool sim_chance(struct sim *sim, unsigned percent)
@@ -68,14 +68,14 @@ static void encode(struct sim *sim, struct sim_event *event)
     event->length = length;
 }
 
-/* Up to three bits, which an ICRC always finds, but for those that routers may change. */
+/* Flips up to three bits, which an ICRC always detects, except bits that routers may change. */
 static void corrupt(struct sim *sim, struct sim_event *event)
 {
     for (unsigned bits = 1 + sim_below(sim, 3); bits; bits--)
         event->bytes[sim_below(sim, event->length)] ^= (unsigned char)(1u << sim_below(sim, 8));
 }
 
-/* false: it has been changed on its way. */
+/* false: the packet is damaged. */
 static bool decode(struct sim *sim, struct sim_event *event)
 {
     struct icrc_path path = path_of(sim, event->from, event->to, event->identification);
@@ -88,9 +88,9 @@ static bool decode(struct sim *sim, struct sim_event *event)
     return true;
 }
 
-/* --- on the way ----------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------- */
 
-/* Takes a place in the queue in front of the adapter. false: there is none. */
+/* Enters the queue in front of the adapter. false: it is full. */
 static bool queue_up(struct sim *sim, struct sim_event *event, ns_t *delay, bool may_be_dropped)
 {
     const struct sim_link *link = &sim->link;
@@ -165,7 +165,7 @@ static void put_on_link(struct sim *sim, struct sim_event event, ns_t delay)
     sim_push_event(sim, delay, event);
 }
 
-/* May chance hit this packet? A sender that keeps being hit would run out of retries, rightly. */
+/* May a random fault hit this packet? A sender that is hit too often would exceed its retries, as it should. */
 static bool may_hit(struct sim *sim, struct sim_qp *from, const struct packet *packet)
 {
     struct sim_qp *sender =
@@ -191,7 +191,7 @@ static void trace(const struct sim *sim, const struct packet *packet)
             packet->payload_length);
 }
 
-/* A link that may lose it. */
+/* Sends on a link that may lose the packet. */
 static void send_lossy(struct sim_qp *qp, struct sim_event event, uint64_t number)
 {
     struct sim *sim = qp->node->sim;
@@ -253,7 +253,7 @@ int sim_port_send(struct transport_qp *transport, const struct packet *packet, c
     return 0;
 }
 
-/* The link keeps what it has no room for. */
+/* The link stores a notice that it has no room for. */
 void sim_port_send_notice(struct transport_qp *transport, const struct packet *packet)
 {
     struct sim *sim = container_of(transport, struct sim_qp, transport)->node->sim;
@@ -265,9 +265,9 @@ void sim_port_send_notice(struct transport_qp *transport, const struct packet *p
     sim->link.capacity = capacity;
 }
 
-/* --- arriving ------------------------------------------------------------------------------------- */
+/* --- delivery ------------------------------------------------------------------------------------- */
 
-/* What the engine says of a request that a state dropped. */
+/* The drop notice that the engine sends for a request which the QP's state dropped. */
 static void say_dropped(struct sim_qp *by, struct sim_node *to, const struct packet *packet)
 {
     struct sim *sim = by->node->sim;
@@ -286,8 +286,8 @@ static void say_dropped(struct sim_qp *by, struct sim_node *to, const struct pac
     put_on_link(sim, event_of(by, to, &word, NULL, 0), sim->link.delay);
 }
 
-/* The adapter of the destination tells the sender of what stood in a long queue (RoCEv2 congestion
- * management, IBA annex A17.9). */
+/* The destination's adapter notifies the sender of packets marked in a long queue (RoCEv2 congestion management, IBA
+ * annex A17.9). */
 static void notify_congestion(struct sim *sim, const struct sim_event *event)
 {
     if (!event->marked || sim->now < event->qp->congestion_at)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The owner's part: what object/ and engine/ do for transport. */
+/* The ports of transport: a minimal substitute for object/ and engine/. */
 #include "sim_events.h"
 
 #include <errno.h>
@@ -353,7 +353,7 @@ void sim_kick_later(struct sim_qp *qp)
     sim_push_event(qp->node->sim, 1, (struct sim_event){.kind = EVENT_KICK, .qp = qp});
 }
 
-/* After a batch; acknowledgements may stay a while, so that they ride on requests. */
+/* After a batch of packets; lazy: acknowledgements are delayed, so that they ride on requests. */
 void sim_settle(struct sim_qp *qp, bool lazy)
 {
     bool room = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A table of scenarios, each of which is run on every kind of link and is a test of its own there. */
+/* A table of scenarios. Each is run on the kinds of links that it names, and is a test of its own on each. */
 #ifndef TESTS_SIM_SCENARIO_H
 #define TESTS_SIM_SCENARIO_H
 
@@ -22,7 +22,7 @@ struct scenario {
         .name = #function, .run = function, .links = (where)                                                 \
     }
 
-/* An argument: only tests whose name contains it, with a trace of packets. */
+/* With an argument: only the tests whose name contains it, with a trace of packets. */
 int run_scenarios(const char *group, const struct scenario *scenarios, size_t count, int argc, char **argv);
 
 #endif

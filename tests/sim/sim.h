@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Adapters, links and a clock that exist in memory only: transport under loss, reordering, duplication, delay
- * and silence, the same every time for the same seed. The owner's part (object/, engine/) is played in its
- * simplest form. */
+/* Adapters, links and a clock in memory: transport under loss, reordering, duplication, delay and silence,
+ * deterministic for a given seed. owner.c is a minimal substitute for the owner of the QPs (object/, engine/). */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
@@ -26,28 +25,27 @@ enum {
     SIM_RESOURCES = 16,
     SIM_PD = 7,
     SIM_OTHER_SRQ = 0x10, /* in the number of the second SRQ of a process */
-    SIM_SRQN = 0xabcd00   /* the SRQ of XRC: the receives of the QP. Those of delegates are the next ones */
+    SIM_SRQN = 0xabcd00   /* the SRQ of an XRC QP; those of its delegates have the next numbers */
 };
 
 struct sim_link {
     const char *name;
     struct link_properties properties;
-    uint32_t capacity;     /* packets on their way per QP and direction, 0: no limit; more: -EAGAIN */
+    uint32_t capacity;     /* packets in flight per QP and direction, 0: no limit; more: -EAGAIN */
     ns_t delay, jitter;    /* jitter reorders on links that are not reliable */
     uint64_t loss_mask;    /* bit i: the i-th packet is lost */
-    unsigned void_percent; /* references of RC that some other QP revoked */
+    unsigned void_percent; /* RC references that another QP has revoked */
     unsigned loss_percent, duplicate_percent, corrupt_percent, reorder_percent;
-    /* How many of these may hit one sender before it gets on: fewer than retry_count, and it survives. 0: no
-     * limit. */
+    /* How many of these may hit one sender before it makes progress; fewer than retry_count do not fail it. 0: any. */
     unsigned patience;
     bool blackhole;
-    bool encoded, ipv6; /* packets go as bytes with an ICRC, over IPv4 or IPv6 */
-    /* Into each adapter: bytes per microsecond (0: no limit), bytes that may wait (0: no limit) and from
-     * which on they are marked (0: never). */
+    bool encoded, ipv6; /* packets travel as bytes with an ICRC, over IPv4 or IPv6 */
+    /* Into each adapter: bytes per microsecond (0: no limit); length of the queue in bytes (0: no limit), and from
+     * which length packets are marked with ECN (0: never). */
     uint32_t rate, queue, mark;
 };
 
-/* Ready-made ones. */
+/* Predefined links. */
 extern const struct sim_link sim_ring, sim_ring_cma, sim_wire;
 
 struct sim_completion {
@@ -78,24 +76,24 @@ struct sim_qp {
     uint32_t taken_srqn;
     struct sim_completion *sent, *received;
     unsigned sent_count, received_count;
-    uint32_t sent_before; /* where the counters began */
+    uint32_t sent_before; /* initial value of the counters */
     unsigned comm_est, access_errors, request_errors, drained_count, sender_failures, responder_failures;
     ns_t failed_at;
     uint64_t timer_generation, timer_changes;
     bool timer_runs;
-    uint32_t in_flight; /* packets of ours on the link */
-    bool blocked;       /* -EAGAIN was answered: to be run when there is room */
+    uint32_t in_flight; /* packets of this QP on the link */
+    bool blocked;       /* send() returned -EAGAIN: run when there is room */
     bool kicked;
-    bool lazy_ack; /* leaves acknowledgements for later, as progress does */
+    bool lazy_ack; /* delays acknowledgements, as the engine does */
     struct responder_resource resources[SIM_RESOURCES];
     unsigned hits; /* since unacked_psn moved last */
     psn_t hits_at;
-    ns_t congestion_at; /* not before this time the next notification */
+    ns_t congestion_at; /* earliest time of the next congestion notification */
     unsigned congestions;
     struct judge judge;
     struct tag_list *tags;           /* with transport.tag_matching */
-    uint32_t srqn;                   /* XRC_RECV: the SRQ that its receives are */
-    uint32_t places;                 /* for datagrams that wait, a power of two; 0: there is no memory */
+    uint32_t srqn;                   /* XRC_RECV: the SRQ with its receives */
+    uint32_t places;                 /* copies of waiting datagrams, a power of two; 0: no memory */
     struct sim_delegates *delegates; /* sim_delegate() */
     void *user;
 };
@@ -107,7 +105,7 @@ struct sim_node {
     struct key_table *keys;
     uint32_t next_slot;
     struct sim_buffer *buffers;
-    ns_t free_at; /* everything that is queued in front of the adapter has arrived */
+    ns_t free_at; /* time when the queue in front of the adapter is empty */
 };
 
 /* Registered memory between guards. */
@@ -133,11 +131,11 @@ struct sim {
     size_t events, capacity;
     uint64_t sequence;
     bool refuse_pull;    /* references are unreadable */
-    bool made_up_memory; /* references lead nowhere, but can be read and written */
-    bool unjudged;       /* packets are made up: what is sent need not make sense */
+    bool made_up_memory; /* references name no registered memory, but can be read and written */
+    bool unjudged;       /* forged packets: the judge does not check what is sent */
     bool trace;
-    void (*on_packet)(struct sim *sim, struct packet *packet);   /* looks at or changes what is delivered */
-    bool (*loses)(struct sim *sim, const struct packet *packet); /* says what a lossy link loses */
+    void (*on_packet)(struct sim *sim, struct packet *packet);   /* may change a packet before delivery */
+    bool (*loses)(struct sim *sim, const struct packet *packet); /* true: a lossy link loses the packet */
     void (*on_take)(struct sim_qp *qp);
     void (*on_sent)(struct sim_qp *qp, const struct sim_completion *completion);
     void (*on_received)(struct sim_qp *qp, const struct sim_completion *completion);
@@ -156,13 +154,13 @@ static inline uint32_t sim_below(struct sim *sim, uint32_t limit)
 
 struct sim_buffer *sim_buffer(struct sim_node *node, size_t length, uint32_t access);
 struct sim_buffer *sim_null_region(struct sim_node *node);
-/* A free slot with a window in it; its rkey. */
+/* Publishes an MW in a free slot; returns its rkey. */
 uint32_t sim_window(struct sim_node *node, enum key_kind kind);
 void sim_pattern(void *bytes, size_t length, uint64_t seed);
 bool sim_is_pattern(const void *bytes, size_t length, uint64_t seed);
 
 struct sim_qp *sim_qp(struct sim_node *node, enum ibv_qp_type type);
-/* What a test changes before it connects; the defaults suit everything. */
+/* State changes for tests that set attributes before they connect. */
 void sim_to_init(struct sim_qp *qp);
 void sim_to_rtr(struct sim_qp *qp, struct sim_qp *peer, uint32_t rq_psn);
 void sim_to_rts(struct sim_qp *qp, uint32_t sq_psn);
@@ -171,9 +169,9 @@ void sim_set_state(struct sim_qp *qp, enum ibv_qp_state state);
 void sim_connect(struct sim_qp *a, struct sim_qp *b);
 void sim_pair(struct sim *sim, enum ibv_qp_type type, struct sim_qp **ret_a, struct sim_qp **ret_b);
 
-/* Requests of a connected XRC_RECV QP for this SRQ are executed by another process (an adapter of its own),
- * as object/xrc/delegate.h does it; its receives are those of the QP that is returned. Processes are connected by
- * rings that lose nothing but have little room. */
+/* From now on another process (with its own adapter) executes the requests of a connected XRC_RECV QP for this SRQ,
+ * as object/xrc/delegate.h does; the QP that is returned has the SRQ's receives. The rings between processes lose
+ * nothing but have little room. */
 struct sim_qp *sim_delegate(struct sim_qp *qp, uint32_t srqn);
 
 struct sim_wr {
@@ -201,17 +199,17 @@ void sim_share_receives(struct sim_qp *qp, struct sim_qp *with);
 #define SGE(buffer, offset, size)                                                                            \
     ((struct wqe_sge){.address = (buffer)->address + (offset), .length = (size), .lkey = (buffer)->lkey})
 
-/* Until nothing is left to happen, or this much time has passed. */
+/* Runs until no event is left, or so much time has passed. */
 void sim_run_for(struct sim *sim, ns_t duration);
 void sim_run(struct sim *sim);
-/* Calls back at a time. */
+/* Calls back after a delay. */
 void sim_at(struct sim *sim, ns_t delay, void (*call)(struct sim *sim, void *argument), void *argument);
-/* The owner's turn for a QP: runs both machines. */
+/* Runs the sender and the responder of a QP, as its owner does. */
 void sim_kick(struct sim_qp *qp);
-/* Forgets everything that is on its way, timers too; and a pair of QPs (the test took them out of qps[]). */
+/* Drops all packets in flight and all timers; frees a pair of QPs that the test has taken out of qps[]. */
 void sim_drop_packets(struct sim *sim);
 void sim_drop_pair(struct sim_qp *a, struct sim_qp *b);
-/* A packet out of nowhere, to a QP. */
+/* Delivers a forged packet to a QP. */
 void sim_inject(struct sim_qp *qp, const struct packet *packet);
 
 #define assert_sent(qp, index, id, what)                                                                     \

@@ -7,7 +7,7 @@
 #define ACCESS                                                                                               \
     (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
-/* A connection, memory on both sides, and a work request that would succeed. */
+/* Fixture: a connection, memory on both sides, and a work request that would succeed. */
 struct stage {
     struct sim_qp *a, *b;
     struct sim_buffer *local, *far;

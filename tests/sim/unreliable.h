@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Work of UC and UD: whatever gets lost, what is received is a whole message as it was sent, and nothing is
- * written that was not. */
+/* Random work of UC and UD: whatever is lost, each message received is one that was sent, and whole; other memory is
+ * unchanged. */
 #ifndef TESTS_SIM_UNRELIABLE_H
 #define TESTS_SIM_UNRELIABLE_H
 

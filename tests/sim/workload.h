@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Work in both directions of connections, with a model of what must come of it: everything exactly once,
- * in order, in the right place, and nothing elsewhere. */
+/* Random work in both directions of connections, with a model of the expected memory and completions: each request is
+ * executed exactly once, in order, and writes nothing else. */
 #ifndef TESTS_SIM_WORKLOAD_H
 #define TESTS_SIM_WORKLOAD_H
 
@@ -13,9 +13,9 @@ struct work_shape {
     uint32_t longest;   /* message; at most WORK_LENGTH_MAX */
     bool late_receives; /* receivers are not ready now and then */
     bool one_direction;
-    bool xrc;        /* in one direction only, which is what its halves are */
+    bool xrc;        /* in one direction only, as XRC_SEND and XRC_RECV are */
     unsigned places; /* XRC: processes with an SRQ, at most WORK_PLACES; 0: one */
-    bool lazy;       /* acknowledgements wait for requests to ride on */
+    bool lazy;       /* delayed acknowledgements */
 };
 
 struct work_request {
@@ -26,15 +26,15 @@ struct work_request {
     uint64_t remote_offset; /* WRITE: in the target arena; READ: in the peer's source */
     uint32_t imm;
     uint64_t expected; /* atomic: value before */
-    bool tells;        /* completes a receive */
+    bool tells;        /* takes a receive */
     unsigned place;    /* where it is executed */
 };
 
 /* Where requests are executed: by the QP that they are sent to, or (XRC) in another process. */
 struct work_place {
     struct sim_qp *qp;
-    struct sim_buffer *source; /* what is read */
-    struct sim_buffer *target; /* what is written */
+    struct sim_buffer *source; /* of READs */
+    struct sim_buffer *target; /* of SENDs and WRITEs */
     struct sim_buffer *receive;
     struct sim_buffer *counter; /* atomics */
     unsigned char *target_model;
@@ -47,8 +47,8 @@ struct work_place {
 struct work_direction {
     struct work *work;
     struct sim_qp *from, *to;
-    struct sim_buffer *source;  /* at from: what is sent; at the peer of the other direction: what is read */
-    struct sim_buffer *results; /* at from: what is read, atomics */
+    struct sim_buffer *source;  /* at `from`: payload of SENDs and WRITEs; READs of the other direction */
+    struct sim_buffer *results; /* at `from`: of READs and atomics */
     unsigned char *results_model;
     size_t results_used;
     struct work_place place[WORK_PLACES];
@@ -72,7 +72,7 @@ struct work_pair {
     unsigned node[2];
 };
 
-/* Posts, runs and checks; fails the test if anything is not as it must be. */
+/* Posts, runs and checks; fails the test at the first difference from the model. */
 void work_run_all(struct sim *sim, const struct work_pair *pairs, unsigned count);
 /* One connection. */
 void work_run(struct sim *sim, const struct work_shape *shape);
