@@ -5,8 +5,10 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 DESTDIR ?=
 CHECK  ?=
+# Of make check and check-long: only the tests of a topic, such as cq.
+ONLY   ?=
 
-.PHONY: all demo check check-long check-distros bench bench-check bench-guest install lint clean help
+.PHONY: all demo quick check check-long check-distros bench bench-check bench-guest install lint clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -20,13 +22,17 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@scripts/demo.sh $(BUILD)/softhca
 
+quick:
+	@scripts/install-deps.sh build check 2>&1
+	@scripts/run-tests.py --quick 2>&1
+
 check:
 	@scripts/install-deps.sh build check 2>&1
-	@scripts/run-tests.py 2>&1
+	@scripts/run-tests.py $(if $(ONLY),--only '$(ONLY)') 2>&1
 
 check-long:
 	@scripts/install-deps.sh build check long 2>&1
-	@scripts/run-tests.py --long 2>&1
+	@scripts/run-tests.py --long $(if $(ONLY),--only '$(ONLY)') 2>&1
 
 check-distros:
 	@scripts/install-deps.sh long
@@ -64,7 +70,9 @@ clean:
 help:
 	@echo 'make                        build/softhca and build/lib'
 	@echo 'make demo                   install what is missing, build, and show two processes talking'
+	@echo 'make quick                  unit tests, simulations, ABI, and the behaviour topics on one path'
 	@echo 'make check                  all tests; the last line is "N passed, N failed, N skipped"'
+	@echo 'make check ONLY=TOPIC       the tests of a topic, such as cq, on all its paths'
 	@echo 'make check-long             these and the long ones, without a limit on time'
 	@echo 'make check-distros          the same tree in newer releases of Debian, as root'
 	@echo 'make bench [CHECK=--check]  measurements (against their bars)'

@@ -3,8 +3,8 @@
 """Builds and runs everything that `make check` stands for, and ends with `N passed, N failed, N skipped`.
 
 A stage is a build directory: the plain gcc build with all tests, a clang build, and the sanitizer builds with the tests
-that make sense there. Cases are counted one by one: TAP and cmocka output are read from meson's log; a test that speaks
-neither is one case, and exit code 77 with a last line of output is a skip with its reason.
+that make sense there. Cases are counted one by one: TAP and cmocka output are read from meson's log; a test with other
+output is one case, and exit code 77 with a last line of output is a skip with its reason.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -30,6 +31,11 @@ STAGES = [
     ("tsan", "build-tsan", "clang", ["-Db_sanitize=thread", "-Db_lundef=false"],
      ["unit", "behaviour", "room", "stress"], 10),
 ]
+
+# The suites of `make quick`; those in "quick" are the behaviour topics, each on one path.
+QUICK = ["unit", "sim", "abi", "quick"]
+# What the stages with chosen suites run besides them in check-long.
+LONG_TOO = ["sim", "behaviour", "stress"]
 
 SANITIZER_ENV = {
     "asan": {"ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
@@ -163,12 +169,21 @@ def build(stage, directory, compiler, options):
     return step.stdout + step.stderr if step.returncode else None
 
 
-def suites_of(directory):
+def tests_of(directory):
+    """Returns the tests of a build directory: name -> suites."""
     listing = run(["meson", "introspect", "--tests", directory], capture_output=True, text=True)
-    found = set()
-    for test in json.loads(listing.stdout or "[]"):
-        found.update(suite.split(":", 1)[-1] for suite in test["suite"])
-    return found
+    return {test["name"]: {suite.split(":", 1)[-1] for suite in test["suite"]}
+            for test in json.loads(listing.stdout or "[]")}
+
+
+def is_of_topic(name, suites, pattern):
+    """Whether the pattern is the test's name, the beginning of it up to a hyphen, space or comma, or a suite."""
+    return bool(re.fullmatch(f"(?:{pattern})(?:[-, ].*)?", name)) or any(re.fullmatch(pattern, suite) for suite in suites)
+
+
+def topics_of(tests):
+    """Returns the words that stand for several tests each, and the suites."""
+    return sorted({name.split("-")[0] for name in tests}), sorted(set().union(*tests.values()))
 
 
 def run_until(command, deadline, env):
@@ -210,36 +225,53 @@ def read_records(log):
     return records
 
 
-def run_stage(tally, stage, directory, compiler, options, suites, multiplier, long, deadline):
+def selection(options, stage, suites, tests):
+    """Returns the arguments that make meson run what the options ask for of this stage, None if that is nothing."""
+    if options.only:
+        names = [name for name, of in tests.items() if is_of_topic(name, of, options.only)
+                 and (options.long or "long" not in of) and (stage == "gcc" or "plain" not in of)]
+        return names or None
+    chosen = []
+    if options.quick:
+        suites = QUICK
+    elif suites is not None and options.long:
+        suites = suites + LONG_TOO
+    if suites is not None:
+        present = set().union(*tests.values())
+        chosen = [suite for suite in suites if suite in present]
+        if not chosen:
+            return None
+    # A test in the suite "long" or "matrix" is for check-long; one in "plain" only makes sense without sanitizers.
+    without = ([] if options.long else ["long", "matrix"]) + ([] if stage == "gcc" else ["plain"])
+    return [word for suite in chosen for word in ("--suite", suite)] + \
+        [word for suite in without for word in ("--no-suite", suite)]
+
+
+def run_stage(tally, stage, directory, compiler, meson_options, suites, multiplier, options, deadline):
     began = time.monotonic()
     if deadline is not None and began > deadline:
         tally.add(f"{stage}: all tests", "fail", OUT_OF_TIME)
         return
     say(f"== {stage}: building in {directory}")
-    errors = build(stage, directory, compiler, options)
+    errors = build(stage, directory, compiler, meson_options)
     if errors is not None:
         say("\n".join(errors.splitlines()[-60:]))
         tally.add(f"{stage}: builds without warnings", "fail", last_line(errors))
         return
     tally.add(f"{stage}: builds without warnings", "pass")
 
-    present = suites_of(directory)
+    tests = tests_of(directory)
+    selected = selection(options, stage, suites, tests)
+    if selected is None:
+        topics, suites = topics_of(tests)
+        say(f"== {stage}: no test of {options.only or ', '.join(suites)}")
+        if options.only:
+            for kind, words in ("topics", topics), ("suites", suites):
+                say(textwrap.fill(", ".join(words), 120, initial_indent=f"{kind}: ", subsequent_indent="    "))
+            tally.add(f"{stage}: tests of {options.only}", "fail", "no such topic")
+        return
     command = ["meson", "test", "-C", directory, "--no-rebuild", "--print-errorlogs",
-               "--timeout-multiplier", str(multiplier * (4 if long else 1))]
-    if suites is not None:
-        if long:
-            suites = suites + ["sim", "behaviour", "stress"]
-        chosen = [suite for suite in suites if suite in present]
-        if not chosen:
-            say(f"== {stage}: no tests of {', '.join(suites)}")
-            return
-        for suite in chosen:
-            command += ["--suite", suite]
-    # A test in the suite "long" is for check-long; one in "plain" only makes sense without sanitizers.
-    if not long:
-        command += ["--no-suite", "long"]
-    if stage != "gcc":
-        command += ["--no-suite", "plain"]
+               "--timeout-multiplier", str(multiplier * (4 if options.long else 1))]
     if stage in SANITIZER_ENV and address_space_too_random():
         command += ["--wrapper", "setarch -R"]
     log = os.path.join(TOP, directory, "meson-logs", "testlog.json")
@@ -247,12 +279,12 @@ def run_stage(tally, stage, directory, compiler, options, suites, multiplier, lo
         os.unlink(log)
     env = dict(os.environ, **SANITIZER_ENV.get(stage, {}))
     env.setdefault("CMOCKA_MESSAGE_OUTPUT", "TAP")
-    if long:
+    if options.long:
         env["SOFTHCA_TEST_LONG"] = "1"
     for noise in ("MALLOC_PERTURB_",):
         env.setdefault(noise, "0")
     say(f"== {stage}: running")
-    status = run_until(command, deadline, env)
+    status = run_until(command + selected, deadline, env)
     if status is None:
         tally.add(f"{stage}: the rest of the tests", "fail", OUT_OF_TIME)
     records = read_records(log)
@@ -334,9 +366,15 @@ def main():
     parser.add_argument("--long", action="store_true", help="no limit on time")
     parser.add_argument("--minutes", type=float, default=60,
                         help="stop after this time (default %(default)s; an idle machine with two processors needs about 30)")
+    parser.add_argument("--quick", action="store_true", help="the gcc build with the unit tests, the simulations, the ABI "
+                        "and the behaviour topics, each on one path")
+    parser.add_argument("--only", metavar="TOPIC", help="the gcc build with the tests whose name, or the beginning of it up "
+                        "to a hyphen, or a suite of which is this (a regular expression), on all their paths")
     parser.add_argument("--stage", action="append", help="only this stage (lint, " +
                         ", ".join(stage[0] for stage in STAGES) + ")")
     options = parser.parse_args()
+    if (options.quick or options.only) and not options.stage:
+        options.stage = ["gcc"]
     if not readable_by_everybody():
         return rerun_from_copy(sys.argv[1:])
 
@@ -349,7 +387,7 @@ def main():
             lint(tally)
         for stage in STAGES:
             if not options.stage or stage[0] in options.stage:
-                run_stage(tally, *stage, options.long, deadline)
+                run_stage(tally, *stage, options, deadline)
     except Exception as error:  # the closing line is a promise, whatever goes wrong
         tally.add("run-tests.py", "fail", repr(error))
 
