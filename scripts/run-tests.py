@@ -34,6 +34,8 @@ STAGES = [
 
 # The suites of `make quick`; those in "quick" are the behaviour topics, each on one path.
 QUICK = ["unit", "sim", "abi", "quick"]
+# The suites of what only check-long runs in a stage, because another path of the same topic runs in check.
+MATRIX = {"asan": "matrix-asan", "tsan": "matrix-tsan"}
 # What the stages with chosen suites run besides them in check-long.
 LONG_TOO = ["sim", "behaviour", "stress"]
 
@@ -241,8 +243,9 @@ def selection(options, stage, suites, tests):
         chosen = [suite for suite in suites if suite in present]
         if not chosen:
             return None
-    # A test in the suite "long" or "matrix" is for check-long; one in "plain" only makes sense without sanitizers.
-    without = ([] if options.long else ["long", "matrix"]) + ([] if stage == "gcc" else ["plain"])
+    # A test in the suite "long" is for check-long, and so is, in this stage, one in MATRIX; one in "plain" only makes
+    # sense without sanitizers.
+    without = ([] if options.long else ["long", MATRIX.get(stage, "matrix")]) + ([] if stage == "gcc" else ["plain"])
     return [word for suite in chosen for word in ("--suite", suite)] + \
         [word for suite in without for word in ("--no-suite", suite)]
 
