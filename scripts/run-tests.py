@@ -4,10 +4,12 @@
 
 A stage is a build directory: the plain gcc build with all tests, a clang build, and the sanitizer builds with the tests
 that make sense there. Cases are counted one by one: TAP and cmocka output are read from meson's log; a test with other
-output is one case, and exit code 77 with a last line of output is a skip with its reason.
+output is one case, and exit code 77 with a last line of output is a skip with its reason. docs/testing.md lists the
+suites and what each target runs.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -157,7 +159,7 @@ def count_record(tally, stage, record):
         tally.add(name, "fail", f"{result.lower()}, exit status {record.get('returncode')}: {last_line(err or out)}")
 
 
-def build(stage, directory, compiler, options):
+def build(directory, compiler, options, niceness):
     path = os.path.join(TOP, directory)
     env = dict(os.environ, CC=compiler)
     if os.path.exists(os.path.join(path, "build.ninja")):
@@ -167,7 +169,7 @@ def build(stage, directory, compiler, options):
         step = run(["meson", "setup", directory, "-Dwerror=true"] + options, env=env, capture_output=True, text=True)
     if step.returncode:
         return step.stdout + step.stderr
-    step = run(["ninja", "-C", directory], capture_output=True, text=True)
+    step = run(["nice", "-n", str(niceness), "ninja", "-C", directory], capture_output=True, text=True)
     return step.stdout + step.stderr if step.returncode else None
 
 
@@ -250,13 +252,13 @@ def selection(options, stage, suites, tests):
         [word for suite in without for word in ("--no-suite", suite)]
 
 
-def run_stage(tally, stage, directory, compiler, meson_options, suites, multiplier, options, deadline):
+def run_stage(tally, built, stage, directory, suites, multiplier, options, deadline):
     began = time.monotonic()
     if deadline is not None and began > deadline:
         tally.add(f"{stage}: all tests", "fail", OUT_OF_TIME)
         return
     say(f"== {stage}: building in {directory}")
-    errors = build(stage, directory, compiler, meson_options)
+    errors = built.result()
     if errors is not None:
         say("\n".join(errors.splitlines()[-60:]))
         tally.add(f"{stage}: builds without warnings", "fail", last_line(errors))
@@ -368,7 +370,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--long", action="store_true", help="no limit on time")
     parser.add_argument("--minutes", type=float, default=60,
-                        help="stop after this time (default %(default)s; an idle machine with two processors needs about 30)")
+                        help="stop after this time (default %(default)s; an idle machine with two processors needs about 20)")
     parser.add_argument("--quick", action="store_true", help="the gcc build with the unit tests, the simulations, the ABI "
                         "and the behaviour topics, each on one path")
     parser.add_argument("--only", metavar="TOPIC", help="the gcc build with the tests whose name, or the beginning of it up "
@@ -386,11 +388,18 @@ def main():
     deadline = None if options.long else began + 60 * options.minutes
     tally = Tally()
     try:
+        stages = [stage for stage in STAGES if not options.stage or stage[0] in options.stage]
         if not options.stage or "lint" in options.stage:
             lint(tally)
-        for stage in STAGES:
-            if not options.stage or stage[0] in options.stage:
-                run_stage(tally, *stage, options, deadline)
+        # The tests of a stage wait more than they compute: meanwhile the later stages are built.
+        builder = concurrent.futures.ThreadPoolExecutor(1)
+        try:
+            builds = [builder.submit(build, directory, compiler, meson_options, 15 if number else 0)
+                      for number, (_, directory, compiler, meson_options, _, _) in enumerate(stages)]
+            for built, (stage, directory, _, _, suites, multiplier) in zip(builds, stages):
+                run_stage(tally, built, stage, directory, suites, multiplier, options, deadline)
+        finally:
+            builder.shutdown(cancel_futures=True)
     except Exception as error:  # the closing line is a promise, whatever goes wrong
         tally.add("run-tests.py", "fail", repr(error))
 
