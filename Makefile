@@ -5,7 +5,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 DESTDIR ?=
 CHECK  ?=
-# Of make check and check-long: only the tests of a topic, such as cq.
+# Of make check and check-long: only the tests of a topic, such as cq (docs/testing.md).
 ONLY   ?=
 
 .PHONY: all demo quick check check-long check-distros bench bench-check bench-guest install lint clean help
