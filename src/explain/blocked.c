@@ -113,15 +113,20 @@ static void add_cause(const struct view *view, struct words *words, const struct
                      : object->kind == OBJECT_CM_ID ? "rdma_ack_cm_event"
                                                     : "ibv_ack_async_event";
 
-    words_add(words, "%s(%s) waits: ", object_waiting_verb(object), object_label(view, object).text);
+    words_add(words, "%s(%s) is blocked: ", object_waiting_verb(object), object_label(view, object).text);
     add_events(words, object, events, completion);
     words_add(words, " %s read and never acknowledged (%s)", count == 1 ? "was" : "were", of);
     if (overpaid->surplus)
-        words_add(words, ", while %s was acknowledged %u too many: the wrong %s was acknowledged",
+        words_add(words,
+                  "; %s has %u acknowledgements too many: the events were acknowledged on the wrong "
+                  "%s",
                   object_label(view, &overpaid->found).text, overpaid->surplus,
                   object_kind_name(overpaid->found.kind, 1));
     else if (events->read_by && events->read_by == object->provenance.destroying_by)
-        words_add(words, ", and the thread that read %s is the one that waits", count == 1 ? "it" : "them");
+        words_add(words,
+                  "; the thread that read %s is the one that is blocked (it can never "
+                  "acknowledge)",
+                  count == 1 ? "it" : "them");
 }
 
 bool explain_blocked(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
@@ -154,7 +159,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         words_add(&words, " by ");
         words_add_thread(view, &words, events->read_by);
         if (events->reported - events->acked > 1)
-            words_add(&words, ", the first of them");
+            words_add(&words, " (the first of them)");
         out_line(out, 1, "%s", words.text);
         stack_tell(view, out, "stack", 2, events->read_stack, STACK_LINES);
     }
@@ -163,7 +168,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         words = (struct words){.length = 0};
         words_add(&words, "called by ");
         words_add_thread(view, &words, object.provenance.destroying_by);
-        words_add(&words, ", which has waited for ");
+        words_add(&words, ", blocked for ");
         words_add_duration(&words, view_age(view, object.provenance.destroying_ns));
         out_line(out, 1, "%s", words.text);
         out_begin(out, "destroy");
@@ -173,7 +178,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         out_end(out);
     }
     if (overpaid.surplus) {
-        out_line(out, 1, "acknowledged too often");
+        out_line(out, 1, "object with too many acknowledgements:");
         object_tell(view, out, "acknowledged_instead", 2, &overpaid.found, STACK_LINES);
     }
     object_tell(view, out, "object", 1, &object, STACK_LINES);
@@ -192,10 +197,10 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
     events = kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : async_events(&object);
     if (!events)
         return false;
-    words_add(&cause, "%s(%s) goes on after ", object_waiting_verb(&object),
+    words_add(&cause, "%s(%s) is no longer blocked after ", object_waiting_verb(&object),
               object_label(view, &object).text);
     words_add_duration(&cause, view_age(view, object.provenance.destroying_ns));
-    words_add(&cause, ": what was read is acknowledged");
+    words_add(&cause, ": the events were acknowledged");
     if (events->acked_by) {
         words_add(&cause, " by ");
         words_add_thread(view, &cause, events->acked_by);

@@ -49,20 +49,20 @@ static const char *holding(enum object_kind kind, enum object_kind holder, bool 
         if (holder == OBJECT_MR)
             return many ? "are still registered in it" : "is still registered in it";
         if (holder == OBJECT_PD)
-            return many ? "still stand for it" : "still stands for it";
+            return many ? "are still parent domains of it" : "is still a parent domain of it";
         return many ? "still belong to it" : "still belongs to it";
     case OBJECT_MR:
         return many ? "are still bound to it" : "is still bound to it";
     case OBJECT_QP:
         if (holder == OBJECT_FLOW)
-            return many ? "still steer to it" : "still steers to it";
-        return many ? "still have it as a member" : "still has it as a member";
+            return many ? "still direct packets to it" : "still directs packets to it";
+        return many ? "still have it attached" : "still has it attached";
     case OBJECT_IND_TABLE:
-        return many ? "still spread over it" : "still spreads over it";
+        return many ? "still use it for RSS" : "still uses it for RSS";
     case OBJECT_COUNTERS:
-        return many ? "still count in it" : "still counts in it";
+        return many ? "are still attached to it" : "is still attached to it";
     case OBJECT_WQ:
-        return many ? "still list it" : "still lists it";
+        return many ? "still contain it" : "still contains it";
     case OBJECT_CHANNEL:
     case OBJECT_CONTEXT:
     case OBJECT_MW:
@@ -84,18 +84,23 @@ static void add_holders(const struct view *view, struct words *words, const stru
     struct object holder;
     bool one_kind = holders->count && holders->of_kind[holders->list[0].kind] == holders->total;
     enum object_kind kind = one_kind ? holders->list[0].kind : OBJECT_QP;
+    const char *verb = NULL;
 
     if (holders->total == 1 && object_read(view, holders->list[0].kind, holders->list[0].number, &holder)) {
         words_add(words, "%s %s", object_label(view, &holder).text, holding(object->kind, kind, false));
         if (holder.destroying)
-            words_add(words, ", and its own destroy waits");
+            words_add(words, ", whose own destroy is blocked");
         return;
     }
     if (object->kind == OBJECT_PD && object->pd != NO_OBJECT &&
         holders->total != object->protection_domain.users)
-        words_add(words, "%u of ", (uint32_t)object->protection_domain.users);
+        words_add(words, "%u of the objects of its PD still use it; the PD has ",
+                  (uint32_t)object->protection_domain.users);
+    else
+        verb = holding(object->kind, kind, holders->total != 1);
     words_add_counts(words, holders);
-    words_add(words, " %s", holding(object->kind, kind, holders->total != 1));
+    if (verb)
+        words_add(words, " %s", verb);
 }
 
 bool explain_busy(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
@@ -113,13 +118,13 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
     if (holders.total)
         add_holders(view, &cause, &object, &holders);
     else
-        words_add(&cause, "it was in use, and is not any more");
+        words_add(&cause, "it was in use at the call, and no user of it is left now");
     explanation_begin(view, out, "busy", cause.text);
     out_string(out, "verb", object_destroy_verb(kind));
     out_string(out, "errno", "EBUSY");
     object_tell(view, out, "object", 1, &object, STACK_LINES);
     if (holders.total)
-        out_line(out, 1, "held by");
+        out_line(out, 1, "used by:");
     out_number(out, "holders_total", holders.total);
     listed_tell(view, out, "holders", 2, &holders, STACK_LINES);
     explanation_end(out);
@@ -234,7 +239,7 @@ static void look_at_srq(const struct view *view, struct users *users, const stru
                       offsetof(struct recv_wqe, sge), wqe.num_sge, users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }
-    tell_queue(view, users, "receives", owner, &ids);
+    tell_queue(view, users, "receive queue", owner, &ids);
 }
 
 static bool look_at(const struct view *view, const struct object *object, void *argument)
@@ -264,15 +269,15 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
     objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);
     if (!users.total)
         return false;
-    words_add(&cause, "ibv_dereg_mr(%s): %llu work request%s that %s not finished still name%s it, in the %s",
+    words_add(&cause, "ibv_dereg_mr(%s): %llu outstanding work request%s still use%s its lkey, in the %s",
               object_label(view, &region).text, (unsigned long long)users.total, users.total == 1 ? "" : "s",
-              users.total == 1 ? "is" : "are", users.total == 1 ? "s" : "", users.first);
+              users.total == 1 ? "s" : "", users.first);
     if (users.queues > 1)
         words_add(&cause, " and %u more queue%s", users.queues - 1, users.queues == 2 ? "" : "s");
     explanation_begin(view, out, "in_use", cause.text);
     out_string(out, "verb", "ibv_dereg_mr");
     object_tell(view, out, "object", 1, &region, STACK_LINES);
-    out_line(out, 1, "they will fail when their turn comes (IBV_WC_LOC_PROT_ERR)");
+    out_line(out, 1, "they will complete with IBV_WC_LOC_PROT_ERR");
     users = (struct users){.region = &region, .budget = ENTRIES_LOOKED_AT, .out = out};
     out_begin_array(out, "queues");
     objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);

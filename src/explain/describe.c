@@ -15,13 +15,13 @@ static void tell_repairs(struct out *out, const struct qp_record *qp, struct wor
         const char *key, *words;
         uint32_t count;
     } counts[] = {
-        {"retransmissions", "packets repeated", sender->retransmissions},
-        {"sequence_naks", "NAKs for gaps", sender->sequence_naks},
-        {"rnr_naks", "RNR NAKs", sender->rnr_naks},
+        {"retransmissions", "packets retransmitted", sender->retransmissions},
+        {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks},
+        {"rnr_naks", "RNR NAKs received", sender->rnr_naks},
         {"timeouts", "timeouts", sender->expirations},
-        {"probes", "probes", sender->probes_sent},
-        {"congestion_notifications", "congestion notifications", sender->congestions},
-        {"duplicates", "duplicates taken", responder->duplicates},
+        {"probes", "acknowledgement probes", sender->probes_sent},
+        {"congestion_notifications", "CNPs received", sender->congestions},
+        {"duplicates", "duplicate requests", responder->duplicates},
         {"drops", "requests dropped", responder->drops},
     };
     bool any = false;
@@ -53,13 +53,13 @@ static void tell_openers(struct out *out, const struct qp_record *qp, struct wor
     out_number(out, "openers", qp->openers);
     if (!qp->openers)
         return;
-    words_add(words, ", opened by %u more handle%s", qp->openers, qp->openers == 1 ? "" : "s");
+    words_add(words, ", %u more handle%s by ibv_open_qp()", qp->openers, qp->openers == 1 ? "" : "s");
     if (qp->opener_pid > 0) {
         out_signed(out, "opener_pid", qp->opener_pid);
-        words_add(words, ", one of them of process %d", (int)qp->opener_pid);
+        words_add(words, ", one of them in process %d", (int)qp->opener_pid);
     }
     if (qp->context == NO_OBJECT)
-        words_add(words, "; its creator has destroyed its own");
+        words_add(words, "; the handle of its creator is destroyed");
 }
 
 static void tell_handle(struct out *out, const struct qp_record *qp, struct words *words)
@@ -68,10 +68,10 @@ static void tell_handle(struct out *out, const struct qp_record *qp, struct word
     out_string(out, "type", name_qp_type(qp->type));
     out_bool(out, "opened", true);
     words_add(words, ": %s, a handle of ibv_open_qp()%s", name_qp_type(qp->type),
-              qp->qpn ? "" : ", out of service");
+              qp->qpn ? "" : ", being destroyed");
     if (qp->home_pid > 0) {
         out_signed(out, "home_pid", qp->home_pid);
-        words_add(words, ", the QP is in process %d", (int)qp->home_pid);
+        words_add(words, ", QP owned by process %d", (int)qp->home_pid);
     }
 }
 
@@ -126,7 +126,7 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     out_number(out, "multicast_groups", qp->multicast_groups);
     if (qp->type == IBV_QPT_RAW_PACKET && qp->ind_table != NO_OBJECT) {
         out_number(out, "indirection_table", qp->ind_table);
-        words_add(words, ", spreads over indirection table %u", qp->ind_table);
+        words_add(words, ", RSS by indirection table %u", qp->ind_table);
     }
 }
 
@@ -143,7 +143,7 @@ static void tell_cq(const struct view *view, struct out *out, unsigned level, co
     out_number(out, "lost", cq->lost);
     out_number(out, "users", cq->users);
     words_add(words, ": %u of %u unpolled%s%s", unpolled, cq->capacity,
-              cq->armed != CQ_UNARMED ? ", armed" : "", cq->failed ? ", overrun" : "");
+              cq->armed != CQ_UNARMED ? ", notification armed" : "", cq->failed ? ", overrun" : "");
     if (cq->channel != NO_OBJECT) {
         out_number(out, "channel", cq->channel);
         words_add(words, ", channel %u", cq->channel);
@@ -161,7 +161,7 @@ static void tell_srq(struct out *out, const struct srq_record *srq, struct words
     out_number(out, "users", srq->users);
     if (srq->cq != NO_OBJECT)
         out_number(out, "cq", srq->cq);
-    words_add(words, ": %u of %u receives", waiting, srq->max_wr);
+    words_add(words, ": %u of %u receives posted", waiting, srq->max_wr);
     if (srq->limit)
         words_add(words, ", limit %u armed", srq->limit);
 }
@@ -211,11 +211,11 @@ static void tell_mapped(const struct view *view, struct out *out, const struct o
     whole = record.length == object->key.length;
     out_number(out, "mapped", record.length);
     if (record.length)
-        words_add(words, ", %s mapped", whole ? "all" : "part of it");
+        words_add(words, ", mapped for peers: %s", whole ? "all" : "in part");
     if (whole || record.reason >= MAPPED_REASONS || !record.reason)
         return;
     out_string(out, "not_mapped_because", mapped_reason_text((enum mapped_reason)record.reason));
-    words_add(words, record.length ? ", the rest not: %s" : ", not mapped: %s",
+    words_add(words, record.length ? ", rest not mapped: %s" : ", not mapped: %s",
               mapped_reason_text((enum mapped_reason)record.reason));
 }
 
@@ -233,7 +233,7 @@ static void tell_key(const struct view *view, struct out *out, const struct obje
         if (key->rkey)
             words_add(words, ", rkey 0x%x", key->rkey);
         if (key->mws)
-            words_add(words, ", %u windows bound", key->mws);
+            words_add(words, ", %u MWs bound", key->mws);
         tell_mapped(view, out, object, words);
     } else if (key->bound) {
         out_number(out, "region", key->region);
@@ -282,13 +282,13 @@ static void tell_events(const struct view *view, struct out *out, const char *ke
     out_number(out, "acknowledged", events->acked);
     out_end(out);
     if (events->raised != events->reported)
-        words_add(words, ", %u %s%s not read", events->raised - events->reported, what,
+        words_add(words, ", %u %s%s unread", events->raised - events->reported, what,
                   events->raised - events->reported == 1 ? "" : "s");
     if (unacknowledged)
         words_add(words, ", %u %s%s %s",
                   unacknowledged < 0 ? (uint32_t)-unacknowledged : (uint32_t)unacknowledged, what,
                   unacknowledged == 1 || unacknowledged == -1 ? "" : "s",
-                  unacknowledged < 0 ? "too many acknowledged" : "read and not acknowledged");
+                  unacknowledged < 0 ? "acknowledged too often" : "read and not acknowledged");
 }
 
 static void tell_life(const struct view *view, struct out *out, unsigned level, const struct object *object,
@@ -304,7 +304,7 @@ static void tell_life(const struct view *view, struct out *out, unsigned level, 
     out_number(out, "thread", provenance->created_by);
     words_add(&words, object->kind == OBJECT_ATTACHMENT ? "attached "
                       : object->kind == OBJECT_CONTEXT  ? "opened "
-                                                        : "made ");
+                                                        : "created ");
     words_add_age(&words, view_age(view, provenance->created_ns));
     words_add(&words, " by ");
     words_add_thread(view, &words, provenance->created_by);
@@ -353,7 +353,7 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         words_add(&words, ": %u user%s", (uint32_t)object->protection_domain.users,
                   object->protection_domain.users == 1 ? "" : "s");
         if (object->pd != NO_OBJECT)
-            words_add(&words, ", stands for PD %u", object->pd);
+            words_add(&words, ", parent domain of PD %u", object->pd);
         if (object->protection_domain.td != NO_OBJECT) {
             out_number(out, "td", object->protection_domain.td);
             words_add(&words, ", TD %u", object->protection_domain.td);
@@ -390,7 +390,7 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
     if (object->destroying) {
         out_bool(out, "destroy_waits", object->provenance.destroying_ns != 0);
         words_add(&words, object->kind == OBJECT_CONTEXT     ? ", closed"
-                          : object->provenance.destroying_ns ? ", its destroy waits"
+                          : object->provenance.destroying_ns ? ", destroy is blocked"
                                                              : ", being destroyed");
     }
     out_line(out, level, "%s", words.text);

@@ -72,14 +72,13 @@ static void collect_completions(const struct view *view, uint32_t number, uint32
 static bool losses_of_qp(const struct view *view, struct out *out, const struct object *object)
 {
     const struct qp_record *qp = &object->qp;
-    struct loss sends = {
-        .key = "sends", .what = "send that had not ended", .whats = "sends that had not ended"};
+    struct loss sends = {.key = "sends", .what = "outstanding send", .whats = "outstanding sends"};
     struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
     struct loss completions = {
         .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
     struct loss taken = {.key = "srq_receives",
-                         .what = "receive that it had taken from its SRQ for a message under way",
-                         .whats = "receives that it had taken from its SRQ"};
+                         .what = "SRQ receive of a partly received message",
+                         .whats = "SRQ receives of partly received messages"};
     uint32_t events = qp->events.raised - qp->events.reported;
     struct words cause = {.length = 0};
     unsigned told = 0;
@@ -96,21 +95,21 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     }
     if (!sends.ids.total && !receives.ids.total && !completions.ids.total && !taken.ids.total && !events)
         return false;
-    words_add(&cause, "ibv_destroy_qp(%s) threw away ", object_label(view, object).text);
+    words_add(&cause, "ibv_destroy_qp(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &taken, &told);
     add_loss(&cause, &sends, &told);
     add_loss(&cause, &completions, &told);
     add_loss(&cause, &receives, &told);
     if (events)
         words_add(&cause, "%s%u unread event%s", told++ ? ", " : "", events, events == 1 ? "" : "s");
-    words_add(&cause, " (it was in %s)", name_qp_state(qp->state));
+    words_add(&cause, " (QP state %s)", name_qp_state(qp->state));
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_qp");
     tell_loss(out, &taken);
     if (taken.ids.total)
         out_line(out, 1,
-                 "in ERR it would have been flushed: move the QP there first, and wait for "
-                 "IBV_EVENT_QP_LAST_WQE_REACHED");
+                 "to have it flushed, move the QP to ERR first and wait for IBV_EVENT_QP_LAST_WQE_REACHED "
+                 "before ibv_destroy_qp");
     tell_loss(out, &sends);
     tell_loss(out, &completions);
     tell_loss(out, &receives);
@@ -143,13 +142,13 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
     wr_ids_finish(&completions.ids);
     if (!completions.ids.total && !armed && !events)
         return false;
-    words_add(&cause, "ibv_destroy_cq(%s) threw away ", object_label(view, object).text);
+    words_add(&cause, "ibv_destroy_cq(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &completions, &told);
     if (events)
         words_add(&cause, "%s%u unread completion event%s", told++ ? ", " : "", events,
                   events == 1 ? "" : "s");
     if (armed)
-        words_add(&cause, "%sa requested notification", told++ ? ", " : "");
+        words_add(&cause, "%san armed notification (ibv_req_notify_cq)", told++ ? ", " : "");
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_cq");
     tell_loss(out, &completions);
@@ -175,10 +174,10 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
     wr_ids_finish(&receives.ids);
     if (!receives.ids.total && !srq->limit)
         return false;
-    words_add(&cause, "ibv_destroy_srq(%s) threw away ", object_label(view, object).text);
+    words_add(&cause, "ibv_destroy_srq(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &receives, &told);
     if (srq->limit)
-        words_add(&cause, "%san armed limit of %u", told++ ? ", " : "", srq->limit);
+        words_add(&cause, "%san armed SRQ limit of %u", told++ ? ", " : "", srq->limit);
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_srq");
     tell_loss(out, &receives);
@@ -202,7 +201,7 @@ static bool losses_of_wq(const struct view *view, struct out *out, const struct 
     wr_ids_finish(&completions.ids);
     if (!receives.ids.total && !completions.ids.total)
         return false;
-    words_add(&cause, "ibv_destroy_wq(%s) threw away ", object_label(view, object).text);
+    words_add(&cause, "ibv_destroy_wq(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &completions, &told);
     add_loss(&cause, &receives, &told);
     explanation_begin(view, out, "losses", cause.text);
@@ -258,20 +257,19 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
 
     if (!object_read(view, OBJECT_CQ, number, &object) || !object.cq.lost)
         return false;
-    words_add(&cause, "%s overran: the completion of wr_id ", object_label(view, &object).text);
+    words_add(&cause, "%s overrun: the completion of wr_id ", object_label(view, &object).text);
     words_add_one_wr_id(&cause, object.cq.lost_wr_id);
-    words_add(&cause, " of QP 0x%06x was lost, because all %u entries were waiting to be polled",
-              object.cq.lost_qpn, object.cq.capacity);
+    words_add(&cause, " of QP 0x%06x was lost: all %u entries held unpolled completions", object.cq.lost_qpn,
+              object.cq.capacity);
     explanation_begin(view, out, "overrun", cause.text);
     out_number(out, "lost", object.cq.lost);
     out_number(out, "first_lost_wr_id", object.cq.lost_wr_id);
     out_number(out, "first_lost_qpn", object.cq.lost_qpn);
     out_number(out, "ms_ago", view_age(view, object.cq.lost_ns));
     if (object.cq.lost > 1)
-        out_line(out, 1, "%u more were lost since", object.cq.lost - 1);
+        out_line(out, 1, "%u more completions have been lost since", object.cq.lost - 1);
     if (object.cq.failed)
-        out_line(out, 1,
-                 "every QP that completes into it has gone to ERR (IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL)");
+        out_line(out, 1, "all QPs that use this CQ were moved to ERR (IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL)");
     object_tell(view, out, "object", 1, &object, STACK_LINES);
     explanation_end(out);
     return true;
@@ -329,9 +327,9 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context)
     if (!left->total && !contexts->total)
         return false;
     if (context == NO_OBJECT)
-        words_add(&cause, "the process ends with ");
+        words_add(&cause, "the process exits with ");
     else if (object_read(view, OBJECT_CONTEXT, context, &closed))
-        words_add(&cause, "ibv_close_device(%s) leaves ", object_label(view, &closed).text);
+        words_add(&cause, "ibv_close_device(%s) left ", object_label(view, &closed).text);
     if (left->total)
         words_add_counts(&cause, left);
     if (left->total)

@@ -90,7 +90,7 @@ const char *name_send_opcode(uint32_t opcode)
         [IBV_WR_ATOMIC_CMP_AND_SWP] = "compare and swap",
         [IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch and add",
         [IBV_WR_LOCAL_INV] = "local invalidate",
-        [IBV_WR_BIND_MW] = "bind of a memory window",
+        [IBV_WR_BIND_MW] = "BIND_MW",
         [IBV_WR_SEND_WITH_INV] = "SEND with invalidate",
         [IBV_WR_TSO] = "TSO",
         [WR_FLUSH] = "FLUSH",
@@ -146,10 +146,11 @@ const char *name_path_why(uint32_t why)
 {
     static const char *const names[] = {
         [PATH_WHY_UNKNOWN] = NULL,
-        [PATH_WHY_OFF] = "this process does not map memory (softhca doctor says why)",
-        [PATH_WHY_FORBIDDEN] = "this process may not read the memory of the other",
-        [PATH_WHY_HIDDEN] = "the other process does not show what it has mapped",
-        [PATH_WHY_UNUSED] = "no request was for memory of the other process that is mapped",
+        [PATH_WHY_OFF] = "this process does not map memory of peers (softhca doctor has the reason)",
+        [PATH_WHY_FORBIDDEN] = "no permission to read memory of the peer process (ptrace access)",
+        [PATH_WHY_HIDDEN] = "the peer process does not share its published segment (PR_SET_DUMPABLE is 0, "
+                            "or another user)",
+        [PATH_WHY_UNUSED] = "no request has accessed mapped memory of the peer process yet",
     };
 
     return why < array_size(names) ? names[why] : NULL;

@@ -33,17 +33,17 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
     listed_holders(view, &object, &holders);
     words_add(&cause, "%s ", object_label(view, &object).text);
     if (holders.total) {
-        words_add(&cause, "is held by ");
+        words_add(&cause, "is used by ");
         words_add_counts(&cause, &holders);
     } else {
-        words_add(&cause, "is held by nobody: %s can go on", object_destroy_verb(kind));
+        words_add(&cause, "is not in use: %s would succeed now", object_destroy_verb(kind));
     }
     explanation_begin(view, out, "object", cause.text);
     object_tell(view, out, "object", 1, &object, STACK_LINES);
     if (kind == OBJECT_QP)
         sender_tell(view, out, 2, &object);
     if (holders.total)
-        out_line(out, 1, "held by");
+        out_line(out, 1, "used by:");
     out_number(out, "holders_total", holders.total);
     listed_tell(view, out, "holders", 2, &holders, STACK_LINES);
     explanation_end(out);
@@ -77,7 +77,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         stuck->found++;
     } else if (object->kind == OBJECT_CQ && object->cq.channel != NO_OBJECT &&
                object->cq.events.raised != object->cq.events.reported) {
-        words_add(&cause, "%s has a completion event that nobody has read (ibv_get_cq_event)",
+        words_add(&cause, "%s has an unread completion event (ibv_get_cq_event)",
                   object_label(view, object).text);
         explanation_begin(view, stuck->out, "unread", cause.text);
         object_tell(view, stuck->out, "object", 1, object, 4);
@@ -99,13 +99,13 @@ void explain_process(const struct view *view, struct out *out)
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);
-    words_add(&cause, "nothing waits: no destroy, no work request that was sent, no event");
+    words_add(&cause, "idle: no blocked destroy, no outstanding send, no unread event");
     explanation_begin(view, out, "idle", cause.text);
     if (all.total) {
         struct words counts = {.length = 0};
 
         words_add_counts(&counts, &all);
-        out_line(out, 1, "it has %s", counts.text);
+        out_line(out, 1, "objects: %s", counts.text);
     }
     out_number(out, "objects_total", all.total);
     explanation_end(out);
@@ -137,7 +137,7 @@ static bool tell_listed(const struct view *view, const struct object *object, vo
     if (holders.total && object->kind != OBJECT_CONTEXT) {
         struct words words = {.length = 0};
 
-        words_add(&words, "held by ");
+        words_add(&words, "used by ");
         for (unsigned i = 0; i < min_of(holders.count, 4u); i++) {
             struct object holder;
 
@@ -165,13 +165,13 @@ static void network_tell(const struct view *view, struct out *out)
         {"bytes_received", NULL, network->bytes_received},
         {"handed_on", NULL, network->forwarded},
         {"brought", NULL, network->forwarded_to_us},
-        {"bad_icrc", "dropped for their ICRC", network->bad_icrc},
+        {"bad_icrc", "with bad ICRC (dropped)", network->bad_icrc},
         {"malformed", "malformed", network->malformed},
-        {"strangers", "for QPs that nobody has", network->unknown_qpn},
-        {"not_sent", "refused by the kernel", network->not_sent},
-        {"congested", "marked by routers", network->congested},
-        {"notified", "congestion notifications", network->cnps_received},
-        {"notifying", "of them to others", network->cnps_sent},
+        {"strangers", "for unknown QPNs", network->unknown_qpn},
+        {"not_sent", "not sent (kernel error)", network->not_sent},
+        {"congested", "ECN-CE marked", network->congested},
+        {"notified", "CNPs received", network->cnps_received},
+        {"notifying", "CNPs sent", network->cnps_sent},
     };
     struct words words = {.length = 0};
 

@@ -28,13 +28,17 @@ static void add_peer_state(const struct view *view, struct words *words, const s
     if (!there)
         return;
     if (!object_read_qpn(there, qp->attributes.dest_qpn, &peer)) {
-        words_add(words, "; there is no QP 0x%06x there", qp->attributes.dest_qpn);
+        words_add(words, "; the peer process has no QP 0x%06x", qp->attributes.dest_qpn);
         return;
     }
     receives = peer.qp.receive.posted - peer.qp.receive.taken;
-    words_add(words, "; it is in %s", peer.qp.qpn ? name_qp_state(peer.qp.state) : "destruction");
+    if (!peer.qp.qpn) {
+        words_add(words, "; that QP is being destroyed");
+        return;
+    }
+    words_add(words, "; that QP is in %s", name_qp_state(peer.qp.state));
     if (peer.qp.srq == NO_OBJECT)
-        words_add(words, " with %u receive%s", receives, receives == 1 ? "" : "s");
+        words_add(words, " with %u receive%s posted", receives, receives == 1 ? "" : "s");
 }
 
 static void add_retries(struct words *words, const struct qp_record *qp)
@@ -42,7 +46,7 @@ static void add_retries(struct words *words, const struct qp_record *qp)
     const struct qp_attributes *attributes = &qp->attributes;
 
     if (!attributes->timeout)
-        words_add(words, "; its timeout is 0: it waits for ever");
+        words_add(words, "; local ACK timeout is 0: no retry, waits forever");
     else
         words_add(words, "; retry %u of %u",
                   attributes->retry_count - min_of(qp->sender.retries_left, attributes->retry_count),
@@ -53,7 +57,7 @@ void words_add_heard(const struct view *view, struct words *words, const struct 
 {
     if (!sender->heard)
         return;
-    words_add(words, "; last heard of it ");
+    words_add(words, "; last packet from the peer ");
     words_add_age(words, view_stamp_age(view, sender->heard));
 }
 
@@ -75,7 +79,7 @@ static void add_rnr(const struct view *view, struct words *words, const struct q
     add_peer(view, words, qp);
     words_add(words, " has no receive posted (RNR); ");
     if (attributes->rnr_retry == 7)
-        words_add(words, "RNR retries without limit, %u so far", qp->sender.rnr_naks);
+        words_add(words, "rnr_retry is 7 (unlimited), %u RNR NAKs so far", qp->sender.rnr_naks);
     else
         words_add(words, "RNR retry %u of %u",
                   attributes->rnr_retry - min_of(qp->sender.rnr_retries_left, attributes->rnr_retry),
@@ -87,14 +91,14 @@ static void add_silence(const struct view *view, struct words *words, const stru
 {
     switch ((enum path_kind)qp->path.kind) {
     case PATH_GONE:
-        words_add(words, "process %d, to which it was sent, is gone", (int)qp->path.peer_pid);
+        words_add(words, "peer process %d has ended", (int)qp->path.peer_pid);
         break;
     case PATH_NOBODY:
     case PATH_SEARCHED:
         if (qp->path.peer_pid > 0)
-            words_add(words, "process %d, to which it was sent, is gone", (int)qp->path.peer_pid);
+            words_add(words, "peer process %d has ended", (int)qp->path.peer_pid);
         else
-            words_add(words, "no process of this host has QP 0x%06x", qp->attributes.dest_qpn);
+            words_add(words, "no process of this host owns QP 0x%06x", qp->attributes.dest_qpn);
         break;
     case PATH_UNKNOWN:
     case PATH_RING:
@@ -102,9 +106,9 @@ static void add_silence(const struct view *view, struct words *words, const stru
     case PATH_MAPPED:
     case PATH_SELF:
     case PATH_WIRE:
-        words_add(words, "nobody answers: ");
+        words_add(words, "no response: ");
         add_peer(view, words, qp);
-        words_add(words, " drops requests, or does not exist");
+        words_add(words, " drops the requests or does not exist");
         add_peer_state(view, words, qp);
         break;
     }
@@ -115,11 +119,11 @@ static void add_full_link(const struct view *view, struct words *words, const st
 {
     switch ((enum path_kind)qp->path.kind) {
     case PATH_SEARCHED:
-        words_add(words, "the process that has QP 0x%06x is being looked for", qp->attributes.dest_qpn);
+        words_add(words, "looking up the process that owns QP 0x%06x", qp->attributes.dest_qpn);
         return;
     case PATH_NOBODY:
     case PATH_GONE:
-        words_add(words, "no process of this host has QP 0x%06x", qp->attributes.dest_qpn);
+        words_add(words, "no process of this host owns QP 0x%06x", qp->attributes.dest_qpn);
         return;
     case PATH_UNKNOWN:
     case PATH_RING:
@@ -129,9 +133,9 @@ static void add_full_link(const struct view *view, struct words *words, const st
     case PATH_WIRE:
         break;
     }
-    words_add(words, "the way to ");
+    words_add(words, "the ring to ");
     add_peer(view, words, qp);
-    words_add(words, " is full: it takes no packets");
+    words_add(words, " is full: the peer does not drain it");
 }
 
 /* Why the WQE that is next does not go on. */
@@ -142,13 +146,13 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
 
     switch ((enum sender_wait)sender->waiting) {
     case SENDER_RUNS:
-        words_add(words, "it is about to be sent");
+        words_add(words, "ready to be sent");
         return;
     case SENDER_WAITS_FOR_LINK:
         add_full_link(view, words, qp);
         return;
     case SENDER_WAITS_FOR_FENCE:
-        words_add(words, "it waits behind a fence for %u RDMA READ%s before it", sender->rd_atomic_wqes,
+        words_add(words, "fenced: waits for %u earlier RDMA READ%s", sender->rd_atomic_wqes,
                   sender->rd_atomic_wqes == 1 ? " or atomic" : "s and atomics");
         return;
     case SENDER_WAITS_FOR_READ_DEPTH:
@@ -162,20 +166,20 @@ void words_add_wait(const struct view *view, struct words *words, const struct q
         add_silence(view, words, qp);
         return;
     case SENDER_WAITS_IN_SQD:
-        words_add(words, "the QP is in SQD: nothing is begun there");
+        words_add(words, "the QP is in SQD: no new work request is started");
         return;
     case SENDER_WAITS_FOR_WINDOW:
-        words_add(words, "as many packets as the window takes are not acknowledged yet by ");
+        words_add(words, "the congestion window is full: waiting for acknowledgements from ");
         words_add_awaited(view, words, qp);
         return;
     case SENDER_WAITS_TO_FAIL:
-        words_add(words, "it has failed on this side (%s), and waits for those before it to end",
+        words_add(words, "failed locally (%s), completes after the work requests before it",
                   send_wqe_read(view, qp, sender->next, &wqe)
                       ? name_status((uint32_t)verdict_wc_status((enum verdict)wqe.verdict))
                       : "?");
         return;
     }
-    words_add(words, "it waits for something unknown");
+    words_add(words, "unknown wait state");
 }
 
 bool words_add_sender(const struct view *view, struct words *words, const struct object *object)
@@ -186,7 +190,7 @@ bool words_add_sender(const struct view *view, struct words *words, const struct
 
     if (!outstanding)
         return false;
-    words_add(words, "%u send%s not ended", outstanding, outstanding == 1 ? " has" : "s have");
+    words_add(words, "%u outstanding send%s", outstanding, outstanding == 1 ? "" : "s");
     if (send_wqe_read(view, qp, qp->sender.completed, &oldest) && oldest.stamp) {
         words_add(words, "%s ", outstanding == 1 ? " for" : ", the oldest for");
         words_add_duration(words, view_stamp_age(view, oldest.stamp));
@@ -195,7 +199,7 @@ bool words_add_sender(const struct view *view, struct words *words, const struct
     if (qp->sender.waiting != SENDER_RUNS || qp->sender.next != qp->sender.posted) {
         words_add_wait(view, words, qp);
     } else {
-        words_add(words, "sent, and not acknowledged by ");
+        words_add(words, "sent, waiting for the acknowledgement of ");
         words_add_awaited(view, words, qp);
     }
     words_add_heard(view, words, &qp->sender);

@@ -106,8 +106,7 @@ static void tell_queued(const struct view *view, struct search *search, const st
     add_stamp(view, &words, "was posted", wqe->stamp);
     words_add(&words, "has not been sent: ");
     if (ahead && ahead < LIMIT_QP_WR && send_wqe_read(view, qp, qp->sender.next, &next)) {
-        words_add(&words, "it is queued behind %u other%s, the first of which is wr_id ", ahead,
-                  ahead == 1 ? "" : "s");
+        words_add(&words, "queued behind %u other%s, first wr_id ", ahead, ahead == 1 ? "" : "s");
         words_add_one_wr_id(&words, next.wr_id);
         words_add(&words, ": ");
     }
@@ -133,7 +132,7 @@ static void tell_in_flight(const struct view *view, struct search *search, const
     begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
     add_stamp(view, &words, "was sent", wqe->stamp);
     if (waits) {
-        words_add(&words, "is not acknowledged: ");
+        words_add(&words, "is not acknowledged yet: ");
         words_add_wait(view, &words, qp);
     } else {
         words_add(&words, "waits for the %s of ", question ? "response" : "acknowledgement");
@@ -142,7 +141,7 @@ static void tell_in_flight(const struct view *view, struct search *search, const
             words_add_heard(view, &words, &qp->sender);
     }
     if (before && before < LIMIT_QP_WR)
-        words_add(&words, ", and %u before it %s not ended either", before, before == 1 ? "has" : "have");
+        words_add(&words, ", %u earlier %s outstanding, too", before, before == 1 ? "is" : "are");
     if (place_begin(search, "send_queue", &words)) {
         if (qp->sender.heard)
             out_number(search->out, "last_heard_ms_ago", view_stamp_age(view, qp->sender.heard));
@@ -188,12 +187,12 @@ static void tell_ended(const struct view *view, struct search *search, const str
     label = object_label(view, object);
     begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
     if (signaled)
-        words_add(&words, "has ended, and CQ %u had no room for its completion", qp->send_cq);
+        words_add(&words, "has completed, but its completion was lost: CQ %u was full", qp->send_cq);
     else
         words_add(
             &words,
-            "has ended well, but was posted unsignaled: it makes no completion, and its place in the send "
-            "queue is free when a later one was polled");
+            "has completed successfully, unsignaled: no completion is generated, and its send queue slot "
+            "is freed when a later signaled one is polled");
     if (place_begin(search, signaled ? "lost" : "unsignaled", &words))
         tell_send_numbers(view, search->out, object, counter, wqe, "ended");
 }
@@ -242,7 +241,7 @@ static void add_receive_state(struct words *words, const struct qp_record *qp)
     case IBV_QPS_UNKNOWN:
         break;
     }
-    words_add(words, "waits, and its QP takes no message: it is in %s", name_qp_state(qp->state));
+    words_add(words, "waits, but its QP receives nothing in state %s", name_qp_state(qp->state));
 }
 
 static void tell_receive(const struct view *view, struct search *search, const char *place,
@@ -278,7 +277,7 @@ static void look_at_receives(const struct view *view, struct search *search, con
         if (i)
             words_add(&words, ", behind %u other%s", i, i == 1 ? "" : "s");
         if (object->kind == OBJECT_QP && object->qp.sender.heard) {
-            words_add(&words, "; the peer was last heard ");
+            words_add(&words, "; last packet from the peer ");
             words_add_age(&words, view_stamp_age(view, object->qp.sender.heard));
         }
         tell_receive(view, search, "receive_queue", &words, &wqe, i);
@@ -286,7 +285,8 @@ static void look_at_receives(const struct view *view, struct search *search, con
     if (object->kind == OBJECT_QP && queue->from_srq && queue->srq_wr_id == search->wr_id) {
         wqe = (struct recv_wqe){.wr_id = queue->srq_wr_id};
         begin_words(&words, wqe.wr_id, "a receive", &label);
-        words_add(&words, "was taken from SRQ %u for a message whose rest has not come", object->qp.srq);
+        words_add(&words, "was taken from SRQ %u for a message that has not arrived completely",
+                  object->qp.srq);
         tell_receive(view, search, "taken_from_srq", &words, &wqe, 0);
     }
 }
@@ -322,16 +322,16 @@ static void tell_completion(const struct view *view, struct search *search, cons
 
     words_add(&words, "wr_id ");
     words_add_one_wr_id(&words, cqe->wr_id);
-    words_add(&words, ", a %s of QP 0x%06x, has ended with %s, and its completion ",
+    words_add(&words, ", a %s of QP 0x%06x, has completed with %s; its completion ",
               cqe->is_send == CQE_SEND ? "send" : "receive", cqe->qpn, name_status(cqe->status));
     if (polled) {
         words_add(&words, "was polled from %s", label.text);
     } else {
-        words_add(&words, "lies in %s unpolled", label.text);
+        words_add(&words, "is in %s, not polled yet", label.text);
         if (before)
             words_add(&words, ", behind %u other%s", before, before == 1 ? "" : "s");
         if (cq->cq.events.raised != cq->cq.events.reported)
-            words_add(&words, "; its channel has an event that nobody has read");
+            words_add(&words, "; its completion channel has an unread event");
     }
     if (!place_begin(search, polled ? "polled" : "completion_queue", &words))
         return;
@@ -364,7 +364,8 @@ static void look_at_cq(const struct view *view, struct search *search, const str
             words_add(&words, "wr_id ");
             words_add_one_wr_id(&words, search->wr_id);
             words_add(&words,
-                      " of QP 0x%06x has ended, and its completion was lost: CQ %u was full (%u unpolled) ",
+                      " of QP 0x%06x has completed, but the completion was lost: CQ %u was full (%u "
+                      "unpolled) ",
                       cq->lost_qpn, object->number, cq->capacity);
             words_add_age(&words, view_age(view, cq->lost_ns));
             if (place_begin(search, "lost", &words)) {
@@ -429,12 +430,11 @@ unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, 
         words_add(&cause, "wr_id ");
         words_add_one_wr_id(&cause, wr_id);
         if (search.places)
-            words_add(&cause, " is in %u places", search.places);
+            words_add(&cause, " matches %u work requests", search.places);
         else
-            words_add(
-                &cause,
-                " is unknown: no work request of that number is outstanding, and no completion of it is "
-                "unpolled; it was never posted, or its completion was polled long ago");
+            words_add(&cause,
+                      " was not found: no outstanding work request and no unpolled completion has it; never "
+                      "posted, or its completion was polled long ago");
     }
     explanation_begin(view, out, "work", cause.text);
     out_number(out, "wr_id", wr_id);

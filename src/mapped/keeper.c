@@ -252,7 +252,7 @@ static int start_locked(void)
     atomic_store_explicit(&state, IDLE, memory_order_relaxed);
     error = create_thread(&thread_error, &thread);
     if (error) {
-        log_warn("no thread for mapped memory: %s", strerror(-error));
+        log_warn("cannot create the thread for mapped memory: %s", strerror(-error));
         return error;
     }
     wait_while(IDLE);
@@ -262,7 +262,7 @@ static int start_locked(void)
     else
         keeper.control_block = measure_control_block(thread);
     if (thread_error)
-        log_info("memory cannot be mapped by peers: %s", strerror(-thread_error));
+        log_info("registered memory is not mapped for peers: %s", strerror(-thread_error));
     return thread_error;
 }
 

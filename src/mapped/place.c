@@ -274,8 +274,9 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
             release_moved(arena, extent, at, next, alone);
             at = next;
         } else if (request.error) {
-            log_warn("mapped memory at %#llx stays shared: %s", (unsigned long long)request.address,
-                     strerror(-request.error));
+            log_warn("cannot turn memory at %#llx back into private memory: %s; it stays a shared mapping "
+                     "(a child of fork() would share it)",
+                     (unsigned long long)request.address, strerror(-request.error));
             return at;
         }
     }

@@ -52,18 +52,18 @@ int main(int argc, char **argv)
     REQUIRE(softhca->set_name(SOFTHCA_QP, qp, "control connection") == 0);
     REQUIRE(softhca->set_name(SOFTHCA_CQ, cq, "replies") == 0);
     REQUIRE(softhca->set_name(SOFTHCA_CQ, NULL, "nothing") == EINVAL);
-    snprintf(cause, sizeof(cause), "held by\n        QP 0x%06x \"control connecti\"", qp->qp_num);
+    snprintf(cause, sizeof(cause), "used by:\n        QP 0x%06x \"control connecti\"", qp->qp_num);
     contains(softhca->why_object(SOFTHCA_CQ, cq, SOFTHCA_TEXT), cause);
     contains(softhca->why_object(SOFTHCA_CQ, cq, SOFTHCA_JSON), "\"name\":\"replies\"");
-    contains(softhca->why_object(SOFTHCA_PD, node.pd, SOFTHCA_TEXT), "is held by 1 MR and 1 QP");
+    contains(softhca->why_object(SOFTHCA_PD, node.pd, SOFTHCA_TEXT), "is used by 1 MR and 1 QP");
     contains(softhca->why_object(SOFTHCA_MR, node.mr, SOFTHCA_TEXT), "MR of 1048576 bytes");
-    contains(softhca->why_object(SOFTHCA_CHANNEL, channel, SOFTHCA_TEXT), "is held by 1 CQ");
+    contains(softhca->why_object(SOFTHCA_CHANNEL, channel, SOFTHCA_TEXT), "is used by 1 CQ");
     contains(softhca->why_object(SOFTHCA_CONTEXT, node.context, SOFTHCA_TEXT), "context 0");
     contains(softhca->why_object(SOFTHCA_QP, qp, SOFTHCA_TEXT),
-             "is held by nobody: ibv_destroy_qp can go on");
+             "is not in use: ibv_destroy_qp would succeed now");
     REQUIRE(softhca->why_object(SOFTHCA_QP, NULL, SOFTHCA_TEXT) == NULL && errno == EINVAL);
-    contains(softhca->why_wr(qp, 0x77, SOFTHCA_TEXT), "waits, and its QP takes no message: it is in INIT");
-    contains(softhca->why_wr(NULL, 0x78, SOFTHCA_TEXT), "is unknown");
+    contains(softhca->why_wr(qp, 0x77, SOFTHCA_TEXT), "waits, but its QP receives nothing in state INIT");
+    contains(softhca->why_wr(NULL, 0x78, SOFTHCA_TEXT), "was not found");
     contains(softhca->list(SOFTHCA_TEXT), "1 PD, 1 MR, 1 CQ, 1 channel and 1 QP");
     contains(softhca->list(SOFTHCA_JSON), "\"kind\":\"channel\"");
 

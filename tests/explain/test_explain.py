@@ -114,7 +114,7 @@ def test_wrong_order():  # ska-sa/spead2#134
               ["ibv_dealloc_pd", "ibv_destroy_comp_channel", "ibv_destroy_cq"])
     matches(r"1 MR and 1 QP still belong to it", told[0]["cause"])
     leaks = only(told, "leaks")
-    matches(r"^ibv_close_device\(context \d+ of \S+\) leaves 1 PD, 1 CQ and 1 channel not destroyed$", leaks["cause"])
+    matches(r"^ibv_close_device\(context \d+ of \S+\) left 1 PD, 1 CQ and 1 channel not destroyed$", leaks["cause"])
 
 
 def causes(name, pattern):
@@ -147,13 +147,13 @@ def test_device_memory_freed_before_its_mr():
 
 
 def test_raw_qp_and_counters_destroyed_before_their_flow():
-    causes("flow-in-use", r"ibv_destroy_qp\(QP 0x[0-9a-f]{6}\): flow \d+ still steers to it; "
-                          r"ibv_destroy_counters\(counters \d+\): flow \d+ still counts in it")
+    causes("flow-in-use", r"ibv_destroy_qp\(QP 0x[0-9a-f]{6}\): flow \d+ still directs packets to it; "
+                          r"ibv_destroy_counters\(counters \d+\): flow \d+ is still attached to it")
 
 
 def test_mr_freed_before_its_users():  # the-tcpdump-group/libpcap#1532
     told = only(run("mr-freed-before-users"), "in_use")
-    matches(r"^ibv_dereg_mr\(MR .*\): 8 work requests that are not finished still name it, in the receive queue of QP",
+    matches(r"^ibv_dereg_mr\(MR .*\): 8 outstanding work requests still use its lkey, in the receive queue of QP",
             told["cause"])
     tap.equal(told["queues"][0]["wr_ids"], "100..107")
 
@@ -166,14 +166,14 @@ def test_wrong_cq_acknowledged():  # openucx/ucx#1039
         situation.until_it_hangs()
         told = situation.next_explanation()
         tap.equal(told["explanation"], "blocked")
-        matches(r"^ibv_destroy_cq\(CQ 0\) waits: 1 completion event was read and never acknowledged .*"
-                r"while CQ 1 was acknowledged 1 too many: the wrong CQ was acknowledged$", told["cause"])
+        matches(r"^ibv_destroy_cq\(CQ 0\) is blocked: 1 completion event was read and never acknowledged .*"
+                r"; CQ 1 has 1 acknowledgements too many: the events were acknowledged on the wrong CQ$", told["cause"])
         assert "wrong_cq_acknowledged" in functions(told["event"]["stack"]), told
         assert "wrong_cq_acknowledged" in functions(told["destroy"]["stack"]), told
         tap.equal(told["destroy"]["thread"], situation.pid)
         after = [json.loads(line) for line in situation.end().splitlines()]
     resumed = only(after, "resumed")
-    matches(r"^ibv_destroy_cq\(CQ 0\) goes on after .*: what was read is acknowledged by thread \d+", resumed["cause"])
+    matches(r"^ibv_destroy_cq\(CQ 0\) is no longer blocked after .*: the events were acknowledged by thread \d+", resumed["cause"])
     assert resumed["acknowledged_by"] != situation.pid, resumed
 
 
@@ -181,7 +181,7 @@ def test_unacknowledged_event():
     with Situation("unacknowledged-event") as situation:
         qpn = situation.until_it_hangs()
         told = situation.next_explanation()
-        matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) waits: IBV_EVENT_QP_LAST_WQE_REACHED was read and never "
+        matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) is blocked: IBV_EVENT_QP_LAST_WQE_REACHED was read and never "
                 r"acknowledged \(ibv_ack_async_event\)$", told["cause"])
         assert "read_event" in functions(told["event"]["stack"]), told
         assert told["event"]["thread"] != situation.pid, told
@@ -192,7 +192,7 @@ def test_thread_that_waits_for_itself():
     with Situation("own-event") as situation:
         situation.until_it_hangs()
         told = situation.next_explanation()
-        matches(r"and the thread that read it is the one that waits$", told["cause"])
+        matches(r"; the thread that read it is the one that is blocked \(it can never acknowledge\)$", told["cause"])
         tap.equal(told["event"]["thread"], told["destroy"]["thread"])
         situation.end()
 
@@ -201,20 +201,20 @@ def test_error_event_of_a_connection_not_acknowledged():  # linux-rdma/perftest#
     with Situation("error-event", program=SITUATIONS_CM) as situation:
         situation.until_it_hangs()
         told = situation.next_explanation()
-        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) waits: RDMA_CM_EVENT_REJECTED was "
+        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) is blocked: RDMA_CM_EVENT_REJECTED was "
                 r"read and never acknowledged \(rdma_ack_cm_event\)", told["cause"])
         assert "next_event" in functions(told["event"]["stack"]), told
         assert "destroy_with_event" in functions(told["destroy"]["stack"]), told
         after = [json.loads(line) for line in situation.end().splitlines()]
-    matches(r"^rdma_destroy_id\(id .*\) goes on after .* is acknowledged by thread", only(after, "resumed")["cause"])
+    matches(r"^rdma_destroy_id\(id .*\) is no longer blocked after .* were acknowledged by thread", only(after, "resumed")["cause"])
 
 
 def test_event_of_a_connection_that_its_destroyer_keeps():  # spdk/spdk#3347
     with Situation("kept-event", program=SITUATIONS_CM) as situation:
         situation.until_it_hangs()
         told = situation.next_explanation()
-        matches(r"^rdma_destroy_id\(id .*\) waits: RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged "
-                r"\(rdma_ack_cm_event\), and the thread that read it is the one that waits$", told["cause"])
+        matches(r"^rdma_destroy_id\(id .*\) is blocked: RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged "
+                r"\(rdma_ack_cm_event\); the thread that read it is the one that is blocked \(it can never acknowledge\)$", told["cause"])
         situation.end()
 
 
@@ -226,8 +226,8 @@ def test_completion_lost_to_an_overrun():
         situation.until_it_hangs()
         told = situation.next_explanation()
         tap.equal(told["explanation"], "overrun")
-        matches(r"^CQ \d+ overran: the completion of wr_id 1795 \(0x703\) of QP 0x[0-9a-f]{6} was lost, because all 3 "
-                r"entries were waiting to be polled$", told["cause"])
+        matches(r"^CQ \d+ overrun: the completion of wr_id 1795 \(0x703\) of QP 0x[0-9a-f]{6} was lost: all 3 "
+                r"entries held unpolled completions$", told["cause"])
         situation.end()
 
 
@@ -235,7 +235,7 @@ def test_lost_srq_receive():
     with Situation("lost-srq-receive") as situation:
         situation.until_it_hangs()
         told = only([json.loads(line) for line in situation.end().splitlines()], "losses")
-    matches(r"^ibv_destroy_qp\(QP 0x[0-9a-f]{6}\) threw away 1 receive that it had taken from its SRQ", told["cause"])
+    matches(r"^ibv_destroy_qp\(QP 0x[0-9a-f]{6}\) discarded 1 SRQ receive of a partly received message", told["cause"])
     tap.equal(told["srq_receives"], {"count": 1, "wr_ids": "81"})
 
 
@@ -243,7 +243,7 @@ def test_what_a_destroy_threw_away():
     with Situation("unsignaled") as situation:
         qpn = situation.until_it_hangs()
         told = only([json.loads(line) for line in situation.end().splitlines()], "losses")
-    matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) threw away 1 unpolled completion, 2 unused receives \(it was in RTS\)",
+    matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) discarded 1 unpolled completion, 2 unused receives \(QP state RTS\)",
             told["cause"])
     tap.equal(told["completions"], {"count": 1, "wr_ids": "770"})
     tap.equal(told["receives"], {"count": 2, "wr_ids": "1024, 1025"})
@@ -262,17 +262,17 @@ def check_leaks(told, cause):
 def test_leaks_at_close_device():
     # And not once more at the end of the process.
     check_leaks(only(run("leak-at-close"), "leaks"),
-                r"^ibv_close_device\(context 0 of \S+\) leaves 1 PD, 1 MR, 1 CQ and 1 QP not destroyed$")
+                r"^ibv_close_device\(context 0 of \S+\) left 1 PD, 1 MR, 1 CQ and 1 QP not destroyed$")
 
 
 def test_leaks_at_exit():
     check_leaks(only(run("leak-at-exit"), "leaks"),
-                r"^the process ends with 1 PD, 1 MR, 1 CQ and 1 QP not destroyed, 1 device not closed$")
+                r"^the process exits with 1 PD, 1 MR, 1 CQ and 1 QP not destroyed, 1 device not closed$")
 
 
 def test_forgotten_id():
     told = only(run("forgotten-id", program=SITUATIONS_CM), "leaks")
-    matches(r"^the process ends with 1 id not destroyed$", told["cause"])
+    matches(r"^the process exits with 1 id not destroyed$", told["cause"])
     matches(r"listening", told["objects"][0]["state"])
     assert "listen_somewhere" in functions(told["objects"][0]["created"]["stack"]), told
 
@@ -335,9 +335,9 @@ def test_the_guide_shows_what_is_said():
         with tempfile.TemporaryFile(mode="w+") as stderr:
             with Situation(name.group(2), "text", program=SITUATIONS_CM if name.group(1) else SITUATIONS,
                            stderr=stderr) as situation:
-                if "waits:" in block.group(1):
+                if "is blocked:" in block.group(1):
                     situation.until_it_hangs()
-                    while "waits:" not in written(stderr):
+                    while "is blocked:" not in written(stderr):
                         time.sleep(0.01)  # it says so after a second
                 situation.end()
             said = written(stderr)

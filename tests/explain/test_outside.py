@@ -67,7 +67,7 @@ def test_a_process_that_hangs_in_destroy_qp():
     with Situation("unacknowledged-event") as situation:
         qpn = situation.until_it_hangs()
         situation.next_explanation()  # so it waits for sure
-        cause = fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) waits: IBV_EVENT_QP_LAST_WQE_REACHED was read and never acknowledged"
+        cause = fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) is blocked: IBV_EVENT_QP_LAST_WQE_REACHED was read and never acknowledged"
         matches(cause, why(situation.pid))
         matches(cause, why(situation.pid, f"qp:{qpn:#x}"))
         told, = why_json(situation.pid)
@@ -80,9 +80,9 @@ def test_a_process_that_hangs_in_destroy_qp():
 def test_one_that_was_started_without_explanations():
     with Situation("wrong-cq-acknowledged", None) as situation:
         situation.until_it_hangs()
-        eventually("waits: ", situation.pid)  # it is about to
+        eventually("is blocked: ", situation.pid)  # it is about to
         told, = why_json(situation.pid)
-        matches(r"waits: 1 completion event was read and never acknowledged .*the wrong CQ was acknowledged$",
+        matches(r"is blocked: 1 completion event was read and never acknowledged .*on the wrong CQ$",
                 told["cause"])
         tap.equal(told["event"]["thread"], situation.pid)  # threads and times are known, stacks are not
         assert "stack" not in told["event"], told
@@ -94,7 +94,7 @@ def test_one_that_is_stopped():
         situation.until_it_hangs()
         situation.next_explanation()
         os.kill(situation.pid, signal.SIGSTOP)
-        matches(r"the thread that read it is the one that waits$", why(situation.pid))
+        matches(r"the thread that read it is the one that is blocked \(it can never acknowledge\)$", why(situation.pid))
         os.kill(situation.pid, signal.SIGCONT)
         situation.end()
 
@@ -103,18 +103,18 @@ def test_one_that_hangs_in_rdma_destroy_id():
     with Situation("kept-event", program=SITUATIONS_CM) as situation:
         situation.until_it_hangs()
         situation.next_explanation()
-        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) waits: "
+        matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) is blocked: "
                 r"RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged", why(situation.pid))
         text = softhca("ps", situation.pid)
         matches(r"id \d+ from 127.0.0.1 port \d+: listening", text)
-        matches(r"id \d+ from .*: disconnected, 1 event read and not acknowledged, its destroy waits", text)
+        matches(r"id \d+ from .*: disconnected, 1 event read and not acknowledged, destroy is blocked", text)
         situation.end()
 
 
 def test_nothing_is_stuck():
     with Situation("all-well") as situation:
         situation.until_it_hangs()
-        matches(r"^nothing waits", why(situation.pid))
+        matches(r"^idle: ", why(situation.pid))
         situation.end()
 
 
@@ -122,7 +122,7 @@ def test_a_qp_that_is_open_more_than_once():
     with Situation("xrc-qp-opened") as situation:
         situation.until_it_hangs()
         text = softhca("ps", situation.pid)
-        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, RESET.*, opened by 1 more handle; its creator has destroyed its own", text)
+        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, RESET.*, 1 more handle by ibv_open_qp\(\); the handle of its creator is destroyed", text)
         matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, a handle of ibv_open_qp\(\)", text)
         situation.end()
 
@@ -133,15 +133,15 @@ def test_a_qp_that_is_open_more_than_once():
 def test_receiver_not_ready():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        eventually(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged: QP 0x[0-9a-f]+ "
-                   r"has no receive posted \(RNR\); RNR retries without limit, \d+ so far; it is in RTS with 0 receives$",
+        eventually(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged yet: QP 0x[0-9a-f]+ "
+                   r"has no receive posted \(RNR\); rnr_retry is 7 \(unlimited\), \d+ RNR NAKs so far; that QP is in RTS with 0 receives posted$",
                    situation.pid, "0x100")
         told, = why_json(situation.pid, "0x101")
         tap.equal(told["places_total"], 1)
         place = told["places"][0]
         tap.equal((place["opcode"], place["before_it"]), ("RDMA WRITE", 1))
         assert place["phase"] in ("queued", "in_flight"), place  # it is begun with each retry
-        eventually(fr"^QP 0x{qpn:06x}: 2 sends have not ended, the oldest for .*: QP 0x[0-9a-f]+ has no receive posted",
+        eventually(fr"^QP 0x{qpn:06x}: 2 outstanding sends, the oldest for .*: QP 0x[0-9a-f]+ has no receive posted",
                    situation.pid)
         situation.end()
 
@@ -149,10 +149,9 @@ def test_receiver_not_ready():
 def test_behind_a_fence():
     with Situation("fence") as situation:
         situation.until_it_hangs()
-        matches(r"^wr_id 513 \(0x201\), RDMA WRITE .* has not been sent: it waits behind a fence for 1 RDMA READ or atomic "
-                r"before it$", why(situation.pid, "0x201"))
-        matches(r"^wr_id 514 \(0x202\), RDMA WRITE .* has not been sent: it is queued behind 1 other, the first of which "
-                r"is wr_id 513 \(0x201\): it waits behind a fence", why(situation.pid, "0x202"))
+        matches(r"^wr_id 513 \(0x201\), RDMA WRITE .* has not been sent: fenced: waits for 1 earlier RDMA READ or atomic$", why(situation.pid, "0x201"))
+        matches(r"^wr_id 514 \(0x202\), RDMA WRITE .* has not been sent: queued behind 1 other, first "
+                r"wr_id 513 \(0x201\): fenced: waits for", why(situation.pid, "0x202"))
         matches(r"^wr_id 512 \(0x200\), RDMA READ .* waits for the response of QP 0x[0-9a-f]+ of process \d+, which is "
                 r"stopped", why(situation.pid, "0x200"))
         situation.end()
@@ -170,16 +169,16 @@ def test_acknowledgement_of_a_stopped_peer():
     with Situation("stopped-peer") as situation:
         situation.until_it_hangs()
         matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
-                r"is stopped; it is in RTS with \d+ receives?$", why(situation.pid, "0x100"))
-        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring, not mapped: this process does not map memory \(softhca doctor "
-                r"says why\)\)", softhca("ps", situation.pid))
+                r"is stopped; that QP is in RTS with \d+ receives? posted$", why(situation.pid, "0x100"))
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring, not mapped: this process does not map memory of peers "
+                r"\(softhca doctor has the reason\)\)", softhca("ps", situation.pid))
         situation.end()
 
 
 def test_a_peer_whose_memory_is_read():
     # As far as this machine allows; and of a connection that is not mapped, it says why.
     for local, reasons in (("cma", "this process does not map memory"),
-                           ("mapped", "this process may not read|the other process does not show|no request was for memory")):
+                           ("mapped", "no permission to read|the peer process does not share|no request has accessed")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
             matches(rf", to QP 0x[0-9a-f]+ of process \d+ \((mapped|(ring|cma), not mapped: ({reasons})[^)]*)\)",
@@ -190,7 +189,7 @@ def test_a_peer_whose_memory_is_read():
 def test_peer_gone():
     with Situation("dead-peer") as situation:
         situation.until_it_hangs()
-        eventually(r"is not acknowledged: process \d+, to which it was sent, is gone; its timeout is 0: it waits for ever$",
+        eventually(r"is not acknowledged yet: peer process \d+ has ended; local ACK timeout is 0: no retry, waits forever$",
                    situation.pid, "0x100")  # the news is on its way
         situation.end()
 
@@ -198,43 +197,43 @@ def test_peer_gone():
 def test_nobody_there():
     with Situation("nobody-there") as situation:
         situation.until_it_hangs()
-        eventually("no process of this host has QP", situation.pid, "0x100")  # it is being looked for
+        eventually("no process of this host owns QP", situation.pid, "0x100")  # it is looked up
         situation.end()
 
 
 def test_send_queue_drained():
     with Situation("sqd") as situation:
         situation.until_it_hangs()
-        matches(r"has not been sent: the QP is in SQD: nothing is begun there$", why(situation.pid, "0x100"))
+        matches(r"has not been sent: the QP is in SQD: no new work request is started$", why(situation.pid, "0x100"))
         situation.end()
 
 
 def test_posted_unsignaled_and_polled_and_unpolled():
     with Situation("unsignaled") as situation:
         qpn = situation.until_it_hangs()
-        eventually("has ended with IBV_WC_SUCCESS, and its completion lies in CQ 0 unpolled", situation.pid, "0x302")
-        matches(r"has ended well, but was posted unsignaled: it makes no completion", why(situation.pid, "0x300"))
-        matches(r"has ended with IBV_WC_SUCCESS, and its completion was polled from CQ 0$", why(situation.pid, "0x301"))
+        eventually("has completed with IBV_WC_SUCCESS; its completion is in CQ 0, not polled yet", situation.pid, "0x302")
+        matches(r"has completed successfully, unsignaled: no completion is generated", why(situation.pid, "0x300"))
+        matches(r"has completed with IBV_WC_SUCCESS; its completion was polled from CQ 0$", why(situation.pid, "0x301"))
         matches(r"a receive of QP 0x[0-9a-f]+, was posted .* ago and waits for a message, behind 1 other",
                 why(situation.pid, "0x401", f"--qp={qpn:#x}"))
-        matches(r"^wr_id 48879 \(0xbeef\) is unknown", why(situation.pid, "0xbeef", status=1))
+        matches(r"^wr_id 48879 \(0xbeef\) was not found", why(situation.pid, "0xbeef", status=1))
         situation.end()
 
 
 def test_flushed_and_unpolled_and_lost():
     with Situation("overrun") as situation:
         situation.until_it_hangs()
-        matches(r"has ended with IBV_WC_WR_FLUSH_ERR, and its completion lies in CQ 0 unpolled, behind 1 other$",
+        matches(r"has completed with IBV_WC_WR_FLUSH_ERR; its completion is in CQ 0, not polled yet, behind 1 other$",
                 why(situation.pid, "0x701"))
-        matches(r"has ended, and its completion was lost: CQ 0 was full", why(situation.pid, "0x703"))
-        matches(r"^CQ 0 overran", why(situation.pid))
+        matches(r"has completed, but the completion was lost: CQ 0 was full", why(situation.pid, "0x703"))
+        matches(r"^CQ 0 overrun", why(situation.pid))
         situation.end()
 
 
 def test_receive_taken_from_an_srq():
     with Situation("lost-srq-receive") as situation:
         situation.until_it_hangs()
-        matches(r"was taken from SRQ 0 for a message whose rest has not come$", why(situation.pid, "0x51"))
+        matches(r"was taken from SRQ 0 for a message that has not arrived completely$", why(situation.pid, "0x51"))
         situation.end()
 
 
@@ -253,10 +252,10 @@ def over_the_network(name, **more):
 def test_over_the_network_receiver_not_ready():
     with over_the_network("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        cause = r"QP 0x[0-9a-f]+ at \S+ has no receive posted \(RNR\); RNR retries without limit, \d+ so far"
-        eventually(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged: {cause}$",
+        cause = r"QP 0x[0-9a-f]+ at \S+ has no receive posted \(RNR\); rnr_retry is 7 \(unlimited\), \d+ RNR NAKs so far"
+        eventually(fr"^wr_id 256 \(0x100\), SEND of QP 0x{qpn:06x}, was sent .* ago and is not acknowledged yet: {cause}$",
                    situation.pid, "0x100")
-        eventually(fr"^QP 0x{qpn:06x}: 2 sends have not ended, the oldest for .*: {cause}; last heard of it .* ago$",
+        eventually(fr"^QP 0x{qpn:06x}: 2 outstanding sends, the oldest for .*: {cause}; last packet from the peer .* ago$",
                    situation.pid)
         matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .* outstanding, to QP 0x[0-9a-f]+ at \S+ \(wire\)",
                 softhca("ps", situation.pid))
@@ -264,7 +263,7 @@ def test_over_the_network_receiver_not_ready():
         qp = next(thing for thing in listed["objects"] if thing.get("qpn") == qpn)
         tap.equal(qp["path"], "wire")
         assert qp["rnr_naks"] > 0, qp
-        matches(fr"QP 0x{qpn:06x}: .*; .*RNR NAKs: \d+", softhca("ps", situation.pid))
+        matches(fr"QP 0x{qpn:06x}: .*; .*RNR NAKs received: \d+", softhca("ps", situation.pid))
         matches(r"network: \d+ packets of \d+ bytes sent, \d+ of \d+ received\n", softhca("ps", situation.pid))
         assert listed["network"]["packets_sent"] > 0 and listed["network"]["bad_icrc"] == 0, listed["network"]
         situation.end()
@@ -275,35 +274,34 @@ def test_over_the_network_nobody_acknowledges():
         with over_the_network(name) as situation:
             situation.until_it_hangs()
             eventually(r"^wr_id 256 \(0x100\), SEND of QP .* was sent .* ago and waits for the acknowledgement of QP 0x[0-9a-f]+ "
-                       r"at \S+; its timeout is 0: it waits for ever; last heard of it .* ago$", situation.pid, "0x100")
-            eventually(r"^QP .*: 1 send has not ended for .*: sent, and not acknowledged by QP 0x[0-9a-f]+ at ", situation.pid)
+                       r"at \S+; local ACK timeout is 0: no retry, waits forever; last packet from the peer .* ago$", situation.pid, "0x100")
+            eventually(r"^QP .*: 1 outstanding send for .*: sent, waiting for the acknowledgement of QP 0x[0-9a-f]+ at ", situation.pid)
             situation.end()
 
 
 def test_over_the_network_behind_reads():
     with over_the_network("fence") as situation:
         situation.until_it_hangs()
-        eventually(r"^wr_id 513 \(0x201\), RDMA WRITE .* has not been sent: it waits behind a fence for 1 RDMA READ or atomic "
-                   r"before it$", situation.pid, "0x201")
+        eventually(r"^wr_id 513 \(0x201\), RDMA WRITE .* has not been sent: fenced: waits for 1 earlier RDMA READ or atomic$", situation.pid, "0x201")
         eventually(r"^wr_id 512 \(0x200\), RDMA READ .* waits for the response of QP 0x[0-9a-f]+ at ", situation.pid, "0x200")
         situation.end()
     with over_the_network("read-depth") as situation:
         situation.until_it_hangs()
         eventually(r"has not been sent: .*(4 RDMA READs and atomics are in flight, and max_rd_atomic is 4|"
-                   r"as many packets as the window takes are not acknowledged yet by QP .* it waits for ever)", situation.pid, "0x204")
+                   r"the congestion window is full: waiting for acknowledgements from QP .* it waits for ever)", situation.pid, "0x204")
         situation.end()
 
 
 def test_over_the_network_what_ended():
     with over_the_network("unsignaled") as situation:
         situation.until_it_hangs()
-        eventually("has ended with IBV_WC_SUCCESS, and its completion lies in CQ 0 unpolled", situation.pid, "0x302")
-        matches(r"has ended well, but was posted unsignaled", why(situation.pid, "0x300"))
+        eventually("has completed with IBV_WC_SUCCESS; its completion is in CQ 0, not polled yet", situation.pid, "0x302")
+        matches(r"has completed successfully, unsignaled", why(situation.pid, "0x300"))
         matches(r"its completion was polled from CQ 0$", why(situation.pid, "0x301"))
         situation.end()
     with over_the_network("lost-srq-receive") as situation:
         situation.until_it_hangs()
-        matches(r"was taken from SRQ 0 for a message whose rest has not come$", why(situation.pid, "0x51"))
+        matches(r"was taken from SRQ 0 for a message that has not arrived completely$", why(situation.pid, "0x51"))
         situation.end()
 
 
@@ -313,12 +311,12 @@ def test_over_the_network_what_ended():
 def test_holders_from_outside():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        tap.equal(why(situation.pid, "cq:0"), "CQ 0 is held by 2 QPs")
-        tap.equal(why(situation.pid, "pd:0"), "PD 0 is held by 1 MR and 2 QPs")
+        tap.equal(why(situation.pid, "cq:0"), "CQ 0 is used by 2 QPs")
+        tap.equal(why(situation.pid, "pd:0"), "PD 0 is used by 1 MR and 2 QPs")
         told, = why_json(situation.pid, f"qp:{qpn}")
         tap.equal((told["object"]["qpn"], told["holders_total"]), (qpn, 0))
         matches(r"has no cq:77", softhca("why", situation.pid, "cq:77", status=1))
-        matches(r"neither a wr_id nor an object", softhca("why", situation.pid, "thing:1", status=2))
+        matches(r"not a wr_id and not an object", softhca("why", situation.pid, "thing:1", status=2))
         situation.end()
 
 
@@ -335,14 +333,14 @@ def test_ps_lists_everything():
         text = softhca("ps", situation.pid)
         matches(fr"QP 0x{qpn:06x}: RC, RTS, 2 sends .*, to QP 0x[0-9a-f]+ of process {situation.pid} \(self\)", text)
         matches(fr"^{situation.pid} situations, uid \d+, up .*: 1 PD, 1 MR, 1 CQ and 2 QPs", text)
-        matches(r"held by QP 0x[0-9a-f]+, QP 0x", text)
+        matches(r"used by QP 0x[0-9a-f]+, QP 0x", text)
         situation.end()
 
 
 def test_no_such_process():
     matches(r"it does not use SoftHCA", softhca("why", os.getpid(), status=1))
     matches(r"there is no such process", softhca("why", 2**22 + 1, status=1))
-    matches(r"that is no process number", softhca("why", "self", status=1))
+    matches(r"not a PID or @BLOCK", softhca("why", "self", status=1))
     matches(r"there is no such process", softhca("ps", 2**22 + 1, status=1))
 
 
@@ -383,7 +381,7 @@ def test_across_pid_namespaces():
         hidden = [one for one in processes(command=command)
                   if one.get("pid_in_namespace") == situation.pid and not one["pid_visible"]]
         tap.equal(len(hidden), 1)
-        eventually(r"is not acknowledged: QP 0x[0-9a-f]+ has no receive posted", f"@{qpn >> 8:x}", "0x100", command=command)
+        eventually(r"is not acknowledged yet: QP 0x[0-9a-f]+ has no receive posted", f"@{qpn >> 8:x}", "0x100", command=command)
         situation.end()
 
 
@@ -392,7 +390,7 @@ def test_a_stopped_process_across_pid_namespaces_says_so():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
         os.kill(situation.pid, signal.SIGSTOP)
-        matches(r"it does not answer: it may be stopped", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
+        matches(r"no answer within the timeout: the process may be stopped", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
         os.kill(situation.pid, signal.SIGCONT)
         situation.end()
 
@@ -475,20 +473,20 @@ class Impostor:
 def test_garbage_instead_of_a_segment():
     for content in (b"", b"\0" * 8192, bytes(random.Random(1).randbytes(65536))):
         with Impostor(content) as impostor:
-            matches(r"its segment is damaged", softhca("why", f"@{impostor.block:x}", status=1))
+            matches(r"its published segment is damaged", softhca("why", f"@{impostor.block:x}", status=1))
             softhca("ps")
 
 
 def test_a_segment_that_could_be_cut_off_under_us():
     with Impostor(b"\0" * 8192, seals=0) as impostor:
-        matches(r"what it shows is no segment", softhca("why", f"@{impostor.block:x}", status=1))
+        matches(r"published segment rejected: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
 
 
 def test_something_else_than_a_segment():
     for path in ("/dev/null", "/dev/zero", "/", __file__):
         fd = os.open(path, os.O_RDONLY)
         with Impostor(b"", descriptor=fd) as impostor:
-            matches(r"what it shows is no segment", softhca("why", f"@{impostor.block:x}", status=1))
+            matches(r"published segment rejected: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
         os.close(fd)
 
 

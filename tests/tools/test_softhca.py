@@ -105,7 +105,7 @@ def test_run_warns_of_programs_out_of_reach():
         raise tap.Skip("no static libc")
     result = softhca("run", "--", program)
     tap.equal(result.returncode, 3)
-    assert "linked statically" in result.stderr, result.stderr
+    assert "statically linked" in result.stderr, result.stderr
 
 
 def test_run_works_from_a_path_with_blanks():
@@ -270,7 +270,7 @@ def udp_port(*wrapper):
 def test_doctor_tells_who_has_the_port():
     if subprocess.run(["unshare", "-r", "-n", "true"], capture_output=True).returncode:
         raise tap.Skip("network namespaces are not allowed here")
-    tap.equal(udp_port(), ("ok", "free: the first program whose packets leave the host takes it"))
+    tap.equal(udp_port(), ("ok", "free: the first process that communicates with another host binds it"))
     hold = ("import socket, subprocess, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 4791)); "
             "sys.exit(subprocess.run(sys.argv[1:]).returncode)")
     state, text = udp_port(sys.executable, "-c", hold)

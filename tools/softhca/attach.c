@@ -54,7 +54,7 @@ static bool map(int fd, struct attached *at)
     at->fd = fd;
     seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) != 0 || status.st_size <= 0)
-        return refuse(at, "what it shows is no segment");
+        return refuse(at, "published segment rejected: not a memfd sealed against shrinking");
     base = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (base == MAP_FAILED)
         return refuse(at, "its segment cannot be mapped: %s", strerror(errno));
@@ -62,8 +62,9 @@ static bool map(int fd, struct attached *at)
     at->size = (size_t)status.st_size;
     error = view_open(&at->view, base, at->size, fd, at->pid);
     if (error) {
-        refuse(at,
-               error == -EPROTONOSUPPORT ? "it runs another version of SoftHCA" : "its segment is damaged");
+        refuse(at, error == -EPROTONOSUPPORT ? "its published segment has another format version: another "
+                                               "release of SoftHCA"
+                                             : "its published segment is damaged");
         attached_end(at);
         return false;
     }
@@ -177,7 +178,7 @@ static bool ask(int fd, struct attached *at)
 
     if (send(fd, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request) ||
         poll(&answer, 1, ANSWER_MS) != 1)
-        return refuse(at, "it does not answer: it may be stopped");
+        return refuse(at, "no answer within the timeout: the process may be stopped");
     shown = receive(fd, &reply);
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.type == SEGMENT_REQUEST_TYPE &&
         reply.result == SEGMENT_GRANTED && shown >= 0)
@@ -185,8 +186,9 @@ static bool ask(int fd, struct attached *at)
     if (shown >= 0)
         close(shown);
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
-        return refuse(at, "it does not let itself be looked at");
-    return refuse(at, "it does not know how to be looked at: it runs another version of SoftHCA");
+        return refuse(at, "access to its published segment refused (PR_SET_DUMPABLE is 0, or a uid of "
+                          "another user namespace)");
+    return refuse(at, "segment request not supported: another release of SoftHCA");
 }
 
 static bool attach_by_socket(uint32_t block, struct attached *at)
@@ -288,7 +290,7 @@ bool attach_pid(pid_t pid, struct attached *ret)
     if (result == -ENOENT)
         return refuse(ret, "there is no such process");
     if (result == -EACCES)
-        return refuse(ret, "it belongs to another user, or does not let itself be looked at");
+        return refuse(ret, "it belongs to another user, or refuses access (PR_SET_DUMPABLE is 0)");
     return ret->why[0] ? false : refuse(ret, "it does not use SoftHCA");
 }
 

@@ -87,9 +87,8 @@ int command_doctor(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
-        .doc = "Tells what this machine allows, each with its reason, and what to change. The exit status is "
-               "0 if "
-               "programs can talk to each other here.",
+        .doc = "Checks what this machine supports. Each line has a reason and, where something can be "
+               "improved, a remedy. The exit status is 0 if processes of this host can communicate.",
     };
     struct adapters adapters = {0};
     struct finding finding = {0};

@@ -68,17 +68,17 @@ static void probe_memfd(struct finding *ret)
     int fd = (int)syscall(SYS_memfd_create, "softhca-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     if (fd < 0) {
-        finding_set(ret, FINDING_BROKEN, "memfd_create: %s: no memory can be shared between processes",
+        finding_set(ret, FINDING_BROKEN, "memfd_create: %s: no shared memory between processes",
                     strerror(errno));
         finding_remedy(ret, "allow memfd_create in the container's seccomp profile");
         return;
     }
     if (ftruncate(fd, 4096) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-        finding_set(ret, FINDING_BROKEN, "sealing a memfd: %s: a peer could shrink a ring under our feet",
+        finding_set(ret, FINDING_BROKEN, "sealing a memfd: %s: a peer could truncate a shared ring (SIGBUS)",
                     strerror(errno));
         finding_remedy(ret, "allow ftruncate and fcntl(F_ADD_SEALS) in the container's seccomp profile");
     } else {
-        finding_set(ret, FINDING_OK, "rings between processes cannot be shrunk by a peer");
+        finding_set(ret, FINDING_OK, "shared rings are sealed against truncation");
     }
     close(fd);
 }
@@ -96,7 +96,8 @@ static void probe_pidfd(struct finding *ret)
     fd = child < 0 ? -1 : (int)syscall(SYS_pidfd_open, child, 0);
     if (fd < 0) {
         finding_set(ret, FINDING_LIMITED,
-                    "pidfd_open: %s: a peer's death is noticed only when its sockets close", strerror(errno));
+                    "pidfd_open: %s: the end of a peer process is detected only when its sockets close",
+                    strerror(errno));
         finding_remedy(ret, "allow pidfd_open in the container's seccomp profile (Linux 5.3 or newer)");
     }
     if (child > 0)
@@ -104,9 +105,9 @@ static void probe_pidfd(struct finding *ret)
     if (fd >= 0) {
         wait_for = (struct pollfd){.fd = fd, .events = POLLIN};
         if (poll(&wait_for, 1, 5000) == 1)
-            finding_set(ret, FINDING_OK, "a peer's death is noticed at once");
+            finding_set(ret, FINDING_OK, "the end of a peer process is detected at once");
         else
-            finding_set(ret, FINDING_LIMITED, "a pidfd did not tell of a child's death");
+            finding_set(ret, FINDING_LIMITED, "pidfd did not become readable when a child ended");
         close(fd);
     }
     if (child > 0)
@@ -123,10 +124,12 @@ static void probe_peerpidfd(struct finding *ret)
         return;
     }
     if (getsockopt(pair[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0 && fd >= 0) {
-        finding_set(ret, FINDING_OK, "the process behind a socket is known without doubt");
+        finding_set(ret, FINDING_OK,
+                    "the peer process of a socket is identified without a race "
+                    "(SO_PEERPIDFD)");
         close(fd);
     } else {
-        finding_set(ret, FINDING_NOTE, "%s: falls back to SO_PEERCRED and pidfd_open (before Linux 6.5)",
+        finding_set(ret, FINDING_NOTE, "%s: using SO_PEERCRED and pidfd_open instead (kernel older than 6.5)",
                     strerror(errno));
     }
     close(pair[0]);
@@ -195,10 +198,11 @@ static void probe_vm_readv(struct finding *ret)
     int plain = sibling_reads(0), permitted = plain ? sibling_reads(1) : 0;
 
     if (plain == 0) {
-        finding_set(ret, FINDING_OK, "one copy instead of two for large messages");
+        finding_set(ret, FINDING_OK, "large messages are copied once (process_vm_readv)");
     } else if (permitted == 0) {
         finding_set(ret, FINDING_OK,
-                    "one copy for large messages, where the peer has allowed it (PR_SET_PTRACER)");
+                    "large messages are copied once, where the peer permits it (PR_SET_PTRACER; SoftHCA "
+                    "does)");
     } else {
         finding_set(ret, FINDING_LIMITED, "%s: large messages are copied twice, through the ring",
                     strerror(-permitted));
@@ -217,7 +221,8 @@ static void probe_yama(struct finding *ret)
         finding_set(ret, FINDING_OK, "kernel.yama.ptrace_scope is 0");
     else if (scope == 1)
         finding_set(ret, FINDING_NOTE,
-                    "kernel.yama.ptrace_scope is 1: a process must allow its peers to read its memory");
+                    "kernel.yama.ptrace_scope is 1: processes permit their peers by PR_SET_PTRACER "
+                    "(automatic)");
     else {
         finding_set(ret, FINDING_LIMITED,
                     "kernel.yama.ptrace_scope is %d: no process may read another's memory", scope);
@@ -230,11 +235,13 @@ static void probe_userfaultfd(struct finding *ret)
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
 
     if (fd >= 0) {
-        finding_set(ret, FINDING_OK, "memory can be switched to a shared mapping while it is in use");
+        finding_set(ret, FINDING_OK,
+                    "registered memory can be switched to a shared mapping while the "
+                    "program uses it");
         close(fd);
         return;
     }
-    finding_set(ret, FINDING_NOTE, "%s: peers cannot map memory", strerror(errno));
+    finding_set(ret, FINDING_NOTE, "%s: registered memory cannot be mapped by peers", strerror(errno));
 }
 
 static void probe_mapped(struct finding *ret)
@@ -247,18 +254,20 @@ static void probe_mapped(struct finding *ret)
     if (means.reason != MAPPED_YES || means.single_thread) {
         finding_set(ret, FINDING_NOTE, "peers do not map registered memory: %s",
                     means.reason != MAPPED_YES ? mapped_reason_text(means.reason)
-                                               : "there is no userfaultfd");
+                                               : "userfaultfd is not available");
         return;
     }
     if (means.lock_limit != UINT64_MAX)
-        snprintf(most, sizeof(most), ", up to %llu KiB, half of the locked memory",
+        snprintf(most, sizeof(most), ", up to %llu KiB (half of RLIMIT_MEMLOCK)",
                  (unsigned long long)means.lock_limit / 1024);
     if (unasked == MAPPED_YES) {
         finding_set(ret, FINDING_OK, "peers map registered memory%s", most);
         return;
     }
-    finding_set(ret, FINDING_NOTE, "peers map registered memory only with SOFTHCA_LOCAL=mapped%s: %s", most,
-                mapped_reason_text(unasked));
+    finding_set(ret, FINDING_NOTE,
+                "peers map registered memory only with SOFTHCA_LOCAL=mapped in both "
+                "processes%s: %s",
+                most, mapped_reason_text(unasked));
     if (unasked == MAPPED_CALLS_FAIL)
         finding_remedy(ret, "sysctl vm.unprivileged_userfaultfd=1");
 }
@@ -269,10 +278,10 @@ static void probe_membarrier(struct finding *ret)
 
     if (commands >= 0 && (commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) {
-        finding_set(ret, FINDING_OK, "no fence on the data path");
+        finding_set(ret, FINDING_OK, "expedited membarrier: no memory fence on the data path");
         return;
     }
-    finding_set(ret, FINDING_LIMITED, "refused: each operation pays for a fence");
+    finding_set(ret, FINDING_LIMITED, "membarrier is refused: a memory fence in each operation");
     finding_remedy(ret, "allow membarrier in the container's seccomp profile");
 }
 
@@ -285,7 +294,7 @@ static void probe_nofile(struct finding *ret)
     if (getrlimit(RLIMIT_NOFILE, &limit))
         return;
     if (limit.rlim_cur >= 1024) {
-        finding_set(ret, FINDING_OK, "%llu open files (hard limit %llu); each peer process takes a few",
+        finding_set(ret, FINDING_OK, "%llu open files (hard limit %llu); each peer process needs a few",
                     (unsigned long long)limit.rlim_cur, (unsigned long long)limit.rlim_max);
         return;
     }
@@ -299,7 +308,7 @@ static void probe_memlock(struct finding *ret)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        finding_set(ret, FINDING_OK, "%llu KiB; it only matters to memory that peers map, which is locked",
+        finding_set(ret, FINDING_OK, "%llu KiB; used only for registered memory that peers map",
                     (unsigned long long)limit.rlim_cur / 1024);
     else
         finding_set(ret, FINDING_OK, "unlimited; it only matters to memory that peers map, which is locked");
@@ -314,7 +323,7 @@ static void probe_processors(struct finding *ret)
         return;
     }
     finding_set(ret, FINDING_LIMITED,
-                "one: two processes that poll take turns, latency is that of the scheduler");
+                "one: processes that poll alternate on it, latency is the scheduling time slice");
 }
 
 static void probe_user_namespace(struct finding *ret)
@@ -329,10 +338,10 @@ static void probe_user_namespace(struct finding *ret)
     }
     if (geteuid() == overflow) {
         finding_set(ret, FINDING_LIMITED,
-                    "user %u stands for every unmapped user of a user namespace: peers of this "
-                    "uid are not trusted as oneself",
+                    "uid %u is the overflow uid of a user namespace, shared by all unmapped users: peers "
+                    "with this uid are treated as other users",
                     overflow);
-        finding_remedy(ret, "run as a user of your own, or map it into the namespace");
+        finding_remedy(ret, "run with a uid that is mapped in the user namespace");
         return;
     }
     finding_set(ret, FINDING_OK, "user %u", (unsigned)geteuid());
@@ -378,21 +387,24 @@ static long port_owner(void)
 static void tell_port_owner(struct finding *ret)
 {
     static const char then[] =
-        "packets from other hosts do not come here; traffic on this host is not affected";
+        "no packets from other hosts are received; traffic within this host is not affected";
     long owner = port_owner();
 
     if (softhca_has_port()) {
-        finding_set(ret, FINDING_OK, "in use by SoftHCA, user %ld, whose processes share it with all others",
+        finding_set(ret, FINDING_OK, "in use by SoftHCA processes of uid %ld, which share it with all users",
                     owner);
     } else if (owner <= 0 && access("/sys/module/rdma_rxe", F_OK) == 0) {
-        finding_set(ret, FINDING_LIMITED, "taken by the kernel's Soft-RoCE (rdma_rxe): %s", then);
+        finding_set(ret, FINDING_LIMITED, "in use by the kernel's Soft-RoCE (rdma_rxe): %s", then);
         finding_remedy(ret,
                        "remove its devices (rdma link delete), or run in a network namespace of its own");
     } else if (owner < 0) {
-        finding_set(ret, FINDING_LIMITED, "taken, maybe on one address only: %s", then);
+        finding_set(ret, FINDING_LIMITED,
+                    "in use by a socket that is not listed (bound to one address "
+                    "only?): %s",
+                    then);
     } else {
         finding_set(ret, FINDING_LIMITED, "taken by another program of user %ld: %s", owner, then);
-        finding_remedy(ret, "end that program (ss -ulpn 'sport = %d' names it)", ROCE_PORT);
+        finding_remedy(ret, "stop that program (ss -ulpn 'sport = %d' lists it)", ROCE_PORT);
     }
 }
 
@@ -405,11 +417,11 @@ static void probe_udp_port(struct finding *ret)
 
     if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)) == 0 &&
         bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-        finding_set(ret, FINDING_OK, "free: the first program whose packets leave the host takes it");
+        finding_set(ret, FINDING_OK, "free: the first process that communicates with another host binds it");
     else if (!has_ipv6 && (fd4 = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0 &&
              bind(fd4, (struct sockaddr *)&address4, sizeof(address4)) == 0)
         finding_set(ret, FINDING_LIMITED,
-                    "free; this kernel has no IPv6, so only IPv4 GIDs reach other hosts");
+                    "free; no IPv6 in this kernel: only IPv4 GIDs can reach other hosts");
     else if (errno == EADDRINUSE)
         tell_port_owner(ret);
     else
@@ -434,12 +446,12 @@ static void probe_receive_buffer(struct finding *ret)
     }
     got /= 2; /* the kernel doubles what it is asked for, to count its own share in */
     if (got >= wanted) {
-        finding_set(ret, FINDING_OK, "%d KiB for what arrives faster than a process takes it", got / 1024);
+        finding_set(ret, FINDING_OK, "%d KiB of socket receive buffer for bursts", got / 1024);
         return;
     }
     finding_set(ret, FINDING_NOTE,
-                "%d KiB for what arrives faster than a process takes it; peers on other hosts that do not "
-                "slow down (Soft-RoCE) overrun it, and packets are lost",
+                "%d KiB of socket receive buffer: senders without congestion control (Soft-RoCE) can "
+                "overrun it, and packets are lost",
                 got / 1024);
     finding_remedy(ret, "sysctl -w net.core.rmem_max=%d", wanted);
 }
@@ -460,8 +472,7 @@ static void probe_dev_infiniband(struct finding *ret)
     struct stat status;
 
     if (stat("/dev/infiniband", &status) == 0)
-        finding_set(ret, FINDING_NOTE,
-                    "/dev/infiniband is there; under softhca run the path shim shows ours instead");
+        finding_set(ret, FINDING_NOTE, "/dev/infiniband exists; softhca run shows SoftHCA's own instead");
     else
         finding_set(ret, FINDING_OK,
                     "no /dev/infiniband: softhca run shows one to programs that look for it (UCX)");
@@ -492,7 +503,7 @@ static void probe_seccomp(struct finding *ret)
         finding_set(ret, FINDING_OK, "no filter");
     else
         finding_set(ret, FINDING_NOTE,
-                    "system calls are filtered (a container): what it refuses is told in the other lines");
+                    "a seccomp filter is active (container?): see the other lines for what it blocks");
 }
 
 static void probe_tracer(struct finding *ret)
@@ -500,10 +511,12 @@ static void probe_tracer(struct finding *ret)
     long tracer = own_status("TracerPid");
 
     if (tracer)
-        finding_set(ret, FINDING_NOTE, "process %ld traces this one: a stopped process answers nobody",
+        finding_set(ret, FINDING_NOTE,
+                    "process %ld traces this process (debugger): while it is stopped, "
+                    "peers get no response",
                     tracer);
     else
-        finding_set(ret, FINDING_OK, "nobody traces this process");
+        finding_set(ret, FINDING_OK, "not traced");
 }
 
 const struct probe probes[] = {

@@ -14,10 +14,10 @@ static const struct {
     const char *summary;
 } commands[] = {
     {"run", command_run, "run a program with SoftHCA's RDMA devices"},
-    {"devices", command_devices, "list the devices that such a program sees"},
+    {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
     {"why", command_why, "explain what a process waits for"},
-    {"doctor", command_doctor, "tell what this machine allows, and what to change"},
+    {"doctor", command_doctor, "check what this machine supports, and what to change"},
 };
 
 struct choice {
@@ -57,7 +57,7 @@ static char *list_commands(int key, const char *text, void *input)
     fputs("Commands:\n", out);
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
-    fputs("\n`softhca COMMAND --help` tells more.", out);
+    fputs("\n`softhca COMMAND --help` shows the options of a command.", out);
     fclose(out);
     return list;
 }

@@ -40,7 +40,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_ARG:
         pid = strtol(argument, &end, 10);
         if (*end || pid <= 0 || options->count == PIDS_MAX)
-            argp_error(state, "'%s' is no process number", argument);
+            argp_error(state, "'%s' is not a PID", argument);
         options->pids[options->count++] = (pid_t)pid;
         return 0;
     default:
@@ -79,8 +79,8 @@ int command_ps(int argc, char **argv)
         .options = option_table,
         .parser = parse,
         .args_doc = "[PID...]",
-        .doc = "Lists the processes of this host that use SoftHCA (or those named), with their objects: "
-               "states, counters, who holds what. The processes go on undisturbed.",
+        .doc = "Lists the processes of this host that use SoftHCA (or those given), with their objects: "
+               "states, counters, users of each object. The processes are not stopped or disturbed.",
     };
     struct options options = {0};
     struct attached *around = NULL, one;

@@ -34,11 +34,12 @@ static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
     {"explain", OPTION_EXPLAIN, "FORM", 0,
-     "text, json or off: what is told of refused and blocked destroys, losses and leaks (SOFTHCA_EXPLAIN; "
-     "default text)",
+     "text, json or off: explanations of EBUSY, blocked destroys, lost work requests and leaks "
+     "(SOFTHCA_EXPLAIN; default text)",
      0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
-    {"no-shim", OPTION_NO_SHIM, NULL, 0, "Set the library path only, show no files below /sys and /dev", 0},
+    {"no-shim", OPTION_NO_SHIM, NULL, 0,
+     "Set only LD_LIBRARY_PATH: no path shim, no files below /sys and /dev", 0},
     {0},
 };
 
@@ -52,7 +53,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_EXPLAIN:
         if (strcmp(argument, "text") != 0 && strcmp(argument, "json") != 0 && strcmp(argument, "off") != 0)
-            argp_error(state, "'%s' is none of text, json, off", argument);
+            argp_error(state, "'%s': not text, json or off", argument);
         options->explain = argument;
         return 0;
     case OPTION_LOG:
@@ -66,7 +67,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "no PROGRAM");
+        argp_error(state, "PROGRAM is missing");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -110,7 +111,9 @@ static int set_shim(const struct place *place)
 
     /* ld.so separates the names in LD_PRELOAD by blanks and colons, and knows no way to quote them. */
     if (strpbrk(place->shim, " :\t\n")) {
-        fprintf(stderr, "softhca: warning: a blank or colon in %s: no files below /sys and /dev are shown\n",
+        fprintf(stderr,
+                "softhca: warning: the path %s contains a blank or colon, which LD_PRELOAD cannot "
+                "hold: running without the path shim (no files below /sys and /dev)\n",
                 place->shim);
         return 0;
     }
@@ -121,7 +124,10 @@ static int set_shim(const struct place *place)
         error = tree_publish(&adapters, root, why, sizeof(why));
     adapters_free(&adapters);
     if (error) {
-        fprintf(stderr, "softhca: warning: no files below /sys and /dev are shown: %s\n", why);
+        fprintf(stderr,
+                "softhca: warning: running without the path shim (no files below /sys and /dev): "
+                "%s\n",
+                why);
         return 0;
     }
     error = set("SOFTHCA_SYSFS_ROOT", root);
@@ -163,7 +169,7 @@ static void warn_if_out_of_reach(const char *name)
     if ((status.st_mode & S_ISUID && status.st_uid != geteuid()) ||
         (status.st_mode & S_ISGID && status.st_gid != getegid())) {
         fprintf(stderr,
-                "softhca: warning: %s is setuid: it ignores LD_LIBRARY_PATH (call softhca inside it)\n",
+                "softhca: warning: %s is setuid, so LD_LIBRARY_PATH is ignored (run softhca as that user)\n",
                 path);
         return;
     }
@@ -180,7 +186,7 @@ static void warn_if_out_of_reach(const char *name)
                 interpreter = true;
         }
         if (!interpreter)
-            fprintf(stderr, "softhca: warning: %s is linked statically: it cannot use SoftHCA\n", path);
+            fprintf(stderr, "softhca: warning: %s is statically linked and cannot use SoftHCA\n", path);
     }
     close(fd);
 }
@@ -191,9 +197,7 @@ int command_run(int argc, char **argv)
         .options = option_table,
         .parser = parse,
         .args_doc = "[--] PROGRAM [ARG...]",
-        .doc = "Runs PROGRAM, unmodified, with SoftHCA's libibverbs and RDMA devices. PROGRAM takes the "
-               "place of this "
-               "process.",
+        .doc = "Runs PROGRAM, unmodified, with SoftHCA's libibverbs and RDMA devices (by exec).",
     };
     struct options options = {0};
     struct place place;
@@ -204,7 +208,9 @@ int command_run(int argc, char **argv)
         return EXIT_OURS;
     /* LD_LIBRARY_PATH knows no quoting either. */
     if (strpbrk(place.directory, ":;")) {
-        fprintf(stderr, "softhca: a colon or semicolon in %s cannot be in LD_LIBRARY_PATH\n",
+        fprintf(stderr,
+                "softhca: the path %s contains a colon or semicolon, which LD_LIBRARY_PATH cannot "
+                "hold\n",
                 place.directory);
         return EXIT_OURS;
     }

@@ -237,7 +237,9 @@ static int open_base(char *why, size_t why_size)
     if (fd < 0 && is_mine(home) && snprintf(path, sizeof(path), "%s/.softhca", home) < (int)sizeof(path))
         fd = open_private(path);
     if (fd < 0)
-        snprintf(why, why_size, "no private directory: %s is not this user's and there is no other place",
+        snprintf(why, why_size,
+                 "no private directory for the sysfs tree: %s exists and belongs to another "
+                 "user (tried XDG_RUNTIME_DIR, /tmp, HOME)",
                  path);
     return fd;
 }
@@ -286,7 +288,7 @@ int tree_publish(const struct adapters *adapters, char *ret_root, char *why, siz
             error = -errno;
     }
     if (error)
-        snprintf(why, why_size, "cannot write the tree %s: %s", name, strerror(-error));
+        snprintf(why, why_size, "cannot write the sysfs tree %s: %s", name, strerror(-error));
     if (root >= 0)
         close(root);
     close(base);

@@ -66,7 +66,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             argp_usage(state);
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "no PID");
+        argp_error(state, "PID is missing");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -154,9 +154,8 @@ static int explain(const struct options *options, const struct view *view, struc
     }
     if (form < 0) {
         fprintf(stderr,
-                "softhca: '%s' is neither a wr_id nor an object (KIND:NUMBER; KIND is one of context, pd, "
-                "mr, mw, "
-                "cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, id)\n",
+                "softhca: '%s' is not a wr_id and not an object (KIND:NUMBER; KIND is one of context, pd, "
+                "mr, mw, cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, id)\n",
                 options->what);
         return 2;
     }
@@ -178,7 +177,7 @@ static bool attach(const char *process, struct attached *ret)
 
     if (*end || number <= 0 || number > INT32_MAX) {
         *ret = (struct attached){.fd = -1};
-        snprintf(ret->why, sizeof(ret->why), "that is no process number");
+        snprintf(ret->why, sizeof(ret->why), "not a PID or @BLOCK");
         return false;
     }
     return process[0] == '@' ? attach_block((uint32_t)number & 0xffff, ret) : attach_pid((pid_t)number, ret);
@@ -190,13 +189,10 @@ int command_why(int argc, char **argv)
         .options = option_table,
         .parser = parse,
         .args_doc = "PID [OBJECT|WR_ID]",
-        .doc = "Explains what a process waits for: destroys that do not return, work requests without a "
-               "completion. "
-               "With OBJECT (qp:0x12ab, cq:3, mr:LKEY ...) who holds it and what its destruction would wait "
-               "for; "
-               "with WR_ID, where that work request is. The process may be running, stuck or stopped; it "
-               "goes on "
-               "undisturbed.",
+        .doc = "Explains what a process waits for: blocked destroys, work requests without a completion. "
+               "With OBJECT (qp:0x12ab, cq:3, mr:LKEY ...): what uses it and what its destroy would wait "
+               "for; with WR_ID: where that work request is. The process may be running, blocked or "
+               "stopped; it is not disturbed.",
     };
     struct options options = {0};
     struct attached at;

@@ -522,12 +522,14 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
     uint8_t mad[MAD_LENGTH];
 
     if (!is_mad(packet)) {
-        log_info("process %d sent no MAD to QP1", (int)link_peer_pid(link));
+        log_info("QP1: packet from process %d is not a MAD, dropped", (int)link_peer_pid(link));
         return;
     }
     memcpy(mad, packet->payload, sizeof(mad)); /* once: the sender could change it while it is looked at */
     if (from_network ? !may_hand_on(link, packet) : !may_say(link, packet, mad)) {
-        log_info("process %d sent a MAD that is not its own", (int)link_peer_pid(link));
+        log_info("QP1: MAD from process %d dropped: source GID or communication ID belongs to another "
+                 "process",
+                 (int)link_peer_pid(link));
         return;
     }
     memcpy(from.local_gid, packet->grh.destination, 16);
@@ -544,7 +546,7 @@ void gsi_receive_from_network(const struct packet *packet)
     };
 
     if (!is_mad(packet) || packet->src_qpn != MAD_QPN) {
-        log_debug("no MAD came to QP1 from the network");
+        log_debug("QP1: packet from the network is not a MAD (length, or source QP is not 1), dropped");
         return;
     }
     memcpy(to.local_gid, packet->grh.source, 16);

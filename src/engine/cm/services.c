@@ -174,7 +174,9 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("a listener at a loopback address is not reached at others: %s", strerror(-error));
+            log_info("listener on a loopback address: cannot also listen on the other addresses of this "
+                     "host: %s",
+                     strerror(-error));
     }
 }
 
@@ -376,7 +378,7 @@ static bool take_set(void)
             return true;
         }
         if (error != -EADDRINUSE) {
-            log_error("no ephemeral ports: %s", strerror(-error));
+            log_error("cannot allocate an ephemeral RDMA CM port: %s", strerror(-error));
             return false;
         }
     }

@@ -16,7 +16,8 @@
 static void watch_interfaces(void)
 {
     if (engine_expect_events() < 0)
-        log_warn("events of the port will not be seen");
+        log_warn("no helper thread: port events (IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE ...) will not "
+                 "be delivered");
 }
 
 /* Takes the share, the descriptor of its file and a reference on the device over, on success. */
