@@ -35,7 +35,7 @@ unsigned net_sent(const struct net *net, uint16_t attribute, int from)
     return count;
 }
 
-/* --- the wire --------------------------------------------------------------------------------------- */
+/* --- the network ------------------------------------------------------------------------------------ */
 
 static struct side *side_of(struct cm *cm)
 {
@@ -86,7 +86,7 @@ static void send_mad(struct cm *cm, const struct cm_path *to, const struct cm_id
     ns_t delay = net->delay + (net->jitter ? net_random(net) % net->jitter : 0);
 
     assert_memory_equal(to->local_gid, side->path.local_gid, 16);
-    if (!net->stranger)
+    if (!net->misdirected)
         assert_memory_equal(to->remote_gid, side->path.remote_gid, 16);
     assert_int_equal(to->cookie, side->path.cookie);
     assert_int_equal(cm_mad_decode(bytes, MAD_LENGTH, &entry.mad), 0);
@@ -182,7 +182,7 @@ static int take_request(struct cm *cm, const struct cm_request *request, struct 
     end->datagram = request->datagram;
     end->request = *request;
     memcpy(end->private_data, request->private_data, request->private_length);
-    memset(&end->id, 0xee, sizeof(end->id)); /* the machine clears it */
+    memset(&end->id, 0xee, sizeof(end->id)); /* the state machine clears it */
     *ret_id = &end->id;
     if (side->program != IGNORES)
         assert_int_equal(timer_arm(&side->net->answers, &end->timer, side->net->now + side->takes), 0);
@@ -230,7 +230,7 @@ static void take_back(struct cm *cm, struct cm_id *id)
     assert_false(end->released);
     end->released = true;
     side->released++;
-    /* The machine does not touch it any more. */
+    /* The state machine no longer uses it. */
     forget(end);
 }
 
@@ -562,9 +562,9 @@ int side_inject(struct side *side, const struct cm_mad *mad)
     return cm_receive(&side->cm, &from, bytes, sizeof(bytes), side->net->now);
 }
 
-/* --- what must be true ------------------------------------------------------------------------------ */
+/* --- invariants ------------------------------------------------------------------------------------- */
 
-/* Each event of an end may only follow these. */
+/* The events that may precede each event of an end. */
 void end_check(const struct end *end)
 {
     const unsigned start = 1u << 31, none = 0;

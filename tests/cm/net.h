@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Processes that connect to each other over links and a clock that exist in memory only: the machine of cm/
- * under loss, duplication, reordering, delay and death, the same every time for the same seed. What rdma_cm
- * and the program do with it is played in its simplest form. */
+/* A simulated network with two processes, a clock in memory, and the state machine of src/cm at both ends: loss,
+ * duplication, reordering, delay and death of processes, reproducible by a seed. A minimal model of rdma_cm and the
+ * program responds to requests and events. */
 #ifndef TESTS_CM_NET_H
 #define TESTS_CM_NET_H
 
@@ -18,15 +18,16 @@
 
 enum { SEEN_MAX = 8, RULES_MAX = 8, LOG_MAX = 4096 };
 
-/* What a program does with a request that came in. */
+/* What a program does with a request. */
 enum program {
     ACCEPTS,
     REJECTS,
-    CLOSES,  /* gives up the id instead of answering */
-    IGNORES, /* the test answers */
-    REFUSES, /* request() answers with a reason */
+    CLOSES,  /* cm_close() instead of a response */
+    IGNORES, /* the test responds */
+    REFUSES, /* request() returns a reason */
 };
 
+/* An event, copied. */
 struct seen {
     enum cm_event_type type;
     int status;
@@ -37,19 +38,19 @@ struct seen {
     uint8_t private_data[CM_PRIVATE_MAX];
 };
 
-/* What an owner embeds an id in. */
+/* The user's object with a cm_id. */
 struct end {
     struct cm_id id;
     struct list in_side;
     struct list todo;
     struct side *side;
-    struct timer timer; /* the program answers */
+    struct timer timer; /* the program responds */
     bool passive, datagram, closed, released, answered, established;
     uint32_t qpn;
-    uint32_t comm_id; /* while it had one */
+    uint32_t comm_id; /* the last one */
     struct seen seen[SEEN_MAX];
     unsigned seen_count, handled;
-    struct cm_request request; /* pointers in it are not valid */
+    struct cm_request request; /* without its pointers */
     uint8_t private_data[CM_PRIVATE_MAX];
     void *user;
 };
@@ -61,19 +62,19 @@ struct side {
     unsigned number;
     uint64_t incarnation; /* cm_path.peer */
     bool alive;
-    struct cm_path path; /* to the other side; GIDs are of this one and the other */
+    struct cm_path path; /* to the other side */
     struct list ends;
     unsigned created, released;
     uint32_t next_qpn;
-    /* the program */
+    /* behaviour of the program */
     bool listens;
     enum program program;
     int refuse_reason;
-    unsigned room;     /* requests that it takes before it answers -EAGAIN */
-    ns_t takes;        /* to answer */
-    bool establishes;  /* answers REPLY by itself */
-    bool leaves;       /* disconnects as soon as it is connected */
-    bool closes_after; /* closes an id when nothing more is to come */
+    unsigned room;     /* pending requests before request() returns -EAGAIN */
+    ns_t takes;        /* time to respond */
+    bool establishes;  /* calls cm_establish() on REPLY */
+    bool leaves;       /* disconnects on ESTABLISHED */
+    bool closes_after; /* closes an id after its last event */
     struct cm_timing timing;
     struct cm_accept accept;
 };
@@ -109,14 +110,14 @@ struct net {
     unsigned logged, delivered;
     uint64_t incarnations;
     bool trace;
-    bool stranger; /* answers go to somebody else, who is not there */
-    /* Called before each MAD is delivered; false: lose it. */
+    bool misdirected; /* MADs go to a third host, which does not exist */
+    /* Called before each MAD is delivered; false: drop it. */
     bool (*on_delivery)(struct net *net, unsigned to, const struct cm_mad *mad);
     void *user;
 };
 
 struct net *net_new(uint64_t seed);
-/* Checks that nothing is left behind in machines that live, and frees. */
+/* Checks that the state machines of live processes are empty, and frees. */
 void net_free(struct net *net);
 uint64_t net_random(struct net *net);
 static inline uint32_t net_below(struct net *net, uint32_t limit)
@@ -124,29 +125,29 @@ static inline uint32_t net_below(struct net *net, uint32_t limit)
     return (uint32_t)(net_random(net) % limit);
 }
 void net_rule(struct net *net, struct rule rule);
-/* MADs of this kind that a side sent; -1: both. */
+/* Number of MADs with this attribute that a side sent; -1: both sides. */
 unsigned net_sent(const struct net *net, uint16_t attribute, int from);
 
-/* Lets time pass until then, or until nothing moves any more. */
+/* Advances the time, or until no MAD, deadline or response is pending. */
 void net_run(struct net *net, ns_t until);
 void net_settle(struct net *net);
-/* One thing happens: the next MAD, deadline or answer. false: nothing is to come. */
+/* Advances to the next MAD, deadline or response. false: none is pending. */
 bool net_step(struct net *net);
 
-/* The process is gone with all it had; MADs to it vanish. */
+/* Kills the process; MADs to it are dropped. */
 void side_kill(struct side *side);
-/* A new one in its place, which knows nothing. */
+/* Replaces it with a new process without state. */
 struct side *side_restart(struct net *net, unsigned number);
 
-/* Connects to the other side (service 0x10600aa), with private data of 56 bytes behind an IP header. */
+/* Connects to the other side (service 0x10600aa), with private data of 56 bytes after an IP header. */
 struct end *side_connect(struct side *side);
 struct end *side_resolve(struct side *side);
 struct end *end_new(struct side *side);
 struct cm_connect connect_of(const struct end *end);
 #define SERVICE_ID 0x10600aaull
-/* What the other end of a connection is, if it lives and knows this one. */
+/* The other end of a connection, NULL if it is gone or has no such connection. */
 struct end *end_peer(const struct end *end);
-/* The youngest end that is passive, NULL if there is none. */
+/* The latest passive end, or NULL. */
 struct end *side_passive(struct side *side);
 void end_close(struct end *end);
 int end_accept(struct end *end);
@@ -155,11 +156,11 @@ static inline enum cm_state end_state(const struct end *end)
 {
     return cm_id_state(&end->id);
 }
-/* A MAD from nowhere: as if `side` got it from the other side. */
+/* Delivers a MAD to `side` as if the other side had sent it. */
 int side_inject(struct side *side, const struct cm_mad *mad);
-/* The events of an end are in an order that a program can live with. */
+/* Checks the order of an end's events. */
 void end_check(const struct end *end);
-/* Tables and heap of the machine agree with each other. */
+/* Checks that tables and heap of the state machine are consistent. */
 void side_check(struct side *side);
 
 #define assert_state(end, state) assert_string_equal(cm_state_name(end_state(end)), cm_state_name(state))

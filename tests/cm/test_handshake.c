@@ -26,7 +26,7 @@ static const struct seen *must_have_seen(const struct end *end, enum cm_event_ty
     return seen;
 }
 
-/* --- connections that come about --- */
+/* --- successful connections --- */
 
 static void both_sides_agree_on_a_connection(void **state)
 {
@@ -95,7 +95,7 @@ static void each_side_is_told_what_the_other_offers(void **state)
     net_settle(net);
     passive = side_passive(net->sides[1]);
 
-    /* From the view of whoever is told. */
+    /* From the view of the receiver of the event. */
     assert_int_equal(passive->request.offer.responder_resources, 4);
     assert_int_equal(passive->request.offer.initiator_depth, 5);
     assert_int_equal(passive->request.offer.retry_count, 7);
@@ -185,7 +185,7 @@ static void data_may_arrive_before_the_rtu(void **state)
     assert_int_equal(net_sent(net, CM_REP, 1), 1);
 }
 
-/* Whoever says that data arrived may be wrong: the active side is answered nevertheless. */
+/* cm_communication_established() may be called without reason: a repeated REQ still gets its REP. */
 static void a_reply_is_repeated_until_the_rtu(void **state)
 {
     struct net *net = *state;
@@ -206,7 +206,7 @@ static void a_slow_program_is_waited_for(void **state)
     struct net *net = *state;
     struct end *active;
 
-    /* Much longer than all attempts take without MRA. */
+    /* Much longer than all retries without MRA. */
     net->sides[1]->takes = 60 * NS_PER_S;
     active = side_connect(net->sides[0]);
     net_settle(net);
@@ -270,7 +270,7 @@ static void a_hostile_delay_is_bounded(void **state)
     must_have_seen(active, CM_EVENT_UNREACHABLE);
 }
 
-/* --- connections that do not --- */
+/* --- failed connections --- */
 
 static void nobody_answers(void **state)
 {
@@ -290,7 +290,7 @@ static void nobody_answers(void **state)
     assert_int_equal(seen->status, -ETIMEDOUT);
     assert_int_equal(seen->at, began + 4 * interval);
     assert_false(seen->has_private);
-    /* Perhaps only the answers are lost. */
+    /* Only the responses may be lost. */
     assert_int_equal(net_sent(net, CM_REJ, 0), 1);
     assert_int_equal(net->log[4].mad.rej.reason, CM_REASON_TIMEOUT);
     assert_state(active, CM_STATE_IDLE);
@@ -419,7 +419,7 @@ static void a_reply_without_rtu_is_given_up(void **state)
     assert_true(end_saw(passive, CM_EVENT_UNREACHABLE) || end_saw(passive, CM_EVENT_REJECTED));
 }
 
-/* --- ends --- */
+/* --- disconnecting --- */
 
 static void disconnect_and_check(struct net *net, struct end *first, struct end *second)
 {
@@ -434,7 +434,7 @@ static void disconnect_and_check(struct net *net, struct end *first, struct end 
     must_have_seen(second, CM_EVENT_TIMEWAIT_EXIT);
     assert_state(first, CM_STATE_IDLE);
     assert_state(second, CM_STATE_IDLE);
-    /* Whoever was left may disconnect, too, the other not again. */
+    /* The passive side may disconnect, too; the active side must not do it again. */
     assert_int_equal(cm_disconnect(&second->side->cm, &second->id, net->now), 0);
     assert_int_equal(cm_disconnect(&first->side->cm, &first->id, net->now), -EINVAL);
 }
@@ -484,7 +484,7 @@ static void a_dreq_that_nobody_answers_ends_the_connection(void **state)
     assert_int_equal(net_sent(net, CM_DREQ, 0), 16);
 }
 
-/* Whose end on the host the other would hear of, says nothing again. */
+/* A second DREP at cm_close() goes only to a peer on another host. */
 static void a_lost_drep_is_said_again_by_who_goes(void **state)
 {
     struct net *net = *state;
@@ -513,7 +513,7 @@ static void a_lost_drep_is_said_again_by_who_goes(void **state)
     }
 }
 
-/* disconnected: the program has disconnected before it closes, and does not wait. */
+/* disconnected: the program calls cm_disconnect() directly before cm_close(). */
 static void closes_and_is_heard(struct net *net, bool disconnected)
 {
     struct end *active = side_connect(net->sides[0]), *passive;
@@ -633,7 +633,7 @@ static void check_outcome(struct net *net, const struct disturbance *row, struct
         assert_int_equal(must_have_seen(active, CM_EVENT_REJECTED)->status, CM_REASON_CONSUMER);
         assert_int_equal(active->seen_count, 1);
     }
-    assert_int_equal(net->sides[1]->created, 1); /* nobody was asked twice */
+    assert_int_equal(net->sides[1]->created, 1); /* one request() only */
 }
 
 static void disturbed(const struct disturbance *row, struct rule rule)
@@ -654,7 +654,7 @@ static void disturbed(const struct disturbance *row, struct rule rule)
     while (!(passive = side_passive(net->sides[1])))
         assert_true(net_step(net));
     if (row->program == CLOSES) {
-        /* Its storage does not outlive it. */
+        /* The storage is released. */
         net_settle(net);
         passive = NULL;
         assert_int_equal(net->sides[1]->released, 1);
@@ -674,7 +674,7 @@ static void a_lost_message_is_repeated(void **state)
 
 static void a_repeated_message_changes_nothing(void **state)
 {
-    /* Not after timewait, which is 268 ms: then it is a new one. */
+    /* After timewait (268 ms) the same REQ is a new request. */
     static const ns_t delays[] = {0, 100 * NS_PER_US, 10 * NS_PER_MS, 200 * NS_PER_MS};
 
     for (size_t i = 0; i < array_size(disturbances); i++)
@@ -715,7 +715,7 @@ static void a_datagram_service_is_resolved(void **state)
     assert_state(active, CM_STATE_IDLE);
     assert_state(passive, CM_STATE_SIDR_REP_SENT);
     end_close(passive);
-    assert_int_equal(net->sides[1]->released, 0); /* the answer may be asked for again */
+    assert_int_equal(net->sides[1]->released, 0); /* the SIDR_REQ may be repeated */
     net_settle(net);
     assert_int_equal(net->sides[1]->released, 1);
     assert_int_equal(active->seen_count, 1);
@@ -787,7 +787,7 @@ static void wrong_arguments_are_refused(void **state)
         assert_int_equal(cm_connect(cm, &end->id, &bad[i], net->now), -EINVAL);
     resolve.private_length = CM_SIDR_REQ_PRIVATE + 1;
     assert_int_equal(cm_resolve(cm, &end->id, &resolve, net->now), -EINVAL);
-    /* Nothing of all that in this state. */
+    /* All calls fail in this state. */
     assert_int_equal(cm_accept(cm, &end->id, &accept, net->now), -EINVAL);
     assert_int_equal(cm_establish(cm, &end->id, net->now), -EINVAL);
     assert_int_equal(cm_communication_established(cm, &end->id, net->now), -EINVAL);
@@ -799,7 +799,7 @@ static void wrong_arguments_are_refused(void **state)
     assert_int_equal(cm_qp_attributes(&end->id, &attributes), -EINVAL);
     assert_int_equal(net->logged, 0);
 
-    /* Too much private data leaves the request unanswered. */
+    /* Too much private data: the call fails, the request stays pending. */
     net->sides[1]->program = IGNORES;
     side_connect(net->sides[0]);
     net_run(net, net->now + NS_PER_MS);

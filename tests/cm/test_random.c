@@ -8,7 +8,7 @@ enum { SEEDS = 400, SEEDS_LONG = 20000, SEEDS_PER_TEST = 50, ENDS_MAX = 24 };
 
 struct weather {
     bool deaths, forgeries;
-    bool refused_late; /* a REJ after the REP: nobody repeats it if neither it nor the RTU arrive */
+    bool refused_late; /* a REJ after the REP, which is not repeated if it and the RTU are lost */
 };
 
 static void random_network(struct net *net)
@@ -50,7 +50,7 @@ static struct end *random_end(struct side *side)
     return NULL;
 }
 
-/* A message that was sent, at any time, with something changed. */
+/* Replays an earlier message with a changed field. */
 static void forge(struct net *net, struct side *side)
 {
     struct cm_path from = side->path;
@@ -131,7 +131,7 @@ static bool nobody_gave_up(struct net *net)
     return true;
 }
 
-/* Where nobody died, gave up or was lied to, both sides know the same. */
+/* Without deaths, timeouts and forged messages both sides agree. */
 static void check_agreement(struct net *net)
 {
     for (unsigned i = 0; i < 2; i++)
@@ -142,7 +142,7 @@ static void check_agreement(struct net *net)
             if (end_state(end) != CM_STATE_ESTABLISHED)
                 continue;
             assert_non_null(peer);
-            /* "Data arrived" may be said before the active side's program is ready. */
+            /* cm_communication_established() may precede cm_establish() of the active side. */
             if (!end->passive ||
                 (end_state(peer) != CM_STATE_REP_RCVD && end_state(peer) != CM_STATE_MRA_REP_SENT))
                 assert_state(peer, CM_STATE_ESTABLISHED);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Each state meets each message: the right one, and one with another's comm id, transaction or address. */
+/* Each state receives each message: a valid one, and ones with a wrong comm id, transaction id or address. */
 #include "net.h"
 
 #define FOREIGN 0x0bad0001u
@@ -14,7 +14,7 @@ struct situation {
         int events[2];       /* -1: none */
         uint16_t answer;     /* 0: none */
         unsigned reason;     /* of a REJ */
-    } reactions[11];         /* what is not listed changes nothing and is not answered */
+    } reactions[11];         /* other messages change nothing and get no response */
 };
 
 #define NONE                                                                                                 \
@@ -26,7 +26,7 @@ struct situation {
         CM_EVENT_##e, -1                                                                                     \
     }
 
-/* --- ways into a state ------------------------------------------------------------------------------- */
+/* --- reaching a state -------------------------------------------------------------------------------- */
 
 static void soon(struct net *net)
 {
@@ -191,7 +191,7 @@ static struct end *sidr_rep_sent(struct net *net)
     {                                                                                                        \
         CM_REJ, CM_STATE_TIMEWAIT, ONE(DISCONNECTED)                                                         \
     }
-/* A comm id that the peer has in use already. */
+/* A comm id of the peer that is in use. */
 #define TAKEN(state)                                                                                         \
     {                                                                                                        \
         CM_REQ, state, NONE, CM_REJ, CM_REASON_DUPLICATE_COMM_ID                                             \
@@ -291,7 +291,7 @@ static uint8_t message_of_state(enum cm_state state)
     return CM_MESSAGE_OTHER;
 }
 
-/* What the peer of this id would send now. */
+/* A valid message from the peer of this id. */
 static struct cm_mad proper(const struct end *end, uint16_t attribute)
 {
     const struct cm_id *id = &end->id;
@@ -353,7 +353,7 @@ static struct end *arrange(const struct situation *row, struct net **ret_net)
 
     assert_state(end, row->state);
     net->logged = 0;
-    /* Requests that are none of this id's are ignored. */
+    /* Requests for other ids are ignored. */
     net->sides[0]->program = net->sides[1]->program = IGNORES;
     net->sides[0]->establishes = net->sides[1]->establishes = false;
     return end;
@@ -369,7 +369,7 @@ static void meet(const struct situation *row, uint16_t attribute)
     unsigned events = 0;
 
     if (!end->id.local_comm_id && attribute != CM_SIDR_REQ) {
-        /* No message but this has a way to say that it is about it. */
+        /* Only this message can refer to the id. */
         net_free(net);
         return;
     }
@@ -408,20 +408,20 @@ static void each_state_meets_each_message(void **state)
             meet(&situations[i], attribute);
 }
 
-/* --- messages that are not right ---------------------------------------------------------------------- */
+/* --- invalid messages --------------------------------------------------------------------------------- */
 
 enum wrong { WRONG_COMM_ID, WRONG_TRANSACTION, WRONG_ADDRESS, WRONG_QPN, WRONGS };
 
-/* Is that what the specification lets the receiver see? */
+/* Can the receiver detect this fault by the specification? */
 static bool is_told_apart(const struct end *end, uint16_t attribute, enum wrong wrong)
 {
     switch (wrong) {
     case WRONG_COMM_ID:
-        /* Before the REP the active side does not know the peer's. */
+        /* Before the REP the active side has no comm id of the peer. */
         return end->id.remote_comm_id && end_state(end) != CM_STATE_MRA_REQ_RCVD;
     case WRONG_TRANSACTION:
         return attribute != CM_RTU && attribute != CM_DREQ && attribute != CM_LAP &&
-               attribute != CM_SIDR_REQ; /* a request id is used again */
+               attribute != CM_SIDR_REQ; /* a request id may be reused */
     case WRONG_ADDRESS:
         return true;
     case WRONG_QPN:
@@ -449,14 +449,14 @@ static void meet_wrong(const struct situation *row, uint16_t attribute, enum wro
         if (wrong == WRONG_QPN)
             mad.dreq.remote_qpn ^= 1;
         cm_mad_encode(&mad, bytes);
-        /* The sender in the test's network checks where answers go: nobody else can be answered here. */
+        /* The test's network checks the destination of responses; a third host cannot get any. */
         if (wrong == WRONG_ADDRESS && (attribute == CM_REQ || attribute == CM_SIDR_REQ)) {
             net_free(net);
             return;
         }
         if (wrong == WRONG_ADDRESS)
             from.remote_gid[7] ^= 1;
-        net->stranger = wrong == WRONG_ADDRESS;
+        net->misdirected = wrong == WRONG_ADDRESS;
         cm_receive(&end->side->cm, &from, bytes, sizeof(bytes), net->now);
         if (end_state(end) != row->state)
             fail_msg("%s, %s, wrong %d: is in state %s", row->name, cm_mad_name(attribute), wrong,
@@ -496,7 +496,7 @@ static void each_state_can_be_closed(void **state)
         net_settle(net);
         if (side->released != 1)
             fail_msg("%s: storage is not given back", situations[i].name);
-        /* The other side has learnt of it, and waits for nothing. */
+        /* The other side has been notified and is not waiting. */
         if (other && told && other->seen_count == seen)
             fail_msg("%s: the other side does not know", situations[i].name);
         net_free(net);
@@ -581,7 +581,7 @@ static void a_death_that_is_noticed_ends_each_state(void **state)
             assert_int_equal(end->seen[seen].status, 0);
             break;
         case CM_STATE_MRA_REQ_RCVD:
-            /* Whoever listens now is asked at once. */
+            /* The REQ is repeated at once. */
             assert_state(end, CM_STATE_REQ_SENT);
             assert_int_equal(cm_next(&side->cm), net->now);
             break;

@@ -88,7 +88,7 @@ static void a_request_that_is_wrong_is_refused(void **state)
     bad[3].req.qpn = 0xffffff;
     bad[4].req.path_mtu = 0;
     bad[5].req.path_mtu = 6;
-    bad[6].req.primary.local_gid[3] ^= 1; /* that our QP be connected to somebody else */
+    bad[6].req.primary.local_gid[3] ^= 1; /* a GID that is not the sender's */
     bad[7].req.pkey = 0x8001;
     bad[8].req.service_id++;
     for (size_t i = 0; i < array_size(bad); i++) {
@@ -141,13 +141,13 @@ static void numbers_of_a_request_are_bounded(void **state)
     mad.req.max_cm_retries = 15;
     assert_int_equal(side_inject(side, &mad), 0);
     net_settle(net);
-    /* REP is repeated for two minutes, not for two days. */
+    /* REP retries end after two minutes, not two days. */
     assert_int_equal(net_sent(net, CM_REP, 1), 16);
     assert_true(net->now - began < 160 * NS_PER_S);
 
     mad = req_from(side, 2);
     net->logged = 0;
-    mad.req.max_cm_retries = 15; /* and a timeout of 4 us: not a flood */
+    mad.req.max_cm_retries = 15; /* with a timeout of 4 us: the interval is bounded */
     assert_int_equal(side_inject(side, &mad), 0);
     net_run(net, net->now + 100 * NS_PER_MS);
     assert_true(net_sent(net, CM_REP, 1) <= 2);
@@ -226,16 +226,16 @@ static void a_request_id_is_used_again(void **state)
     mad.sidr_req.pkey = 0xffff;
     assert_int_equal(side_inject(side, &mad), 0);
     mad.transaction_id = 2;
-    assert_int_equal(side_inject(side, &mad), -EINVAL); /* the first one is not answered yet */
+    assert_int_equal(side_inject(side, &mad), -EINVAL); /* the first one is still pending */
     assert_int_equal(end_accept(side_passive(side)), 0);
     assert_int_equal(side_inject(side, &mad), 0);
     assert_int_equal(side->created, 2);
     assert_int_equal(side_inject(side, &mad), -EALREADY);
 }
 
-/* --- what a process leaves behind ---------------------------------------------------------------------- */
+/* --- restarted processes ------------------------------------------------------------------------------- */
 
-/* A new process happens to get the QP number of its predecessor. */
+/* A new process gets the QPN of its predecessor. */
 static void a_stale_connection_is_found_and_ended(void **state)
 {
     struct net *net = *state;
@@ -252,7 +252,7 @@ static void a_stale_connection_is_found_and_ended(void **state)
     net_settle(net);
     assert_int_equal(again->seen[0].type, CM_EVENT_REJECTED);
     assert_int_equal(again->seen[0].status, CM_REASON_STALE_CONNECTION);
-    /* The new process answers the DREQ, although it has not sent it. */
+    /* The new process responds to the DREQ for an unknown comm id. */
     assert_int_equal(end_saw(passive, CM_EVENT_DISCONNECTED)->status, 0);
     assert_int_equal(net_sent(net, CM_DREP, 0), 1);
 
@@ -279,7 +279,7 @@ static void a_stale_connection_is_found_on_the_active_side_too(void **state)
     assert_int_equal(side_passive(net->sides[1])->seen[0].status, CM_REASON_STALE_CONNECTION);
 }
 
-/* The QP of a request that was given up is used for the next one, and the REJ was lost. */
+/* After a request that timed out and whose REJ was lost, its QP is used for the next request. */
 static void an_attempt_supersedes_the_one_before(void **state)
 {
     struct net *net = *state;
@@ -318,7 +318,7 @@ static void a_request_that_is_given_up_is_taken_back(void **state)
     end_close(active);
     assert_int_equal(net->log[0].mad.attribute, CM_REJ);
     assert_int_equal(net->log[0].mad.rej.reason, CM_REASON_TIMEOUT);
-    /* It does not know whom it asked, but it says who it was. */
+    /* A REJ without remote comm id, with the sender's comm id. */
     cm_mad_encode(&net->log[0].mad, bytes);
     assert_int_equal(cm_mad_addressee(bytes, sizeof(bytes), &comm_id, &service_id), CM_FOR_REQUEST);
     assert_int_equal(net->log[0].mad.rej.info_length, 8);
@@ -329,7 +329,7 @@ static void a_request_that_is_given_up_is_taken_back(void **state)
     assert_int_equal(end_accept(passive), -EINVAL);
 }
 
-/* A restarted peer whose new ids begin where the old ones did. */
+/* A restarted peer reuses comm ids. */
 static void a_comm_id_that_is_used_twice_is_refused(void **state)
 {
     struct net *net = *state;
@@ -346,7 +346,7 @@ static void a_comm_id_that_is_used_twice_is_refused(void **state)
     assert_int_equal(side->created, 1);
 }
 
-/* A request is delivered twice and the second time has become one of its own. */
+/* A duplicate REQ was taken for a second request. */
 static void a_second_reply_to_one_request_is_refused(void **state)
 {
     struct net *net = *state;
@@ -377,7 +377,7 @@ static void the_peers_process_is_the_one_that_answered(void **state)
     rtu.local_comm_id = cm_id_remote_comm_id(&active->id);
     assert_int_equal(active->id.path.peer, net->sides[1]->incarnation);
     assert_int_equal(side_passive(net->sides[1])->id.path.peer, net->sides[0]->incarnation);
-    /* Its way is not the peer's to choose, and who sends something later is not asked. */
+    /* The cookie stays that of cm_connect(), and `peer` that of the first response. */
     assert_int_equal(active->id.path.cookie, 77);
     net->sides[1]->incarnation += 100;
     assert_int_equal(side_inject(net->sides[0], &rtu), -EINVAL);
@@ -419,7 +419,7 @@ static void a_process_without_numbers_connects_to_nobody(void **state)
     side->cm.block_count = 0;
     assert_int_equal(cm_connect(&side->cm, &end->id, &connect, net->now), -ENOSPC);
     assert_int_equal(cm_resolve(&side->cm, &end->id, &resolve, net->now), -ENOSPC);
-    /* It serves nobody, and says so. */
+    /* Without a block every request is rejected. */
     assert_int_equal(side_inject(side, &mad), -ENOENT);
     assert_int_equal(net->logged, 1);
     assert_int_equal(net->log[0].mad.rej.reason, CM_REASON_INVALID_SERVICE_ID);
@@ -431,7 +431,7 @@ static void a_request_that_finds_no_number_free_is_as_if_it_had_not_come(void **
     struct side *side = net->sides[0];
     const struct cm_mad mad = req_from(side, 1);
 
-    side->cm.blocks[0].used = UINT16_MAX; /* more than are to be had */
+    side->cm.blocks[0].used = UINT16_MAX; /* more than there are */
     assert_int_equal(side_inject(side, &mad), -ENOSPC);
     assert_int_equal(net->logged, 0);
     assert_int_equal(cm_grant_block(&side->cm, 0x4321), 0);
@@ -506,7 +506,7 @@ static void ten_thousand_come_and_go(void **state)
     assert_int_equal(cm_next(&net->sides[0]->cm), NS_NEVER);
 }
 
-/* More than CM_LINGER_MAX: what waits does not grow without end. */
+/* More than CM_LINGER_MAX ids: the number of lingering ids is bounded. */
 static void the_number_of_ids_that_linger_is_limited(void **state)
 {
     struct net *net = *state;

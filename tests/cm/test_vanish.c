@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One side goes away after each single step of each handshake: the other one comes to an end, too, and in no
- * way is anything left behind. */
+/* One side disappears after each step of each handshake: the other side ends its connection, too, and releases
+ * everything. */
 #include "net.h"
 
 #include <stdio.h>
 
 enum way {
     SILENT,    /* the host is off */
-    NOTICED,   /* the process was killed, and the carriage knows */
-    RESTARTED, /* killed, and a new one answers in its place */
-    CLOSED,    /* the program gives all its ids up */
-    HUNG,      /* the program stops to react; its process still answers */
+    NOTICED,   /* the process was killed, and cm_peer_gone() is called */
+    RESTARTED, /* killed, and a new process takes its place */
+    CLOSED,    /* the program closes all ids */
+    HUNG,      /* the program stops responding; its state machine continues */
     WAYS
 };
 
@@ -80,7 +80,7 @@ static void vanish(struct net *net, unsigned number, enum way way)
         break;
     case NOTICED:
         side_kill(side);
-        /* What it had sent before arrives before the word of its death, as on one host. */
+        /* As on one host, its last messages arrive before cm_peer_gone(). */
         net_run(net, net->now + NS_PER_MS);
         cm_peer_gone(&net->sides[!number]->cm, peer, net->now);
         break;
@@ -102,7 +102,7 @@ static void vanish(struct net *net, unsigned number, enum way way)
     }
 }
 
-/* What the protocol has to do with it is over; the program may have its turn. */
+/* The protocol has finished with the id; the program may still have to act. */
 static bool has_come_to_rest(const struct end *end)
 {
     switch (end_state(end)) {
@@ -133,7 +133,7 @@ static void check_survivor(struct net *net, struct end *end, enum way way)
 {
     assert_true(has_come_to_rest(end));
     if (end_state(end) == CM_STATE_ESTABLISHED && way != HUNG) {
-        /* Nobody told it: only if nobody could. */
+        /* It got no notification, which is right only if none was possible. */
         assert_true(way == SILENT || way == RESTARTED);
         assert_int_equal(cm_disconnect(&end->side->cm, &end->id, net->now), 0);
         net_settle(net);
