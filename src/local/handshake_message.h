@@ -65,10 +65,10 @@ bool peer_credentials(int fd, struct ucred *ret_peer);
  * -1: no pidfd; the end of the socket is then the only sign of death. */
 int peer_pidfd(int fd, pid_t pid);
 
-#define BLOCK_NAME_PREFIX                                                                                    \
-    SEGMENT_REQUEST_NAME_PREFIX  /* followed by the block in four lower-case hexadecimal digits */
-#define BLOCKS_LAST 0xfffeu      /* nobody owns block 0 (QPNs 0 and 1) or block 0xffff (QPN 0xffffff) */
-#define NAME_PREFIX "softhca/1/" /* names that local_name_take() takes */
+/* Followed by the block in four lower-case hexadecimal digits. */
+#define BLOCK_NAME_PREFIX SEGMENT_REQUEST_NAME_PREFIX
+#define BLOCKS_LAST       0xfffeu      /* block 0 (QPNs 0 and 1) and 0xffff (QPN 0xffffff) have no owner */
+#define NAME_PREFIX       "softhca/1/" /* names that local_name_take() takes */
 /* The address of the abstract socket that owns a block; returns its length. */
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address);
 
