@@ -57,7 +57,7 @@ static void survives(unsigned number)
         struct timespec pause = {0, rand_r(&random) % 300000};
         bool linked;
 
-        /* The talker is a fork of a process that uses the room itself: it begins anew. */
+        /* The talker is a fork of a process that uses local itself, and starts local anew. */
         atomic_store(&board->qpn[1], 0);
         pid = fork();
         CHECK(pid >= 0);
@@ -235,8 +235,7 @@ static void test_descriptors_of_the_program_are_left_alone(void **state)
     RUN_SIDES(loses_its_peer, loses_its_descriptors);
 }
 
-/* --- those who do not play by the rules ------------------------------------------------------------------
- */
+/* --- peers that break the protocol ---------------------------------------------------------------------- */
 
 static int listen_as(uint32_t block)
 {
@@ -562,8 +561,7 @@ static void test_lies_of_owners_lead_nowhere(void **state)
     RUN_SIDES(is_lied_to_by_owners, lies_to_connectors);
 }
 
-/* --- a peer that writes anything anywhere ----------------------------------------------------------------
- */
+/* --- a peer that writes anything anywhere --------------------------------------------------------------- */
 
 static void scribbles(unsigned number)
 {

@@ -12,8 +12,7 @@
 
 #include "local/handshake_message.h"
 
-/* --- one process -----------------------------------------------------------------------------------------
- */
+/* --- one process ---------------------------------------------------------------------------------------- */
 
 static void talks_to_itself(unsigned number)
 {
@@ -129,8 +128,7 @@ static void test_a_full_lane_tells_when_it_has_room(void **state)
     RUN_SIDES(goes_on_when_there_is_room);
 }
 
-/* --- two processes ---------------------------------------------------------------------------------------
- */
+/* --- two processes -------------------------------------------------------------------------------------- */
 
 static void answers(unsigned number)
 {
@@ -260,8 +258,7 @@ static void test_a_block_without_owner_resolves_to_nobody(void **state)
     RUN_SIDES(finds_nobody_at_first);
 }
 
-/* --- sleeping --------------------------------------------------------------------------------------------
- */
+/* --- sleeping ------------------------------------------------------------------------------------------- */
 
 #define ROUNDS 3000
 

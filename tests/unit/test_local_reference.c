@@ -164,7 +164,7 @@ static void copies_from_the_dead(unsigned number)
     CHECK(link_pull(link, &reference, 1, &here, 1) == 0);
     atomic_store(&board->word[0], 1);
     while (atomic_load(&board->word[0]) != 2) {
-    } /* no turn: the room does not know yet */
+    } /* no turn(): local does not know yet */
     CHECK(link_pull(link, &reference, 1, &here, 1) == -ESRCH);
     UNTIL(seen.downs == 1);
 }
@@ -183,8 +183,7 @@ static void test_the_dead_are_not_copied_from(void **state)
     side_finish(reader);
 }
 
-/* --- who may not -----------------------------------------------------------------------------------------
- */
+/* --- users without permission --------------------------------------------------------------------------- */
 
 /* On this link nothing goes by reference, and what comes by reference breaks it. */
 static void expect_no_reference(struct link *link)

@@ -58,8 +58,7 @@ static int put(struct fixture *f, const struct packet *packet, const void *paylo
     return ring_write(&f->writer, packet, &gather, 1);
 }
 
-/* --- what is carried -------------------------------------------------------------------------------------
- */
+/* --- what is carried ------------------------------------------------------------------------------------ */
 
 static void test_every_opcode_brings_its_fields(void **state)
 {
@@ -281,8 +280,7 @@ static void test_what_does_not_fit_is_refused(void **state)
     end(&f);
 }
 
-/* --- going round -----------------------------------------------------------------------------------------
- */
+/* --- going round ---------------------------------------------------------------------------------------- */
 
 static void fill(char *payload, uint32_t length, uint32_t seed)
 {
@@ -447,8 +445,7 @@ static void test_payload_that_looks_like_records_is_never_one(void **state)
     end(&f);
 }
 
-/* --- hostile ---------------------------------------------------------------------------------------------
- */
+/* --- hostile -------------------------------------------------------------------------------------------- */
 
 static void test_a_position_that_cannot_be_breaks_the_link(void **state)
 {
@@ -571,8 +568,7 @@ static void test_random_bytes_stay_inside_the_ring(void **state)
     assert_true(taken > 1000 && refused > 1000); /* else the test says nothing */
 }
 
-/* --- two threads -----------------------------------------------------------------------------------------
- */
+/* --- two threads ---------------------------------------------------------------------------------------- */
 
 #define STREAM 200000
 

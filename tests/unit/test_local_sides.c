@@ -52,8 +52,7 @@ void own_network(void)
     write_file("/proc/self/gid_map", map);
 }
 
-/* --- what the room calls ---------------------------------------------------------------------------------
- */
+/* --- callbacks of local --------------------------------------------------------------------------------- */
 
 static void note_packet(struct lane *lane, const struct packet *packet)
 {
@@ -122,8 +121,7 @@ static const struct local_ops ops = {.packet = note_packet,
                                      .lane_writable = note_writable,
                                      .published = published};
 
-/* --- sides -----------------------------------------------------------------------------------------------
- */
+/* --- sides ---------------------------------------------------------------------------------------------- */
 
 void side_up(void)
 {

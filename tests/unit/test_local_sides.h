@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Processes for the tests of the local room: each side is a forked process that starts the room afresh and is
- * its own helper thread. Sides and the test share a board of words. A side that finds something wrong says so
- * and exits; the test then fails. */
+/* Processes for the tests of local: each side is a forked process that starts local anew and runs the helper thread's
+ * part itself. Sides and the test share a board of words. A side whose check fails prints that and exits; the test then
+ * fails. */
 #ifndef TESTS_UNIT_TEST_LOCAL_SIDES_H
 #define TESTS_UNIT_TEST_LOCAL_SIDES_H
 
@@ -60,7 +60,7 @@ void own_network(void);
 
 typedef void side_fn(unsigned number);
 void board_clear(void); /* once per test, before the first side */
-/* Forks; the side exits with 0 when fn returns. Started with the room up, unless bare. */
+/* Forks; the side exits with 0 when fn returns. local is started, unless bare. */
 pid_t side_start(side_fn *fn, unsigned number);
 pid_t side_start_bare(side_fn *fn, unsigned number);
 void side_finish(pid_t pid);
@@ -70,9 +70,10 @@ void run_sides(side_fn *const *sides, unsigned count);
 #define RUN_SIDES(...)                                                                                       \
     run_sides((side_fn *const[]){__VA_ARGS__}, array_size(((side_fn *const[]){__VA_ARGS__})))
 
-/* In a side: the room's turn; waits for an event at most that long. Returns packets taken. */
+/* In a side: one round of local_dispatch() and local_poll(); waits for an event at most that long. Returns the number
+ * of packets taken. */
 unsigned turn(int timeout_ms);
-/* The half of it that answers handshakes and takes no packet. */
+/* The part of turn() that serves handshakes and takes no packet. */
 void turn_deaf(int timeout_ms);
 #define UNTIL(condition)                                                                                     \
     while (!(condition))                                                                                     \
