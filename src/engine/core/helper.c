@@ -362,6 +362,37 @@ static ns_t pause_while_watching(void)
     return (suspicion.active ? LOOK_MS : TICK_MS) * NS_PER_MS;
 }
 
+/* One look, after each return of epoll_wait(): takes packets and does delayed work where no application thread does.
+ * Returns whether the next look follows after pause_while_watching(); false: the thread sleeps until a descriptor is
+ * readable. */
+static bool look(struct polling *polling, ns_t now)
+{
+    bool polled = is_polled(polling, now), watching;
+
+    if (!polled)
+        network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
+    else if (!helper_saw_arming())
+        udp_disarm();
+    watching = polled && trusted(now);
+    /* A program that sleeps leaves packets in the rings as long as its channel was not rung. */
+    if (!helper_saw_arming() && (watching || suspicion.active) && packets_are_left()) {
+        lose_trust(now);
+        watching = false;
+    }
+    if (watching && woken_thread_is_late()) {
+        progress_run();
+        watching = false;
+    }
+    glance(now);
+    if (!watching)
+        watching = !work_until_quiet();
+    watching |= local_has_ring_due();
+    watching |= make_owed_events();
+    if (watching)
+        let_doze();
+    return watching;
+}
+
 static void *helper_main(void *argument)
 {
     struct polling polling = {0};
@@ -378,7 +409,7 @@ static void *helper_main(void *argument)
         struct epoll_event events[8];
         int count =
             wait_for_events(events, (int)array_size(events), watching ? pause_while_watching() : NS_NEVER);
-        bool rung = false, later = false, polled;
+        bool rung = false, later = false;
         ns_t now;
 
         if (count < 0 && count != -EINTR) {
@@ -399,28 +430,7 @@ static void *helper_main(void *argument)
         now = sys_now();
         if (later)
             polling.seen_at = now;
-        polled = is_polled(&polling, now);
-        if (!polled)
-            network_flush_delayed(); /* a thread that polls does that itself, and may be about to reply */
-        else if (!helper_saw_arming())
-            udp_disarm();
-        watching = polled && trusted(now);
-        /* A program that sleeps leaves packets in the rings as long as its channel was not rung. */
-        if (!helper_saw_arming() && (watching || suspicion.active) && packets_are_left()) {
-            lose_trust(now);
-            watching = false;
-        }
-        if (watching && woken_thread_is_late()) {
-            progress_run();
-            watching = false;
-        }
-        glance(now);
-        if (!watching)
-            watching = !work_until_quiet();
-        watching |= local_has_ring_due();
-        watching |= make_owed_events();
-        if (watching)
-            let_doze();
+        watching = look(&polling, now);
     }
     return NULL;
 }
