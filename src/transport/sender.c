@@ -489,6 +489,55 @@ bool sender_complete_unacknowledged(struct transport_qp *qp)
     return sender_advance(qp, limit);
 }
 
+/* WQE `next` was never begun: executes it in mapped memory of the peer, or begins it. false: it waits. */
+static inline bool begin_or_execute(struct transport_qp *qp, struct send_wqe *wqe,
+                                    const struct request_form *form, uint32_t *bytes)
+{
+    enum direct direct = unlikely(qp->link.direct_up_to) ? direct_execute(qp, wqe, form->kind) : DIRECT_NOT;
+
+    switch (direct) {
+    case DIRECT_NOT:
+        break;
+    case DIRECT_DONE:
+        *bytes += wqe->length;
+        return true;
+    case DIRECT_LATER:
+        qp->record->sender.waiting = SENDER_WAITS_FOR_LINK;
+        return false;
+    case DIRECT_BEHIND:
+        qp->record->sender.waiting = SENDER_WAITS_FOR_FENCE;
+        return false;
+    }
+    return begin(qp, wqe, form);
+}
+
+/* Bytes that this process copies for the next packet: what one call of sender_run() is bounded by. */
+static inline uint32_t bytes_copied(const struct transport_qp *qp, const struct send_wqe *wqe)
+{
+    if (!wqe->by_reference && !awaits_response(wqe))
+        return min_of(wqe->length, qp->link.mtu);
+    if (unlikely(is_deposited(qp, wqe)) && qp->record->sender.next_offset + 1 == wqe->packets)
+        return wqe->length / 2;
+    return 0;
+}
+
+/* After transmit() has failed. false: nothing more is sent. */
+static cold_path bool go_on_after(struct transport_qp *qp, int error)
+{
+    struct sender *sender = &qp->record->sender;
+
+    if (error == -EAGAIN) {
+        sender->waiting = SENDER_WAITS_FOR_LINK;
+        return false;
+    }
+    if (error == -EPROTO) {
+        sender_advance(qp, sender->unacked_psn);
+        return false;
+    }
+    sender_silence(qp);
+    return qp->record->type == IBV_QPT_UC;
+}
+
 static void run(struct transport_qp *qp, uint32_t limit)
 {
     struct sender *sender = &qp->record->sender;
@@ -504,20 +553,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
         int error;
 
         if (sender->next == sender->begun) {
-            enum direct direct =
-                unlikely(qp->link.direct_up_to) ? direct_execute(qp, wqe, form->kind) : DIRECT_NOT;
-
-            if (unlikely(direct == DIRECT_LATER)) {
-                sender->waiting = SENDER_WAITS_FOR_LINK;
-                return;
-            }
-            if (unlikely(direct == DIRECT_BEHIND)) {
-                sender->waiting = SENDER_WAITS_FOR_FENCE;
-                return;
-            }
-            if (direct == DIRECT_DONE)
-                bytes += wqe->length;
-            else if (!begin(qp, wqe, form))
+            if (!begin_or_execute(qp, wqe, form, &bytes))
                 return;
             together = after_rd_atomic;
         }
@@ -526,11 +562,11 @@ static void run(struct transport_qp *qp, uint32_t limit)
             sender_advance(qp, sender->unacked_psn);
             return;
         }
+        packets++;
         if (unlikely(!wqe->packets)) {
             sender->next++;
             if (!sender_advance(qp, sender->unacked_psn))
                 return;
-            packets++;
             continue;
         }
         if (windowed) {
@@ -538,28 +574,13 @@ static void run(struct transport_qp *qp, uint32_t limit)
             if (sender->waiting != SENDER_RUNS)
                 return;
         }
-        packets++;
-        if (!wqe->by_reference && !awaits_response(wqe))
-            bytes += min_of(wqe->length, qp->link.mtu);
-        else if (unlikely(is_deposited(qp, wqe)) && sender->next_offset + 1 == wqe->packets)
-            bytes += wqe->length / 2;
+        bytes += bytes_copied(qp, wqe);
         after_rd_atomic = awaits_response(wqe);
         if (unlikely(together && after_rd_atomic && (wqe->flags & WQE_CHAINED)))
             qp->manner |= PACKET_TOGETHER;
         error = transmit(qp, wqe, form);
-        if (unlikely(error == -EAGAIN)) {
-            sender->waiting = SENDER_WAITS_FOR_LINK;
+        if (unlikely(error) && !go_on_after(qp, error))
             return;
-        }
-        if (unlikely(error == -EPROTO)) {
-            sender_advance(qp, sender->unacked_psn);
-            return;
-        }
-        if (unlikely(error)) {
-            sender_silence(qp);
-            if (!uc)
-                return;
-        }
         if (windowed)
             sender_arm(qp);
         if (uc && !sender_complete_unacknowledged(qp))
