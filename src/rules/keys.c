@@ -4,7 +4,7 @@
 #include "rules/keys.h"
 
 #define MW_RIGHTS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-/* LOCAL_WRITE has no meaning for an MW, but applications pass the flags of the region. */
+/* LOCAL_WRITE has no meaning for an MW, but programs pass the flags of the region. */
 #define MW_FLAGS (MW_RIGHTS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE)
 
 #define set(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
@@ -51,7 +51,7 @@ static void set_memory(struct key_entry *entry, uint32_t access, uint64_t iova, 
     set(entry->address, address);
 }
 
-/* Never 0, which means no key, and never the last key of the slot, which an application may still use. */
+/* Never 0, which means no key, and never the last key of the slot, which a program may still use. */
 static uint32_t make_key(uint32_t slot, uint32_t marks, uint32_t random, uint8_t tag, uint32_t previous)
 {
     uint32_t key;
@@ -164,7 +164,7 @@ static bool mw_accepts(const struct key_entry *mw, const struct mw_bind *bind, b
         return false;
     if (!type_2)
         return mw->rkey == bind->mw_rkey;
-    /* The application may have changed the tag in ibv_mw.rkey: the index alone identifies the MW. */
+    /* The program may have changed the tag in ibv_mw.rkey: the index alone identifies the MW. */
     return !mw->bound && bind->length && !((mw->rkey ^ bind->mw_rkey) & ~KEY_TAG_MASK) &&
            !((mw->rkey ^ bind->new_rkey) & ~KEY_TAG_MASK);
 }

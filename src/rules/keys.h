@@ -8,9 +8,9 @@
  *   bit 31      KEY_COPIED: peers cannot fetch from the memory, which a requester has to know from the rkey
  *   bits 28-30  random
  *   bits 9-27   slot in the table
- *   bit 8       KEY_REMOTE: rkey; so lkey and rkey of a region differ, and an application that mixes them up fails
+ *   bit 8       KEY_REMOTE: rkey; so lkey and rkey of a region differ, and a program that mixes them up fails
  *               here and not later, on hardware
- *   bits 0-7    tag; of a type 2 MW it belongs to the application (ibv_inc_rkey)
+ *   bits 0-7    tag; of a type 2 MW it belongs to the program (ibv_inc_rkey)
  *
  * Tag and random bits make keys hard to guess, and the key of a reused slot new. No key is 0. */
 #ifndef RULES_KEYS_H

@@ -15,7 +15,7 @@
 #define LIMIT_TAGS                 4096u /* of one tag matching SRQ */
 #define LIMIT_TAG_OPS              4096u
 #define LIMIT_TAG_SGE              4u
-#define LIMIT_RENDEZVOUS_HEADER    64u /* TMH, RVH and the application's data behind them */
+#define LIMIT_RENDEZVOUS_HEADER    64u /* TMH, RVH and the program's data behind them */
 #define LIMIT_WQ                   65536u
 #define LIMIT_IND_TABLES           65536u
 #define LIMIT_IND_TABLE_SIZE       2048u

@@ -157,7 +157,7 @@ static bool path_is_valid(const struct ibv_ah_attr *path, const struct transitio
 static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv_qp_state current,
                         const struct transition_limits *limits)
 {
-    /* LOCAL_WRITE, MW_BIND and ON_DEMAND have no meaning for a responder, but applications pass the flags of their
+    /* LOCAL_WRITE, MW_BIND and ON_DEMAND have no meaning for a responder, but programs pass the flags of their
      * MR. */
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND |

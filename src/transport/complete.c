@@ -312,7 +312,7 @@ static bool response_fits(const struct transport_qp *qp, const struct send_wqe *
     return (properties & (OPCODE_LAST | OPCODE_ONLY)) && packet->payload_length == wqe->length - index * mtu;
 }
 
-/* Copies the payload of a response into the application's memory. By reference it is fetched now, under the QP's lock
+/* Copies the payload of a response into the program's memory. By reference it is fetched now, under the QP's lock
  * and with keys that were just checked: after the QP is in ERR or the region is deregistered, nothing is written any
  * more. false: not copied; the consequences are dealt with. */
 static bool place_response(struct transport_qp *qp, const struct packet *packet, const struct gather *gather)

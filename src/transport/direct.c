@@ -65,7 +65,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
 
     if (!wqe->length || wqe->length > qp->link.direct_up_to || !is_one_sided(qp, wqe, kind))
         return DIRECT_NOT;
-    /* An application that always has requests in flight would never get direct execution unless the request waits
+    /* A program that always has requests in flight would never get direct execution unless the request waits
      * for them here. If one of them takes a receive, waiting would cost a pause per message: the request
      * goes as packets. */
     if (sender->completed != sender->begun)

@@ -17,7 +17,7 @@
  *   ud.c                datagrams, both directions
  *   raw.c               Ethernet frames, both directions
  *   gather.c            SGEs -> checked addresses
- *   ordered_copy.h      bytes -> the application's memory
+ *   ordered_copy.h      bytes -> the program's memory
  */
 #ifndef TRANSPORT_MACHINE_H
 #define TRANSPORT_MACHINE_H
@@ -123,7 +123,7 @@ enum request_kind {
     REQUEST_LOCAL
 };
 
-/* A completion is about to tell the application that it may reuse memory that requests by reference still expose. */
+/* A completion is about to tell the program that it may reuse memory that requests by reference still expose. */
 void sender_revoke(struct transport_qp *qp);
 /* UC: completes what needs no acknowledgement of the peer. false as in sender_advance(). */
 bool sender_complete_unacknowledged(struct transport_qp *qp);

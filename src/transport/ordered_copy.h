@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Copy into memory that the application may poll meanwhile: in ascending order, an aligned word of 8 bytes as one
- * store, the last bytes last, because applications spin on the last byte of an RDMA WRITE (compatibility.md §7).
+/* Copy into memory that the program may poll meanwhile: in ascending order, an aligned word of 8 bytes as one
+ * store, the last bytes last, because programs spin on the last byte of an RDMA WRITE (compatibility.md §7).
  * memcpy() guarantees none of that. */
 #ifndef TRANSPORT_ORDERED_COPY_H
 #define TRANSPORT_ORDERED_COPY_H

@@ -95,7 +95,7 @@ struct transport_tag_ports {
      * -ENOENT: neither, and nothing is counted. */
     int (*match)(struct transport_qp *qp, uint64_t tag, struct tag_match *ret_match);
     void (*release)(struct transport_qp *qp, struct tag_entry *entry);
-    /* A message that was counted as unexpected will not be reported to the application. */
+    /* A message that was counted as unexpected will not be reported to the program. */
     void (*discount)(struct transport_qp *qp);
     /* As complete_receive(), for a tagged buffer. */
     void (*complete_tagged)(struct transport_qp *qp, uint64_t wr_id,
@@ -122,8 +122,8 @@ struct transport_ports {
     /* The same on a link that loses nothing, for a packet without payload that is never repeated: if the link has no
      * room, the owner stores the packet and sends it later, even if the QP does not exist any more by then. */
     void (*send_notice)(struct transport_qp *qp, const struct packet *packet);
-    /* A send work request of the application has got its verdict. counter: its free-running number among the
-     * application's requests (its slot becomes free when this or a later completion is polled). Called in posting
+    /* A send work request of the program has got its verdict. counter: its free-running number among the
+     * program's requests (its slot becomes free when this or a later completion is polled). Called in posting
      * order, also for unsignaled requests that succeed (the owner makes no CQE for those). */
     void (*complete_send)(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t counter,
                           enum verdict verdict, uint32_t byte_len);
@@ -136,7 +136,7 @@ struct transport_ports {
      * side of UC: SQE), which calls sender_flush(), and flushes the receives. */
     void (*sender_failed)(struct transport_qp *qp);
     void (*responder_failed)(struct transport_qp *qp);
-    /* SQD: the last send that was begun is complete. The owner raises SQ_DRAINED if the application asked for it. */
+    /* SQD: the last send that was begun is complete. The owner raises SQ_DRAINED if the program asked for it. */
     void (*drained)(struct transport_qp *qp);
     /* The current time. Used on links that may lose packets only, about twice per round trip. */
     ns_t (*now)(struct transport_qp *qp);

@@ -31,7 +31,7 @@ struct qp_attributes {
  *
  *   completed <= next <= posted       completed <= begun <= posted       next < begun while it retransmits
  *
- * `retired` counts the application's requests only: the queue is full when posted - own_posted - retired is its depth
+ * `retired` counts the program's requests only: the queue is full when posted - own_posted - retired is its depth
  * (verbs.md §3.7). */
 struct sender {
     _Atomic uint32_t posted;  /* written under the QP's lock */
@@ -319,7 +319,7 @@ struct transport_qp {
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer */
     uint32_t two_sided;     /* such requests begun since the QP was connected */
     /* Deposit is possible for the request begun last: its receive is known, and no packet of it is a repetition (a
-     * repeated packet may have been received before, and the receive be the application's again). */
+     * repeated packet may have been received before, and the receive be the program's again). */
     bool deposits;
     /* ports->direct->map() is being prepared. The owner clears this and calls sender_run(). */
     bool map_later;
@@ -349,7 +349,7 @@ void sender_flush(struct transport_qp *qp);
  * path to the peer. The sender does so by itself before it completes a work request that the peer may still read. In
  * ERR responses are not revoked: a READ before the request that failed the QP is to complete. */
 void transport_revoke(struct transport_qp *qp);
-/* The memory of the key in this slot is about to become the application's again, and no packet that is not sent yet
+/* The memory of the key in this slot is about to become the program's again, and no packet that is not sent yet
  * names it: revokes if the QP has exposed it. mw: the key is a memory window's. Returns whether the QP exposes other
  * memory; if not, ports->reference->exposes() is called again for the next. */
 bool transport_revoke_key(struct transport_qp *qp, uint32_t slot, bool mw);

@@ -26,7 +26,7 @@ void responder_fail(struct transport_qp *qp, psn_t psn, uint8_t nak_code)
     responder->owed_syndrome = (uint8_t)(SYNDROME_NAK << 5 | nak_code);
     responder->owed_psn = psn;
     responder->fails = true;
-    /* Sends the NAK at once if nothing has to precede it, so that an application which polls the completion soon
+    /* Sends the NAK at once if nothing has to precede it, so that a program which polls the completion soon
      * finds the QP in ERR. */
     responder_run(qp);
 }
@@ -295,7 +295,7 @@ static inline bool check_write_length(struct request *request)
 
 /* --- execution ------------------------------------------------------------------------------------ */
 
-/* Fetches the payload of a packet by reference into place. spun_on: the application may poll the last byte, so the
+/* Fetches the payload of a packet by reference into place. spun_on: the program may poll the last byte, so the
  * last word is fetched into a variable first and stored after all others. */
 static bool pull(struct request *request, struct gather *gather, bool spun_on)
 {

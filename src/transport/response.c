@@ -124,7 +124,7 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     return 0;
 }
 
-/* CPU atomics, so that they are atomic with the application's own (IBV_ATOMIC_GLOB). */
+/* CPU atomics, so that they are atomic with the program's own (IBV_ATOMIC_GLOB). */
 static uint64_t execute_atomic(const struct responder_resource *resource, uint64_t *target)
 {
     uint64_t value = resource->atomic.compare;

@@ -2,8 +2,8 @@
 /* Messages to a tag matching SRQ. The header of a SEND gives its kind: without a tag; data for a tagged buffer
  * (eager); or the address of data in the sender's memory (rendezvous). The adapter fetches rendezvous data into the
  * tagged buffer by an RDMA READ of its own, and tells the sender with a FIN message when it has. The adapter's own
- * requests take slots of the application's send queue that the application does not count (WQE_OWN). None is posted
- * while the application builds a batch of ibv_wr_*() there. */
+ * requests take slots of the program's send queue that the program does not count (WQE_OWN). None is posted
+ * while the program builds a batch of ibv_wr_*() there. */
 #include <errno.h>
 #include <string.h>
 

@@ -108,7 +108,7 @@ static void copy_datagram_payload(struct transport_qp *qp, uint32_t counter)
     wqe->flags |= WQE_COPIED;
 }
 
-/* A hardware adapter sends a datagram within microseconds, and applications rely on that: they reuse its memory when
+/* A hardware adapter sends a datagram within microseconds, and programs rely on that: they reuse its memory when
  * a message from the peer, which may have crossed the datagram, tells that it is not needed any more. So the payload
  * of a datagram that has to wait is copied now; without memory for the copy the datagram is lost, as on any network. */
 static cold_path void copy_waiting(struct transport_qp *qp, uint32_t limit)
@@ -219,7 +219,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
         .byte_len = GRH_AREA_LENGTH + packet->payload_length,
         .wc_flags = IBV_WC_GRH,
         .src_qpn = packet->src_qpn,
-        /* The network type, which applications read here (compatibility.md §7). */
+        /* The network type, which programs read here (compatibility.md §7). */
         .service_level = ipudp_gid_is_ipv4(packet->grh.destination) ? 2 : 1,
         .solicited = packet->flags & PACKET_SOLICITED,
     };
