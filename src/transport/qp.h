@@ -266,10 +266,10 @@ enum relay_retry {
 
 struct relay {
     bool possible; /* set by the owner: the XRC domain is shared with other processes */
-    bool used;     /* the owner's: another process has heard of this QP */
+    bool used;     /* the owner's: another process knows of this QP */
     bool resumes;  /* the owner's: the process that executes continues, but has to learn the epoch */
     uint8_t state; /* enum relay_state */
-    /* A duplicate went elsewhere than the last request in sequence, whose process has to be told to resume. */
+    /* A duplicate went elsewhere than the last request in sequence, whose process has to resume. */
     bool displaced;
     uint8_t retry;       /* enum relay_retry */
     bool srqn_unknown;   /* expected_psn went back: `srqn` may not be that of the next request */

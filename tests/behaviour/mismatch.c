@@ -149,7 +149,7 @@ static void uc_drops_messages_of_packets_that_are_not_of_the_receivers_mtu(void 
 
 /* --- READs and atomics (IBA 9.7.4.1.5) ------------------------------------------------------------------ */
 
-enum { QUESTIONS = 16 };
+enum { REQUESTS = 16 };
 
 static void open_depths(struct pair *p, uint8_t asked, uint8_t granted)
 {
@@ -161,22 +161,22 @@ static void open_depths(struct pair *p, uint8_t asked, uint8_t granted)
     end_connect(&p->a, &p->b);
 }
 
-static struct send a_question(struct pair *p, unsigned int i, bool atomic)
+static struct send read_or_atomic(struct pair *p, unsigned int i, bool atomic)
 {
     return atomic ? a_fetch_add(&p->a, i, 8 * i, &p->b, 0, 1) : a_read(&p->a, i, 64 * i, 64, &p->b, 64 * i);
 }
 
 static void ask_together(struct pair *p, unsigned int count, bool atomic)
 {
-    struct send list[QUESTIONS];
+    struct send list[REQUESTS];
 
     for (unsigned int i = 0; i < count; i++)
-        list[i] = a_question(p, i, atomic);
+        list[i] = read_or_atomic(p, i, atomic);
     end_send_list(&p->a, list, count);
 }
 
 /* One that was granted less than the other may ask, and is asked more at once. */
-static void more_questions_at_once_than_were_granted_are_refused(void **state)
+static void more_rd_atomic_requests_at_once_than_were_granted_are_refused(void **state)
 {
     static const struct {
         uint8_t asked, granted;
@@ -210,7 +210,7 @@ static void more_questions_at_once_than_were_granted_are_refused(void **state)
     }
 }
 
-static void as_many_questions_as_were_granted_are_answered_however_many_wait(void **state)
+static void as_many_rd_atomic_requests_as_were_granted_are_executed_however_many_wait(void **state)
 {
     static const struct {
         uint8_t asked, granted;
@@ -233,20 +233,20 @@ static void as_many_questions_as_were_granted_are_answered_however_many_wait(voi
 }
 
 /* Who asks one after the other never has more than one under way, whatever it might. */
-static void one_question_after_the_other_is_answered_whatever_was_granted(void **state)
+static void one_rd_atomic_request_after_the_other_is_executed_whatever_was_granted(void **state)
 {
     struct pair p;
 
     open_depths(&p, 16, 1);
     for (unsigned int turn = 0; turn < 200; turn++) {
-        end_send(&p.a, a_question(&p, turn % QUESTIONS, turn & 1));
-        end_expect_success(&p.a, SQ, turn % QUESTIONS, turn & 1 ? IBV_WC_FETCH_ADD : IBV_WC_RDMA_READ);
+        end_send(&p.a, read_or_atomic(&p, turn % REQUESTS, turn & 1));
+        end_expect_success(&p.a, SQ, turn % REQUESTS, turn & 1 ? IBV_WC_FETCH_ADD : IBV_WC_RDMA_READ);
     }
     pair_close(&p);
 }
 
-/* A READ is one question, however long it is and in however many parts a requester asks for it. */
-static void a_long_read_is_one_question(void **state)
+/* A READ is one request, however long it is and in however many parts a requester sends it. */
+static void a_long_read_is_one_request(void **state)
 {
     struct end_attr attr_a = attr_of(IBV_QPT_RC), attr_b;
     struct pair p;
@@ -273,10 +273,10 @@ int main(int argc, char **argv)
         TEST(an_answer_in_packets_that_are_not_of_the_requesters_mtu_is_a_bad_response),
         TEST(atomics_have_no_packets_to_be_cut),
         TEST(uc_drops_messages_of_packets_that_are_not_of_the_receivers_mtu),
-        TEST(more_questions_at_once_than_were_granted_are_refused),
-        TEST(as_many_questions_as_were_granted_are_answered_however_many_wait),
-        TEST(one_question_after_the_other_is_answered_whatever_was_granted),
-        TEST(a_long_read_is_one_question),
+        TEST(more_rd_atomic_requests_at_once_than_were_granted_are_refused),
+        TEST(as_many_rd_atomic_requests_as_were_granted_are_executed_however_many_wait),
+        TEST(one_rd_atomic_request_after_the_other_is_executed_whatever_was_granted),
+        TEST(a_long_read_is_one_request),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

@@ -41,10 +41,10 @@ static struct judged_rd_atomic rd_atomic_of(const struct sim_qp *qp, const struc
 }
 
 /* The latest request that contains the PSN; NULL: none. */
-static struct judged_rd_atomic *find(struct judged_rd_atomic *questions, uint32_t count, psn_t psn)
+static struct judged_rd_atomic *find(struct judged_rd_atomic *requests, uint32_t count, psn_t psn)
 {
     for (uint32_t i = count; i && count - i < JUDGE_RD_ATOMIC; i--) {
-        struct judged_rd_atomic *request = &questions[(i - 1) % JUDGE_RD_ATOMIC];
+        struct judged_rd_atomic *request = &requests[(i - 1) % JUDGE_RD_ATOMIC];
 
         if (((psn.value - request->first.value) & PSN_MASK) < request->psns)
             return request;

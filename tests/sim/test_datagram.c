@@ -363,7 +363,7 @@ static void uc_completes_in_order_what_it_lends(struct sim *sim)
     assert_sent(stage.a, 1, 3, VERDICT_OK);
     assert_int_equal(stage.b->received_count, 2);
 
-    /* Nobody takes it: it is given back all the same. */
+    /* No QP takes the message: the exposure of the buffer ends all the same. */
     stage.wr.sge[0].length = 50000;
     sim_post_send(stage.a, &stage.wr);
     sim_run(sim);

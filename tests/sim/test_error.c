@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What goes wrong, and who hears of it how: verbs.md §2.6, §3.10, §4.3. */
+/* Errors, and by which completion or event each side reports them: verbs.md §2.6, §3.10, §4.3. */
 #include "stage.h"
 
 /* One that succeeds before (1), the one that does not (2), and two that are flushed (3, 4); likewise receives
@@ -35,7 +35,7 @@ static void assert_requester(const struct stage *stage, enum verdict verdict)
     assert_int_equal(stage->a->record.state, IBV_QPS_ERR);
 }
 
-/* The responder's receive tells, and no event does. */
+/* The responder reports the error by its receive, not by an event. */
 static void assert_receive_fails(const struct stage *stage, enum verdict verdict)
 {
     assert_received(stage->b, 0, 11, VERDICT_OK);
@@ -46,7 +46,7 @@ static void assert_receive_fails(const struct stage *stage, enum verdict verdict
     assert_int_equal(stage->b->responder_failures, 1);
 }
 
-/* No receive is to blame: an event tells. */
+/* Without a receive to report it, the responder raises an event. */
 static void assert_violation(const struct stage *stage)
 {
     assert_received(stage->b, 0, 11, VERDICT_OK);
@@ -341,7 +341,7 @@ static void key_withdrawn(struct sim *sim, void *argument)
     keys_withdraw(sim->node[1].keys, far->slot);
 }
 
-/* A READ was fine when it came and is not any more while it is answered. */
+/* A READ that was valid when it came loses its key during the response. */
 static void read_whose_key_goes_away(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, SIZE);
@@ -379,7 +379,7 @@ static void errors_of_both_sides_flush_each_once(struct sim *sim)
     assert_int_equal(stage.b->record.state, IBV_QPS_ERR);
 }
 
-/* A receive that is being filled when the QP is moved to ERR is flushed before those that nobody took. */
+/* A receive that is being filled when the QP is moved to ERR is flushed before those that were not taken. */
 static void error_in_the_middle_of_a_message(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_SEND, SIZE);
@@ -417,7 +417,7 @@ static void unreadable_references(struct sim *sim)
     }
 }
 
-/* verbs.md §2.6: a program may reuse its buffer once its QP is in ERR, whatever is on its way. */
+/* verbs.md §2.6: a program may reuse its buffer once its QP is in ERR, whatever is in flight. */
 static void no_answer_is_placed_after_the_error(struct sim *sim)
 {
     for (ns_t half = 1; half < 4; half++) {
@@ -450,7 +450,7 @@ static void no_answer_is_placed_without_its_region(struct sim *sim)
     assert_true(sim_is_pattern(stage.local->bytes, SIZE, 3));
 }
 
-/* Two connections whose first bytes are on their way, the first of which gives up. */
+/* Two connections with packets in flight; the first one's QP is moved to ERR. */
 struct lenders {
     struct stage stage[2];
 };
@@ -489,7 +489,7 @@ static void what_was_taken_back_is_not_received(struct sim *sim)
     assert_int_equal(first->b->received_count, 0);
     sim_to_error(first->b);
     assert_received(first->b, 0, 7, VERDICT_FLUSHED);
-    /* Not what somebody else did not give up, and that without using up a retry. */
+    /* The other connection's message arrives, without using a retry. */
     assert_sent(second->a, 0, 2, VERDICT_OK);
     assert_received(second->b, 0, 7, VERDICT_OK);
     assert_true(sim_is_pattern(second->far->bytes, 40000, 1));
@@ -541,7 +541,7 @@ static void what_was_received_is_not_taken_back(struct sim *sim)
     assert_int_equal(sim->node[0].reference_epoch, 0);
 }
 
-/* The responder's program has reset its QP, and reuses what it had lent to a READ. */
+/* The responder's program has reset its QP, and reuses memory that a READ response exposed. */
 static void a_taken_back_answer_is_no_answer(struct sim *sim)
 {
     struct lenders lenders = set_lenders(sim, IBV_WR_RDMA_READ, IBV_QPT_RC);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Atomic write and FLUSH (IBA A19; verbs.md §3.9): questions whose answer has no bytes. */
+/* Atomic write and FLUSH (IBA A19; verbs.md §3.9): requests whose response has no payload. */
 #include "rules/flush.h"
 #include "stage.h"
 
@@ -49,7 +49,7 @@ static void atomic_write_stores_a_word(struct sim *sim)
     assert_int_equal(stage.b->received_count, 0);
 }
 
-/* Reads a word before, between and after two atomic writes: each answer shows what was executed before it. */
+/* Reads a word before, between and after two atomic writes: each response shows what was executed before it. */
 static void atomic_writes_wait_for_reads_before_them(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 8);
@@ -258,7 +258,7 @@ static void flush_of_an_unknown_kind_is_refused(struct sim *sim)
     }
 }
 
-/* After it was accepted, and before its turn. */
+/* After it was accepted, and before it is executed. */
 static void a_key_that_goes_is_noticed(struct sim *sim)
 {
     struct packet packet;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Peers that do not keep to the rules, strangers, and answers to nothing. */
+/* Peers that violate the protocol, packets of unknown QPs, and responses without a request. */
 #include "stage.h"
 
 static struct packet request_of(const struct stage *stage, uint8_t opcode, uint32_t psn_offset)
@@ -184,7 +184,7 @@ static void other_partition_is_not_heard(struct sim *sim)
     assert_true(transport_receive(&stage.b->transport, &packet));
 }
 
-/* Answers to nothing, or of the wrong kind. */
+/* Responses without a request, or of the wrong kind. */
 static void made_up_answers(struct sim *sim)
 {
     static const uint8_t operations[] = {OP_ACKNOWLEDGE,         OP_ATOMIC_ACKNOWLEDGE,

@@ -20,7 +20,7 @@ static void post_again(struct sim_qp *qp, const struct sim_completion *completio
 
     assert_string_equal(verdict_name(completion->verdict), "ok");
     load->completed++;
-    qp->sent_count = 0; /* nobody looks */
+    qp->sent_count = 0; /* not checked */
     qp->sent_before = qp->record.sender.completed;
     sim_queue_send(qp, &load->wr);
 }

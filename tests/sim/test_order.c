@@ -45,7 +45,7 @@ static void atomics_execute_in_order(struct sim *sim)
     assert_int_equal(*word, 7);
 }
 
-/* Reads a word before, between and after two atomics: each answer shows what was executed before it. */
+/* Reads a word before, between and after two atomics: each response shows what was executed before it. */
 static void atomics_wait_for_reads_before_them(struct sim *sim)
 {
     struct sim_qp *a, *b;
@@ -150,8 +150,8 @@ static void read_depth_is_kept(struct sim *sim)
     }
 }
 
-/* Asked one by one, and more at a time than the responder keeps: on a link where answers may take long, since
- * somebody reads slowly, that is no mistake of the requester's. */
+/* Posted one by one, more than the responder has resources for: on a link where responses may wait for a slow reader,
+ * that is no error of the requester. */
 static void reads_that_come_before_their_turn_are_asked_for_again(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, 40000);
@@ -257,7 +257,7 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     assert_sent(a, 0, 0, VERDICT_OK);
     assert_int_equal(far->bytes[31], 5);
 
-    /* The invalidation by the peer's SEND is told with the receive. */
+    /* The receive reports the invalidation by the peer's SEND. */
     sim_post_recv(b, 9, &SGE(far, 32, 32), 1);
     wr.opcode = IBV_WR_SEND_WITH_INV;
     wr.imm_or_rkey = rkey;
@@ -267,7 +267,7 @@ static void windows_are_bound_and_invalidated_in_order(struct sim *sim)
     assert_int_equal(b->received[0].wc_flags, IBV_WC_WITH_INV);
     assert_int_equal(b->received[0].imm_or_rkey, rkey);
 
-    /* Bound again, then invalidated here, behind a SEND in flight: told in posting order. */
+    /* Bound again, then invalidated here, behind a SEND in flight: completed in posting order. */
     sim_post_recv(a, 0, &SGE(local, 0, 8), 1);
     wr = (struct sim_wr){.wr_id = 2, .opcode = IBV_WR_SEND, .num_sge = 1, .sge = {SGE(far, 0, 8)}};
     bind.bind.mw_rkey = rkey;

@@ -377,7 +377,7 @@ static void two_gigabytes(struct sim *sim)
     assert_sent(a, 1, 1, VERDICT_LOCAL_LENGTH);
 }
 
-/* On either side, of every kind: nobody tries to fetch from it, and it goes as if there were no references.
+/* On either side, of every kind: the memory is not fetched by reference, and its bytes travel in packets.
  */
 static void memory_that_cannot_be_fetched_is_copied(struct sim *sim)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Requests of XRC for SRQs of several processes of a host (transport/relay.c), through links that lose,
- * repeat and reorder: each is executed once, in its turn, where its SRQ is. */
+ * repeat and reorder: each is executed once, in order, by the process that has its SRQ. */
 #include "seeds.h"
 #include "workload.h"
 
@@ -23,7 +23,7 @@ static void random_link(struct sim *sim, struct sim_link *link)
     link->corrupt_percent = sim_below(sim, 5);
     link->duplicate_percent = sim_below(sim, 10);
     link->reorder_percent = sim_below(sim, 10);
-    link->patience = 3; /* what waits for its turn is repeated as well */
+    link->patience = 3; /* requests that wait for others are repeated as well */
     link->capacity = sim_below(sim, 2) ? 0 : 8 + sim_below(sim, 100);
     link->ipv6 = sim_below(sim, 2);
 }

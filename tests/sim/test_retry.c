@@ -17,7 +17,7 @@ static void nobody_answers(struct sim *sim)
     assert_sent(stage.a, 0, 2, VERDICT_RETRY_EXCEEDED);
     assert_int_equal(sim->packets - stage.a->record.sender.probes_sent, 4); /* retry_cnt + 1 */
     assert_int_equal(stage.a->record.sender.probes_sent, sim->link.properties.reliable ? 0 : 2);
-    /* T each on a link that loses nothing, where somebody has said that nobody is there; else T, T, 2 T, 3 T,
+    /* T each on a link that loses nothing, after a drop notice; else T, T, 2 T, 3 T,
      * and up to a quarter more of those that follow a repetition. */
     if (sim->link.properties.reliable)
         assert_int_equal(stage.a->failed_at - begun, 4 * timing_ack_timeout(14));
@@ -343,7 +343,7 @@ static void leave(struct sim *sim, void *argument)
     sim_to_error(qp);
 }
 
-/* Whoever has taken the last message may go at once, though nobody can be asked for its acknowledgement then.
+/* A program may end after its last message was received, and then its acknowledgement cannot be repeated on request.
  */
 static void lost_last_acknowledgement_is_said_again(struct sim *sim)
 {
@@ -364,7 +364,7 @@ static void lost_last_acknowledgement_is_said_again(struct sim *sim)
     }
 }
 
-/* Who has heard nothing, or owes an answer that will not come, has nothing to say again. */
+/* A QP that has received nothing, or owes a response, repeats no acknowledgement. */
 static void nothing_is_said_again_that_was_not_said(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_READ, SIZE);
@@ -414,7 +414,7 @@ static void old_results_are_not_said_for_new_ones(struct sim *sim)
     assert_int_equal(*(uint64_t *)stage.far->bytes, 43);
 }
 
-/* A question that stays without an answer does not leave the requester waiting for ever. */
+/* A request without response does not leave the requester waiting for ever. */
 static void error_in_the_middle_of_an_answer(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 8);

@@ -268,7 +268,7 @@ static void timer_expires_between_one_and_two_timeouts(struct sim *sim)
     }
 }
 
-/* After a few round trips, a packet asks how things stand, and that is no retry. */
+/* After a few round trips a probe is sent, which uses no retry. */
 static void what_nobody_misses_is_probed_for(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_WR_RDMA_WRITE, 8);
@@ -290,7 +290,7 @@ static void what_nobody_misses_is_probed_for(struct sim *sim)
     assert_int_equal(stage.a->record.sender.expirations, 0);
     assert_int_equal(stage.a->record.sender.retries_left, 7);
 
-    /* One who has died is not asked for ever, and the timeouts are what was set. */
+    /* Probes of a dead peer end, and the timeouts are those of the QP's attributes. */
     begun = sim->now;
     sim->link.blackhole = true;
     stage.a->record.attributes.retry_count = stage.a->record.sender.retries_left = 1;
@@ -314,7 +314,7 @@ static void probes_come_soon(struct sim *sim)
         unsigned expirations = sender->expirations;
 
         lost_psn = sender->next_psn;
-        /* Now and then all probes, too. The first one comes later, for nobody knows yet how far the peer is.
+        /* Now and then all probes, too. The first one comes later, because the round trip time is unknown.
          */
         lost_times = i % 10 == 9 ? 3 : 1;
         sim_post_send(stage.a, &stage.wr);
@@ -462,7 +462,7 @@ static void congest_again(struct sim *sim, void *argument)
         sim_at(sim, 1 + sim_below(sim, 20000), congest_again, qp);
 }
 
-/* However small the window, and however it shrinks, somebody asks for an acknowledgement. */
+/* However small the window is or becomes, some packet in it carries AckReq. */
 static void small_windows_do_not_stall(struct sim *sim)
 {
     static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
@@ -537,7 +537,7 @@ static void reads_are_asked_for_in_parts(struct sim *sim)
     }
 }
 
-/* Losses leave a window that is smaller than a part: it is asked for again in pieces. */
+/* Losses leave a window that is smaller than a part: it is requested again in pieces. */
 static void parts_are_repeated_in_pieces(struct sim *sim)
 {
     for (unsigned i = 0; i < 60; i++) {
@@ -559,7 +559,7 @@ static void parts_are_repeated_in_pieces(struct sim *sim)
     }
 }
 
-/* The NAK that ended the peer gets lost, twice: the work request ends with what it says all the same. */
+/* The NAK that ended the peer gets lost, twice: the work request ends with its status all the same. */
 static bool lose_nak(struct sim *sim, const struct packet *packet)
 {
     if (packet->opcode != OP_ACKNOWLEDGE || packet->syndrome != (SYNDROME_NAK << 5 | NAK_REMOTE_ACCESS) ||
