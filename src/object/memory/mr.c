@@ -283,7 +283,7 @@ static void let_go(struct mr *region)
 {
     region_unexport(region);
     rundown_wait();
-    lending_take_back(region->slot, false);
+    exposed_revoke(region->slot, false);
     mapping_end(region);
     if (region->imported)
         region_let_go(region);
@@ -425,7 +425,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     /* The program may free the old memory. Other processes have to import the region again. */
     region_unexport(mr);
     rundown_wait();
-    lending_take_back(mr->slot, false);
+    exposed_revoke(mr->slot, false);
     mapping_end(mr);
     mr->mapping = mapping;
     mr->pd = change.pd;

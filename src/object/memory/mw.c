@@ -63,7 +63,7 @@ int mw_deallocate(struct mw *mw)
     lock_release(&keys_lock);
     /* The program may deregister the region next: accesses by the window must be over. */
     rundown_wait();
-    lending_take_back(mw->slot, true);
+    exposed_revoke(mw->slot, true);
     number_return(&pool_keys, mw->slot);
     atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
     pd_unuse(mw->pd);

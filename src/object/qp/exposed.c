@@ -5,66 +5,66 @@
 #include "base/rundown.h"
 #include "object/qp/qp_internal.h"
 
-static struct lock lenders_lock = LOCK_INIT; /* guards the list; a leaf, below the QP's lock */
-static struct list lenders = {&lenders, &lenders};
-static _Atomic uint32_t lender_count; /* changes under lenders_lock */
-/* One key at a time: a concurrent call would miss the QPs that are in `turn`. */
-static struct lock asking_lock = LOCK_INIT;
+static struct lock exposing_lock = LOCK_INIT; /* guards the list; a leaf, below the QP's lock */
+static struct list exposing = {&exposing, &exposing};
+static _Atomic uint32_t exposing_count; /* changes under exposing_lock */
+/* One key at a time: a concurrent call would miss the QPs that are in `to_visit`. */
+static struct lock revoke_lock = LOCK_INIT;
 
 static void add_unless_there(struct qp *qp)
 {
-    lock_acquire(&lenders_lock);
-    if (!list_linked(&qp->lending)) {
-        list_push_back(&lenders, &qp->lending);
-        atomic_fetch_add_explicit(&lender_count, 1, memory_order_relaxed);
+    lock_acquire(&exposing_lock);
+    if (!list_linked(&qp->exposing)) {
+        list_push_back(&exposing, &qp->exposing);
+        atomic_fetch_add_explicit(&exposing_count, 1, memory_order_relaxed);
     }
-    lock_release(&lenders_lock);
+    lock_release(&exposing_lock);
 }
 
 /* transport_reference_ports.exposes */
-void lending_begins(struct transport_qp *transport)
+void exposed_begin(struct transport_qp *transport)
 {
     add_unless_there(container_of(transport, struct qp, transport));
 }
 
-void lending_forget(struct qp *qp)
+void exposed_forget(struct qp *qp)
 {
-    lock_acquire(&lenders_lock);
-    if (list_linked(&qp->lending)) {
-        list_remove(&qp->lending);
-        atomic_fetch_sub_explicit(&lender_count, 1, memory_order_relaxed);
+    lock_acquire(&exposing_lock);
+    if (list_linked(&qp->exposing)) {
+        list_remove(&qp->exposing);
+        atomic_fetch_sub_explicit(&exposing_count, 1, memory_order_relaxed);
     }
-    lock_release(&lenders_lock);
+    lock_release(&exposing_lock);
 }
 
-static struct qp *next_in(struct list *turn)
+static struct qp *next_in(struct list *to_visit)
 {
     struct list *node;
 
-    lock_acquire(&lenders_lock);
-    node = list_pop_front(turn);
+    lock_acquire(&exposing_lock);
+    node = list_pop_front(to_visit);
     if (node)
-        atomic_fetch_sub_explicit(&lender_count, 1, memory_order_relaxed);
-    lock_release(&lenders_lock);
-    return node ? list_entry(node, struct qp, lending) : NULL;
+        atomic_fetch_sub_explicit(&exposing_count, 1, memory_order_relaxed);
+    lock_release(&exposing_lock);
+    return node ? list_entry(node, struct qp, exposing) : NULL;
 }
 
-void lending_take_back(uint32_t slot, bool window)
+void exposed_revoke(uint32_t slot, bool window)
 {
-    struct list turn, *node;
+    struct list to_visit, *node;
     struct qp *qp;
 
     /* The caller has waited for all rundown sections in which the key could be found (rundown_wait()): a QP that
      * has exposed a buffer of the key is in the list. */
-    if (!atomic_load_explicit(&lender_count, memory_order_relaxed))
+    if (!atomic_load_explicit(&exposing_count, memory_order_relaxed))
         return;
-    lock_acquire(&asking_lock);
-    list_init(&turn);
-    lock_acquire(&lenders_lock);
-    while ((node = list_pop_front(&lenders)))
-        list_push_back(&turn, node);
-    lock_release(&lenders_lock);
-    while ((qp = next_in(&turn))) {
+    lock_acquire(&revoke_lock);
+    list_init(&to_visit);
+    lock_acquire(&exposing_lock);
+    while ((node = list_pop_front(&exposing)))
+        list_push_back(&to_visit, node);
+    lock_release(&exposing_lock);
+    while ((qp = next_in(&to_visit))) {
         rundown_enter();
         lock_acquire(&qp->lock);
         if (transport_revoke_key(&qp->transport, slot, window))
@@ -72,13 +72,13 @@ void lending_take_back(uint32_t slot, bool window)
         lock_release(&qp->lock);
         rundown_exit();
     }
-    lock_release(&asking_lock);
+    lock_release(&revoke_lock);
 }
 
-void lending_after_fork_in_child(void)
+void exposed_after_fork_in_child(void)
 {
-    lock_init(&lenders_lock);
-    lock_init(&asking_lock);
-    list_init(&lenders); /* another thread may have been linking an entry */
-    atomic_store_explicit(&lender_count, 0, memory_order_relaxed);
+    lock_init(&exposing_lock);
+    lock_init(&revoke_lock);
+    list_init(&exposing); /* another thread may have been linking an entry */
+    atomic_store_explicit(&exposing_count, 0, memory_order_relaxed);
 }

@@ -529,7 +529,7 @@ static int destroy(struct qp *qp)
         qp->record->sender.expirations, qp->record->sender.window, qp->record->sender.rtt / 1000,
         qp->record->responder.drops, qp->record->responder.duplicates);
     qp_ports->forget(qp);
-    lending_forget(qp);
+    exposed_forget(qp);
     if (qp->send_cq)
         cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
@@ -579,6 +579,6 @@ void qp_after_fork_in_child(void)
     delegates_after_fork_in_child();
     multicast_forget_attachments();
     flows_after_fork_in_child();
-    lending_after_fork_in_child();
+    exposed_after_fork_in_child();
     qp_slots_after_fork_in_child();
 }

@@ -96,8 +96,8 @@ struct qp {
      * under `lock`. qp_run_sender() acknowledges before, so that an acknowledgement does not leave behind the
      * request of a program that has seen the message. */
     bool ack_due;
-    bool settle_due;     /* peers may still act by the previous direct record (mapping_settle_qp()) */
-    struct list lending; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
+    bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
+    struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
     /* Extended posting, under post_lock: */
     uint32_t build_posted; /* counter after the WRs built so far */
     uint32_t build_stamp;
@@ -247,7 +247,7 @@ void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint
 /* Revokes exposed buffers: packets by reference that name memory of the key in this slot. When the call
  * returns, what peers fetch by them is discarded, so the memory may be returned to the program. The key must
  * be withdrawn before. window: the key is a memory window's. No lock held, outside of rundown sections. */
-void lending_take_back(uint32_t slot, bool window);
+void exposed_revoke(uint32_t slot, bool window);
 
 /* Multicast, object/steering/multicast.c. */
 int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);

@@ -62,10 +62,10 @@ void qp_give_slot(struct qp *qp, bool destroyed);
 bool datagram_copies_begin(struct transport_qp *transport);
 void datagram_copies_end(struct transport_qp *transport);
 /* exposed.c */
-void lending_begins(struct transport_qp *transport);
-void lending_forget(struct qp *qp);
+void exposed_begin(struct transport_qp *transport);
+void exposed_forget(struct qp *qp);
 /* In the child of a fork. */
-void lending_after_fork_in_child(void);
+void exposed_after_fork_in_child(void);
 void multicast_forget_attachments(void);
 
 /* Prefetches for the next request, after posting and before the sender runs; lock held. */

@@ -287,7 +287,7 @@ static void install_shared_tables(const struct transport_ports *engine)
 {
     if (engine->reference) {
         reference_ports = *engine->reference;
-        reference_ports.exposes = lending_begins;
+        reference_ports.exposes = exposed_begin;
         qp_transport_ports.reference = &reference_ports;
     }
     if (engine->direct) {

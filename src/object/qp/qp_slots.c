@@ -57,7 +57,7 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         lock_init(&qp->lock);
         pthread_mutex_init(&qp->ibv.mutex, NULL);
         pthread_cond_init(&qp->ibv.cond, NULL);
-        list_init(&qp->lending);
+        list_init(&qp->exposing);
         list_init(&qp->by_origin);
         list_init(&qp->by_xrcd);
         qp_ports->init_private(qp);

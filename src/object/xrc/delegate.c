@@ -197,7 +197,7 @@ static void end(struct qp *qp)
     lock_release(&qp->lock);
     rundown_exit();
     qp_ports->forget(qp);
-    lending_forget(qp);
+    exposed_forget(qp);
     lock_acquire(&qp->lock);
     free_parts(qp);
     lock_release(&qp->lock);
