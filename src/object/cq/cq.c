@@ -75,6 +75,27 @@ static void publish(struct cq *cq, const struct context *context)
     atomic_store_explicit(&record->state, OBJECT_ALIVE, memory_order_release);
 }
 
+/* Fills the structure and clears the record, which are not published yet. */
+static void fill(struct cq *cq, struct context *context, const struct cq_attributes *attributes)
+{
+    cq->record = segment_cq(cq->number);
+    memset(cq->record, 0, sizeof(*cq->record));
+    cq->context = context;
+    cq->channel = attributes->channel;
+    cq->parent = attributes->parent;
+    cq->flags = attributes->flags;
+    cq->wc_flags = attributes->wc_flags;
+    cq->is_extended = attributes->extended;
+    ack_account_init(&cq->completion_events, &cq->record->events);
+    ack_account_init(&cq->async_events, &cq->record->async_events);
+    cq->ibv.context = &context->verbs.context;
+    cq->ibv.channel = attributes->channel ? &attributes->channel->ibv : NULL;
+    cq->ibv.cq_context = attributes->user_context;
+    cq->ibv.handle = cq->number;
+    pthread_mutex_init(&cq->ibv.mutex, NULL);
+    pthread_cond_init(&cq->ibv.cond, NULL);
+}
+
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)
 {
     int error = context_is_inherited(context) ? -EIO : check_attributes(attributes);
@@ -107,22 +128,7 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
         if (error)
             goto release_ring;
     }
-    cq->record = segment_cq(cq->number);
-    memset(cq->record, 0, sizeof(*cq->record));
-    cq->context = context;
-    cq->channel = attributes->channel;
-    cq->parent = attributes->parent;
-    cq->flags = attributes->flags;
-    cq->wc_flags = attributes->wc_flags;
-    cq->is_extended = attributes->extended;
-    ack_account_init(&cq->completion_events, &cq->record->events);
-    ack_account_init(&cq->async_events, &cq->record->async_events);
-    cq->ibv.context = &context->verbs.context;
-    cq->ibv.channel = attributes->channel ? &attributes->channel->ibv : NULL;
-    cq->ibv.cq_context = attributes->user_context;
-    cq->ibv.handle = cq->number;
-    pthread_mutex_init(&cq->ibv.mutex, NULL);
-    pthread_cond_init(&cq->ibv.cond, NULL);
+    fill(cq, context, attributes);
     install_ring(cq, &memory, slots);
     publish(cq, context);
     if (cq->channel)

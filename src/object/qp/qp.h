@@ -92,9 +92,9 @@ struct qp {
     uint8_t noted_waiting;
     /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
     _Atomic uint32_t reset_at;
-    /* The engine owes what the QP acknowledges at the end of a batch of arriving packets (engine/core/arrivals.c);
-     * under `lock`. qp_run_sender() acknowledges before, so that an acknowledgement does not leave behind the
-     * request of a program that has seen the message. */
+    /* An acknowledgement is due at the end of the batch of packets that the engine is receiving
+     * (engine/core/arrivals.c). qp_run_sender() sends it earlier, so that it is not sent after a request of a
+     * program that has seen the message already. */
     bool ack_due;
     bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
     struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
