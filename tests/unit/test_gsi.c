@@ -22,7 +22,7 @@ static const uint8_t foreign[16] = {[10] = 0xff, [11] = 0xff, [12] = 198, [13] =
 
 /* --- the engine's side --- */
 
-static int refuse(void *listener, struct communication *communication, const struct cm_request *request,
+static int refuse(void *listener, struct cm_agent_id *agent_id, const struct cm_request *request,
                   void **ret_end)
 {
     CHECK(listener == &board);
@@ -36,8 +36,8 @@ static void ignore(void *end, const struct cm_event *event)
 
 static void listens(unsigned number)
 {
-    static const struct communication_owner owner = {.request = refuse, .event = ignore};
-    const struct communication_calls *calls = &communication_calls;
+    static const struct cm_agent_owner owner = {.request = refuse, .event = ignore};
+    const struct cm_agent_calls *calls = &cm_agent_calls;
     struct service_address address = {.service_id = SERVICE | (getpid() & 0x7fff)};
     struct service *service;
     uint32_t qpn;

@@ -30,7 +30,7 @@ struct premature {
     uint8_t mad[MAD_LENGTH];
 };
 
-struct communication {
+struct cm_agent_id {
     struct cm_id id;
     void *end;
     bool closed;
@@ -46,12 +46,12 @@ static struct cm cm;
 static bool ready;   /* `cm` is: it answers, even if nobody of this process uses it */
 static bool started; /* it has an owner, and a block */
 static uint16_t first_block;
-static const struct communication_owner *owner;
+static const struct cm_agent_owner *owner;
 static struct service *too_early_for; /* set by port_request(), looked at when cm_receive() has returned */
 
-static struct communication *communication_of(const struct cm_id *id)
+static struct cm_agent_id *agent_id_of(const struct cm_id *id)
 {
-    return container_of(id, struct communication, id);
+    return container_of(id, struct cm_agent_id, id);
 }
 
 /* --- the machine's ports; cm_lock held ------------------------------------------------------------------ */
@@ -62,19 +62,19 @@ static void port_send(struct cm *machine, const struct cm_path *to, const struct
     gsi_post(to, mad);
 }
 
-static void leave_backlog(struct communication *communication)
+static void leave_backlog(struct cm_agent_id *agent_id)
 {
-    if (!communication->service)
+    if (!agent_id->service)
         return;
-    communication->service->waiting--;
-    communication->service = NULL;
-    list_remove(&communication->request);
+    agent_id->service->waiting--;
+    agent_id->service = NULL;
+    list_remove(&agent_id->request);
 }
 
 static int port_request(struct cm *machine, const struct cm_request *request, struct cm_id **ret_id)
 {
     struct service *service;
-    struct communication *communication;
+    struct cm_agent_id *agent_id;
     uint32_t ifindex;
     bool from_here = device_table_is_local(&host_devices, request->path->remote_gid, &ifindex);
     int error;
@@ -90,33 +90,33 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     }
     if (service->waiting >= service->backlog)
         return -EAGAIN;
-    communication = calloc(1, sizeof(*communication));
-    if (!communication)
+    agent_id = calloc(1, sizeof(*agent_id));
+    if (!agent_id)
         return -EAGAIN;
-    error = owner->request(service->listener, communication, request, &communication->end);
+    error = owner->request(service->listener, agent_id, request, &agent_id->end);
     if (error) {
-        free(communication);
+        free(agent_id);
         return error;
     }
-    communication->unanswered = true;
+    agent_id->unanswered = true;
     service->waiting++;
-    communication->service = service;
-    list_push_back(&service->requests, &communication->request);
-    *ret_id = &communication->id;
+    agent_id->service = service;
+    list_push_back(&service->requests, &agent_id->request);
+    *ret_id = &agent_id->id;
     return 0;
 }
 
 static void port_event(struct cm *machine, struct cm_id *id, const struct cm_event *event)
 {
-    struct communication *communication = communication_of(id);
+    struct cm_agent_id *agent_id = agent_id_of(id);
 
-    if (!communication->closed && !communication->unanswered)
-        owner->event(communication->end, event);
+    if (!agent_id->closed && !agent_id->unanswered)
+        owner->event(agent_id->end, event);
 }
 
 static void port_released(struct cm *machine, struct cm_id *id)
 {
-    free(communication_of(id));
+    free(agent_id_of(id));
 }
 
 static uint64_t port_random(struct cm *machine)
@@ -155,7 +155,7 @@ static void leave(void)
     int before = cancellation_before;
 
     if (ready)
-        timers_set_communication(cm_next(&cm));
+        timers_set_cm_agent(cm_next(&cm));
     lock_release(&cm_lock);
     gsi_flush();
     pthread_setcancelstate(before, NULL);
@@ -219,7 +219,7 @@ static void take_premature(struct service *service, struct list *ret_messages)
     service->premature_count = 0;
 }
 
-void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
+void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
 {
     struct cm_path path = *from;
     uint8_t guid[8] = {0};
@@ -237,7 +237,7 @@ void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LEN
     leave();
 }
 
-void communication_due(void)
+void cm_agent_due(void)
 {
     enter();
     if (ready)
@@ -245,7 +245,7 @@ void communication_due(void)
     leave();
 }
 
-void communication_peer_gone(uint64_t serial)
+void cm_agent_peer_gone(uint64_t serial)
 {
     enter();
     if (ready)
@@ -253,7 +253,7 @@ void communication_peer_gone(uint64_t serial)
     leave();
 }
 
-void communication_after_fork_in_child(void)
+void cm_agent_after_fork_in_child(void)
 {
     lock_init(&cm_lock);
     ready = started = false; /* start() makes everything anew */
@@ -296,7 +296,7 @@ static void open_way_to(const uint8_t gid[16])
         network_open_for_mads(first_block);
 }
 
-static int call_start(const struct communication_owner *new_owner)
+static int call_start(const struct cm_agent_owner *new_owner)
 {
     int error = engine_start();
 
@@ -339,7 +339,7 @@ static void call_service_release(struct service *service)
         return;
     enter();
     list_for_each_safe (node, following, &service->requests)
-        leave_backlog(list_entry(node, struct communication, request));
+        leave_backlog(list_entry(node, struct cm_agent_id, request));
     take_premature(service, &premature);
     services_release(service);
     receive_premature(&premature);
@@ -365,10 +365,10 @@ static int call_service_listen(struct service *service, void *listener, unsigned
     return error;
 }
 
-static void call_request_taken(struct communication *communication)
+static void call_request_taken(struct cm_agent_id *agent_id)
 {
     enter();
-    leave_backlog(communication);
+    leave_backlog(agent_id);
     leave();
 }
 
@@ -409,145 +409,145 @@ static uint16_t call_port_propose(void)
     return port;
 }
 
-static struct communication *call_create(void *end)
+static struct cm_agent_id *call_create(void *end)
 {
-    struct communication *communication = calloc(1, sizeof(*communication));
+    struct cm_agent_id *agent_id = calloc(1, sizeof(*agent_id));
 
-    if (!communication)
+    if (!agent_id)
         return NULL;
-    communication->end = end;
-    list_init(&communication->request);
-    cm_id_init(&communication->id);
-    return communication;
+    agent_id->end = end;
+    list_init(&agent_id->request);
+    cm_id_init(&agent_id->id);
+    return agent_id;
 }
 
-static void call_close(struct communication *communication)
+static void call_close(struct cm_agent_id *agent_id)
 {
-    if (!communication)
+    if (!agent_id)
         return;
     enter();
-    leave_backlog(communication);
-    communication->closed = true;
-    cm_close(&cm, &communication->id, sys_now());
+    leave_backlog(agent_id);
+    agent_id->closed = true;
+    cm_close(&cm, &agent_id->id, sys_now());
     leave();
 }
 
-static int call_connect(struct communication *communication, const struct cm_connect *connect)
+static int call_connect(struct cm_agent_id *agent_id, const struct cm_connect *connect)
 {
     int error;
 
     open_way_to(connect->path.remote_gid);
     enter();
-    error = cm_connect(&cm, &communication->id, connect, sys_now());
+    error = cm_connect(&cm, &agent_id->id, connect, sys_now());
     if (error == -ENOSPC && !grant_block())
-        error = cm_connect(&cm, &communication->id, connect, sys_now());
+        error = cm_connect(&cm, &agent_id->id, connect, sys_now());
     leave();
     return error;
 }
 
-static int call_accept(struct communication *communication, const struct cm_accept *accept)
+static int call_accept(struct cm_agent_id *agent_id, const struct cm_accept *accept)
 {
     int error;
 
     enter();
-    error = cm_accept(&cm, &communication->id, accept, sys_now());
+    error = cm_accept(&cm, &agent_id->id, accept, sys_now());
     if (error == -ENOSPC && !grant_block())
-        error = cm_accept(&cm, &communication->id, accept, sys_now());
+        error = cm_accept(&cm, &agent_id->id, accept, sys_now());
     if (!error)
-        communication->unanswered = false; /* with the answer, so that no event is lost behind it */
+        agent_id->unanswered = false; /* with the answer, so that no event is lost behind it */
     leave();
     return error;
 }
 
-static int call_establish(struct communication *communication)
+static int call_establish(struct cm_agent_id *agent_id)
 {
     int error;
 
     enter();
-    error = cm_establish(&cm, &communication->id, sys_now());
+    error = cm_establish(&cm, &agent_id->id, sys_now());
     leave();
     return error;
 }
 
-static int call_established(struct communication *communication)
+static int call_established(struct cm_agent_id *agent_id)
 {
     int error;
 
     enter();
-    error = cm_communication_established(&cm, &communication->id, sys_now());
+    error = cm_communication_established(&cm, &agent_id->id, sys_now());
     leave();
     return error;
 }
 
-static int call_reject(struct communication *communication, enum cm_reason reason, const void *private_data,
+static int call_reject(struct cm_agent_id *agent_id, enum cm_reason reason, const void *private_data,
                        size_t private_length)
 {
     int error;
 
     enter();
-    error = cm_reject(&cm, &communication->id, reason, private_data, private_length, sys_now());
+    error = cm_reject(&cm, &agent_id->id, reason, private_data, private_length, sys_now());
     leave();
     return error;
 }
 
-static int call_disconnect(struct communication *communication)
+static int call_disconnect(struct cm_agent_id *agent_id)
 {
     int error;
 
     enter();
-    error = cm_disconnect(&cm, &communication->id, sys_now());
+    error = cm_disconnect(&cm, &agent_id->id, sys_now());
     leave();
     return error;
 }
 
-static int call_resolve(struct communication *communication, const struct cm_resolve *resolve)
+static int call_resolve(struct cm_agent_id *agent_id, const struct cm_resolve *resolve)
 {
     int error;
 
     open_way_to(resolve->path.remote_gid);
     enter();
-    error = cm_resolve(&cm, &communication->id, resolve, sys_now());
+    error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
     if (error == -ENOSPC && !grant_block())
-        error = cm_resolve(&cm, &communication->id, resolve, sys_now());
+        error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
     leave();
     return error;
 }
 
-static int call_resolve_accept(struct communication *communication, uint32_t qpn, uint32_t qkey,
+static int call_resolve_accept(struct cm_agent_id *agent_id, uint32_t qpn, uint32_t qkey,
                                const void *private_data, size_t private_length)
 {
     int error;
 
     enter();
-    error = cm_resolve_accept(&cm, &communication->id, qpn, qkey, private_data, private_length, sys_now());
+    error = cm_resolve_accept(&cm, &agent_id->id, qpn, qkey, private_data, private_length, sys_now());
     leave();
     return error;
 }
 
-static int call_resolve_reject(struct communication *communication, enum cm_sidr_status status,
+static int call_resolve_reject(struct cm_agent_id *agent_id, enum cm_sidr_status status,
                                const void *private_data, size_t private_length)
 {
     int error;
 
     enter();
-    error = cm_resolve_reject(&cm, &communication->id, status, private_data, private_length, sys_now());
+    error = cm_resolve_reject(&cm, &agent_id->id, status, private_data, private_length, sys_now());
     leave();
     return error;
 }
 
-static int call_qp_attributes(struct communication *communication, struct cm_qp_attributes *ret_attributes)
+static int call_qp_attributes(struct cm_agent_id *agent_id, struct cm_qp_attributes *ret_attributes)
 {
     int error;
 
     enter();
-    error = cm_qp_attributes(&communication->id, ret_attributes);
+    error = cm_qp_attributes(&agent_id->id, ret_attributes);
     leave();
     return error;
 }
 
 /* --- the whole table ------------------------------------------------------------------------------------ */
 
-const struct communication_calls communication_calls = {
+const struct cm_agent_calls cm_agent_calls = {
     .start = call_start,
     .generation = call_generation,
     .service_hold = call_service_hold,

@@ -17,16 +17,16 @@
 
 struct ibv_context;
 struct ibv_pd;
-struct id_record;     /* segment/segment.h */
-struct communication; /* one end of a connection, or of the resolution of a datagram service */
-struct service;       /* a service id at an address, held by this process */
+struct id_record;   /* segment/segment.h */
+struct cm_agent_id; /* one end of a connection, or of the resolution of a datagram service */
+struct service;     /* a service id at an address, held by this process */
 
 /* What the owner of ends and services is told. Called with the lock of communication management held, from
  * any thread: they put things aside, and call nothing of the table but what is for explanations. */
-struct communication_owner {
+struct cm_agent_owner {
     /* Somebody asks the listener (service_listen()) for a connection or a datagram service. 0, with what the
      * owner calls the new end in *ret_end. Else as cm_ports.request. */
-    int (*request)(void *listener, struct communication *communication, const struct cm_request *request,
+    int (*request)(void *listener, struct cm_agent_id *agent_id, const struct cm_request *request,
                    void **ret_end);
     /* Not of an end that a request made before accept(): its program has no context for it yet. If the peer
      * gives up meanwhile, accept() fails. */
@@ -44,9 +44,9 @@ struct service_address {
     uint8_t host;
 };
 
-struct communication_calls {
+struct cm_agent_calls {
     /* Before anything else, again after a fork in the child: 0 or -errno. */
-    int (*start)(const struct communication_owner *owner);
+    int (*start)(const struct cm_agent_owner *owner);
     /* Forks between the first process and this one: what is inherited is dead. */
     uint32_t (*generation)(void);
 
@@ -61,7 +61,7 @@ struct communication_calls {
      * backlog. */
     int (*service_listen)(struct service *service, void *listener, unsigned backlog);
     /* A request was handed to the program, or dropped with the listener. */
-    void (*request_taken)(struct communication *communication);
+    void (*request_taken)(struct cm_agent_id *agent_id);
     /* A port that no other process gives out in this way. For connections that nobody is to connect back to:
      * holding a service there is still everybody's right. 0 when there is none left. */
     uint16_t (*port_take)(void);
@@ -92,24 +92,24 @@ struct communication_calls {
 
     /* --- ends; errors as in cm/cm.h --------------------------------------------------------------- */
 
-    struct communication *(*create)(void *end);
+    struct cm_agent_id *(*create)(void *end);
     /* Afterwards event() is not called for it and not running. NULL is allowed. */
-    void (*close)(struct communication *communication);
-    int (*connect)(struct communication *communication, const struct cm_connect *connect);
-    int (*accept)(struct communication *communication, const struct cm_accept *accept);
-    int (*establish)(struct communication *communication);
-    int (*established)(struct communication *communication);
-    int (*reject)(struct communication *communication, enum cm_reason reason, const void *private_data,
+    void (*close)(struct cm_agent_id *agent_id);
+    int (*connect)(struct cm_agent_id *agent_id, const struct cm_connect *connect);
+    int (*accept)(struct cm_agent_id *agent_id, const struct cm_accept *accept);
+    int (*establish)(struct cm_agent_id *agent_id);
+    int (*established)(struct cm_agent_id *agent_id);
+    int (*reject)(struct cm_agent_id *agent_id, enum cm_reason reason, const void *private_data,
                   size_t private_length);
-    int (*disconnect)(struct communication *communication);
-    int (*resolve)(struct communication *communication, const struct cm_resolve *resolve);
-    int (*resolve_accept)(struct communication *communication, uint32_t qpn, uint32_t qkey,
-                          const void *private_data, size_t private_length);
-    int (*resolve_reject)(struct communication *communication, enum cm_sidr_status status,
-                          const void *private_data, size_t private_length);
-    int (*qp_attributes)(struct communication *communication, struct cm_qp_attributes *ret_attributes);
+    int (*disconnect)(struct cm_agent_id *agent_id);
+    int (*resolve)(struct cm_agent_id *agent_id, const struct cm_resolve *resolve);
+    int (*resolve_accept)(struct cm_agent_id *agent_id, uint32_t qpn, uint32_t qkey, const void *private_data,
+                          size_t private_length);
+    int (*resolve_reject)(struct cm_agent_id *agent_id, enum cm_sidr_status status, const void *private_data,
+                          size_t private_length);
+    int (*qp_attributes)(struct cm_agent_id *agent_id, struct cm_qp_attributes *ret_attributes);
 };
 
-extern const struct communication_calls communication_calls;
+extern const struct cm_agent_calls cm_agent_calls;
 
 #endif

@@ -8,11 +8,11 @@
 #include "cm/cm.h"
 
 /* A MAD for this process, or for nobody on this host. */
-void communication_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);
-/* The time has come that timers_set_communication() was told. */
-void communication_due(void);
+void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);
+/* The time has come that timers_set_cm_agent() was told. */
+void cm_agent_due(void);
 /* The process behind the link of that serial number is gone. */
-void communication_peer_gone(uint64_t serial);
-void communication_after_fork_in_child(void);
+void cm_agent_peer_gone(uint64_t serial);
+void cm_agent_after_fork_in_child(void);
 
 #endif

@@ -200,7 +200,7 @@ static void return_to_sender(struct outgoing *outgoing)
     memcpy(back.local_gid, outgoing->to.remote_gid, 16);
     memcpy(back.remote_gid, outgoing->to.local_gid, 16);
     back.peer = outgoing->from_network ? 0 : local_self_serial();
-    communication_receive(&back, outgoing->mad);
+    cm_agent_receive(&back, outgoing->mad);
     outgoing_free(outgoing);
 }
 
@@ -534,7 +534,7 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
     }
     memcpy(from.local_gid, packet->grh.destination, 16);
     memcpy(from.remote_gid, packet->grh.source, 16);
-    communication_receive(&from, mad);
+    cm_agent_receive(&from, mad);
 }
 
 void gsi_receive_from_network(const struct packet *packet)

@@ -27,7 +27,7 @@ struct service {
     void *listener; /* NULL: does not listen */
     ns_t since;     /* when it was taken */
     unsigned backlog, waiting;
-    struct list requests;  /* communication.request: those that wait */
+    struct list requests;  /* agent_id.request: those that wait */
     struct list premature; /* agent.c: messages that came before it listened */
     unsigned premature_count;
 };

@@ -115,8 +115,8 @@ void timers_after_fork_in_child(void);
 void timers_set_qp(struct qp *qp, ns_t delay);
 void timers_set_moderation(struct cq *cq, ns_t delay);
 void timers_cancel_moderation(struct cq *cq);
-/* The helper thread calls communication_due(), or gsi_due(), at that time. */
-void timers_set_communication(ns_t at);
+/* The helper thread calls cm_agent_due(), or gsi_due(), at that time. */
+void timers_set_cm_agent(ns_t at);
 void timers_set_gsi(ns_t at);
 /* The timerfd is readable: fires the timers that are due. Helper thread. */
 void timers_run(void);

@@ -68,7 +68,7 @@ static void after_fork_in_child(void)
     explainer_after_fork_in_child();
     gsi_after_fork_in_child();
     opening_after_fork_in_child();
-    communication_after_fork_in_child();
+    cm_agent_after_fork_in_child();
     direct_after_fork_in_child();
     qp_after_fork_in_child();
     object_after_fork_in_child();

@@ -26,7 +26,7 @@ static ns_t timer_fd_at = NS_NEVER;
 static _Atomic uint32_t moderation_firing;
 static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
 /* Timeouts of connection management are long: only the helper thread fires them, not application threads. */
-enum late { LATE_COMMUNICATION, LATE_GSI, LATES };
+enum late { LATE_CM_AGENT, LATE_GSI, LATES };
 static ns_t late_at[LATES] /* under timers_lock */ = {NS_NEVER, NS_NEVER};
 
 int timers_fd(void)
@@ -85,7 +85,7 @@ void timers_after_fork_in_child(void)
     memset(&qp_timers, 0, sizeof(qp_timers));
     memset(&moderation_timers, 0, sizeof(moderation_timers));
     atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
-    late_at[LATE_COMMUNICATION] = late_at[LATE_GSI] = NS_NEVER;
+    late_at[LATE_CM_AGENT] = late_at[LATE_GSI] = NS_NEVER;
     atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
 }
 
@@ -142,9 +142,9 @@ static void set_late(enum late which, ns_t at)
     lock_release(&timers_lock);
 }
 
-void timers_set_communication(ns_t at)
+void timers_set_cm_agent(ns_t at)
 {
-    set_late(LATE_COMMUNICATION, at);
+    set_late(LATE_CM_AGENT, at);
 }
 
 void timers_set_gsi(ns_t at)
@@ -228,19 +228,19 @@ void timers_run(void)
 {
     uint64_t expirations;
     ns_t now = sys_now();
-    bool communication, gsi;
+    bool cm_agent, gsi;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timer: read from timerfd: %s", strerror(errno));
     lock_acquire(&timers_lock);
     timer_fd_at = NS_NEVER;
-    communication = take_late(LATE_COMMUNICATION, now);
+    cm_agent = take_late(LATE_CM_AGENT, now);
     gsi = take_late(LATE_GSI, now);
     program();
     lock_release(&timers_lock);
     timers_run_due();
-    if (communication)
-        communication_due();
+    if (cm_agent)
+        cm_agent_due();
     if (gsi)
         gsi_due();
 }

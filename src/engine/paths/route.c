@@ -516,7 +516,7 @@ void route_link_down(struct link *link)
     }
     opening_link_down(link_serial(link));
     direct_link_down(link);
-    communication_peer_gone(link_serial(link));
+    cm_agent_peer_gone(link_serial(link));
 }
 
 /* The helper thread answers processes that resolve the number, so it runs from the first QP on. */

@@ -102,7 +102,7 @@ static struct event *make_request(struct id *listener, struct id *child, const s
     return event;
 }
 
-static int on_request(void *argument, struct communication *communication, const struct cm_request *request,
+static int on_request(void *argument, struct cm_agent_id *agent_id, const struct cm_request *request,
                       void **ret_end)
 {
     struct id *listener = argument, *child;
@@ -114,7 +114,7 @@ static int on_request(void *argument, struct communication *communication, const
     child = id_new(NULL, listener->public.ps, listener->public.qp_type);
     if (!child)
         return -EAGAIN;
-    child->communication = communication;
+    child->agent_id = agent_id;
     child->passive = true;
     child->responder_resources = request->offer.responder_resources;
     child->initiator_depth = request->offer.initiator_depth;
@@ -176,7 +176,7 @@ static void on_event(void *end, const struct cm_event *from)
     event_push(event);
 }
 
-const struct communication_owner communication_owner = {.request = on_request, .event = on_event};
+const struct cm_agent_owner cm_agent_owner = {.request = on_request, .event = on_event};
 
 /* --- in the program's thread ---------------------------------------------------------------------------- */
 
@@ -190,7 +190,7 @@ static bool hand_out(struct event *event)
     uint8_t sgid_index;
     int error;
 
-    calls->request_taken(child->communication);
+    calls->request_taken(child->agent_id);
     error = adapter_find(gid, 0, &adapter, &sgid_index);
     if (!error)
         error = id_set_device(child, adapter, sgid_index);
@@ -224,14 +224,14 @@ static void handle_reply(struct id *id, struct event *event)
     error = qp_connect(id);
     if (!error) {
         id_enter(id, ID_CONNECTED); /* first: the peer may be quick, and another thread read of its leaving */
-        error = calls->establish(id->communication);
+        error = calls->establish(id->agent_id);
     }
     if (!error) {
         event->public.event = RDMA_CM_EVENT_ESTABLISHED;
         return;
     }
     qp_to_error(id);
-    calls->reject(id->communication, CM_REASON_CONSUMER, NULL, 0);
+    calls->reject(id->agent_id, CM_REASON_CONSUMER, NULL, 0);
     id->connect_failed = true;
     id_enter(id, ID_DISCONNECTED);
     event->public.event = RDMA_CM_EVENT_CONNECT_ERROR;

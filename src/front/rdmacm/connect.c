@@ -137,7 +137,7 @@ static int connect_reliably(struct id *id, const struct rdma_conn_param *param)
     connect.initiator_depth = id->initiator_depth;
     connect.private_data = message.bytes;
     connect.private_length = message.length;
-    return calls->connect(id->communication, &connect);
+    return calls->connect(id->agent_id, &connect);
 }
 
 static int resolve_service(struct id *id, const struct rdma_conn_param *param)
@@ -154,7 +154,7 @@ static int resolve_service(struct id *id, const struct rdma_conn_param *param)
     fill_path(id, &resolve.path);
     resolve.private_data = message.bytes;
     resolve.private_length = message.length;
-    return calls->resolve(id->communication, &resolve);
+    return calls->resolve(id->agent_id, &resolve);
 }
 
 RDMACM_EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param *param)
@@ -190,7 +190,7 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
         return conclude(-EINVAL);
     before = id_state(id);
     id_enter(id, ID_CONNECTED); /* first: the peer may be quick */
-    error = calls->establish(id->communication);
+    error = calls->establish(id->agent_id);
     if (error)
         id_enter(id, before);
     return conclude(error);
@@ -222,7 +222,7 @@ static int accept_reliably(struct id *id, const struct rdma_conn_param *param)
         return error;
     accept.responder_resources = id->responder_resources;
     accept.initiator_depth = id->initiator_depth;
-    error = calls->accept(id->communication, &accept);
+    error = calls->accept(id->agent_id, &accept);
     if (error)
         qp_to_error(id);
     return error;
@@ -234,7 +234,7 @@ static int accept_datagrams(struct id *id, const struct rdma_conn_param *param)
 
     if (length > CM_SIDR_REP_PRIVATE || (!id->public.qp && !param))
         return -EINVAL;
-    return calls->resolve_accept(id->communication, own_qpn(id, param), id->qkey,
+    return calls->resolve_accept(id->agent_id, own_qpn(id, param), id->qkey,
                                  length ? param->private_data : NULL, length);
 }
 
@@ -269,8 +269,8 @@ static int reject(struct id *id, enum cm_reason reason, const void *private_data
         return -EINVAL;
     if (!private_data)
         length = 0;
-    error = datagrams ? calls->resolve_reject(id->communication, CM_SIDR_REJECTED, private_data, length)
-                      : calls->reject(id->communication, reason, private_data, length);
+    error = datagrams ? calls->resolve_reject(id->agent_id, CM_SIDR_REJECTED, private_data, length)
+                      : calls->reject(id->agent_id, reason, private_data, length);
     if (!error)
         id_enter(id, ID_DISCONNECTED);
     return error;
@@ -292,7 +292,7 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
 
     if (id_check(id) != 0)
         return conclude(id_check(id));
-    return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->communication) : -EINVAL);
+    return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->agent_id) : -EINVAL);
 }
 
 /* --- the end -------------------------------------------------------------------------------------------- */
@@ -312,7 +312,7 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
         return conclude(error);
     synchronous = id->synchronous;
     /* A connection that has come to its end already needs none. Without waiting, the id may be gone. */
-    if (calls->disconnect(id->communication) != 0 || !synchronous ||
+    if (calls->disconnect(id->agent_id) != 0 || !synchronous ||
         atomic_load_explicit(&id->disconnect_told, memory_order_relaxed))
         return 0;
     return conclude(id_complete(id, true));

@@ -45,7 +45,7 @@ static inline int conclude(int result)
 
 /* --- start.c: the other library ------------------------------------------------------------------------- */
 
-extern const struct communication_calls *calls;
+extern const struct cm_agent_calls *calls;
 /* Before anything else in every function that makes something: 0, -ENODEV (no RDMA device)... Again in the
  * child of a fork. */
 int start(void);
@@ -179,7 +179,7 @@ struct id {
     uint32_t qkey;
     struct adapter *adapter;
     struct service *service;
-    struct communication *communication;
+    struct cm_agent_id *agent_id;
     struct cm_ece local_ece, remote_ece;
     struct ibv_qp_init_attr *endpoint; /* rdma_create_ep(): of QPs that rdma_get_request() makes */
     struct ibv_pd *endpoint_pd;
@@ -267,7 +267,7 @@ int route_set(struct id *id, const void *paths, size_t length);
 
 /* --- arrival.c ------------------------------------------------------------------------------------------ */
 
-extern const struct communication_owner communication_owner;
+extern const struct cm_agent_owner cm_agent_owner;
 /* What an event means to the QP and the id, before the program sees it; in its thread. False: it does not. */
 bool connect_handle(struct event *event);
 

@@ -111,10 +111,10 @@ int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, vo
     id = id_new(context, ps, qp_type);
     if (!id)
         return -ENOMEM;
-    id->communication = calls->create(id);
-    error = id->communication ? enter_channel(id, channel) : -ENOMEM;
+    id->agent_id = calls->create(id);
+    error = id->agent_id ? enter_channel(id, channel) : -ENOMEM;
     if (error) {
-        calls->close(id->communication);
+        calls->close(id->agent_id);
         id_free(id);
         return error;
     }
@@ -207,7 +207,7 @@ void id_drop(struct id *id)
 {
     struct list unread;
 
-    calls->close(id->communication);
+    calls->close(id->agent_id);
     events_take(id, &unread);
     drop_events(&unread);
     id_free(id);
@@ -223,8 +223,8 @@ static void retire(struct id *id)
     id->service = NULL;
     events_take(id, &unread);
     drop_events(&unread);
-    calls->close(id->communication);
-    id->communication = NULL;
+    calls->close(id->agent_id);
+    id->agent_id = NULL;
     events_take(id, &unread);
     drop_events(&unread);
 }

@@ -71,7 +71,7 @@ static void attributes_for_rts(const struct id *id, const struct cm_qp_attribute
 static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *ret_mask)
 {
     struct cm_qp_attributes known;
-    int error = calls->qp_attributes(id->communication, &known);
+    int error = calls->qp_attributes(id->agent_id, &known);
 
     if (!id->adapter)
         return -EINVAL;

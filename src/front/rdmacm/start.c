@@ -6,7 +6,7 @@
 #include "front/rsockets/rsocket.h"
 #include "front/verbs/private.h"
 
-const struct communication_calls *calls;
+const struct cm_agent_calls *calls;
 
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool started;
@@ -39,7 +39,7 @@ static int start_locked(void)
     if (!list)
         return errno == ENOSYS ? -ENODEV : -errno;
     ibv_free_device_list(list);
-    return calls->start(&communication_owner);
+    return calls->start(&cm_agent_owner);
 }
 
 int start(void)

@@ -4,7 +4,7 @@
 #include "engine/cm/agent.h"
 #include "front/verbs/export.h"
 
-VERBS_EXPORT const struct communication_calls *softhca_communication(void)
+VERBS_EXPORT const struct cm_agent_calls *softhca_communication(void)
 {
-    return &communication_calls;
+    return &cm_agent_calls;
 }

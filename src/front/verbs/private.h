@@ -4,8 +4,8 @@
 #ifndef FRONT_VERBS_PRIVATE_H
 #define FRONT_VERBS_PRIVATE_H
 
-struct communication_calls;
+struct cm_agent_calls;
 
-const struct communication_calls *softhca_communication(void);
+const struct cm_agent_calls *softhca_communication(void);
 
 #endif
