@@ -28,7 +28,7 @@ enum packet_flags {
     /* Combinations. The payload has the terms of the requests that follow, or an operation on a QP that two
      * processes have open (engine/xrc/remote_open.c). */
     PACKET_TERMS = PACKET_RELAYED | PACKET_FROM_NETWORK,
-    PACKET_OPENING = PACKET_TERMS | PACKET_SOLICITED,
+    PACKET_REMOTE_OPEN = PACKET_TERMS | PACKET_SOLICITED,
 };
 
 /* How the requester sent a request: in `syndrome`, which is otherwise unused in requests. Local links carry it, the

@@ -13,7 +13,7 @@ import tempfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TARGETS = {'codec': 512, 'cm_mad': 320, 'responder': 1024, 'sender': 1024, 'cm': 512, 'ring': 256, 'explain': 256,
-           'steering': 256, 'opening': 256, 'control_message': 256}
+           'steering': 256, 'remote_open': 256, 'control_message': 256}
 
 
 def build(folder):

@@ -34,12 +34,12 @@ struct blocked_list {
 struct lane_state {
     struct arrivals arrivals; /* of the batch under way; under the lane's receive lock */
     struct blocked_list blocked;
-    struct lock lock;       /* guards notices, mads and openings; the lane transmit lock is below it */
+    struct lock lock;       /* guards notices, mads and remote_opens; the lane transmit lock is below it */
     struct notice *notices; /* notices.c: notices that wait for space in the ring, oldest first */
     uint32_t notice_count, notice_capacity;
-    struct list mads;     /* gsi.c: MADs that wait for space, oldest first */
-    struct list openings; /* remote_open.c: messages that wait for space, oldest first */
-    _Atomic bool kick;    /* packets were sent during the batch: ring at its end if the reader sleeps */
+    struct list mads;         /* gsi.c: MADs that wait for space, oldest first */
+    struct list remote_opens; /* remote_open.c: messages that wait for space, oldest first */
+    _Atomic bool kick;        /* packets were sent during the batch: ring at its end if the reader sleeps */
     _Atomic bool stalled; /* raw.c: the peer took no frames for long: RAW_PACKET QPs do not wait for space */
     _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */
 };

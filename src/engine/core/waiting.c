@@ -35,7 +35,7 @@ struct lane_state *lane_state(struct lane *lane)
             abort(); /* a few hundred bytes at the first packet of a lane; packets cannot be sent without */
         blocked_list_init(&state->blocked, lane);
         list_init(&state->mads);
-        list_init(&state->openings);
+        list_init(&state->remote_opens);
         atomic_store_explicit(place, state, memory_order_release);
     }
     lock_release(&lane_states_lock);
@@ -175,7 +175,7 @@ void route_resolved(uint32_t block, struct link *link)
 {
     multicast_resolved();
     exit_flush_resolved(block);
-    opening_resolved(block, link);
+    remote_open_resolved(block, link);
     run_waiting_for_owner(link ? 0 : block + 1);
 }
 
@@ -193,7 +193,7 @@ void route_lane_writable(struct lane *lane)
     atomic_store_explicit(&state->gave_up, false, memory_order_relaxed);
     notice_flush(lane, state);
     gsi_lane_writable(lane, state);
-    opening_lane_writable(lane, state);
+    remote_open_lane_writable(lane, state);
     lane_ring(lane);
     while (blocked_run_next(&state->blocked) == BLOCKED_RAN) {
     } /* after BLOCKED_AGAIN the lane becomes writable again, which calls this function again */

@@ -509,12 +509,12 @@ void route_link_down(struct link *link)
         *place = NULL;
         if (state) {
             gsi_lane_down(state);
-            opening_lane_down(state);
+            remote_open_lane_down(state);
             free(state->notices);
         }
         free(state);
     }
-    opening_link_down(link_serial(link));
+    remote_open_link_down(link_serial(link));
     direct_link_down(link);
     cm_agent_peer_gone(link_serial(link));
 }
@@ -571,10 +571,10 @@ const struct qp_ports engine_qp_ports = {
     .unlock = engine_unlock,
     .hand_over = relay_hand_over,
     .call_back = relay_call_back,
-    .open_elsewhere = opening_open,
-    .ask_elsewhere = opening_ask,
-    .close_elsewhere = opening_close,
-    .tell_opener = opening_tell,
+    .open_elsewhere = remote_open_qp,
+    .ask_elsewhere = remote_open_request,
+    .close_elsewhere = remote_open_close,
+    .tell_opener = remote_open_send_event,
     .forget = engine_forget,
     .attached = network_attached,
     .detached = network_detached,

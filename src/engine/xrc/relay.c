@@ -225,8 +225,8 @@ void relay_receive(struct lane *lane, const struct packet *packet)
 {
     if (packet->flags & PACKET_DROPPED)
         take_answer(lane, packet);
-    else if ((packet->flags & PACKET_OPENING) == PACKET_OPENING)
-        opening_receive(lane, packet);
+    else if ((packet->flags & PACKET_REMOTE_OPEN) == PACKET_REMOTE_OPEN)
+        remote_open_receive(lane, packet);
     else if ((packet->flags & PACKET_TERMS) == PACKET_TERMS)
         take_terms(lane, packet);
     else if (opcode_table[packet->opcode].properties & OPCODE_REQUEST)

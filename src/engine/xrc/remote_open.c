@@ -33,7 +33,7 @@
 struct waiting {
     struct list node;
     struct qp_asker asker; /* to be served */
-    struct opening_message message;
+    struct remote_open_message message;
 };
 
 /* A thread of the program that waits for an answer, or for the owner of a number to be found. */
@@ -48,7 +48,7 @@ struct call {
 
 /* Guards calls and handles: handles of QPs of other processes. Above it lane locks and QP locks, below it
  * those of event queues. */
-static struct lock opening_lock = LOCK_INIT;
+static struct lock remote_open_lock = LOCK_INIT;
 static struct list calls = {&calls, &calls}, handles = {&handles, &handles};
 static uint64_t last_number;
 
@@ -60,7 +60,7 @@ static _Atomic uint32_t waiting_count;
 
 /* --- saying --------------------------------------------------------------------------------------------- */
 
-static struct waiting *waiting_new(const struct opening_message *message)
+static struct waiting *waiting_new(const struct remote_open_message *message)
 {
     struct waiting *waiting = NULL;
 
@@ -81,12 +81,12 @@ static void waiting_free(struct waiting *waiting)
     free(waiting);
 }
 
-static int write_message(struct lane *lane, struct opening_message *message)
+static int write_message(struct lane *lane, struct remote_open_message *message)
 {
     const struct iovec payload = {message, sizeof(*message)};
     const struct packet packet = {
         .opcode = SERVICE_XRC | OP_SEND_ONLY,
-        .flags = PACKET_OPENING,
+        .flags = PACKET_REMOTE_OPEN,
         .pkey = 0xffff,
         .dest_qpn = message->qpn,
         .src_qpn = message->qpn,
@@ -96,13 +96,13 @@ static int write_message(struct lane *lane, struct opening_message *message)
     return lane_send(lane, &packet, &payload, 1);
 }
 
-void opening_lane_writable(struct lane *lane, struct lane_state *state)
+void remote_open_lane_writable(struct lane *lane, struct lane_state *state)
 {
     bool written = false;
 
     lock_acquire(&state->lock);
-    while (!list_empty(&state->openings)) {
-        struct waiting *waiting = list_entry(state->openings.next, struct waiting, node);
+    while (!list_empty(&state->remote_opens)) {
+        struct waiting *waiting = list_entry(state->remote_opens.next, struct waiting, node);
 
         if (write_message(lane, &waiting->message) == -EAGAIN) {
             if (lane_is_blocked(lane))
@@ -118,16 +118,16 @@ void opening_lane_writable(struct lane *lane, struct lane_state *state)
         lane_ring(lane);
 }
 
-void opening_lane_down(struct lane_state *state)
+void remote_open_lane_down(struct lane_state *state)
 {
     struct list *node;
 
-    while ((node = list_pop_front(&state->openings)))
+    while ((node = list_pop_front(&state->remote_opens)))
         waiting_free(list_entry(node, struct waiting, node));
 }
 
 /* Any locks but leaves held. false: the link is down, or there is no room. */
-static bool say(uint64_t serial, const struct opening_message *message)
+static bool say(uint64_t serial, const struct remote_open_message *message)
 {
     struct waiting *waiting = waiting_new(message);
     struct lane_state *state;
@@ -142,9 +142,9 @@ static bool say(uint64_t serial, const struct opening_message *message)
         lane = link_lane(link, message->qpn);
         state = lane_state(lane);
         lock_acquire(&state->lock);
-        list_push_back(&state->openings, &waiting->node);
+        list_push_back(&state->remote_opens, &waiting->node);
         lock_release(&state->lock);
-        opening_lane_writable(lane, state);
+        remote_open_lane_writable(lane, state);
     }
     rundown_exit();
     if (!link)
@@ -156,13 +156,13 @@ static bool say(uint64_t serial, const struct opening_message *message)
 
 static void call_begin(struct call *call)
 {
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     call->number = ++last_number;
     list_push_back(&calls, &call->node);
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
 }
 
-/* opening_lock held. */
+/* remote_open_lock held. */
 static void call_end(struct call *call, int error)
 {
     call->error = error;
@@ -178,40 +178,40 @@ static int call_wait(struct call *call)
     while (!atomic_load_explicit(&call->done, memory_order_acquire) && (now = sys_now()) < deadline)
         sys_futex((uint32_t *)&call->done, FUTEX_WAIT_PRIVATE, 0, deadline - now);
     /* The lock: whoever ends it may still be about to wake us, and this lies on our stack. */
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     if (!atomic_load_explicit(&call->done, memory_order_relaxed)) {
         list_remove(&call->node);
         call->error = -ETIMEDOUT;
     }
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
     return call->error;
 }
 
-static int ask(uint64_t serial, struct opening_message *message, struct ibv_qp_attr *ret_attributes)
+static int ask(uint64_t serial, struct remote_open_message *message, struct ibv_qp_attr *ret_attributes)
 {
     struct call call = {.serial = serial, .attributes = ret_attributes};
 
     call_begin(&call);
     message->call = call.number;
     if (!say(serial, message)) {
-        lock_acquire(&opening_lock);
+        lock_acquire(&remote_open_lock);
         if (!atomic_load_explicit(&call.done, memory_order_relaxed))
             call_end(&call, -EIO);
-        lock_release(&opening_lock);
+        lock_release(&remote_open_lock);
     }
     return call_wait(&call);
 }
 
-void opening_resolved(uint32_t block, const struct link *link)
+void remote_open_resolved(uint32_t block, const struct link *link)
 {
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     list_for_each_safe (node, following, &calls) {
         struct call *call = list_entry(node, struct call, node);
 
         if (!call->serial && call->block == block)
             call_end(call, link ? 0 : -EINVAL);
     }
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
 }
 
 /* The process that has the number. -EINVAL: nobody has, or it is not of the domain. */
@@ -236,10 +236,10 @@ static int find_owner(const struct qp *handle, uint64_t *ret_serial, pid_t *ret_
         }
         rundown_exit();
         if (link) {
-            lock_acquire(&opening_lock);
+            lock_acquire(&remote_open_lock);
             if (!atomic_load_explicit(&call.done, memory_order_relaxed))
                 call_end(&call, 0);
-            lock_release(&opening_lock);
+            lock_release(&remote_open_lock);
             return error;
         }
         error = call_wait(&call);
@@ -248,9 +248,9 @@ static int find_owner(const struct qp *handle, uint64_t *ret_serial, pid_t *ret_
     }
 }
 
-static struct opening_message message_of(const struct qp *handle, uint32_t kind)
+static struct remote_open_message message_of(const struct qp *handle, uint32_t kind)
 {
-    struct opening_message message;
+    struct remote_open_message message;
 
     memset(&message, 0, sizeof(message)); /* its padding, too: others read it */
     message.kind = kind;
@@ -260,10 +260,10 @@ static struct opening_message message_of(const struct qp *handle, uint32_t kind)
 }
 
 /* qp_ports.open_elsewhere */
-int opening_open(struct qp *qp)
+int remote_open_qp(struct qp *qp)
 {
     struct qp_handle *handle = qp->handle;
-    struct opening_message message;
+    struct remote_open_message message;
     uint64_t serial;
     pid_t pid;
     int error = helper_start();
@@ -272,11 +272,11 @@ int opening_open(struct qp *qp)
         error = find_owner(qp, &serial, &pid);
     if (error)
         return error;
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     handle->serial = serial;
     handle->name = ++last_number;
     list_push_back(&handles, &handle->all);
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
     qp->record->home_pid = pid;
     message = message_of(qp, QP_REQUEST_OPEN);
     message.device = qp->xrcd->domain->device;
@@ -284,7 +284,7 @@ int opening_open(struct qp *qp)
     message.ifindex = device_ifindex(qp->context->device);
     error = ask(serial, &message, NULL);
     if (error) {
-        opening_close(qp); /* the answer may be on its way */
+        remote_open_close(qp); /* the answer may be on its way */
         return error == -EIO ? -EINVAL : error;
     }
     return 0;
@@ -294,16 +294,16 @@ static bool is_lost(const struct qp_handle *handle)
 {
     bool lost;
 
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     lost = handle->lost;
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
     return lost;
 }
 
 /* qp_ports.ask_elsewhere */
-int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask)
+int remote_open_request(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask)
 {
-    struct opening_message message = message_of(handle, request);
+    struct remote_open_message message = message_of(handle, request);
     int error = -EIO;
 
     message.mask = mask;
@@ -321,15 +321,15 @@ int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *
 }
 
 /* qp_ports.close_elsewhere: no event comes after this. */
-void opening_close(struct qp *qp)
+void remote_open_close(struct qp *qp)
 {
-    const struct opening_message message = message_of(qp, SAY_CLOSE);
+    const struct remote_open_message message = message_of(qp, REMOTE_OPEN_CLOSE);
     bool lost;
 
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     list_remove(&qp->handle->all);
     lost = qp->handle->lost;
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
     if (!lost)
         (void)say(qp->handle->serial, &message);
 }
@@ -341,11 +341,11 @@ static bool is_of_a_qp(const struct ibv_qp_attr *attributes)
            attributes->path_mtu <= IBV_MTU_4096 && attributes->path_mig_state <= IBV_MIG_ARMED;
 }
 
-static void take_answer(uint64_t serial, const struct opening_message *message)
+static void take_answer(uint64_t serial, const struct remote_open_message *message)
 {
     int error = min_of(message->error, 0);
 
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     list_for_each (node, &calls) {
         struct call *call = list_entry(node, struct call, node);
 
@@ -358,10 +358,10 @@ static void take_answer(uint64_t serial, const struct opening_message *message)
         call_end(call, error);
         break;
     }
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
 }
 
-/* opening_lock held. */
+/* remote_open_lock held. */
 static void raise_at(struct qp_handle *handle, enum ibv_event_type type)
 {
     struct qp *qp = handle->opener.handle;
@@ -384,11 +384,11 @@ static bool is_of_qp(uint32_t type)
     }
 }
 
-static void take_event(uint64_t serial, const struct opening_message *message)
+static void take_event(uint64_t serial, const struct remote_open_message *message)
 {
     if (!is_of_qp(message->event))
         return;
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     list_for_each (node, &handles) {
         struct qp_handle *handle = list_entry(node, struct qp_handle, all);
 
@@ -397,18 +397,18 @@ static void take_event(uint64_t serial, const struct opening_message *message)
             break;
         }
     }
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
 }
 
 /* --- serving -------------------------------------------------------------------------------------------- */
 
 /* qp_ports.tell_opener: QP lock held. */
-void opening_tell(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type)
+void remote_open_send_event(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type)
 {
-    struct opening_message message;
+    struct remote_open_message message;
 
     memset(&message, 0, sizeof(message));
-    message.kind = SAY_EVENT;
+    message.kind = REMOTE_OPEN_EVENT;
     message.name = opener->name;
     message.qpn = qpn;
     message.event = (uint32_t)type;
@@ -428,18 +428,18 @@ static bool is_up(uint64_t serial)
 static void serve(const struct waiting *waiting)
 {
     const struct qp_asker *asker = &waiting->asker;
-    const struct opening_message *message = &waiting->message;
-    struct opening_message answer;
+    const struct remote_open_message *message = &waiting->message;
+    struct remote_open_message answer;
 
     memset(&answer, 0, sizeof(answer));
-    answer.kind = SAY_ANSWER;
+    answer.kind = REMOTE_OPEN_REPLY;
     answer.call = message->call;
     answer.qpn = message->qpn;
     switch (message->kind) {
     case QP_REQUEST_OPEN:
         answer.error = qp_open_for(asker, message->ifindex, message->device, message->inode);
         if (!answer.error && !is_up(asker->serial))
-            qp_close_all_for(asker->serial); /* opening_link_down() may have been before us */
+            qp_close_all_for(asker->serial); /* remote_open_link_down() may have been before us */
         break;
     case QP_REQUEST_MODIFY:
         answer.error = qp_modify_for(asker, &message->attributes, message->mask);
@@ -475,7 +475,7 @@ static void *serve_all(void *argument)
     return NULL;
 }
 
-static void queue_work(struct link *link, const struct opening_message *message)
+static void queue_work(struct link *link, const struct remote_open_message *message)
 {
     struct waiting *waiting = waiting_new(message);
     int error = 0;
@@ -505,25 +505,25 @@ static void queue_work(struct link *link, const struct opening_message *message)
 
 /* --- links ---------------------------------------------------------------------------------------------- */
 
-void opening_receive(struct lane *lane, const struct packet *packet)
+void remote_open_receive(struct lane *lane, const struct packet *packet)
 {
     struct link *link = lane_link(lane);
-    struct opening_message message;
+    struct remote_open_message message;
 
     if (packet->payload_length != sizeof(message) || (packet->flags & PACKET_BY_REFERENCE))
         return;
     memcpy(&message, packet->payload, sizeof(message)); /* shared memory: copied before it is looked at */
     switch (message.kind) {
-    case SAY_ANSWER:
+    case REMOTE_OPEN_REPLY:
         take_answer(link_serial(link), &message);
         break;
-    case SAY_EVENT:
+    case REMOTE_OPEN_EVENT:
         take_event(link_serial(link), &message);
         break;
     case QP_REQUEST_OPEN:
     case QP_REQUEST_MODIFY:
     case QP_REQUEST_QUERY:
-    case SAY_CLOSE:
+    case REMOTE_OPEN_CLOSE:
         queue_work(link, &message);
         break;
     default:
@@ -531,9 +531,9 @@ void opening_receive(struct lane *lane, const struct packet *packet)
     }
 }
 
-void opening_link_down(uint64_t serial)
+void remote_open_link_down(uint64_t serial)
 {
-    lock_acquire(&opening_lock);
+    lock_acquire(&remote_open_lock);
     list_for_each_safe (node, following, &calls) {
         struct call *call = list_entry(node, struct call, node);
 
@@ -550,13 +550,13 @@ void opening_link_down(uint64_t serial)
         atomic_store_explicit(&qp->record->state, IBV_QPS_ERR, memory_order_relaxed);
         raise_at(handle, IBV_EVENT_QP_FATAL);
     }
-    lock_release(&opening_lock);
+    lock_release(&remote_open_lock);
     qp_close_all_for(serial);
 }
 
-void opening_after_fork_in_child(void)
+void remote_open_after_fork_in_child(void)
 {
-    lock_init(&opening_lock);
+    lock_init(&remote_open_lock);
     lock_init(&work_lock);
     list_init(&calls);
     list_init(&handles);

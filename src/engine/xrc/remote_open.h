@@ -8,9 +8,10 @@
 
 struct lane_state;
 
-/* What processes say to each other: the payload of a packet with PACKET_OPENING. */
-enum opening_kind { SAY_ANSWER = 16, SAY_CLOSE, SAY_EVENT }; /* beside enum qp_request */
-struct opening_message {
+/* What processes say to each other: the payload of a packet with PACKET_REMOTE_OPEN. */
+/* Together with the values of enum qp_request. */
+enum remote_open_kind { REMOTE_OPEN_REPLY = 16, REMOTE_OPEN_CLOSE, REMOTE_OPEN_EVENT };
+struct remote_open_message {
     uint32_t kind;
     int32_t error;          /* of an answer */
     uint64_t call;          /* of a question, and of its answer */
@@ -23,18 +24,18 @@ struct opening_message {
 };
 
 /* Such a packet. */
-void opening_receive(struct lane *lane, const struct packet *packet);
+void remote_open_receive(struct lane *lane, const struct packet *packet);
 /* qp_ports */
-int opening_open(struct qp *handle);
-int opening_ask(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask);
-void opening_close(struct qp *handle);
-void opening_tell(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
+int remote_open_qp(struct qp *handle);
+int remote_open_request(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask);
+void remote_open_close(struct qp *handle);
+void remote_open_send_event(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
 /* The lane has room again; it is down, and nobody finds it; the link is down, and nobody finds it. */
-void opening_lane_writable(struct lane *lane, struct lane_state *state);
-void opening_lane_down(struct lane_state *state);
-void opening_link_down(uint64_t serial);
+void remote_open_lane_writable(struct lane *lane, struct lane_state *state);
+void remote_open_lane_down(struct lane_state *state);
+void remote_open_link_down(uint64_t serial);
 /* local_ops.resolved */
-void opening_resolved(uint32_t block, const struct link *link);
-void opening_after_fork_in_child(void);
+void remote_open_resolved(uint32_t block, const struct link *link);
+void remote_open_after_fork_in_child(void);
 
 #endif

@@ -143,22 +143,22 @@ int helper_start(void)
 /* --- the peer --------------------------------------------------------------------------------------------
  */
 
-static void say(const struct opening_message *message)
+static void say(const struct remote_open_message *message)
 {
     /* Of its size: a sanitizer sees who reads on. */
-    struct opening_message *copy = malloc(sizeof(*copy));
+    struct remote_open_message *copy = malloc(sizeof(*copy));
     const struct packet packet = {.opcode = SERVICE_XRC | OP_SEND_ONLY,
-                                  .flags = PACKET_OPENING,
+                                  .flags = PACKET_REMOTE_OPEN,
                                   .payload = copy,
                                   .payload_length = sizeof(*copy)};
 
     require(copy);
     memcpy(copy, message, sizeof(*copy));
-    opening_receive(&the_link.lane, &packet);
+    remote_open_receive(&the_link.lane, &packet);
     free(copy);
 }
 
-static void say_what_is_left(struct opening_message message)
+static void say_what_is_left(struct remote_open_message message)
 {
     for (uint8_t changes = next_byte() % 16; changes; changes--) {
         size_t at = next_byte() % sizeof(message);
@@ -168,12 +168,12 @@ static void say_what_is_left(struct opening_message message)
     say(&message);
 }
 
-static struct opening_message answer_to(const struct opening_message *question)
+static struct remote_open_message answer_to(const struct remote_open_message *question)
 {
-    struct opening_message answer;
+    struct remote_open_message answer;
 
     memset(&answer, 0, sizeof(answer));
-    answer.kind = SAY_ANSWER;
+    answer.kind = REMOTE_OPEN_REPLY;
     answer.call = question->call;
     answer.qpn = question->qpn;
     answer.attributes.qp_state = answer.attributes.cur_qp_state = IBV_QPS_INIT;
@@ -184,20 +184,20 @@ static struct opening_message answer_to(const struct opening_message *question)
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count)
 {
-    struct opening_message message;
+    struct remote_open_message message;
 
     require(gather_count == 1 && gather->iov_len == sizeof(message) &&
             packet->payload_length == sizeof(message));
     memcpy(&message, gather->iov_base, sizeof(message));
     switch (message.kind) {
-    case SAY_ANSWER:
+    case REMOTE_OPEN_REPLY:
         require(message.error <= 0 && message.error > -4096);
         require(message.attributes.qp_state <= IBV_QPS_UNKNOWN);
         if (message.call == LAST)
             require(sem_post(&served) == 0);
         break;
-    case SAY_EVENT:
-    case SAY_CLOSE:
+    case REMOTE_OPEN_EVENT:
+    case REMOTE_OPEN_CLOSE:
         break;
     default:
         require(message.kind <= QP_REQUEST_QUERY);
@@ -211,7 +211,7 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
 /* All that was asked before has been served by the thread that serves. */
 static void await_service(void)
 {
-    struct opening_message message;
+    struct remote_open_message message;
 
     memset(&message, 0, sizeof(message));
     message.kind = QP_REQUEST_QUERY;
@@ -228,8 +228,8 @@ static void end_link(void)
 
     atomic_store(&the_link.serial, 0);
     rundown_wait();
-    opening_lane_down(&the_link.lane.state);
-    opening_link_down(serial);
+    remote_open_lane_down(&the_link.lane.state);
+    remote_open_link_down(serial);
     for (unsigned i = 0; i < QPS; i++)
         require(qps[i]->opener_count == 0 && qps[i]->holders == 1);
     atomic_store(&the_link.serial, serial + 1);
@@ -301,10 +301,10 @@ static void set_up(void)
         .disconnect = ignore,
         .unlock = unlock,
         .call_back = ignore,
-        .open_elsewhere = opening_open,
-        .ask_elsewhere = opening_ask,
-        .close_elsewhere = opening_close,
-        .tell_opener = opening_tell,
+        .open_elsewhere = remote_open_qp,
+        .ask_elsewhere = remote_open_request,
+        .close_elsewhere = remote_open_close,
+        .tell_opener = remote_open_send_event,
         .forget = ignore,
         .allocate_number = allocate_number,
         .release_number = release_number,
@@ -329,7 +329,7 @@ static void set_up(void)
     require(fchmod(attributes.fd, 0600) == 0);
     require(xrcd_open(context, &attributes, &xrcd) == 0);
     the_link.serial = 1;
-    list_init(&the_link.lane.state.openings);
+    list_init(&the_link.lane.state.remote_opens);
     lock_init(&the_link.lane.state.lock);
     require(sem_init(&served, 0, 0) == 0);
 }
@@ -337,9 +337,9 @@ static void set_up(void)
 /* --- steps -----------------------------------------------------------------------------------------------
  */
 
-static struct opening_message question(uint32_t kind, unsigned number)
+static struct remote_open_message question(uint32_t kind, unsigned number)
 {
-    struct opening_message message;
+    struct remote_open_message message;
 
     memset(&message, 0, sizeof(message));
     message.kind = kind;
@@ -354,7 +354,7 @@ static struct opening_message question(uint32_t kind, unsigned number)
 }
 
 /* The way of a QP to RTS, its next step from the state it is in. */
-static void fill_in(struct opening_message *message, enum ibv_qp_state from)
+static void fill_in(struct remote_open_message *message, enum ibv_qp_state from)
 {
     struct ibv_qp_attr *to = &message->attributes;
 
@@ -377,7 +377,7 @@ static void fill_in(struct opening_message *message, enum ibv_qp_state from)
 
 static void peer_asks(uint32_t kind, unsigned number)
 {
-    struct opening_message message = question(kind, number);
+    struct remote_open_message message = question(kind, number);
 
     if (kind == QP_REQUEST_MODIFY)
         fill_in(&message, qp_state(qps[number % QPS]));
@@ -387,7 +387,7 @@ static void peer_asks(uint32_t kind, unsigned number)
 /* About handles that we have of its QPs. */
 static void peer_says(uint32_t kind, unsigned number)
 {
-    struct opening_message message = question(kind, number);
+    struct remote_open_message message = question(kind, number);
     const struct qp *handle = handles[number % HANDLES];
 
     message.name = handle ? handle->handle->name : 0;
@@ -416,7 +416,7 @@ static void close_handle(unsigned number)
 
 static void modify_handle(struct qp *handle)
 {
-    struct opening_message message;
+    struct remote_open_message message;
 
     if (!handle)
         return;
@@ -451,13 +451,13 @@ static void take_step(uint8_t choice)
         peer_asks(QP_REQUEST_QUERY, number);
         break;
     case SAYS_CLOSE:
-        peer_asks(SAY_CLOSE, number);
+        peer_asks(REMOTE_OPEN_CLOSE, number);
         break;
     case SAYS_EVENT:
-        peer_says(SAY_EVENT, number);
+        peer_says(REMOTE_OPEN_EVENT, number);
         break;
     case SAYS_ANSWER:
-        peer_says(SAY_ANSWER, number);
+        peer_says(REMOTE_OPEN_REPLY, number);
         break;
     case ENDS:
         end_link();
