@@ -28,7 +28,7 @@ struct direct_route {
     uint32_t slot, record_generation, pd, access;
     /* The key that was used last, and the part of its memory that is mapped here: */
     uint32_t rkey, key_slot, key_generation, place_generation, key_access;
-    uint32_t misses, next_ask, asked_slot, asked_generation;
+    uint32_t misses, next_retry, requested_slot, requested_generation;
     uint64_t start, length;        /* addresses of the peer */
     char *base;                    /* where `start` is mapped in this process */
     _Atomic uint64_t *access_slot; /* the one that was taken last (engine/direct/direct.h) */

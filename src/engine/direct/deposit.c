@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The second half of a large SEND is copied by its sender, into the receive that the message takes, while the
- * receiver fetches the first (fetch.c): two processors copy, and each what it has in its cache.
+/* Deposit: the sender of a large SEND copies the second half of the payload into the receive buffer that the message
+ * will take, while the receiver fetches the first half (fetch.c). Two processors copy, each from its own cache.
  *
- * Which receive that is follows from what both count. The QP at the other end takes one for each request of
- * ours that takes one, in order, and for nobody else's; so it is known for good once a request is begun when
- * all others have their verdicts. Nothing is written but by the rights that an RDMA WRITE would need, under a
- * access slot (direct.c), into a receive that was posted and that no packet of ours has completed yet. The receiver
- * takes the packet as it takes any other, and finds in its reference that it has nothing to fetch, if the
- * receive is the one that was written to. */
+ * The sender knows the receive by counting. The peer's QP takes one receive per request that needs one, in order, and
+ * serves no other requester. So when a request begins while no other is outstanding, the peer's counter `taken` gives
+ * the number of its receive, and each later request takes the next one.
+ *
+ * The deposit needs the rights of an RDMA WRITE and an access slot (direct.c), and goes only into a receive that is
+ * posted and that no packet of this sender has completed. The packet still carries its references; the slot of the
+ * first one says which receive has the payload. The receiver fetches nothing if that is the receive it fills. */
 #include <string.h>
 
 #include "engine/core/route.h"
 #include "engine/direct/direct.h"
 #include "wire/opcode.h"
 
-/* Larger ones would hold the thread that posts for too long. */
+/* Bytes. The posting thread does the copy: a larger message would block it for too long. */
 #define DEPOSIT_LIMIT (1u << 20)
-#define STRIDE_MAX    (1u << 20)
-/* In the slot of a reference: the bytes are there, in the receive with that number, its lower bits. */
+#define STRIDE_MAX    (1u << 20) /* bytes of a peer's receive WQE that are believed */
+/* Bits of packet_reference.slot: payload is deposited, in the receive with this number (lower bits), above the key
+ * slot. Written by the sender, read by direct_was_deposited(). */
 #define DEPOSITED      (1u << 31)
 #define DEPOSITED_AT   19
 #define DEPOSITED_BITS 0xfffu
-_Static_assert(LIMIT_KEY_SLOTS <= 1u << DEPOSITED_AT, "slots end below");
+_Static_assert(LIMIT_KEY_SLOTS <= 1u << DEPOSITED_AT, "key slots are in the bits below");
 
 bool direct_deposits(const struct qp *qp, const struct link *link)
 {
@@ -44,7 +46,7 @@ static uint64_t slots_for(uint32_t depth)
     return slots;
 }
 
-/* A private copy of a posted receive that has one piece. All numbers are the peer's, and may be anything. */
+/* Copies a posted receive with one SGE. All numbers are in the peer's memory, may be anything, and are checked. */
 static bool read_receive(const struct direct_peer *peer, const struct receive_queue *queue, uint32_t number,
                          struct wqe_sge *ret_sge)
 {
@@ -69,7 +71,7 @@ static bool read_receive(const struct direct_peer *peer, const struct receive_qu
     return true;
 }
 
-/* The region by which the receiver is going to fill the receive. */
+/* Reads the region of the receive's lkey: the peer must permit local writes, and remote writes by this QP. */
 static bool read_region(const struct direct_route *direct, uint32_t lkey, struct key_view *ret_key)
 {
     return keys_try_read(&direct->peer->keys[key_slot(lkey)], ret_key) && ret_key->kind == KEY_REGION &&
@@ -77,8 +79,8 @@ static bool read_region(const struct direct_route *direct, uint32_t lkey, struct
            (ret_key->access & direct->access & IBV_ACCESS_REMOTE_WRITE);
 }
 
-/* A guess, which is checked while holding an access slot before the first byte is written: is the QP still the one that was
- * counted with, and the region the one that was found? */
+/* The result is a guess: direct_deposit() checks QP and region again with an access slot held, before the first byte is
+ * written. */
 bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
@@ -93,8 +95,8 @@ bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number,
     if (length > DEPOSIT_LIMIT)
         return false;
     if (!direct->peer) {
-        if (direct_should_ask(direct, NULL, 0))
-            direct_ask(qp, 0);
+        if (direct_should_request(direct, NULL, 0))
+            direct_request_map(qp, 0);
         return false;
     }
     if (!direct->peer->qps || direct->slot >= DIRECT_QPS)
@@ -102,7 +104,7 @@ bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number,
     record = &direct->peer->qps[direct->slot];
     queue = &record->receive;
     if (alone) {
-        /* What it has taken is of before the acknowledgement that we have seen. */
+        /* No request is outstanding: the peer updated `taken` before the acknowledgement that this QP has seen. */
         direct->first_receive = atomic_load_explicit(&queue->taken, memory_order_relaxed) - number;
         direct->receives_known = true;
     }
@@ -117,8 +119,8 @@ bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number,
     if (!view || view->slot != slot ||
         atomic_load_explicit(&direct->peer->mapped[slot].generation, memory_order_relaxed) !=
             view->generation) {
-        if (direct_should_ask(direct, direct->peer, slot))
-            direct_ask(qp, key.rkey);
+        if (direct_should_request(direct, direct->peer, slot))
+            direct_request_map(qp, key.rkey);
         return false;
     }
     direct->receive.lkey = sge.lkey;

@@ -5,14 +5,14 @@
 #include "engine/core/route.h"
 #include "object/memory/mapping.h"
 
-/* Beyond, the kernel's copy (process_vm_readv) is as quick, and holds the QP for no longer. */
+/* Bytes. The copy holds the QP's lock; for longer requests the kernel copy (process_vm_readv) is as fast. */
 #define DIRECT_LIMIT (1u << 20)
-/* Messages that the peer fetches from mapped memory: where one copy by the receiver and two through the ring
- * take equally long. */
+/* Bytes. From here on, one copy by the receiver from mapped memory takes less time than two through the ring. */
 #define FETCH_FROM 8192u
-/* What was not to be had is asked for again after so many requests, and then more and more seldom. */
-#define ASK_FIRST 64u
-#define ASK_LAST  65536u
+/* Requests of a QP without mapped memory between two requests to the helper thread: the interval grows with the
+ * number of misses, from the first value to the second. */
+#define RETRY_FIRST 64u
+#define RETRY_LAST  65536u
 
 enum path_why direct_why_not(const struct link *link)
 {
@@ -41,8 +41,8 @@ uint32_t direct_limit(const struct qp *qp, const struct link *link)
 
 /* --- access slots ------------------------------------------------------------------------------------------ */
 
-/* What is checked while holding an access slot is loaded after the access slot is to be seen; partner: the fence in direct_settle().
- */
+/* Orders the store to the access slot before the loads of the checks: either the owner sees the slot, or the checks see
+ * the owner's change. Partner: the fence in direct_settle(). */
 static inline void fence_behind_access_slot(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -76,8 +76,8 @@ static bool take_access_slot(struct direct_route *direct, uint32_t first, uint32
     return false;
 }
 
-/* False: the peer has given us up. Release: stores, and loads, of before are done when it sees the access slot free.
- */
+/* False: the owner has given up waiting, and the access is void. Release: the accesses are complete before the owner
+ * sees the slot free (settle_access_slot()). */
 static bool release_access_slot(struct direct_route *direct)
 {
     uint64_t seen = direct->access_slot_word, idle = seen & ~(ACCESS_SLOT_GENERATION - 1);
@@ -91,7 +91,7 @@ static bool release_access_slot(struct direct_route *direct)
 
 /* --- checks ----------------------------------------------------------------------------------------- */
 
-/* The peer lives, and its QP is what it was when we came to know it. */
+/* Is the peer alive, the admission flag open, and the peer's QP unchanged since connect_qp()? */
 static inline bool is_open(const struct direct_route *direct)
 {
     return atomic_load_explicit(&direct->record->generation, memory_order_acquire) ==
@@ -100,7 +100,7 @@ static inline bool is_open(const struct direct_route *direct)
            atomic_load_explicit(direct->peer->admission, memory_order_relaxed) == ADMISSION_OPEN;
 }
 
-/* What was found by the key last is still so. */
+/* Is what find_key() found for this key still valid? */
 static inline bool key_is_current(const struct direct_route *direct, uint32_t rkey)
 {
     const struct direct_peer *peer = direct->peer;
@@ -112,8 +112,8 @@ static inline bool key_is_current(const struct direct_route *direct, uint32_t rk
                direct->place_generation;
 }
 
-/* Finds what the key names, if that is mapped here. Windows are not looked through: they may be taken back
- * with a lock held. */
+/* Looks up the key's region in the peer's tables, if it is mapped here. Keys of memory windows are left to the peer's
+ * responder: the owner may invalidate one with a lock held, under which it cannot wait for access slots. */
 static bool find_key(struct direct_route *direct, uint32_t rkey)
 {
     const struct direct_peer *peer = direct->peer;
@@ -159,13 +159,13 @@ static inline char *address_in(const struct direct_route *direct, uint64_t addre
     return direct->base + offset;
 }
 
-bool direct_should_ask(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot)
+bool direct_should_request(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot)
 {
     const struct direct_view *view;
     uint32_t generation;
 
-    if (direct->misses++ == direct->next_ask) {
-        direct->next_ask += max_of(min_of(direct->misses, ASK_LAST), ASK_FIRST);
+    if (direct->misses++ == direct->next_retry) {
+        direct->next_retry += max_of(min_of(direct->misses, RETRY_LAST), RETRY_FIRST);
         return true;
     }
     if (!peer)
@@ -173,10 +173,10 @@ bool direct_should_ask(struct direct_route *direct, const struct direct_peer *pe
     generation = atomic_load_explicit(&peer->mapped[slot].generation, memory_order_acquire);
     view = atomic_load_explicit(&peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
     if (!generation || (generation & 1) || (view && view->slot == slot && view->generation == generation) ||
-        (direct->asked_slot == slot && direct->asked_generation == generation))
+        (direct->requested_slot == slot && direct->requested_generation == generation))
         return false;
-    direct->asked_slot = slot;
-    direct->asked_generation = generation;
+    direct->requested_slot = slot;
+    direct->requested_generation = generation;
     return true;
 }
 
@@ -187,8 +187,8 @@ bool direct_can_map(struct transport_qp *transport, uint32_t rkey)
 
     if (direct->peer && is_open(direct) && (key_is_current(direct, rkey) || find_key(direct, rkey)))
         return true;
-    if (direct_should_ask(direct, direct->peer, key_slot(rkey)))
-        direct_ask(qp, rkey);
+    if (direct_should_request(direct, direct->peer, key_slot(rkey)))
+        direct_request_map(qp, rkey);
     return false;
 }
 
@@ -208,7 +208,7 @@ static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint
         return there;
     release_access_slot(direct);
     if (!open)
-        direct->peer = NULL; /* to be met anew */
+        direct->peer = NULL; /* the helper thread connects the QP anew */
     return NULL;
 }
 
@@ -230,8 +230,8 @@ void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address
             atomic_store_explicit(&qp->prefetch_at, there, memory_order_relaxed);
         return there;
     }
-    if (unlikely(transport->map_later || direct_should_ask(direct, direct->peer, key_slot(rkey))))
-        transport->map_later = transport->map_later || direct_ask(qp, rkey);
+    if (unlikely(transport->map_later || direct_should_request(direct, direct->peer, key_slot(rkey))))
+        transport->map_later = transport->map_later || direct_request_map(qp, rkey);
     return NULL;
 }
 

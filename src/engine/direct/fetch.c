@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What packets by reference name, where it is mapped here: copied once, by whoever receives the packet, from
- * the peer's memory to where it belongs. Nothing is written to the peer, so there is no access slot: what was copied
- * while its owner took the memory back is void, and is copied once more in the other way, which finds out
- * why. */
+/* Packets by reference whose memory is mapped here: the receiving thread copies the payload from the peer's memory to
+ * its destination. Nothing is written to the peer's memory, so no access slot is needed. If the peer withdrew the
+ * memory during the copy, the bytes are void; the caller fetches them with the kernel copy, which reports the error. */
 #include "engine/core/route.h"
 #include "engine/direct/direct.h"
 
@@ -24,7 +23,7 @@ static const struct direct_view *find_view(const struct direct_peer *peer,
     return view;
 }
 
-bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found *ret_found)
+bool direct_find_mapped(struct qp *qp, const struct packet *packet, struct direct_mapped *ret_mapped)
 {
     struct link *link = lane_link(route_of(qp)->arrival_lane);
     const struct direct_peer *peer;
@@ -32,32 +31,33 @@ bool direct_find(struct qp *qp, const struct packet *packet, struct direct_found
     if (likely(!direct_may_map(link)))
         return false;
     peer = direct_peer_of(link);
-    ret_found->peer = peer;
-    ret_found->count = packet->reference_count;
+    ret_mapped->peer = peer;
+    ret_mapped->count = packet->reference_count;
     for (uint32_t i = 0; i < packet->reference_count; i++) {
         const struct packet_reference *reference = &packet->reference[i];
         const struct direct_view *view = peer ? find_view(peer, reference) : NULL;
 
         if (!view) {
-            direct_ask_to_fetch(qp, peer, link, reference->slot & (LIMIT_KEY_SLOTS - 1));
+            direct_request_fetch(qp, peer, link, reference->slot & (LIMIT_KEY_SLOTS - 1));
             return false;
         }
-        ret_found->view[i] = view;
-        ret_found->here[i] = (struct packet_reference){
+        ret_mapped->view[i] = view;
+        ret_mapped->here[i] = (struct packet_reference){
             .address = (uintptr_t)(view->base + (reference->address - view->address)),
             .length = reference->length};
     }
     return true;
 }
 
-bool direct_was_there(const struct direct_found *found)
+bool direct_still_mapped(const struct direct_mapped *mapped)
 {
-    /* What was copied was loaded before; partner: close_record() in object/memory/mapping.c. */
+    /* Orders the loads of the copy before those of the generations. Partner: close_record() in
+     * object/memory/mapping.c. */
     atomic_thread_fence(memory_order_acquire);
-    for (uint32_t i = 0; i < found->count; i++) {
-        const struct direct_view *view = found->view[i];
+    for (uint32_t i = 0; i < mapped->count; i++) {
+        const struct direct_view *view = mapped->view[i];
 
-        if (atomic_load_explicit(&found->peer->mapped[view->slot].generation, memory_order_relaxed) !=
+        if (atomic_load_explicit(&mapped->peer->mapped[view->slot].generation, memory_order_relaxed) !=
             view->generation)
             return false;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The owner of memory in which peers are at work: it has changed what they look at, and waits for those that
- * looked before. A copy takes some tens of microseconds; but a peer may be stopped, or have lost its
- * processor. */
+/* Owner of memory that peers access: after it has changed a key or a QP, it waits for accesses that began before the
+ * change (direct_settle()). An access takes some tens of microseconds, but the peer may be stopped or preempted: after
+ * GIVE_UP_AFTER the owner marks the access slot as given up and has the memory moved away from the peer. */
 #include <sched.h>
 
 #include "base/sys.h"
@@ -10,17 +10,18 @@
 #include "object/memory/mapping.h"
 #include "object/ports.h"
 
-#define PATIENCE (20 * NS_PER_MS)
-#define SPINS    1000u
+#define GIVE_UP_AFTER (20 * NS_PER_MS)
+#define SPINS         1000u /* before the waiting thread yields its processor */
 
-static _Atomic bool gave_up; /* since direct_forget_orphans() */
+/* An access slot was given up since direct_forget_orphans() found none. Set by settle_access_slot(). */
+static _Atomic bool gave_up;
 
 struct settling {
     enum { SLOTS_OF_KEY, SLOTS_OF_QP, SLOTS_ALL } of;
-    uint32_t slot;
-    ns_t deadline; /* 0: not known yet */
-    bool evict;    /* what those who were given up may still write to */
-    bool given_up; /* one of them */
+    uint32_t slot; /* of the key or the QP */
+    ns_t deadline; /* 0: not set, because nothing had to be waited for yet */
+    bool evict;    /* move memory away that a given-up peer may still write to */
+    bool given_up; /* result: at least one access slot was given up */
 };
 
 static bool concerns(const struct settling *settling, uint64_t access_slot)
@@ -45,12 +46,12 @@ static void note_given_up(struct settling *settling, uint64_t access_slot)
         mapping_evict_later(access_slot_key(access_slot));
 }
 
-static bool patience_ends(struct settling *settling)
+static bool is_overdue(struct settling *settling)
 {
     ns_t now = sys_now();
 
     if (!settling->deadline)
-        settling->deadline = now + PATIENCE;
+        settling->deadline = now + GIVE_UP_AFTER;
     return now >= settling->deadline;
 }
 
@@ -69,8 +70,8 @@ static void settle_access_slot(struct settling *settling, struct link *link, _At
             cpu_relax();
         } else {
             if (link_peer_is_dead(link))
-                return; /* the dead store nothing */
-            if (patience_ends(settling) &&
+                return; /* a dead process accesses nothing */
+            if (is_overdue(settling) &&
                 atomic_compare_exchange_strong_explicit(access_slot, &seen, seen | ACCESS_SLOT_GIVEN_UP,
                                                         memory_order_acq_rel, memory_order_acquire)) {
                 atomic_thread_fence(memory_order_seq_cst); /* partner: direct_forget_orphans() */
@@ -82,7 +83,7 @@ static void settle_access_slot(struct settling *settling, struct link *link, _At
         }
         seen = atomic_load_explicit(access_slot, memory_order_acquire);
         if ((seen & ~(uint64_t)ACCESS_SLOT_GIVEN_UP) == first)
-            first = seen; /* another thread of ours has given it up */
+            first = seen; /* another thread of this process has given the same access up */
     }
 }
 
@@ -100,7 +101,8 @@ bool direct_settle(enum object_kind kind, uint32_t slot, bool evict)
     struct settling settling = {
         .of = kind == OBJECT_MR ? SLOTS_OF_KEY : SLOTS_OF_QP, .slot = slot, .evict = evict};
 
-    /* What the caller has changed is to be seen before we look; partner: fence_behind_access_slot(). */
+    /* Orders the caller's change of the key or QP before the loads of the access slots. Partner:
+     * fence_behind_access_slot(). */
     atomic_thread_fence(memory_order_seq_cst);
     local_for_each_link(settle_link, &settling);
     return settling.given_up;
@@ -137,7 +139,8 @@ void direct_forget_orphans(void)
 
     if (likely(!atomic_load_explicit(&gave_up, memory_order_relaxed)))
         return;
-    /* Whoever gives up from here on says so again, and moves memory after us. */
+    /* A thread that gives a slot up from here on sets the flag again, and moves its memory only after the caller has
+     * released mapping_lock. */
     atomic_store_explicit(&gave_up, false, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst); /* partner: settle_access_slot() */
     local_for_each_link(look_for_given_up, &found);
@@ -149,7 +152,7 @@ void direct_forget_orphans(void)
 
 void direct_link_gone(void)
 {
-    /* Not for nothing: somebody may be moving memory with the lock held. */
+    /* The flag first: mapping_lock may be held for long, by a thread that moves memory. */
     if (atomic_load_explicit(&gave_up, memory_order_relaxed))
         mapping_forget_orphans();
 }

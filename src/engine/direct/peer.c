@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Peers whose memory is mapped here. What they publish is opened by way of /proc, where the kernel asks
- * whether we may look into them, and read as something that may be wrong: numbers are checked, offsets
- * bounded, and nothing can shrink under us. */
+/* Peers whose memory is mapped in this process. The helper thread opens a peer's files through /proc/PID/fd, where the
+ * kernel checks ptrace access, and maps its segment and the regions that requests need. The contents are not trusted:
+ * numbers are checked and offsets bounded, and the files are sealed against shrinking. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,21 +20,22 @@
 #include "object/device/device.h"
 #include "object/memory/mapping.h"
 
-/* --- requests --------------------------------------------------------------------------------------- */
+/* --- requests to the helper thread ------------------------------------------------------------------ */
 
-#define REQUESTS 64u
+#define REQUESTS 64u /* pending at a time; QPs repeat what finds the list full */
 
+/* Map the region with the key in `slot`: of the peer of QP `qpn`, or, if that is 0, of the peer behind link `serial`,
+ * whose packets refer to the region. */
 struct request {
-    uint32_t qpn;    /* of the QP that is to execute requests; 0: packets of that link name memory */
-    uint32_t slot;   /* of a key */
-    uint64_t serial; /* of the link */
+    uint32_t qpn, slot;
+    uint64_t serial; /* if qpn is 0 */
 };
 
 static struct lock requests_lock = LOCK_INIT; /* a leaf */
 static struct request requests[REQUESTS];
-static _Atomic uint32_t request_count; /* changes under requests_lock */
+static _Atomic uint32_t request_count; /* changes under requests_lock; direct_run() polls it without */
 
-static bool ask(const struct request *request)
+static bool add_request(const struct request *request)
 {
     uint32_t count;
 
@@ -50,16 +51,16 @@ static bool ask(const struct request *request)
     return count < REQUESTS;
 }
 
-bool direct_ask(const struct qp *qp, uint32_t rkey)
+bool direct_request_map(const struct qp *qp, uint32_t rkey)
 {
-    return ask(&(struct request){.qpn = qp->ibv.qp_num, .slot = key_slot(rkey)});
+    return add_request(&(struct request){.qpn = qp->ibv.qp_num, .slot = key_slot(rkey)});
 }
 
-void direct_ask_to_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
-                         uint32_t slot)
+void direct_request_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
+                          uint32_t slot)
 {
-    if (direct_should_ask(&route_of(qp)->direct, peer, slot))
-        ask(&(struct request){.slot = slot, .serial = link_serial(link)});
+    if (direct_should_request(&route_of(qp)->direct, peer, slot))
+        add_request(&(struct request){.slot = slot, .serial = link_serial(link)});
 }
 
 static bool next_request(struct request *ret_request)
@@ -78,8 +79,8 @@ static bool next_request(struct request *ret_request)
 
 /* --- files ------------------------------------------------------------------------------------------ */
 
-/* A file of the peer's, by the path of its descriptor. *description: size and kind are wanted; where inode is
- * not 0, it has to be that one. */
+/* Opens a file of the peer by the path of its descriptor. *description says which kind and size it must have and, if
+ * its inode is not 0, which inode; otherwise size and inode are filled in. */
 static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
                                      bool writable)
 {
@@ -89,7 +90,7 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
     struct stat status;
 
     if (fd < 0) {
-        log_info("%s cannot be opened: %s", path, strerror(-fd));
+        log_info("mapped memory: cannot open %s of the peer process: %s", path, strerror(-fd));
         return NULL;
     }
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
@@ -101,11 +102,14 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
         file = mapped_file_accept(fd, description, writable, false, &error);
     }
     if (!file)
-        log_info("%s is not what it should be: %s", path, strerror(-error));
+        log_info("mapped memory: %s of the peer process is not a usable shared file (type, seals, size or "
+                 "inode): %s",
+                 path, strerror(-error));
     sys_close(fd);
     return file;
 }
 
+/* The peer's arena with that number, opened at its first use. NULL: not published, or cannot be opened. */
 static struct mapped_file *arena_of(struct direct_peer *peer, uint32_t number)
 {
     const struct segment_header *header = peer->header;
@@ -136,8 +140,8 @@ static bool table_fits(const struct segment_table *table, size_t stride, uint32_
            (uint64_t)count * stride <= end - table->offset && table->offset % CACHE_LINE == 0;
 }
 
-/* The first of the peer's QPs and the beginning of the arena, where most programs have all their queues: a
- * program that locks its memory locks this, too, and fills it. Without them receives are not found. */
+/* Maps the peer's first QP records and the beginning of the segment's arena, where most programs have all their queues.
+ * No more, because mlockall() in this program populates and locks the mapping. Without the mapping, nothing is deposited. */
 static void map_queues(struct direct_peer *peer, const struct segment_header *header, uint64_t page)
 {
     uint64_t end = header->total_size & ~(page - 1), from = header->arena_offset;
@@ -164,7 +168,8 @@ static void map_queues(struct direct_peer *peer, const struct segment_header *he
     peer->queues_end = from + min_of(end - from, (uint64_t)DIRECT_QUEUES);
 }
 
-/* Maps the tables that requests are checked by. */
+/* Maps the tables by which requests are checked. The header is checked in a private copy: the peer could change it
+ * between check and use. */
 static bool map_segment(struct direct_peer *peer)
 {
     long page = sysconf(_SC_PAGESIZE);
@@ -212,14 +217,15 @@ static bool open_peer(struct direct_peer *peer)
         return false;
     peer->access_slots = link_access_slot(peer->link, true, 0);
     peer->admission = link_access_slot(peer->link, true, LOCAL_ACCESS_SLOTS);
-    /* Before the first access slot: from now on the peer looks for them. */
+    /* Before the first access slot is taken: from now on the owner looks at the slots (settle_link()). */
     atomic_compare_exchange_strong(peer->admission, &(uint64_t){ADMISSION_NEW}, ADMISSION_OPEN);
-    /* The number of a process that is dead may be another's by now; what was opened is of the one on the link
-     * only if that is still there. */
+    /* If the peer has died, its pid may belong to another process by now: the files are the peer's only if the link's
+     * process is still there. */
     return link_peer_is_there(peer->link);
 }
 
-static struct direct_peer *meet(struct link *link)
+/* Opens the peer at its first use. NULL: it cannot be used. */
+static struct direct_peer *open_peer_once(struct link *link)
 {
     void **place = link_owner_data(link);
     struct direct_peer *peer = *place;
@@ -230,10 +236,12 @@ static struct direct_peer *meet(struct link *link)
             return NULL;
         peer->link = link;
         peer->useless = !open_peer(peer);
-        /* Release: all of it before others find it; partner: direct_peer_of(). */
+        /* Release: publishes the initialised peer. Partner: direct_peer_of(). */
         __atomic_store_n(place, peer, __ATOMIC_RELEASE);
-        log_info("memory of process %d is %s", (int)link_peer_pid(link),
-                 peer->useless ? "not mapped: it cannot be opened, or is of another version" : "mapped");
+        log_info("mapped memory of peer process %d: %s", (int)link_peer_pid(link),
+                 peer->useless
+                     ? "not available: its published segment cannot be opened, or has another format version"
+                     : "available");
     }
     return peer->useless ? NULL : peer;
 }
@@ -278,7 +286,7 @@ void direct_link_down(struct link *link)
 
 /* --- regions and QPs -------------------------------------------------------------------------------- */
 
-/* A record that stands still. */
+/* Reads a record that its owner does not change meanwhile: the generation is even and the same before and after. */
 static bool read_record(const struct mapped_record *record, struct direct_view *ret_view, uint32_t *ret_file,
                         uint64_t *ret_offset)
 {
@@ -296,6 +304,7 @@ static bool read_record(const struct mapped_record *record, struct direct_view *
            ret_view->address + ret_view->length > ret_view->address;
 }
 
+/* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table. */
 static void attach(struct direct_peer *peer, uint32_t slot)
 {
     _Atomic(struct direct_view *) *place = &peer->views[slot % DIRECT_VIEWS];
@@ -306,7 +315,7 @@ static void attach(struct direct_peer *peer, uint32_t slot)
     uint32_t number;
     int error;
 
-    /* QPs may go on using what is current, whether or not we want its place. */
+    /* A valid view may be in use by QPs, and stays. */
     if (old &&
         atomic_load_explicit(&peer->mapped[old->slot].generation, memory_order_relaxed) == old->generation)
         return;
@@ -328,11 +337,12 @@ static void attach(struct direct_peer *peer, uint32_t slot)
     *view = found;
     atomic_store_explicit(place, view, memory_order_release);
     if (old) {
-        rundown_wait(); /* whoever found it current is in a section */
+        rundown_wait(); /* threads that use the old view are in a rundown section */
         drop_view(old);
     }
 }
 
+/* The direct record of the peer's QP that is connected to QP `requester` of this process. */
 static const struct direct_record *find_qp(const struct direct_peer *peer, uint32_t qpn, uint32_t requester)
 {
     uint32_t used =
@@ -348,8 +358,8 @@ static const struct direct_record *find_qp(const struct direct_peer *peer, uint3
     return NULL;
 }
 
-/* Requests without packets have no PSNs. So they are not for a responder that would not hear packets: one
- * that has been connected with other PSNs, or anew. QP lock held. */
+/* Direct execution checks no PSNs. So it is not allowed where the responder would drop packets of this QP for their
+ * PSNs: the two QPs were given different initial PSNs, or one of them was connected anew. QP lock held. */
 static bool psns_agree(const struct qp *qp, const struct direct_peer *peer, uint32_t slot, uint32_t rq_psn)
 {
     const struct sender *sender = &qp->record->sender;
@@ -361,7 +371,8 @@ static bool psns_agree(const struct qp *qp, const struct direct_peer *peer, uint
     return psn_diff(expected, sender->unacked_psn) >= 0 && psn_diff(expected, sender->next_psn) <= 0;
 }
 
-/* QP lock held. */
+/* Enables direct execution for the QP if the peer's QP is connected to it with the same attributes. The fields are
+ * loaded between two loads of the generation, as in read_record(). QP lock held. */
 static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct direct_record *record)
 {
     const struct qp_attributes *attributes = &qp->record->attributes;
@@ -391,7 +402,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
     route_is_direct(qp);
 }
 
-/* The link that requests of this QP go to, and to which QP. */
+/* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already. */
 static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_known)
 {
     struct link *link = NULL;
@@ -407,7 +418,7 @@ static struct link *link_of(uint32_t qpn, uint32_t *ret_dest_qpn, bool *ret_know
         lock_release(&qp->lock);
     }
     rundown_exit();
-    return link; /* it is this thread that takes links down */
+    return link; /* valid outside of the section: only this thread frees links */
 }
 
 static struct link *link_named(uint64_t serial)
@@ -417,7 +428,7 @@ static struct link *link_named(uint64_t serial)
     rundown_enter();
     link = local_link_of_serial(serial);
     rundown_exit();
-    return link; /* likewise */
+    return link; /* valid as in link_of() */
 }
 
 static void serve(const struct request *request)
@@ -429,7 +440,7 @@ static void serve(const struct request *request)
     struct link *link = request->qpn ? link_of(request->qpn, &dest_qpn, &known) : link_named(request->serial);
     struct qp *qp;
 
-    peer = link ? meet(link) : NULL;
+    peer = link ? open_peer_once(link) : NULL;
     if (!peer)
         return;
     attach(peer, request->slot);
@@ -449,8 +460,8 @@ static void serve(const struct request *request)
     rundown_exit();
 }
 
-/* Whatever came of it. */
-static void go_on(uint32_t qpn)
+/* Runs the QP that has waited for the request (map_later), whether or not memory was mapped. */
+static void resume(uint32_t qpn)
 {
     struct qp *qp;
     struct qp_kick kick = {0};
@@ -478,7 +489,7 @@ void direct_run(void)
             break;
         serve(&request);
         if (request.qpn)
-            go_on(request.qpn);
+            resume(request.qpn);
     }
 }
 

@@ -77,7 +77,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
 
     route_of(qp)->lane = lane;
     route_of(qp)->direct.peer = NULL;
-    route_of(qp)->direct.misses = route_of(qp)->direct.next_ask = 0;
+    route_of(qp)->direct.misses = route_of(qp)->direct.next_retry = 0;
     qp->transport.link.rd_atomic_by_packets = false;
     qp->transport.link.direct_up_to = lane ? direct_limit(qp, lane_link(lane)) : 0;
     /* A request may carry an acknowledgement only in the ring of the READ responses: in another ring the
@@ -294,17 +294,17 @@ static int engine_pull(struct transport_qp *transport, const struct packet *pack
                        unsigned to_count)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
-    struct direct_found found;
+    struct direct_mapped mapped;
     uint32_t epoch;
     int error;
 
     if (direct_was_deposited(qp, packet))
         return 0;
-    if (direct_find(qp, packet, &found)) {
+    if (direct_find_mapped(qp, packet, &mapped)) {
         if (unlikely(qp->record->path.kind != PATH_MAPPED))
             publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->arrival_lane));
-        error = lane_pull(route_of(qp)->arrival_lane, packet, found.here, to, to_count);
-        if (error || direct_was_there(&found))
+        error = lane_pull(route_of(qp)->arrival_lane, packet, mapped.here, to, to_count);
+        if (error || direct_still_mapped(&mapped))
             return error;
     }
     do {
