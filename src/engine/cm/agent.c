@@ -19,9 +19,10 @@
 #include "object/device/device.h"
 #include "segment/provenance.h"
 
-/* Programs tell their peers the port that rdma_bind_addr() gave them before they listen, and on one host the
- * peer may be quicker. So a request waits for rdma_listen(); when it is repeated in vain, nobody listens. */
-#define PREMATURE_MAX 64
+/* A program may publish the port of rdma_bind_addr() before it calls rdma_listen(), and a peer on the same host may be
+ * faster. So a request for a bound service waits for rdma_listen(). LISTEN_WITHIN after the bind, a (repeated) request
+ * is rejected. */
+#define PREMATURE_MAX 64 /* requests per service */
 #define LISTEN_WITHIN (2 * NS_PER_S)
 
 struct premature {
@@ -32,29 +33,30 @@ struct premature {
 
 struct cm_agent_id {
     struct cm_id id;
-    void *end;
+    void *context; /* of the upcalls */
     bool closed;
-    bool unanswered;         /* of a request that was not accepted: the owner hears nothing more */
-    struct service *service; /* whose backlog it counts in; NULL: none */
+    bool unanswered;         /* the id of a request that is not accepted yet: no events to the owner */
+    struct service *service; /* in whose backlog the request counts; NULL: none */
     struct list request;     /* in service->requests */
 };
 
-/* Guards the machine, services, and what the owner hangs on them. Below the receive locks of lanes; above
- * those of timers, names and gsi.c. */
+/* Guards the state machine, ids and services. Below the receive locks of lanes; above the locks of timers, names and
+ * gsi.c. */
 static struct lock cm_lock = LOCK_INIT;
 static struct cm cm;
-static bool ready;   /* `cm` is: it answers, even if nobody of this process uses it */
-static bool started; /* it has an owner, and a block */
+static bool ready;   /* `cm` is initialized: it responds to MADs, also in processes without librdmacm.so.1 */
+static bool started; /* call_start() has succeeded: `cm` has a QPN block for comm ids, and `owner` is set */
 static uint16_t first_block;
 static const struct cm_agent_owner *owner;
-static struct service *too_early_for; /* set by port_request(), looked at when cm_receive() has returned */
+/* Result of port_request() for receive(): the service that does not listen yet; NULL: another result. */
+static struct service *too_early_for;
 
 static struct cm_agent_id *agent_id_of(const struct cm_id *id)
 {
     return container_of(id, struct cm_agent_id, id);
 }
 
-/* --- the machine's ports; cm_lock held ------------------------------------------------------------------ */
+/* --- ports of the state machine; cm_lock held ----------------------------------------------------------- */
 
 static void port_send(struct cm *machine, const struct cm_path *to, const struct cm_id *id,
                       const uint8_t mad[MAD_LENGTH])
@@ -93,7 +95,7 @@ static int port_request(struct cm *machine, const struct cm_request *request, st
     agent_id = calloc(1, sizeof(*agent_id));
     if (!agent_id)
         return -EAGAIN;
-    error = owner->request(service->listener, agent_id, request, &agent_id->end);
+    error = owner->request(service->listener, agent_id, request, &agent_id->context);
     if (error) {
         free(agent_id);
         return error;
@@ -111,7 +113,7 @@ static void port_event(struct cm *machine, struct cm_id *id, const struct cm_eve
     struct cm_agent_id *agent_id = agent_id_of(id);
 
     if (!agent_id->closed && !agent_id->unanswered)
-        owner->event(agent_id->end, event);
+        owner->event(agent_id->context, event);
 }
 
 static void port_released(struct cm *machine, struct cm_id *id)
@@ -139,7 +141,7 @@ static const struct cm_ports machine_ports = {
 
 static int cancellation_before;
 
-/* A thread of the program must not be cancelled with our lock held. */
+/* Takes cm_lock. The thread may be the program's, and must not be cancelled while it holds the lock. */
 static void enter(void)
 {
     int before;
@@ -149,7 +151,7 @@ static void enter(void)
     cancellation_before = before;
 }
 
-/* What the machine wants to have sent is sent without the lock: that may come back to it. */
+/* Releases cm_lock, then sends the MADs that the state machine has queued: sending may call cm_agent_receive(). */
 static void leave(void)
 {
     int before = cancellation_before;
@@ -168,7 +170,7 @@ static void make_ready(void)
     ready = true;
 }
 
-/* After -ENOSPC: one more. */
+/* The state machine has no free comm id (-ENOSPC): gives it another QPN block. */
 static int grant_block(void)
 {
     uint32_t block;
@@ -177,7 +179,8 @@ static int grant_block(void)
     return error ? error : cm_grant_block(&cm, (uint16_t)block);
 }
 
-/* The machine's counters tell what became of it. */
+/* Keeps a request that came before its service listens. Other results of cm_receive() are in the state machine's
+ * counters. cm_lock held. */
 static void receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
 {
     struct premature *premature;
@@ -196,7 +199,7 @@ static void receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH])
     too_early_for->premature_count++;
 }
 
-/* What came before the service listened: it listens now, or is gone. */
+/* Requests that waited for rdma_listen(): the service listens now, or is released. cm_lock held. */
 static void receive_premature(struct list *messages)
 {
     struct list *node;
@@ -256,13 +259,13 @@ void cm_agent_peer_gone(uint64_t serial)
 void cm_agent_after_fork_in_child(void)
 {
     lock_init(&cm_lock);
-    ready = started = false; /* start() makes everything anew */
+    ready = started = false; /* call_start() initializes everything again */
     services_after_fork_in_child();
 }
 
-/* --- the table ------------------------------------------------------------------------------------------ */
+/* --- calls of librdmacm.so.1: start, services, ports ------------------------------------------------------ */
 
-/* A block that makes comm ids: it stays ours as long as one of its QP numbers is. */
+/* Allocates a QP number: its block makes comm ids, and stays with this process as long as the number is allocated. */
 static int start_locked(void)
 {
     uint32_t qpn;
@@ -282,13 +285,14 @@ static bool is_loopback(const uint8_t gid[16])
     return gid_is_ipv4_mapped(gid) ? gid[12] == 127 : memcmp(gid, loopback, sizeof(loopback)) == 0;
 }
 
-/* Can a request for it come over the network? */
+/* Can a request for the service come over the network? */
 static bool is_for_network(const struct service_address *address)
 {
     return network_is_forced() || address->any || !is_loopback(address->gid);
 }
 
-static void open_way_to(const uint8_t gid[16])
+/* Has responses from the network forwarded to this process, if the destination is on another host. */
+static void open_network_to(const uint8_t gid[16])
 {
     uint32_t ifindex;
 
@@ -409,13 +413,15 @@ static uint16_t call_port_propose(void)
     return port;
 }
 
-static struct cm_agent_id *call_create(void *end)
+/* --- calls of librdmacm.so.1: ids ------------------------------------------------------------------------- */
+
+static struct cm_agent_id *call_create(void *context)
 {
     struct cm_agent_id *agent_id = calloc(1, sizeof(*agent_id));
 
     if (!agent_id)
         return NULL;
-    agent_id->end = end;
+    agent_id->context = context;
     list_init(&agent_id->request);
     cm_id_init(&agent_id->id);
     return agent_id;
@@ -436,7 +442,7 @@ static int call_connect(struct cm_agent_id *agent_id, const struct cm_connect *c
 {
     int error;
 
-    open_way_to(connect->path.remote_gid);
+    open_network_to(connect->path.remote_gid);
     enter();
     error = cm_connect(&cm, &agent_id->id, connect, sys_now());
     if (error == -ENOSPC && !grant_block())
@@ -454,7 +460,7 @@ static int call_accept(struct cm_agent_id *agent_id, const struct cm_accept *acc
     if (error == -ENOSPC && !grant_block())
         error = cm_accept(&cm, &agent_id->id, accept, sys_now());
     if (!error)
-        agent_id->unanswered = false; /* with the answer, so that no event is lost behind it */
+        agent_id->unanswered = false; /* before the lock is released: the next event is not lost */
     leave();
     return error;
 }
@@ -504,7 +510,7 @@ static int call_resolve(struct cm_agent_id *agent_id, const struct cm_resolve *r
 {
     int error;
 
-    open_way_to(resolve->path.remote_gid);
+    open_network_to(resolve->path.remote_gid);
     enter();
     error = cm_resolve(&cm, &agent_id->id, resolve, sys_now());
     if (error == -ENOSPC && !grant_block())
@@ -545,7 +551,7 @@ static int call_qp_attributes(struct cm_agent_id *agent_id, struct cm_qp_attribu
     return error;
 }
 
-/* --- the whole table ------------------------------------------------------------------------------------ */
+/* --- the table ------------------------------------------------------------------------------------------ */
 
 const struct cm_agent_calls cm_agent_calls = {
     .start = call_start,

@@ -7,11 +7,11 @@
 
 #include "cm/cm.h"
 
-/* A MAD for this process, or for nobody on this host. */
+/* A MAD for this process, or one that no process of this host has the service or comm id for. */
 void cm_agent_receive(const struct cm_path *from, const uint8_t mad[MAD_LENGTH]);
-/* The time has come that timers_set_cm_agent() was told. */
+/* The time of timers_set_cm_agent() has come. Helper thread. */
 void cm_agent_due(void);
-/* The process behind the link of that serial number is gone. */
+/* The process behind the link with that serial number has ended. */
 void cm_agent_peer_gone(uint64_t serial);
 void cm_agent_after_fork_in_child(void);
 

@@ -18,15 +18,14 @@
 #include "wire/opcode.h"
 
 #define MAD_OPCODE (SERVICE_UD | OP_SEND_ONLY)
-/* A MAD that has to wait for room in a ring, or for a link; whoever writes so many and reads none loses the
- * rest, and asks again. */
+/* MADs of this process that wait for space in a ring, or for a link. Further ones are dropped: the CM retransmits. */
 #define WAITING_MAX 65536u
-/* Servers close a listener and open it again (perftest -R does between two connections), and on one host a
- * client is quicker than that: who is not found is looked for again, after twice the time each time, before
- * that is an answer. */
-#define LOOK_AGAIN_AFTER (1 * NS_PER_MS)
-#define LOOKS            9u /* half a second */
-/* What the network may have us keep at a time, and of that, for services that nobody holds. */
+/* A server may close its listener and open it again (perftest -R does between two connections), and a client on the
+ * same host is faster. So a service without holder is looked up again, each time after twice the time, before the
+ * request is rejected. */
+#define LOOKUP_AGAIN_AFTER (1 * NS_PER_MS)
+#define LOOKUPS            9u /* half a second */
+/* Limits of the MADs from the network that this process stores: all, and those for services without holder. */
 #define FROM_NETWORK_MAX        1024u
 #define FROM_NETWORK_ABSENT_MAX 64u
 #define HOP_LIMIT               64u
@@ -35,24 +34,24 @@
 struct outgoing {
     struct list node;
     struct cm_path to;
-    unsigned looks;   /* in vain */
-    ns_t look_at;     /* in `absent`: the next one */
-    uint32_t ifindex; /* of the interface that has the destination's address; 0: another host */
+    unsigned lookups; /* that found no holder of the service */
+    ns_t lookup_at;   /* in `absent`: time of the next lookup */
+    uint32_t ifindex; /* of the interface with the destination's address; 0: another host */
     bool from_network;
     uint8_t mad[MAD_LENGTH];
 };
 
-/* MADs that wait for the holder of a name to be found. */
+/* MADs that wait for a link to the holder of a name (local_name_search()). */
 struct search {
     struct list node, waiting; /* struct outgoing */
     uint64_t cookie;
     char name[LOCAL_NAME_MAX + 1];
 };
 
-static struct lock gsi_lock = LOCK_INIT; /* a leaf: guards all below */
+static struct lock gsi_lock = LOCK_INIT; /* guards what follows */
 static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches};
-static struct list absent = {&absent, &absent}; /* for services that nobody holds now */
-static bool flushing;
+static struct list absent = {&absent, &absent}; /* for services without holder; wait for the next lookup */
+static bool flushing;                           /* a thread is in gsi_flush() and takes what is queued */
 static uint64_t last_cookie;
 static _Atomic uint32_t waiting_count; /* in searches and lanes */
 static _Atomic uint32_t from_network_count;
@@ -70,7 +69,7 @@ static void outgoing_free(struct outgoing *outgoing)
     free(outgoing);
 }
 
-/* Gets lost where there is no memory, as in a switch. */
+/* Without memory the MAD is dropped, as a switch would: the CM retransmits. */
 static void post(const struct cm_path *to, const void *mad, bool from_network)
 {
     struct outgoing *outgoing;
@@ -131,13 +130,13 @@ static bool may_wait(void)
     return false;
 }
 
-static void wait_is_over(struct outgoing *outgoing)
+static void waiting_free(struct outgoing *outgoing)
 {
     atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
     outgoing_free(outgoing);
 }
 
-/* Writes what waits for the lane until that is full. Returns whether something was written. */
+/* Writes waiting MADs until the lane is full. Returns whether at least one was written. */
 static bool write_waiting(struct lane *lane, struct lane_state *state)
 {
     bool written = false;
@@ -148,11 +147,11 @@ static bool write_waiting(struct lane *lane, struct lane_state *state)
 
         if (write_mad(lane, outgoing) == -EAGAIN) {
             if (lane_is_blocked(lane))
-                break; /* lane_writable() follows */
+                break; /* gsi_lane_writable() follows */
             continue;
         }
         list_remove(&outgoing->node);
-        wait_is_over(outgoing);
+        waiting_free(outgoing);
         written = true;
     }
     lock_release(&state->lock);
@@ -170,17 +169,16 @@ void gsi_lane_down(struct lane_state *state)
     struct list *node;
 
     while ((node = list_pop_front(&state->mads)))
-        wait_is_over(outgoing_of(node));
+        waiting_free(outgoing_of(node));
 }
 
-/* Takes the MAD over. In a rundown section. */
+/* Takes ownership of the MAD. In a rundown section. */
 static void send_on_link(struct link *link, struct outgoing *outgoing)
 {
     struct lane *lane = link_lane(link, MAD_QPN);
     struct lane_state *state = lane_state(lane);
-    bool kept = may_wait();
 
-    if (!kept) {
+    if (!may_wait()) {
         outgoing_free(outgoing);
         return;
     }
@@ -192,8 +190,9 @@ static void send_on_link(struct link *link, struct outgoing *outgoing)
 
 /* --- which link ----------------------------------------------------------------------------------------- */
 
-/* Nobody has what it is for: our own machine says what is to be said then. */
-static void return_to_sender(struct outgoing *outgoing)
+/* No process of this host has the service or the comm id: the state machine of this process handles the MAD in their
+ * place, and sends the REJ or DREP that is due. */
+static void respond_for_absent(struct outgoing *outgoing)
 {
     struct cm_path back = outgoing->to;
 
@@ -204,7 +203,7 @@ static void return_to_sender(struct outgoing *outgoing)
     outgoing_free(outgoing);
 }
 
-/* Behind those that wait for the same name. NULL: there is none yet. gsi_lock held. */
+/* The search for that name, NULL: none is under way. gsi_lock held. */
 static struct search *search_for(const char *name)
 {
     list_for_each (node, &searches) {
@@ -224,13 +223,13 @@ static struct search *search_new(const char *name)
     if (!search)
         return NULL;
     list_init(&search->waiting);
-    memcpy(search->name, name, strnlen(name, LOCAL_NAME_MAX)); /* the array may be just long enough for it */
+    memcpy(search->name, name, strnlen(name, LOCAL_NAME_MAX)); /* the caller's array may be shorter */
     search->cookie = ++last_cookie;
     list_push_back(&searches, &search->node);
     return search;
 }
 
-/* Where gsi_found() will look for it. Takes the MAD over. */
+/* Has the MAD sent by gsi_found(), when there is a link to the holder of the name. Takes ownership of the MAD. */
 static void wait_for_name(const char *name, struct outgoing *outgoing)
 {
     struct search *search;
@@ -250,7 +249,7 @@ static void wait_for_name(const char *name, struct outgoing *outgoing)
         list_push_back(&search->waiting, &outgoing->node);
     lock_release(&gsi_lock);
     if (!search)
-        wait_is_over(outgoing);
+        waiting_free(outgoing);
     if (begin && local_name_search(name, begin) != 0)
         gsi_found(begin, NULL);
 }
@@ -273,7 +272,7 @@ static struct search *take_search(uint64_t cookie)
     return found;
 }
 
-/* Without a link, whoever held the name is gone or does not answer: the machine asks again. */
+/* Without a link, the holder is gone or does not respond: the MADs are dropped, and the CM retransmits. */
 void gsi_found(uint64_t cookie, struct link *link)
 {
     struct search *search = take_search(cookie);
@@ -294,12 +293,12 @@ void gsi_found(uint64_t cookie, struct link *link)
 }
 
 /* gsi_lock held. */
-static ns_t next_look(void)
+static ns_t next_lookup(void)
 {
     ns_t earliest = NS_NEVER;
 
     list_for_each (node, &absent)
-        earliest = min_of(earliest, outgoing_of(node)->look_at);
+        earliest = min_of(earliest, outgoing_of(node)->lookup_at);
     return earliest;
 }
 
@@ -309,47 +308,48 @@ static bool may_be_absent(const struct outgoing *outgoing)
     return !outgoing->from_network || from_network_absent < FROM_NETWORK_ABSENT_MAX;
 }
 
-static void look_again_later(struct outgoing *outgoing)
+/* Schedules another lookup of the service; after the last one, the request is rejected. */
+static void look_up_later(struct outgoing *outgoing)
 {
     bool waits = false;
 
-    if (outgoing->looks < LOOKS && may_wait()) {
+    if (outgoing->lookups < LOOKUPS && may_wait()) {
         lock_acquire(&gsi_lock);
         waits = may_be_absent(outgoing);
         if (waits) {
             from_network_absent += outgoing->from_network;
-            outgoing->look_at = sys_now() + (LOOK_AGAIN_AFTER << outgoing->looks++);
+            outgoing->lookup_at = sys_now() + (LOOKUP_AGAIN_AFTER << outgoing->lookups++);
             list_push_back(&absent, &outgoing->node);
-            timers_set_gsi(next_look());
+            timers_set_gsi(next_lookup());
         }
         lock_release(&gsi_lock);
         if (!waits)
             atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
     }
     if (!waits)
-        return_to_sender(outgoing);
+        respond_for_absent(outgoing);
 }
 
-/* Back into the outbox with those whose time has come. */
+/* Queues the MADs again whose time for a lookup has come. */
 void gsi_due(void)
 {
     ns_t now = sys_now();
 
     lock_acquire(&gsi_lock);
     list_for_each_safe (node, following, &absent) {
-        if (outgoing_of(node)->look_at > now)
+        if (outgoing_of(node)->lookup_at > now)
             continue;
         list_remove(node);
         from_network_absent -= outgoing_of(node)->from_network;
         atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
         list_push_back(&outbox, node);
     }
-    timers_set_gsi(next_look());
+    timers_set_gsi(next_lookup());
     lock_release(&gsi_lock);
     gsi_flush();
 }
 
-/* false: nobody holds the name. */
+/* false: the name has no holder. Otherwise takes ownership of the MAD. */
 static bool send_to_holder(const char *name, struct outgoing *outgoing)
 {
     struct link *link;
@@ -364,7 +364,7 @@ static bool send_to_holder(const char *name, struct outgoing *outgoing)
         wait_for_name(name, outgoing);
         return true;
     default:
-        outgoing_free(outgoing); /* descriptors or memory are short: it will be sent again */
+        outgoing_free(outgoing); /* no descriptors or memory: the CM retransmits */
         return true;
     }
 }
@@ -386,10 +386,10 @@ static void send_to_service(uint64_t service_id, struct outgoing *outgoing)
         if (send_to_holder(names[i], outgoing))
             return;
     }
-    look_again_later(outgoing);
+    look_up_later(outgoing);
 }
 
-/* A comm id's upper 16 bits are a block of whose it is. If he is gone, we answer for him. */
+/* The upper 16 bits of a comm id are a QPN block of its process. If that process is gone, this one responds. */
 static void send_to_block(uint32_t block, struct outgoing *outgoing)
 {
     struct link *link = local_known_owner(block);
@@ -401,7 +401,7 @@ static void send_to_block(uint32_t block, struct outgoing *outgoing)
     }
     local_block_name(block, name);
     if (!send_to_holder(name, outgoing))
-        return_to_sender(outgoing);
+        respond_for_absent(outgoing);
 }
 
 /* --- which process -------------------------------------------------------------------------------------- */
@@ -419,8 +419,8 @@ static void offer_copy(struct link *link, void *argument)
     send_on_link(link, copy);
 }
 
-/* Takes the MAD over. In a rundown section. */
-static void send_here(struct outgoing *outgoing)
+/* Takes ownership of the MAD. In a rundown section. */
+static void send_on_host(struct outgoing *outgoing)
 {
     uint32_t comm_id;
     uint64_t service_id;
@@ -434,20 +434,21 @@ static void send_here(struct outgoing *outgoing)
     } else if (addressee == CM_FOR_ID && outgoing->from_network) {
         send_to_block(comm_id >> 16, outgoing);
     } else {
-        /* A process that has gone needs no answer; one that nobody has heard of cannot be named. */
+        /* The peer process has ended, and the MAD is dropped. But a REJ for a request whose sender is not known
+         * (CM_FOR_REQUEST) goes to all processes: the one with the request takes it. */
         if (addressee == CM_FOR_REQUEST && !outgoing->to.peer)
             local_for_each_peer(offer_copy, outgoing);
         outgoing_free(outgoing);
     }
 }
 
-/* Returns whether it went to the network. */
+/* Takes ownership of the MAD. Returns whether it went to the network. */
 static bool send_mad(struct outgoing *outgoing)
 {
     bool is_here = device_table_is_local(&host_devices, outgoing->to.remote_gid, &outgoing->ifindex);
 
     if (outgoing->from_network || (is_here && !network_is_forced())) {
-        send_here(outgoing);
+        send_on_host(outgoing);
         return false;
     }
     network_send_mad(&outgoing->to, outgoing->mad);
@@ -461,7 +462,7 @@ void gsi_flush(void)
     bool to_network = false;
     int cancellation;
 
-    /* The thread may be the program's, and must not be cancelled while others leave their MADs to it. */
+    /* The thread may be the program's, and must not be cancelled while other threads leave their MADs to it. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     rundown_enter();
     lock_acquire(&gsi_lock);
@@ -491,8 +492,9 @@ static bool is_mad(const struct packet *packet)
            packet->payload && device_table_is_local(&host_devices, packet->grh.destination, &ifindex);
 }
 
-/* A process of this host speaks in the name of this host, and of no other process's ids. */
-static bool may_say(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
+/* May the process behind the link send this MAD? The source address must be one of this host, and a comm id that the
+ * MAD claims as its sender's must be in a QPN block of that process. */
+static bool may_send(struct link *link, const struct packet *packet, const uint8_t mad[MAD_LENGTH])
 {
     uint32_t comm_id;
 
@@ -500,9 +502,9 @@ static bool may_say(struct link *link, const struct packet *packet, const uint8_
            (!cm_mad_claim(mad, MAD_LENGTH, &comm_id) || local_is_owner(link, comm_id >> 16));
 }
 
-/* Somebody who reads the port hands on what other hosts say. What comes from this host does not come that
- * way, unless everything does: any program could send it. */
-static bool may_hand_on(struct link *link, const struct packet *packet)
+/* May the process behind the link forward this MAD from the network? Only a process that is trusted to read the port.
+ * A source address of this host is refused unless SOFTHCA_PATH=wire: any program can send a UDP packet with it. */
+static bool may_forward(struct link *link, const struct packet *packet)
 {
     return (link_is_self(link) || udp_trusts(link_peer_uid(link))) &&
            (network_is_forced() || !is_local(packet->grh.source));
@@ -525,10 +527,16 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
         log_info("QP1: packet from process %d is not a MAD, dropped", (int)link_peer_pid(link));
         return;
     }
-    memcpy(mad, packet->payload, sizeof(mad)); /* once: the sender could change it while it is looked at */
-    if (from_network ? !may_hand_on(link, packet) : !may_say(link, packet, mad)) {
-        log_info("QP1: MAD from process %d dropped: source GID or communication ID belongs to another "
-                 "process",
+    memcpy(mad, packet->payload, sizeof(mad)); /* shared memory: copied before it is checked */
+    if (from_network && !may_forward(link, packet)) {
+        log_info("QP1: MAD from the network dropped: its forwarder, process %d (uid %u), is not trusted, "
+                 "or its source GID is of this host",
+                 (int)link_peer_pid(link), (unsigned)link_peer_uid(link));
+        return;
+    }
+    if (!from_network && !may_send(link, packet, mad)) {
+        log_info("QP1: MAD from process %d dropped: its source GID is not of this host, or its "
+                 "communication ID belongs to another process",
                  (int)link_peer_pid(link));
         return;
     }
@@ -539,7 +547,7 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
 
 void gsi_receive_from_network(const struct packet *packet)
 {
-    /* As the sender sees it; but for what the way here has made of it. */
+    /* From the sender's view, without what the network changes on the way: ECN and hop limit. */
     struct cm_path to = {
         .traffic_class = packet->grh.traffic_class & (uint8_t)~ECN_MASK,
         .hop_limit = HOP_LIMIT,
@@ -554,7 +562,7 @@ void gsi_receive_from_network(const struct packet *packet)
     post(&to, packet->payload, true);
 }
 
-/* What waited is lost: the lists may have been half linked. */
+/* Waiting MADs leak: at the fork another thread may have been changing the lists. */
 void gsi_after_fork_in_child(void)
 {
     lock_init(&gsi_lock);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What librdmacm.so.1 has written down of its ids, for explanations (cm_agent_calls). A record is NULL
- * where there was no room for one. */
+/* Published records of rdma_cm ids, for explanations. A record is NULL if the segment had no space for it. */
 #include "engine/cm/id_record.h"
 
 #include "base/sys.h"

@@ -13,7 +13,7 @@
 #include "base/sys.h"
 #include "object/device/device.h"
 
-#define ADDRESSES_MAX 1024 /* of this host: what a wildcard is compared with */
+#define ADDRESSES_MAX 1024 /* of this host, against which a wildcard is checked */
 
 static struct list services = {&services, &services};
 
@@ -55,7 +55,7 @@ unsigned services_names(uint64_t service_id, const uint8_t gid[16], bool from_he
     return from_here ? 3 : 2;
 }
 
-/* The names of a service: how many. */
+/* The names of a service. Returns their number. */
 static unsigned names_of(const struct service_address *address, name_text ret_names[2])
 {
     unsigned count = 0;
@@ -71,10 +71,10 @@ static unsigned names_of(const struct service_address *address, name_text ret_na
 
 static void shared_name(name_text name)
 {
-    strcat(name, "/shared"); /* room: the longest is 54 characters */
+    strcat(name, "/shared"); /* fits: the longest name has 54 characters */
 }
 
-static bool somebody_shares(const name_text name)
+static bool is_shared(const name_text name)
 {
     name_text shared;
 
@@ -83,7 +83,7 @@ static bool somebody_shares(const name_text name)
     return local_name_is_held(shared);
 }
 
-/* --- who is in whose way -------------------------------------------------------------------------------- */
+/* --- conflicts ------------------------------------------------------------------------------------------ */
 
 static bool covers(const struct service_address *any, const struct service_address *address)
 {
@@ -99,8 +99,8 @@ static bool overlap(const struct service_address *a, const struct service_addres
     return a->any ? covers(a, b) : covers(b, a);
 }
 
-/* Within this process. */
-static bool is_in_our_way(const struct service *except, const struct service_address *address, bool shared)
+/* Does another service of this process conflict? */
+static bool conflicts_here(const struct service *except, const struct service_address *address, bool shared)
 {
     list_for_each (node, &services) {
         const struct service *other = list_entry(node, struct service, node);
@@ -111,14 +111,14 @@ static bool is_in_our_way(const struct service *except, const struct service_add
     return false;
 }
 
-/* Names other than those of the service itself that exclude it: a wildcard excludes every address of its
- * family, and the other way round. Two processes that try at the same moment may both find each other. */
-static bool name_is_in_the_way(const name_text name, bool shared)
+static bool name_conflicts(const name_text name, bool shared)
 {
-    return local_name_is_held(name) || (!shared && somebody_shares(name));
+    return local_name_is_held(name) || (!shared && is_shared(name));
 }
 
-static bool others_are_in_the_way(const struct service_address *address, bool shared)
+/* Does a service of another process conflict by other names than its own? A wildcard excludes every address of its
+ * family, and the other way round. Two processes that try at the same moment may both fail. */
+static bool conflicts_elsewhere(const struct service_address *address, bool shared)
 {
     uint8_t(*addresses)[16];
     name_text name;
@@ -127,7 +127,7 @@ static bool others_are_in_the_way(const struct service_address *address, bool sh
 
     if (!address->any) {
         any_name(address->service_id, family_of(address->gid), name);
-        return name_is_in_the_way(name, shared);
+        return name_conflicts(name, shared);
     }
     addresses = calloc(ADDRESSES_MAX, sizeof(*addresses));
     count = addresses ? device_table_addresses(&host_devices, addresses, ADDRESSES_MAX) : 0;
@@ -135,15 +135,15 @@ static bool others_are_in_the_way(const struct service_address *address, bool sh
         if (!(address->any & family_of(addresses[i])))
             continue;
         gid_name(address->service_id, addresses[i], name);
-        found = name_is_in_the_way(name, shared);
+        found = name_conflicts(name, shared);
     }
     free(addresses);
     return found;
 }
 
-/* --- holding -------------------------------------------------------------------------------------------- */
+/* --- holding and listening ------------------------------------------------------------------------------ */
 
-static void give_names_back(struct service *service)
+static void release_names(struct service *service)
 {
     for (unsigned i = 0; i < array_size(service->names); i++) {
         local_name_release(service->names[i]);
@@ -155,13 +155,13 @@ static void give_names_back(struct service *service)
     }
 }
 
-/* Of a family: its place in host_names. */
+/* Index of a family in host_names. */
 static unsigned index_of(enum service_any family)
 {
     return family == SERVICE_ANY_IPV6;
 }
 
-/* Somebody else may have them: then requests to addresses that nobody has are his. */
+/* Failure is not an error: another process holds the name, and gets the requests to addresses without a service. */
 static void take_host_names(struct service *service)
 {
     static const enum service_any families[] = {SERVICE_ANY_IPV4, SERVICE_ANY_IPV6};
@@ -174,13 +174,12 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("listener on a loopback address: cannot also listen on the other addresses of this "
-                     "host: %s",
-                     strerror(-error));
+            log_info("service 0x%016llx: cannot also listen on the other addresses of this host: %s",
+                     (unsigned long long)service->address.service_id, strerror(-error));
     }
 }
 
-/* A name that is shared already needs no second holder, here or elsewhere. */
+/* If a shared name has a holder already, here or in another process, *ret_name stays NULL. */
 static int take_name(const name_text name, bool shared, struct local_name **ret_name)
 {
     name_text text;
@@ -195,7 +194,7 @@ static int take_name(const name_text name, bool shared, struct local_name **ret_
             error = 0;
         if (!error && local_name_is_held(name))
             error = -EADDRINUSE;
-    } else if (!error && somebody_shares(name)) {
+    } else if (!error && is_shared(name)) {
         error = -EADDRINUSE;
     }
     return error;
@@ -209,10 +208,10 @@ static int take_names(struct service *service, bool shared)
 
     for (unsigned i = 0; i < count && !error; i++)
         error = take_name(names[i], shared, &service->names[i]);
-    if (!error && others_are_in_the_way(&service->address, shared))
+    if (!error && conflicts_elsewhere(&service->address, shared))
         error = -EADDRINUSE;
     if (error)
-        give_names_back(service);
+        release_names(service);
     else if (!shared)
         take_host_names(service);
     return error;
@@ -223,7 +222,7 @@ int services_hold(const struct service_address *address, bool shared, struct ser
     struct service *service;
     int error;
 
-    if (is_in_our_way(NULL, address, shared))
+    if (conflicts_here(NULL, address, shared))
         return -EADDRINUSE;
     service = calloc(1, sizeof(*service));
     if (!service)
@@ -243,14 +242,14 @@ int services_hold(const struct service_address *address, bool shared, struct ser
     return 0;
 }
 
-/* Others of this process that have relied on the name of one that goes. */
-static void pass_name_on(const struct service *gone)
+/* A service of this process held the name of shared services, and is released: another one takes the name. */
+static void retake_shared_name(const struct service *gone)
 {
     list_for_each (node, &services) {
         struct service *other = list_entry(node, struct service, node);
 
         if (other->shared && !other->names[0] && overlap(&other->address, &gone->address)) {
-            (void)take_names(other, true); /* if others have taken it, there is nobody to tell */
+            (void)take_names(other, true); /* fails if another process has taken the name: nothing to do */
             return;
         }
     }
@@ -261,9 +260,9 @@ void services_release(struct service *service)
     bool shared = service->shared && service->names[0];
 
     list_remove(&service->node);
-    give_names_back(service);
+    release_names(service);
     if (shared)
-        pass_name_on(service);
+        retake_shared_name(service);
     free(service);
 }
 
@@ -272,9 +271,9 @@ int services_listen(struct service *service, void *listener, unsigned backlog)
     int error;
 
     if (service->shared) {
-        if (is_in_our_way(service, &service->address, false))
+        if (conflicts_here(service, &service->address, false))
             return -EADDRINUSE;
-        give_names_back(service);
+        release_names(service);
         error = take_names(service, false);
         if (error) {
             (void)take_names(service, true);
@@ -303,7 +302,7 @@ struct service *services_find(uint64_t service_id, const uint8_t gid[16], bool f
             continue;
         if (service->host_names[index_of(family_of(gid))])
             of_host = service;
-        /* Several that share do not listen. */
+        /* Shared services do not listen: a listener is preferred. */
         if (is_at(&service->address, gid) && (!found || service->listener))
             found = service;
     }
@@ -312,16 +311,17 @@ struct service *services_find(uint64_t service_id, const uint8_t gid[16], bool f
 
 /* --- ephemeral ports ------------------------------------------------------------------------------------ */
 
-/* Without a socket for each: they are granted in sets, each of which is one name. */
+/* A process takes ports in sets, of which each is one name (a socket), not one name per port. */
 #define SET_PORTS 32u
 #define SETS_MAX  (65536 / SET_PORTS)
 
 static struct {
-    struct local_name *name;
-    uint32_t used;
+    struct local_name *name; /* NULL: not of this process */
+    uint32_t used;           /* a bit per port */
 } sets[SETS_MAX];
-static uint32_t first_port, last_port;
-static uint32_t port_turn; /* next to be looked at, so that a port rests after use */
+static uint32_t first_port, last_port; /* of the host's ephemeral range; 0: not read yet */
+/* Offset in the range where the search for a free port begins, so that a port is not reused at once. */
+static uint32_t next_port;
 
 static void read_range(void)
 {
@@ -345,14 +345,15 @@ static void read_range(void)
     last_port = last;
 }
 
-static uint16_t take_from_ours(void)
+/* Takes a port of the sets that this process holds. 0: all are used. */
+static uint16_t take_from_sets(void)
 {
     for (uint32_t i = 0, range = last_port - first_port + 1; i < range; i++) {
-        uint32_t port = first_port + (port_turn + i) % range;
+        uint32_t port = first_port + (next_port + i) % range;
 
         if (sets[port / SET_PORTS].name && !(sets[port / SET_PORTS].used >> (port % SET_PORTS) & 1)) {
             sets[port / SET_PORTS].used |= 1u << (port % SET_PORTS);
-            port_turn = port_turn + i + 1;
+            next_port = next_port + i + 1;
             return (uint16_t)port;
         }
     }
@@ -374,7 +375,7 @@ static bool take_set(void)
         snprintf(name, sizeof(name), "cm/ports/%u", set);
         error = local_name_take(name, &sets[set].name);
         if (!error) {
-            port_turn = set * SET_PORTS > first_port ? set * SET_PORTS - first_port : 0;
+            next_port = set * SET_PORTS > first_port ? set * SET_PORTS - first_port : 0;
             return true;
         }
         if (error != -EADDRINUSE) {
@@ -382,7 +383,8 @@ static bool take_set(void)
             return false;
         }
     }
-    log_error("all ephemeral ports of this host are taken");
+    log_error("no free ephemeral RDMA CM port on this host (%u to %u, net.ipv4.ip_local_port_range)",
+              first_port, last_port);
     return false;
 }
 
@@ -392,8 +394,8 @@ uint16_t services_port_take(void)
 
     if (!first_port)
         read_range();
-    port = take_from_ours();
-    return port || !take_set() ? port : take_from_ours();
+    port = take_from_sets();
+    return port || !take_set() ? port : take_from_sets();
 }
 
 uint16_t services_port_propose(void)
@@ -411,7 +413,7 @@ void services_port_return(uint16_t port)
     sets[port / SET_PORTS].used &= ~(1u << (port % SET_PORTS));
 }
 
-/* What the lists held is lost: they may have been half linked. */
+/* Services leak: at the fork another thread may have been changing the lists. */
 void services_after_fork_in_child(void)
 {
     list_init(&services);
