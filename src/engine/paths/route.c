@@ -416,7 +416,7 @@ static void engine_disconnect(struct qp *qp)
         lane_ring(route_of(qp)->reply_lane);
     route_of(qp)->kick = route_of(qp)->kick_reply = false;
     raw_forget(qp);
-    relay_call_back(qp);
+    relay_end(qp);
     leave_lists(qp);
     route_of(qp)->relay_lane = NULL;
     route_of(qp)->reply_lane = NULL;
@@ -570,11 +570,11 @@ const struct qp_ports engine_qp_ports = {
     .prefetch = direct_prefetch,
     .unlock = engine_unlock,
     .hand_over = relay_hand_over,
-    .call_back = relay_call_back,
+    .end_relay = relay_end,
     .open_elsewhere = remote_open_qp,
-    .ask_elsewhere = remote_open_request,
+    .request_elsewhere = remote_open_request,
     .close_elsewhere = remote_open_close,
-    .tell_opener = remote_open_send_event,
+    .send_opener_event = remote_open_send_event,
     .forget = engine_forget,
     .attached = network_attached,
     .detached = network_detached,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Requests of XRC for SRQs of other processes: how they get there, and the answers back (transport/relay.c,
- * object/xrc/delegate.h). The number of an SRQ is one of its process's QP numbers, so the owner of its block is
- * who to ask. A request goes as it came, marked; before the first one, and whenever it has been elsewhere
- * meanwhile, the terms. One lane for all of a QP: order holds. */
+/* Forwards XRC requests for SRQs of other processes, and their responses back (transport/relay.c,
+ * object/xrc/delegate.h).
+ *
+ * The number of an SRQ is a QP number of its process, so the owner of the number's block gets the request, unchanged
+ * but for PACKET_RELAYED. The terms (struct delegate_terms) precede the first request, and each first request after
+ * requests were executed elsewhere. All packets of a QP take one lane, which keeps their order. */
 #include "engine/xrc/relay.h"
 
 #include <errno.h>
@@ -18,7 +20,7 @@
 #include "object/xrc/xrc_domain.h"
 #include "wire/opcode.h"
 
-/* --- the process that has the QP ------------------------------------------------------------------------ */
+/* --- the process with the QP ---------------------------------------------------------------------------- */
 
 static void fill_terms(const struct qp *qp, struct delegate_terms *terms)
 {
@@ -52,7 +54,7 @@ static void fill_packet(const struct qp *qp, uint32_t dest_qpn, struct packet *p
     };
 }
 
-/* QP lock held. A lane that has no room notices the QP for later. */
+/* -EAGAIN: the lane is full, and runs the QP when it has space. QP lock held. */
 static int send_terms(struct qp *qp, struct lane *lane, uint32_t srqn)
 {
     struct delegate_terms terms;
@@ -68,6 +70,8 @@ static int send_terms(struct qp *qp, struct lane *lane, uint32_t srqn)
     return error;
 }
 
+/* The link to the process with that SRQ. NULL, with *ret_error -ENOENT: no other process has it; -EAGAIN: the QP runs
+ * again when that is known. */
 static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
 {
     struct link *link = local_resolve(srqn);
@@ -88,10 +92,34 @@ static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
     return link;
 }
 
-/* qp_ports.hand_over */
-int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
+/* Sends the terms if the process that executes does not have them, or has to resume. QP lock held. */
+static int prepare_lane(struct qp *qp, const struct link *link, struct lane *lane, uint32_t srqn,
+                        bool may_move)
 {
     struct relay *relay = &qp->transport.relay;
+    bool elsewhere = !relay_is_away(relay) || lane != route_of(qp)->relay_lane;
+
+    if (!elsewhere && !relay->resumes)
+        return 0;
+    if (elsewhere) {
+        if (!may_move)
+            return -EAGAIN;
+        relay->epoch++;
+        relay->resumes = relay->displaced && local_resolve(relay->srqn) == link;
+    }
+    relay->used = true;
+    route_of(qp)->relay_lane = lane; /* relay_leave() looks for the QPs of a link here */
+    if (!send_terms(qp, lane, srqn))
+        return 0;
+    /* The next attempt has to send terms again, to whichever process. */
+    relay->resumes = !elsewhere;
+    if (elsewhere)
+        relay_move_failed(&qp->transport);
+    return -EAGAIN;
+}
+
+int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
+{
     struct iovec payload = {(void *)(uintptr_t)packet->payload, packet->payload_length};
     struct packet out = *packet;
     struct lane *lane;
@@ -102,26 +130,9 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     if (!link)
         return error;
     lane = link_lane(link, qp->ibv.qp_num);
-    if (!relay_is_away(relay) || lane != route_of(qp)->relay_lane || relay->resumes) {
-        bool elsewhere = !relay_is_away(relay) || lane != route_of(qp)->relay_lane;
-
-        if (elsewhere) {
-            if (!may_move)
-                return -EAGAIN;
-            relay->epoch++;
-            relay->resumes = relay->displaced && local_resolve(relay->srqn) == link;
-        }
-        relay->used = true;
-        route_of(qp)->relay_lane = lane; /* from now on we hear when it goes down */
-        error = send_terms(qp, lane, packet->srqn);
-        if (error) {
-            /* Whatever the way was before, it begins with terms. */
-            relay->resumes = !elsewhere;
-            if (elsewhere)
-                relay_move_failed(&qp->transport);
-            return -EAGAIN;
-        }
-    }
+    error = prepare_lane(qp, link, lane, packet->srqn, may_move);
+    if (error)
+        return error;
     out.flags |= PACKET_RELAYED;
     out.dest_qpn = packet->srqn;
     out.src_qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
@@ -130,7 +141,7 @@ int relay_hand_over(struct qp *qp, const struct packet *packet, bool may_move)
     return error ? -EAGAIN : 0;
 }
 
-static void say_farewell(struct link *link, void *argument)
+static void send_end(struct link *link, void *argument)
 {
     const struct qp *qp = argument;
     struct delegate_terms terms = {.ends = true};
@@ -138,21 +149,21 @@ static void say_farewell(struct link *link, void *argument)
     struct lane *lane = link_lane(link, qp->ibv.qp_num);
     struct packet packet;
 
-    /* No room: then the delegate ends with the next life of the number, or the link. */
+    /* If the lane is full, the delegate ends with the terms of the number's next connection, or with the link. */
     fill_packet(qp, 0, &packet);
     packet.src_qpn = qp->ibv.qp_num;
     if (lane_send(lane, &packet, &payload, 1) == 0)
         lane_ring(lane);
 }
 
-/* qp_ports.call_back: those that do not know the QP do not mind. */
-void relay_call_back(struct qp *qp)
+/* Ends the QP's delegates. Processes without one ignore the message. QP lock held. */
+void relay_end(struct qp *qp)
 {
     if (!qp->transport.relay.used)
         return;
     qp->transport.relay.used = false;
     route_of(qp)->relay_lane = NULL;
-    local_for_each_link(say_farewell, qp);
+    local_for_each_link(send_end, qp);
 }
 
 void relay_leave(struct qp *qp, const struct link *link)
@@ -165,22 +176,22 @@ void relay_leave(struct qp *qp, const struct link *link)
         route_run(qp);
 }
 
-static bool takes_answers(const struct qp *qp)
+static bool takes_responses(const struct qp *qp)
 {
     enum ibv_qp_state state = qp_state(qp);
 
     return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD;
 }
 
-/* Also the word that there is no delegate, which carries no mark and no epoch. */
-static void take_answer(struct lane *lane, const struct packet *packet)
+/* Also the drop notice that there is no delegate, which has no PACKET_RELAYED and no epoch. */
+static void receive_response(struct lane *lane, const struct packet *packet)
 {
     struct qp *qp = qp_lock_number(packet->dest_qpn);
     struct qp_kick kick;
 
     if (!qp)
         return;
-    if (qp->record->type == IBV_QPT_XRC_RECV && route_of(qp)->relay_lane == lane && takes_answers(qp) &&
+    if (qp->record->type == IBV_QPT_XRC_RECV && route_of(qp)->relay_lane == lane && takes_responses(qp) &&
         ((packet->flags & PACKET_DROPPED) || packet->dest_ifindex == qp->transport.relay.epoch)) {
         relay_response(&qp->transport, packet, opcode_table[packet->opcode].properties);
         if (responder_owes(&qp->transport))
@@ -191,21 +202,21 @@ static void take_answer(struct lane *lane, const struct packet *packet)
     progress_note_kick(lane, &kick);
 }
 
-/* --- the process that has the SRQ ----------------------------------------------------------------------- */
+/* --- the process with the SRQ --------------------------------------------------------------------------- */
 
-static void take_terms(struct lane *lane, const struct packet *packet)
+static void receive_terms(struct lane *lane, const struct packet *packet)
 {
     struct link *link = lane_link(lane);
     struct delegate_terms terms;
 
     if (packet->payload_length != sizeof(terms) || (packet->flags & PACKET_BY_REFERENCE))
         return;
-    memcpy(&terms, packet->payload, sizeof(terms)); /* shared memory: copied before it is looked at */
-    /* What cannot be made is missed by the request that follows. */
+    memcpy(&terms, packet->payload, sizeof(terms)); /* shared memory: copied before it is checked */
+    /* If no delegate can be made, the request that follows is answered with a drop notice. */
     (void)delegate_accept(link, link_peer_uid(link), packet->src_qpn, &terms);
 }
 
-static void take_request(struct lane *lane, const struct packet *packet)
+static void receive_request(struct lane *lane, const struct packet *packet)
 {
     struct qp *qp = delegate_lock(lane_link(lane), packet->src_qpn);
     struct qp_kick kick;
@@ -224,13 +235,13 @@ static void take_request(struct lane *lane, const struct packet *packet)
 void relay_receive(struct lane *lane, const struct packet *packet)
 {
     if (packet->flags & PACKET_DROPPED)
-        take_answer(lane, packet);
+        receive_response(lane, packet);
     else if ((packet->flags & PACKET_REMOTE_OPEN) == PACKET_REMOTE_OPEN)
         remote_open_receive(lane, packet);
     else if ((packet->flags & PACKET_TERMS) == PACKET_TERMS)
-        take_terms(lane, packet);
+        receive_terms(lane, packet);
     else if (opcode_table[packet->opcode].properties & OPCODE_REQUEST)
-        take_request(lane, packet);
+        receive_request(lane, packet);
     else
-        take_answer(lane, packet);
+        receive_response(lane, packet);
 }

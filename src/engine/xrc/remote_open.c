@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs that one process has and another has opened: what the two say to each other (object/xrc/open_qp.c).
+/* QPs of one process (owner) that another process (client) has opened with ibv_open_qp(): messages between the two
+ * (object/xrc/open_qp.c).
  *
- * Whoever opens, modifies or queries asks and waits for the answer; closing, and events the other way, are
- * said and not answered. All that concerns one QP takes one lane, so it arrives in order. What finds the ring
- * full waits with the lane. Requests are served by a thread of their own: to modify a QP may have to wait for
- * the helper thread. The end of the link closes what the other process had open, and takes away what it had.
- */
+ * Open, modify and query are requests, and the client waits for the reply; close, and events from the owner, have none.
+ * All messages about a QP take one lane, which keeps their order; if its ring is full, they wait in the lane's list.
+ * The owner serves requests in a thread of their own, because modifying a QP may have to wait for the helper thread.
+ * When the link goes down, the owner closes the client's handles, and the client's handles of the owner's QPs become
+ * invalid (IBV_EVENT_QP_FATAL). */
 #include "engine/xrc/remote_open.h"
 
 #include <errno.h>
@@ -24,41 +25,42 @@
 #include "object/xrc/xrc_domain.h"
 #include "wire/opcode.h"
 
-/* A process that is stopped does not answer. */
-#define ANSWER_LIMIT (30 * NS_PER_S)
-/* Of all peers together: whoever writes so many and reads none loses the rest. */
+/* How long a client waits for a reply: the owner may be a stopped process. */
+#define REPLY_LIMIT (30 * NS_PER_S)
+/* Messages that wait, of all peers together. Further ones are dropped: a peer may send requests and read no replies. */
 #define WAITING_MAX 16384u
 
-/* A message that waits: with a lane, or to be served. */
+/* A message that waits: in lane_state.remote_opens to be sent, or in `work` to be served. */
 struct waiting {
     struct list node;
-    struct qp_asker asker; /* to be served */
+    struct qp_asker asker; /* in `work`: the requester */
     struct remote_open_message message;
 };
 
-/* A thread of the program that waits for an answer, or for the owner of a number to be found. */
+/* A thread of the program that waits for a reply, or for the owner of a block to be found. On the thread's stack. */
 struct call {
     struct list node;
-    uint64_t number, serial; /* serial 0: for the owner of */
+    uint64_t number; /* remote_open_message.call */
+    uint64_t serial; /* of the link that the reply comes from; 0: waits for the owner of `block` */
     uint32_t block;
     _Atomic uint32_t done; /* futex */
     int error;
     struct ibv_qp_attr *attributes; /* of a query, to be filled in */
 };
 
-/* Guards calls and handles: handles of QPs of other processes. Above it lane locks and QP locks, below it
- * those of event queues. */
+/* Guards `calls`, and `handles`: handles of QPs of other processes. Below lane locks and QP locks, above those of event
+ * queues. */
 static struct lock remote_open_lock = LOCK_INIT;
 static struct list calls = {&calls, &calls}, handles = {&handles, &handles};
 static uint64_t last_number;
 
 static struct lock work_lock = LOCK_INIT; /* a leaf */
 static struct list work = {&work, &work};
-static bool works;              /* the thread runs */
-static _Atomic uint32_t wanted; /* futex: changes with each message that is to be served */
+static bool works;              /* the thread serve_all() runs; under work_lock */
+static _Atomic uint32_t wanted; /* futex of that thread: incremented after each push to `work` */
 static _Atomic uint32_t waiting_count;
 
-/* --- saying --------------------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------------------- */
 
 static struct waiting *waiting_new(const struct remote_open_message *message)
 {
@@ -68,7 +70,8 @@ static struct waiting *waiting_new(const struct remote_open_message *message)
         waiting = malloc(sizeof(*waiting));
     if (!waiting) {
         atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
-        log_error("no room for what concerns QP 0x%06x that two processes have open", message->qpn);
+        log_error("ibv_open_qp: message about shared QP 0x%06x dropped (%u pending, or out of memory)",
+                  message->qpn, WAITING_MAX);
         return NULL;
     }
     waiting->message = *message;
@@ -106,7 +109,7 @@ void remote_open_lane_writable(struct lane *lane, struct lane_state *state)
 
         if (write_message(lane, &waiting->message) == -EAGAIN) {
             if (lane_is_blocked(lane))
-                break; /* this is called again */
+                break; /* this function is called again */
             continue;
         }
         list_remove(&waiting->node);
@@ -126,8 +129,8 @@ void remote_open_lane_down(struct lane_state *state)
         waiting_free(list_entry(node, struct waiting, node));
 }
 
-/* Any locks but leaves held. false: the link is down, or there is no room. */
-static bool say(uint64_t serial, const struct remote_open_message *message)
+/* Locks other than leaves may be held. false: the link is down, or memory is short. */
+static bool send_message(uint64_t serial, const struct remote_open_message *message)
 {
     struct waiting *waiting = waiting_new(message);
     struct lane_state *state;
@@ -152,7 +155,7 @@ static bool say(uint64_t serial, const struct remote_open_message *message)
     return link != NULL;
 }
 
-/* --- asking --------------------------------------------------------------------------------------------- */
+/* --- client: requests ----------------------------------------------------------------------------------- */
 
 static void call_begin(struct call *call)
 {
@@ -173,11 +176,11 @@ static void call_end(struct call *call, int error)
 
 static int call_wait(struct call *call)
 {
-    ns_t deadline = sys_now() + ANSWER_LIMIT, now;
+    ns_t deadline = sys_now() + REPLY_LIMIT, now;
 
     while (!atomic_load_explicit(&call->done, memory_order_acquire) && (now = sys_now()) < deadline)
         sys_futex((uint32_t *)&call->done, FUTEX_WAIT_PRIVATE, 0, deadline - now);
-    /* The lock: whoever ends it may still be about to wake us, and this lies on our stack. */
+    /* Under the lock: the thread in call_end() may still use *call, which is on this thread's stack. */
     lock_acquire(&remote_open_lock);
     if (!atomic_load_explicit(&call->done, memory_order_relaxed)) {
         list_remove(&call->node);
@@ -187,13 +190,15 @@ static int call_wait(struct call *call)
     return call->error;
 }
 
-static int ask(uint64_t serial, struct remote_open_message *message, struct ibv_qp_attr *ret_attributes)
+/* Sends a request and waits for the reply: its error; -EIO: the link is down; -ETIMEDOUT. */
+static int request_reply(uint64_t serial, struct remote_open_message *message,
+                         struct ibv_qp_attr *ret_attributes)
 {
     struct call call = {.serial = serial, .attributes = ret_attributes};
 
     call_begin(&call);
     message->call = call.number;
-    if (!say(serial, message)) {
+    if (!send_message(serial, message)) {
         lock_acquire(&remote_open_lock);
         if (!atomic_load_explicit(&call.done, memory_order_relaxed))
             call_end(&call, -EIO);
@@ -214,7 +219,7 @@ void remote_open_resolved(uint32_t block, const struct link *link)
     lock_release(&remote_open_lock);
 }
 
-/* The process that has the number. -EINVAL: nobody has, or it is not of the domain. */
+/* The process that owns the QP number. -EINVAL: there is none, it is this one, or it may not use the XRC domain. */
 static int find_owner(const struct qp *handle, uint64_t *ret_serial, pid_t *ret_pid)
 {
     uint32_t qpn = handle->ibv.qp_num;
@@ -225,7 +230,7 @@ static int find_owner(const struct qp *handle, uint64_t *ret_serial, pid_t *ret_
         struct link *link;
 
         call = (struct call){.block = qpn / LOCAL_BLOCK_QPNS};
-        call_begin(&call); /* before the question: the answer may be quick */
+        call_begin(&call); /* before local_resolve(): remote_open_resolved() may come at once */
         rundown_enter();
         link = local_resolve(qpn);
         if (link) {
@@ -252,7 +257,7 @@ static struct remote_open_message message_of(const struct qp *handle, uint32_t k
 {
     struct remote_open_message message;
 
-    memset(&message, 0, sizeof(message)); /* its padding, too: others read it */
+    memset(&message, 0, sizeof(message)); /* padding, too: another process reads it */
     message.kind = kind;
     message.name = handle->handle->name;
     message.qpn = handle->ibv.qp_num;
@@ -282,9 +287,9 @@ int remote_open_qp(struct qp *qp)
     message.device = qp->xrcd->domain->device;
     message.inode = qp->xrcd->domain->inode;
     message.ifindex = device_ifindex(qp->context->device);
-    error = ask(serial, &message, NULL);
+    error = request_reply(serial, &message, NULL);
     if (error) {
-        remote_open_close(qp); /* the answer may be on its way */
+        remote_open_close(qp); /* the owner may have opened the handle, and its reply be late */
         return error == -EIO ? -EINVAL : error;
     }
     return 0;
@@ -300,7 +305,7 @@ static bool is_lost(const struct qp_handle *handle)
     return lost;
 }
 
-/* qp_ports.ask_elsewhere */
+/* qp_ports.request_elsewhere */
 int remote_open_request(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes, int mask)
 {
     struct remote_open_message message = message_of(handle, request);
@@ -308,19 +313,20 @@ int remote_open_request(struct qp *handle, enum qp_request request, struct ibv_q
 
     message.mask = mask;
     if (request == QP_REQUEST_MODIFY)
-        /* Nothing else of the program's memory is shown to another process. */
+        /* Only the attributes of the mask: the rest of the program's struct is not for another process. */
         qp_copy_attributes(&message.attributes, attributes, mask);
     if (!is_lost(handle->handle))
-        error = ask(handle->handle->serial, &message, request == QP_REQUEST_QUERY ? attributes : NULL);
+        error =
+            request_reply(handle->handle->serial, &message, request == QP_REQUEST_QUERY ? attributes : NULL);
     if (error != -EIO || request != QP_REQUEST_QUERY)
         return error;
-    /* What is left of it: it is in error. */
+    /* The owner has ended: the QP is in error. */
     memset(attributes, 0, sizeof(*attributes));
     attributes->qp_state = attributes->cur_qp_state = IBV_QPS_ERR;
     return 0;
 }
 
-/* qp_ports.close_elsewhere: no event comes after this. */
+/* qp_ports.close_elsewhere: no event follows. */
 void remote_open_close(struct qp *qp)
 {
     const struct remote_open_message message = message_of(qp, REMOTE_OPEN_CLOSE);
@@ -331,17 +337,17 @@ void remote_open_close(struct qp *qp)
     lost = qp->handle->lost;
     lock_release(&remote_open_lock);
     if (!lost)
-        (void)say(qp->handle->serial, &message);
+        (void)send_message(qp->handle->serial, &message);
 }
 
-/* What a QP can be: programs look things up by these. */
-static bool is_of_a_qp(const struct ibv_qp_attr *attributes)
+/* Are the enumerations in range? Programs index tables with them. */
+static bool is_plausible(const struct ibv_qp_attr *attributes)
 {
     return attributes->qp_state <= IBV_QPS_ERR && attributes->cur_qp_state <= IBV_QPS_ERR &&
            attributes->path_mtu <= IBV_MTU_4096 && attributes->path_mig_state <= IBV_MIG_ARMED;
 }
 
-static void take_answer(uint64_t serial, const struct remote_open_message *message)
+static void receive_reply(uint64_t serial, const struct remote_open_message *message)
 {
     int error = min_of(message->error, 0);
 
@@ -351,7 +357,7 @@ static void take_answer(uint64_t serial, const struct remote_open_message *messa
 
         if (call->number != message->call || call->serial != serial)
             continue;
-        if (call->attributes && !error && !is_of_a_qp(&message->attributes))
+        if (call->attributes && !error && !is_plausible(&message->attributes))
             error = -EIO;
         if (call->attributes && !error)
             *call->attributes = message->attributes;
@@ -362,7 +368,7 @@ static void take_answer(uint64_t serial, const struct remote_open_message *messa
 }
 
 /* remote_open_lock held. */
-static void raise_at(struct qp_handle *handle, enum ibv_event_type type)
+static void raise_event(struct qp_handle *handle, enum ibv_event_type type)
 {
     struct qp *qp = handle->opener.handle;
     const struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = type};
@@ -370,7 +376,7 @@ static void raise_at(struct qp_handle *handle, enum ibv_event_type type)
     async_raise(&qp->context->events, &event, &qp->async_events);
 }
 
-static bool is_of_qp(uint32_t type)
+static bool is_qp_event(uint32_t type)
 {
     switch (type) {
     case IBV_EVENT_QP_FATAL:
@@ -384,25 +390,25 @@ static bool is_of_qp(uint32_t type)
     }
 }
 
-static void take_event(uint64_t serial, const struct remote_open_message *message)
+static void receive_event(uint64_t serial, const struct remote_open_message *message)
 {
-    if (!is_of_qp(message->event))
+    if (!is_qp_event(message->event))
         return;
     lock_acquire(&remote_open_lock);
     list_for_each (node, &handles) {
         struct qp_handle *handle = list_entry(node, struct qp_handle, all);
 
         if (handle->serial == serial && handle->name == message->name) {
-            raise_at(handle, (enum ibv_event_type)message->event);
+            raise_event(handle, (enum ibv_event_type)message->event);
             break;
         }
     }
     lock_release(&remote_open_lock);
 }
 
-/* --- serving -------------------------------------------------------------------------------------------- */
+/* --- owner: events, and serving requests ---------------------------------------------------------------- */
 
-/* qp_ports.tell_opener: QP lock held. */
+/* qp_ports.send_opener_event: QP lock held. */
 void remote_open_send_event(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type)
 {
     struct remote_open_message message;
@@ -412,7 +418,7 @@ void remote_open_send_event(const struct qp_opener *opener, uint32_t qpn, enum i
     message.name = opener->name;
     message.qpn = qpn;
     message.event = (uint32_t)type;
-    (void)say(opener->serial, &message);
+    (void)send_message(opener->serial, &message);
 }
 
 static bool is_up(uint64_t serial)
@@ -429,31 +435,32 @@ static void serve(const struct waiting *waiting)
 {
     const struct qp_asker *asker = &waiting->asker;
     const struct remote_open_message *message = &waiting->message;
-    struct remote_open_message answer;
+    struct remote_open_message reply;
 
-    memset(&answer, 0, sizeof(answer));
-    answer.kind = REMOTE_OPEN_REPLY;
-    answer.call = message->call;
-    answer.qpn = message->qpn;
+    memset(&reply, 0, sizeof(reply));
+    reply.kind = REMOTE_OPEN_REPLY;
+    reply.call = message->call;
+    reply.qpn = message->qpn;
     switch (message->kind) {
     case QP_REQUEST_OPEN:
-        answer.error = qp_open_for(asker, message->ifindex, message->device, message->inode);
-        if (!answer.error && !is_up(asker->serial))
-            qp_close_all_for(asker->serial); /* remote_open_link_down() may have been before us */
+        reply.error = qp_open_for(asker, message->ifindex, message->device, message->inode);
+        if (!reply.error && !is_up(asker->serial))
+            qp_close_all_for(asker->serial); /* remote_open_link_down() may have run before qp_open_for() */
         break;
     case QP_REQUEST_MODIFY:
-        answer.error = qp_modify_for(asker, &message->attributes, message->mask);
+        reply.error = qp_modify_for(asker, &message->attributes, message->mask);
         break;
     case QP_REQUEST_QUERY:
-        answer.error = qp_query_for(asker, &answer.attributes, message->mask);
+        reply.error = qp_query_for(asker, &reply.attributes, message->mask);
         break;
     default:
         qp_close_for(asker);
         return;
     }
-    (void)say(asker->serial, &answer);
+    (void)send_message(asker->serial, &reply);
 }
 
+/* The thread that serves requests. */
 static void *serve_all(void *argument)
 {
     for (;;) {
@@ -481,7 +488,7 @@ static void queue_work(struct link *link, const struct remote_open_message *mess
     int error = 0;
 
     if (!waiting)
-        return; /* it is asked for in vain: -ETIMEDOUT */
+        return; /* the client's call ends with -ETIMEDOUT */
     waiting->asker = (struct qp_asker){.serial = link_serial(link),
                                        .name = message->name,
                                        .uid = link_peer_uid(link),
@@ -495,7 +502,8 @@ static void queue_work(struct link *link, const struct remote_open_message *mess
         list_push_back(&work, &waiting->node);
     lock_release(&work_lock);
     if (error) {
-        log_error("no thread for those who have QPs of this process open: errno %d", -error);
+        log_error("cannot create the thread that serves ibv_open_qp() of other processes: %s",
+                  strerror(-error));
         waiting_free(waiting);
         return;
     }
@@ -503,7 +511,7 @@ static void queue_work(struct link *link, const struct remote_open_message *mess
     sys_futex((uint32_t *)&wanted, FUTEX_WAKE_PRIVATE, 1, NS_NEVER);
 }
 
-/* --- links ---------------------------------------------------------------------------------------------- */
+/* --- arriving messages; links --------------------------------------------------------------------------- */
 
 void remote_open_receive(struct lane *lane, const struct packet *packet)
 {
@@ -512,13 +520,13 @@ void remote_open_receive(struct lane *lane, const struct packet *packet)
 
     if (packet->payload_length != sizeof(message) || (packet->flags & PACKET_BY_REFERENCE))
         return;
-    memcpy(&message, packet->payload, sizeof(message)); /* shared memory: copied before it is looked at */
+    memcpy(&message, packet->payload, sizeof(message)); /* shared memory: copied before it is checked */
     switch (message.kind) {
     case REMOTE_OPEN_REPLY:
-        take_answer(link_serial(link), &message);
+        receive_reply(link_serial(link), &message);
         break;
     case REMOTE_OPEN_EVENT:
-        take_event(link_serial(link), &message);
+        receive_event(link_serial(link), &message);
         break;
     case QP_REQUEST_OPEN:
     case QP_REQUEST_MODIFY:
@@ -548,7 +556,7 @@ void remote_open_link_down(uint64_t serial)
             continue;
         handle->lost = true;
         atomic_store_explicit(&qp->record->state, IBV_QPS_ERR, memory_order_relaxed);
-        raise_at(handle, IBV_EVENT_QP_FATAL);
+        raise_event(handle, IBV_EVENT_QP_FATAL);
     }
     lock_release(&remote_open_lock);
     qp_close_all_for(serial);

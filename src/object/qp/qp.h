@@ -156,16 +156,16 @@ struct qp_ports {
     void (*unlock)(struct qp *qp, bool more);
     /* XRC: hands a request to the process that has its SRQ (transport_xrc_ports.hand_over). */
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
-    /* XRC: the process that executes requests for this QP is to stop. */
-    void (*call_back)(struct qp *qp);
+    /* XRC: ends the delegates that execute requests for this QP in other processes. */
+    void (*end_relay)(struct qp *qp);
     /* XRC: ibv_open_qp() of a QP of another process, and modify, query and destroy by that handle. May sleep,
      * bounded: -ETIMEDOUT; -EIO: that process has ended. No lock held. */
     int (*open_elsewhere)(struct qp *handle);
-    int (*ask_elsewhere)(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes,
-                         int mask);
+    int (*request_elsewhere)(struct qp *handle, enum qp_request request, struct ibv_qp_attr *attributes,
+                             int mask);
     void (*close_elsewhere)(struct qp *handle);
     /* Sends an event to a process that has the QP open. */
-    void (*tell_opener)(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
+    void (*send_opener_event)(const struct qp_opener *opener, uint32_t qpn, enum ibv_event_type type);
     /* The QP is being destroyed: removes it from all lists of the engine. No lock held. */
     void (*forget)(struct qp *qp);
     /* The QP was attached to or detached from a multicast group. No lock held; may sleep, bounded. */

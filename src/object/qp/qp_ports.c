@@ -158,7 +158,7 @@ static void tell_openers(struct qp *qp, const struct ibv_async_event *event)
 
             async_raise(&handle->context->events, &own, &handle->async_events);
         } else {
-            qp_ports->tell_opener(opener, qp->ibv.qp_num, event->event_type);
+            qp_ports->send_opener_event(opener, qp->ibv.qp_num, event->event_type);
         }
     }
 }
@@ -194,7 +194,7 @@ void qp_enter_error(struct qp *qp)
         return;
     qp_set_state(qp, IBV_QPS_ERR);
     if (unlikely(qp->transport.relay.used))
-        qp_ports->call_back(qp);
+        qp_ports->end_relay(qp);
     mapping_settle_qp(qp); /* before the flushed completions, by which memory belongs to the program again */
     qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
     sender_flush(&qp->transport);

@@ -294,7 +294,7 @@ int qp_handle_modify(struct qp *handle, const struct ibv_qp_attr *attributes, in
     int error;
 
     error = target ? qp_modify_shared(target, attributes, mask)
-                   : qp_ports->ask_elsewhere(handle, QP_REQUEST_MODIFY, &copy, mask);
+                   : qp_ports->request_elsewhere(handle, QP_REQUEST_MODIFY, &copy, mask);
     if (!error && (mask & IBV_QP_STATE))
         note_state(handle, attributes->qp_state);
     return error;
@@ -306,7 +306,7 @@ int qp_handle_query(struct qp *handle, struct ibv_qp_attr *to, int mask, struct 
     int error;
 
     error = target ? qp_query_shared(target, to, mask)
-                   : qp_ports->ask_elsewhere(handle, QP_REQUEST_QUERY, to, mask);
+                   : qp_ports->request_elsewhere(handle, QP_REQUEST_QUERY, to, mask);
     if (error)
         return error;
     note_state(handle, to->qp_state);
