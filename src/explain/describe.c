@@ -15,7 +15,7 @@ static void tell_repairs(struct out *out, const struct qp_record *qp, struct wor
         const char *key, *words;
         uint32_t count;
     } counts[] = {
-        {"retransmissions", "packets retransmitted", sender->retransmissions},
+        {"retransmissions", "retransmissions", sender->retransmissions},
         {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks},
         {"rnr_naks", "RNR NAKs received", sender->rnr_naks},
         {"timeouts", "timeouts", sender->expirations},

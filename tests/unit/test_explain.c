@@ -571,7 +571,7 @@ static void what_the_network_did_is_told(void **state)
     assert_contains(out.text,
                     "network: 17 packets of 0 bytes sent, 0 of 0 received, 3 with bad ICRC (dropped)\n");
     assert_contains(out.text,
-                    "; packets retransmitted: 5, PSN sequence NAKs received: 2, duplicate requests: 7\n");
+                    "; retransmissions: 5, PSN sequence NAKs received: 2, duplicate requests: 7\n");
     out_fini(&out);
     out_init(&out, true, SIZE_MAX);
     explain_list(&view, &out, true);
