@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What another process says about QPs that two processes have open (engine/xrc/remote_open.c): it asks for handles of
- * ours, changes them and closes them, and answers what we ask about its own. Real are those messages' reader,
- * the objects and their locks; the link is made up here.
+/* Messages of a peer process about QPs that both processes have open (engine/xrc/remote_open.c). The peer opens,
+ * modifies and closes handles of QPs of this process, and replies to requests for its own QPs. The code under test is
+ * the receiver of the messages, the objects and their locks; the link is simulated here.
  *
- * Input: steps of one byte, what is done, and another one, how many bytes of the message that is right there
- * are something else; then those, each as its offset and what it is. */
+ * Input: steps. A step begins with a byte that selects the operation. If that has a message of the peer, a valid one is
+ * changed: a byte with the number of changes follows, and two bytes per change, offset and value. */
 #include <errno.h>
 #include <fcntl.h>
 #include <semaphore.h>
@@ -27,21 +27,21 @@
 #include "segment/segment.h"
 #include "wire/opcode.h"
 
-#define QPS      2u      /* of ours */
-#define HANDLES  3u      /* of the peer's */
-#define PEER_QPN 0x9000u /* its QPs are numbered from here on */
+#define QPS      2u      /* of this process */
+#define HANDLES  3u      /* of this process, for QPs of the peer */
+#define PEER_QPN 0x9000u /* number of the peer's first QP */
 #define IFINDEX  7u
-#define LAST     0xffffffffull /* the call of the question that we put behind those of the peer */
+#define LAST     0xffffffffull /* remote_open_message.call of the request in await_service() */
 #define STEPS    64u
 
 enum step {
-    ASKS_OPEN,
-    ASKS_MODIFY,
-    ASKS_QUERY,
-    SAYS_CLOSE,
-    SAYS_EVENT,
-    SAYS_ANSWER,
-    ENDS,
+    PEER_OPENS,
+    PEER_MODIFIES,
+    PEER_QUERIES,
+    PEER_CLOSES,
+    PEER_SENDS_EVENT,
+    PEER_REPLIES,
+    LINK_DOWN,
     OPENS,
     MODIFIES,
     QUERIES,
@@ -55,7 +55,7 @@ struct lane {
 };
 
 struct link {
-    _Atomic uint64_t serial; /* of the one that is up; 0: none is */
+    _Atomic uint64_t serial; /* 0: the link is down */
     uid_t uid;
     struct lane lane;
 } the_link;
@@ -63,8 +63,9 @@ struct link {
 static struct context *context;
 static struct xrcd *xrcd;
 static struct qp *qps[QPS], *handles[HANDLES];
-static uint32_t last_qpn,
-    given_up_qpn; /* of a QP that has no creator any more; it lives while the peer has it open */
+static uint32_t last_qpn;
+static uint32_t
+    given_up_qpn; /* of the QP that its creator destroyed last: it exists while the peer has it open */
 static sem_t served;
 
 static const uint8_t *input;
@@ -78,8 +79,7 @@ static uint8_t next_byte(void)
     return *input++;
 }
 
-/* --- the local room --------------------------------------------------------------------------------------
- */
+/* --- the local room ---------------------------------------------------------------------------------- */
 
 struct link *lane_link(struct lane *lane)
 {
@@ -140,12 +140,11 @@ int helper_start(void)
     return 0;
 }
 
-/* --- the peer --------------------------------------------------------------------------------------------
- */
+/* --- the peer ---------------------------------------------------------------------------------------- */
 
-static void say(const struct remote_open_message *message)
+static void receive_message(const struct remote_open_message *message)
 {
-    /* Of its size: a sanitizer sees who reads on. */
+    /* In memory of exactly its size, so that a sanitizer finds reads beyond it. */
     struct remote_open_message *copy = malloc(sizeof(*copy));
     const struct packet packet = {.opcode = SERVICE_XRC | OP_SEND_ONLY,
                                   .flags = PACKET_REMOTE_OPEN,
@@ -158,29 +157,30 @@ static void say(const struct remote_open_message *message)
     free(copy);
 }
 
-static void say_what_is_left(struct remote_open_message message)
+static void receive_mutated(struct remote_open_message message)
 {
     for (uint8_t changes = next_byte() % 16; changes; changes--) {
         size_t at = next_byte() % sizeof(message);
 
         ((uint8_t *)&message)[at] = next_byte();
     }
-    say(&message);
+    receive_message(&message);
 }
 
-static struct remote_open_message answer_to(const struct remote_open_message *question)
+static struct remote_open_message reply_to(const struct remote_open_message *request)
 {
-    struct remote_open_message answer;
+    struct remote_open_message reply;
 
-    memset(&answer, 0, sizeof(answer));
-    answer.kind = REMOTE_OPEN_REPLY;
-    answer.call = question->call;
-    answer.qpn = question->qpn;
-    answer.attributes.qp_state = answer.attributes.cur_qp_state = IBV_QPS_INIT;
-    return answer;
+    memset(&reply, 0, sizeof(reply));
+    reply.kind = REMOTE_OPEN_REPLY;
+    reply.call = request->call;
+    reply.qpn = request->qpn;
+    reply.attributes.qp_state = reply.attributes.cur_qp_state = IBV_QPS_INIT;
+    return reply;
 }
 
-/* What we say. A question is answered twice, the first time by the input: nobody must wait for ever. */
+/* Messages of this process. A request gets two replies: one changed by the input, and then a valid one, so that no call
+ * waits for ever. */
 int lane_send(struct lane *lane, const struct packet *packet, const struct iovec *gather,
               unsigned gather_count)
 {
@@ -201,14 +201,14 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
         break;
     default:
         require(message.kind <= QP_REQUEST_QUERY);
-        message = answer_to(&message);
-        say_what_is_left(message);
-        say(&message);
+        message = reply_to(&message);
+        receive_mutated(message);
+        receive_message(&message);
     }
     return 0;
 }
 
-/* All that was asked before has been served by the thread that serves. */
+/* Waits until the serving thread has served all requests. */
 static void await_service(void)
 {
     struct remote_open_message message;
@@ -216,12 +216,12 @@ static void await_service(void)
     memset(&message, 0, sizeof(message));
     message.kind = QP_REQUEST_QUERY;
     message.call = LAST;
-    say(&message);
+    receive_message(&message);
     while (sem_wait(&served) != 0)
         require(errno == EINTR);
 }
 
-/* A peer that goes comes again under another number. */
+/* The peer ends, and another one connects, with the next serial number. */
 static void end_link(void)
 {
     uint64_t serial = the_link.serial;
@@ -235,8 +235,7 @@ static void end_link(void)
     atomic_store(&the_link.serial, serial + 1);
 }
 
-/* --- objects ---------------------------------------------------------------------------------------------
- */
+/* --- objects ----------------------------------------------------------------------------------------- */
 
 static void prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
@@ -334,10 +333,9 @@ static void set_up(void)
     require(sem_init(&served, 0, 0) == 0);
 }
 
-/* --- steps -----------------------------------------------------------------------------------------------
- */
+/* --- steps ------------------------------------------------------------------------------------------- */
 
-static struct remote_open_message question(uint32_t kind, unsigned number)
+static struct remote_open_message message_of_peer(uint32_t kind, unsigned number)
 {
     struct remote_open_message message;
 
@@ -353,7 +351,7 @@ static struct remote_open_message question(uint32_t kind, unsigned number)
     return message;
 }
 
-/* The way of a QP to RTS, its next step from the state it is in. */
+/* Attributes that modify a QP to the next state on the way to RTS. */
 static void fill_in(struct remote_open_message *message, enum ibv_qp_state from)
 {
     struct ibv_qp_attr *to = &message->attributes;
@@ -375,23 +373,23 @@ static void fill_in(struct remote_open_message *message, enum ibv_qp_state from)
         message->mask |= IBV_QP_TIMEOUT | IBV_QP_SQ_PSN;
 }
 
-static void peer_asks(uint32_t kind, unsigned number)
+static void peer_requests(uint32_t kind, unsigned number)
 {
-    struct remote_open_message message = question(kind, number);
+    struct remote_open_message message = message_of_peer(kind, number);
 
     if (kind == QP_REQUEST_MODIFY)
         fill_in(&message, qp_state(qps[number % QPS]));
-    say_what_is_left(message);
+    receive_mutated(message);
 }
 
-/* About handles that we have of its QPs. */
-static void peer_says(uint32_t kind, unsigned number)
+/* Messages about handles of this process for QPs of the peer. */
+static void peer_sends(uint32_t kind, unsigned number)
 {
-    struct remote_open_message message = question(kind, number);
+    struct remote_open_message message = message_of_peer(kind, number);
     const struct qp *handle = handles[number % HANDLES];
 
     message.name = handle ? handle->handle->name : 0;
-    say_what_is_left(message);
+    receive_mutated(message);
 }
 
 static void open_handle(unsigned number)
@@ -440,26 +438,26 @@ static void take_step(uint8_t choice)
     struct qp *handle = handles[number % HANDLES];
 
     switch ((enum step)(choice % STEP_KINDS)) {
-    case ASKS_OPEN:
+    case PEER_OPENS:
         the_link.uid = number & 8 ? getuid() + 1 : getuid();
-        peer_asks(QP_REQUEST_OPEN, number);
+        peer_requests(QP_REQUEST_OPEN, number);
         break;
-    case ASKS_MODIFY:
-        peer_asks(QP_REQUEST_MODIFY, number);
+    case PEER_MODIFIES:
+        peer_requests(QP_REQUEST_MODIFY, number);
         break;
-    case ASKS_QUERY:
-        peer_asks(QP_REQUEST_QUERY, number);
+    case PEER_QUERIES:
+        peer_requests(QP_REQUEST_QUERY, number);
         break;
-    case SAYS_CLOSE:
-        peer_asks(REMOTE_OPEN_CLOSE, number);
+    case PEER_CLOSES:
+        peer_requests(REMOTE_OPEN_CLOSE, number);
         break;
-    case SAYS_EVENT:
-        peer_says(REMOTE_OPEN_EVENT, number);
+    case PEER_SENDS_EVENT:
+        peer_sends(REMOTE_OPEN_EVENT, number);
         break;
-    case SAYS_ANSWER:
-        peer_says(REMOTE_OPEN_REPLY, number);
+    case PEER_REPLIES:
+        peer_sends(REMOTE_OPEN_REPLY, number);
         break;
-    case ENDS:
+    case LINK_DOWN:
         end_link();
         break;
     case OPENS:
@@ -519,14 +517,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* --- seeds -----------------------------------------------------------------------------------------------
- */
+/* --- seeds ------------------------------------------------------------------------------------------- */
 
 static size_t add_step(uint8_t *bytes, enum step step, unsigned number)
 {
     bytes[0] = (uint8_t)(number * STEP_KINDS + step);
     bytes[1] = 0;
-    return step == ENDS || step == CLOSES || step == DESTROYS ? 1 : 2;
+    return step == LINK_DOWN || step == CLOSES || step == DESTROYS ? 1 : 2;
 }
 
 static void add_steps(fuzz_add *add, const enum step *steps, size_t count, unsigned number)
@@ -541,19 +538,20 @@ static void add_steps(fuzz_add *add, const enum step *steps, size_t count, unsig
 
 void fuzz_seeds(fuzz_add *add)
 {
-    static const enum step theirs[] = {ASKS_OPEN,  ASKS_MODIFY, ASKS_MODIFY, ASKS_MODIFY, ASKS_QUERY,
-                                       SAYS_CLOSE, ASKS_OPEN,   ENDS,        ASKS_MODIFY, ASKS_OPEN},
-                           ours[] = {OPENS, MODIFIES, QUERIES, SAYS_EVENT, SAYS_ANSWER, QUERIES,
-                                     ENDS,  QUERIES,  CLOSES,  OPENS,      MODIFIES},
-                           outlived[] = {ASKS_OPEN, DESTROYS, ASKS_OPEN, DESTROYS, ENDS};
+    static const enum step theirs[] = {PEER_OPENS,  PEER_MODIFIES, PEER_MODIFIES, PEER_MODIFIES, PEER_QUERIES,
+                                       PEER_CLOSES, PEER_OPENS,    LINK_DOWN,     PEER_MODIFIES, PEER_OPENS},
+                           ours[] = {OPENS,        MODIFIES, QUERIES,   PEER_SENDS_EVENT,
+                                     PEER_REPLIES, QUERIES,  LINK_DOWN, QUERIES,
+                                     CLOSES,       OPENS,    MODIFIES},
+                           outlived[] = {PEER_OPENS, DESTROYS, PEER_OPENS, DESTROYS, LINK_DOWN};
 
     for (unsigned number = 0; number < 16; number++) {
         add_steps(add, theirs, array_size(theirs), number);
         add_steps(add, ours, array_size(ours), number);
         add_steps(add, outlived, array_size(outlived), number);
     }
-    add((const uint8_t[]){ASKS_OPEN, 0, DESTROYS, 2 * STEP_KINDS + ASKS_MODIFY, 0,
-                          2 * STEP_KINDS + ASKS_MODIFY, 0, 2 * STEP_KINDS + ASKS_QUERY, 0,
-                          2 * STEP_KINDS + SAYS_CLOSE, 0},
+    add((const uint8_t[]){PEER_OPENS, 0, DESTROYS, 2 * STEP_KINDS + PEER_MODIFIES, 0,
+                          2 * STEP_KINDS + PEER_MODIFIES, 0, 2 * STEP_KINDS + PEER_QUERIES, 0,
+                          2 * STEP_KINDS + PEER_CLOSES, 0},
         11);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QP1 of a process: what another process of the host writes into the ring for it. One side is the engine with
- * a listener, the other one is anybody: it has a link, and says what it likes. */
+/* QP1 of a process: MADs that another process of the host writes into the ring for it. One side is the engine with a
+ * listener, the other one an arbitrary process with a link, which sends valid and invalid MADs. */
 #include "test_local_sides.h"
 
 #include <arpa/inet.h>
@@ -23,14 +23,14 @@ static const uint8_t foreign[16] = {[10] = 0xff, [11] = 0xff, [12] = 198, [13] =
 /* --- the engine's side --- */
 
 static int refuse(void *listener, struct cm_agent_id *agent_id, const struct cm_request *request,
-                  void **ret_end)
+                  void **ret_context)
 {
     CHECK(listener == &board);
     atomic_fetch_add(&board->word[ASKED], 1);
     return CM_REASON_CONSUMER;
 }
 
-static void ignore(void *end, const struct cm_event *event)
+static void ignore(void *context, const struct cm_event *event)
 {
 }
 
@@ -80,64 +80,64 @@ static struct cm_mad request(void)
     return mad;
 }
 
-struct letter {
+struct mad_packet {
     struct packet packet;
     uint8_t payload[LOCAL_MTU];
 };
 
-static void write_request(struct letter *letter, const struct cm_mad *mad)
+static void write_request(struct mad_packet *out, const struct cm_mad *mad)
 {
-    memset(letter, 0, sizeof(*letter));
-    letter->packet = (struct packet){.opcode = SERVICE_UD | OP_SEND_ONLY,
-                                     .pkey = 0xffff,
-                                     .dest_qpn = MAD_QPN,
-                                     .src_qpn = MAD_QPN,
-                                     .qkey = MAD_QKEY,
-                                     .dest_ifindex = 1,
-                                     .payload_length = MAD_LENGTH,
-                                     .grh = {.hop_limit = 64}};
-    memcpy(letter->packet.grh.source, loopback, 16);
-    memcpy(letter->packet.grh.destination, loopback, 16);
-    cm_mad_encode(mad, letter->payload);
+    memset(out, 0, sizeof(*out));
+    out->packet = (struct packet){.opcode = SERVICE_UD | OP_SEND_ONLY,
+                                  .pkey = 0xffff,
+                                  .dest_qpn = MAD_QPN,
+                                  .src_qpn = MAD_QPN,
+                                  .qkey = MAD_QKEY,
+                                  .dest_ifindex = 1,
+                                  .payload_length = MAD_LENGTH,
+                                  .grh = {.hop_limit = 64}};
+    memcpy(out->packet.grh.source, loopback, 16);
+    memcpy(out->packet.grh.destination, loopback, 16);
+    cm_mad_encode(mad, out->payload);
 }
 
-static void write_letter(struct letter *letter)
+static void write_mad_packet(struct mad_packet *out)
 {
     const struct cm_mad mad = request();
 
-    write_request(letter, &mad);
+    write_request(out, &mad);
 }
 
-/* What somebody of another host asks for, as the process that reads the port hands it on. */
-static void write_letter_from(struct letter *letter, const uint8_t gid[16], uint32_t comm_id)
+/* A request from another host, as the process that reads the port forwards it. */
+static void write_mad_packet_from(struct mad_packet *out, const uint8_t gid[16], uint32_t comm_id)
 {
     struct cm_mad mad = request();
 
     mad.local_comm_id = comm_id;
     memcpy(mad.req.primary.local_gid, gid, 16);
-    write_request(letter, &mad);
-    letter->packet.flags = PACKET_FROM_NETWORK;
-    memcpy(letter->packet.grh.source, gid, 16);
+    write_request(out, &mad);
+    out->packet.flags = PACKET_FROM_NETWORK;
+    memcpy(out->packet.grh.source, gid, 16);
 }
 
-/* In the name of the process that it is sent to, or of one that nobody has. */
-static void write_forgery(struct letter *letter, uint32_t block)
+/* A comm id in a QPN block of the receiving process, or in one without owner. */
+static void write_forgery(struct mad_packet *out, uint32_t block)
 {
     struct cm_mad mad = request();
 
     mad.local_comm_id = block << 16 | 9;
-    write_request(letter, &mad);
+    write_request(out, &mad);
 }
 
-static void post_letter(struct link *link, struct letter *letter)
+static void send_mad_packet(struct link *link, struct mad_packet *out)
 {
     struct lane *lane = link_lane(link, MAD_QPN);
-    struct iovec gather = {letter->payload, letter->packet.payload_length};
+    struct iovec gather = {out->payload, out->packet.payload_length};
     int result;
 
     do {
         rundown_enter();
-        result = lane_send(lane, &letter->packet, &gather, 1);
+        result = lane_send(lane, &out->packet, &gather, 1);
         lane_ring(lane);
         rundown_exit();
         turn(1);
@@ -158,7 +158,7 @@ static void note_answer(struct lane *lane, const struct packet *packet)
 
 static void writes_nonsense(unsigned number)
 {
-    struct letter letter;
+    struct mad_packet out;
     struct link *link;
     uint32_t seed = 12345;
 
@@ -167,52 +167,54 @@ static void writes_nonsense(unsigned number)
     CHECK(link);
     on_packet = note_answer;
 
-    write_letter(&letter); /* another key: an ordinary program's datagram */
-    letter.packet.qkey = 0x11111111;
-    post_letter(link, &letter);
-    write_letter(&letter); /* too short, too long, nothing */
-    letter.packet.payload_length = MAD_LENGTH - 1;
-    post_letter(link, &letter);
-    letter.packet.payload_length = MAD_LENGTH + 1;
-    post_letter(link, &letter);
-    letter.packet.payload_length = 0;
-    post_letter(link, &letter);
-    write_letter(&letter); /* no datagram */
-    letter.packet.opcode = SERVICE_RC | OP_SEND_ONLY;
-    post_letter(link, &letter);
-    write_letter(&letter); /* from, and to, another host */
-    memcpy(letter.packet.grh.source, foreign, 16);
-    post_letter(link, &letter);
-    write_letter(&letter);
-    memcpy(letter.packet.grh.destination, foreign, 16);
-    post_letter(link, &letter);
-    write_letter(&letter); /* in the name of another GID than it comes from */
-    letter.packet.grh.source[15] = 2;
-    post_letter(link, &letter);
-    for (unsigned i = 0; i < 2000; i++) { /* and what no CM says */
-        write_letter(&letter);
+    write_mad_packet(&out); /* the Q_Key of a program, not of QP1 */
+    out.packet.qkey = 0x11111111;
+    send_mad_packet(link, &out);
+    write_mad_packet(&out); /* too short, too long, empty */
+    out.packet.payload_length = MAD_LENGTH - 1;
+    send_mad_packet(link, &out);
+    out.packet.payload_length = MAD_LENGTH + 1;
+    send_mad_packet(link, &out);
+    out.packet.payload_length = 0;
+    send_mad_packet(link, &out);
+    write_mad_packet(&out); /* not a UD packet */
+    out.packet.opcode = SERVICE_RC | OP_SEND_ONLY;
+    send_mad_packet(link, &out);
+    write_mad_packet(&out); /* source, then destination, of another host */
+    memcpy(out.packet.grh.source, foreign, 16);
+    send_mad_packet(link, &out);
+    write_mad_packet(&out);
+    memcpy(out.packet.grh.destination, foreign, 16);
+    send_mad_packet(link, &out);
+    write_mad_packet(&out); /* another source GID, 127.0.0.2 */
+    out.packet.grh.source[15] = 2;
+    send_mad_packet(link, &out);
+    for (unsigned i = 0; i < 2000; i++) { /* random changes of a valid MAD */
+        write_mad_packet(&out);
         for (unsigned j = 0; j <= i % 8; j++) {
             seed = seed * 1664525 + 1013904223;
-            letter.payload[seed >> 8 & 0xff] = (uint8_t)(seed >> 24);
+            out.payload[seed >> 8 & 0xff] = (uint8_t)(seed >> 24);
         }
-        letter.payload[2] = 99; /* another class version, so that none of them is a request by chance */
-        post_letter(link, &letter);
+        out.payload[2] = 99; /* another class version, so that none of them is a request by chance */
+        send_mad_packet(link, &out);
     }
-    write_forgery(&letter, atomic_load(&board->qpn[0]) >> 8);
-    post_letter(link, &letter);
-    write_forgery(&letter, 0);
-    post_letter(link, &letter);
-    write_letter_from(&letter, loopback, 0x12340001); /* it did not come over the network */
-    post_letter(link, &letter);
+    write_forgery(&out, atomic_load(&board->qpn[0]) >> 8);
+    send_mad_packet(link, &out);
+    write_forgery(&out, 0);
+    send_mad_packet(link, &out);
+    /* From the network, with a source GID of this host. */
+    write_mad_packet_from(&out, loopback, 0x12340001);
+    send_mad_packet(link, &out);
     CHECK(atomic_load(&board->word[ASKED]) == 0);
 
-    write_letter(&letter);
-    post_letter(link, &letter);
+    write_mad_packet(&out);
+    send_mad_packet(link, &out);
     UNTIL(atomic_load(&board->word[ANSWERED]) > 0);
     CHECK(atomic_load(&board->word[ASKED]) == 1);
 
-    write_letter_from(&letter, foreign, 0x12340002); /* its answer has no way: from 127.0.0.1 */
-    post_letter(link, &letter);
+    /* From the network; the reply cannot be sent, because its source is 127.0.0.1. */
+    write_mad_packet_from(&out, foreign, 0x12340002);
+    send_mad_packet(link, &out);
     UNTIL(atomic_load(&board->word[ASKED]) == 2);
     atomic_store(&board->word[DONE], 1);
 }
@@ -234,6 +236,6 @@ int main(void)
         cmocka_unit_test(test_nonsense_leads_nowhere),
     };
 
-    /* In the network that is there: addresses are looked at. */
+    /* In the test machine's own network: the addresses are checked. */
     return run_unit_tests("gsi", tests);
 }
