@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Whether memory may be switched at all, here, now, and so much of it. */
+/* Whether memory may be switched: in this process at all, at this moment, and of this length. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,16 +16,16 @@
 #include "mapped/internal.h"
 #include "mapped/window.h"
 
-/* Mappings that an extent takes which continues no other: its own, its shadow, and the rest of what it was
- * cut out of. */
+/* Mappings for an extent that continues no other: the extent, its shadow, and the rest of the mapping it was cut out
+ * of. */
 #define MAPS_PER_RUN     3u
 #define MAPS_PER_GUARD   2u
 #define MAX_MAPS_DEFAULT 65530u
 #define STACK_DEFAULT    ((uint64_t)8 << 20)
-/* What the kernel writes to by itself in a thread control block (robust list, rseq) is this near the list of
- * robust mutexes, if the keeper does not know better. */
+/* In a thread control block, the kernel writes by itself (robust list, rseq) within this distance of the list of
+ * robust mutexes, if the keeper could not measure the length. */
 #define CONTROL_BLOCK 8192u
-/* Frames of the caller. */
+/* Stack frames of the caller around the current one. */
 #define FRAMES 16384u
 
 size_t read_text(const char *path, char *text, size_t size)
@@ -54,8 +54,8 @@ static bool switched_off(void)
     return true;
 }
 
-/* They translate or record what the program does, and do not see what others do to its memory. Both announce
- * themselves by what they preload. */
+/* valgrind and rr translate or record the program, and do not see what other processes do to its memory. Both are
+ * recognized by the libraries that they preload. */
 static bool under_tool(void)
 {
     const char *preloaded = getenv("LD_PRELOAD");
@@ -70,7 +70,7 @@ enum mapped_reason forbidden_from_outside(void)
 
 enum mapped_reason allowed_at_all(void)
 {
-    static enum mapped_reason fixed = MAPPED_REASONS; /* not known yet; under mapped_lock */
+    static enum mapped_reason fixed = MAPPED_REASONS; /* not known yet; mapped_lock guards it */
     int error;
 
     if (fixed == MAPPED_REASONS)
@@ -102,7 +102,7 @@ struct tasks {
     char buffer[2048] __attribute__((aligned(8)));
 };
 
-struct directory_entry { /* as getdents64() gives it */
+struct directory_entry { /* layout of getdents64() */
     uint64_t inode;
     int64_t offset;
     uint16_t length;
@@ -154,12 +154,12 @@ bool caller_is_alone(void)
 
 /* --- stacks ------------------------------------------------------------------------------------------ */
 
-/* The kernel makes one mapping of neighbours that are alike. So a stack is not a mapping, but a part of one,
- * and what is next to it is anybody's. */
+/* The kernel merges neighbouring mappings that are alike. So a stack may be only a part of a mapping, and other parts
+ * may be any memory. */
 struct search {
     const struct mapping *mapping;
-    uint64_t start, end;         /* where */
-    uint64_t found, found_until; /* the first part; nothing: both are `end` */
+    uint64_t start, end;         /* range to search */
+    uint64_t found, found_until; /* the first part found; none: both are `end` */
 };
 
 static void find(struct search *search, uint64_t start, uint64_t end)
@@ -188,7 +188,8 @@ static uint64_t stack_limit(void)
     return max_of((uint64_t)limit.rlim_cur, STACK_DEFAULT);
 }
 
-/* The list of robust mutexes of a thread, 0: the calling one. It is in the thread control block. 0: none. */
+/* Address of the list of robust mutexes of a thread (0: the calling one), which is inside the thread control block.
+ * 0: not known. */
 static uint64_t control_block(pid_t thread)
 {
     void *head = NULL;
@@ -202,8 +203,8 @@ static uint64_t control_block_end(uint64_t block)
     return block + (keeper.control_block ? keeper.control_block : CONTROL_BLOCK);
 }
 
-/* Libraries put the control block on top of the stack; that of the first thread is elsewhere. Below the stack
- * there is a page that nobody may touch, and so another mapping. */
+/* C libraries put the control block at the top of the stack, except that of the first thread. Below the stack is an
+ * inaccessible guard page, and so another mapping. */
 static void find_stack_of(struct search *search, pid_t thread)
 {
     uint64_t block = control_block(thread);
@@ -213,8 +214,8 @@ static void find_stack_of(struct search *search, pid_t thread)
         find(search, block - min_of(block, depth), control_block_end(block));
 }
 
-/* The caller may be on a stack that the kernel knows nothing of. On one that it knows, nothing is above the
- * control block. */
+/* The caller may run on a stack that the kernel does not know (coroutines). On a thread's own stack, nothing lies
+ * above the control block. */
 static void find_frames(struct search *search)
 {
     uint64_t frame = (uint64_t)__builtin_frame_address(0), block = control_block(0);
@@ -229,7 +230,7 @@ uint64_t stack_in(const struct mapping *mapping, uint64_t start, uint64_t end, u
     struct tasks tasks;
     pid_t thread;
 
-    /* The kernel left some random bytes on the first stack, which is a mapping for itself. */
+    /* The kernel put AT_RANDOM's bytes on the first stack, which is a mapping of its own. */
     if (is_in(mapping, getauxval(AT_RANDOM)))
         find(&search, start, end);
     find_frames(&search);
@@ -289,8 +290,8 @@ static uint32_t count_maps(void)
     return count;
 }
 
-/* The program must not run out of mappings because of us: of its own it may have as many as it likes.
- * Counting takes a while, so that it is done now and then. */
+/* The program must not run out of mappings because of switched memory. Counting all mappings takes long, so it is
+ * repeated only after every 256 mappings. */
 static bool program_needs_maps(void)
 {
     static uint32_t counted_at = UINT32_MAX, total; /* under mapped_lock */
@@ -310,7 +311,7 @@ uint64_t lock_limit(void)
     if (sys_has_capability(CAP_IPC_LOCK) || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
         limit.rlim_cur == RLIM_INFINITY)
         return UINT64_MAX;
-    /* The program's own mlock() must not fail because of us. */
+    /* Half of the limit is left for mlock() of the program. */
     return limit.rlim_cur / 2;
 }
 

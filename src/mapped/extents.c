@@ -49,7 +49,7 @@ struct extent *extents_before(const struct extents *set, uint64_t offset)
     return found;
 }
 
-/* The depth is logarithmic, but for bad luck with the priorities. */
+/* The expected depth is logarithmic. */
 static void cut(struct extent *extent, uint64_t offset, struct extent **ret_below, struct extent **ret_above)
 {
     while (extent) {
@@ -95,7 +95,7 @@ static void link_in(struct extents *set, struct extent *extent)
     *place = extent;
 }
 
-/* How many of its neighbourhood begin a run: itself, if it is there, and the one behind it. */
+/* How many of the extent (if `with`) and its successor begin a run. */
 static uint32_t runs_around(const struct extents *set, const struct extent *extent, bool with)
 {
     const struct extent *before = extents_before(set, extent->start), *after = extents_from(set, extent->end);

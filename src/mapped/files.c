@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory that is shared already: the file behind it, for peers to map as well. The keeper holds a descriptor
- * of its own, so that the program may close its. */
+/* Memory that is shared already: finds the file behind it, so that peers can map it as well. The keeper holds a
+ * descriptor of its own, so that the program may close its descriptor. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ struct search {
     const struct mapping *mapping;
     char path[320];
     bool write;
-    /* answer, of the keeper */
+    /* output: descriptor in the keeper's table */
     int fd;
     struct mapped_file_description description;
 };
@@ -43,7 +43,7 @@ static bool is_file_of(const struct stat *file, const struct mapping *mapping)
            major(file->st_dev) == mapping->device_major && minor(file->st_dev) == mapping->device_minor;
 }
 
-/* In the keeper. Whatever the path leads to, it counts only if it is the file that is mapped. */
+/* In the keeper. The opened file counts only if it is the file of the mapping (inode and device). */
 static void open_path(void *argument)
 {
     struct search *search = argument;
@@ -74,7 +74,7 @@ static void open_path(void *argument)
     search->fd = keeper_keep(fd);
 }
 
-/* Privileged processes only. */
+/* /proc/self/map_files: privileged processes only. */
 static bool by_map_files(struct search *search)
 {
     snprintf(search->path, sizeof(search->path), "/proc/self/map_files/%lx-%lx",
@@ -83,7 +83,7 @@ static bool by_map_files(struct search *search)
     return search->fd >= 0;
 }
 
-/* A descriptor of the program's that leads there. */
+/* Searches the descriptors of the program for one of that file. */
 static bool by_descriptor(struct search *search)
 {
     DIR *directory = opendir("/proc/thread-self/fd");
@@ -201,7 +201,7 @@ void files_after_fork_in_child(void)
     memset(files, 0, sizeof(files));
 }
 
-/* --- the door ---------------------------------------------------------------------------------------- */
+/* --- public header -------------------------------------------------------------------------------------- */
 
 static int describe_locked(uint32_t number, struct mapped_file_description *ret, int *ret_fd)
 {

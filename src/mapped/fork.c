@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* fork(). The shadows get a copy of the contents before, so that the child, which inherits them, only has to
- * put them in place: nobody waits for it, and it may die whenever it likes. Until our handler has run there,
- * the child sees the shared pages, so that handlers of the program which run earlier find their memory.
- * Children of a raw clone() do not have it (MADV_DONTFORK).
- *
- * The kernel does likewise with pages that a NIC has pinned: they are copied at fork(). */
+/* fork(): before it, the shadows get a copy of the contents, so that the child, which inherits them, only has to move
+ * them into place: the parent waits for nothing in the child. Until mapped_fork_child() has run, the child sees the
+ * shared pages, so that fork handlers of the program which run earlier find their memory. Children of a raw clone()
+ * do not have the pages (MADV_DONTFORK). The kernel treats pages that a NIC has pinned alike: it copies them at
+ * fork(). */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -15,11 +14,11 @@
 #include "mapped/window.h"
 
 static __thread bool forking __attribute__((tls_model("initial-exec")));
-static pid_t parent; /* while forking */
+static pid_t parent; /* process that forks; valid while `forking` */
 
 static pid_t own_pid(void)
 {
-    return (pid_t)syscall(SYS_getpid); /* by no cache */
+    return (pid_t)syscall(SYS_getpid); /* glibc of old cached getpid() */
 }
 
 bool owner_enter(void)
@@ -57,7 +56,7 @@ static void *address_of(const struct extent *extent)
         for (struct extent *extent = extents_from(&owner.arena[arena].live, 0); extent;                      \
              extent = extents_from(&owner.arena[arena].live, extent->end))
 
-/* The end of the run of extents that follow each other in every respect: to the kernel they are one. */
+/* The end of the run of extents that continue each other in every respect: to the kernel they are one mapping. */
 static uint64_t end_of_run(unsigned arena, const struct extent *extent)
 {
     const struct extent *next;
@@ -90,7 +89,7 @@ static void prepare_run(unsigned arena, struct extent *extent, uint64_t end)
 
 void mapped_fork_prepare(void)
 {
-    lock_acquire(&mapped_lock); /* until one of the other two */
+    lock_acquire(&mapped_lock); /* released in mapped_fork_parent(); the child initializes it anew */
     parent = own_pid();
     forking = true;
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
@@ -100,7 +99,7 @@ void mapped_fork_prepare(void)
             uint64_t end = end_of_run(arena, extent);
 
             prepare_run(arena, extent, end);
-            /* A part of it is gone or elsewhere: each for itself. */
+            /* A part of the run is unmapped or moved: copy each extent by itself. */
             for (struct extent *one = extent; !extent->in_fork && one && one->start < end;
                  one = extents_from(&owner.arena[arena].live, one->end))
                 if (one != extent || one->end != end)
@@ -117,7 +116,7 @@ void mapped_fork_parent(void)
         if (extent->in_fork)
             sys_madvise(address_of(extent), extent_length(extent), MADV_DONTFORK);
         extent->in_fork = false;
-        /* The pages are the child's alone now. */
+        /* Only the child needs the copies. */
         sys_madvise((void *)extent->shadow, extent_length(extent), MADV_DONTNEED);
         sys_mprotect((void *)extent->shadow, extent_length(extent), PROT_NONE);
     }
@@ -145,7 +144,7 @@ void mapped_fork_child(void)
         if (!extent->in_fork)
             unmap(extent->shadow, length);
         else if (move_over(extent->shadow, length, (uintptr_t)address_of(extent)) != 0)
-            unmap((uintptr_t)address_of(extent), length); /* nobody may write to the parent's memory */
+            unmap((uintptr_t)address_of(extent), length); /* the parent's memory */
     }
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
         free_all(&owner.arena[arena].live);

@@ -30,7 +30,7 @@
 #ifndef CLOSE_RANGE_UNSHARE
 #define CLOSE_RANGE_UNSHARE (1u << 1)
 #endif
-/* Whoever writes to a standard stream in this thread must not meet a file of ours. */
+/* A write to a standard stream in this thread must not hit a file of the keeper. */
 #define LOWEST_FD  16
 #define STACK_SIZE (256u * 1024)
 
@@ -39,7 +39,7 @@ unsigned keeper_limits, keeper_fail_in;
 
 enum state { IDLE, ASKED, ANSWERED };
 
-static struct lock call_lock = LOCK_INIT; /* one caller at a time, and starting */
+static struct lock call_lock = LOCK_INIT; /* guards starting, and serializes calls */
 static _Atomic uint32_t state;
 static void (*asked_function)(void *argument);
 static void *asked_argument;
@@ -72,7 +72,7 @@ int keeper_keep(int fd)
     return moved;
 }
 
-/* A table of our own, empty from the start: not for an instant is a file of the program's kept open here. */
+/* A descriptor table of its own, empty from the start: the keeper must never hold a file of the program open. */
 static int leave_descriptor_table(void)
 {
     if (syscall(SYS_close_range, 0ul, ~0ul & 0xffffffff, (long)CLOSE_RANGE_UNSHARE) == 0)
@@ -104,7 +104,7 @@ static int open_arena(int number)
     return 0;
 }
 
-/* A userfaultfd with these features; -errno. UFFDIO_API can be asked once per descriptor. */
+/* Opens a userfaultfd with these features; -errno. UFFDIO_API works once per descriptor. */
 static int open_uffd_with(int flags, uint64_t features, uint64_t *ret_features)
 {
     struct uffdio_api api = {.api = UFFD_API, .features = features};
@@ -135,7 +135,7 @@ static int open_uffd(int flags)
     if (keeper_limits & KEEPER_NO_SHARED_PROTECT)
         features &= ~(uint64_t)UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
     keeper.can_protect = features & UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
-    /* On the way back writers have to be held up on shared pages: by one or the other. */
+    /* To switch pages back, writers to shared pages must be stopped, by write protection or by minor faults. */
     if ((features & FEATURES_NEEDED) != FEATURES_NEEDED ||
         !(features & (UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_MINOR_SHMEM)))
         return -EOPNOTSUPP;
@@ -145,7 +145,7 @@ static int open_uffd(int flags)
                           &ignored);
 }
 
-/* Full where we may: system calls then wait for the end of a switch like everybody else. */
+/* A full userfaultfd where it is allowed: then system calls also wait for the end of a switch. */
 static void choose_uffd(void)
 {
     keeper.uffd = -EPERM;
@@ -184,7 +184,7 @@ static void *keeper_main(void *argument)
     keeper.thread = sys_gettid();
     *ret_error = open_descriptors();
     if (*ret_error) {
-        /* The table goes with the thread. */
+        /* The descriptor table goes away with the thread. */
         set_state(ANSWERED);
         return NULL;
     }
@@ -208,7 +208,7 @@ static int create_thread(int *ret_error, pthread_t *ret_thread)
     size_t size;
     int error;
 
-    /* pthread_sigmask(): glibc's own signals, which setuid() needs, stay open. */
+    /* pthread_sigmask() leaves glibc's own signals unblocked, which setuid() needs. */
     sigfillset(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -216,7 +216,7 @@ static int create_thread(int *ret_error, pthread_t *ret_thread)
     pthread_attr_setstacksize(&attributes, STACK_SIZE);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(ret_thread, &attributes, keeper_main, ret_error);
-    if (error == EINVAL) { /* a program with much thread-local memory: it is part of the stack */
+    if (error == EINVAL) { /* much thread-local memory, which is part of the stack */
         pthread_attr_setstacksize(&attributes, size);
         error = pthread_create(ret_thread, &attributes, keeper_main, ret_error);
     }
@@ -225,8 +225,8 @@ static int create_thread(int *ret_error, pthread_t *ret_thread)
     return -error;
 }
 
-/* Stacks end with the control block of their thread, which has the list of robust mutexes in it. How far it
- * is from there to the end is the same for all, and of this thread, which never ends, it can be asked. */
+/* A stack ends with the control block of its thread, which contains the list of robust mutexes. The distance from
+ * that list to the end is the same for all threads; it can be measured on the keeper, because the keeper never ends. */
 static size_t measure_control_block(pthread_t thread)
 {
     pthread_attr_t attributes;
@@ -298,7 +298,7 @@ int keeper_open(int fd, int flags)
     char path[64];
     int saved = errno, opened;
 
-    /* Any thread of the process may look into the table of another by way of /proc. */
+    /* Any thread can open descriptors of another thread's table through /proc. */
     snprintf(path, sizeof(path), "/proc/self/task/%d/fd/%d", (int)keeper.thread, fd);
     opened = sys_open(path, flags | O_CLOEXEC);
     errno = saved;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The owner's side of the door: regions. */
+/* Owner side of the public header: regions. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ struct owner owner;
 struct adding {
     struct mapped_region *region;
     struct maps maps;
-    enum mapped_reason switching; /* why no private pages can be switched, whatever they are */
+    enum mapped_reason switching; /* why no private pages at all can be switched */
     bool switching_known;
     bool alone;
 };
@@ -27,7 +27,7 @@ static unsigned wanted_arena(const struct adding *adding)
     return adding->region->access & MAPPED_PEERS_WRITE ? ARENA_WRITABLE : ARENA_READ_ONLY;
 }
 
-/* What does not depend on the pages; asked once, and only if there are pages to switch. */
+/* Conditions that do not depend on the pages; checked once, and only if there are pages to switch. */
 static enum mapped_reason may_switch(struct adding *adding)
 {
     if (!adding->switching_known) {
@@ -40,8 +40,7 @@ static enum mapped_reason may_switch(struct adding *adding)
     return adding->switching;
 }
 
-/* Of locked memory, pages cannot be made cold; of other memory, one page in the list of those to be reclaimed
- * first does no harm. */
+/* madvise(MADV_COLD) fails on locked memory; on other memory, one page that is reclaimed earlier does no harm. */
 static bool is_locked(uint64_t address)
 {
     return sys_madvise((void *)address, page_size(), MADV_COLD) == -EINVAL;
@@ -55,7 +54,7 @@ static int add_piece(struct adding *adding, uint64_t address, uint64_t length, u
     return region_add_piece(adding->region, &piece);
 }
 
-/* Private pages, up to the next stack, or a stack: *end moves there. */
+/* Private pages up to the next stack, or a stack: *end moves to the end of that part. */
 static enum mapped_reason add_private(struct adding *adding, const struct mapping *mapping, uint64_t start,
                                       uint64_t *end, uint64_t *ret_done)
 {
@@ -74,13 +73,13 @@ static enum mapped_reason add_private(struct adding *adding, const struct mappin
     reason = allowed_by_budget(*end - start, locked, !place_continues(start, *end, arena));
     if (reason == MAPPED_YES)
         reason = place_in(start, *end, arena, locked, adding->alone, ret_done, &offset);
-    /* There is room for the piece: it was made before. */
+    /* Cannot fail: region_reserve() has made space for the piece. */
     if (*ret_done)
         add_piece(adding, start, *ret_done, arena, offset, place_generation(arena, offset));
     return reason;
 }
 
-/* Pages of an arena, from an earlier region. They may have come with different generations. */
+/* Pages that an earlier region has switched. They may have different generations. */
 static enum mapped_reason add_switched(struct adding *adding, unsigned arena, const struct mapping *mapping,
                                        uint64_t start, uint64_t end)
 {
@@ -94,7 +93,7 @@ static enum mapped_reason add_switched(struct adding *adding, unsigned arena, co
         uint64_t length = min_of(extent->end - offset, end - start);
 
         error = add_piece(adding, start, length, arena, offset, extent->generation);
-        if (error) /* what has no piece is not given back with the region */
+        if (error) /* pages without a piece would never be switched back */
             place_unuse(arena, offset, end - start, false);
         start += length;
         offset += length;
@@ -119,8 +118,8 @@ static enum mapped_reason add_shared(struct adding *adding, const struct mapping
     return reason;
 }
 
-/* [start, *end) of one mapping, or the first part of it: *end moves to where the answer no longer holds. Sets
- * how much of that, from the start, is mapped now. */
+/* [start, *end) of one mapping, or the first part of it: *end moves to where the result no longer holds. *ret_done:
+ * how many bytes from the start are mapped now. */
 static enum mapped_reason add_mapping(struct adding *adding, const struct mapping *mapping, uint64_t start,
                                       uint64_t *end, uint64_t *ret_done)
 {
@@ -148,15 +147,15 @@ static enum mapped_reason add_mapping(struct adding *adding, const struct mappin
 
 /* --- mappings that must not grow ---------------------------------------------------------------------- */
 
-/* mremap() would make one mapping of ours longer in its file, where memory of others is. Of a range of
- * several mappings it refuses that, and realloc() copies instead. So there is one page with other advice than
- * the rest in whatever is as long as the blocks that malloc() gives a mapping of their own. */
+/* mremap() would grow a mapping of the arena into offsets of other memory. For a range of several mappings mremap()
+ * fails, and realloc() copies instead. So one page of every mapping that is as long as malloc()'s own mappings gets
+ * different advice (MADV_RANDOM), which splits the mapping. */
 
 static bool guard_piece(const struct mapped_piece *piece)
 {
     uint64_t page = piece->address, end = piece->address + piece->length;
 
-    if (piece->length < MAY_GROW) /* together with its neighbours it may be as long as that */
+    if (piece->length < MAY_GROW) /* with its neighbours, the mapping may reach MAY_GROW */
         page = (page + MAY_GROW - 1) & ~(uint64_t)(MAY_GROW - 1);
     return page < end && sys_madvise((void *)page, page_size(), MADV_RANDOM) == 0;
 }
@@ -210,7 +209,7 @@ static void add_range(struct adding *adding)
         refuse(adding, region->address, end, MAPPED_PARTIAL_PAGE);
         return;
     }
-    /* Between the handlers of a fork, the shadows are taken. */
+    /* Between the fork handlers, the shadows hold the child's copies. */
     reason = owner_is_forking() ? MAPPED_CHANGED : allowed_at_all();
     if (reason == MAPPED_YES && window_maps(&adding->maps) != 0)
         reason = MAPPED_KERNEL;
@@ -281,7 +280,7 @@ void mapped_remove(struct mapped_region *region, bool stores_may_come)
 
 /* --- moving ------------------------------------------------------------------------------------------ */
 
-/* Mappings that follow each other in the file, too. */
+/* Adjacent mappings that are also adjacent in the file move together. */
 struct moving {
     uint64_t start, end, offset;
     unsigned arena;
@@ -372,7 +371,7 @@ void mapped_forget_orphans(void)
     errno = saved;
 }
 
-/* --- the rest of the door ---------------------------------------------------------------------------- */
+/* --- the rest of the public header --------------------------------------------------------------- */
 
 void mapped_set_ports(const struct mapped_ports *ports)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The peer's side: files of other processes, and the parts of them that are mapped here. What their owner
- * says of them is checked against what the kernel says. */
+/* Peer side: files of other processes, and the parts of them that are mapped here. The owner's description of a file
+ * is checked against what the kernel reports. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #include "base/sys.h"
 #include "mapped/internal.h"
 
-/* Views in use may be as many as the kernel allows; of those that are not, so many are kept. */
+/* Views in use are limited only by the kernel; of the others, this many stay mapped. */
 #define VIEWS_KEPT 64
 #define VIEWS_MAX  4096
 #define SEALS      (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -28,23 +28,24 @@ struct mapped_file {
     int fd; /* in the keeper's table; -1: a System V segment */
     bool writable;
     uint64_t size;
-    char *segment; /* System V: all of it */
+    char *segment; /* System V: the attached segment */
     struct list views;
 };
 
 struct mapped_view {
     struct list all;
-    struct list node; /* of its file */
-    struct list idle; /* of those without users; linked only then */
+    struct list node; /* in file->views */
+    struct list idle; /* in idle_views, linked only while the view has no user */
     struct mapped_file *file;
     uint64_t offset, length;
     char *address;
     uint32_t users;
 };
 
-static struct lock views_lock = LOCK_INIT; /* below mapped_lock; the keeper may be called with it held */
+/* Ranks below mapped_lock. keeper_call() with it held is allowed. */
+static struct lock views_lock = LOCK_INIT;
 static struct list all_views = {&all_views, &all_views};
-static struct list idle_views = {&idle_views, &idle_views}; /* least lately used first */
+static struct list idle_views = {&idle_views, &idle_views}; /* least recently used first */
 static unsigned idle_count, view_count;
 
 /* --- files ------------------------------------------------------------------------------------------- */
@@ -53,7 +54,7 @@ struct acceptance {
     const struct mapped_file_description *description;
     char path[64];
     bool writable, may_shrink;
-    int fd; /* answer, or -errno */
+    int fd; /* output: descriptor, or -errno */
     uint64_t size;
 };
 
@@ -65,7 +66,7 @@ static bool is_memory(int fd)
            (filesystem.f_type == TMPFS_MAGIC || filesystem.f_type == HUGETLBFS_MAGIC);
 }
 
-/* What is not sealed against shrinking could be a SIGBUS in our program whenever its owner likes. */
+/* A file without F_SEAL_SHRINK can raise SIGBUS in this process at any time. */
 static int check_file(const struct acceptance *acceptance, int fd, struct stat *file)
 {
     const struct mapped_file_description *description = acceptance->description;
@@ -83,7 +84,7 @@ static int check_file(const struct acceptance *acceptance, int fd, struct stat *
     return (seals >= 0 && (seals & F_SEAL_SHRINK)) || acceptance->may_shrink ? 0 : -EPERM;
 }
 
-/* In the keeper: another description of the same file, in its table. */
+/* In the keeper: opens another open file description of the same file, in the keeper's table. */
 static void accept_call(void *argument)
 {
     struct acceptance *acceptance = argument;
@@ -112,7 +113,7 @@ static int accept_descriptor(struct mapped_file *file, int fd, struct acceptance
     return min_of(acceptance->fd, 0);
 }
 
-/* A segment cannot shrink; it goes when the last process detaches it. */
+/* A System V segment cannot shrink; it is destroyed when the last process detaches. */
 static int accept_segment(struct mapped_file *file, const struct mapped_file_description *description)
 {
     struct shmid_ds segment;
@@ -126,7 +127,7 @@ static int accept_segment(struct mapped_file *file, const struct mapped_file_des
     address = shmat(description->shmid, NULL, file->writable ? 0 : SHM_RDONLY);
     if (address == (void *)-1)
         return -errno;
-    /* In another IPC namespace the number means another segment. */
+    /* In another IPC namespace the number names another segment: compare the inode. */
     if (maps_open(&maps) == 0) {
         int error = maps_find(&maps, (uintptr_t)address, &mapping);
 
@@ -209,11 +210,11 @@ void mapped_file_drop(struct mapped_file *file)
 struct mapping_request {
     const struct mapped_file *file;
     uint64_t offset, length;
-    void *address; /* answer */
+    void *address; /* output */
     int error;
 };
 
-/* In the keeper, whose descriptors these are. */
+/* In the keeper, which owns the descriptors. */
 static void map_call(void *argument)
 {
     struct mapping_request *request = argument;
@@ -223,8 +224,8 @@ static void map_call(void *argument)
 
     if (!address)
         return;
-    /* Under mlockall(MCL_FUTURE) it is locked, and would be populated if it could be accessed: in the memory
-     * of its owner. In a child it would only be in the way, in a core dump it is the owner's. */
+    /* Under mlockall(MCL_FUTURE) the mapping is locked, and would be populated if it were accessible: munlock()
+     * first. A child has no use for it; in a core dump it is its owner's memory. */
     request->error = sys_munlock(address, request->length);
     if (!request->error)
         request->error = sys_madvise(address, request->length, MADV_DONTFORK);
@@ -341,7 +342,7 @@ bool is_view(uint64_t address)
     return found;
 }
 
-/* The mappings are not in the child (MADV_DONTFORK); whoever has the handles must not use them any more. */
+/* The mappings are not in the child (MADV_DONTFORK); handles of the parent must not be used any more. */
 void views_after_fork_in_child(void)
 {
     lock_init(&views_lock);

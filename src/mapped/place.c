@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Extents come and go: where in an arena pages are put, and what becomes of them. */
+/* Extents: which offset of an arena pages get, and how pages are switched back or moved. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,13 +43,13 @@ static bool is_free(const struct extents *set, uint64_t start, uint64_t end)
     return !extent || extent->start >= end;
 }
 
-/* Places where there may be pages that keep a mapping from growing (guard_piece()). */
+/* Upper limit of the guard pages in an extent (guard_piece()). */
 static uint32_t guards_in(const struct extent *extent)
 {
     return (uint32_t)((extent->end + MAY_GROW - 1) / MAY_GROW - (extent->start + MAY_GROW - 1) / MAY_GROW);
 }
 
-/* What no region needs counts as lingering or waiting. */
+/* An extent without a region counts as lingering or waiting. */
 static void count_idle(const struct extent *extent)
 {
     *(extent->waits ? &owner.waiting : &owner.lingering) += extent_length(extent);
@@ -63,8 +63,8 @@ static void uncount_idle(struct extent *extent)
     extent->waits = false;
 }
 
-/* The lowest layer in which the range is free. Nearly always the first: then what is next to each other in
- * the address space is so in the arena, and the kernel keeps it as one mapping. */
+/* The lowest layer in which the range is free; nearly always the first. In one layer, neighbours in the address space
+ * are neighbours in the arena, and the kernel merges them into one mapping. */
 static bool find_layer(const struct arena *arena, uint64_t address, uint64_t length, uint64_t *ret_offset)
 {
     for (uint64_t layer = 0; layer < MAPPED_LAYERS_COUNT; layer++) {
@@ -79,8 +79,8 @@ static bool find_layer(const struct arena *arena, uint64_t address, uint64_t len
     return false;
 }
 
-/* Shadows mirror the address space, in a part of it that the kernel gives to nobody by itself: those of
- * neighbours are neighbours. If it is taken all the same, another place will do. */
+/* Shadows mirror the address space, in a part of it that the kernel does not allocate by itself, so that shadows of
+ * neighbours are neighbours. If the address is taken, the shadow goes elsewhere. */
 #define SHADOW_BIT ((uint64_t)1 << 46)
 
 static uintptr_t wished_shadow(uint64_t address)
@@ -192,8 +192,8 @@ int place_use(unsigned arena, uint64_t offset, uint64_t length)
 
 /* --- giving back ------------------------------------------------------------------------------------- */
 
-/* Nothing of ours is where it was. The program may have moved it (mremap): shared memory that no child
- * inherits must not stay behind, wherever it is. */
+/* The arena is no longer mapped at its address. The program may have moved it (mremap()): shared memory that no child
+ * inherits must not remain at any address. */
 static void release_moved(unsigned arena, const struct extent *extent, uint64_t start, uint64_t end,
                           bool alone)
 {
@@ -222,7 +222,7 @@ static void release_moved(unsigned arena, const struct extent *extent, uint64_t 
     unmap(extent->shadow + (start - extent->start), end - start);
 }
 
-/* The first offset from `at` on that is mapped where it belongs. */
+/* The first offset at or after `at` that is mapped at its own address. */
 static uint64_t next_in_place(unsigned arena, const struct extent *extent, uint64_t at)
 {
     uint64_t home = extent->start & ADDRESS_MASK;
@@ -247,7 +247,7 @@ static uint64_t next_in_place(unsigned arena, const struct extent *extent, uint6
     return found;
 }
 
-/* How far it came: extent->end if all is done. */
+/* Returns the offset that was reached: extent->end if all is done. */
 static uint64_t release_pages(unsigned arena, const struct extent *extent, bool alone)
 {
     uint64_t at = extent->start;
@@ -261,7 +261,7 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
                                      .locked_by_program = extent->locked_by_program,
                                      .alone = alone};
 
-        if (is_view(request.address)) /* the program moved it, and our own view took its place */
+        if (is_view(request.address)) /* the program moved the mapping, and a view took its address */
             request.error = -ESTALE;
         else
             keeper_call(switch_out_call, &request);
@@ -269,7 +269,7 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
         if (request.error == -ESTALE) {
             uint64_t next = next_in_place(arena, extent, at);
 
-            /* At the same place again: it changes under our hands. */
+            /* No progress: the program changes the mapping concurrently. */
             next = next > at ? next : min_of(at + page_size(), extent->end);
             release_moved(arena, extent, at, next, alone);
             at = next;
@@ -283,7 +283,7 @@ static uint64_t release_pages(unsigned arena, const struct extent *extent, bool 
     return at;
 }
 
-/* Takes a part out of the books, from its start to `end`. */
+/* Removes [extent->start, end) from the set of live extents and frees its file pages. */
 static void forget(unsigned arena, struct extent *extent, uint64_t end, bool stores_may_come)
 {
     struct extents *live = &owner.arena[arena].live;
@@ -307,7 +307,7 @@ static void forget(unsigned arena, struct extent *extent, uint64_t end, bool sto
     }
 }
 
-/* No region needs it any more. What the kernel has pinned keeps its pages: it lingers. */
+/* Switches an extent without regions back. If pages are pinned, the extent lingers. */
 static void release(unsigned arena, struct extent *extent, bool pinned, bool stores_may_come)
 {
     bool alone = keeper.uffd < 0;
@@ -323,9 +323,9 @@ static void release(unsigned arena, struct extent *extent, bool pinned, bool sto
 
 /* --- waiting for neighbours -------------------------------------------------------------------------- */
 
-/* Regions side by side are one mapping. Out of the middle of it, each would leave two, and those of 100,000
- * regions that end in no order would be more than a process may have. Then it stays where it is, until it is
- * no longer in the middle. */
+/* Adjacent extents are one mapping. Switching back one in the middle would leave two, and 100,000 regions that end in
+ * random order would exceed the limit of mappings. Such an extent waits until one of its neighbours is switched back.
+ */
 static bool must_wait(unsigned arena, const struct extent *extent)
 {
     const struct extents *live = &owner.arena[arena].live;
@@ -338,7 +338,7 @@ static bool must_wait(unsigned arena, const struct extent *extent)
     return before && after && extent_continues(before, extent) && extent_continues(extent, after);
 }
 
-/* Two that wait side by side go back as one. */
+/* Two adjacent waiting extents become one. */
 static struct extent *join_waiting(struct extents *live, struct extent *before, struct extent *after)
 {
     if (!before || !after || !before->waits || !after->waits || !extent_continues(before, after) ||
@@ -365,7 +365,7 @@ static void let_wait(unsigned arena, struct extent *extent)
     join_waiting(live, extent, extents_from(live, extent->end));
 }
 
-/* [start, end) has gone: what waited next to it is in the middle of nothing. */
+/* [start, end) has been switched back: waiting neighbours are no longer in the middle of a mapping. */
 static void end_waiting(unsigned arena, uint64_t start, uint64_t end, bool pinned)
 {
     struct extents *live = &owner.arena[arena].live;
@@ -459,7 +459,7 @@ void place_forget_orphans(unsigned arena)
 
 /* --- moving ------------------------------------------------------------------------------------------ */
 
-/* The books follow: [from, from + length) is at `to`. */
+/* Updates extents and regions: [from, from + length) is at `to` now. */
 static void relocate(unsigned arena, uint64_t from, uint64_t length, uint64_t to, struct extent *orphan)
 {
     struct extents *live = &owner.arena[arena].live;

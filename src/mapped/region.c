@@ -26,7 +26,7 @@ void region_free(struct mapped_region *region)
     free(region);
 }
 
-/* Room for one more of `size` bytes. */
+/* Makes space for one more element of `size` bytes. */
 static int make_room(void **array, unsigned count, unsigned *room, size_t size)
 {
     unsigned more = *room ? 2 * *room : 1;
@@ -75,7 +75,7 @@ int region_add_refusal(struct mapped_region *region, uint64_t address, uint64_t 
         last->length += length;
         return 0;
     }
-    /* There may be as many as there are pages; the first say enough. */
+    /* There may be one per page; the first ones suffice for diagnosis. */
     if (region->refusal_count == PIECES_MAX)
         return 0;
     error =
@@ -95,7 +95,7 @@ int region_reserve(struct mapped_region *region)
     return error;
 }
 
-/* Piece number `index` becomes two, the first of that length. */
+/* Splits piece `index`; the first part gets that length. */
 static void split_piece(struct mapped_region *region, unsigned index, uint64_t length)
 {
     struct mapped_piece *piece = &region->pieces[index];
@@ -116,7 +116,7 @@ void region_relocate(struct mapped_region *region, uint32_t file, uint64_t from,
 
         if (piece->file != file || piece->offset >= from + length || piece->offset + piece->length <= from)
             continue;
-        if (piece->offset < from) { /* what is before stays; the rest is the next piece */
+        if (piece->offset < from) { /* the part before `from` stays; the rest is the next piece */
             split_piece(region, i, from - piece->offset);
             continue;
         }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Changing what lies behind a range of pages while the program writes to them. Runs in the keeper.
+/* Replaces the pages behind a range of addresses while the program writes to them. Runs in the keeper.
  *
- * Chunk by chunk: writers are held up by userfaultfd, the contents are copied, mremap() puts the new pages in
- * place of the old in one step, and the writers are woken: their fault is repeated and finds the new pages.
+ * Chunk by chunk: userfaultfd stops writers, the contents are copied, mremap() replaces the old pages by the new ones
+ * in one step, and the writers are woken: they repeat their page fault and find the new pages.
  *
- * Where the full userfaultfd is allowed, a chunk is first moved aside (mremap DONTUNMAP), so that every
- * access waits, by the program and by the kernel for it, and copied from there. Where only the user-mode one
- * is, chunks are write-protected and copied in place: system calls that read go on, those that write into the
- * chunk fail with EFAULT for these microseconds. */
+ * With a full userfaultfd, a chunk is first moved aside (MREMAP_DONTUNMAP), so that every access of the program, and
+ * of the kernel on its behalf, waits; the chunk is copied from there. With a user-mode userfaultfd, a chunk is
+ * write-protected and copied in place: system calls that read the chunk proceed, and those that write into it fail
+ * with EFAULT for these microseconds. */
 #ifndef MAPPED_SWITCH_H
 #define MAPPED_SWITCH_H
 
@@ -16,23 +16,23 @@
 
 #include "mapped/mapped.h"
 
-/* Private pages into the arena. */
+/* Switches private pages into the arena. */
 struct switch_in {
     uint64_t address, length;
     unsigned arena;
     uint64_t offset;
     bool locked_by_program; /* locked memory stays locked */
-    bool alone;             /* no userfaultfd, and nobody else writes */
-    uintptr_t wish;         /* where the shadow should be, if there is room; 0: anywhere */
-    /* answer */
-    uint64_t done;    /* from the start */
-    uintptr_t shadow; /* of these */
+    bool alone;             /* no userfaultfd, and no other thread writes */
+    uintptr_t wish;         /* preferred address of the shadow; 0: anywhere */
+    /* output */
+    uint64_t done;    /* bytes from the start */
+    uintptr_t shadow; /* shadow of the switched bytes */
     enum mapped_reason reason;
 };
 void switch_in(struct switch_in *request);
 
-/* And out of it, into the shadow, which takes the place of the shared pages. Stops at the first page that is
- * not what it should be; that page belongs to somebody else. */
+/* Switches pages out of the arena, into the shadow, which replaces the shared pages. Stops with -ESTALE at the first
+ * page that is not mapped as expected; that page belongs to the program. */
 struct switch_out {
     uint64_t address, length;
     unsigned arena;
@@ -40,27 +40,27 @@ struct switch_out {
     uintptr_t shadow;
     bool locked_by_program;
     bool alone;
-    /* answer */
+    /* output */
     uint64_t done;
-    int error; /* -ESTALE: something else is there */
+    int error; /* -ESTALE: something else is mapped there */
 };
 void switch_out(struct switch_out *request);
 
-/* From one place in the arenas to another. */
+/* Moves pages from one offset of an arena to another. */
 struct switch_over {
     uint64_t address, length;
     unsigned arena;
     uint64_t from, to;
     bool locked_by_program;
     bool alone;
-    /* answer */
+    /* output */
     uint64_t done;
     int error;
 };
 void switch_over(struct switch_over *request);
 
-/* Fills the shadow with a copy and gives it the protection of the shared mapping: what a child of fork() will
- * see. */
+/* Copies the contents into the shadow and gives the shadow the protection of the shared mapping: a child of fork()
+ * will have these pages. */
 struct switch_copy {
     uint64_t address, length;
     unsigned arena;

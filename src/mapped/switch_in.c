@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Private pages into an arena (switch.h). */
+/* Switches private pages into an arena (switch.h). */
 #include <errno.h>
 #include <sys/mman.h>
 
@@ -14,9 +14,9 @@ struct job {
     size_t length, done;
     int fd;
     uint64_t offset;
-    uintptr_t scratch; /* the shared mapping, as far as it is not in place yet */
-    uintptr_t shadow;  /* where pages go aside; as long as the range */
-    bool move_aside;   /* whole chunks, before they are copied; otherwise only the first page, afterwards */
+    uintptr_t scratch; /* the part of the shared mapping that is not in place yet */
+    uintptr_t shadow;  /* address for pages that are moved aside; as long as the range */
+    bool move_aside;   /* move whole chunks aside before copying; otherwise only the first page, afterwards */
     bool alone;
     bool lock_after;
 };
@@ -36,13 +36,13 @@ static enum mapped_reason reason_of(int error)
     }
 }
 
-/* How much to switch next. */
+/* Length of the next chunk. */
 static size_t next_chunk(const struct job *job)
 {
     uintptr_t address = job->address + job->done;
     size_t left = job->length - job->done, chunk = min_of(left, dense_chunk()), at = 0, start, length;
 
-    /* The first page goes alone where it is the one that leaves a gap for an instant. */
+    /* The first page is a chunk of its own where moving it leaves the address unmapped for an instant. */
     if (!job->done && !job->move_aside)
         return page_size();
     if (pages_read(address, chunk) != 0 || pages_next(&at, &start, &length))
@@ -55,8 +55,7 @@ static size_t next_chunk(const struct job *job)
     return pages_next(&at, &start, &length) ? start : chunk;
 }
 
-/* What is populated, and nothing else, is copied by the kernel: what cannot be read is an error and not a
- * signal. */
+/* Copies only populated pages, with a system call: an unreadable page is an error and not a signal. */
 static int copy_populated(const struct job *job, uintptr_t source, size_t length)
 {
     size_t at = 0, start, part;
@@ -78,7 +77,7 @@ static int copy_populated(const struct job *job, uintptr_t source, size_t length
     return 0;
 }
 
-/* So that the first access of the program is no page fault, as it was none before. */
+/* Populates the page, so that the program's next access takes no page fault, as before the switch. */
 static void populate(uintptr_t target)
 {
     size_t at = 0, start, part;
@@ -100,7 +99,7 @@ static int switch_chunk(struct job *job, size_t length)
         if (!job->move_aside)
             error = window_protect(target, length);
     }
-    /* The kernel (6.18) loses count of locked pages that it moves away from a mapping which stays. */
+    /* Linux 6.18 miscounts locked pages that are moved out of a mapping which stays. */
     if (job->lock_after)
         sys_munlock((void *)target, length);
     if (!error && job->move_aside) {
@@ -113,7 +112,7 @@ static int switch_chunk(struct job *job, size_t length)
         error = move_pages_over(target, page_size(), aside);
         moved = !error;
     }
-    /* As late as can be: the program may have freed it, and put something else there. */
+    /* Checked as late as possible: the program may have freed the memory and mapped something else there. */
     if (!error && !is_private(&job->maps, target, length, true))
         error = -EFAULT;
     if (!error)
@@ -138,8 +137,7 @@ static int switch_chunk(struct job *job, size_t length)
     return 0;
 }
 
-/* The one page that was moved aside becomes as long as the range: the same kind of mapping, of the same
- * origin. */
+/* The one page that was moved aside grows to the length of the range: a mapping of the same kind and origin. */
 static int grow_shadow(struct job *job)
 {
     void *grown = NULL;
@@ -148,7 +146,7 @@ static int grow_shadow(struct job *job)
     unmap(job->shadow + page_size(), job->length - page_size());
     if (!error)
         grown = sys_mremap((void *)job->shadow, page_size(), job->length, 0, NULL, NULL);
-    if (!grown && !error) /* somebody was quicker */
+    if (!grown && !error) /* another thread took the address */
         grown = sys_mremap((void *)job->shadow, page_size(), job->length, MREMAP_MAYMOVE, NULL, &error);
     if (!grown) {
         job->length = page_size();
@@ -180,7 +178,7 @@ static int switch_chunks(struct job *job)
 
 void switch_in(struct switch_in *request)
 {
-    struct switch_in copy = *request; /* the original may lie in what is switched */
+    struct switch_in copy = *request; /* the original may be in the range being switched */
     struct job job = {
         .address = copy.address,
         .length = copy.length,
@@ -190,15 +188,15 @@ void switch_in(struct switch_in *request)
         .alone = copy.alone,
         .lock_after = copy.locked_by_program,
     };
-    size_t length = copy.length; /* of what is mapped below; job.length may shrink */
+    size_t length = copy.length; /* length of the mapping made below; job.length may shrink */
     int error;
 
     copy.done = 0;
     copy.shadow = 0;
-    /* Leftovers of an initiator that came late. */
+    /* Discards late writes of an initiator to these offsets. */
     punch(job.fd, copy.offset, length);
-    /* A page that is there makes the mapping belong to a family (anon_vma), of which then all its parts are:
-     * on the way back they can be merged. */
+    /* A populated page gives the mapping an anon_vma, which all its parts then share: when switched back, they can be
+     * merged. */
     sys_madvise((void *)job.address, page_size(), MADV_POPULATE_WRITE);
     error = scratch_map(job.fd, copy.offset, length, !copy.locked_by_program, &job.scratch);
     if (error) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Pages out of an arena, to another place in it, and copies of them (switch.h). */
+/* Switches pages out of an arena or to another offset of it, and copies them for fork() (switch.h). */
 #include <errno.h>
 #include <sys/mman.h>
 
@@ -16,18 +16,18 @@ struct job {
     size_t length, done;
     unsigned arena;
     int fd;
-    uint64_t offset;  /* where the contents are */
-    uint64_t to;      /* switch_over(): where they go */
-    uintptr_t source; /* what comes into place: shadow, or the scratch mapping of the new place */
-    bool private;     /* a shadow */
+    uint64_t offset;  /* offset of the contents */
+    uint64_t to;      /* switch_over(): their new offset */
+    uintptr_t source; /* replacement: shadow, or the scratch mapping of the new offset */
+    bool private;     /* source is a shadow */
     bool alone;
     bool lock_after;
 };
 
-/* How much to switch next: what holds nothing goes in large pieces. */
+/* Length of the next chunk: memory without data is switched in large chunks. */
 static size_t next_chunk(const struct job *job, size_t left)
 {
-    /* Looking is expensive where the list of mappings has to be read. */
+    /* A look-up is expensive where the list of mappings has to be read as text. */
     size_t at = 0, start, length,
            chunk = min_of(left, job->maps.by_query ? dense_chunk() : 4 * dense_chunk());
     uint64_t offset = job->offset + job->done;
@@ -39,7 +39,7 @@ static size_t next_chunk(const struct job *job, size_t left)
     return data_next(job->fd, offset, chunk, &at, &start, &length) ? start : chunk;
 }
 
-/* Whoever touches the chunk from now on waits, unless he only reads pages that are there. */
+/* From now on every access to the chunk waits, except reads of pages that are present. */
 static int hold_up(const struct job *job, uintptr_t target, size_t length)
 {
     int error;
@@ -49,15 +49,14 @@ static int hold_up(const struct job *job, uintptr_t target, size_t length)
     error = window_arm(target, length, true);
     if (error || keeper.can_protect)
         return error;
-    /* Linux 5.14 to 5.18 cannot write-protect shared pages. Without page table entries, every access faults.
-     */
+    /* Linux 5.14 to 5.18 cannot write-protect shared pages. Without page table entries, every access faults. */
     sys_munlock((void *)target, length);
     return sys_madvise((void *)target, length, MADV_DONTNEED);
 }
 
 static int copy_part(const struct job *job, size_t start, size_t length)
 {
-    static char buffer[1 << 16]; /* of the keeper */
+    static char buffer[1 << 16]; /* used by the keeper only */
     off_t from = (off_t)(job->offset + job->done + start);
     int error = window_step();
 
@@ -97,7 +96,7 @@ static int copy_chunk(const struct job *job, uintptr_t target, size_t length)
     return 0;
 }
 
-/* Page tables and pages first, while nobody waits. */
+/* Allocates page tables and pages first, while no access is stopped. */
 static void prepare(const struct job *job, size_t length)
 {
     size_t at = 0, start, part;
@@ -117,7 +116,7 @@ static int switch_chunk(struct job *job, size_t length, int protection)
         error = copy_chunk(job, target, length);
     if (!error && protection != (PROT_READ | PROT_WRITE))
         error = sys_mprotect((void *)source, length, protection);
-    /* As late as can be: the program may have put something else there. */
+    /* Checked as late as possible: the program may have mapped something else there. */
     if (!error && !(is_ours(&job->maps, target, job->arena, job->offset + job->done, &end, &protection_now) &&
                     end >= target + length))
         error = -ESTALE;
@@ -137,7 +136,7 @@ static int switch_chunk(struct job *job, size_t length, int protection)
     return 0;
 }
 
-/* One mapping: what the program's protections have made of ours. */
+/* One mapping: mprotect() of the program may have split the range. */
 static int switch_run(struct job *job)
 {
     uintptr_t target = job->address + job->done, end;
@@ -204,7 +203,7 @@ void switch_over(struct switch_over *request)
         .offset = copy.from,
         .to = copy.to,
         .alone = copy.alone,
-        .lock_after = true, /* by whomever: there was a lock, and its bytes count once */
+        .lock_after = true, /* locked before by the program or the switch, and counted once */
     };
 
     punch(job.fd, copy.to, job.length);

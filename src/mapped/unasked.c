@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory is switched for programs that never asked for it only where they cannot notice: no system call of
- * theirs fails meanwhile, no sandbox ends them for a system call of ours, no page fault becomes a SIGBUS, and
- * a fork(), which copies what is mapped, does not take memory that is not there. */
+/* Memory of programs that did not set SOFTHCA_MAPPED is switched only where the program cannot notice: no system call
+ * of the program fails during a switch, no sandbox kills the process for a system call of SoftHCA, no page fault
+ * becomes a SIGBUS, and fork(), which copies the mapped memory, needs no memory that is not available. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
-/* Their programs are looked at closely, and have memory of their own kinds. */
+/* Programs with a sanitizer have shadow memory and other mappings of special kinds. */
 extern const char sanitizer_of_addresses __asm__("__asan_init") __attribute__((weak));
 extern const char sanitizer_of_threads __asm__("__tsan_init") __attribute__((weak));
 extern const char sanitizer_of_memory __asm__("__msan_init") __attribute__((weak));
@@ -26,7 +26,7 @@ static bool is_sanitized(void)
     return &sanitizer_of_addresses || &sanitizer_of_threads || &sanitizer_of_memory;
 }
 
-/* A filter may kill for what it does not know. */
+/* A seccomp filter may kill the process for a system call that it does not know. */
 static bool is_filtered(void)
 {
     char text[4096];
@@ -38,8 +38,8 @@ static bool is_filtered(void)
     return line && strtoul(line + 9, NULL, 10) != 0;
 }
 
-/* Then a page of shared memory that is not to be had is a SIGBUS, where private memory was promised before.
- */
+/* With strict overcommit, a page of shared memory that cannot be allocated is a SIGBUS, where private memory was
+ * guaranteed before. */
 static bool overcommit_is_forbidden(void)
 {
     char text[32];
@@ -58,7 +58,7 @@ static bool system_calls_would_wait(void)
     return fd >= 0;
 }
 
-/* "max" and what is not there are no limit. */
+/* "max" and a missing file mean no limit. */
 static uint64_t limit_in(const char *path)
 {
     unsigned long long limit;
@@ -69,7 +69,7 @@ static uint64_t limit_in(const char *path)
     return limit;
 }
 
-/* Of the control group and all above it. */
+/* The lowest limit of the control group and all groups above it. */
 static uint64_t group_limit(void)
 {
     char text[2048], path[2048];

@@ -52,7 +52,7 @@ int window_maps(struct maps *maps)
 
 #define PAGE_PRESENT (1ull << 63)
 #define PAGE_SWAPPED (1ull << 62)
-#define PAGE_GUARD   (1ull << 58) /* Linux 6.15; before, such a page cannot be read, which is noticed then */
+#define PAGE_GUARD   (1ull << 58) /* Linux 6.15; on older kernels the copy of such a page fails */
 
 static uint64_t page_bits[SPARSE_CHUNK / 4096];
 static size_t page_count;
@@ -99,7 +99,7 @@ bool pages_guarded(void)
     return false;
 }
 
-/* SEEK_HOLE would look at all pages up to the next hole, be it gigabytes away: one page at a time it is. */
+/* SEEK_HOLE would scan all pages up to the next hole, which may be gigabytes away: so one page at a time. */
 bool data_next(int fd, uint64_t offset, size_t length, size_t *at, size_t *ret_start, size_t *ret_length)
 {
     off_t limit = (off_t)(offset + length);
@@ -157,7 +157,7 @@ int window_arm(uintptr_t address, size_t length, bool shared)
 {
     struct uffdio_register request = {.range = {address, length}, .mode = UFFDIO_REGISTER_MODE_MISSING};
 
-    /* Private pages of a full userfaultfd are moved away, so that all are missing. */
+    /* With a full userfaultfd, private pages are moved away, so that all are missing. */
     if (!shared)
         request.mode |= keeper.uffd_full ? 0 : UFFDIO_REGISTER_MODE_WP;
     else
@@ -227,8 +227,8 @@ bool mapped_disturbed(uint32_t epoch_before)
 
 /* --- putting in place -------------------------------------------------------------------------------- */
 
-/* Until Linux 6.17 the kernel moves one mapping at a time, and protections that the program has changed make
- * several. All of it has been copied before, so each is as good as the whole. */
+/* Before Linux 6.17 mremap() moves one mapping at a time, and mprotect() of the program splits mappings. All contents
+ * have been copied before, so each part can be moved by itself. */
 static int move_each_over(uintptr_t from, size_t length, uintptr_t to)
 {
     struct maps maps;
@@ -284,7 +284,7 @@ uintptr_t reserve(size_t length, uintptr_t wish)
 
     if (wish)
         at = sys_mmap((void *)wish, length, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0, NULL);
-    if (at && (uintptr_t)at != wish) { /* a kernel that takes it for a hint */
+    if (at && (uintptr_t)at != wish) { /* kernels before 4.17 take the address as a hint */
         sys_munmap(at, length);
         at = NULL;
     }
@@ -296,13 +296,13 @@ uintptr_t reserve(size_t length, uintptr_t wish)
 int scratch_map(int fd, uint64_t offset, size_t length, bool lock, uintptr_t *ret_scratch)
 {
     int error = 0;
-    /* Inaccessible at first: under mlockall(MCL_FUTURE) it would be populated at once. */
+    /* Inaccessible at first: under mlockall(MCL_FUTURE) an accessible mapping would be populated at once. */
     void *scratch = sys_mmap(NULL, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset, &error);
 
     if (!scratch)
         return error;
-    /* Locked memory is the one kind of shared memory that madvise(MADV_DONTNEED) refuses. Were it to succeed,
-     * the program, or its allocator, would rely on zeroes, and find what was there before. */
+    /* madvise(MADV_DONTNEED) refuses locked memory. On other shared memory it would succeed, and the program or its
+     * allocator would rely on zeroes and find the old contents. */
     error = lock ? sys_mlock(scratch, length, MLOCK_ONFAULT) : sys_munlock(scratch, length);
     if (error && lock)
         error = -EPERM;
