@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Devices as rdma_cm knows them: each is opened once, and stays open as long as the process lives, because
- * programs keep id->verbs beyond the id (compatibility.md §6). */
+/* Devices of rdma_cm: each is opened once and stays open as long as the process lives, because programs keep
+ * id->verbs longer than the id (compatibility.md §6). */
 #include <fcntl.h>
 #include <stdlib.h>
 
@@ -10,13 +10,12 @@
 
 #define GIDS_MAX 256
 
-/* Guards the adapters, which only grow, and their PDs. */
+/* Guards the list of adapters, which only grows, and their PDs. */
 static struct lock adapters_lock = LOCK_INIT;
 static struct adapter adapters[ADAPTERS_MAX];
 static unsigned adapter_count;
 
-/* The contexts of the parent are dead in the child, and stay where they are: nothing of them may be touched.
- */
+/* The parent's contexts are void in the child; their memory stays and must not be touched. */
 void adapters_forget(void)
 {
     lock_init(&adapters_lock);
@@ -57,7 +56,7 @@ static int open_adapter(struct ibv_device *device)
     return 0;
 }
 
-/* Reads the interfaces, too. Under adapters_lock. */
+/* Opens new devices, after reading the interfaces again. Caller holds adapters_lock. */
 static int refresh(void)
 {
     struct ibv_device **list = ibv_get_device_list(NULL);
@@ -93,13 +92,13 @@ static bool is_ipv4_loopback(const union ibv_gid *gid)
     return memcmp(gid->raw, prefix, sizeof(prefix)) == 0;
 }
 
-/* Every address of 127/8 is this host's, and one of them is a GID. */
+/* Every address of 127/8 belongs to this host; one of them is a GID. */
 static bool serves(const union ibv_gid *entry, const union ibv_gid *gid)
 {
     return memcmp(entry, gid, sizeof(*gid)) == 0 || (is_ipv4_loopback(gid) && is_ipv4_loopback(entry));
 }
 
-/* Under adapters_lock. */
+/* Caller holds adapters_lock. */
 static struct adapter *search(const union ibv_gid *gid, uint32_t ifindex, uint8_t *ret_sgid_index)
 {
     struct ibv_gid_entry *entries = calloc(GIDS_MAX, sizeof(*entries));
@@ -127,7 +126,7 @@ int adapter_find(const union ibv_gid *gid, uint32_t ifindex, struct adapter **re
     lock_acquire(&adapters_lock);
     *ret_adapter = search(gid, ifindex, ret_sgid_index);
     if (!*ret_adapter) {
-        error = refresh(); /* the address may be new */
+        error = refresh(); /* the address may have been added since the last look */
         *ret_adapter = search(gid, ifindex, ret_sgid_index);
     }
     lock_release(&adapters_lock);
@@ -172,7 +171,7 @@ struct ibv_pd *adapter_get_pd(struct adapter *adapter)
 void adapter_put_pd(struct adapter *adapter)
 {
     lock_acquire(&adapters_lock);
-    /* With something of the program's on it, it stays for the next id. */
+    /* If objects of the program still use the PD, it stays for the next id. */
     if (--adapter->pd_users == 0 && ibv_dealloc_pd(adapter->pd) == 0)
         adapter->pd = NULL;
     lock_release(&adapters_lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Socket addresses, of three families: IPv4, IPv6, and AF_IB, which is a GID with a service id. */
+/* Socket addresses of three families: IPv4, IPv6, and AF_IB (a GID with a service ID). */
 #include <endian.h>
 #include <infiniband/ib.h>
 #include <netinet/in.h>
@@ -10,7 +10,7 @@
 #include "base/fd.h"
 #include "front/rdmacm/front.h"
 
-/* A datagram socket that is connected asks for a route, and sends nothing. */
+/* connect() of a datagram socket looks up a route and sends nothing. */
 #define ANY_PORT 9
 
 static const struct sockaddr_in *ipv4(const struct sockaddr *address)
@@ -143,12 +143,12 @@ uint64_t address_service(const struct sockaddr *address, enum rdma_port_space ps
 
     if (address->sa_family != AF_IB)
         return prefix_of(ps) | address_port(address);
-    /* One that names no port space is of the id's. */
+    /* An address without a port space is of the id's. */
     service = be64toh(ib(address)->sib_sid);
     return service & RDMA_IB_IP_PS_MASK ? service : prefix_of(ps) | service;
 }
 
-/* Without a route table of its own, InfiniBand goes where the GID is, or where its neighbours are. */
+/* AF_IB has no route table: the source is the interface that has the GID itself, or one of its subnet. */
 static int gid_source(const struct sockaddr *to, struct sockaddr_storage *ret_source)
 {
     struct ibv_context *verbs[ADAPTERS_MAX];
@@ -200,7 +200,7 @@ int address_source(const struct sockaddr *to, const struct sockaddr *from,
 
     memset(ret_source, 0, sizeof(*ret_source));
     if (from && !address_is_any(from) && (to->sa_family == AF_IB || address_is_multicast(to))) {
-        /* A group has no place that a route could lead to. */
+        /* A multicast group has no route of its own. */
         memcpy(ret_source, from, (size_t)address_length(from));
         return 0;
     }

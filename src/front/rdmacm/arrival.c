@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What comes from peers (verbs.md §11.6, §11.10). Two halves: in whatever thread it arrives, with the
- * lock of communication management held, an event is made and queued; what it means to the QP is done when a
- * thread of the program reads it, as programs expect (rping's QP is not in RTS before its channel was read).
- */
+/* Events from peers (verbs.md §11.6, §11.10), in two halves. The thread in which an event arrives, with the CM
+ * agent's lock held, allocates the event and queues it. The QP changes state when a thread of the program reads the
+ * event, as programs expect (rping's QP is not in RTS before rping has read its channel). */
 #include <endian.h>
 #include <infiniband/ib.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "front/rdmacm/front.h"
@@ -17,7 +17,7 @@ static void copy_private(struct event *event, const uint8_t *data, size_t length
 {
     length = min_of(length, sizeof(event->private_data));
     memcpy(event->private_data, data, length);
-    /* Both kinds of parameters begin with it. */
+    /* param.conn and param.ud both begin with the private data. */
     event->public.param.conn.private_data = event->private_data;
     event->public.param.conn.private_data_len = (uint8_t)length;
 }
@@ -62,8 +62,8 @@ static void set_gid_address(struct sockaddr_storage *address, const uint8_t gid[
     ib->sib_sid_mask = htobe64(UINT64_MAX);
 }
 
-/* The addresses of both ends, as the request tells them. Returns how many bytes of its private data that
- * took, or -EPROTO. */
+/* Sets the addresses of both ends from the request. Returns how many bytes of its private data they took, or -EPROTO.
+ */
 static int set_addresses(struct id *child, const struct id *listener, const struct cm_request *request)
 {
     struct rdma_addr *addresses = &child->public.route.addr;
@@ -120,7 +120,7 @@ static int on_request(void *argument, struct cm_agent_id *agent_id, const struct
     child->initiator_depth = request->offer.initiator_depth;
     child->remote_ece = request->offer.ece;
     header = set_addresses(child, listener, request);
-    id_enter(child, ID_CONNECTING); /* which tells explanations of the addresses, too */
+    id_enter(child, ID_CONNECTING); /* also publishes the addresses for explanations */
     event = header < 0 ? NULL : make_request(listener, child, request, header);
     if (!event) {
         id_free(child);
@@ -159,7 +159,7 @@ static void on_event(void *end, const struct cm_event *from)
     struct event *event = event_new(id, event_type(from->type), from->status);
 
     if (!event) {
-        log_error("no memory: an event of a connection is lost");
+        log_error("out of memory: RDMA CM event %s lost", rdma_event_str(event_type(from->type)));
         return;
     }
     if (from->private_data)
@@ -171,7 +171,7 @@ static void on_event(void *end, const struct cm_event *from)
         copy_offer(event, &from->offer);
         event->ece = from->offer.ece;
     } else if (from->type == CM_EVENT_DISCONNECTED && from->status == -ECONNRESET) {
-        event->public.status = 0; /* the kernel's CM, too, says goodbye in the name of a process that died */
+        event->public.status = 0; /* as with the kernel's CM: a process that died counts as disconnected */
     }
     event_push(event);
 }
@@ -180,7 +180,7 @@ const struct cm_agent_owner cm_agent_owner = {.request = on_request, .event = on
 
 /* --- in the program's thread ---------------------------------------------------------------------------- */
 
-/* The child becomes the program's. False: it cannot be, and is gone. */
+/* Hands the child to the program. False: failed, and the child is destroyed. */
 static bool hand_out(struct event *event)
 {
     struct id *child = event->child, *listener = event->account;
@@ -199,21 +199,22 @@ static bool hand_out(struct event *event)
         error = own ? 0 : -errno;
     }
     if (error) {
-        log_error("a request cannot be handed to the program: errno %d", -error);
+        log_error("RDMA_CM_EVENT_CONNECT_REQUEST not delivered: %s; connection request dropped",
+                  strerror(-error));
         id_drop(child);
         event->child = NULL;
         return false;
     }
     if (own) {
-        events_move(child, own); /* which is new, and cannot fail */
+        events_move(child, own); /* cannot fail: the channel is new */
         child->synchronous = true;
     }
     child->public.context = listener->public.context;
-    event->child = NULL; /* from now on the program destroys it */
+    event->child = NULL; /* the program destroys it from now on */
     return true;
 }
 
-/* The peer accepted. With a QP of ours, that is all a program wants to know. */
+/* The peer accepted. With a QP of the id, RDMA_CM_EVENT_ESTABLISHED is all that the program sees. */
 static void handle_reply(struct id *id, struct event *event)
 {
     int error;
@@ -223,7 +224,7 @@ static void handle_reply(struct id *id, struct event *event)
         return;
     error = qp_connect(id);
     if (!error) {
-        id_enter(id, ID_CONNECTED); /* first: the peer may be quick, and another thread read of its leaving */
+        id_enter(id, ID_CONNECTED); /* first: another thread may read the peer's DISCONNECTED at once */
         error = calls->establish(id->agent_id);
     }
     if (!error) {
@@ -254,7 +255,7 @@ bool connect_handle(struct event *event)
 {
     struct id *id = event->account;
 
-    /* Not by the enumeration, whose names depend on the header's age. */
+    /* int, because the names of the enumeration depend on the version of the header. */
     switch ((int)event->public.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         return hand_out(event);
@@ -267,7 +268,7 @@ bool connect_handle(struct event *event)
     case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_UNREACHABLE:
         id_enter(id, ID_DISCONNECTED);
-        if (id->public.qp_type != IBV_QPT_UD) /* which serves others, too */
+        if (id->public.qp_type != IBV_QPT_UD) /* a UD QP serves other peers, too */
             qp_to_error(id);
         return !id->connect_failed;
     case RDMA_CM_EVENT_DISCONNECTED:

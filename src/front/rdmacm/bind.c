@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Source addresses and ports (verbs.md §11.4). Port spaces are those of the host, not of the process:
+/* Source addresses and ports (verbs.md §11.4). Port spaces belong to the host, not to the process:
  * engine/cm/services.h. */
 #include <fcntl.h>
 #include <infiniband/ib.h>
@@ -38,7 +38,7 @@ static bool may_use(uint16_t port)
            sys_has_capability(CAP_NET_BIND_SERVICE);
 }
 
-/* Which families a wildcard stands for. */
+/* The address families that a wildcard stands for. */
 static uint8_t any_of(const struct id *id, const struct sockaddr *address)
 {
     if (address->sa_family == AF_INET)
@@ -78,13 +78,13 @@ static int hold_ephemeral(struct id *id, struct sockaddr *address)
     return error;
 }
 
-/* The service id of an AF_IB address may leave the port space open. */
+/* Completes the service ID of an AF_IB address, which may leave the port space open. */
 static int complete_gid_address(const struct id *id, struct sockaddr_ib *address)
 {
     uint64_t sid = be64toh(address->sib_sid), mask = be64toh(address->sib_sid_mask);
     uint64_t own = (uint64_t)id->public.ps << 16;
 
-    /* One service, not a range of them. */
+    /* A single service, not a range. */
     if ((mask & RDMA_IB_IP_PORT_MASK) && (mask & RDMA_IB_IP_PORT_MASK) != RDMA_IB_IP_PORT_MASK)
         return -EINVAL;
     if ((mask & RDMA_IB_IP_PS_MASK) && ((sid ^ own) & mask & RDMA_IB_IP_PS_MASK))

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Event channels (verbs.md §11.1). The descriptor is an eventfd in semaphore mode with a token for each
- * event that waits: programs poll it, set it to O_NONBLOCK, and cancel a thread that is blocked in it. What
- * comes for an id goes to the channel that the id has at that moment. */
+/* Event channels (verbs.md §11.1). The descriptor is an eventfd in semaphore mode with one token per unread event:
+ * programs poll it, set O_NONBLOCK on it, and cancel a thread that blocks in it. An event goes to the channel that
+ * its id has at that moment. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -22,12 +23,12 @@ struct channel {
     uint32_t generation;
     _Atomic bool gone; /* destroyed; set with events_lock held */
     struct list resting;
-    struct list ids;    /* struct id.node */
-    struct list events; /* struct event.node */
-    uint32_t surplus;   /* tokens, in the descriptor or in the hands of readers, whose event was taken away */
+    struct list ids;    /* linked by struct id.node */
+    struct list events; /* linked by struct event.node */
+    uint32_t surplus;   /* tokens without an event (events_take()), still in the descriptor or already read */
 };
 
-/* Guards all lists of events and of ids, which channel an id has, and what was reported of it. Above an id's
+/* Guards all lists of events and ids, the channel of an id, and its counts of reported events. Ranks above an id's
  * mutex alone. */
 static struct lock events_lock = LOCK_INIT;
 static struct rest resting = REST_INIT(resting);
@@ -51,7 +52,8 @@ static void put_token(struct channel *channel)
     int saved = errno;
 
     if (syscall(SYS_write, channel->public.fd, &one, sizeof(one)) < 0)
-        log_error("event channel: descriptor %d takes no token: errno %d", channel->public.fd, errno);
+        log_error("rdma event channel: write to eventfd %d: %s; rdma_get_cm_event() may not wake up",
+                  channel->public.fd, strerror(errno));
     errno = saved;
 }
 
@@ -61,7 +63,7 @@ static void take_tokens_back(struct channel *channel, uint32_t count)
     struct iovec to = {&token, sizeof(token)};
     int saved = errno;
 
-    /* RWF_NOWAIT, and not O_NONBLOCK, which readers would see. Offset -1: none. */
+    /* RWF_NOWAIT, because O_NONBLOCK would affect readers. Offset -1: none. */
     while (count > 0 && syscall(SYS_preadv2, channel->public.fd, &to, 1UL, -1L, -1L, RWF_NOWAIT) > 0)
         count--;
     channel->surplus += count;
@@ -101,7 +103,7 @@ static bool is_gone(const struct channel *channel)
     return atomic_load_explicit(&channel->gone, memory_order_relaxed);
 }
 
-/* False: it is already. */
+/* False: the channel is already destroyed. */
 static bool take_leave(struct channel *channel)
 {
     bool was_there;
@@ -131,7 +133,7 @@ void channel_free(struct rdma_event_channel *public)
 
     if (!take_leave(channel))
         return;
-    /* What is unread goes with the ids. Those of the parent of a fork are dead already. */
+    /* Unread events are freed with their ids. After a fork the parent's ids are void. */
     while (!inherited && (id = take_id(channel)))
         id_end(id);
     fd = public->fd;
@@ -197,7 +199,7 @@ struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status)
     return event;
 }
 
-/* For explanations; events_lock held. */
+/* For explanations. events_lock held. */
 static void count_raised(const struct event *event, uint32_t more)
 {
     if (event->account->record)
@@ -235,7 +237,7 @@ static bool concerns(const struct event *event, const struct id *id)
     return event->account == id || event->account->listener == id;
 }
 
-/* Moves the events of an id to a list. Returns how many. */
+/* Moves the events of an id to a list. Returns their number. */
 static uint32_t extract(struct channel *channel, const struct id *id, struct list *ret_events)
 {
     uint32_t count = 0;
@@ -337,7 +339,7 @@ int events_next(struct rdma_event_channel *public, struct event **ret_event)
         if (is_gone(channel))
             return -EBADF;
         if (channel->generation != generation())
-            return -EIO; /* a forked child would take its parent's tokens */
+            return -EIO; /* a forked child would read its parent's tokens */
         if (read(public->fd, &token, sizeof(token)) < 0)
             return -errno;
         lock_acquire(&events_lock);
@@ -359,7 +361,7 @@ void event_transfer(struct event *event, struct id *to)
 {
     lock_acquire(&events_lock);
     event->account->reported--;
-    calls->id_event_acknowledged(event->account->record); /* there, it is */
+    calls->id_event_acknowledged(event->account->record); /* the id that counts the event */
     event->account = to;
     list_remove(&event->node);
     list_push_back(&to->handed, &event->node);
@@ -371,7 +373,7 @@ void event_transfer(struct event *event, struct id *to)
 
 /* --- acknowledging -------------------------------------------------------------------------------------- */
 
-/* events_lock held, so that the id is there as long as it has the event. */
+/* Caller holds events_lock, so that the id exists as long as it has the event. */
 static void acknowledge_locked(struct event *event)
 {
     struct id *id = event->account;
@@ -412,7 +414,7 @@ static void unlock(void *mutex)
     pthread_mutex_unlock(mutex);
 }
 
-/* False: the deadline has passed (NULL: there is none). Waiting is a cancellation point. */
+/* False: the deadline has passed (NULL: no deadline). A cancellation point. */
 static bool wait_until_equal(struct id *id, const uint32_t *reported, const uint32_t *acknowledged,
                              const struct timespec *deadline)
 {
@@ -516,7 +518,7 @@ RDMACM_EXPORT const char *rdma_event_str(enum rdma_cm_event_type type)
         [RDMA_CM_EVENT_MULTICAST_ERROR] = "RDMA_CM_EVENT_MULTICAST_ERROR",
         [RDMA_CM_EVENT_ADDR_CHANGE] = "RDMA_CM_EVENT_ADDR_CHANGE",
         [RDMA_CM_EVENT_TIMEWAIT_EXIT] = "RDMA_CM_EVENT_TIMEWAIT_EXIT",
-        /* of newer headers */
+        /* not in older headers */
         [RDMA_CM_EVENT_TIMEWAIT_EXIT + 1] = "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
         [RDMA_CM_EVENT_TIMEWAIT_EXIT + 2] = "RDMA_CM_EVENT_ADDRINFO_ERROR",
     };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Connecting and disconnecting (verbs.md §11.6): the calls of both sides. What comes back is in
+/* Connecting and disconnecting (verbs.md §11.6): the calls of both sides. Replies of the peer are handled in
  * arrival.c. */
 #include <endian.h>
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"
 
-#define RETRIES_MAX 7 /* three bits of the REQ */
+#define RETRIES_MAX 7 /* three bits in the REQ */
 
 /* --- what goes out -------------------------------------------------------------------------------------- */
 
@@ -38,8 +38,8 @@ struct message {
     size_t length;
 };
 
-/* In front of the program's private data: the addresses, and what rdma_getaddrinfo() has said. An AF_IB
- * address needs no header, because the path says it all. room: of all three together. */
+/* Composes the private data: the header with the addresses, then the data of rdma_getaddrinfo(), then the program's.
+ * An AF_IB address needs no header, because the path has all addresses. room: for all three together. */
 static int compose(struct id *id, const struct rdma_conn_param *param, size_t room,
                    struct message *ret_message)
 {
@@ -65,7 +65,7 @@ static int compose(struct id *id, const struct rdma_conn_param *param, size_t ro
     return 0;
 }
 
-/* 255: as much as there is (verbs.md §11.6). */
+/* 255: the maximum (verbs.md §11.6). */
 static int choose_resources(struct id *id, const struct rdma_conn_param *param)
 {
     uint8_t responder = param ? param->responder_resources : RDMA_MAX_RESP_RES;
@@ -80,7 +80,7 @@ static int choose_resources(struct id *id, const struct rdma_conn_param *param)
         id->initiator_depth = initiator == RDMA_MAX_INIT_DEPTH ? id->adapter->initiator_depth : initiator;
         return 0;
     }
-    /* What the request offered is in the id. */
+    /* The id has the values that the request offered. */
     if (responder == RDMA_MAX_RESP_RES)
         responder = (uint8_t)min_of(id->responder_resources, id->adapter->responder_resources);
     if (initiator == RDMA_MAX_INIT_DEPTH)
@@ -167,7 +167,7 @@ RDMACM_EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param
         return conclude(id_check(id));
     if (id_state(id) != ID_ROUTE_RESOLVED)
         return conclude(-EINVAL);
-    /* First: the answer may be there before the call returns, and the id gone. */
+    /* First: the reply may arrive before the call returns, and the id may be destroyed then. */
     id_enter(id, ID_CONNECTING);
     synchronous = id->synchronous;
     error = public->qp_type == IBV_QPT_UD ? resolve_service(id, param) : connect_reliably(id, param);
@@ -189,7 +189,7 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
     if (public->qp)
         return conclude(-EINVAL);
     before = id_state(id);
-    id_enter(id, ID_CONNECTED); /* first: the peer may be quick */
+    id_enter(id, ID_CONNECTED); /* first: the peer's next message may arrive at once */
     error = calls->establish(id->agent_id);
     if (error)
         id_enter(id, before);
@@ -248,7 +248,7 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
         return conclude(id_check(id));
     if (!id->passive || id_state(id) != ID_CONNECTING)
         return conclude(-EINVAL);
-    id_enter(id, ID_CONNECTED); /* first: the peer may be quick, and the id gone */
+    id_enter(id, ID_CONNECTED); /* first: the peer may disconnect at once, and the id may be destroyed then */
     waits = id->synchronous && !datagrams;
     error = datagrams ? accept_datagrams(id, param) : accept_reliably(id, param);
     if (error) {
@@ -311,7 +311,8 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     if (error)
         return conclude(error);
     synchronous = id->synchronous;
-    /* A connection that has come to its end already needs none. Without waiting, the id may be gone. */
+    /* A connection that has ended already has nothing to wait for. If the id is not synchronous, it may be destroyed
+     * already. */
     if (calls->disconnect(id->agent_id) != 0 || !synchronous ||
         atomic_load_explicit(&id->disconnect_told, memory_order_relaxed))
         return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Synchronous endpoints: rdma_create_ep() and what goes with it (verbs.md §11.3, §11.7). */
+/* Synchronous endpoints: rdma_create_ep() and related calls (verbs.md §11.3, §11.7). */
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"
@@ -99,7 +99,7 @@ RDMACM_EXPORT void rdma_destroy_ep(struct rdma_cm_id *public)
     rdma_destroy_id(public);
 }
 
-/* Takes the request out of the listener's hands: its event is the new id's. */
+/* Takes a request from the listener: its event moves to the new id. */
 static int take_request(struct id *listener, struct rdma_cm_id **ret_id)
 {
     struct rdma_cm_event *event = listener->public.event;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Ids: made, moved between channels, given options, destroyed (verbs.md §11.2, §11.3, §11.8). */
+/* Ids: creation, migration between channels, options, destruction (verbs.md §11.2, §11.3, §11.8). */
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -46,7 +46,7 @@ struct id *id_new(void *context, enum rdma_port_space ps, enum ibv_qp_type qp_ty
     return id;
 }
 
-/* Also what else explanations tell of an id: they want to know what it is now. */
+/* Sets the state, and publishes the state and addresses for explanations. */
 void id_enter(struct id *id, enum id_state state)
 {
     struct id_record *record = id->record;
@@ -75,7 +75,7 @@ void id_free(struct id *id)
         adapter_put_pd(id->adapter);
     if (id->own_port)
         calls->port_return(id->own_port);
-    /* Without it, if the program has destroyed it: another one may have its memory by now. */
+    /* Not if the program has destroyed the channel: another channel may use its memory by now. */
     if (id->synchronous && !atomic_load_explicit(&id->ended, memory_order_relaxed))
         channel_free(id->public.channel);
     free(id->public.route.path_rec);
@@ -88,7 +88,7 @@ void id_free(struct id *id)
     rest_put(&resting, &id->node);
 }
 
-/* NULL: one of its own. */
+/* channel NULL: makes one for the id alone. */
 static int enter_channel(struct id *id, struct rdma_event_channel *channel)
 {
     if (channel)
@@ -186,7 +186,7 @@ int id_complete(struct id *id, bool synchronous)
 
 /* --- destroying ----------------------------------------------------------------------------------------- */
 
-/* Events that nobody is going to read. A child goes after them: what has come for it is among them. */
+/* Frees events that will not be read. A child is destroyed after the events, because its own events are among them. */
 static void drop_events(struct list *events)
 {
     struct list children, *node;
@@ -213,8 +213,8 @@ void id_drop(struct id *id)
     id_free(id);
 }
 
-/* In this order: no new children, their requests rejected, no new events. Again: nothing is left to be done.
- */
+/* The order matters: no new children, then reject the requests of existing ones, then no new events. A second call
+ * does nothing. */
 static void retire(struct id *id)
 {
     struct list unread;
@@ -247,11 +247,11 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
         return conclude(-EINVAL);
     if (id_is_inherited(id)) {
         list_init(&id->node);
-        rest_put(&resting, &id->node); /* everything it hangs on is the parent's, or lost */
+        rest_put(&resting, &id->node); /* all that it refers to belongs to the parent, or is lost */
         return 0;
     }
     if (atomic_load_explicit(&id->ended, memory_order_relaxed))
-        events_disown(id); /* nobody could acknowledge them */
+        events_disown(id); /* no thread could acknowledge them any more */
     else
         retire(id);
     if (public->event) {
@@ -281,7 +281,7 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
         if (!own)
             return -1;
     }
-    /* Its account is that of the old channel's reader. */
+    /* The event counts at the reader of the old channel. */
     if (public->event && id->synchronous) {
         rdma_ack_cm_event(public->event);
         public->event = NULL;

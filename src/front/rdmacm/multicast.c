@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Multicast groups (verbs.md §11.9). On RoCE an address is a group, and nobody has to be asked: the
- * event is there when the call returns. */
+/* Multicast groups (verbs.md §11.9). On RoCE the address is the group and no subnet manager is asked: the event is
+ * queued before the call returns. */
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"
@@ -92,7 +92,7 @@ RDMACM_EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *public,
                          attributes->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, context));
 }
 
-/* The event of its joining may still be unread, or in the program's hands. */
+/* The join event may still be unread, or the program may have it. */
 static void leave(struct id *id, struct multicast *multicast)
 {
     list_remove(&multicast->node);
@@ -114,7 +114,7 @@ RDMACM_EXPORT int rdma_leave_multicast(struct rdma_cm_id *public, struct sockadd
     if (!multicast)
         return conclude(-EADDRNOTAVAIL);
     if (public->event && container_of(public->event, struct event, public)->multicast == multicast) {
-        rdma_ack_cm_event(public->event); /* a synchronous id acknowledges for itself */
+        rdma_ack_cm_event(public->event); /* the call acknowledges for a synchronous id */
         public->event = NULL;
     }
     if (multicast->attached && public->qp)
@@ -123,7 +123,7 @@ RDMACM_EXPORT int rdma_leave_multicast(struct rdma_cm_id *public, struct sockadd
     return 0;
 }
 
-/* The QP is not touched: the program may have destroyed it by itself, as many do. */
+/* Does not touch the QP, which many programs destroy before the id. */
 void multicast_leave_all(struct id *id)
 {
     while (!list_empty(&id->multicasts))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What librdmacm has gained since rdma-core 44. repoll_*, epoll(7) for rsockets, is not there. */
+/* Functions added to librdmacm after rdma-core 44. repoll_* (epoll(7) for rsockets) is not supported. */
 #include <stdint.h>
 #include <sys/epoll.h>
 
 #include "front/rdmacm/front.h"
 
-/* Newer headers have them; the values are ABI. */
+/* Names of newer headers; the values are ABI. */
 enum {
     EVENT_ADDRINFO_RESOLVED = RDMA_CM_EVENT_TIMEWAIT_EXIT + 1,
     EVENT_ADDRINFO_ERROR,
@@ -24,19 +24,19 @@ int repoll_wait(int set, struct epoll_event *events, int count, int timeout);
 
 /* --- addresses ------------------------------------------------------------------------------------------ */
 
-/* The name is looked up before this returns; only its result comes as an event. */
+/* Looks the name up before returning; only the result is delivered as an event. */
 RDMACM_EXPORT int rdma_resolve_addrinfo(struct rdma_cm_id *public, const char *node, const char *service,
                                         const struct rdma_addrinfo *hints)
 {
     struct id *id = id_of(public);
     struct rdma_addrinfo *info = NULL;
-    bool synchronous = id->synchronous; /* who reads the event may destroy the id */
+    bool synchronous = id->synchronous; /* the thread that reads the event may destroy the id */
     int error;
 
     if (id_is_inherited(id))
         return conclude(-EIO);
     if (hints && (hints->ai_flags & FLAG_SA))
-        return conclude(-EOPNOTSUPP); /* there is no subnet administration */
+        return conclude(-EOPNOTSUPP); /* there is no subnet administrator */
     if (!node && !service)
         return conclude(-EINVAL);
     error = rdma_getaddrinfo(node, service, hints, &info);
@@ -69,7 +69,7 @@ RDMACM_EXPORT int rdma_write_cm_event(struct rdma_cm_id *public, enum rdma_cm_ev
 
     if (id_is_inherited(id))
         return conclude(-EIO);
-    /* Nobody reads the channel of a synchronous id. */
+    /* A synchronous id's channel has no reader. */
     if ((int)type != EVENT_USER || id->synchronous)
         return conclude(-EINVAL);
     event = event_new(id, type, status);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* QPs, SRQs and CQs of an id, and their way through the states (verbs.md §11.7). */
+/* QPs, SRQs and CQs of an id, and their state transitions (verbs.md §11.7). */
 #include <stdlib.h>
 
 #include "front/rdmacm/front.h"
@@ -21,7 +21,7 @@ void path_to_ah(const struct id *id, const struct cm_path *path, struct ibv_ah_a
     memcpy(&ret_attributes->grh.dgid, path->remote_gid, 16);
 }
 
-/* Before anything is known of a peer; of datagrams that is all there is. */
+/* Attributes that need no peer; for UD, all that are needed. */
 static void attributes_of_port(const struct id *id, struct ibv_qp_attr *attributes, int *ret_mask)
 {
     attributes->pkey_index = 0;
@@ -47,7 +47,7 @@ static void attributes_for_rtr(const struct id *id, const struct cm_qp_attribute
     if (known->service == CM_SERVICE_RC) {
         attributes->max_dest_rd_atomic = known->max_dest_rd_atomic;
         attributes->min_rnr_timer = 0;
-        if (id->public.qp_type != IBV_QPT_XRC_SEND) /* which answers nothing */
+        if (id->public.qp_type != IBV_QPT_XRC_SEND) /* an XRC_SEND QP never responds */
             *ret_mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     }
 }
@@ -63,7 +63,7 @@ static void attributes_for_rts(const struct id *id, const struct cm_qp_attribute
         attributes->rnr_retry = known->rnr_retry;
         attributes->max_rd_atomic = known->max_rd_atomic;
         *ret_mask |= IBV_QP_TIMEOUT;
-        if (id->public.qp_type != IBV_QPT_XRC_RECV) /* which asks nothing */
+        if (id->public.qp_type != IBV_QPT_XRC_RECV) /* an XRC_RECV QP never requests */
             *ret_mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     }
 }
@@ -129,7 +129,7 @@ static int enter_state(struct id *id, enum ibv_qp_state state)
     struct ibv_qp_attr attributes = {.qp_state = state};
     int mask, error = attributes_for(id, &attributes, &mask);
 
-    /* The program's word counts for more than what the messages said, which may have come before it. */
+    /* The program's value overrides the values from the messages, and may have been set before them. */
     if (mask & IBV_QP_MAX_DEST_RD_ATOMIC && id->passive)
         attributes.max_dest_rd_atomic = id->responder_resources;
     if (mask & IBV_QP_MAX_QP_RD_ATOMIC && id->passive)
@@ -137,7 +137,7 @@ static int enter_state(struct id *id, enum ibv_qp_state state)
     return error ? error : -ibv_modify_qp(id->public.qp, &attributes, mask);
 }
 
-/* INIT once more: the access rights are known only now. */
+/* INIT again: the access rights are known only now. */
 int qp_connect(struct id *id)
 {
     int error = enter_state(id, IBV_QPS_INIT);
@@ -151,7 +151,7 @@ int qp_connect(struct id *id)
     return error;
 }
 
-/* A connection's QP waits in INIT, where it takes receives; one for datagrams is ready. */
+/* A connected QP waits in INIT, where receives can be posted; a UD QP becomes ready at once. */
 static int prepare(struct id *id, struct ibv_qp *qp)
 {
     struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_INIT};
@@ -239,7 +239,7 @@ static int make_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
     return 0;
 }
 
-/* Of no PD and with no queue; what it receives is the SRQ's. */
+/* No PD and no queues; its receives are those of the SRQ. */
 static int create_xrc_receive(struct id *id, struct ibv_qp_init_attr_ex *attributes)
 {
     attributes->comp_mask &= ~(uint32_t)IBV_QP_INIT_ATTR_PD;
@@ -311,9 +311,9 @@ RDMACM_EXPORT int rdma_create_qp(struct rdma_cm_id *public, struct ibv_pd *pd,
 RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
 {
     if (!public->qp)
-        return; /* qperf calls it on a listener */
+        return; /* qperf calls this on a listener */
     ibv_destroy_qp(public->qp);
-    if (public->qp_type != IBV_QPT_XRC_RECV || !public->srq) /* else that completes there */
+    if (public->qp_type != IBV_QPT_XRC_RECV || !public->srq) /* the SRQ's completions go there otherwise */
         destroy_cqs(public);
     public->qp = NULL;
     if (id_of(public)->record)
@@ -322,7 +322,7 @@ RDMACM_EXPORT void rdma_destroy_qp(struct rdma_cm_id *public)
 
 /* --- SRQs ----------------------------------------------------------------------------------------------- */
 
-/* An XRC SRQ completes in a CQ of its own, which is the id's where the program names none. */
+/* An XRC SRQ has a CQ of its own: the id's, if the program names none. */
 static int complete_xrc_attributes(struct id *id, struct ibv_srq_init_attr_ex *attributes)
 {
     struct rdma_cm_id *public = &id->public;

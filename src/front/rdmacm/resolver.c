@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Names to addresses (verbs.md §11.5). The result is plain memory, each part of it a block of its own:
- * programs build such structures themselves and free ours in pieces (compatibility.md §6). */
+/* Resolves names to addresses (verbs.md §11.5). Every part of the result is a separate malloc() block: programs build
+ * such structures themselves, and free parts of a result (compatibility.md §6). */
 #include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/ib.h>
@@ -64,7 +64,7 @@ static int set_side(struct rdma_addrinfo *info, const struct sockaddr *address, 
                    : copy_address(address, length, &info->ai_dst_addr, &info->ai_dst_len);
 }
 
-/* A GID, and a number for the service. */
+/* A GID, and the service as a number. */
 static int resolve_gid(const char *node, const char *service, struct rdma_addrinfo *info)
 {
     struct sockaddr_ib address = {.sib_family = AF_IB, .sib_pkey = htobe16(DEFAULT_PKEY)};
@@ -80,7 +80,7 @@ static int resolve_gid(const char *node, const char *service, struct rdma_addrin
     return set_side(info, (struct sockaddr *)&address, sizeof(address), NULL);
 }
 
-/* 0, -errno, or an EAI code other than EAI_SYSTEM: those that glibc has are negative, too, and small. */
+/* 0, -errno, or an EAI code other than EAI_SYSTEM: glibc's EAI codes are small negative numbers, too. */
 static int resolve_name(const char *node, const char *service, const struct rdma_addrinfo *hints,
                         struct rdma_addrinfo *info, int *ret_name_error)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory of ids and channels is used again only for others of the kind, and not at once: a program that
- * destroys one twice, or uses it afterwards, finds one that is marked as destroyed. */
+/* Delays the reuse of memory of ids and channels, and never uses it for anything else: a program that destroys one
+ * twice, or uses it after its destruction, finds one that is marked as destroyed. */
 #ifndef FRONT_RDMACM_REST_H
 #define FRONT_RDMACM_REST_H
 
 #include "base/list.h"
 #include "base/lock.h"
 
-#define REST_COUNT 256 /* so many rest */
+#define REST_COUNT 256 /* how many blocks rest before the oldest is reused */
 
 struct rest {
-    struct lock lock; /* a leaf; guards the rest */
+    struct lock lock; /* leaf lock; guards the list and count */
     struct list nodes;
     unsigned count;
 };
@@ -19,7 +19,7 @@ struct rest {
         LOCK_INIT, {&(rest).nodes, &(rest).nodes}, 0                                                         \
     }
 
-/* The one that has rested for longest, as it was left; NULL: there are too few. */
+/* The block that has rested longest, with its contents; NULL: fewer than REST_COUNT rest. */
 static inline struct list *rest_take(struct rest *rest)
 {
     struct list *node = NULL;
@@ -41,7 +41,7 @@ static inline void rest_put(struct rest *rest, struct list *node)
     lock_release(&rest->lock);
 }
 
-/* What rested is lost: the list may have been half linked. */
+/* The resting blocks are leaked: the parent may have been linking one when it forked. */
 static inline void rest_after_fork_in_child(struct rest *rest)
 {
     lock_init(&rest->lock);

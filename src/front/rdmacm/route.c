@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* From an address to a device and a path (verbs.md §11.4). Everything follows from the interfaces and
- * the kernel's routes, so that nothing here waits: the event is there when the call returns. */
+/* Resolves an address to a device and a path (verbs.md §11.4), from the interfaces and the kernel's routes alone.
+ * Nothing waits: the event is queued before the call returns. */
 #include <endian.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 /* --- addresses ------------------------------------------------------------------------------------------ */
 
-/* The source is known now: device, port and path address. */
+/* Sets device, port and path address from the source address. */
 static int settle_source(struct id *id, const struct sockaddr_storage *source)
 {
     const struct sockaddr *address = (const struct sockaddr *)source;
@@ -52,7 +52,7 @@ static int resolve(struct id *id, const struct sockaddr *from, const struct sock
         return error;
     memset(&known->dst_storage, 0, sizeof(known->dst_storage));
     memcpy(&known->dst_storage, to, (size_t)address_length(to));
-    if (address_is_any(to)) { /* this host, as with sockets */
+    if (address_is_any(to)) { /* as with sockets, the wildcard means this host */
         memcpy(&known->dst_storage, &known->src_storage, sizeof(known->dst_storage));
         address_set_port(id_destination(id), address_port(to));
     }
@@ -60,7 +60,7 @@ static int resolve(struct id *id, const struct sockaddr *from, const struct sock
     return 0;
 }
 
-/* A source that the call names is as good as bound, but for the port, which nobody is to connect to. */
+/* A source address given in the call binds the id, except for the port, to which no peer will connect. */
 static int check_source(struct id *id, const struct sockaddr *from, const struct sockaddr *to)
 {
     if (address_length(to) < 0 || (from && (address_length(from) < 0 || from->sa_family != to->sa_family)))
@@ -96,7 +96,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
         return conclude(error);
     error = resolve(id, from, to);
     if (error == -EADDRNOTAVAIL)
-        return conclude(error); /* the source is not ours */
+        return conclude(error); /* the source is not an address of this host */
     if (!error)
         id_enter(id, ID_ADDRESS_RESOLVED);
     synchronous = id->synchronous;
@@ -108,7 +108,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
 
 enum { SELECT_EXACTLY = 2, LIFETIME = 14 };
 
-/* What both ends can take, as far as the other one is known: it may be another interface of this host. */
+/* The MTU of both ends, where the destination is another interface of this host; otherwise that of the source. */
 static int find_mtu(struct id *id, enum ibv_mtu *ret_mtu)
 {
     const struct rdma_ib_addr *addresses = &id->public.route.addr.addr.ibaddr;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The way into the other library, and what a fork makes of this one. */
+/* Connects to libibverbs.so.1, and resets this library after a fork. */
 #include <stdlib.h>
 
 #include "base/lock.h"
@@ -12,7 +12,7 @@ static struct lock start_lock = LOCK_INIT;
 static _Atomic bool started;
 static bool fork_handler_installed;
 
-/* Ids and channels of the parent are still in the child's memory, and dead (id_is_inherited). */
+/* Ids and channels of the parent stay in the child's memory and are void (id_is_inherited()). */
 static void after_fork_in_child(void)
 {
     lock_init(&start_lock);
