@@ -11,7 +11,7 @@
 #define IPV4_OFFSET    20u
 #define IPV4_BYTES     20u
 #define NO_VLAN        0xffffu
-#define ROCE_V1_HEADER 0x1bu /* next header of InfiniBand transport */
+#define ROCE_V1_HEADER 0x1bu /* next header value of the InfiniBand transport */
 
 VERBS_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attributes)
 {
@@ -45,13 +45,13 @@ static void map_ipv4(uint8_t gid[16], const uint8_t address[4])
     memcpy(gid + 12, address, 4);
 }
 
-/* What the header in front of a received message says of its path: 0 or -errno. */
+/* Reads the path of a received message from its GRH. 0 or -errno. */
 static int parse_header(const uint8_t header[GRH_BYTES], uint8_t ret_destination[16],
                         struct ibv_global_route *route)
 {
     const uint8_t *ipv4 = header + IPV4_OFFSET;
 
-    /* Bytes 0-19 in front of an IPv4 header are whatever the buffer held before. */
+    /* An IPv4 header lies in bytes 20-39; bytes 0-19 hold what the buffer held before. */
     if (ipv4[0] == 0x45 && ipv4_checksum_is_right(ipv4)) {
         if (ipv4[9] != IPPROTO_UDP)
             return -EPROTONOSUPPORT;
@@ -81,7 +81,7 @@ VERBS_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, 
     attributes->src_path_bits = wc->dlid_path_bits;
     attributes->port_num = port;
     if (!(wc->wc_flags & IBV_WC_GRH))
-        return 0; /* grh is not looked at: it may be NULL */
+        return 0; /* grh may be NULL and is not read */
 
     memcpy(header, grh, sizeof(header));
     attributes->is_global = 1;
@@ -127,8 +127,8 @@ static bool eui64_mac(const uint8_t gid[16], uint8_t mac[ETHERNET_LL_SIZE])
     return true;
 }
 
-/* Neighbours are the kernel's business, which we never ask: what follows from the address alone, and our own
- * interfaces. */
+/* Does not query the kernel's neighbour table: derives the MAC from the address, or from the interfaces of this host.
+ */
 VERBS_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attributes,
                                              uint8_t mac[ETHERNET_LL_SIZE], uint16_t *vid)
 {

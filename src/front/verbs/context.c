@@ -12,7 +12,7 @@
 #include "object/qp/qp.h"
 #include "object/xrc/open_qp.h"
 
-/* Without the helper thread, events of objects arrive all the same. */
+/* Port events come from the helper thread. Events of objects are delivered without it. */
 static void watch_interfaces(void)
 {
     if (engine_expect_events() < 0)
@@ -20,7 +20,7 @@ static void watch_interfaces(void)
                  "be delivered");
 }
 
-/* Takes the share, the descriptor of its file and a reference on the device over, on success. */
+/* On success the context owns the share, the descriptor of its file and a reference on the device. */
 static int open_with(struct ibv_device *device, struct share *share, int cmd_fd, struct context **ret_context)
 {
     struct context *context;
@@ -36,8 +36,8 @@ static int open_with(struct ibv_device *device, struct share *share, int cmd_fd,
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->verbs.sz = VERBS_HEAD + sizeof(context->verbs) - offsetof(struct verbs_context, context);
     front_fill_ops(&context->verbs);
-    /* A program may do nothing but wait for async_fd to be readable: opening the device is the last that we
-     * hear of it. */
+    /* After this, a program may only wait for async_fd to become readable, without another call: so start watching
+     * now. */
     watch_interfaces();
     *ret_context = context;
     return 0;
@@ -65,8 +65,8 @@ VERBS_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
     return &context->verbs.context;
 }
 
-/* Runs after the handlers of the program, which may have used verbs. A program that ends otherwise is as one
- * that was killed. */
+/* Runs after the program's exit handlers, which may have used verbs. For peers, a program that ends without exit
+ * handlers ends like a killed one. */
 __attribute__((destructor)) static void end_of_program(void)
 {
     engine_before_exit();
@@ -74,7 +74,7 @@ __attribute__((destructor)) static void end_of_program(void)
 
 /* --- closing -------------------------------------------------------------------------------------------- */
 
-/* One that others have open goes on: its handle here is as good as destroyed. */
+/* A QP that other processes have open (ibv_open_qp) continues; the handle of this process counts as destroyed. */
 static void silence_qp(struct qp *qp, void *context)
 {
     lock_acquire(&qp->lock);
@@ -95,8 +95,8 @@ static void flush_qp(struct qp *qp, void *context)
         qp_flush_before_end(qp);
 }
 
-/* Objects that the program left behind die with the descriptor in the kernel's world. Here their memory may
- * still be in use by a helper: they stay, unusable, and the context and its device with them. */
+/* In the kernel, objects that the program did not destroy are destroyed with the descriptor. Here the helper thread
+ * may still use their memory: they stay, unusable, and so do the context and its device. */
 VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
 {
     struct context *context = context_of(ibv);
@@ -109,7 +109,8 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
         if (explained())
             object_ports->explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, context->number);
         else
-            log_warn("%s was closed with objects alive", device->name);
+            log_warn("ibv_close_device(%s): %u objects are not destroyed (SOFTHCA_EXPLAIN=text lists them)",
+                     device->name, atomic_load_explicit(&context->objects, memory_order_relaxed));
         qp_for_each(flush_qp, context);
         qp_for_each(silence_qp, context);
         context_close(context);
@@ -127,7 +128,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
 VERBS_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
     if (!context_is_inherited(context_of(context)))
-        watch_interfaces(); /* if that failed before */
+        watch_interfaces(); /* again, if the first attempt failed */
     return minus_one(async_get(&context_of(context)->events, event));
 }
 
@@ -153,7 +154,7 @@ VERBS_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
     if (result < 0) {
         if (device)
             front_device_put(device);
-        share_close(share); /* the descriptor is the caller's still */
+        share_close(share); /* the caller still owns the descriptor */
         return null_with(result);
     }
     return &context->verbs.context;

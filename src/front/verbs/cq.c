@@ -109,14 +109,14 @@ static struct cq *cq_of_extended(struct ibv_cq_ex *cq)
     return container_of(cq, struct cq, ex);
 }
 
-/* The two members that programs read without a call. */
+/* Sets wr_id and status, which programs read without a call. */
 static int show_current(struct cq *cq, int result)
 {
     if (likely(result == 0)) {
         cq->ex.wr_id = cq->current->wr_id;
         cq->ex.status = (enum ibv_wc_status)cq->current->status;
     }
-    return -result; /* an empty queue is no error: errno stays */
+    return -result; /* an empty queue is not an error: errno is unchanged */
 }
 
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attributes)
@@ -156,7 +156,7 @@ static uint32_t read_byte_len(struct ibv_cq_ex *cq)
     return cq_of_extended(cq)->current->byte_len;
 }
 
-/* Also what ibv_wc_read_invalidated_rkey() calls. */
+/* Also called by ibv_wc_read_invalidated_rkey(). */
 static __be32 read_imm_data(struct ibv_cq_ex *cq)
 {
     return cq_of_extended(cq)->current->imm_or_rkey;
@@ -213,7 +213,7 @@ static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
     return cqe->is_send == CQE_TAGGED ? 0 : cqe->flow_tag;
 }
 
-/* All zero but of a message that took a tagged buffer: the header of others is in their receive. */
+/* Zero, except for a message that took a tagged buffer: the tag header of other messages is in their receive buffer. */
 static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *ret_info)
 {
     const struct cqe *cqe = cq_of_extended(cq)->current;

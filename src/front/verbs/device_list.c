@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_device structures, one per device (verbs.md §10.1). They stay after ibv_free_device_list() as
- * long as the device is there, as rdma-core's do: programs free the list and then open what they found in it
- * (libpcap). */
+/* ibv_device structures, one per device (verbs.md §10.1). As in rdma-core, a structure stays after
+ * ibv_free_device_list() as long as the device exists: programs (libpcap) free the list and then open a device of it.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,28 +13,28 @@
 
 const char *ibv_get_sysfs_path(void);
 
-/* Provider libraries decide "is it mine?" by the pointer right behind struct ibv_device: it must be there,
- * and not be theirs (compatibility.md §2). The members up to core_support are theirs by layout. */
+/* A provider library recognizes its devices by the pointer right behind struct ibv_device: that pointer must exist
+ * and must not be the provider's (compatibility.md §2). The layout up to core_support is rdma-core's. */
 struct public_device {
     struct ibv_device ibv;
     const void *ops;
-    _Atomic int reference_word; /* unused by us */
+    _Atomic int reference_word; /* not used here */
     struct {
         void *next, *prev;
     } entry;
     void *sysfs;
     uint64_t core_support;
     struct device *device;
-    /* Under registry_lock: */
-    unsigned references; /* lists that name it, open contexts; the registry */
-    bool kept;           /* the registry has one */
+    /* Guarded by registry_lock: */
+    unsigned references; /* lists that contain it, open contexts, and the registry */
+    bool kept;           /* the registry holds a reference */
 };
 _Static_assert(offsetof(struct public_device, ops) == 664, "where providers look");
 
 static const char not_a_providers_table[] = "SoftHCA";
 
 static struct lock registry_lock = LOCK_INIT;
-static struct public_device *registry[DEVICES_MAX]; /* by number */
+static struct public_device *registry[DEVICES_MAX]; /* indexed by device number */
 
 static void lock_for_fork(void)
 {
@@ -105,7 +105,7 @@ static struct public_device *make_public(struct device *device)
     return public;
 }
 
-/* Takes over the caller's reference on the device. NULL: no memory. */
+/* Consumes the caller's reference on the device. NULL: out of memory. */
 static struct ibv_device *find_or_make(struct device *device)
 {
     struct public_device *public;
@@ -128,7 +128,7 @@ static struct ibv_device *find_or_make(struct device *device)
     return public ? &public->ibv : NULL;
 }
 
-/* Those that are not there any more are no longer kept. */
+/* The registry drops its reference on devices that no longer exist. */
 static void forget_others(struct device *const *devices, unsigned count)
 {
     for (unsigned number = 0; number < DEVICES_MAX; number++) {
@@ -165,7 +165,7 @@ VERBS_EXPORT struct ibv_device **ibv_get_device_list(int *ret_count)
     count = device_table_list(&host_devices, devices);
     forget_others(devices, count);
     if (count == 0)
-        return null_with(ENOSYS); /* what programs take for "no RDMA here" (compatibility.md §4) */
+        return null_with(ENOSYS); /* programs take ENOSYS for "no RDMA here" (compatibility.md §4) */
 
     list = calloc(count + 1, sizeof(list[0]));
     for (unsigned i = 0; i < count; i++) {
@@ -216,7 +216,7 @@ VERBS_EXPORT const char *ibv_get_device_name(struct ibv_device *device)
 
 VERBS_EXPORT int ibv_get_device_index(struct ibv_device *device)
 {
-    return (int)front_device(device)->number + 1; /* the kernel's numbers start at 1 too */
+    return (int)front_device(device)->number + 1; /* device indices of the kernel start at 1, too */
 }
 
 VERBS_EXPORT __be64 ibv_get_device_guid(struct ibv_device *device)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The public interface to explanations, include/softhca/softhca.h, and the leaks at the end of the process.
- */
+/* Public interface to explanations (include/softhca/softhca.h), and the report of leaks at the end of the process. */
 #include <softhca/softhca.h>
 #include <stdlib.h>
 
@@ -12,7 +11,7 @@
 #include "object/receive/srq.h"
 #include "object/receive/wq.h"
 
-/* The number of an object in the segment, and its life there. */
+/* An object's number in the segment, and its provenance record. */
 struct named {
     enum object_kind kind;
     uint32_t number;
@@ -152,8 +151,8 @@ VERBS_EXPORT const struct softhca_api softhca_api = {
     .set_handler = set_handler,
 };
 
-/* Runs after the handlers that the program registered with atexit() and the destructors of whatever uses this
- * library, so that what they clean up is no leak. Does nothing unless explanations are on. */
+/* Runs after the program's atexit() handlers and the destructors of libraries that use this one, so that objects
+ * destroyed there are no leaks. Does nothing unless explanations are on. */
 __attribute__((destructor)) static void tell_leaks_at_exit(void)
 {
     explainer_tell_leaks();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What marks a function as one of libibverbs' names. abi/libibverbs.map gives it its version; a name that is
- * missing there stays local, a name that is missing here does not link. */
+/* Marks an exported function of libibverbs. abi/libibverbs.map gives the symbol its version. A name that is missing
+ * in the map stays local; a name of the map without a definition fails to link. */
 #ifndef FRONT_VERBS_EXPORT_H
 #define FRONT_VERBS_EXPORT_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files of this room share. Only here do the conventions of verbs exist (verbs.md §0.1):
- * below, functions return 0 or -errno. */
+/* What the files of src/front/verbs share. The calling conventions of verbs (verbs.md §0.1) exist only here: the
+ * functions below return 0 or -errno. */
 #ifndef FRONT_VERBS_FRONT_H
 #define FRONT_VERBS_FRONT_H
 
@@ -13,12 +13,12 @@
 #include "front/verbs/export.h"
 #include "object/device/context.h"
 
-/* The header's macros stand in front of functions that we define. */
+/* verbs.h defines macros with the names of functions that are defined here. */
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
-/* Verbs that return 0 or a positive errno, and set errno as well. */
+/* For verbs that return 0 or a positive errno, and also set errno. */
 static inline int positive(int result)
 {
     if (likely(result >= 0))
@@ -27,7 +27,7 @@ static inline int positive(int result)
     return -result;
 }
 
-/* Verbs that return 0 or -1 with errno. */
+/* For verbs that return 0 or -1 with errno. */
 static inline int minus_one(int result)
 {
     if (likely(result >= 0))
@@ -36,24 +36,24 @@ static inline int minus_one(int result)
     return -1;
 }
 
-/* Verbs that return a pointer or NULL with errno. */
+/* For verbs that return a pointer, or NULL with errno. */
 static inline void *null_with(int error)
 {
     errno = error < 0 ? -error : error;
     return NULL;
 }
 
-/* The structure's owner may know fewer or more bytes of it than we (compatibility.md §3): all of his are
- * defined. */
+/* Copies a structure whose size in the program may differ from the size here (compatibility.md §3): all of the
+ * program's bytes become defined. */
 static inline void copy_sized(void *to, size_t to_size, const void *from, size_t from_size)
 {
     memset(to, 0, to_size);
     memcpy(to, from, min_of(to_size, from_size));
 }
 
-/* device_list.c: the device behind the public structure; its reference counts open contexts and lists. */
+/* device_list.c: the device behind the public structure. The structure counts open contexts and lists. */
 struct device *front_device(struct ibv_device *device);
-/* The device with this GUID, with a reference taken; NULL: there is none. */
+/* The device with this GUID, with a reference; NULL: none. */
 struct ibv_device *front_device_by_guid(const uint8_t node_guid[8]);
 void front_device_get(struct ibv_device *device);
 void front_device_put(struct ibv_device *device);
@@ -61,7 +61,7 @@ void front_device_put(struct ibv_device *device);
 /* ops.c */
 void front_fill_ops(struct verbs_context *verbs);
 
-/* The functions of the operation tables, by file. */
+/* Functions of the operation tables, by file. */
 
 /* query.c */
 int front_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attributes,

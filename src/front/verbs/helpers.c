@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Historical helper exports: files under sysfs, conversions between the kernel's structures and the public
- * ones, fork (verbs.md §10.10, §10.13). The distribution's librdmacm imports several of them. */
+/* Helper functions that libibverbs exports for historical reasons: sysfs files, conversions between structures of the
+ * kernel and the public ones, fork (verbs.md §10.10, §10.13). The distribution's librdmacm imports several of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,7 +18,7 @@
 #include "base/types.h"
 #include "front/verbs/export.h"
 
-/* No public header declares these. */
+/* Not declared in any public header. */
 const char *ibv_get_sysfs_path(void);
 int ibv_read_sysfs_file(const char *directory, const char *file, char *buffer, size_t size);
 void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *to, const struct ib_uverbs_ah_attr *from);
@@ -51,8 +51,8 @@ VERBS_EXPORT const char *ibv_get_sysfs_path(void)
     return sysfs_path;
 }
 
-/* Returns the length of the text without its newline, or -1 when the file is missing or does not fit with the
- * terminating zero. */
+/* Returns the length of the text without its newline, or -1 if the file is missing or the text and its terminating
+ * zero do not fit. */
 VERBS_EXPORT int ibv_read_sysfs_file(const char *directory, const char *file, char *buffer, size_t size)
 {
     char path[PATH_MAX];
@@ -103,7 +103,7 @@ VERBS_EXPORT void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *to, const struc
     to->port_num = from->port_num;
 }
 
-/* qp_state stays what the caller asked for; the kernel's structure has no rate_limit. */
+/* qp_state keeps the value that the caller requested; the kernel's structure has no rate_limit. */
 VERBS_EXPORT void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *to, const struct ib_uverbs_qp_attr *from)
 {
     to->cur_qp_state = (enum ibv_qp_state)from->cur_qp_state;
@@ -182,8 +182,8 @@ VERBS_EXPORT void ibv_copy_path_rec_to_kern(struct ib_user_path_rec *to, const s
     to->preference = from->preference;
 }
 
-/* Registered memory is reached through the process's own page tables, so copy-on-write cannot separate us
- * from it: there is nothing to prepare, before or after memory was registered. */
+/* Registered memory is accessed through the process's own page tables, so copy-on-write cannot separate the adapter
+ * from it: no preparation is needed. */
 VERBS_EXPORT int ibv_fork_init(void)
 {
     return 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Verbs that came after rdma-core 44. DMA handles, completion counters and dma-bufs of device memory are not
- * there. */
+/* Verbs newer than rdma-core 44. DMA handles, completion counters and dma-bufs of device memory are not supported. */
 #include "front/verbs/newer.h"
 
 #include <stdlib.h>
@@ -53,7 +52,7 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_
     const bool of_memory = wanted->comp_mask & MR_ADDRESS, of_file = wanted->comp_mask & MR_FD;
     uint64_t iova = of_file ? 0 : (uintptr_t)wanted->address, offset = 0;
 
-    /* DMA handles among them, which nobody can have. */
+    /* Rejects DMA handles, too, which cannot be allocated. */
     if (wanted->comp_mask & ~(uint64_t)MR_KNOWN)
         return null_with(EOPNOTSUPP);
     if (of_memory == of_file || (!of_file && (wanted->comp_mask & MR_FD_OFFSET)))
@@ -116,7 +115,7 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *bu
 
 VERBS_EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buffer)
 {
-    return minus_one(-ENODATA); /* ordinary memory */
+    return minus_one(-ENODATA); /* not a dma-buf, but ordinary memory */
 }
 
 VERBS_EXPORT int ibv_dm_export_dmabuf_fd(struct ibv_dm *dm)
@@ -137,7 +136,7 @@ VERBS_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
 
 /* --- the port ------------------------------------------------------------------------------------------- */
 
-/* In units of 100 Mb/s, by the codes of ibv_port_attr. */
+/* In units of 100 Mb/s, from the codes of ibv_port_attr. */
 static uint64_t lane_speed(unsigned code)
 {
     static const uint16_t speeds[] = {25, 50, 100, 100, 140, 250, 500, 1000};

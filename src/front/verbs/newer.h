@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Verbs that rdma-core has gained since 44, as their manual pages say; the values are ABI. Structures of the
- * program have layouts of our own here, whichever header this is built with. */
+/* Verbs added to rdma-core after release 44, after their manual pages; the values are ABI. Structures of the program
+ * are declared here with names of their own, so that any version of verbs.h will do. */
 #ifndef FRONT_VERBS_NEWER_H
 #define FRONT_VERBS_NEWER_H
 

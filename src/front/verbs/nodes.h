@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Private names of libibverbs, in each node that some release of rdma-core has them in. A release has one
- * such node: 22 (rdma-core 22 to 24), 25 (to 32), 33, 34 (to 56), 57 (to 58), 59 (to 63), 64, 65. What is
- * exported as name is defined as provided_name: the linker takes name and name@@node of one object for two.
- */
+/* Private symbols of libibverbs, in every version node in which a release of rdma-core has them. A release has one
+ * such node: 22 (rdma-core 22 to 24), 25 (to 32), 33, 34 (to 56), 57 (to 58), 59 (to 63), 64, 65. The function for
+ * the symbol `name` is defined as provided_name, because the linker takes name and name@@node of one object for two
+ * symbols. */
 #ifndef FRONT_VERBS_NODES_H
 #define FRONT_VERBS_NODES_H
 
@@ -14,7 +14,7 @@
 #define ALSO_FROM_59(name) ALSO(name, 59) ALSO_FROM_64(name)
 #define ALSO_FROM_57(name) ALSO(name, 57) ALSO_FROM_59(name)
 
-/* By the first node that has the name. Its default is 34, or the first after that. */
+/* By the first node with the symbol. Its default version is 34, or the first one after that. */
 #define SINCE_65(name) DEFAULT(name, 65)
 #define SINCE_64(name) DEFAULT(name, 64) ALSO_FROM_65(name)
 #define SINCE_59(name) DEFAULT(name, 59) ALSO_FROM_64(name)
@@ -23,7 +23,7 @@
 #define SINCE_25(name) ALSO(name, 25) SINCE_33(name)
 #define SINCE_22(name) ALSO(name, 22) SINCE_25(name)
 
-/* What is no more. */
+/* Symbols that later releases removed. */
 #define ONLY_22_TO_25(name) ALSO(name, 22) DEFAULT(name, 25)
 #define ONLY_25(name) DEFAULT(name, 25)
 /* clang-format on */

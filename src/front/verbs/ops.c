@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The operation tables that inline functions of verbs.h call through, many without a check: every slot holds
- * a function (compatibility.md §3). What is not there answers EOPNOTSUPP, which programs and tests take for
- * "skip". */
+/* Operation tables that inline functions of verbs.h call through, many without a check: every slot holds a function
+ * (compatibility.md §3). Unsupported operations return EOPNOTSUPP, which programs and tests take for "skip". */
 #include "front/verbs/front.h"
 #include "front/verbs/newer.h"
 
@@ -11,19 +10,19 @@ static int unsupported(void)
     return EOPNOTSUPP;
 }
 
-/* Also for the slots of 2006, which no header of today calls. */
+/* Also fills the slots of 2006 that no current header calls. */
 static void *unsupported_object(void)
 {
     errno = EOPNOTSUPP;
     return NULL;
 }
 
-/* An unsupported verb is one function whatever its arguments: the calling conventions we build for let a
- * caller pass more than the callee takes. */
+/* One function serves all unsupported verbs: the supported calling conventions let a caller pass more arguments than
+ * the callee takes. */
 #define UNSUPPORTED(member)        (member) = (__typeof__(member))(void (*)(void))unsupported
 #define UNSUPPORTED_OBJECT(member) (member) = (__typeof__(member))(void (*)(void))unsupported_object
 
-/* The macro in verbs.h is gone (front.h): this is the exported function. */
+/* front.h undefines the macro: this is the exported function. */
 static void fill_context_ops(struct ibv_context_ops *ops)
 {
     ops->_compat_query_device = ibv_query_device;
@@ -65,7 +64,7 @@ static int modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr
     return positive(attributes->comp_mask ? -EINVAL : -EOPNOTSUPP);
 }
 
-/* From the newest to the oldest; all are exported, and rdma-core calls them from there. */
+/* Newest first. All are exported, and rdma-core calls the exported ones. */
 static void fill_newer_ops(struct verbs_context *verbs)
 {
     void (**operations)(void) = (void (**)(void))((char *)&verbs->context - VERBS_HEAD);
@@ -119,7 +118,7 @@ void front_fill_ops(struct verbs_context *verbs)
     UNSUPPORTED(verbs->modify_flow_action_esp);
     UNSUPPORTED(verbs->destroy_flow_action);
     UNSUPPORTED_OBJECT(verbs->create_flow_action_esp);
-    /* By their former names, too (compatibility.md §3). */
+    /* Also under their former names (compatibility.md §3). */
     verbs->ABI_placeholder1 = (void (*)(void))front_create_flow;
     verbs->ABI_placeholder2 = (void (*)(void))front_destroy_flow;
 }

@@ -91,7 +91,7 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset
     return result < 0 ? null_with(result) : &mr->ibv;
 }
 
-/* The one verb that answers with an enumeration of its own, and with errno (verbs.md §4.8). */
+/* The only verb that returns an enumeration of its own, together with errno (verbs.md §4.8). */
 VERBS_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
                               int access)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The nodes IBVERBS_PRIVATE_*: what the provider libraries (libmlx5, libefa) of any distribution need to
- * load. They register themselves before main() and are ignored; __verbs_log, ibv_query_gid_type (query.c) and
- * ibv_wr_opcode_str (strings.c) are called and work; the rest commands a kernel driver that is not there, and
- * says so (compatibility.md §1, §2). */
+/* Version nodes IBVERBS_PRIVATE_*: symbols that the provider libraries (libmlx5, libefa) of any distribution need to
+ * load. Providers register themselves before main(), and the registration is ignored. __verbs_log, ibv_query_gid_type
+ * (query.c) and ibv_wr_opcode_str (strings.c) work. All other functions command a kernel driver and return an error
+ * (compatibility.md §1, §2). */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ extern bool provided_verbs_allow_disassociate_destroy;
 void provided___verbs_log(struct verbs_context *context, uint32_t level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Read by providers when a destroy fails because the device is gone; ours never goes that way. */
+/* Providers read it when a destroy fails because the device was removed, which does not happen here. */
 VERBS_EXPORT bool provided_verbs_allow_disassociate_destroy;
 SINCE_22(verbs_allow_disassociate_destroy)
 
@@ -42,12 +42,12 @@ REGISTER_DRIVER(59)
 REGISTER_DRIVER(64)
 REGISTER_DRIVER(65)
 
-/* Levels: 0 none, 1 error, 2 warning, 3 information, 4 debug. As in rdma-core, what providers say is heard
- * only where VERBS_LOG_LEVEL asks for it, in the file that VERBS_LOG_FILE names or on stderr. Programs ask
- * libmlx5 and libefa of each device whether it is theirs, and these call a no an error. */
+/* Levels: 0 none, 1 error, 2 warning, 3 information, 4 debug. As in rdma-core, messages of providers appear only if
+ * VERBS_LOG_LEVEL asks for them, in the file VERBS_LOG_FILE or on stderr. Programs ask libmlx5 and libefa about every
+ * device, and these report a device of another provider as an error. */
 static bool wants(uint32_t level)
 {
-    static _Atomic int wanted = -1; /* -1: the environment was not read yet */
+    static _Atomic int wanted = -1; /* -1: the environment has not been read yet */
     int limit = atomic_load_explicit(&wanted, memory_order_relaxed);
 
     if (limit < 0) {
@@ -59,7 +59,7 @@ static bool wants(uint32_t level)
     return level && level <= (uint32_t)limit;
 }
 
-/* The context may be NULL or a provider's idea of one, so it is not looked at. */
+/* The context is not used: it may be NULL or a structure of the provider. */
 VERBS_EXPORT void provided___verbs_log(struct verbs_context *context, uint32_t level, const char *format, ...)
 {
     const char *path = secure_getenv("VERBS_LOG_FILE");
@@ -83,7 +83,7 @@ VERBS_EXPORT void provided___verbs_log(struct verbs_context *context, uint32_t l
 }
 SINCE_34(__verbs_log)
 
-/* A caller passes more arguments than these take, which the calling conventions that we build for allow. */
+/* Callers pass more arguments than these functions take, which the supported calling conventions allow. */
 #define COMMAND(since, name)                                                                                 \
     int provided_##name(void);                                                                               \
     VERBS_EXPORT int provided_##name(void)                                                                   \

@@ -5,7 +5,7 @@
 #include "front/verbs/front.h"
 #include "object/xrc/open_qp.h"
 
-/* The members that both structures have lie at the same places. */
+/* Both structures have these members at the same offsets. */
 #define COMMON_INIT_ATTRIBUTES (offsetof(struct ibv_qp_init_attr, sq_sig_all) + sizeof(int))
 _Static_assert(offsetof(struct ibv_qp_init_attr_ex, sq_sig_all) ==
                        offsetof(struct ibv_qp_init_attr, sq_sig_all) &&
@@ -21,7 +21,7 @@ VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
     if (!pd)
         return null_with(EINVAL);
     if (attributes->qp_type == IBV_QPT_XRC_RECV)
-        return null_with(EINVAL); /* it is of no PD */
+        return null_with(EINVAL); /* an XRC_RECV QP has no PD */
     memcpy(&extended, attributes, COMMON_INIT_ATTRIBUTES);
     extended.comp_mask = IBV_QP_INIT_ATTR_PD;
     extended.pd = pd;
@@ -103,8 +103,8 @@ VERBS_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
     return positive(multicast_detach(qp_of(qp), gid, lid));
 }
 
-/* Packets are placed in order, and none again once a later one is there. But what is inside of one is copied
- * by memcpy() or the kernel, which promise nothing of the kind (verbs.md §10.9). */
+/* Packets are placed in order, and no earlier packet is placed after a later one. The bytes of one packet are copied
+ * by memcpy() or the kernel, which guarantee no order (verbs.md §10.9). */
 VERBS_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t flags)
 {
     return 0;

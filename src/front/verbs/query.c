@@ -10,13 +10,13 @@
 #define PORT_ONE     1u
 #define DEFAULT_PKEY 0xffffu
 #define PKEY_ENTRIES 1
-/* Everything before port_cap_flags2: what a program of before that member has room for. */
+/* Everything before port_cap_flags2: the size of the structure in programs built before that member existed. */
 #define LEGACY_PORT_ATTRIBUTES offsetof(struct ibv_port_attr, port_cap_flags2)
 
-/* sysfs's idea of a GID's type, which differs from enum ibv_gid_type. */
+/* GID types as in sysfs, which differ from enum ibv_gid_type. */
 enum sysfs_gid_type { SYSFS_GID_IB_OR_ROCE_V1, SYSFS_GID_ROCE_V2 };
 
-/* No public header declares it. */
+/* Not declared in any public header. */
 int provided_ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned index,
                                 enum sysfs_gid_type *ret_type);
 
@@ -59,7 +59,7 @@ VERBS_EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
 
 /* --- GIDs ----------------------------------------------------------------------------------------------- */
 
-/* 0, -ENODATA: empty entry, -EINVAL. */
+/* 0, -ENODATA (empty entry) or -EINVAL. */
 static int read_gid(struct ibv_context *context, uint32_t port, uint32_t index,
                     struct ibv_gid_entry *ret_entry)
 {
@@ -82,7 +82,7 @@ VERBS_EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int in
     int result = index < 0 ? -EINVAL : read_gid(context, port, (uint32_t)index, &entry);
 
     if (result == 0 || result == -ENODATA) {
-        *gid = entry.gid; /* an empty entry is a GID of zeros */
+        *gid = entry.gid; /* an empty entry is reported as a GID of zeros */
         result = 0;
     }
     return minus_one(result);
@@ -109,7 +109,7 @@ VERBS_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ib
         if (read_gid(context, PORT_ONE, i, &ours) != 0)
             continue;
         if (count == max_entries) {
-            flags = UINT32_MAX; /* no room: as bad as a flag that nobody knows */
+            flags = UINT32_MAX; /* more GIDs than max_entries: fails like an unknown flag */
             break;
         }
         copy_sized((char *)entries + count++ * entry_size, entry_size, &ours, sizeof(ours));
@@ -154,7 +154,7 @@ VERBS_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, _
 
 /* --- clock ---------------------------------------------------------------------------------------------- */
 
-/* The clock of completion time stamps: as on hardware, all of it in tv_nsec. */
+/* The clock of completion time stamps; as on hardware, all of the value is in tv_nsec. */
 int front_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
     if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)

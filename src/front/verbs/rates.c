@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Conversions of the static rate (verbs.md §10.12). The reverse ones map exactly the listed numbers. */
+/* Conversions of the static rate (verbs.md §10.12). The reverse functions map exactly the listed values. */
 #include <infiniband/verbs.h>
 
 #include "base/types.h"
@@ -9,7 +9,7 @@
 
 static const struct rate {
     enum ibv_rate rate;
-    int multiple; /* of 2.5 Gbit/s */
+    int multiple; /* in units of 2.5 Gbit/s */
     int mbps;
 } rates[] = {
     {IBV_RATE_2_5_GBPS, 1, 2500},

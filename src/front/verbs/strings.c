@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Texts that every tool prints and scripts compare: part of the ABI in practice (verbs.md §9.3). */
+/* Texts that tools print and scripts compare: part of the ABI in practice (verbs.md §9.3). */
 #include <infiniband/verbs.h>
 
 #include "base/types.h"
@@ -105,7 +105,7 @@ VERBS_EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status)
     return text_or_unknown(texts, array_size(texts), (unsigned)status);
 }
 
-/* A private name that programs call. */
+/* A private symbol that programs call. */
 VERBS_EXPORT const char *provided_ibv_wr_opcode_str(enum ibv_wr_opcode opcode)
 {
     static const char *const texts[] = {

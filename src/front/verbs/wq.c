@@ -3,7 +3,7 @@
 #include "object/receive/wq.h"
 #include "front/verbs/front.h"
 
-/* Called through the structure. */
+/* Called through the function pointer in struct ibv_wq. */
 static int post_recv(struct ibv_wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
     return positive(wq_post(wq_of(wq), wr, bad_wr));

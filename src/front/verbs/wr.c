@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* ibv_wr_*: builders and setters (verbs.md §3.8). A builder that fails leaves its error to
- * ibv_wr_complete(). */
+/* ibv_wr_*: builders and setters (verbs.md §3.8). A failing builder leaves its error for ibv_wr_complete(). */
 #include "front/verbs/front.h"
 #include "object/qp/qp.h"
 
@@ -120,7 +119,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 
 static void wr_send_tso(struct ibv_qp_ex *qp, void *header, uint16_t header_size, uint16_t segment_size)
 {
-    qp_build_wr(qp_of_extended(qp), IBV_WR_TSO); /* of no QP type: refused */
+    qp_build_wr(qp_of_extended(qp), IBV_WR_TSO); /* no QP type supports TSO: fails */
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey)
@@ -157,8 +156,7 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv
     qp_build_sge_list(qp_of_extended(qp), count, list);
 }
 
-/* All of them on every extended QP: which ones may be called is between the program and its send_ops_flags.
- */
+/* Every extended QP gets all functions; the program's send_ops_flags say which ones it may call. */
 void front_fill_wr_ops(struct ibv_qp_ex *qp)
 {
     qp->wr_start = wr_start;
