@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The calls that move bytes, in all their forms (verbs.md §11.12). */
+/* Calls that transfer bytes, in all their forms (verbs.md §11.12). */
 #include <limits.h>
 #include <sys/uio.h>
 
@@ -89,7 +89,7 @@ RDMACM_EXPORT ssize_t rwritev(int fd, const struct iovec *parts, int count)
 
 /* --- receiving ------------------------------------------------------------------------------------------ */
 
-/* Unlike TCP, a stream says whom its bytes are from, to who asks. */
+/* Unlike TCP, a stream returns the peer's address if the caller asks for it. */
 static ssize_t receive_parts(int fd, const struct iovec *parts, size_t count, int flags,
                              struct sockaddr *from, socklen_t *from_bytes, int *ret_flags)
 {

@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Connections of streams: what the CM says, in the service thread, and what that makes of rsockets.
+/* Connections of streams: the service thread handles CM events and changes the state of rsockets.
  *
- *   rconnect()   address → route → endpoint, REQ with our offer → REP with the peer's: connected
- *   REQ arrives  a child of the listener; held, while its backlog is full → endpoint, REP → RTU: ready →
- * raccept()
+ *   rconnect()   resolve address, then route; create QP; send REQ with the local offer;
+ *                REP with the peer's offer: connected
+ *   REQ          makes a child of the listener, held while the backlog is full; create QP; send REP;
+ *                RTU: ready for raccept()
  *
- * A child is the service thread's alone until raccept() takes it. A listener that closes leaves its children
- * as orphans, and the service thread drops them. */
+ * Only the service thread uses a child before raccept() takes it. A listener that closes leaves its children as
+ * orphans, which the service thread drops. */
 #include <infiniband/ib.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "front/rsockets/rsocket.h"
 
-#define CONNECT_TRIES   6 /* of address and route, each twice as long as the one before */
+#define CONNECT_TRIES   6 /* of rdma_resolve_addr() and rdma_resolve_route(); the timeout doubles each time */
 #define FIRST_TRY_MS    1000
-#define RETRY_COUNT     7 /* of the QP; RNR: for ever */
+#define RETRY_COUNT     7 /* retry_cnt of the QP; 7 as rnr_retry_cnt: infinite */
 #define REQUEST_PRIVATE (RSOCKET_OFFER_HEADER + RSOCKET_OFFER_BYTES)
 
-/* A leaf: lists of children and what goes with them. */
+/* Leaf lock; guards lists of children and their links. */
 static struct lock children_lock = LOCK_INIT;
 static struct list orphans = {&orphans, &orphans};
-/* Some of their children are held, and a place is free (struct rsocket.node). */
+/* Listeners with held children and a free place in the backlog (struct rsocket.node). */
 static struct list listeners_with_room = {&listeners_with_room, &listeners_with_room};
 
 void connect_after_fork_in_child(void)
@@ -95,7 +97,7 @@ static void offer_of(const struct rsocket *rsocket, uint8_t ret_bytes[RSOCKET_OF
     rsocket_offer_encode(&offer, ret_bytes);
 }
 
-/* An AF_IB request has no header of IP addresses, but the listener expects the room for it. */
+/* An AF_IB request has no CMA header with IP addresses, but the listener expects space for one. */
 static size_t header_of(const struct rsocket *rsocket)
 {
     return rsocket->local.ss_family == AF_IB ? RSOCKET_OFFER_HEADER : 0;
@@ -120,7 +122,7 @@ static int send_request(struct rsocket *rsocket)
     return result_of(rdma_connect(rsocket->id, &param));
 }
 
-/* The whole receive ring is lent at once: the program may be busy with something else for long. */
+/* Grants the whole receive ring at once, because the program may not read for long. */
 static void be_connected(struct rsocket *rsocket)
 {
     rsocket->phase = PHASE_CONNECTED;
@@ -227,7 +229,7 @@ static int accept_child(struct rsocket *child)
     return result_of(rdma_accept(child->id, &param));
 }
 
-/* Out of its listener's list. children_lock held. */
+/* Removes a child from its listener's list. children_lock held. */
 static void leave_family(struct rsocket *child)
 {
     list_remove(&child->node);
@@ -266,7 +268,7 @@ static struct rsocket *next_held(struct rsocket *listener)
     return found;
 }
 
-/* As many as there is room for. */
+/* Accepts held children while the backlog has space. */
 static void accept_held(struct rsocket *listener)
 {
     struct rsocket *child;
@@ -276,7 +278,7 @@ static void accept_held(struct rsocket *listener)
 
         if (!error)
             continue;
-        log_warn("rsocket: a connection is not accepted: errno %d", -error);
+        log_warn("rsocket: cannot accept a connection: %s", strerror(-error));
         give_up(child);
     }
 }
@@ -299,7 +301,7 @@ static struct rsocket *make_child(struct rsocket *listener, const struct rdma_cm
     return child;
 }
 
-/* Options are the listener's of this moment. */
+/* The child gets the listener's options of this moment. */
 static bool adopt(struct rsocket *listener, struct rsocket *child)
 {
     bool adopted;
@@ -321,7 +323,7 @@ static bool adopt(struct rsocket *listener, struct rsocket *child)
     return adopted;
 }
 
-/* Nothing that arrives after the listener has closed is adopted: rclose() waits for the acknowledgement. */
+/* No request is adopted after the listener has closed: rclose() waits until this event is acknowledged. */
 static void handle_request(const struct rdma_cm_event *event)
 {
     struct rsocket *listener = event->listen_id->context, *child;
@@ -360,21 +362,22 @@ static void make_ready(struct rsocket *child)
     lock_release(&children_lock);
     if (!listener)
         return;
-    lock_acquire(&listener->lock); /* of another by now, perhaps, which looks in vain */
+    /* The listener may have closed, and its memory may be another rsocket's: then the wake-up is spurious. */
+    lock_acquire(&listener->lock);
     rsocket_changed(listener);
     lock_release(&listener->lock);
 }
 
 /* --- events --------------------------------------------------------------------------------------------- */
 
-/* The peer has disconnected, or is dead. The QP gives up, and whoever waits for it hears of that. */
+/* The peer has disconnected or died: the QP moves to error, and waiting calls wake up. */
 static void handle_end(struct rsocket *rsocket, enum rdma_cm_event_type type)
 {
     if (type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_DEVICE_REMOVAL)
         rdma_disconnect(rsocket->id);
 }
 
-/* True: it is a child's, before it is connected. */
+/* Handles an event of a child before it is connected. True: it was one. */
 static bool handle_own(struct rsocket *rsocket, const struct rdma_cm_event *event)
 {
     bool of_child = false;
@@ -382,7 +385,8 @@ static bool handle_own(struct rsocket *rsocket, const struct rdma_cm_event *even
 
     lock_acquire(&rsocket->lock);
     if (rsocket->id != event->id || (rsocket->closing && rsocket->phase != PHASE_CONNECTED)) {
-        /* Of an attempt that is over. Who closes a connection waits for the peer, and hears of its end. */
+        /* The event belongs to a connection attempt that has ended. rclose() waits for the peer's disconnect, and
+         * wakes up. */
     } else if (rsocket->phase == PHASE_CONNECTED) {
         handle_end(rsocket, event->event);
     } else if (rsocket->phase == PHASE_CONNECTING && rsocket->passive) {
@@ -406,7 +410,7 @@ void connect_handle_event(struct rdma_cm_event *event)
         handle_request(event);
     else
         of_child = handle_own(rsocket, event);
-    rdma_ack_cm_event(event); /* an id is not destroyed before */
+    rdma_ack_cm_event(event); /* the id cannot be destroyed before */
     if (!of_child || type == RDMA_CM_EVENT_ADDR_CHANGE || type == RDMA_CM_EVENT_TIMEWAIT_EXIT)
         return;
     if (type == RDMA_CM_EVENT_ESTABLISHED)
@@ -472,7 +476,7 @@ bool connect_has_ready_child(struct rsocket *listener)
     return ready;
 }
 
-/* There was no descriptor for it. It is the next again. */
+/* The process has no free descriptor for the child: it becomes the first in the backlog again. */
 void connect_return_child(struct rsocket *listener, struct rsocket *child)
 {
     lock_acquire(&children_lock);

@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -13,14 +14,14 @@
 #include "base/log.h"
 #include "base/sys.h"
 
-/* Of the arrivals that came by UDP and are not read; more are dropped. */
+/* Unread datagrams that arrived by UDP; more are dropped. */
 #define UDP_ARRIVALS_MAX 256
-/* Completions taken at a time. */
+/* Completions per ibv_poll_cq() call. */
 #define BATCH 16
-/* Set in the ids of send requests, which are numbers of slots; those of receives are addresses. */
+/* Set in the wr_id of sends, which is the number of a slot; the wr_id of a receive is an address. */
 #define WR_SEND (1ull << 63)
 
-/* Raw system calls: in a program under librspreload, libc's socket() may lead back here. */
+/* Raw system calls, because in a program under librspreload libc's socket() may call this library again. */
 static int result_of(long returned)
 {
     return returned < 0 ? -errno : (int)returned;
@@ -76,7 +77,7 @@ int datagram_open(struct rsocket *rsocket)
     return error;
 }
 
-/* Whole datagrams, as many as the buffers hold. */
+/* The number of whole datagrams that the buffer holds. */
 static uint32_t requests_of(uint32_t wanted, uint32_t *bytes)
 {
     uint32_t most = min_of(*bytes / DATAGRAM_BYTES, 16384u), requests = max_of(min_of(wanted, most), 1u);
@@ -103,7 +104,7 @@ static int open_send_memory(struct rsocket *rsocket)
     return 0;
 }
 
-/* A port, memory, and the service thread that answers: with the first call that needs an address. */
+/* Allocates the port and memory, and starts the service thread, with the first call that needs an address. */
 static int begin(struct rsocket *rsocket, const struct sockaddr_storage *local)
 {
     struct datagram *datagram = rsocket->datagram;
@@ -146,7 +147,7 @@ static void drop_arrival(struct datagram *datagram, struct arrival *arrival)
     }
 }
 
-/* What was posted goes out before its QP goes away: datagrams are lost on the way, not here. */
+/* Waits for posted sends before the QP is destroyed: datagrams may be lost in the network, but not here. */
 static void flush(struct rsocket *rsocket)
 {
     struct rsocket_patience patience = {.deadline = sys_now() + NS_PER_S};
@@ -174,7 +175,7 @@ void datagram_close(struct rsocket *rsocket)
         sys_munmap(datagram->send_memory, datagram->send_bytes);
     free(datagram->free_slots);
     sys_close(datagram->epoll_fd);
-    sys_close(datagram->poke_fd); /* the UDP socket is the rsocket's number */
+    sys_close(datagram->poke_fd); /* the UDP socket is the rsocket's own descriptor */
     free(datagram);
     rsocket->datagram = NULL;
 }
@@ -342,7 +343,7 @@ short datagram_events(struct rsocket *rsocket, short events)
 
 #define PARTS_MAX 1024 /* IOV_MAX */
 
-/* asks: with data; else tells our QP. */
+/* asks: data, and a request for the peer's QPN; otherwise the answer to such a request. */
 static ssize_t send_by_udp(struct datagram *datagram, const struct destination *to, const struct iovec *parts,
                            size_t count, bool asks)
 {
@@ -532,7 +533,7 @@ static void take_packet(struct rsocket *rsocket, const uint8_t *packet, size_t l
         return;
     destination = destination_find(rsocket, from, &error);
     if (!destination) {
-        log_warn("rsocket: no way to who sends a datagram: errno %d", -error);
+        log_warn("rsocket: no route to the sender of a datagram (%s): datagram dropped", strerror(-error));
         return;
     }
     if (header.asks) {
@@ -551,7 +552,7 @@ void datagram_udp_ready(struct rsocket *rsocket)
         syscall(SYS_recvfrom, rsocket->datagram->udp, packet, sizeof(packet), MSG_DONTWAIT, &from, &length);
 
     if (received < 0)
-        return; /* also errors of an ICMP message, which are not for us */
+        return; /* also ICMP errors, which are ignored */
     lock_acquire(&rsocket->lock);
     if (!rsocket->closing)
         take_packet(rsocket, packet, (size_t)received, &from);

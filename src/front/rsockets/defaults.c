@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What an administrator has set (rsocket(7)): files with one number each. */
+/* Defaults set by the administrator (rsocket(7)): files with one number each. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What a stream is made of: an RC QP with one CQ and its channel, the rings and the table in one piece of
- * memory; and what completions mean. */
+/* The verbs objects of a stream: an RC QP with one CQ and its channel, and one registered piece of memory with the
+ * rings and the table; dispatch of completions. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,12 +8,12 @@
 #include "base/sys.h"
 #include "front/rsockets/rsocket.h"
 
-/* Of a control message, whatever the program wants of its data. */
+/* Inline size for a control message, independent of the program's setting for data. */
 #define INLINE_MIN RSOCKET_WINDOW_BYTES
 #define INLINE_MAX 1024u
-/* Of a data message: enough to amortize it, little enough that the peer begins early. */
+/* Maximum of a data message: long enough to amortize its cost, short enough that the peer starts reading early. */
 #define CHUNK (64u << 10)
-/* Completions taken and receives posted at a time. */
+/* Completions per poll, and receives per post. */
 #define BATCH 16
 
 uint32_t endpoint_inline_limit(void)
@@ -120,7 +120,7 @@ static void describe(const struct rsocket *rsocket, struct stream_options *ret_o
     };
 }
 
-/* Receives have no buffers: what they tell is in the completion. */
+/* Receives have no buffers: the completion's immediate data is the message. */
 static int post_receives(struct rsocket *rsocket, unsigned count)
 {
     struct ibv_recv_wr requests[BATCH], *bad;
@@ -158,8 +158,8 @@ int endpoint_open(struct rsocket *rsocket)
     return 0;
 }
 
-/* What nobody is going to hear of is taken all the same: a QP that goes with completions unpolled is a loss
- * that is explained to the program, which has no QP. */
+/* Polls the remaining completions: destroying a QP with unpolled completions would be reported as a loss to the
+ * program, which does not know this QP. */
 static void discard_completions(struct ibv_cq *cq)
 {
     struct ibv_wc completions[BATCH];
@@ -268,8 +268,8 @@ static int error_of(enum ibv_wc_status status)
     return -ECONNRESET;
 }
 
-/* Receives are flushed when the CM has said that the peer is gone: the end of the stream. If data of ours is
- * flushed, the peer has not got it. */
+/* Flushed receives: the CM has reported that the peer is gone, which ends the stream. Flushed data: the peer has not
+ * received it. */
 static void take_failed(struct rsocket *rsocket, const struct ibv_wc *completion)
 {
     if (completion->wr_id == STREAM_WR_RECEIVE && completion->status == IBV_WC_WR_FLUSH_ERR) {
@@ -297,13 +297,14 @@ static void take_completion(struct rsocket *rsocket, const struct ibv_wc *comple
                 ? stream_arrive(&rsocket->stream, be32toh(completion->imm_data))
                 : -EPROTO;
     if (error) {
-        log_warn("rsocket: a peer sends what makes no sense (immediate %#x)", be32toh(completion->imm_data));
+        log_warn("rsocket: protocol error: invalid immediate data %#x from the peer, disconnecting",
+                 be32toh(completion->imm_data));
         endpoint_fail(rsocket, error);
         rdma_disconnect(rsocket->id);
     }
 }
 
-/* A few at a time: a message more costs less than a request to be posted. */
+/* Posts receives in batches: one more message costs less than posting one request. */
 static void repost_receives(struct rsocket *rsocket)
 {
     struct rsocket_endpoint *endpoint = &rsocket->endpoint;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Memory of one end that the other writes directly: riomap(), riounmap(), riowrite(). Each end has a table
- * that the other fills: who maps memory writes an entry into the peer's, in front of what it sends next. */
+/* Memory that the peer writes directly: riomap(), riounmap(), riowrite(). Each end has a table that its peer fills:
+ * the end that maps memory writes an entry into the peer's table before its next message. */
 #include <stdlib.h>
 
 #include "front/rsockets/rsocket.h"
@@ -9,13 +9,13 @@ struct mapping {
     struct list node;
     struct ibv_mr *mr;
     uint64_t offset;
-    int slot; /* entry of the peer's table; -1: for ourselves only */
+    int slot; /* entry of the peer's table; -1: for local use only */
 };
 
 struct mapping_slot {
     struct mapping *mapping;
-    bool said;     /* the peer's entry is of this mapping */
-    bool occupied; /* the peer's entry is of this one or an earlier */
+    bool said;     /* the peer's entry describes this mapping */
+    bool occupied; /* the peer's entry describes this mapping or an earlier one */
 };
 
 static bool is_unsaid(const struct mapping_slot *slot)
@@ -193,7 +193,7 @@ int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience)
         if (!is_unsaid(&rsocket->mapping_slots[i]))
             continue;
         error = wait_for_room(rsocket, stream_can_send, patience);
-        if (!error && is_unsaid(&rsocket->mapping_slots[i])) /* still */
+        if (!error && is_unsaid(&rsocket->mapping_slots[i])) /* not written in between */
             error = say_slot(rsocket, i);
     }
     if (!error)
@@ -203,7 +203,7 @@ int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience)
 
 /* --- riowrite() ----------------------------------------------------------------------------------------- */
 
-/* What the peer has mapped there. */
+/* Finds the peer's mapping at the offset. */
 static bool find_target(const struct rsocket *rsocket, uint64_t offset, struct rsocket_window *ret_window)
 {
     const uint8_t *table = rsocket->endpoint.memory + RSOCKET_WINDOWS * RSOCKET_WINDOW_BYTES;
@@ -221,7 +221,7 @@ static bool find_target(const struct rsocket *rsocket, uint64_t offset, struct r
     return false;
 }
 
-/* With the turn to send. Ends early where nothing is mapped. */
+/* Caller has the turn to send. Ends early at an offset without a mapping. */
 static ssize_t write_direct(struct rsocket *rsocket, const uint8_t *data, size_t count, uint64_t offset,
                             struct rsocket_patience *patience)
 {

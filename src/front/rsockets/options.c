@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Options of rsockets (verbs.md §11.12, rsocket(7)). Those that mean nothing here are kept, so that a
- * program finds what it has set. */
+/* Options of rsockets (verbs.md §11.12, rsocket(7)). Options without a meaning here are stored, so that getsockopt()
+ * returns the value that was set. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -57,7 +57,7 @@ static bool has_buffers(const struct rsocket *rsocket)
     return rsocket->endpoint.memory || (!rsocket_is_stream(rsocket) && rsocket->phase != PHASE_NEW);
 }
 
-/* Twice what is asked for, as Linux does. A connection that is there keeps what it has. */
+/* Doubles the value, as Linux does. An existing connection keeps its buffers. */
 static int set_buffer(struct rsocket *rsocket, const void *value, socklen_t length, uint32_t *ret_bytes)
 {
     int asked, error = get_int(value, length, &asked);
@@ -87,7 +87,7 @@ static int restart_keepalive(struct rsocket *rsocket)
     if (!options->keepalive_idle)
         options->keepalive_idle = max_of(rsocket_number_in(TCP_KEEPALIVE_TIME, 7200), 1u);
     if (rsocket->phase == PHASE_LISTENING)
-        return 0; /* for those that it accepts */
+        return 0; /* applies to the connections that a listener accepts */
     return service_keepalive(rsocket, options->keepalive ? options->keepalive_idle : 0);
 }
 
@@ -105,7 +105,7 @@ static int set_positive(uint32_t *ret_number, const void *value, socklen_t lengt
 
     if (error)
         return error;
-    if (number <= 0 || number > 32767) /* tcp(7) */
+    if (number <= 0 || number > 32767) /* limits of tcp(7) */
         return -EINVAL;
     *ret_number = (uint32_t)number;
     return 0;
@@ -128,7 +128,7 @@ static int set_reuse_address(struct rsocket *rsocket, const void *value, socklen
 
     if (error)
         return error;
-    /* Later it has no effect, which programs do not want to hear. */
+    /* Without effect after the connection is made; no error, because programs do not expect one. */
     return rsocket->phase == PHASE_NEW
                ? tell_id(rsocket, RDMA_OPTION_ID_REUSEADDR, rsocket->options.reuse_address)
                : 0;
@@ -349,7 +349,7 @@ static int get_info(const struct rsocket *rsocket, void *value, socklen_t *lengt
 
     if (!value || !length)
         return -EFAULT;
-    *length = min_of(*length, (socklen_t)sizeof(info)); /* it has grown over the years */
+    *length = min_of(*length, (socklen_t)sizeof(info)); /* struct tcp_info has grown over the years */
     memcpy(value, &info, *length);
     return 0;
 }
@@ -380,7 +380,7 @@ static int get_tcp_level(struct rsocket *rsocket, int option, void *value, sockl
     }
 }
 
-/* The path that was found, as RDMA_ROUTE would take it. */
+/* The resolved path, in the format of RDMA_ROUTE. */
 static void describe_path(const struct ibv_sa_path_rec *from, struct ibv_path_data *ret_path)
 {
     struct ibv_path_record *path = &ret_path->path;
@@ -395,7 +395,7 @@ static void describe_path(const struct ibv_sa_path_rec *from, struct ibv_path_da
     path->reversible_numpath = (uint8_t)(from->reversible << 7 | 1);
     path->pkey = from->pkey;
     path->qosclass_sl = htobe16(from->sl);
-    path->mtu = from->mtu | 2 << 6; /* exactly */
+    path->mtu = from->mtu | 2 << 6; /* selector: exactly */
     path->rate = from->rate | 2 << 6;
     path->packetlifetime = from->packet_life_time | 2 << 6;
     ret_path->flags = from->preference;

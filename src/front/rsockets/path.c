@@ -18,11 +18,11 @@ static int open_id(struct path *path)
     struct sockaddr_storage local = path->local;
     struct sockaddr *address = (struct sockaddr *)&local;
 
-    /* The port is the UDP socket's. In the port space of the CM nobody needs one. */
+    /* The port is the UDP socket's; the CM's port space needs none. */
     address_set_port(address, 0);
     if (rdma_create_id(NULL, &path->id, NULL, RDMA_PS_UDP) || rdma_bind_addr(path->id, address))
         return -errno;
-    return bind_to_device(id_of(path->id), address); /* also of a loopback address */
+    return bind_to_device(id_of(path->id), address); /* also for a loopback address */
 }
 
 static int measure(struct path *path)
@@ -212,8 +212,7 @@ void destinations_close(struct rsocket *rsocket)
         forget(datagram, list_entry(datagram->recent.next, struct destination, recent));
 }
 
-/* Where datagrams to an address come from: what the UDP socket is bound to, or what the kernel's routes say.
- */
+/* Source address of datagrams to an address: the UDP socket's, or from the kernel's routes. */
 static int local_of(const struct datagram *datagram, const struct sockaddr_storage *to,
                     struct sockaddr_storage *ret_local)
 {
@@ -278,7 +277,7 @@ static int index_of(struct rdma_cm_id *id, const union ibv_gid *gid)
     return 0;
 }
 
-/* By a path of the CM, as for a connection. */
+/* Resolves a path through the CM, as for a connection. */
 static int find_way(const struct sockaddr_storage *local, const struct sockaddr_storage *to,
                     struct ibv_ah_attr *ret_attributes)
 {
@@ -325,7 +324,8 @@ void destination_learn(struct rsocket *rsocket, const struct sockaddr_storage *a
     lock_release(&rsocket->lock);
     error = find_way(&local, address, &attributes);
     lock_acquire(&rsocket->lock);
-    destination = look_up(rsocket->datagram, address); /* it may have gone meanwhile */
+    /* The destination may have been removed while the lock was dropped. */
+    destination = look_up(rsocket->datagram, address);
     if (error || !destination)
         return;
     if (!destination->ah)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* rpoll() and rselect(), over rsockets and other descriptors. First everything is looked at, for as long as
- * the configured polling time; then the thread sleeps in poll(2): on completion channels, on the other
- * descriptors, and on one of its own, through which other threads tell what they have changed
- * (wait.c). */
+/* rpoll() and rselect(), for rsockets and other descriptors. The thread first polls everything for the configured
+ * time, then sleeps in poll(2) on the completion channels, the other descriptors, and an eventfd of its own, through
+ * which other threads report changes (wait.c). */
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -74,8 +73,8 @@ static short stream_events(const struct rsocket *rsocket, short events)
     if (!stream->readable)
         ready |= POLLRDHUP;
     ready &= events;
-    /* Programs that hear of a hangup do not read any more: what has come comes first, as with TCP (rstream -T
-     * a). */
+    /* A program stops reading after a hangup, so data that has arrived is reported first, as with TCP (rstream -T a).
+     */
     if (!stream->readable && !stream->writable && !stream->readable_bytes)
         ready |= POLLHUP;
     if (rsocket->error)
@@ -105,8 +104,8 @@ static short events_of(struct rsocket *rsocket, short events)
     return POLLNVAL;
 }
 
-/* Polls the CQ first, unless there is already all that is asked for: who can write for ever may wait to read.
- */
+/* Polls the CQ first, unless all requested events are known already: a program that can always write may wait for
+ * data to read. */
 static short look(struct rsocket *rsocket, short events)
 {
     short ready = events_of(rsocket, events);
@@ -119,7 +118,7 @@ static short look(struct rsocket *rsocket, short events)
 
 /* --- looking -------------------------------------------------------------------------------------------- */
 
-/* Where a sleeping thread can be found. */
+/* The link of a sleeping thread in one rsocket. */
 struct place {
     struct rsocket *rsocket;
     struct rsocket_sleeper sleeper;
@@ -129,7 +128,7 @@ struct poll {
     struct pollfd *fds;
     nfds_t count;
     bool has_rsockets, has_others;
-    /* While it sleeps: what poll(2) is given, one more than fds, and who tells this thread. */
+    /* While it sleeps: the poll(2) array, one longer than fds, and the links through which changes are reported. */
     struct pollfd *watched;
     struct place *places;
     int wake_fd;
@@ -164,7 +163,7 @@ static void look_at_rsockets(struct poll *poll)
     }
 }
 
-/* The others, without waiting. poll(2) ignores what is negative. */
+/* Polls the other descriptors without waiting. poll(2) ignores negative ones. */
 static int look_at_others(struct poll *poll)
 {
     int result;
@@ -202,16 +201,16 @@ static int look_once(struct poll *poll)
 
 /* --- sleeping ------------------------------------------------------------------------------------------- */
 
-/* What tells this thread of changes, besides its own descriptor; -1: nothing does. */
+/* The descriptor that reports changes of the rsocket, besides the thread's eventfd; -1: none. */
 static int descriptor_of(struct rsocket *rsocket)
 {
     if (!rsocket_can_progress(rsocket))
         return -1;
     rsocket_arm(rsocket);
-    return rsocket->leading ? -1 : rsocket_event_fd(rsocket); /* the leader tells us */
+    return rsocket->leading ? -1 : rsocket_event_fd(rsocket); /* the leading thread reports changes */
 }
 
-/* Stays in the rsocket until wake_up(). */
+/* Links the thread to the rsocket until wake_up(). */
 static void lie_down(struct poll *poll, nfds_t i)
 {
     struct pollfd *fd = &poll->fds[i];
@@ -245,7 +244,7 @@ static void wake_up(struct poll *poll, nfds_t i)
     rsocket_leave(rsocket);
 }
 
-/* One sleep. -EINTR..., or how many are ready afterwards, perhaps none. */
+/* Sleeps once. -errno (-EINTR ...), or how many descriptors are ready afterwards, which may be 0. */
 static int sleep_once(struct poll *poll, ns_t timeout)
 {
     int result;
@@ -253,7 +252,7 @@ static int sleep_once(struct poll *poll, ns_t timeout)
     for (nfds_t i = 0; i < poll->count; i++)
         lie_down(poll, i);
     poll->watched[poll->count] = (struct pollfd){.fd = poll->wake_fd, .events = POLLIN};
-    /* What came before the CQs were armed. Others' descriptors are level-triggered. */
+    /* Completions from before the CQs were armed cause no event. The other descriptors are level-triggered. */
     look_at_rsockets(poll);
     if (count_ready(poll))
         timeout = 0;
@@ -330,7 +329,7 @@ RDMACM_EXPORT int rpoll(struct pollfd *fds, nfds_t count, int timeout)
 
 /* --- rselect() ------------------------------------------------------------------------------------------ */
 
-/* As select(2) understands poll's bits. */
+/* How select(2) maps the bits of poll(2). */
 #define SELECT_IN     (POLLRDNORM | POLLIN | POLLHUP | POLLERR)
 #define SELECT_OUT    (POLLWRNORM | POLLOUT | POLLERR)
 #define SELECT_EXCEPT POLLPRI

@@ -57,7 +57,7 @@ static uint64_t get64(const uint8_t *from)
 
 /* --- private data --------------------------------------------------------------------------------------- */
 
-/* Eight bits: up to 128 as it is, above in units of 256. */
+/* Eight bits: values up to 128 as they are, larger ones in units of 256. */
 static uint8_t scale(uint32_t count)
 {
     return (uint8_t)(count <= 128 ? count : 128 | min_of(count >> 8, 127u));
@@ -138,8 +138,7 @@ void rsocket_window_encode(const struct rsocket_window *window, bool swap,
     memcpy(ret_bytes, &entry, sizeof(entry));
 }
 
-/* The last eight bytes arrive last and together (design: "Copy order"; transport/ordered_copy.h is the partner), and
- * the length is among them. */
+/* The last eight bytes, which include the length, arrive last and together (partner: transport/ordered_copy.h). */
 void rsocket_window_load(const void *entry, struct rsocket_window *ret_window)
 {
     const uint64_t *words = entry;
@@ -199,14 +198,14 @@ void rsocket_address_map(struct sockaddr_storage *address, int domain)
     memcpy(address, &mapped, sizeof(mapped));
 }
 
-/* The four bytes of one that is, or stands for, IPv4. */
+/* The four bytes of an address that is, or maps, an IPv4 address. */
 static const void *ipv4_bytes(const struct sockaddr *address)
 {
     return address->sa_family == AF_INET ? (const void *)&as_ipv4(address)->sin_addr
                                          : &as_ipv6(address)->sin6_addr.s6_addr[12];
 }
 
-/* The port is at the same place in both families. */
+/* Both families have the port at the same offset. */
 _Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port), "");
 
 size_t rsocket_datagram_encode(const struct sockaddr *from, uint8_t ret_bytes[RSOCKET_DATAGRAM_HEADER_MAX])

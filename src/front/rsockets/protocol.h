@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What rsockets say to each other, as bytes (docs/rsockets.md). A stream: private data of the connection, the
- * immediate of each message, and the entries of the two tables that peers write for one another. A datagram:
- * the header in front of it. No I/O here.
- */
+/* Wire format between rsockets (docs/rsockets.md). Streams: private data of the connection, immediate data of every
+ * message, and the entries of the two tables that peers write for each other. Datagrams: a header in front of each.
+ * No I/O here. */
 #ifndef RSOCKETS_PROTOCOL_H
 #define RSOCKETS_PROTOCOL_H
 
@@ -15,18 +14,19 @@
 
 /* --- streams -------------------------------------------------------------------------------------------- */
 
-/* The upper three bits of an immediate. The gaps are reserved. */
+/* The upper three bits of the immediate data. Missing values are reserved. */
 enum rsocket_message {
-    RSOCKET_DATA = 0,    /* so many bytes were written into the window */
-    RSOCKET_CREDITS = 4, /* up to which message the peer may send; perhaps there is a window more */
-    RSOCKET_IOMAP = 6,   /* which entry of the table of mappings was written */
+    RSOCKET_DATA = 0, /* number of bytes written into the window */
+    /* number of the last message that the peer may send; a new window may have been written, too */
+    RSOCKET_CREDITS = 4,
+    RSOCKET_IOMAP = 6,   /* index of the written entry in the table of mappings */
     RSOCKET_CONTROL = 7, /* enum rsocket_control */
 };
 
 enum rsocket_control {
-    RSOCKET_DISCONNECT = 0, /* neither sends nor receives any more */
-    RSOCKET_KEEPALIVE = 1,  /* never on the wire: a write of no bytes says it */
-    RSOCKET_SHUTDOWN = 2,   /* sends no more */
+    RSOCKET_DISCONNECT = 0, /* the sender neither sends nor receives any more */
+    RSOCKET_KEEPALIVE = 1,  /* never on the wire: keepalives are RDMA WRITEs of length 0 */
+    RSOCKET_SHUTDOWN = 2,   /* the sender sends no more */
 };
 
 #define RSOCKET_MESSAGE_SHIFT 29
@@ -47,7 +47,7 @@ static inline uint32_t rsocket_immediate_value(uint32_t immediate)
     return immediate & RSOCKET_LENGTH_MAX;
 }
 
-/* Memory of the peer that we may write. */
+/* Memory of the peer that this end may write. */
 struct rsocket_window {
     uint64_t address;
     uint32_t key, length;
@@ -60,34 +60,33 @@ struct rsocket_mapping {
 
 #define RSOCKET_WINDOW_BYTES  16u
 #define RSOCKET_MAPPING_BYTES 24u
-#define RSOCKET_WINDOWS       2u /* entries of a table of windows, here and upstream */
+#define RSOCKET_WINDOWS       2u /* entries in the table of windows, here and in rdma-core */
 #define RSOCKET_OFFER_BYTES   40u
-/* Where an AF_IB request begins with the header of IBA A11, for which its sender left room. */
+/* Length of the CMA header (IBA A11). In an AF_IB request the sender leaves space for it. */
 #define RSOCKET_OFFER_HEADER 36u
 #define RSOCKET_MAPPINGS_MAX (127u << 8)
 
-/* The private data of a request and of its reply. */
+/* The private data of a REQ and of its REP. */
 struct rsocket_offer {
-    bool big_endian; /* how entries of tables are written in its memory */
+    bool big_endian; /* byte order of table entries in its memory */
     uint16_t credits;
-    uint32_t mappings; /* entries of its table of mappings, which follows that of windows; 0: none */
-    struct rsocket_window table; /* of windows; length counts entries */
+    uint32_t mappings; /* entries in its table of mappings, which follows the table of windows; 0: none */
+    struct rsocket_window table; /* table of windows; length is a number of entries */
     struct rsocket_window first; /* the first window */
 };
 
 void rsocket_offer_encode(const struct rsocket_offer *offer, uint8_t ret_bytes[RSOCKET_OFFER_BYTES]);
-/* 0, -EPROTO (too short, or no sense in it), -EPROTONOSUPPORT (another version). */
+/* 0, -EPROTO (too short, or invalid), -EPROTONOSUPPORT (another version). */
 int rsocket_offer_decode(const void *bytes, size_t length, struct rsocket_offer *ret_offer);
 
-/* How many mappings can be said; rounded down to that. */
+/* Rounds a number of mappings down to one that the format can express. */
 uint32_t rsocket_round_mappings(uint32_t count);
 
-/* Table entries are in the byte order of the machine whose memory they are in. swap: it is not that of this
- * one. */
+/* Table entries have the byte order of the machine whose memory they are in. swap: that order is not the one of this
+ * machine. */
 void rsocket_window_encode(const struct rsocket_window *window, bool swap,
                            uint8_t ret_bytes[RSOCKET_WINDOW_BYTES]);
-/* An entry in our own memory, which the peer may be writing: it has been written to its end if the length is
- * not 0. */
+/* Reads an entry in local memory that the peer may be writing; the entry is complete if its length is not 0. */
 void rsocket_window_load(const void *entry, struct rsocket_window *ret_window);
 void rsocket_mapping_encode(const struct rsocket_mapping *mapping, bool swap,
                             uint8_t ret_bytes[RSOCKET_MAPPING_BYTES]);
@@ -102,25 +101,24 @@ void rsocket_mapping_load(const void *entry, struct rsocket_mapping *ret_mapping
 #define RSOCKET_UDP_HEADER_IPV6      28u
 #define RSOCKET_UDP_HEADER_MAX       28u
 
-/* A mapped address of IPv6 is one of IPv4: that is what the other end sees of it. Back again for a socket of
- * IPv6. */
+/* An IPv4-mapped IPv6 address is sent as IPv4, and converted back for an IPv6 socket. */
 bool rsocket_address_is_ipv4(const struct sockaddr *address);
 void rsocket_address_map(struct sockaddr_storage *address, int domain);
 
-/* In front of a datagram between UD QPs: the sender's address. Encoding returns the length, 0 for a family
- * that has none; decoding returns the length, or -EPROTO. */
+/* Header of a datagram between UD QPs: the sender's address. Encoding returns the length, or 0 for a family without a
+ * format; decoding returns the length, or -EPROTO. */
 size_t rsocket_datagram_encode(const struct sockaddr *from, uint8_t ret_bytes[RSOCKET_DATAGRAM_HEADER_MAX]);
 int rsocket_datagram_decode(const void *bytes, size_t length, struct sockaddr_storage *ret_from);
 
-/* In front of a datagram in UDP, while the QP of the receiver is not known. */
+/* Header of a datagram in UDP, used while the receiver's QPN is not known. */
 struct rsocket_udp {
-    bool asks;    /* with data: answer with your QP; else it is such an answer */
-    uint32_t qpn; /* of the sender */
+    bool asks;    /* data, and a request for the receiver's QPN; otherwise the answer to such a request */
+    uint32_t qpn; /* QPN of the sender */
 };
 
 size_t rsocket_udp_encode(const struct rsocket_udp *header, const struct sockaddr *from,
                           uint8_t ret_bytes[RSOCKET_UDP_HEADER_MAX]);
-/* from: the packet's source. */
+/* from: source address of the packet. */
 int rsocket_udp_decode(const void *bytes, size_t length, const struct sockaddr *from,
                        struct rsocket_udp *ret_header);
 

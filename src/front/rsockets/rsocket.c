@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* rsockets come into being, get addresses and peers, and go (verbs.md §11.12). */
+/* rsockets: creation, addresses, peers, and end (verbs.md §11.12). */
 #include "front/rsockets/rsocket.h"
 
 #include <dlfcn.h>
@@ -11,14 +11,13 @@
 #include "base/log.h"
 #include "base/sys.h"
 
-/* How long rclose() and rshutdown() wait until the peer has what was sent. */
+/* How long rclose() and rshutdown() wait until the peer has received everything. */
 #define LINGER_NS (10 * NS_PER_S)
 
 /* --- rsocket() ------------------------------------------------------------------------------------------ */
 
-/* A library that stands in front of socket() and not of accept4() cannot carry a program that asks for flags
- * here (Debian's librspreload): the program would call what nobody translates. Refused, such a library takes
- * a socket of the kernel. */
+/* Debian's librspreload intercepts socket() but not accept4(): after a call with flags, the program would use
+ * accept4(), which nothing translates. If the call fails, the library falls back to a kernel socket. */
 static bool flags_can_be_kept(void)
 {
     Dl_info of_socket, of_accept4;
@@ -38,7 +37,7 @@ static int check_kind(int domain, int type, int protocol)
     return stream || datagram ? 0 : -ENOTSUP;
 }
 
-/* The number of a stream is an eventfd: a descriptor of the process like any other, for nothing else. */
+/* A stream's descriptor is an eventfd, which only reserves the number. */
 static int open_stream(struct rsocket *rsocket)
 {
     int fd, error = connect_make_id(rsocket);
@@ -86,7 +85,7 @@ RDMACM_EXPORT int rsocket(int domain, int type, int protocol)
 
 /* --- addresses ------------------------------------------------------------------------------------------ */
 
-/* A copy that is as long as its family says. */
+/* Copies an address with the length of its family. */
 int rsocket_copy_address(const struct rsocket *rsocket, const struct sockaddr *address, socklen_t length,
                          struct sockaddr_storage *ret_address)
 {
@@ -197,7 +196,7 @@ static int listen_at(struct rsocket *rsocket, int backlog)
     rsocket->backlog = backlog <= 0 || backlog > BACKLOG_MAX ? BACKLOG_MAX : (unsigned)backlog;
     if (rsocket->phase == PHASE_LISTENING)
         return 0;
-    rsocket->phase = PHASE_LISTENING; /* first: requests come at once */
+    rsocket->phase = PHASE_LISTENING; /* first: requests may arrive at once */
     if (!rdma_listen(rsocket->id, backlog))
         return 0;
     rsocket->phase = PHASE_BOUND;
@@ -275,7 +274,7 @@ RDMACM_EXPORT int raccept(int fd, struct sockaddr *address, socklen_t *length)
 
 /* --- connecting ----------------------------------------------------------------------------------------- */
 
-/* After a failure a socket may try again: with a new id, bound as the old one. */
+/* After a failed connect, a socket may try again: with a new id, bound to the same address. */
 static int renew(struct rsocket *rsocket)
 {
     struct sockaddr_storage local = rsocket->local;
@@ -286,9 +285,9 @@ static int renew(struct rsocket *rsocket)
     if (memcmp(&rsocket->endpoint, &none, sizeof(none)) != 0)
         endpoint_close(rsocket);
     rsocket->id = NULL;
-    rsocket->phase = PHASE_CONNECTING; /* to other calls */
+    rsocket->phase = PHASE_CONNECTING; /* keeps other calls away */
     lock_release(&rsocket->lock);
-    rdma_destroy_id(old); /* waits for the service thread */
+    rdma_destroy_id(old); /* waits until the service thread has acknowledged its events */
     lock_acquire(&rsocket->lock);
     rsocket->phase = PHASE_NEW;
     memset(&rsocket->local, 0, sizeof(rsocket->local));
@@ -365,7 +364,7 @@ RDMACM_EXPORT int rconnect(int fd, const struct sockaddr *address, socklen_t len
 
 /* --- the end -------------------------------------------------------------------------------------------- */
 
-/* Until all that was sent has arrived, or cannot any more. With the turn to send. */
+/* Waits until everything sent has arrived or has failed. Caller has the turn to send. */
 static int flush(struct rsocket *rsocket, struct rsocket_patience *patience)
 {
     int error = 0;
@@ -378,7 +377,7 @@ static int flush(struct rsocket *rsocket, struct rsocket_patience *patience)
     return error;
 }
 
-/* A thread that sleeps in the completion channel hears of completions only: here is one. */
+/* A thread that sleeps in the completion channel wakes up only for a completion: cause one. */
 static void wake_leader(struct rsocket *rsocket)
 {
     rsocket_changed(rsocket);
@@ -386,7 +385,7 @@ static void wake_leader(struct rsocket *rsocket)
         endpoint_send_control(rsocket, RSOCKET_KEEPALIVE);
 }
 
-/* Says goodbye behind all that was sent. */
+/* Sends the control message that ends a direction, after all data. */
 static int say_goodbye(struct rsocket *rsocket, int how, ns_t linger)
 {
     struct rsocket_patience patience = {.deadline = sys_now() + linger};
@@ -394,9 +393,9 @@ static int say_goodbye(struct rsocket *rsocket, int how, ns_t linger)
     bool unsaid;
     int error;
 
-    rsocket_progress(rsocket, true); /* the peer may have said it first */
+    rsocket_progress(rsocket, true); /* the peer may have ended the stream first */
     unsaid = stream_shutdown(&rsocket->stream, how, &control);
-    wake_leader(rsocket); /* whoever is sending or receiving leaves */
+    wake_leader(rsocket); /* calls that send or receive return */
     if (!unsaid)
         return 0;
     error = rsocket_take_turn(rsocket, &rsocket->sending, &patience);
@@ -446,7 +445,7 @@ static ns_t linger_of(const struct rsocket *rsocket)
     return linger->l_onoff ? (ns_t)(uint32_t)max_of(linger->l_linger, 0) * NS_PER_S : LINGER_NS;
 }
 
-/* Nobody enters any more; whoever is inside is told, and waited for. */
+/* Unpublishes the rsocket, wakes the calls in it, and waits until they have left. */
 static void be_alone(struct rsocket *rsocket)
 {
     while (rsocket->users > 1) {
@@ -465,9 +464,9 @@ static void close_stream(struct rsocket *rsocket)
         say_goodbye(rsocket, SHUT_RDWR, linger_of(rsocket));
     stream_break(&rsocket->stream);
     if (rsocket->phase == PHASE_CONNECTED)
-        rdma_disconnect(rsocket->id); /* flushes the QP: a call that sleeps in its channel wakes up */
+        rdma_disconnect(rsocket->id); /* flushes the QP, which wakes a call that sleeps in its channel */
     be_alone(rsocket);
-    rsocket->phase = PHASE_FAILED; /* the service thread leaves the id alone from now on */
+    rsocket->phase = PHASE_FAILED; /* the service thread does not touch the id from now on */
     lock_release(&rsocket->lock);
     service_keepalive(rsocket, 0);
     mappings_close(rsocket);
@@ -479,7 +478,7 @@ static void close_stream(struct rsocket *rsocket)
     free(rsocket->options.route);
 }
 
-/* In the child of a fork: what is the parent's stays as it is. */
+/* In the child of a fork: leaves the parent's objects as they are. */
 static int close_inherited(int fd, struct rsocket *rsocket)
 {
     rsocket_unpublish_number(fd);

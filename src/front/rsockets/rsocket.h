@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the files of rsockets share (docs/rsockets.md). They are a program of rdma_* and ibv_* like any other:
- * a stream is an RC QP and what stream.h says of it, a datagram socket a UDP socket with UD QPs.
- * Everything of connection management comes through one event channel, and a service thread that reads it.
- *
- * Functions return 0 or -errno, those that move bytes how many. Locks: docs/locking.md.
- */
+/* What the files of rsockets share (docs/rsockets.md). rsockets use the public functions rdma_* and ibv_*: a stream
+ * is an RC QP and the state machine of stream.h; a datagram rsocket is a UDP socket with UD QPs. All connection
+ * management events come through one event channel, which a service thread reads. Functions return 0 or -errno; those
+ * that transfer bytes return the number of bytes. Locks: docs/locking.md. */
 #ifndef RSOCKETS_RSOCKET_H
 #define RSOCKETS_RSOCKET_H
 
@@ -25,7 +23,7 @@ struct rsocket_defaults {
     uint32_t send_requests, receive_requests; /* sqsize_default, rqsize_default */
     uint32_t inline_bytes;                    /* inline_default */
     uint32_t mappings;                        /* iomap_size */
-    ns_t polling;                             /* polling_time: before a thread goes to sleep */
+    ns_t polling;                             /* polling_time: how long a thread polls before it sleeps */
 };
 
 #define RSOCKET_REQUESTS_MIN 16u
@@ -34,7 +32,7 @@ struct rsocket_defaults {
 
 const struct rsocket_defaults *rsocket_defaults(void);
 void rsocket_defaults_after_fork_in_child(void);
-/* What a file says that holds a number; `otherwise` if there is none. */
+/* The number in a file; `otherwise` if the file cannot be read. */
 uint32_t rsocket_number_in(const char *path, uint32_t otherwise);
 
 /* --- an rsocket ----------------------------------------------------------------------------------------- */
@@ -43,28 +41,28 @@ enum rsocket_phase {
     PHASE_NEW,
     PHASE_BOUND,
     PHASE_LISTENING,
-    PHASE_CONNECTING, /* either side */
-    PHASE_CONNECTED,  /* and afterwards: stream.connected */
-    PHASE_FAILED,     /* rconnect() */
+    PHASE_CONNECTING, /* as initiator or as listener's child */
+    PHASE_CONNECTED,  /* also after the end of the stream: see stream.connected */
+    PHASE_FAILED,     /* rconnect() failed */
 };
 
 struct rsocket_options {
-    uint32_t send_bytes, receive_bytes; /* twice what the program asked for, as Linux */
+    uint32_t send_bytes, receive_bytes; /* twice the value that the program set, as in Linux */
     uint32_t send_requests, receive_requests, inline_bytes, mappings;
     bool reuse_address, one_family, one_family_set, no_delay, out_of_band_inline, keepalive;
     struct linger linger;
-    uint32_t keepalive_idle, keepalive_interval, keepalive_count; /* s, s, - */
+    uint32_t keepalive_idle, keepalive_interval, keepalive_count; /* seconds, seconds, probes */
     uint8_t tos;
-    void *route; /* RDMA_ROUTE, until it is used */
+    void *route; /* set by RDMA_ROUTE, until the connection uses it */
     size_t route_bytes;
 };
 
-/* Of a stream: verbs objects and memory. */
+/* Verbs objects and memory of a stream. */
 struct rsocket_endpoint {
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
     struct ibv_mr *send_mr;
-    struct ibv_mr *receive_mr; /* of the ring and of the table, which peers write */
+    struct ibv_mr *receive_mr; /* receive ring and table, which the peer writes */
     uint8_t *memory;           /* table, receive ring, send ring */
     size_t memory_bytes;
     uint8_t *receive_ring, *send_ring;
@@ -74,56 +72,57 @@ struct rsocket_endpoint {
 
 struct datagram;
 
-/* Type-stable: never given back to the heap. Whoever found one by its number locks it and looks again. */
+/* Type-stable: never returned to the heap. A thread that found an rsocket by its number locks it and checks the
+ * number again. */
 struct rsocket {
     struct lock lock;
     uint32_t generation;
-    struct list node; /* free ones; children of a listener */
-    int fd;           /* -1: not (any more) in the table */
+    struct list node; /* in the list of free rsockets, or of a listener's children */
+    int fd;           /* -1: not in the table */
     int domain, type;
     int status_flags, descriptor_flags;
     bool nonblocking;
     bool closing;
-    unsigned users; /* calls that are in it */
+    unsigned users; /* calls inside */
     enum rsocket_phase phase;
-    int error; /* SO_ERROR, positive */
+    int error; /* SO_ERROR; positive errno */
     struct rsocket_options options;
 
     /* Waiting (wait.c). */
     uint32_t changes; /* futex word */
     uint32_t waiters;
     struct list sleepers; /* struct rsocket_sleeper */
-    bool leading;         /* a thread reads the completion channel */
-    bool armed;           /* the CQ will tell it */
+    bool leading;         /* a thread sleeps in the completion channel */
+    bool armed;           /* the CQ is armed and will report the next completion */
 
     /* Streams. */
-    bool sending, receiving;    /* a call has the turn */
+    bool sending, receiving;    /* a call has the turn of this direction */
     bool shut_read, shut_write; /* rshutdown() */
-    bool told_connected;        /* rconnect() */
-    bool was_bound;             /* before it */
+    bool told_connected;        /* rconnect() has reported success */
+    bool was_bound;             /* bound before rconnect() */
     struct rdma_cm_id *id;
-    struct sockaddr_storage local, remote; /* once known; else the family only */
+    struct sockaddr_storage local, remote; /* complete once known; until then only the family */
     unsigned connect_tries;
-    struct lock cq_lock; /* before lock */
+    struct lock cq_lock; /* ranks above lock */
     struct rsocket_endpoint endpoint;
     struct stream stream;
-    struct timer keepalive_timer; /* service lock, both */
+    struct timer keepalive_timer; /* guarded by the service lock, both */
     ns_t keepalive_period;
-    struct list mappings; /* struct mapping, iomap.c */
+    struct list mappings; /* linked by struct mapping, iomap.c */
     struct mapping_slot *mapping_slots;
     bool mappings_unsaid;
 
     /* Listeners and their children (children_lock). */
-    struct list children; /* struct rsocket.node: arrived, and not yet the program's */
+    struct list children; /* linked by struct rsocket.node: arrived, and not yet accepted by the program */
     unsigned child_count, child_accepted, backlog;
     bool passive;
-    struct rsocket *listener; /* of a child */
+    struct rsocket *listener; /* set in a child */
     enum { CHILD_HELD, CHILD_ACCEPTED, CHILD_READY } child_state;
-    struct rdma_conn_param child_param; /* of the request */
+    struct rdma_conn_param child_param; /* parameters of a child's request */
     struct rsocket_offer child_offer;
 
     struct datagram *datagram;
-    bool watched; /* serving lock (service.c) */
+    bool watched; /* guarded by serving_lock (service.c) */
 };
 
 static inline bool rsocket_is_stream(const struct rsocket *rsocket)
@@ -136,7 +135,7 @@ static inline bool rsocket_must_not_wait(const struct rsocket *rsocket, int flag
     return rsocket->nonblocking || (flags & MSG_DONTWAIT);
 }
 
-/* Returns what a function of ours says, as one of sockets does. */
+/* Converts the result of an internal function into that of a socket call. */
 static inline ssize_t rsocket_conclude(ssize_t result)
 {
     if (likely(result >= 0))
@@ -147,94 +146,95 @@ static inline ssize_t rsocket_conclude(ssize_t result)
 
 /* --- table.c: numbers --------------------------------------------------------------------------- */
 
-/* Of rsocket.c: a copy that is as long as its family says; what a program is given. 0 or -errno. */
+/* rsocket.c: copies an address from the program with the length of its family, and an address to the program. 0 or
+ * -errno. */
 int rsocket_copy_address(const struct rsocket *rsocket, const struct sockaddr *address, socklen_t length,
                          struct sockaddr_storage *ret_address);
 int rsocket_give_address(const struct sockaddr_storage *from, struct sockaddr *to, socklen_t *length);
 
-/* NULL: no memory. Not in the table yet. */
+/* NULL: out of memory. Not in the table yet. */
 struct rsocket *rsocket_new(int domain, int type);
-/* Nobody knows it any more. */
+/* Returns an rsocket to the list of free ones; no other thread refers to it. */
 void rsocket_recycle(struct rsocket *rsocket);
-/* Enters it under the number of a descriptor, which is its from now on. 0 or -errno. */
+/* Puts it into the table under the number of a descriptor, which it owns from now on. 0 or -errno. */
 int rsocket_publish(struct rsocket *rsocket, int fd);
 /* Lock held. */
 void rsocket_unpublish(struct rsocket *rsocket);
 void rsocket_unpublish_number(int fd);
-/* Enters and locks it, until rsocket_leave(). -EBADF. */
+/* Finds and locks the rsocket of a descriptor, until rsocket_leave(). 0 or -EBADF. */
 int rsocket_enter(int fd, struct rsocket **ret_rsocket);
 void rsocket_leave(struct rsocket *rsocket);
-/* Is there one under this number, dead or alive? */
+/* Is this number an rsocket's, even one of the parent? */
 bool rsocket_is_one(int fd);
-/* Of a parent, in its forked child: only rclose() takes it. NULL: not that. */
+/* In a forked child: the parent's rsocket, which only rclose() accepts. NULL: none. */
 struct rsocket *rsocket_inherited(int fd);
 void rsockets_after_fork_in_child(void);
 
 /* --- wait.c; all with the rsocket's lock held --------------------------------------------------- */
 
-/* Somebody may be waiting for what has just changed. */
+/* Wakes all calls that wait for a change of the rsocket. */
 void rsocket_changed(struct rsocket *rsocket);
-/* Sleeps until something changes; without the lock meanwhile. 0, -EINTR, -ETIMEDOUT. */
+/* Sleeps until the rsocket changes, without the lock. 0, -EINTR, -ETIMEDOUT. */
 int rsocket_sleep(struct rsocket *rsocket, uint32_t seen, ns_t deadline);
 
 struct rsocket_patience {
-    ns_t spin_until; /* 0: begins now */
+    ns_t spin_until; /* 0: polling starts with the first wait */
     ns_t deadline;   /* 0: none */
     bool nonblocking;
 };
 
-/* One step of waiting for something of a peer. 0: look again; else -EAGAIN, -EINTR, -ETIMEDOUT. */
+/* One step of waiting for the peer. 0: check again; otherwise -EAGAIN, -EINTR, -ETIMEDOUT. */
 int rsocket_wait(struct rsocket *rsocket, struct rsocket_patience *patience);
-/* The turn of a direction: 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
+/* Takes the turn of a direction: one call at a time sends, and one receives. 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
 int rsocket_take_turn(struct rsocket *rsocket, bool *turn, const struct rsocket_patience *patience);
 void rsocket_return_turn(struct rsocket *rsocket, bool *turn);
 
-/* A thread in rpoll(), at one of its rsockets. */
+/* Link of a thread in rpoll() in one of its rsockets. */
 struct rsocket_sleeper {
     struct list node;
     int wake_fd;
 };
 
-/* Are there CQs from which something may come? */
+/* Does the rsocket have CQs that can complete? */
 bool rsocket_can_progress(const struct rsocket *rsocket);
-/* Takes what has completed. Drops the lock meanwhile. wait: also if another thread is at it. */
+/* Polls its CQs. Drops the lock in between. wait: also if another thread is polling. */
 void rsocket_progress(struct rsocket *rsocket, bool wait);
-/* From now on rsocket_event_fd() becomes readable with the next completion. */
+/* Arms the CQ: rsocket_event_fd() becomes readable with the next completion. */
 void rsocket_arm(struct rsocket *rsocket);
 int rsocket_event_fd(const struct rsocket *rsocket);
-/* Reads the completion event if it is there and nobody else is going to. */
+/* Reads the completion event, if there is one and no other thread will read it. */
 void rsocket_drain(struct rsocket *rsocket);
 
 /* --- endpoint.c --------------------------------------------------------------------------------- */
 
-/* QP, CQ, memory and receives of rsocket->id, which has a device. Lock held. */
+/* Creates QP, CQ, memory and receives of rsocket->id, which has a device. Lock held. */
 int endpoint_open(struct rsocket *rsocket);
-/* With nobody else in the rsocket; the id loses its QP. */
+/* No other call is inside. The id loses its QP. */
 void endpoint_close(struct rsocket *rsocket);
-/* Takes what has completed and what follows from it. No lock held. Returns how many. wait: also if another
- * thread is at it. */
+/* Polls the CQ and handles the completions. No lock held. Returns their number. wait: also if another thread is
+ * polling. */
 unsigned endpoint_progress(struct rsocket *rsocket, bool wait);
 /* Lock held. */
 void endpoint_fail(struct rsocket *rsocket, int error);
 void endpoint_send_control(struct rsocket *rsocket, enum rsocket_control control);
 void endpoint_send_credits(struct rsocket *rsocket);
-/* Posts data; without the lock. `data`: what is inlined. 0 or -errno. */
+/* Posts data; lock not held. `data`: the inlined bytes. 0 or -errno. */
 int endpoint_write(struct rsocket *rsocket, const struct stream_write *write, const void *data);
 uint32_t endpoint_inline_limit(void);
 
 /* --- connect.c ---------------------------------------------------------------------------------- */
 
-/* Makes the id of a stream. */
+/* Creates the id of a stream. */
 int connect_make_id(struct rsocket *rsocket);
-/* To rsocket->remote; lock held. */
+/* Starts connecting to rsocket->remote. Lock held. */
 int connect_begin(struct rsocket *rsocket);
-/* Waits until a connection that is being made is there; lock held. 0 or -errno. */
+/* Waits for the end of connecting. Lock held. 0 or -errno. */
 int connect_finish(struct rsocket *rsocket, bool nonblocking);
-/* A child that is connected; NULL: there is none. */
+/* Takes a connected child from the backlog; NULL: none. */
 struct rsocket *connect_take_child(struct rsocket *listener);
 void connect_return_child(struct rsocket *listener, struct rsocket *child);
 bool connect_has_ready_child(struct rsocket *listener);
-/* Of a listener that closes, and listens no more. No lock held. */
+/* Drops the children of a listener that closes and no longer listens. No lock held. */
 void connect_drop_children(struct rsocket *listener);
 /* Service thread. */
 void connect_handle_event(struct rdma_cm_event *event);
@@ -247,33 +247,33 @@ void connect_after_fork_in_child(void);
 struct rdma_event_channel *service_channel(void);
 /* 0 or -errno. */
 int service_start(void);
-/* Has connect_tend_children() called. */
+/* Makes the service thread call connect_tend_children(). */
 void service_tend_children(void);
 /* seconds: 0 stops it. 0 or -errno. */
 int service_keepalive(struct rsocket *rsocket, uint32_t seconds);
-/* Tells the datagram socket when its UDP socket is readable. 0 or -errno. */
+/* The service thread calls datagram_udp_ready() when the UDP socket is readable. 0 or -errno. */
 int service_watch_datagrams(struct rsocket *rsocket, int udp);
-/* Afterwards the service thread is not in it. */
+/* Ends that; on return the service thread is not inside the rsocket. */
 void service_unwatch_datagrams(struct rsocket *rsocket, int udp);
 void service_after_fork_in_child(void);
 
 /* --- options.c ---------------------------------------------------------------------------------- */
 
-/* Tells a new id what was set before. Lock held. 0 or -errno. */
+/* Applies options that were set earlier to a new id. Lock held. 0 or -errno. */
 int options_apply(struct rsocket *rsocket);
 
 /* --- transfer.c; lock held, and dropped meanwhile ----------------------------------------------- */
 
 ssize_t transfer_send(struct rsocket *rsocket, const struct iovec *parts, size_t count, int flags);
 ssize_t transfer_receive(struct rsocket *rsocket, const struct iovec *parts, size_t count, int flags);
-/* Why nothing can be sent any more. */
+/* The error of a send on a connection that cannot send. */
 int transfer_send_error(struct rsocket *rsocket);
 
 /* --- iomap.c ------------------------------------------------------------------------------------ */
 
-/* Says what has been mapped since. Lock and the turn to send held. 0 or -errno. */
+/* Writes new mappings into the peer's table. Lock and the turn to send held. 0 or -errno. */
 int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience);
-/* With nobody else in it; no lock. */
+/* No other call is inside; no lock held. */
 void mappings_close(struct rsocket *rsocket);
 
 /* --- poll.c ------------------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ void poll_after_fork_in_child(void);
 
 /* The descriptor, or -errno. */
 int datagram_open(struct rsocket *rsocket);
-/* With nobody else in it; no lock. */
+/* No other call is inside; no lock held. */
 void datagram_close(struct rsocket *rsocket);
 int datagram_bind(struct rsocket *rsocket, const struct sockaddr *address, socklen_t length);
 int datagram_connect(struct rsocket *rsocket, const struct sockaddr *address, socklen_t length);
@@ -300,10 +300,10 @@ void datagram_udp_ready(struct rsocket *rsocket);
 short datagram_events(struct rsocket *rsocket, short events);
 void datagram_progress(struct rsocket *rsocket);
 void datagram_arm(struct rsocket *rsocket);
-/* Forgets what has been told. True: there was something. */
+/* Clears the wake-up of datagram_wake(). True: there was one. */
 bool datagram_drain(struct rsocket *rsocket);
 int datagram_event_fd(const struct rsocket *rsocket);
-/* Whoever sleeps on that descriptor wakes up. */
+/* Wakes threads that sleep on the rsocket's epoll descriptor. */
 void datagram_wake(const struct rsocket *rsocket);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The service thread of rsockets. It reads the event channel that all their ids share, so that connections
- * are made, accepted and lost whatever the program is doing; sends keepalives; and answers datagrams that
- * arrive by UDP. It starts with the first rconnect(), rlisten(), keepalive or datagram, has every signal
- * blocked, and sleeps. */
+/* The service thread of rsockets: reads the event channel that all their ids share, so that connections are made,
+ * accepted and lost independently of the program's calls; sends keepalives; answers datagrams that arrive by UDP.
+ * Started by the first rconnect(), rlisten(), keepalive or datagram, with every signal blocked. */
 #include <pthread.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -14,7 +14,7 @@
 #include "front/rsockets/rsocket.h"
 
 static struct {
-    struct lock lock; /* all of this */
+    struct lock lock; /* guards the whole structure */
     bool running;
     int epoll_fd, wake_fd;
     struct rdma_event_channel *channel;
@@ -22,10 +22,10 @@ static struct {
     bool look_at_listeners;
 } service = {LOCK_INIT, .epoll_fd = -1, .wake_fd = -1};
 
-/* Held while a datagram socket is served: who unwatches one waits for it. */
+/* Held while a datagram socket is served: service_unwatch_datagrams() waits for it. */
 static struct lock serving_lock = LOCK_INIT;
 
-/* Which descriptor is ready: one of ours, or the UDP socket of an rsocket. */
+/* Data of epoll events: one of the thread's own descriptors, or the UDP socket of an rsocket. */
 #define READY_CHANNEL 0
 #define READY_WAKE    1
 
@@ -38,7 +38,7 @@ static void forget_descriptors(void)
     service.epoll_fd = service.wake_fd = -1;
 }
 
-/* The thread is not here, and the channel is the parent's. */
+/* The child has no service thread, and the channel is the parent's. */
 void service_after_fork_in_child(void)
 {
     lock_init(&service.lock);
@@ -85,7 +85,7 @@ static void take_wake(void)
 static void serve_datagrams(struct rsocket *rsocket)
 {
     lock_acquire(&serving_lock);
-    if (rsocket->watched) /* else: unwatched, since epoll said that it is ready */
+    if (rsocket->watched) /* false: unwatched after epoll_wait() returned */
         datagram_udp_ready(rsocket);
     lock_release(&serving_lock);
 }
@@ -98,7 +98,7 @@ static void send_keepalive(struct rsocket *rsocket)
     lock_release(&rsocket->lock);
 }
 
-/* Returns how long to sleep. The lock is dropped for each: an rsocket's lock comes first. */
+/* Runs due timers and returns how long to sleep. Drops the lock for each, because an rsocket's lock ranks above it. */
 static ns_t run_timers(void)
 {
     ns_t now = sys_now(), next;
@@ -203,7 +203,7 @@ int service_start(void)
         error = start_thread();
         service.running = !error;
         if (error)
-            log_error("the service thread of rsockets does not start: errno %d", -error);
+            log_error("rsocket: cannot create the service thread: %s", strerror(-error));
     }
     lock_release(&service.lock);
     errno = saved;

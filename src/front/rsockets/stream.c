@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
-/* A quarter of what there is, of requests or of the ring, may be on its way without anybody being told of its
- * end: who waits for room can rely on a completion to come. */
+/* Up to a quarter of the requests, or of the ring, may be unsignaled: a caller that waits for space can rely on a
+ * later completion. */
 #define SIGNAL_EVERY 4u
 
-/* Ids of our own requests: what their completion gives back. */
+/* wr_ids of send requests: what a completion frees. */
 #define WR_CONTROL        (1ull << 62)
 #define WR_REQUESTS_SHIFT 32
 #define WR_REQUESTS_MASK  0xffffu
@@ -77,7 +77,7 @@ bool stream_can_send(const struct stream *stream)
            stream->windows[stream->window].length;
 }
 
-/* Where the bytes wait until they are written. */
+/* Allocates space in the send ring until the bytes are written. */
 static void take_ring(struct stream *stream, struct stream_write *write)
 {
     uint32_t to_end = stream->options.send_bytes - stream->ring_at;
@@ -104,7 +104,7 @@ static void take_request(struct stream *stream, struct stream_write *write)
         take_ring(stream, write);
     if (stream->unsignaled_requests < max_of(stream->options.send_requests / SIGNAL_EVERY, 1) &&
         stream->unsignaled_bytes < stream->options.send_bytes / SIGNAL_EVERY)
-        return; /* wr_id 0: if it fails, nothing comes back */
+        return; /* wr_id 0: a failed unsignaled request frees nothing */
     write->signaled = true;
     write->wr_id = (uint64_t)stream->unsignaled_requests << WR_REQUESTS_SHIFT | stream->unsignaled_bytes;
     stream->unsignaled_requests = 0;
@@ -212,7 +212,7 @@ void stream_send_credits(struct stream *stream, struct stream_control *ret_contr
     stream->unlent_at = stream->unlent_at ? 0 : half;
 }
 
-/* Keepalive: a write of nothing to nowhere, which the peer's QP answers without anybody's help. */
+/* Keepalive: an RDMA WRITE of length 0, which the peer's QP acknowledges without its program. */
 void stream_send_control(struct stream *stream, enum rsocket_control control,
                          struct stream_control *ret_control)
 {
@@ -220,12 +220,12 @@ void stream_send_control(struct stream *stream, enum rsocket_control control,
     ret_control->write.has_immediate = control != RSOCKET_KEEPALIVE;
     ret_control->write.immediate = rsocket_immediate(RSOCKET_CONTROL, control);
     if (control == RSOCKET_DISCONNECT)
-        stream->connected = false; /* the last word */
+        stream->connected = false; /* no message follows */
 }
 
 /* --- completions ---------------------------------------------------------------------------------------- */
 
-/* Entries are written in turn, and each only after what was in it is used up. */
+/* Entries are written in turn, each only after the window in it is used up. */
 static void take_windows(struct stream *stream)
 {
     while (!stream->windows[stream->window_next].length) {
@@ -251,7 +251,7 @@ static int arrive_control(struct stream *stream, uint32_t control)
             stream->connected = false;
         return 0;
     default:
-        return 0; /* of a later version */
+        return 0; /* unknown message of a later version */
     }
 }
 
@@ -262,7 +262,7 @@ int stream_arrive(struct stream *stream, uint32_t immediate)
     switch (rsocket_immediate_message(immediate)) {
     case RSOCKET_DATA:
         if (value > stream->lent)
-            return -EPROTO; /* more than there was room for */
+            return -EPROTO; /* more than the granted window */
         stream->lent -= value;
         stream->readable_bytes += value;
         stream->arrived_unposted++;

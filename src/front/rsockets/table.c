@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* From a descriptor to its rsocket: a table in two levels, read without a lock. Whoever found one there locks
- * it and looks whether it still has that number; it stays memory of an rsocket for ever. */
+/* Finds the rsocket of a descriptor: a table in two levels, read without a lock. The reader locks the rsocket and
+ * checks that it still has the number; the memory is an rsocket's for ever. */
 #include <stdlib.h>
 
 #include "base/sys.h"
@@ -8,21 +8,21 @@
 
 #define PAGE_BITS 10
 #define PAGE_SIZE (1 << PAGE_BITS)
-#define PAGES     1024 /* more descriptors than fs.nr_open allows */
+#define PAGES     1024 /* more than fs.nr_open allows */
 
 typedef struct rsocket *_Atomic entry;
 
 static entry *_Atomic pages[PAGES];
 static struct lock free_lock = LOCK_INIT;
 static struct list free_rsockets = {&free_rsockets, &free_rsockets};
-/* Of this process, counted in forks: as generation(), but inline. */
+/* The generation() of this process, without a call. */
 static uint32_t own_generation;
 
 void rsockets_after_fork_in_child(void)
 {
     own_generation++;
     lock_init(&free_lock);
-    list_init(&free_rsockets); /* some may be locked by threads that are not here */
+    list_init(&free_rsockets); /* threads of the parent may hold locks of free ones */
     rsocket_defaults_after_fork_in_child();
     connect_after_fork_in_child();
     service_after_fork_in_child();
@@ -143,7 +143,7 @@ static struct rsocket *take_free(void)
     return node ? list_entry(node, struct rsocket, node) : NULL;
 }
 
-/* Somebody with an old number may be about to look at `fd` and `generation`. */
+/* A thread with an old pointer may be about to read `fd` and `generation`. */
 static void clear(struct rsocket *rsocket)
 {
     _Static_assert(offsetof(struct rsocket, lock) == 0, "what is cleared comes behind the lock");
@@ -171,7 +171,7 @@ static void set_defaults(struct rsocket *rsocket)
         .receive_requests = defaults->receive_requests,
         .inline_bytes = defaults->inline_bytes,
         .mappings = defaults->mappings,
-        .keepalive_interval = 75, /* tcp(7) */
+        .keepalive_interval = 75, /* defaults of tcp(7) */
         .keepalive_count = 9,
     };
 }

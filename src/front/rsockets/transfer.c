@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Bytes of the program into the send ring and out of the receive ring. The lock is dropped while they are
- * copied: who has the turn of a direction is alone at its end of the ring. */
+/* Copies bytes of the program into the send ring and out of the receive ring. The lock is dropped while copying: the
+ * call that has the turn of a direction is the only one at its end of the ring. */
 #include "front/rsockets/rsocket.h"
 
-/* What is read goes back to the peer in pieces, so that it can go on sending meanwhile. */
+/* Reads are copied in pieces, so that the peer gets the space back, and can send, in between. */
 #define READ_CHUNK (64u << 10)
 
 /* --- the program's buffers ------------------------------------------------------------------------------ */
@@ -22,7 +22,7 @@ static size_t total_of(const struct iovec *parts, size_t count)
     return total;
 }
 
-/* The next piece, of at most `wanted` bytes; there are some left. */
+/* The next piece, of at most `wanted` bytes. Some must be left. */
 static char *next_piece(struct cursor *cursor, size_t wanted, size_t *ret_length)
 {
     while (cursor->offset == cursor->parts->iov_len) {
@@ -96,7 +96,7 @@ static int write_next(struct rsocket *rsocket, const struct stream_write *write,
     return endpoint_write(rsocket, write, data);
 }
 
-/* With the turn to send. */
+/* Caller has the turn to send. */
 static ssize_t send_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t total,
                           struct rsocket_patience *patience)
 {
@@ -127,7 +127,7 @@ static ssize_t send_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t
     return error == -EAGAIN || error == -EINTR ? error : transfer_send_error(rsocket);
 }
 
-/* A connection that is being made is waited for, as far as the program waits. */
+/* Waits for the end of connecting, unless the call is nonblocking. */
 static int be_connected(struct rsocket *rsocket, bool nonblocking)
 {
     int error;
@@ -166,7 +166,7 @@ ssize_t transfer_send(struct rsocket *rsocket, const struct iovec *parts, size_t
 
 /* --- receiving ------------------------------------------------------------------------------------------ */
 
-/* What is there, or a piece of it. */
+/* Copies the bytes that have arrived, or one piece of them. */
 static size_t read_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t wanted)
 {
     size_t most = min_of(wanted, (size_t)READ_CHUNK);
@@ -181,7 +181,7 @@ static size_t read_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t 
     return length;
 }
 
-/* Who peeks until there is enough finds what has come meanwhile. */
+/* A caller that peeks until enough bytes have arrived also needs those that arrive in between. */
 static size_t peek_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t wanted)
 {
     uint32_t there, done = 0;
@@ -199,7 +199,7 @@ static size_t peek_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t 
     return there;
 }
 
-/* Waits until there is something. False: nothing, because of *ret_error; that is 0 at the end. */
+/* Waits until bytes arrive. False: none will, with the reason in *ret_error; 0 at the end of the stream. */
 static bool wait_for_bytes(struct rsocket *rsocket, struct rsocket_patience *patience, int *ret_error)
 {
     *ret_error = 0;
@@ -211,7 +211,7 @@ static bool wait_for_bytes(struct rsocket *rsocket, struct rsocket_patience *pat
     return !*ret_error;
 }
 
-/* With the turn to receive. */
+/* Caller has the turn to receive. */
 static ssize_t receive_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t total, int flags,
                              struct rsocket_patience *patience)
 {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* How calls wait. Whoever waits for the peer polls the CQ for a while and then sleeps. One thread of an
- * rsocket at a time sleeps in its completion channel, leading; the others sleep on `changes` and are told
- * what the leader, or anybody else, has found. A thread in rpoll() sleeps in poll(2) on many descriptors: it
- * watches the completion channel itself, and is woken through a descriptor of its own if somebody else has
- * read the event.
- *
- * The channel is read with read(2), so that SA_RESTART decides about signals, as with sockets. */
+/* How calls wait. A call that waits for the peer polls the CQ for a while and then sleeps. One thread of an rsocket
+ * at a time, the leader, sleeps in its completion channel; the others sleep on `changes`, which the leader and every
+ * other thread update when something has changed. A thread in rpoll() sleeps in poll(2) on many descriptors: it
+ * watches the completion channel itself, and is woken through its eventfd if another thread has read the event. The
+ * channel is read with read(2), so that SA_RESTART applies to signals, as with sockets. */
 #include <limits.h>
 #include <linux/futex.h>
 
@@ -51,7 +49,7 @@ int rsocket_sleep(struct rsocket *rsocket, uint32_t seen, ns_t deadline)
         return -ETIMEDOUT;
     rsocket->waiters++;
     lock_release(&rsocket->lock);
-    /* A wake-up between the two is seen by the kernel: `changes` is not `seen` any more. */
+    /* The futex call fails if a wake-up came in between: `changes` then differs from `seen`. */
     error = sys_futex(&rsocket->changes, FUTEX_WAIT_PRIVATE, seen, left);
     lock_acquire(&rsocket->lock);
     rsocket->waiters--;
@@ -124,7 +122,7 @@ static void note_event(struct rsocket *rsocket)
 {
     rsocket->armed = false;
     rsocket->endpoint.unacknowledged++;
-    rsocket_changed(rsocket); /* others have slept on that event */
+    rsocket_changed(rsocket); /* other threads have waited for that event */
 }
 
 void rsocket_drain(struct rsocket *rsocket)
@@ -145,7 +143,7 @@ void rsocket_drain(struct rsocket *rsocket)
         note_event(rsocket);
 }
 
-/* Nobody else reads the channel meanwhile. */
+/* No other thread reads the channel in between. */
 static int sleep_in_channel(struct rsocket *rsocket, ns_t deadline)
 {
     struct pollfd watched = {.fd = rsocket_event_fd(rsocket), .events = POLLIN};
@@ -167,7 +165,7 @@ static int lead(struct rsocket *rsocket, uint32_t seen, ns_t deadline)
 
     rsocket->leading = true;
     rsocket_arm(rsocket);
-    /* What came before the CQ was armed told nobody. */
+    /* Completions from before the CQ was armed cause no event. */
     rsocket_progress(rsocket, true);
     if (rsocket->changes == seen) {
         lock_release(&rsocket->lock);
@@ -180,7 +178,7 @@ static int lead(struct rsocket *rsocket, uint32_t seen, ns_t deadline)
     }
     rsocket->leading = false;
     if (rsocket->waiters || !list_empty(&rsocket->sleepers))
-        rsocket_changed(rsocket); /* one of them leads now, or watches the channel itself */
+        rsocket_changed(rsocket); /* another thread leads now, or watches the channel itself */
     return error;
 }
 
