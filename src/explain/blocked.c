@@ -101,7 +101,7 @@ static void add_events(struct words *words, const struct object *object, const s
     else if (count == 1)
         words_add(words, "%s", type_of(object, events));
     else
-        words_add(words, "%u events, %s first,", count, type_of(object, events));
+        words_add(words, "%u events (the first is %s)", count, type_of(object, events));
 }
 
 /* The line that a program's author has to see. */
@@ -115,11 +115,10 @@ static void add_cause(const struct view *view, struct words *words, const struct
 
     words_add(words, "%s(%s) is blocked: ", object_waiting_verb(object), object_label(view, object).text);
     add_events(words, object, events, completion);
-    words_add(words, " %s read and never acknowledged (%s)", count == 1 ? "was" : "were", of);
+    words_add(words, " %s read and not acknowledged (%s)", count == 1 ? "was" : "were", of);
     if (overpaid->surplus)
         words_add(words,
-                  "; %s has %u acknowledgements too many: the events were acknowledged on the wrong "
-                  "%s",
+                  "; %s was acknowledged %u times too often: the events were acknowledged on the wrong %s",
                   object_label(view, &overpaid->found).text, overpaid->surplus,
                   object_kind_name(overpaid->found.kind, 1));
     else if (events->read_by && events->read_by == object->provenance.destroying_by)

@@ -94,7 +94,7 @@ static void add_holders(const struct view *view, struct words *words, const stru
     }
     if (object->kind == OBJECT_PD && object->pd != NO_OBJECT &&
         holders->total != object->protection_domain.users)
-        words_add(words, "%u of the objects of its PD still use it; the PD has ",
+        words_add(words, "%u objects of its PD still use it (which ones is not recorded); the PD has ",
                   (uint32_t)object->protection_domain.users);
     else
         verb = holding(object->kind, kind, holders->total != 1);
@@ -277,7 +277,7 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
     explanation_begin(view, out, "in_use", cause.text);
     out_string(out, "verb", "ibv_dereg_mr");
     object_tell(view, out, "object", 1, &region, STACK_LINES);
-    out_line(out, 1, "they will complete with IBV_WC_LOC_PROT_ERR");
+    out_line(out, 1, "completion status will be IBV_WC_LOC_PROT_ERR");
     users = (struct users){.region = &region, .budget = ENTRIES_LOOKED_AT, .out = out};
     out_begin_array(out, "queues");
     objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);

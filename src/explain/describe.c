@@ -19,7 +19,7 @@ static void tell_repairs(struct out *out, const struct qp_record *qp, struct wor
         {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks},
         {"rnr_naks", "RNR NAKs received", sender->rnr_naks},
         {"timeouts", "timeouts", sender->expirations},
-        {"probes", "acknowledgement probes", sender->probes_sent},
+        {"probes", "requests to acknowledge sent again", sender->probes_sent},
         {"congestion_notifications", "CNPs received", sender->congestions},
         {"duplicates", "duplicate requests", responder->duplicates},
         {"drops", "requests dropped", responder->drops},
@@ -53,13 +53,13 @@ static void tell_openers(struct out *out, const struct qp_record *qp, struct wor
     out_number(out, "openers", qp->openers);
     if (!qp->openers)
         return;
-    words_add(words, ", %u more handle%s by ibv_open_qp()", qp->openers, qp->openers == 1 ? "" : "s");
+    words_add(words, ", %u more handle%s from ibv_open_qp()", qp->openers, qp->openers == 1 ? "" : "s");
     if (qp->opener_pid > 0) {
         out_signed(out, "opener_pid", qp->opener_pid);
         words_add(words, ", one of them in process %d", (int)qp->opener_pid);
     }
     if (qp->context == NO_OBJECT)
-        words_add(words, "; the handle of its creator is destroyed");
+        words_add(words, "; the process that created it has destroyed its handle");
 }
 
 static void tell_handle(struct out *out, const struct qp_record *qp, struct words *words)
@@ -67,7 +67,7 @@ static void tell_handle(struct out *out, const struct qp_record *qp, struct word
     out_number(out, "qpn", qp->qpn ? qp->qpn : qp->destroying_qpn);
     out_string(out, "type", name_qp_type(qp->type));
     out_bool(out, "opened", true);
-    words_add(words, ": %s, a handle of ibv_open_qp()%s", name_qp_type(qp->type),
+    words_add(words, ": %s, a handle from ibv_open_qp()%s", name_qp_type(qp->type),
               qp->qpn ? "" : ", being destroyed");
     if (qp->home_pid > 0) {
         out_signed(out, "home_pid", qp->home_pid);
@@ -91,7 +91,7 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     out_number(out, "send_cq", qp->send_cq);
     out_number(out, "recv_cq", qp->recv_cq);
     words_add(words, ": %s, %s", name_qp_type(qp->type),
-              qp->qpn ? name_qp_state(qp->state) : "out of service");
+              qp->qpn ? name_qp_state(qp->state) : "being destroyed");
     if (qp->srq != NO_OBJECT) {
         out_number(out, "srq", qp->srq);
         words_add(words, ", SRQ %u", qp->srq);
@@ -142,7 +142,7 @@ static void tell_cq(const struct view *view, struct out *out, unsigned level, co
     out_bool(out, "overrun", cq->failed != 0);
     out_number(out, "lost", cq->lost);
     out_number(out, "users", cq->users);
-    words_add(words, ": %u of %u unpolled%s%s", unpolled, cq->capacity,
+    words_add(words, ": %u unpolled (%u entries)%s%s", unpolled, cq->capacity,
               cq->armed != CQ_UNARMED ? ", notification armed" : "", cq->failed ? ", overrun" : "");
     if (cq->channel != NO_OBJECT) {
         out_number(out, "channel", cq->channel);
@@ -211,7 +211,7 @@ static void tell_mapped(const struct view *view, struct out *out, const struct o
     whole = record.length == object->key.length;
     out_number(out, "mapped", record.length);
     if (record.length)
-        words_add(words, ", mapped for peers: %s", whole ? "all" : "in part");
+        words_add(words, ", directly accessible to peers: %s", whole ? "all" : "in part");
     if (whole || record.reason >= MAPPED_REASONS || !record.reason)
         return;
     out_string(out, "not_mapped_because", mapped_reason_text((enum mapped_reason)record.reason));
@@ -288,7 +288,7 @@ static void tell_events(const struct view *view, struct out *out, const char *ke
         words_add(words, ", %u %s%s %s",
                   unacknowledged < 0 ? (uint32_t)-unacknowledged : (uint32_t)unacknowledged, what,
                   unacknowledged == 1 || unacknowledged == -1 ? "" : "s",
-                  unacknowledged < 0 ? "acknowledged too often" : "read and not acknowledged");
+                  unacknowledged < 0 ? "acknowledged in excess of those read" : "read and not acknowledged");
 }
 
 static void tell_life(const struct view *view, struct out *out, unsigned level, const struct object *object,
@@ -350,7 +350,7 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         break;
     case OBJECT_PD:
         out_number(out, "users", object->protection_domain.users);
-        words_add(&words, ": %u user%s", (uint32_t)object->protection_domain.users,
+        words_add(&words, ": used by %u object%s", (uint32_t)object->protection_domain.users,
                   object->protection_domain.users == 1 ? "" : "s");
         if (object->pd != NO_OBJECT)
             words_add(&words, ", parent domain of PD %u", object->pd);

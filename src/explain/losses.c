@@ -108,8 +108,8 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     tell_loss(out, &taken);
     if (taken.ids.total)
         out_line(out, 1,
-                 "to have it flushed, move the QP to ERR first and wait for IBV_EVENT_QP_LAST_WQE_REACHED "
-                 "before ibv_destroy_qp");
+                 "to get such receives flushed, move the QP (which uses an SRQ) to ERR first and wait for "
+                 "IBV_EVENT_QP_LAST_WQE_REACHED before ibv_destroy_qp");
     tell_loss(out, &sends);
     tell_loss(out, &completions);
     tell_loss(out, &receives);
@@ -267,7 +267,7 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
     out_number(out, "first_lost_qpn", object.cq.lost_qpn);
     out_number(out, "ms_ago", view_age(view, object.cq.lost_ns));
     if (object.cq.lost > 1)
-        out_line(out, 1, "%u more completions have been lost since", object.cq.lost - 1);
+        out_line(out, 1, "completions lost since: %u", object.cq.lost - 1);
     if (object.cq.failed)
         out_line(out, 1, "all QPs that use this CQ were moved to ERR (IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL)");
     object_tell(view, out, "object", 1, &object, STACK_LINES);

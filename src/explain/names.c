@@ -148,8 +148,8 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_UNKNOWN] = NULL,
         [PATH_WHY_OFF] = "this process does not map memory of peers (softhca doctor has the reason)",
         [PATH_WHY_FORBIDDEN] = "no permission to read memory of the peer process (ptrace access)",
-        [PATH_WHY_HIDDEN] = "the peer process does not share its published segment (PR_SET_DUMPABLE is 0, "
-                            "or another user)",
+        [PATH_WHY_HIDDEN] = "the peer process does not let this process read its SoftHCA state "
+                            "(PR_SET_DUMPABLE is 0, or another user)",
         [PATH_WHY_UNUSED] = "no request has accessed mapped memory of the peer process yet",
     };
 

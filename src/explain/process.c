@@ -177,7 +177,7 @@ static void network_tell(const struct view *view, struct out *out)
 
     if (!network->packets_sent && !network->packets_received && !network->not_sent && !network->bad_icrc)
         return;
-    words_add(&words, "network: %llu packets of %llu bytes sent, %llu of %llu received",
+    words_add(&words, "network: %llu packets (%llu bytes) sent, %llu (%llu bytes) received",
               (unsigned long long)network->packets_sent, (unsigned long long)network->bytes_sent,
               (unsigned long long)network->packets_received, (unsigned long long)network->bytes_received);
     out_begin(out, "network");
@@ -210,7 +210,7 @@ void explain_list(const struct view *view, struct out *out, bool all)
     if (view->pid)
         words_add(&words, "%d ", (int)view->pid);
     else
-        words_add(&words, "? (%d in its pid namespace) ", (int)header->pid);
+        words_add(&words, "PID unknown here (%d in its PID namespace) ", (int)header->pid);
     words_add(&words, "%s, uid %u, up ", program, header->uid);
     words_add_duration(&words, view_age(view, header->start_ns));
     words_add(&words, ": ");

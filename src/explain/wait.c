@@ -133,7 +133,7 @@ static void add_full_link(const struct view *view, struct words *words, const st
     case PATH_WIRE:
         break;
     }
-    words_add(words, "the ring to ");
+    words_add(words, "the shared-memory ring to ");
     add_peer(view, words, qp);
     words_add(words, " is full: the peer does not drain it");
 }

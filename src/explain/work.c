@@ -141,7 +141,8 @@ static void tell_in_flight(const struct view *view, struct search *search, const
             words_add_heard(view, &words, &qp->sender);
     }
     if (before && before < LIMIT_QP_WR)
-        words_add(&words, ", %u earlier %s outstanding, too", before, before == 1 ? "is" : "are");
+        words_add(&words, ", %u earlier work request%s outstanding, too", before,
+                  before == 1 ? " is" : "s are");
     if (place_begin(search, "send_queue", &words)) {
         if (qp->sender.heard)
             out_number(search->out, "last_heard_ms_ago", view_stamp_age(view, qp->sender.heard));
@@ -305,7 +306,7 @@ static void look_at_srq(const struct view *view, struct search *search, const st
             continue;
         begin_words(&words, wqe.wr_id, "a receive", &label);
         add_stamp(view, &words, "was posted", wqe.stamp);
-        words_add(&words, "waits for a message on one of its %u QPs", (uint32_t)srq->users);
+        words_add(&words, "waits for a message on one of the %u QPs of its SRQ", (uint32_t)srq->users);
         if (i)
             words_add(&words, ", behind %u other%s", i, i == 1 ? "" : "s");
         tell_receive(view, search, "srq", &words, &wqe, i);

@@ -127,7 +127,8 @@ void handshake_receive_ready(struct handshake *handshake, const struct handshake
 {
     handshake->link->may_refer = handshake_peer_may_refer(&handshake->peer, ready);
     if (memcmp(ready->instance, handshake->link->instance, sizeof(ready->instance)) != 0)
-        log_error("handshake: instance ID of process %d changed between HELLO and READY, link refused",
+        log_error("handshake: process %d identified itself differently in HELLO and READY (instance ID), "
+                  "link refused",
                   (int)handshake->peer.pid);
     else
         handshake_install_link(handshake);
@@ -145,7 +146,7 @@ void handshake_serve_segment_request(struct handshake *handshake)
     int fd = allowed ? fd_own(local.ops->published()) : -1;
 
     if (fd < 0)
-        log_info("process %d (uid %u) was refused access to the published segment (other user, or "
+        log_info("process %d (uid %u) may not read the SoftHCA state of this process (other user, or "
                  "PR_SET_DUMPABLE is 0)",
                  (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
     /* If the send fails, the requester sees the end of the socket. */

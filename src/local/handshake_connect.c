@@ -18,7 +18,7 @@ const char *handshake_target(const struct handshake *handshake, char buffer[stat
 {
     if (handshake->search)
         return handshake->search->text;
-    snprintf(buffer, 24, "QPN block %04x", handshake->block);
+    snprintf(buffer, 24, "QPNs 0x%04x00 and up", handshake->block);
     return buffer;
 }
 

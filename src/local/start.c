@@ -37,7 +37,7 @@ static enum mechanism wanted_mechanism(void)
         return MECHANISM_CMA;
     if (strcmp(wanted, "mapped") == 0)
         return MECHANISM_MAPPED;
-    log_warn("SOFTHCA_LOCAL=%s: invalid (auto, ring, cma or mapped); using auto", wanted);
+    log_warn("SOFTHCA_LOCAL=%s: invalid (valid: auto, ring, cma, mapped); using auto", wanted);
     return MECHANISM_AUTO;
 }
 

@@ -50,7 +50,7 @@ static bool switched_off(void)
     if (!wanted || strcmp(wanted, "1") == 0)
         return false;
     if (strcmp(wanted, "0") != 0)
-        log_warn("SOFTHCA_MAPPED=%s: invalid (0 or 1); using 0", wanted);
+        log_warn("SOFTHCA_MAPPED=%s: invalid (valid: 0, 1); using 0", wanted);
     return true;
 }
 

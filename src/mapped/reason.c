@@ -23,15 +23,17 @@ static const char *const texts[] = {
     [MAPPED_THREADS] = "userfaultfd is not available, and the program has more than one thread",
     [MAPPED_KERNEL] = "a required system call is missing or blocked (old kernel, or seccomp)",
     [MAPPED_TOOL] = "running under valgrind, rr or a sanitizer",
-    [MAPPED_CHANGED] = "the program changed the mapping during the switch",
-    [MAPPED_LAYERS] = "all 16 arena slots for this address range are still in use (registered again while "
-                      "peers map the previous ones)",
+    [MAPPED_CHANGED] = "the program changed the mapping (mmap, mprotect, munmap) while it was being "
+                       "converted to shared memory",
+    [MAPPED_LAYERS] = "this address range was registered and deregistered too often while peers still map "
+                      "the earlier memory (16 versions at most)",
     [MAPPED_PIECES] = "too many mappings within the region",
-    [MAPPED_CALLS_FAIL] = "system calls that write to the region during the switch could return EFAULT: "
-                          "needs vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
+    [MAPPED_CALLS_FAIL] = "system calls that write to the region while it is converted to shared memory "
+                          "could return EFAULT: needs vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
     [MAPPED_SANDBOX] = "a seccomp filter is active and could kill the process for userfaultfd()",
     [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
-    [MAPPED_SHARE] = "more than a quarter of the available memory (host or cgroup limit)",
+    [MAPPED_SHARE] =
+        "registered memory would exceed a quarter of the available memory (host or cgroup limit)",
     [MAPPED_PUT_OFF] = "no QP has a peer on this host yet",
 };
 _Static_assert(sizeof(texts) / sizeof(texts[0]) == MAPPED_REASONS, "a text for each reason");

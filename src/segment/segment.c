@@ -167,7 +167,8 @@ static int open_locked(void)
     segment.arena_offset = place_tables();
     base = map_arena(fd, &error);
     if (!base) {
-        log_error("published segment: cannot map %llu MiB: %s (limits: ulimit -v, ulimit -f)",
+        log_error("published segment (memory that peers and softhca read): cannot map %llu MiB: %s (limits: "
+                  "ulimit -v, ulimit -f)",
                   (ARENA_SMALLEST + segment.arena_offset) >> 20, strerror(-error));
         goto close_fd;
     }
@@ -400,8 +401,8 @@ void segment_after_fork_in_child(void)
 
         if (!sys_mmap(base, used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, segment.fd,
                       0, &error)) {
-            log_error("fork: the child has no private copy of the published segment: %s; its copy is "
-                      "read-only",
+            log_error("fork: cannot give the child its own copy of the published segment: %s; the child only "
+                      "has the parent's, read-only",
                       strerror(-error));
             sys_mmap(base, used, PROT_READ, MAP_PRIVATE | MAP_FIXED, segment.fd, 0, NULL);
         }

@@ -47,7 +47,8 @@ static void settle(struct group *group, int result)
         return;
     group->result = result;
     if (result != 0 && result != -EINPROGRESS)
-        log_error("cannot join a multicast group on interface %u: %s", group->ifindex, strerror(-result));
+        log_error("cannot join a multicast group on interface index %u: %s", group->ifindex,
+                  strerror(-result));
     atomic_fetch_add_explicit(&results, 1, memory_order_release);
     sys_futex((uint32_t *)&results, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
 }

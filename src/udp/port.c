@@ -138,8 +138,8 @@ static bool declare_some(bool with_proof)
     if (message.block_count == 0)
         return false;
     if (udp_message_send(upstream.fd, &message, proofs, with_proof ? message.block_count : 0) != 0)
-        log_warn(
-            "cannot register QPNs with the owner of UDP port 4791"); /* the lost connection is reported, too */
+        log_warn("cannot register QPNs with the owner of UDP port 4791: this process receives nothing from "
+                 "the network"); /* the lost connection is reported, too */
     return more;
 }
 
@@ -193,10 +193,9 @@ static bool has_bound_port(const struct ucred *peer)
 
     if (socket_port_uid(&owner) == 0 && owner == peer->uid && user_is_known(owner))
         return true;
-    log_warn(
-        "process %d (uid %u) offered packets of UDP port 4791, but the socket of the port belongs to another "
-        "uid: ignored",
-        (int)peer->pid, (unsigned)peer->uid);
+    log_warn("process %d (uid %u) offered to forward packets of UDP port 4791, but the socket of the port "
+             "belongs to another uid: ignored",
+             (int)peer->pid, (unsigned)peer->uid);
     return false;
 }
 
@@ -286,7 +285,7 @@ static void explain_owner(void)
     if (found_member)
         set_off("the owner of UDP port 4791 does not answer");
     else if (socket_port_uid(&uid) != 0)
-        set_off("UDP port 4791 is in use (its socket is not listed; bound to one address only?)");
+        set_off("UDP port 4791 is in use (no such socket in /proc/net/udp; bound to one address only?)");
     else if (uid == 0 && kernel)
         set_off("UDP port 4791 is in use by the kernel's Soft-RoCE (rdma_rxe)");
     else
@@ -520,7 +519,7 @@ void udp_start(const struct udp_ops *ops, const struct udp_options *options)
     if (strcmp(mode, "plain") == 0)
         udp_settings.plain = true;
     else
-        log_warn("SOFTHCA_UDP=%s: invalid (auto or plain); using auto", mode);
+        log_warn("SOFTHCA_UDP=%s: invalid (valid: auto, plain); using auto", mode);
 }
 
 void udp_after_fork_in_child(void)

@@ -143,9 +143,9 @@ static void change_groups(struct client *client, const struct udp_message *messa
     if (!group && (message->flags & UDP_MESSAGE_JOIN))
         error = join_for(client, message);
     if (error)
-        log_warn(
-            "UDP port 4791: cannot join a multicast group on interface %u for client process %d (uid %u): %s",
-            message->ifindex, (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
+        log_warn("UDP port 4791: cannot join a multicast group on interface index %u for client process %d "
+                 "(uid %u): %s",
+                 message->ifindex, (int)client->peer.pid, (unsigned)client->peer.uid, strerror(-error));
 }
 
 static void client_free(struct client *client)

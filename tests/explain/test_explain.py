@@ -166,8 +166,8 @@ def test_wrong_cq_acknowledged():  # openucx/ucx#1039
         situation.until_it_hangs()
         told = situation.next_explanation()
         tap.equal(told["explanation"], "blocked")
-        matches(r"^ibv_destroy_cq\(CQ 0\) is blocked: 1 completion event was read and never acknowledged .*"
-                r"; CQ 1 has 1 acknowledgements too many: the events were acknowledged on the wrong CQ$", told["cause"])
+        matches(r"^ibv_destroy_cq\(CQ 0\) is blocked: 1 completion event was read and not acknowledged .*"
+                r"; CQ 1 was acknowledged 1 times too often: the events were acknowledged on the wrong CQ$", told["cause"])
         assert "wrong_cq_acknowledged" in functions(told["event"]["stack"]), told
         assert "wrong_cq_acknowledged" in functions(told["destroy"]["stack"]), told
         tap.equal(told["destroy"]["thread"], situation.pid)
@@ -181,7 +181,7 @@ def test_unacknowledged_event():
     with Situation("unacknowledged-event") as situation:
         qpn = situation.until_it_hangs()
         told = situation.next_explanation()
-        matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) is blocked: IBV_EVENT_QP_LAST_WQE_REACHED was read and never "
+        matches(fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) is blocked: IBV_EVENT_QP_LAST_WQE_REACHED was read and not "
                 r"acknowledged \(ibv_ack_async_event\)$", told["cause"])
         assert "read_event" in functions(told["event"]["stack"]), told
         assert told["event"]["thread"] != situation.pid, told
@@ -202,7 +202,7 @@ def test_error_event_of_a_connection_not_acknowledged():  # linux-rdma/perftest#
         situation.until_it_hangs()
         told = situation.next_explanation()
         matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) is blocked: RDMA_CM_EVENT_REJECTED was "
-                r"read and never acknowledged \(rdma_ack_cm_event\)", told["cause"])
+                r"read and not acknowledged \(rdma_ack_cm_event\)", told["cause"])
         assert "next_event" in functions(told["event"]["stack"]), told
         assert "destroy_with_event" in functions(told["destroy"]["stack"]), told
         after = [json.loads(line) for line in situation.end().splitlines()]
@@ -213,7 +213,7 @@ def test_event_of_a_connection_that_its_destroyer_keeps():  # spdk/spdk#3347
     with Situation("kept-event", program=SITUATIONS_CM) as situation:
         situation.until_it_hangs()
         told = situation.next_explanation()
-        matches(r"^rdma_destroy_id\(id .*\) is blocked: RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged "
+        matches(r"^rdma_destroy_id\(id .*\) is blocked: RDMA_CM_EVENT_DISCONNECTED was read and not acknowledged "
                 r"\(rdma_ack_cm_event\); the thread that read it is the one that is blocked \(it can never acknowledge\)$", told["cause"])
         situation.end()
 

@@ -67,7 +67,7 @@ def test_a_process_that_hangs_in_destroy_qp():
     with Situation("unacknowledged-event") as situation:
         qpn = situation.until_it_hangs()
         situation.next_explanation()  # so it waits for sure
-        cause = fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) is blocked: IBV_EVENT_QP_LAST_WQE_REACHED was read and never acknowledged"
+        cause = fr"^ibv_destroy_qp\(QP 0x{qpn:06x}\) is blocked: IBV_EVENT_QP_LAST_WQE_REACHED was read and not acknowledged"
         matches(cause, why(situation.pid))
         matches(cause, why(situation.pid, f"qp:{qpn:#x}"))
         told, = why_json(situation.pid)
@@ -82,7 +82,7 @@ def test_one_that_was_started_without_explanations():
         situation.until_it_hangs()
         eventually("is blocked: ", situation.pid)  # it is about to
         told, = why_json(situation.pid)
-        matches(r"is blocked: 1 completion event was read and never acknowledged .*on the wrong CQ$",
+        matches(r"is blocked: 1 completion event was read and not acknowledged .*on the wrong CQ$",
                 told["cause"])
         tap.equal(told["event"]["thread"], situation.pid)  # threads and times are known, stacks are not
         assert "stack" not in told["event"], told
@@ -104,7 +104,7 @@ def test_one_that_hangs_in_rdma_destroy_id():
         situation.until_it_hangs()
         situation.next_explanation()
         matches(r"^rdma_destroy_id\(id \d+ from 127.0.0.1 port \d+ to 127.0.0.1 port \d+\) is blocked: "
-                r"RDMA_CM_EVENT_DISCONNECTED was read and never acknowledged", why(situation.pid))
+                r"RDMA_CM_EVENT_DISCONNECTED was read and not acknowledged", why(situation.pid))
         text = softhca("ps", situation.pid)
         matches(r"id \d+ from 127.0.0.1 port \d+: listening", text)
         matches(r"id \d+ from .*: disconnected, 1 event read and not acknowledged, destroy is blocked", text)
@@ -122,8 +122,8 @@ def test_a_qp_that_is_open_more_than_once():
     with Situation("xrc-qp-opened") as situation:
         situation.until_it_hangs()
         text = softhca("ps", situation.pid)
-        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, RESET.*, 1 more handle by ibv_open_qp\(\); the handle of its creator is destroyed", text)
-        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, a handle of ibv_open_qp\(\)", text)
+        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, RESET.*, 1 more handle from ibv_open_qp\(\); the process that created it has destroyed its handle", text)
+        matches(r"QP (0x[0-9a-f]{6}): XRC_RECV, a handle from ibv_open_qp\(\)", text)
         situation.end()
 
 
@@ -264,7 +264,7 @@ def test_over_the_network_receiver_not_ready():
         tap.equal(qp["path"], "wire")
         assert qp["rnr_naks"] > 0, qp
         matches(fr"QP 0x{qpn:06x}: .*; .*RNR NAKs received: \d+", softhca("ps", situation.pid))
-        matches(r"network: \d+ packets of \d+ bytes sent, \d+ of \d+ received\n", softhca("ps", situation.pid))
+        matches(r"network: \d+ packets \(\d+ bytes\) sent, \d+ \(\d+ bytes\) received\n", softhca("ps", situation.pid))
         assert listed["network"]["packets_sent"] > 0 and listed["network"]["bad_icrc"] == 0, listed["network"]
         situation.end()
 
@@ -316,7 +316,7 @@ def test_holders_from_outside():
         told, = why_json(situation.pid, f"qp:{qpn}")
         tap.equal((told["object"]["qpn"], told["holders_total"]), (qpn, 0))
         matches(r"has no cq:77", softhca("why", situation.pid, "cq:77", status=1))
-        matches(r"not a wr_id and not an object", softhca("why", situation.pid, "thing:1", status=2))
+        matches(r"neither a wr_id nor an object", softhca("why", situation.pid, "thing:1", status=2))
         situation.end()
 
 
@@ -340,7 +340,7 @@ def test_ps_lists_everything():
 def test_no_such_process():
     matches(r"it does not use SoftHCA", softhca("why", os.getpid(), status=1))
     matches(r"there is no such process", softhca("why", 2**22 + 1, status=1))
-    matches(r"not a PID or @BLOCK", softhca("why", "self", status=1))
+    matches(r"not a PID, nor @ and the four hex digits", softhca("why", "self", status=1))
     matches(r"there is no such process", softhca("ps", 2**22 + 1, status=1))
 
 
@@ -479,14 +479,14 @@ def test_garbage_instead_of_a_segment():
 
 def test_a_segment_that_could_be_cut_off_under_us():
     with Impostor(b"\0" * 8192, seals=0) as impostor:
-        matches(r"published segment rejected: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
+        matches(r"its published segment \(state that softhca reads\) is not safe to read: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
 
 
 def test_something_else_than_a_segment():
     for path in ("/dev/null", "/dev/zero", "/", __file__):
         fd = os.open(path, os.O_RDONLY)
         with Impostor(b"", descriptor=fd) as impostor:
-            matches(r"published segment rejected: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
+            matches(r"its published segment \(state that softhca reads\) is not safe to read: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
         os.close(fd)
 
 

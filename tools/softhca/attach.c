@@ -54,7 +54,8 @@ static bool map(int fd, struct attached *at)
     at->fd = fd;
     seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) != 0 || status.st_size <= 0)
-        return refuse(at, "published segment rejected: not a memfd sealed against shrinking");
+        return refuse(at, "its published segment (state that softhca reads) is not safe to read: not a memfd "
+                          "sealed against shrinking");
     base = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (base == MAP_FAILED)
         return refuse(at, "its segment cannot be mapped: %s", strerror(errno));
@@ -186,9 +187,9 @@ static bool ask(int fd, struct attached *at)
     if (shown >= 0)
         close(shown);
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
-        return refuse(at, "access to its published segment refused (PR_SET_DUMPABLE is 0, or a uid of "
-                          "another user namespace)");
-    return refuse(at, "segment request not supported: another release of SoftHCA");
+        return refuse(at, "reading its SoftHCA state is refused (PR_SET_DUMPABLE is 0, or a uid of another "
+                          "user namespace)");
+    return refuse(at, "it does not answer requests for its state: another release of SoftHCA");
 }
 
 static bool attach_by_socket(uint32_t block, struct attached *at)
@@ -198,7 +199,7 @@ static bool attach_by_socket(uint32_t block, struct attached *at)
     bool done;
 
     if (fd < 0)
-        return refuse(at, "nobody has QP numbers 0x%04x00 and following", block);
+        return refuse(at, "no process owns QPNs 0x%04x00 to 0x%04xff", block, block);
     at->pid = peer.pid;
     at->uid = peer.uid;
     at->block = block;

@@ -206,8 +206,9 @@ static void probe_vm_readv(struct finding *ret)
     } else {
         finding_set(ret, FINDING_LIMITED, "%s: large messages are copied twice, through the ring",
                     strerror(-permitted));
-        finding_remedy(ret, yama_scope() > 1 ? "sysctl kernel.yama.ptrace_scope=1"
-                                             : "allow process_vm_readv in the container's seccomp profile");
+        finding_remedy(ret, yama_scope() > 1
+                                ? "sysctl -w kernel.yama.ptrace_scope=1 (if it is 3: only at boot)"
+                                : "allow process_vm_readv in the container's seccomp profile");
     }
 }
 
@@ -225,8 +226,9 @@ static void probe_yama(struct finding *ret)
                     "(automatic)");
     else {
         finding_set(ret, FINDING_LIMITED,
-                    "kernel.yama.ptrace_scope is %d: no process may read another's memory", scope);
-        finding_remedy(ret, "sysctl kernel.yama.ptrace_scope=1");
+                    "kernel.yama.ptrace_scope is %d: an unprivileged process may not read another's memory",
+                    scope);
+        finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (if it is 3: only at boot)");
     }
 }
 
@@ -278,7 +280,7 @@ static void probe_membarrier(struct finding *ret)
 
     if (commands >= 0 && (commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) {
-        finding_set(ret, FINDING_OK, "expedited membarrier: no memory fence on the data path");
+        finding_set(ret, FINDING_OK, "expedited membarrier works: the data path needs no memory fence");
         return;
     }
     finding_set(ret, FINDING_LIMITED, "membarrier is refused: a memory fence in each operation");
@@ -399,9 +401,7 @@ static void tell_port_owner(struct finding *ret)
                        "remove its devices (rdma link delete), or run in a network namespace of its own");
     } else if (owner < 0) {
         finding_set(ret, FINDING_LIMITED,
-                    "in use by a socket that is not listed (bound to one address "
-                    "only?): %s",
-                    then);
+                    "in use by a socket that is not in /proc/net/udp (bound to one address only?): %s", then);
     } else {
         finding_set(ret, FINDING_LIMITED, "taken by another program of user %ld: %s", owner, then);
         finding_remedy(ret, "stop that program (ss -ulpn 'sport = %d' lists it)", ROCE_PORT);
@@ -425,7 +425,7 @@ static void probe_udp_port(struct finding *ret)
     else if (errno == EADDRINUSE)
         tell_port_owner(ret);
     else
-        finding_set(ret, FINDING_LIMITED, "%s: packets from other hosts do not come here", strerror(errno));
+        finding_set(ret, FINDING_LIMITED, "%s: packets from other hosts are not received", strerror(errno));
     if (fd >= 0)
         close(fd);
     if (fd4 >= 0)

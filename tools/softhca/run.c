@@ -39,7 +39,9 @@ static const struct argp_option option_table[] = {
      0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
     {"no-shim", OPTION_NO_SHIM, NULL, 0,
-     "Set only LD_LIBRARY_PATH: no path shim, no files below /sys and /dev", 0},
+     "Do not preload libsofthca-shim.so: programs that look into /sys/class/infiniband or /dev/infiniband do "
+     "not find the devices",
+     0},
     {0},
 };
 
@@ -112,8 +114,9 @@ static int set_shim(const struct place *place)
     /* ld.so separates the names in LD_PRELOAD by blanks and colons, and knows no way to quote them. */
     if (strpbrk(place->shim, " :\t\n")) {
         fprintf(stderr,
-                "softhca: warning: the path %s contains a blank or colon, which LD_PRELOAD cannot "
-                "hold: running without the path shim (no files below /sys and /dev)\n",
+                "softhca: warning: the path %s contains a blank or colon, which LD_PRELOAD cannot hold: "
+                "running without libsofthca-shim.so (SoftHCA's devices are not shown in "
+                "/sys/class/infiniband and /dev/infiniband)\n",
                 place->shim);
         return 0;
     }
@@ -125,8 +128,8 @@ static int set_shim(const struct place *place)
     adapters_free(&adapters);
     if (error) {
         fprintf(stderr,
-                "softhca: warning: running without the path shim (no files below /sys and /dev): "
-                "%s\n",
+                "softhca: warning: running without libsofthca-shim.so (SoftHCA's devices are not shown in "
+                "/sys/class/infiniband and /dev/infiniband): %s\n",
                 why);
         return 0;
     }
@@ -169,7 +172,8 @@ static void warn_if_out_of_reach(const char *name)
     if ((status.st_mode & S_ISUID && status.st_uid != geteuid()) ||
         (status.st_mode & S_ISGID && status.st_gid != getegid())) {
         fprintf(stderr,
-                "softhca: warning: %s is setuid, so LD_LIBRARY_PATH is ignored (run softhca as that user)\n",
+                "softhca: warning: %s is setuid, so LD_LIBRARY_PATH is ignored (run softhca as the owner of "
+                "that file)\n",
                 path);
         return;
     }

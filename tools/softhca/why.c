@@ -54,7 +54,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_QP:
         if (!parse_number(argument, &number) || number == 0 || number > 0xffffff)
-            argp_error(state, "'%s' is no QP number", argument);
+            argp_error(state, "'%s' is not a QP number", argument);
         options->qpn = (uint32_t)number;
         return 0;
     case ARGP_KEY_ARG:
@@ -154,7 +154,7 @@ static int explain(const struct options *options, const struct view *view, struc
     }
     if (form < 0) {
         fprintf(stderr,
-                "softhca: '%s' is not a wr_id and not an object (KIND:NUMBER; KIND is one of context, pd, "
+                "softhca: '%s' is neither a wr_id nor an object (KIND:NUMBER; KIND is one of context, pd, "
                 "mr, mw, cq, qp, channel, srq, wq, ah, table, td, xrcd, dm, id)\n",
                 options->what);
         return 2;
@@ -177,7 +177,8 @@ static bool attach(const char *process, struct attached *ret)
 
     if (*end || number <= 0 || number > INT32_MAX) {
         *ret = (struct attached){.fd = -1};
-        snprintf(ret->why, sizeof(ret->why), "not a PID or @BLOCK");
+        snprintf(ret->why, sizeof(ret->why),
+                 "not a PID, nor @ and the four hex digits that softhca ps shows for a process without PID");
         return false;
     }
     return process[0] == '@' ? attach_block((uint32_t)number & 0xffff, ret) : attach_pid((pid_t)number, ret);

@@ -174,7 +174,8 @@ static void take_host_names(struct service *service)
         host_name(service->address.service_id, families[i], name);
         error = local_name_take(name, &service->host_names[index_of(families[i])]);
         if (error)
-            log_info("service 0x%016llx: cannot also listen on the other addresses of this host: %s",
+            log_info("RDMA CM service ID 0x%016llx: listens only on some addresses of this host, the others "
+                     "failed: %s",
                      (unsigned long long)service->address.service_id, strerror(-error));
     }
 }

@@ -43,7 +43,7 @@ static enum form wanted_form(void)
     if (strcmp(wanted, "json") == 0)
         return FORM_JSON;
     if (strcmp(wanted, "off") != 0)
-        log_warn("SOFTHCA_EXPLAIN=%s: invalid (off, text or json); using off", wanted);
+        log_warn("SOFTHCA_EXPLAIN=%s: invalid (valid: off, text, json); using off", wanted);
     return FORM_OFF;
 }
 

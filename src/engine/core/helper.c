@@ -415,7 +415,7 @@ static void *helper_main(void *argument)
         if (count < 0 && count != -EINTR) {
             /* The program has closed descriptors of others. A thread that went on would spin. */
             log_error("helper thread exits: the program closed file descriptors of SoftHCA (epoll_wait: %s); "
-                      "from now on only threads that poll make progress",
+                      "from now on packets are handled only while a thread polls",
                       strerror(-count));
             return NULL;
         }

@@ -102,9 +102,9 @@ static struct mapped_file *open_file(const char *path, struct mapped_file_descri
         file = mapped_file_accept(fd, description, writable, false, &error);
     }
     if (!file)
-        log_info("mapped memory: %s of the peer process is not a usable shared file (type, seals, size or "
-                 "inode): %s",
-                 path, strerror(-error));
+        log_info(
+            "mapped memory: %s of the peer process cannot be used (wrong type, seals, size or inode): %s",
+            path, strerror(-error));
     sys_close(fd);
     return file;
 }
@@ -239,9 +239,9 @@ static struct direct_peer *open_peer_once(struct link *link)
         /* Release: publishes the initialised peer. Partner: direct_peer_of(). */
         __atomic_store_n(place, peer, __ATOMIC_RELEASE);
         log_info("mapped memory of peer process %d: %s", (int)link_peer_pid(link),
-                 peer->useless
-                     ? "not available: its published segment cannot be opened, or has another format version"
-                     : "available");
+                 peer->useless ? "not available: its published segment (the memory in which it publishes its "
+                                 "objects) cannot be opened, or is of another SoftHCA release"
+                               : "available");
     }
     return peer->useless ? NULL : peer;
 }

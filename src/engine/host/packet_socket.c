@@ -249,8 +249,8 @@ static void receive_some(struct port *port)
         error = receive_one(port);
     if (!error || error == -EAGAIN || error == -EINTR || error == -ENETDOWN)
         return;
-    log_warn("RAW_PACKET QPs: receive on interface %u failed (%s): packet socket closed, no more frames from "
-             "there",
+    log_warn("RAW_PACKET QPs: receive on interface index %u failed (%s): packet socket closed, no more "
+             "frames from there",
              atomic_load_explicit(&port->ifindex, memory_order_relaxed), strerror(-error));
     close(port->receive_fd);
     port->receive_fd = -1;

@@ -509,7 +509,7 @@ void network_start(void)
 
     forced = path && strcmp(path, "wire") == 0;
     if (path && !forced && strcmp(path, "auto") != 0)
-        log_warn("SOFTHCA_PATH=%s: invalid (auto or wire); using auto", path);
+        log_warn("SOFTHCA_PATH=%s: invalid (valid: auto, wire); using auto", path);
     options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
     clear();
     udp_start(&ops, &options);

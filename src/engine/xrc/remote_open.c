@@ -70,7 +70,8 @@ static struct waiting *waiting_new(const struct remote_open_message *message)
         waiting = malloc(sizeof(*waiting));
     if (!waiting) {
         atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
-        log_error("ibv_open_qp: message about shared QP 0x%06x dropped (%u pending, or out of memory)",
+        log_error("ibv_open_qp: a message to another process about shared QP 0x%06x was dropped (limit of %u "
+                  "pending reached, or out of memory)",
                   message->qpn, WAITING_MAX);
         return NULL;
     }
