@@ -14,7 +14,9 @@
 #include "local/reference.h"
 #include "local/start.h"
 
-/* An incoming handshake that stays silent for so long ends; an outgoing one is logged as pending. */
+/* How long a message may take. An incoming connection without HELLO is closed then. A handshake that
+ * awaits READY is no longer waited for by local threads, and ends at handshake_timeout. An outgoing one is
+ * logged as pending. */
 #define MESSAGE_TIMEOUT  (2 * NS_PER_S)
 #define OUTGOING_AT_ONCE 64
 
@@ -204,7 +206,8 @@ static void log_failure(const struct handshake *handshake, int error)
 
 static void receive_failed(struct handshake *handshake, const struct handshake_message *message, int error)
 {
-    /* Normal: names_link_behind() and local_is_owner() connect only to learn who listens, and close at once. */
+    /* Normal: local_is_owner(), local_name_is_held() and local_name_find() connect only to learn who
+     * listens, and handshake_connect() finds that the link exists; they close at once. */
     if (handshake->awaits == HANDSHAKE_HELLO && error == -ECONNRESET) {
         handshake_fail(handshake);
         return;

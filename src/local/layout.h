@@ -68,10 +68,14 @@ struct ring_control {
      * moving `consumed` rings (ring_take_writer_waits()). A full fence on both sides. */
     _Atomic uint32_t writer_waits cache_aligned;
     _Atomic uint32_t writer_heeds; /* set once by the writer: it has mapped the reader's notification page */
-    /* Incremented by the writer before memory that its records refer to goes back to the program (ring_revoke()). A
-     * record carries the lower 16 bits of the value at its time; a reader that has fetched the bytes compares
-     * (ring_has_revoked()) and discards them if the values differ. 16 bits suffice: each increment ends a connection
-     * that had exposed memory, and while the reader waits at one record the ring takes at most 4096 more. */
+    /* Incremented by the writer before memory that its records refer to goes back to the program
+     * (ring_revoke()). A record carries the lower 16 bits of the value at its time; a reader that has
+     * fetched the bytes compares (ring_has_revoked()) and discards them if the values differ. 16 bits
+     * suffice: a QP increments the value only if it has written a record by reference since its last
+     * increment, and while the reader is at one record the ring takes at most 4096 more. So the value
+     * advances by at most 4096 and by one for each QP whose memory was exposed before. (A QP whose reply
+     * lane is another one increments the value of both lanes, also for records of the other lane: the
+     * fetch of one record would have to last for 65536 of those.) */
     _Atomic uint32_t reference_epoch cache_aligned;
 };
 static_assert(sizeof(struct ring_control) == 4 * CACHE_LINE, "control lines are part of the format");
@@ -87,7 +91,7 @@ static_assert(LAYOUT_ACCESS_SLOTS + 2 * (LOCAL_ACCESS_SLOTS + 1) * CACHE_LINE <=
 struct record_header {
     _Atomic uint64_t word;   /* released by publish_record(), acquired by find_record() */
     uint32_t dest_qpn;       /* bits 0..23; bits 24..31: number of references */
-    uint32_t src_qpn;        /* bits 0..23; bits 24..31: AETH syndrome */
+    uint32_t src_qpn;        /* bits 0..23; bits 24..31: AETH syndrome, in requests enum packet_manner */
     uint32_t psn, ack_psn;   /* bits 0..23 */
     uint32_t dest_ifindex;   /* network interface of the destination address */
     uint32_t payload_length; /* bytes */

@@ -88,7 +88,7 @@ static void arm_all(void *memory)
     struct ring_control *control = memory;
 
     for (unsigned i = 0; i < LAYOUT_RINGS; i++)
-        atomic_store_explicit(&control[i].reader_sleeps, 1, memory_order_relaxed);
+        atomic_store_explicit(&control[i].reader_sleeps, READER_SLEEPS, memory_order_relaxed);
 }
 
 int shared_memory_create(const char *name, size_t size)

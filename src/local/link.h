@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Links and their lanes; internal to local.
  *
- * The helper thread makes links (handshake.c); the link to ourselves is made by the thread that takes the first QPN
- * block. link_install() makes a link visible in links[] and in the table of blocks. The helper thread takes it down:
- * state DOWN, out of tables and lists, ops->link_down(), rundown_wait(), free. Threads that found the link in a table
- * are in a rundown section while they use it.
+ * The helper thread makes links (handshake.c); the link to ourselves is made by the thread that takes the
+ * first QPN block. link_install() makes a link visible in links[]; link_table_set() enters it in the table of
+ * blocks, for each block that was looked up (lookups.c) or that this process has taken (blocks.c). The helper
+ * thread takes a link down: the rest of the rings is delivered, ops->link_leaving(), state DOWN, out of
+ * tables and lists, ops->link_down(), rundown_wait(), free. Threads that found the link in a table are in a
+ * rundown section while they use it.
  *
- * Locks (the other components' locks: docs/locking.md):
+ * Locks of lanes (the other locks of local, and of other components: docs/locking.md):
  *
  *   lane.receive_lock    the reading side of a lane; held during ops->packet() and ops->batch_end()
  *   lane.transmit_lock   the writing side of a lane
- *   hot_lock             membership of hot[]; may be taken under receive_lock
+ *   hot_lock             membership of hot[]; never acquired under receive_lock
  *   blocked_lock         membership of the list of blocked lanes
  *
  * Order:
@@ -38,7 +40,8 @@
 #define LINKS_MAX      16384
 
 struct lane {
-    /* The first cache line is all that a poller of an idle lane reads, and no thread writes to it meanwhile.
+    /* The first cache line is all that a poller of an idle lane reads. Meanwhile it is rarely written: by
+     * sweep(), by a thread that goes to sleep, and when a lane leaves hot[].
      *
      * next: word of the next record. Written under receive_lock; read by any thread in a rundown section. */
     _Atomic(const _Atomic uint64_t *) next;

@@ -31,7 +31,9 @@ struct notify_peer {
     } channels[NOTIFY_CHANNELS];
 };
 
-static struct lock start_lock = LOCK_INIT; /* guards own, own_fd, last_serial and their contents */
+/* For changes of own, own_fd, last_serial and their contents. Senders on the link to ourselves read
+ * own->channels[] without it, checked by `serial`. */
+static struct lock start_lock = LOCK_INIT;
 static _Atomic(struct notify_page *) own_page;
 static struct notify_peer *own; /* own page and channels; link.peer of the link to ourselves */
 static int own_fd = -1;
@@ -108,6 +110,8 @@ static void forget_offer(struct link *link, void *argument)
 void local_close_channel(unsigned number)
 {
     lock_acquire(&start_lock);
+    /* Peers compare the serial before they write to the eventfd, so they do not ring a later channel in
+     * this line. */
     atomic_store_explicit(&own->page->channels[number].serial, 0, memory_order_relaxed);
     atomic_store_explicit(&own->channels[number].serial, 0, memory_order_relaxed);
     own->channels[number].source.fd = -1;
@@ -395,8 +399,8 @@ static bool ring_channel(struct notify_peer *peer, struct lane *lane)
     return true;
 }
 
-/* Rings first and changes the attention word afterwards: if this process is stopped in between, other writers still
- * ring. */
+/* Rings before it changes the attention word: a writer that is stopped in between must not keep others from
+ * ringing. */
 void notify_wake(struct lane *lane, uint32_t sleeps)
 {
     struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);

@@ -7,8 +7,9 @@
  * whose writer heeds our attention word (base/notify.h) stays in hot[] while this process sleeps; so any thread that
  * is woken finds the record.
  *
- * A lane whose ring to the peer is full is on the list of blocked lanes until a polling thread finds space. While the
- * helper thread sleeps (`asleep`), the peer is asked to ring when it frees space (writer_waits).
+ * A lane whose ring to the peer is full is on the list of blocked lanes until a polling thread finds
+ * space. From a local_prepare_sleep() that succeeds until the next local_dispatch() (`asleep`), the peer
+ * is asked to ring when it frees space (writer_waits).
  */
 #include <errno.h>
 #include <string.h>
@@ -35,8 +36,10 @@ static struct lock hot_lock = LOCK_INIT;
 static struct list blocked_lanes = {&blocked_lanes, &blocked_lanes}; /* blocked_lock */
 static _Atomic unsigned blocked_count;                               /* written under blocked_lock */
 static struct lock blocked_lock = LOCK_INIT;
-static _Atomic bool asleep;    /* the helper thread; partner fences: local_prepare_sleep(), lane_block() */
-static _Atomic bool rings_due; /* a lane has a delayed doorbell (lane.ring_due) */
+/* A thread is prepared to sleep, and the helper thread has not called local_dispatch() since. Fences:
+ * local_prepare_sleep(), lane_block(). */
+static _Atomic bool asleep;
+static _Atomic bool rings_due;      /* a lane has a delayed doorbell (lane.ring_due) */
 static _Atomic uint32_t checks = 1; /* number of calls of local_ring_overdue(); never 0 */
 
 static __thread unsigned polls __attribute__((tls_model("initial-exec")));

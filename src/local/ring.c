@@ -156,8 +156,9 @@ static inline void copy_into_ring(char *to, const char *from, size_t length)
     }
 }
 
-/* Decides once per lap, at the end of the first RING_HOME bytes, whether the writer returns to the start of the ring.
- * True while the records are small and few of them are unread: such a ring never touches the rest of its memory. */
+/* Decides once per lap (one pass through the RING_SIZE bytes), at the end of the first RING_HOME bytes,
+ * whether the writer returns to the start of the ring. True while the records are small and few of them
+ * are unread: such a ring never touches the rest of its memory. */
 static inline bool returns_home(struct ring_writer *writer, uint32_t length, uint32_t to_end)
 {
     if (likely(RING_SIZE - to_end < RING_HOME)) {
@@ -200,8 +201,8 @@ static inline bool write_payload(char *to, const struct iovec *gather, unsigned 
     return length == 0;
 }
 
-/* Publishes the record at `position`, and before it, if the record is not at writer->position, a skip record up to
- * the end of the ring. */
+/* Publishes the record at `position`. If the record is not at writer->position, a skip record up to the
+ * end of the ring leads to it; the skip record is published last, because the reader follows it at once. */
 static inline void publish_record(struct ring_writer *writer, uint64_t position, uint32_t granules,
                                   const struct packet *packet)
 {
@@ -216,6 +217,8 @@ static inline void publish_record(struct ring_writer *writer, uint64_t position,
     if (unlikely(position != writer->position)) {
         const uint32_t to_end = RING_SIZE - (uint32_t)(writer->position % RING_SIZE);
 
+        /* Release: the record at `position` is visible before the skip record that leads to it. Partner:
+         * the acquire in find_record(). */
         atomic_store_explicit(&ring_at(writer->data, writer->position)->word,
                               record_word(writer->position, to_end / GRANULE, RECORD_SKIP, 0),
                               memory_order_release);

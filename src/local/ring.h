@@ -102,7 +102,7 @@ static inline void ring_arm_writer(struct ring_control *control)
  * lane_ring(). */
 static inline void ring_arm_reader(struct ring_control *control)
 {
-    atomic_store_explicit(&control->reader_sleeps, 1, memory_order_relaxed);
+    atomic_store_explicit(&control->reader_sleeps, READER_SLEEPS, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
