@@ -25,8 +25,8 @@
 #define BACKLOG                64
 #define CLIENTS_MAX            1024u
 #define OTHER_USER_CLIENTS_MAX 256u
-#define GROUPS_OF_ONE          64u
-#define BLOCKS_OF_ONE          4096u
+#define CLIENT_GROUPS_MAX      64u
+#define CLIENT_BLOCKS_MAX      4096u
 #define ACCEPTS_AT_ONCE        64
 
 struct client {
@@ -53,7 +53,7 @@ static char own_digits[UDP_NAME_DIGITS + 1];
 static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
 static bool is_port_owner;
-/* Read by receiving threads; changed with the receive lock held. */
+/* Written by the helper thread with the receive lock held; receiving threads read them with it held. */
 static struct client *owners[BLOCKS]; /* by block: the client that declared it */
 static int owner_forwarding_socket = -1;
 static bool owners_used;
@@ -109,7 +109,7 @@ static int join_for(struct client *client, const struct udp_message *message)
     struct client_group *group;
     int fd, error;
 
-    if (client->group_count >= GROUPS_OF_ONE)
+    if (client->group_count >= CLIENT_GROUPS_MAX)
         return -EDQUOT;
     group = calloc(1, sizeof(*group));
     fd = group ? socket_join(message->group, message->ifindex) : -ENOMEM;
@@ -132,7 +132,7 @@ static int join_for(struct client *client, const struct udp_message *message)
     return 0;
 }
 
-/* The client learns nothing of a failure: its join succeeds, and no packets of the group arrive. */
+/* No error is reported to the client: its join succeeds, but no packets of the group arrive. */
 static void change_groups(struct client *client, const struct udp_message *message)
 {
     struct client_group *group = find_group(client, message);
@@ -171,7 +171,7 @@ static void client_free(struct client *client)
 static bool may_own(const struct client *client, uint32_t block, int proof)
 {
     if (client->is_other_user)
-        return client->blocks < BLOCKS_OF_ONE && udp_settings.ops->is_proof(proof, block);
+        return client->blocks < CLIENT_BLOCKS_MAX && udp_settings.ops->is_proof(proof, block);
     return true; /* processes of one user are not protected from each other (SECURITY.md) */
 }
 

@@ -98,6 +98,10 @@ unsigned progress_run(void);
 void progress_from_application(void);
 /* Is this thread in progress_run() for a call of the application? */
 bool progress_is_application(void);
+/* Has this thread completed a receive since the last call, while the program sleeps on channels and the
+ * helper thread is awake? Then a reply of the program is likely, and the acknowledgement may wait for it.
+ * Called once per batch. */
+bool progress_expects_answer(void);
 /* object_ports. */
 void progress_expect_sleep(void);
 void progress_take_arrived(void);
@@ -132,9 +136,6 @@ int helper_start(void);
 int helper_watch(int fd);
 /* Was a CQ armed within the last two looks of the helper thread (GLANCE_NS)? */
 bool helper_saw_arming(void);
-/* Has this thread completed a receive since the last call, while the program sleeps on channels and the helper thread
- * is awake? Then a reply of the program is likely, and the acknowledgement may wait for it. Called once per batch. */
-bool progress_expects_answer(void);
 /* object_ports.event_owed */
 void helper_event_owed(void);
 /* Wakes the helper thread, which calls progress_run(). */

@@ -32,8 +32,8 @@
 #include "udp/udp.h"
 
 #define TICK_MS 2
-/* On a slow processor, one poll with many packets may take longer than a tick: for so long after its last poll, a
- * thread that is inside of the library counts as polling. */
+/* A thread that polled within this time and is still inside of the library counts as polling: on a slow
+ * processor one poll with many packets may take longer than TICK_MS. */
 #define LONG_POLL_NS (20 * NS_PER_MS)
 /* How long the helper thread polls after the last packet before it sleeps. */
 #define LINGER_NS (20 * NS_PER_US)
@@ -56,8 +56,8 @@
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool running;
 static int epoll_fd = -1;
-static _Atomic int kick_fd =
-    -1; /* -1: the thread does not run; read by any thread, also while another one starts the helper thread */
+/* -1: the helper thread was not started. Read by any thread, without start_lock. */
+static _Atomic int kick_fd = -1;
 
 void helper_kick(void)
 {
@@ -289,9 +289,9 @@ static bool woken_thread_is_late(void)
     return again;
 }
 
-/* Makes events that a peer has taken upon itself (base/notify.h) but has not written within one look. Returns whether
- * another look is needed. */
-static bool make_owed_events(void)
+/* Delivers completion events that a peer has claimed (base/notify.h) but has not delivered since the last
+ * check: the peer was stopped or died in between. Returns whether another check is needed. */
+static bool deliver_late_events(void)
 {
     static uint32_t last_changes;
     uint32_t changes;
@@ -307,6 +307,8 @@ static bool make_owed_events(void)
 static _Atomic uint32_t armings_seen,
     armings_before; /* progress_armings at the last look, and at the one before */
 
+/* Periodic work, at most every GLANCE_NS: overdue doorbells and acknowledgements, and the count of
+ * armings. */
 static void glance(ns_t now)
 {
     static ns_t last;
@@ -335,7 +337,8 @@ void helper_event_owed(void)
         helper_kick();
 }
 
-/* While CQs are armed writers must ring again after this thread has taken the packets that they rang for. */
+/* After this thread has taken packets that writers rang for, the attention word is AWAKE. While CQs are
+ * armed it must be DOZES again, or no further packet would ring. */
 static void let_doze(void)
 {
     for (int i = 0; i < 2 && cq_armed_count && local_attention() == ATTENTION_AWAKE; i++) {
@@ -387,7 +390,7 @@ static bool look(struct polling *polling, ns_t now)
     if (!watching)
         watching = !work_until_quiet();
     watching |= local_has_ring_due();
-    watching |= make_owed_events();
+    watching |= deliver_late_events();
     if (watching)
         let_doze();
     return watching;

@@ -144,8 +144,9 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     progress_note_kick(lane, &kick);
 }
 
-/* A thread that a message wakes mostly replies: then one doorbell is enough for the acknowledgement, which is in the
- * ring already, and the reply behind it. The helper thread rings if no reply follows (local_ring_overdue()). */
+/* A thread that a message wakes mostly replies: then one doorbell is enough for the acknowledgement, which
+ * is in the ring already, and the reply behind it. Without a reply the next poll rings (local_ring_due()),
+ * or the helper thread (local_ring_overdue()). */
 bool progress_expects_answer(void)
 {
     bool has_received = qp_receives_completed != receives_seen;
@@ -231,16 +232,18 @@ bool progress_is_application(void)
     return is_application;
 }
 
-/* Packets in a lane that another thread is reading are taken by that thread, or by the helper thread at its next look;
- * a helper thread that sleeps is woken. */
+/* If packets remain (another thread is reading their lane), that thread or the next check of the helper
+ * thread takes them; a helper thread that sleeps is woken for it. */
 static void go_to_sleep(void)
 {
     if (!local_prepare_sleep(ATTENTION_DOZES) && local_helper_is_asleep())
         helper_kick();
 }
 
-/* Tells writers whether to ring, after a thread has found packets: they need not while no CQ is armed; they must where
- * a thread sleeps on the channel of another CQ. */
+/* Tells writers whether to ring, after a thread has found packets: they need not while no CQ is armed;
+ * they must where a thread sleeps on the channel of another CQ. A thread that arms a CQ between the two
+ * checks may find AWAKE set again; then the helper thread, which is not asleep in ATTENTION_DOZES,
+ * restores DOZES at its next check (let_doze()). */
 static void attend(void)
 {
     enum attention attention = local_attention();
@@ -284,7 +287,7 @@ static bool have_arrived(void)
     return arrived;
 }
 
-/* A copy by the kernel takes 0.1 ms; a thread that takes longer is not waited for. */
+/* Bounds the wait for a thread that takes packets: longer than a kernel copy (0.1 ms). */
 #define TRIES_TO_TAKE 1000u
 
 /* object_ports.take_arrived. Packets that a peer rang for have caused an event already; taken after the CQ is armed,

@@ -35,9 +35,11 @@ enum ack_delay_event {
     ACK_DELAY_RECEIVED, /* ack_delay_may_begin(), and the QP owes the acknowledgement of one packet only */
     ACK_DELAY_REQUEST,  /* a request of a single packet is in the lane that is flushed next */
     ACK_DELAY_POSTED,   /* a post of the program has put its requests into the lane */
-    ACK_DELAY_POLLED, /* ack_delay_ends(): the program polled without a reply, or the helper thread was due */
-    ACK_DELAY_RESET,  /* the QP loses its path */
-    ACK_DELAY_EXIT,   /* the program exits */
+    /* ack_delay_ends(): a batch ended by the program's poll, or by the helper thread, without a reply
+     * since */
+    ACK_DELAY_POLLED,
+    ACK_DELAY_RESET, /* the QP loses its path */
+    ACK_DELAY_EXIT,  /* the program exits */
 };
 
 /* ACK_NOW: the caller sends the acknowledgement if the QP owes one. */

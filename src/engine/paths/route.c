@@ -58,7 +58,8 @@ static void offer_channel(const struct qp *qp, struct lane *lane)
         local_offer_channel(lane_link(lane), cq->channel->line_number);
 }
 
-/* Publishes the channel to senders only where each message makes exactly one completion, on that CQ. */
+/* Writes into the notification page at which CQ messages for this QP complete, so that their writer can
+ * ring its channel. Only where each message makes exactly one completion, on that CQ. */
 static void show_receives(const struct qp *qp)
 {
     const struct cq *cq = qp->recv_cq;
@@ -289,7 +290,9 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     return send_on(qp, route_of(qp)->lane, &route_of(qp)->kick, packet, gather, gather_count);
 }
 
-/* transport_reference_ports.pull: from the process that wrote the packet; route.lane may have changed since. */
+/* transport_reference_ports.pull: from the process that wrote the packet; route.lane may have changed
+ * since. A copy in mapped memory first; if the mapping changed meanwhile, or does not exist,
+ * process_vm_readv(). */
 static int engine_pull(struct transport_qp *transport, const struct packet *packet, const struct iovec *to,
                        unsigned to_count)
 {
@@ -404,7 +407,7 @@ static void leave_lists(struct qp *qp)
     waiting_enter(qp, ROUTE_WAITS_FOR_NOTHING);
 }
 
-/* qp_ports.disconnect: RESET. QP lock held. */
+/* qp_ports.disconnect: RESET; destroy (engine_forget()). QP lock held. */
 static void engine_disconnect(struct qp *qp)
 {
     local_hide_qp(qp->ibv.qp_num);
@@ -436,7 +439,7 @@ static void engine_forget(struct qp *qp)
     rundown_exit();
 }
 
-/* qp_ports.unlock: after a post. */
+/* qp_ports.unlock: after a post, or after the QP was changed. QP lock held, and released here. */
 static void engine_unlock(struct qp *qp, bool more)
 {
     struct qp_kick kick = qp_take_kick(qp);
