@@ -132,25 +132,42 @@ static void arrive(struct sim *sim, void *argument)
     free(crossing);
 }
 
-static int port_send_back(struct transport_qp *transport, const struct packet *packet,
-                          const struct iovec *gather, unsigned count, const struct path_address *to)
+static struct delegate *delegate_of(struct sim_qp *qp)
 {
-    struct sim_qp *qp = owner(transport);
-    struct sim_delegates *all = qp->delegates;
-    struct delegate *delegate = all->delegate;
-    struct crossing *crossing;
+    struct delegate *delegate = qp->delegates->delegate;
 
     while (delegate->qp != qp)
         delegate++;
-    if (delegate->back >= all->capacity) {
-        qp->blocked = true;
+    return delegate;
+}
+
+static void cross_back(struct delegate *delegate, const struct packet *packet, const struct iovec *gather,
+                       unsigned count)
+{
+    struct crossing *crossing = crossing_of(delegate, packet, gather, count);
+
+    delegate->back++;
+    crossing->back = true;
+    sim_at(delegate->qp->node->sim, delegate->all->delay, arrive, crossing);
+}
+
+static int port_send_back(struct transport_qp *transport, const struct packet *packet,
+                          const struct iovec *gather, unsigned count, const struct path_address *to)
+{
+    struct delegate *delegate = delegate_of(owner(transport));
+
+    if (delegate->back >= delegate->all->capacity) {
+        delegate->qp->blocked = true;
         return -EAGAIN;
     }
-    delegate->back++;
-    crossing = crossing_of(delegate, packet, gather, count);
-    crossing->back = true;
-    sim_at(qp->node->sim, all->delay, arrive, crossing);
+    cross_back(delegate, packet, gather, count);
     return 0;
+}
+
+/* The ring between the two processes stores a notice that it has no room for. */
+static void port_send_notice_back(struct transport_qp *transport, const struct packet *packet)
+{
+    cross_back(delegate_of(owner(transport)), packet, NULL, 0);
 }
 
 /* --- the process that has the QP ------------------------------------------------------------------ */
@@ -260,6 +277,7 @@ static struct sim_delegates *delegates_of(struct sim_qp *qp)
     here_xrc_ports.hand_over = port_hand_over;
     here_ports.xrc = &here_xrc_ports;
     there_ports.send = port_send_back;
+    there_ports.send_notice = port_send_notice_back;
     all = calloc(1, sizeof(*all));
     all->qp = qp;
     all->capacity = 2 + sim_below(sim, 30);
