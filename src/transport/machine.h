@@ -311,7 +311,8 @@ static inline uint32_t responder_agrees_up_to(const struct transport_qp *qp, con
     return 128u << min_of(theirs, ours);
 }
 
-/* On the network all packets of a message but the last must be full (IBA 9.7.2.1.3). */
+/* Does the packet contradict itself, or segment its message wrongly? On the network all packets of a message
+ * but the last must be full (IBA 9.7.2.1.3); a local peer is bound by responder_agrees_up_to() only. */
 bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *packet, uint32_t properties);
 
 /* All requests before it are executed and may be acknowledged. */

@@ -76,8 +76,8 @@ struct transport_reference_ports {
      * cannot be read. Nothing is written to the peer's memory. */
     int (*pull)(struct transport_qp *qp, const struct packet *packet, const struct iovec *to,
                 unsigned to_count);
-    /* Revokes all references that this QP, and every QP that shares its path, has sent: a fetch that ends after this
-     * has returned fails with -ESTALE. */
+    /* Revokes all references that this QP has sent, and those of every QP that sends on the same lanes: a
+     * fetch that ends after this has returned fails with -ESTALE. */
     void (*revoke)(struct transport_qp *qp);
     /* The first packet by reference since the QP exposed nothing is on its way (transport_revoke_key()). */
     void (*exposes)(struct transport_qp *qp);
@@ -146,7 +146,8 @@ struct transport_ports {
     uint32_t (*random)(struct transport_qp *qp);
     /* UD: a datagram has to wait for the first time. Allocates transport_qp.copies. false: no memory. */
     bool (*alloc_copies)(struct transport_qp *qp);
-    /* Is this memory of an on-demand region resident, and writable if `write`? Faults missing pages in. */
+    /* Is this memory of an on-demand region resident, and writable if `write`? Faults missing pages in. For
+     * raw_place() the lock of the receive's owner is held. */
     bool (*fault_in)(uint64_t address, uint32_t length, bool write);
     /* The lock of the key table, which keys_bind_mw() and keys_invalidate() change. */
     void (*lock_keys)(struct transport_qp *qp);

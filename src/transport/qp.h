@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A QP as transport sees it: a sender and a responder over one published record. Every function here is called with the
- * QP's lock held (the lock of its owner, object/qp/qp.h). Transport takes no lock itself, reads no clock, allocates
- * nothing and does no I/O. */
+ * QP's lock held (the lock of its owner, object/qp/qp.h), except raw_place(). Transport takes no lock itself,
+ * reads no clock, allocates nothing and does no I/O. */
 #ifndef TRANSPORT_QP_H
 #define TRANSPORT_QP_H
 
@@ -34,11 +34,12 @@ struct qp_attributes {
  * `retired` counts the program's requests only: the queue is full when posted - own_posted - retired is its depth
  * (verbs.md §3.7). */
 struct sender {
-    _Atomic uint32_t posted;  /* written under the QP's lock */
-    uint32_t next;            /* the WQE that is transmitted now, or would be */
-    uint32_t begun;           /* the first WQE that was never begun */
-    uint32_t completed;       /* the oldest WQE without verdict */
-    _Atomic uint32_t retired; /* written under the CQ's lock, by the thread that polls the completion */
+    _Atomic uint32_t posted; /* written under the QP's lock */
+    uint32_t next;           /* the WQE that is transmitted now, or would be */
+    uint32_t begun;          /* the first WQE that was never begun */
+    uint32_t completed;      /* the oldest WQE without verdict */
+    /* Written under the CQ's poll_lock, by the thread that polls the completion; only grows. */
+    _Atomic uint32_t retired;
     uint32_t own_posted, own_completed; /* of the adapter's own requests (WQE_OWN) */
     psn_t next_psn;                     /* of the next new packet */
     psn_t unacked_psn;                  /* oldest PSN without acknowledgement */
@@ -251,17 +252,18 @@ struct port_counters {
 
 /* XRC_RECV: which process executes the requests (relay.c has the transitions). */
 enum relay_state {
-    RELAY_HERE,    /* this one */
-    RELAY_AWAY,    /* the last request, in sequence, went to another process */
-    RELAY_VISIT,   /* a duplicate went to another process, and its response is not complete */
-    RELAY_OVERDUE, /* the same, and a request was postponed for that response: the next one does not wait */
+    RELAY_HERE,      /* this one */
+    RELAY_AWAY,      /* the last request, in sequence, went to another process */
+    RELAY_DUPLICATE, /* a duplicate went to another process, and its response is not complete */
+    RELAY_OVERDUE,   /* the same, and a request was postponed for that response: the next one does not wait */
 };
 
 /* A dropped request that the requester has to send again (NAK sequence error). */
 enum relay_retry {
     RELAY_RETRY_NONE,
-    RELAY_RETRY_DUE,     /* asked for as soon as all requests before it are executed */
-    RELAY_RETRY_BLOCKED, /* … and relay_again() was called */
+    RELAY_RETRY_DUE, /* a NAK asks for it as soon as all requests before it are executed */
+    /* The same, but not before the owner calls relay_again() or another request is forwarded. */
+    RELAY_RETRY_BLOCKED,
 };
 
 struct relay {
@@ -278,7 +280,7 @@ struct relay {
     uint32_t srqn;       /* of the last request in sequence */
     uint32_t life;       /* counts connections of the QP */
     uint32_t epoch;      /* responses of another epoch are void */
-    psn_t visit_psn;     /* last PSN of the duplicate's response */
+    psn_t duplicate_psn; /* last PSN of the duplicate's response */
     psn_t lost_psn, ack_psn;
     psn_t done; /* relay_is_away(): first PSN that is not executed */
 };
@@ -288,9 +290,9 @@ static inline bool relay_is_away(const struct relay *relay)
     return relay->state >= RELAY_AWAY;
 }
 
-static inline bool relay_visits(const struct relay *relay)
+static inline bool relay_has_duplicate(const struct relay *relay)
 {
-    return relay->state >= RELAY_VISIT;
+    return relay->state >= RELAY_DUPLICATE;
 }
 
 struct transport_qp {
@@ -338,8 +340,8 @@ void sender_start(struct transport_qp *qp);
 void sender_run(struct transport_qp *qp);
 /* The QP's timer has expired. */
 void sender_timer(struct transport_qp *qp);
-/* The link reports that packets were not delivered (peer dead, no such QP, or its state drops them): from now on the
- * ACK timer runs. */
+/* The link reports that packets were not delivered (peer dead, no such QP, or its state drops them): from now
+ * on the ACK timer runs. UC: buffers that packets refer to are no longer exposed. */
 void sender_silence(struct transport_qp *qp);
 /* A congestion notification packet arrived (RoCEv2 CNP): the QP sends less for a while. */
 void transport_congested(struct transport_qp *qp);
@@ -397,8 +399,8 @@ void responder_reset(struct transport_qp *qp);
 
 /* A response of the process that executes; responder_run() has to follow. */
 void relay_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties);
-/* A request that hand_over() refused for want of room, or of the SRQ's process, may go now. responder_run() has to
- * follow. */
+/* hand_over() returned -EAGAIN, because the lane was full or the SRQ's process was not known. It may be tried
+ * again; responder_run() has to follow. */
 void relay_again(struct transport_qp *qp);
 /* The process that executes is gone. */
 void relay_lost(struct transport_qp *qp);
@@ -422,7 +424,8 @@ bool transport_receive(struct transport_qp *qp, const struct packet *packet);
  * else is known of it. false: no receive was posted, and the frame is lost. */
 bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
                  const struct receive_completion *completion);
-/* Copies the frame into a receive of any queue, with memory of this PD. */
+/* Copies the frame into a receive of any queue, with memory of this PD. The lock of that queue's owner (QP or
+ * WQ) is held. */
 enum verdict raw_place(const struct transport_qp *qp, uint32_t pd, const struct recv_wqe *receive,
                        const void *frame, uint32_t length);
 

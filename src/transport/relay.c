@@ -18,19 +18,19 @@ enum relay_event {
     RETURNED,            /* a request in sequence is executed here */
     DUPLICATE_FORWARDED, /* a duplicate went to another process */
     POSTPONED,           /* a request was dropped because those before it are not executed */
-    VISIT_ENDED,         /* the response to the duplicate is complete, or was given up */
+    DUPLICATE_ENDED,     /* the response to the duplicate is complete, or was given up */
     AWAY_ENDED,          /* a duplicate is executed here, or no process executes elsewhere any more */
     RELAY_EVENTS
 };
 
 /* clang-format off */
 static const uint8_t transitions[][RELAY_EVENTS] = {
-    /*                                         DUPLICATE_ */
-    /*                 FORWARDED   RETURNED    FORWARDED    POSTPONED      VISIT_ENDED AWAY_ENDED */
-    [RELAY_HERE]    = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_HERE,    RELAY_HERE, RELAY_HERE},
-    [RELAY_AWAY]    = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_AWAY,    RELAY_AWAY, RELAY_HERE},
-    [RELAY_VISIT]   = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_OVERDUE, RELAY_AWAY, RELAY_HERE},
-    [RELAY_OVERDUE] = {RELAY_AWAY, RELAY_HERE, RELAY_VISIT, RELAY_OVERDUE, RELAY_AWAY, RELAY_HERE},
+    /*                                           DUPLICATE_                      DUPLICATE_ */
+    /*                   FORWARDED   RETURNED    FORWARDED        POSTPONED      ENDED       AWAY_ENDED */
+    [RELAY_HERE]      = {RELAY_AWAY, RELAY_HERE, RELAY_DUPLICATE, RELAY_HERE,    RELAY_HERE, RELAY_HERE},
+    [RELAY_AWAY]      = {RELAY_AWAY, RELAY_HERE, RELAY_DUPLICATE, RELAY_AWAY,    RELAY_AWAY, RELAY_HERE},
+    [RELAY_DUPLICATE] = {RELAY_AWAY, RELAY_HERE, RELAY_DUPLICATE, RELAY_OVERDUE, RELAY_AWAY, RELAY_HERE},
+    [RELAY_OVERDUE]   = {RELAY_AWAY, RELAY_HERE, RELAY_DUPLICATE, RELAY_OVERDUE, RELAY_AWAY, RELAY_HERE},
 };
 /* clang-format on */
 
@@ -60,7 +60,7 @@ static bool is_idle(const struct transport_qp *qp)
  * that was postponed for it once (RELAY_OVERDUE) does not wait a second time. */
 static bool may_move(const struct transport_qp *qp)
 {
-    return is_idle(qp) && qp->relay.state != RELAY_VISIT;
+    return is_idle(qp) && qp->relay.state != RELAY_DUPLICATE;
 }
 
 /* --- dropped requests are asked for again ------------------------------------------------------------ */
@@ -89,7 +89,7 @@ void relay_settle(struct transport_qp *qp)
     const struct relay *relay = &qp->relay;
 
     if (relay->retry == RELAY_RETRY_DUE && !qp->record->responder.fails && is_idle(qp) &&
-        !relay_visits(relay))
+        !relay_has_duplicate(relay))
         request_again(qp);
 }
 
@@ -161,7 +161,7 @@ static void forwarded(struct transport_qp *qp, const struct packet *packet, uint
         relay->done = responder->expected_psn;
     step(relay, duplicate ? DUPLICATE_FORWARDED : FORWARDED);
     if (duplicate) {
-        relay->visit_psn = psn_add(packet->psn, psns - 1);
+        relay->duplicate_psn = psn_add(packet->psn, psns - 1);
         return;
     }
     unblock_retry(relay);
@@ -270,7 +270,7 @@ static void response_lost(struct transport_qp *qp, psn_t psn)
     }
     qp->relay.epoch++; /* what is on its way of this response, and of those behind it, is void */
     qp->relay.resumes = true;
-    step(&qp->relay, VISIT_ENDED);
+    step(&qp->relay, DUPLICATE_ENDED);
     request_again(qp);
 }
 
@@ -291,8 +291,8 @@ static void pass_on(struct transport_qp *qp, const struct packet *packet)
         response_lost(qp, packet->psn);
         return;
     }
-    if (relay_visits(&qp->relay) && psn_diff(packet->psn, qp->relay.visit_psn) >= 0)
-        step(&qp->relay, VISIT_ENDED);
+    if (relay_has_duplicate(&qp->relay) && psn_diff(packet->psn, qp->relay.duplicate_psn) >= 0)
+        step(&qp->relay, DUPLICATE_ENDED);
     if (psn_diff(packet->psn, qp->relay.done) >= 0)
         qp->relay.done = psn_add(packet->psn, 1);
 }

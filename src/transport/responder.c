@@ -192,9 +192,10 @@ static cold_path bool pull_failed(struct transport_qp *qp, int error)
     if (error == -ESRCH)
         return false; /* the peer is dead: as if the packet was lost */
     if (error == -ESTALE) {
-        /* A QP of the peer process revoked its references, which all QPs on the link share. If it was another QP than
-         * this one's peer, the packet is repeated. Bytes that an RDMA WRITE has placed already are undefined until
-         * the message is complete. */
+        /* A QP of the peer process revoked its references. The reference epoch belongs to the lane, so this
+         * voids the references of every QP that sends on it. If it was another QP than this one's peer, the
+         * packet is repeated. Bytes that an RDMA WRITE has placed already are undefined until the message is
+         * complete. */
         qp->record->responder.nak_sent = NAK_OF_PACKET;
         qp->record->responder.owed_syndrome = SYNDROME_NAK << 5 | NAK_SEQUENCE;
         return false;
@@ -239,7 +240,8 @@ static inline bool measure(struct request *request)
 }
 
 /* On the network all packets of a message but the last must be full (IBA 9.7.2.1.3). A local peer may segment
- * messages as it likes. */
+ * messages as it likes, unless the two ends have different path MTUs: then a message must be one packet that
+ * is no longer than the smaller one. */
 static inline bool is_cut_wrong(const struct request *request)
 {
     if (likely(request->qp->link.reliable)) {
@@ -545,7 +547,8 @@ void responder_receive(struct transport_qp *qp, const struct packet *packet, uin
 {
     struct request request = {.qp = qp, .packet = packet, .properties = properties};
 
-    /* Also for duplicates, and requests for another process: the batch that PACKET_TOGETHER continues ends here. */
+    /* A READ, atomic or FLUSH request without PACKET_TOGETHER starts a new batch, also if it is a duplicate
+     * or is forwarded to another process. */
     if (unlikely(properties & (OPCODE_READ | OPCODE_ATOMIC | OPCODE_FLUSH)) &&
         !(packet->syndrome & PACKET_TOGETHER))
         qp->record->responder.together = 0;

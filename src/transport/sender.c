@@ -82,7 +82,9 @@ static cold_path bool all_mapped(const struct transport_qp *qp, struct send_wqe 
     return true;
 }
 
-/* Does the payload go by reference? If that is faster and the SGEs can be named. */
+/* Decides whether the payload goes by reference: it does if that is faster (reference_from, fetched_from,
+ * read_reference_from) and, except for a READ, at most PACKET_REFERENCES references name the SGEs. Another
+ * verdict than OK: an SGE that would be named is invalid. */
 static enum verdict choose_reference(const struct transport_qp *qp, struct send_wqe *wqe,
                                      enum request_kind kind)
 {
@@ -90,7 +92,9 @@ static enum verdict choose_reference(const struct transport_qp *qp, struct send_
     enum verdict verdict;
     unsigned references;
 
-    /* KEY_COPIED has a meaning in keys of SoftHCA only, and the peer on such a link is SoftHCA. */
+    /* KEY_COPIED in an rkey: the responder's memory cannot be fetched, so its response must carry the bytes.
+     * (Another vendor's rkey may have this bit, too; on the link to such a peer nothing goes by
+     * reference.) */
     if (read && (wqe->rkey & KEY_COPIED))
         return VERDICT_OK;
     if (!qp->link.reference_mtu || !wqe->length || (wqe->flags & WQE_INLINE) || takes_one_psn(kind) ||
@@ -169,6 +173,7 @@ static cold_path void fail_here(struct sender *sender, struct send_wqe *wqe, enu
     sender->waiting = SENDER_WAITS_TO_FAIL;
 }
 
+/* A request that takes a receive of the peer: counts it, and decides whether its second half is deposited. */
 static inline void begin_two_sided(struct transport_qp *qp, const struct send_wqe *wqe,
                                    enum request_kind kind)
 {
@@ -427,7 +432,8 @@ static int transmit_rd_atomic(struct transport_qp *qp, struct send_wqe *wqe, con
     return qp->ports->send(qp, packet, gather.vector, gather.count, NULL);
 }
 
-/* Sends the next packet of WQE `next`. 0: sent, and the sender has moved to the following packet. */
+/* Sends the next packet of WQE `next`. 0, or -EHOSTUNREACH (the packet is lost): the sender has moved to the
+ * following packet. Another error: it has not. */
 static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct request_form *form)
 {
     struct qp_record *record = qp->record;
@@ -511,7 +517,8 @@ static inline bool begin_or_execute(struct transport_qp *qp, struct send_wqe *wq
     return begin(qp, wqe, form);
 }
 
-/* Bytes that this process copies for the next packet: what one call of sender_run() is bounded by. */
+/* Bytes that this process copies for the next packet: what one call of sender_run() is bounded by. A
+ * deposited half is counted at the last packet. */
 static inline uint32_t bytes_copied(const struct transport_qp *qp, const struct send_wqe *wqe)
 {
     if (!wqe->by_reference && !awaits_response(wqe))
@@ -521,7 +528,7 @@ static inline uint32_t bytes_copied(const struct transport_qp *qp, const struct 
     return 0;
 }
 
-/* After transmit() has failed. false: nothing more is sent. */
+/* After transmit() has failed. false: nothing more is sent now. UC goes on after a lost packet. */
 static cold_path bool go_on_after(struct transport_qp *qp, int error)
 {
     struct sender *sender = &qp->record->sender;
