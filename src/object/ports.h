@@ -40,14 +40,15 @@ struct object_ports {
      * channels_make_owed() if that takes too long. A CQ's lock is held. */
     void (*event_owed)(void);
     /* Moves every QP that uses an overrun CQ to ERR with QP_FATAL. Called with the CQ's lock and maybe a QP's
-     * lock held: the engine calls qp_fail_on_overrun() later, without locks. */
+     * lock held: the engine calls qp_fail_on_overrun() later, without locks, and keeps no pointer to the
+     * CQ. */
     void (*cq_overrun)(struct cq *cq);
     /* Makes sure that a thread runs timers. 0 or -errno. No lock held. */
     int (*start_timers)(void);
     /* Calls cq_moderation_due() after `delay`, without locks. Called with the CQ's lock held. */
     void (*moderation_timer)(struct cq *cq, ns_t delay);
-    /* The CQ is being destroyed: when this returns, no call by its timer or for its overrun is running or
-     * follows. Only for CQs that had one of them. No lock held. */
+    /* The CQ is being destroyed: when this returns, no cq_moderation_due() for it is running or follows. No
+     * lock held. */
     void (*moderation_cancel)(struct cq *cq);
     /* Waits until no peer executes a request by the key in this slot (OBJECT_MR), or as the requester of the QP
      * in this slot (OBJECT_QP). The wait is bounded: a peer that does not respond is given up, and may still

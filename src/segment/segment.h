@@ -41,10 +41,10 @@
  * The version may stay for a new value at the end of an enum that all readers print as unknown, and for a
  * reserved field that gets a meaning if 0 says what the absence of the field said. Reserved fields are 0.
  *
- * Readers have no locks. The process that owns the segment is the only writer, under the lock that is named
- * at the record; what readers rely on is written with release order or under a generation counter. Readers
- * copy a record before they use it and check every number and offset in the copy, because the owner may be
- * hostile.
+ * Readers have no locks. The process that owns the segment is the only writer (of header.alive: also the
+ * kernel), under the lock that is named at the record; what readers rely on is written with release order or
+ * under a generation counter. Readers copy a record before they use it and check every number and offset in
+ * the copy, because the owner may be hostile.
  */
 #ifndef SEGMENT_SEGMENT_H
 #define SEGMENT_SEGMENT_H
@@ -79,8 +79,8 @@ struct file_record {
 };
 #define SEGMENT_FILES 2
 
-/* Written once when the segment is opened (fill_header() in segment.c), except for the fields that name
- * another writer. */
+/* Written once when the segment is opened (fill_header() in segment.c), except for: explains, directs_used,
+ * files_thread, files, network, alive, robust. */
 struct segment_header {
     uint64_t magic; /* written last, with release order */
     uint32_t version, header_size;
@@ -117,7 +117,7 @@ struct mapped_record {
     uint64_t address, length, offset; /* the largest part that is mapped, in bytes; offset in the file */
     uint32_t reason; /* enum mapped_reason: why other parts are not mapped; 0: all is mapped */
     uint32_t reserved;
-    uint64_t mapped; /* bytes that peers can map; equals length */
+    uint64_t mapped; /* as length; kept for the layout */
     uint64_t reserved2[2];
 };
 _Static_assert(sizeof(struct mapped_record) == 64, "one cache line");
@@ -141,6 +141,8 @@ _Static_assert(sizeof(struct direct_record) == 64, "one cache line");
  * of events. */
 enum object_state { OBJECT_FREE, OBJECT_ALIVE, OBJECT_DESTROYING };
 
+/* Written by the thread that creates the PD, except for state and users: under pd->lock. td and kept are
+ * written after OBJECT_ALIVE. */
 struct pd_record {
     _Atomic uint32_t state;
     uint32_t context;       /* number */
@@ -249,6 +251,7 @@ struct wq_record {
     struct provenance_record provenance;
 };
 
+/* Written by the thread that creates or destroys the table; users atomically, without a lock. */
 struct ind_table_record {
     _Atomic uint32_t state;
     uint32_t context;
@@ -259,7 +262,8 @@ struct ind_table_record {
 };
 
 /* Contexts, channels, AHs, attachments to multicast groups, thread domains, XRC domains, device memory,
- * flows, counters. If the table is full an object is created without a record, and is not shown. */
+ * flows, counters. If the table is full an object is created without a record, and is not shown. Written by
+ * the thread that creates or destroys the object; users atomically, without a lock. */
 struct item_record {
     _Atomic uint32_t state;
     uint32_t kind;          /* enum object_kind */

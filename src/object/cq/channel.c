@@ -3,7 +3,9 @@
  *
  * A peer that writes a message delivers the completion event itself where it can (base/notify.h). It claims
  * the event by clearing the CQ's armed bit, sets the CQ's bit in `rung`, and writes a token to the channel's
- * eventfd. cq->debt counts events that are claimed and not yet collected from `rung`. */
+ * eventfd. cq->debt is the number of claims that this process has seen, minus the events delivered for them:
+ * collected from `rung`, or made by make_owed(). It is negative while a collected event's claim was not seen
+ * yet. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -163,7 +165,8 @@ bool channels_owe(uint32_t *ret_changes)
 }
 
 /* Ends the arming that a peer's event belongs to, before the program reads the event. The CQ's lock is above
- * the queue's, so it can only be tried; a thread that holds it notices the end of the arming itself. */
+ * the queue's, so it can only be tried; if it is held, the next cq_arm() ends the arming, or the next
+ * completion that is due to raise an event. */
 static void note_fired(struct cq *cq)
 {
     if (!lock_try(&cq->lock))
@@ -259,8 +262,8 @@ int channel_get_event(struct channel *channel, struct cq **ret_cq)
 
         if (error)
             return error;
-        /* A peer has written a token: its packets are received first, because they may complete an older
-         * request. */
+        /* A peer wrote its packets before the token. Receive them now: the program polls after this call, and
+         * must find the completion, and those of older sends that the same packets acknowledge. */
         if ((uint32_t)tokens)
             object_ports->take_arrived();
         lock_acquire(&channel->queue.lock);

@@ -27,7 +27,7 @@ _Atomic uint32_t cq_armed_count;
 
 /* --- creating and destroying ---------------------------------------------------------------------------- */
 
-/* The power of two above the capacity. ibv_cq.cqe is 2^n - 1, as with hardware providers. */
+/* The smallest power of two greater than cqe. ibv_cq.cqe is 2^n - 1, as with hardware providers. */
 static uint32_t slots_for(uint32_t cqe)
 {
     return 1u << (32 - __builtin_clz(cqe));
@@ -194,7 +194,8 @@ int cq_destroy(struct cq *cq)
     if (retire(cq, &losses) != 0)
         return busy_because(OBJECT_CQ, cq->number);
     /* No completions are added any more, so the timer does not start again; the call waits for a timer that
-     * has just expired. */
+     * has just expired. After an overrun there is nothing to wait for: cq_overrun() keeps no pointer to the
+     * CQ. */
     if (cq->moderation_timer_used || cq->record->failed)
         object_ports->moderation_cancel(cq);
     /* The engine's explanation of the overrun may come after the CQ is gone, so it is also made here. */
@@ -273,8 +274,8 @@ static void compact(struct cq *cq)
     atomic_store_explicit(&cq->record->consumed, to, memory_order_release);
 }
 
-/* Lock held. poll_lock is above it, so it can only be tried. False: a consumer accesses the ring now; it skips
- * purged completions without waiting for a lock. */
+/* Lock held. poll_lock is above it, so it can only be tried. False: a consumer accesses the ring now, and
+ * skips purged completions by itself; the ring may be compacted later. */
 static bool try_compact(struct cq *cq)
 {
     bool away;
@@ -350,8 +351,8 @@ static void fire(struct cq *cq)
         channel_owe(cq->channel, cq);
 }
 
-/* A completion was added to an armed CQ (verbs.md §5.4); lock held. solicited: the completion is of a solicited
- * message or has an error status. */
+/* A completion was added to an armed CQ (verbs.md §5.4); lock held. Moderation may delay the event.
+ * solicited: the completion is of a solicited message or has an error status. */
 static void notify(struct cq *cq, bool solicited)
 {
     if (cq->record->armed == CQ_ARMED_SOLICITED && !solicited)

@@ -45,8 +45,10 @@ struct cq {
     uint64_t wc_flags; /* extended CQ: enum ibv_create_cq_wc_flags */
     bool is_extended;
     struct ack_account completion_events, async_events;
-    unsigned bit;           /* in the channel's line; NOTIFY_CQS: none */
-    int32_t debt;           /* events that peers have claimed but not delivered; under channel->queue.lock */
+    unsigned bit; /* in the channel's line; NOTIFY_CQS: none */
+    /* Peers' claims that were seen, minus events delivered for them (channel.c); under
+     * channel->queue.lock. */
+    int32_t debt;
     struct list event;      /* in channel->queue.entries while events are queued; under channel->queue.lock */
     uint32_t events_queued; /* events not read yet; under channel->queue.lock */
 
@@ -62,13 +64,15 @@ struct cq {
     struct timer moderation_timer; /* the engine's, under its lock */
 
     /* The consumers' lock. Held from start to end of extended polling, and so above a QP's lock, because
-     * applications post between the two. Guards record->consumed and the fields below. */
+     * applications post between the two. Guards record->consumed (compact() may write it instead, under
+     * `lock` and ring_lock, while `away` is set) and the fields below that name no other lock. */
     struct lock poll_lock cache_aligned;
     _Atomic bool purged; /* the ring may contain purged completions; set and cleared under `lock` */
     /* Extended polling: the current completion, or NULL. A copy, because its slot is already consumed. */
     const struct cqe *current;
     struct cqe copy;
-    /* The holder of poll_lock holds ring_lock while it reads the ring or changes `away`; a leaf. */
+    /* Access to the ring while extended polling holds poll_lock: taken by load_next(), cq_stay_away(),
+     * cq_purge_qp() and try_compact(). cq_poll() reads the ring under poll_lock alone. A leaf. */
     struct lock ring_lock;
     bool away; /* the holder of poll_lock does not access the ring: producers may compact it */
 };

@@ -52,7 +52,9 @@ struct qp {
     /* The address in mapped memory of the last WRITE or atomic, or NULL: a hint for the prefetch that posting
      * begins with before it takes locks. The memory may be unmapped by now. */
     _Atomic(const char *) prefetch_at;
-    struct lock post_lock; /* extended posting: held from wr_start to wr_complete, above `lock` */
+    /* Above `lock`. Extended posting holds it from wr_start to wr_complete or wr_abort; the other posting
+     * verbs of an extended QP hold it while they use the send queue. */
+    struct lock post_lock;
     struct transport_qp transport;
     struct qp_record *record; /* in the published segment */
     uint32_t slot;
@@ -93,8 +95,8 @@ struct qp {
     /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
     _Atomic uint32_t reset_at;
     /* An acknowledgement is due at the end of the batch of packets that the engine is receiving
-     * (engine/core/arrivals.c). qp_run_sender() sends it earlier, so that it is not sent after a request of a
-     * program that has seen the message already. */
+     * (engine/core/arrivals.c). On a link that loses nothing qp_run_sender() sends it earlier, so that it is
+     * not sent after a request of a program that has seen the message already. */
     bool ack_due;
     bool settle_due;      /* peers may still act by the previous direct record (mapping_settle_qp()) */
     struct list exposing; /* in the list of QPs with exposed buffers; under the lock in exposed.c */
@@ -195,7 +197,8 @@ void qp_flush_before_end(struct qp *qp);
 
 /* Finds the QP with this number and locks it; NULL: there is none. */
 struct qp *qp_lock_number(uint32_t qpn);
-/* Visits every slot that is or was a QP's, unlocked: `visit` locks the QP and checks its number. */
+/* Visits every slot that is or was a QP's, unlocked: `visit` locks the QP, and checks its number where that
+ * matters. */
 void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument);
 
 /* Moves the QP to ERR and flushes its queues; lock held. */
@@ -245,8 +248,9 @@ void qp_build_srq_number(struct qp *qp, uint32_t srqn);
 void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
 
 /* Revokes exposed buffers: packets by reference that name memory of the key in this slot. When the call
- * returns, what peers fetch by them is discarded, so the memory may be returned to the program. The key must
- * be withdrawn before. window: the key is a memory window's. No lock held, outside of rundown sections. */
+ * returns, what peers fetch by them is discarded, so the memory may be returned to the program. The caller
+ * has withdrawn or changed the key and called rundown_wait(), so that every QP that exposed memory of the old
+ * key is in the list. window: the key is a memory window's. No lock held, outside of rundown sections. */
 void exposed_revoke(uint32_t slot, bool window);
 
 /* Multicast, object/steering/multicast.c. */
