@@ -42,7 +42,7 @@ static bool is_unpaid(const struct event_record *events)
     return (int32_t)(events->acked - events->reported) < 0;
 }
 
-/* The account that keeps the destroy waiting; NULL: none (any more). */
+/* The account that the destroy waits for; NULL: none (any more). */
 static const struct event_record *waiting_account(const struct object *object, bool *ret_completion)
 {
     const struct event_record *events = async_events(object);
@@ -53,7 +53,7 @@ static const struct event_record *waiting_account(const struct object *object, b
     return events && is_unpaid(events) ? events : NULL;
 }
 
-/* Somebody who got more acknowledgements than he had events: they may have been meant for another. */
+/* An object with more acknowledgements than events: they may have been meant for another object. */
 struct overpaid {
     const struct object *waiting;
     bool completion;

@@ -109,7 +109,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
     struct listed holders;
     struct object object;
 
-    /* Whether librdmacm's own PD can go is not asked by the program. */
+    /* The program does not ask whether librdmacm's own PD can be destroyed. */
     if (!object_read(view, kind, number, &object) || (kind == OBJECT_PD && object.protection_domain.kept))
         return false;
     listed_holders(view, &object, &holders);
@@ -133,7 +133,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
 
 /* --- keys in use ---------------------------------------------------------------------------------------- */
 
-/* Looking must stay cheap beside what programs do that register for each message. */
+/* Must stay cheap: some programs register memory for each message. */
 #define ENTRIES_LOOKED_AT 4096u
 
 struct users {

@@ -6,7 +6,7 @@
 #include "explain/objects.h"
 #include "mapped/mapped.h"
 
-/* What went wrong on the way and was made good. */
+/* Errors that were repaired: retries, drops, duplicates. */
 static void tell_repairs(struct out *out, const struct qp_record *qp, struct words *words)
 {
     const struct sender *sender = &qp->sender;

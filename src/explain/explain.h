@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The door of the explain room: what a published segment (segment/segment.h) says, in words. Each question is
+/* Public header of the component: what a published segment (segment/segment.h) says, in words. Each question is
  * answered by a paragraph whose first line names the cause, with indented detail below it, or by one JSON
  * object on one line with the same facts ("cause" is the first line).
  *
- * Nothing here follows a pointer of the segment, takes a lock or calls into the process that is looked at:
+ * Nothing here follows a pointer of the segment, takes a lock or calls into the process that is shown:
  * the same functions serve the process itself (engine/core/explainer.c) and `softhca ps` and `softhca why`, which
- * look at another one from outside, running, stopped or hostile.
+ * show another one: running, stopped or hostile.
  */
 #ifndef EXPLAIN_EXPLAIN_H
 #define EXPLAIN_EXPLAIN_H
@@ -14,27 +14,27 @@
 #include "explain/out.h"
 #include "explain/view.h"
 
-/* Each returns false, and writes nothing, if there is nothing to tell (any more). */
+/* Each returns false, and writes nothing, if there is nothing to report (any more). */
 
-/* busy.c: why is its destroy refused, and who holds it? */
+/* busy.c: why is its destroy refused, and which objects use it? */
 bool explain_busy(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
-/* busy.c: an MR is going away; which work requests name it? */
+/* busy.c: an MR is being deregistered; which work requests name it? */
 bool explain_in_use(const struct view *view, struct out *out, uint32_t number);
 
 /* blocked.c: what does its destroy wait for, and what ended the wait? */
 bool explain_blocked(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
 bool explain_resumed(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
 
-/* losses.c: what does its destroy throw away? To be asked before it does. */
+/* losses.c: what would its destroy drop? Called before the destroy. */
 bool explain_losses(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
-/* losses.c: a CQ overran; which completion found no room? */
+/* losses.c: a CQ overran; which completion was lost? */
 bool explain_overrun(const struct view *view, struct out *out, uint32_t number);
 /* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of
  * the process. */
 bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 
-/* work.c: where is the work request, and what does it wait for? qpn: only those of that QP, 0: of all. The
- * number of places that knew it; if 0, that is told. */
+/* work.c: where is the work request, and what does it wait for? qpn: only those of that QP; 0: of all.
+ * Returns the number of places found; 0 is reported, too. */
 unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, uint32_t qpn);
 /* wait.c: what does the send queue of a QP wait for? False: it is empty. */
 bool words_add_sender(const struct view *view, struct words *words, const struct object *qp);
@@ -45,10 +45,9 @@ void explain_process(const struct view *view, struct out *out);
 /* all: no limit on how many of a kind are listed. */
 void explain_list(const struct view *view, struct out *out, bool all);
 
-/* --- among the files of the room */
+/* --- among the files of the component */
 
-/* The frame of an explanation: who tells, what about, and the first line. In text, the caller's prefix
- * (process) comes from whoever prints it. */
+/* The frame of an explanation: process, object, first line. In text, the caller adds the prefix (process). */
 void explanation_begin(const struct view *view, struct out *out, const char *what, const char *cause);
 void explanation_end(struct out *out);
 
@@ -62,8 +61,8 @@ struct wr_ids {
 void wr_ids_add(struct wr_ids *ids, uint64_t wr_id);
 void wr_ids_finish(struct wr_ids *ids);
 
-/* wait.c: why the WQE that is next does not go on; who has to acknowledge what was sent, and when he was last
- * heard of. */
+/* wait.c: why the WQE that is next is not sent; who has to acknowledge what was sent, and when its last
+ * packet came. */
 void words_add_wait(const struct view *view, struct words *words, const struct qp_record *qp);
 void words_add_awaited(const struct view *view, struct words *words, const struct qp_record *qp);
 void words_add_heard(const struct view *view, struct words *words, const struct sender *sender);
@@ -76,7 +75,7 @@ bool receive_read(const struct view *view, const struct receive_queue *queue, ui
 bool srq_receive_read(const struct view *view, const struct srq_record *srq, uint32_t counter,
                       struct recv_wqe *ret);
 bool cqe_read(const struct view *view, const struct cq_record *cq, uint32_t counter, struct cqe *ret);
-/* Counters are foreign: how many entries lie between them, at most as many as the queue can hold. */
+/* Counters come from another process: the number of entries between them, at most what the queue can hold. */
 uint32_t entries_between(uint32_t from, uint32_t to, uint32_t depth);
 /* Slots that a queue of that depth has. */
 uint32_t slots_for(uint32_t depth);

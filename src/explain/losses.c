@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What goes away without having ended: work requests and completions of a destroyed object, the completion
- * that an overrun CQ lost, objects that nobody destroyed. */
+/* What is lost without completion: work requests and completions of a destroyed object, the completion that
+ * an overrun CQ dropped, objects that were not destroyed. */
 #include <string.h>
 
 #include "explain/explain.h"
@@ -279,7 +279,7 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
 
 struct leaks {
     struct listed left, contexts;
-    uint32_t context; /* NO_OBJECT: all that are open; what closed ones left was told before */
+    uint32_t context; /* NO_OBJECT: all that are open; objects of closed contexts were reported before */
     uint64_t open[65536 / 64];
 };
 

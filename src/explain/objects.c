@@ -144,7 +144,7 @@ static bool take_item(const struct view *view, uint32_t number, struct object *o
     return false;
 }
 
-/* Whose records lie in which table, in the order in which they are told. */
+/* Which table has the records of which kind, in the order of the report. */
 static const struct kind_table {
     unsigned kinds;
     size_t offset; /* of a struct segment_table in the header */

@@ -96,12 +96,12 @@ void words_add_thread(const struct view *view, struct words *words, uint32_t thr
 /* Frames, one per line. */
 void stack_tell(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
                 unsigned lines);
-/* wr_id as people write it, in a list; and alone, where there is room for both ways. */
+/* wr_id as text, in a list; and alone, where both notations fit. */
 void words_add_wr_id(struct words *words, uint64_t wr_id);
 void words_add_one_wr_id(struct words *words, uint64_t wr_id);
 /* A GID or the IPv4 address in it. */
 void words_add_gid(struct words *words, const uint8_t gid[16]);
-/* Is that process stopped, as far as /proc tells? */
+/* Is that process stopped, according to /proc? */
 bool process_is_stopped(const struct view *view, int32_t pid);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Where explanations are written: text for people, or JSON. Every fact is said twice, once by each family of
- * functions; the family that is not asked for does nothing. Strings may come from another process: what is
- * not printable is replaced. */
+/* Output of explanations: text or JSON. Each fact is written by two calls, one per format; the functions of
+ * the other format do nothing. Strings may come from another process: unprintable bytes are replaced. */
 #ifndef EXPLAIN_OUT_H
 #define EXPLAIN_OUT_H
 
@@ -17,7 +16,7 @@ struct out {
     size_t limit;   /* bytes; what comes behind it is dropped */
     bool json, cut; /* cut: the limit was met, or no memory */
     unsigned depth;
-    uint64_t topic; /* tells explanations with different first lines apart */
+    uint64_t topic; /* distinguishes explanations with different first lines */
     bool comma[OUT_DEPTH];
     size_t head; /* where the first line ends, for out_fit() */
 };
@@ -37,12 +36,12 @@ void out_string(struct out *out, const char *key, const char *value);
 void out_number(struct out *out, const char *key, uint64_t value);
 void out_signed(struct out *out, const char *key, int64_t value);
 void out_bool(struct out *out, const char *key, bool value);
-/* Within the outermost object: what does not fit is left out from the mark on, and "cut" says so; half a line
- * of JSON is none. What has to be said before the mark finds room whatever the limit is. */
+/* Within the outermost object: what does not fit is dropped from the mark on (out_mark()), and "cut" reports
+ * that; JSON lines stay whole. What was written before the mark is always kept. */
 void out_keep_room(struct out *out, size_t bytes);
 void out_mark(struct out *out);
 void out_fit(struct out *out);
-/* Ends a document of its own: one line. */
+/* Ends a document: one line. */
 void out_newline(struct out *out);
 
 /* A string in a buffer: cut where it is full. */
@@ -52,7 +51,8 @@ struct words {
 };
 void words_add(struct words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Copies at most `size` bytes of foreign text, printable only, and ends them. ret: size + 1 bytes. */
+/* Copies at most `size` bytes of text from another process, printable bytes only, and terminates them. ret:
+ * size + 1 bytes. */
 void printable(char *ret, const char *from, size_t size);
 
 #endif

@@ -156,7 +156,7 @@ static void network_tell(const struct view *view, struct out *out)
 {
     const struct network_counters *network = &view->header.network;
     const struct {
-        const char *key, *words; /* words: of what should not be, told if it happened */
+        const char *key, *words; /* words: counters of errors, printed if not 0 */
         uint64_t count;
     } counts[] = {
         {"packets_sent", NULL, network->packets_sent},

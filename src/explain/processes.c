@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Threads, stacks, times and numbers, as people read them. */
+/* Threads, stacks, times and numbers as text. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -189,7 +189,7 @@ static void frame_tell(struct out *out, unsigned level, const struct where *wher
         out_line(out, level, "at 0x%llx", (unsigned long long)where->address);
 }
 
-/* Verbs that librdmacm calls are told from where the program called librdmacm. */
+/* For verbs that librdmacm calls, the stack is shown from the program's call of librdmacm. */
 static unsigned first_of_interest(const struct where *frames, unsigned depth)
 {
     unsigned first = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Names of functions, read out of ELF files. A file may be anybody's: nothing in it is believed. */
+/* Names of functions, read out of ELF files. The file may belong to any user: everything in it is checked. */
 #ifndef EXPLAIN_SYMBOLS_H
 #define EXPLAIN_SYMBOLS_H
 

@@ -12,8 +12,8 @@
 #define SEEK_HOLE 4
 #endif
 
-/* The owner writes meanwhile. What is torn is told a little wrong, as whatever is looked at while it moves;
- * so ThreadSanitizer is not to be asked about it. */
+/* The owner writes meanwhile, so a copy may be torn: the report then has a stale or mixed value. Intended,
+ * therefore hidden from ThreadSanitizer. */
 __attribute__((no_sanitize("thread"))) static void copy_foreign(void *to, const void *from, size_t size)
 {
     typedef uint64_t word __attribute__((may_alias, aligned(1)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A published segment to look into: our own, or another process's, mapped read-only. Its owner goes on
- * changing it, and may be anybody: what is needed is copied once, with bounds that were checked when the view
- * was opened, and means what the copy says. */
+/* A published segment for reading: our own, or another process's, mapped read-only. The owner continues to
+ * change it and may be hostile: records are copied once, with bounds that were checked when the view was
+ * opened, and only the copy is used. */
 #ifndef EXPLAIN_VIEW_H
 #define EXPLAIN_VIEW_H
 
@@ -15,7 +15,7 @@
 struct view {
     const char *base;
     uint64_t size;
-    int fd;         /* the memfd: tells where it is empty; -1: look everywhere */
+    int fd;         /* the memfd, to find its empty parts; -1: all is read */
     pid_t pid;      /* by which we see the process in /proc; 0: we do not */
     bool same_pids; /* the numbers of threads and processes that it knows are ours, too */
     /* The segment of another process of this host, by the number that this one knows; NULL, or answers NULL:

@@ -61,8 +61,8 @@ void words_add_heard(const struct view *view, struct words *words, const struct 
     words_add_age(words, view_stamp_age(view, sender->heard));
 }
 
-/* Who has to acknowledge. On the network silence means little until retries tell; on this host one hears of a
- * death. */
+/* Who has to acknowledge. On the network, silence is significant only after retries; on this host the end of
+ * a process is known. */
 void words_add_awaited(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     add_peer(view, words, qp);

@@ -5,7 +5,7 @@
 #include "explain/explain.h"
 #include "explain/names.h"
 
-/* A segment may claim more entries than anybody wants to wait for. */
+/* Bounds the search: a segment may claim any number of entries. */
 #define ENTRIES_LOOKED_AT (64u << 20)
 #define PLACES_TOLD       16u
 
@@ -53,7 +53,7 @@ static bool place_begin(struct search *search, const char *place, const struct w
     return true;
 }
 
-/* There may be millions: beyond those that are told they are counted, without words. */
+/* There may be millions: those above the limit are counted only. */
 static bool is_only_counted(struct search *search)
 {
     if (search->places < PLACES_TOLD)
@@ -168,7 +168,7 @@ static bool find_completion(const struct view *view, struct search *search, uint
     return false;
 }
 
-/* It has its verdict, and its slot is not free: its completion is unpolled (told where CQs are looked at), or
+/* It has its verdict, and its slot is not free: its completion is unpolled (reported with the CQ), or
  * there is none. */
 static void tell_ended(const struct view *view, struct search *search, const struct object *object,
                        uint32_t counter, const struct send_wqe *wqe)
@@ -205,7 +205,7 @@ static void look_at_sends(const struct view *view, struct search *search, const 
     uint32_t from = sender->retired, count;
     struct send_wqe wqe;
 
-    /* What was posted before the last RESET is nobody's, whatever `retired` says. */
+    /* Work requests posted before the last RESET belong to no operation, whatever `retired` says. */
     if (sender->posted - from > qp->send_depth)
         from = sender->posted - min_of(qp->send_depth, LIMIT_QP_WR);
     count = sender->posted - from;

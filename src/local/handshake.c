@@ -133,7 +133,7 @@ void handshake_set_coming(struct handshake *handshake, bool is_coming)
     if (is_coming) {
         atomic_fetch_add_explicit(&coming, 1, memory_order_relaxed); /* the send that follows orders it */
     } else {
-        /* Release: whoever sees the count decreased sees the installed link. Partner: local_link_is_coming(). */
+        /* Release: a thread that sees the count decreased sees the installed link. Partner: local_link_is_coming(). */
         atomic_fetch_sub_explicit(&coming, 1, memory_order_release);
         settled = true;
     }
@@ -212,8 +212,8 @@ static void receive_failed(struct handshake *handshake, const struct handshake_m
         handshake_fail(handshake);
         return;
     }
-    /* The owner closed the connection: it died, or dropped the oldest handshakes. The next connection tells which. A
-     * malformed message is not retried. */
+    /* The owner closed the connection: it died, or dropped the oldest handshakes. The next connection attempt shows
+     * which. A malformed message is not retried. */
     if (handshake->is_outgoing && (error == -ECONNRESET || error == -EPIPE) &&
         sys_now() - handshake->began < handshake_timeout) {
         handshake_retry_later(handshake);

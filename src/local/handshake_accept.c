@@ -137,8 +137,8 @@ void handshake_receive_ready(struct handshake *handshake, const struct handshake
 
 /* --- requests for the published segment ----------------------------------------------------------------- */
 
-/* The segment shows what ptrace(2) would show. So only our own user and root get the descriptor, and nobody while
- * the program forbids ptrace (PR_SET_DUMPABLE). */
+/* The segment shows what ptrace(2) would show. So only our own user and root get the descriptor, and no
+ * process while the program forbids ptrace (PR_SET_DUMPABLE). */
 void handshake_serve_segment_request(struct handshake *handshake)
 {
     bool allowed =

@@ -27,7 +27,7 @@ extern unsigned handshakes_outgoing_count, handshakes_incoming_count;
 
 /* NULL: no memory. */
 struct handshake *handshake_new(bool is_outgoing, uint32_t block);
-/* Ends an outgoing handshake and reports its link to whoever wanted the block or name; NULL: no link. */
+/* Ends an outgoing handshake and reports its link for the block or name that was looked up; NULL: no link. */
 void handshake_finish(struct handshake *handshake, struct link *link);
 /* Ends a handshake of either direction without a link. */
 void handshake_fail(struct handshake *handshake);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* An Ethernet frame taken apart as far as flow rules and receive hashing look at it. The fields are kept in
+/* An Ethernet frame taken apart as far as flow rules and receive hashing need it. The fields are kept in
  * the structures that rules of verbs compare them with, in network byte order. */
 #ifndef STEERING_FRAME_H
 #define STEERING_FRAME_H
@@ -39,8 +39,8 @@ static inline bool frame_is_multicast(const struct frame *frame)
     return frame->eth.dst_mac[0] & 1;
 }
 
-/* Hostile: whatever the bytes are, only what lies inside them is looked at, and a header that is cut off or
- * says nonsense is not there. false: too short for Ethernet. */
+/* The bytes may be hostile: only bytes inside the frame are read, and a truncated or invalid header counts as
+ * absent. false: too short for Ethernet. */
 bool frame_dissect(const void *bytes, size_t length, struct frame *ret_frame);
 
 /* The frame check sequence, as it follows the frame on the wire. */

@@ -20,7 +20,7 @@ static void take_masked(void *value, void *mask, const void *from_value, const v
 #define TAKE(rule, layer, spec)                                                                              \
     take_masked(&(rule)->value.layer, &(rule)->mask.layer, &(spec)->val, &(spec)->mask, sizeof((spec)->val))
 
-/* A layer asked for twice is no rule that anybody can mean. */
+/* A layer that occurs twice in one rule, or beside one that excludes it, is invalid. */
 static int need_layer(struct rule *rule, uint32_t layer, uint32_t excluded)
 {
     if (rule->layers & (layer | excluded))
@@ -139,7 +139,7 @@ static int check_head(const struct ibv_flow_attr *attributes)
     return -EINVAL;
 }
 
-/* Some programs say nothing of the specs in `size`; what says something has to be right. */
+/* Some programs do not count the specs in attributes->size; any other value must be right. */
 int rule_parse(const struct ibv_flow_attr *attributes, struct rule *rule)
 {
     const char *at = (const char *)(attributes + 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Flow rules: from what ibv_create_flow() is given to the question which rules a frame meets
- * (verbs.md §7.6). No locks, no memory of its own, no idea of QPs. */
+/* Flow rules: from the argument of ibv_create_flow() to the rules that a frame matches (verbs.md §7.6). No
+ * locks, no allocation, no knowledge of QPs. */
 #ifndef STEERING_RULE_H
 #define STEERING_RULE_H
 
@@ -28,16 +28,16 @@ struct rule {
  * have not. The attributes are the program's, of the length that they say. */
 int rule_parse(const struct ibv_flow_attr *attributes, struct rule *ret_rule);
 
-/* Order in which rules are asked: <0, 0, >0. NORMAL by priority, then MC_DEFAULT, then ALL_DEFAULT. */
+/* Order in which rules are tried: <0, 0, >0. NORMAL by priority, then MC_DEFAULT, then ALL_DEFAULT. */
 int rule_compare(const struct rule *a, const struct rule *b);
-/* Do both ask for the same at the same place, and can only one of them be met by a frame for one receiver? */
+/* Do both rules match the same frames at the same priority, so that only one receiver can get a frame? */
 bool rule_excludes(const struct rule *a, const struct rule *b);
 bool rule_matches(const struct rule *rule, const struct frame *frame);
 
-/* Which rules a frame meets, of those of one port in the order of rule_compare(), equal ones in the order of
- * their creation: calls meet() for each. A sniffer meets every frame and keeps it from nobody. Of the others,
- * the first that matches has the frame; those that do not trap let it go on to rules further down; and of a
- * multicast frame, all that stand level with that first have it. A rule that drops has it, too. */
+/* Calls meet() for each rule of one port (in the order of rule_compare(), equal ones by creation) that gets
+ * the frame. A sniffer gets every frame, without taking it from others. Of the other rules the first that
+ * matches gets it; "don't trap" rules pass it on to rules further down; a multicast frame goes to all rules
+ * of the same rank as that first one. A rule that drops also takes the frame. */
 void rules_classify(const struct rule *(*rule_at)(void *argument, unsigned index), unsigned count,
                     const struct frame *frame, void (*meet)(void *argument, unsigned index), void *argument);
 

@@ -48,7 +48,7 @@ struct receive_completion {
 /* Memory of the peer that this process executes requests in, without packets (transport/direct.c). */
 struct transport_direct_ports {
     /* Address at which [address, address + length) of the peer's memory is mapped, after all checks of the rkey. NULL:
-     * not available, and the request travels as packets, so that the peer's responder judges it. From here to map_end()
+     * not available, and the request travels as packets, so that the peer's responder checks it. From here to map_end()
      * the peer waits before it withdraws the memory. */
     void *(*map)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation);
@@ -114,13 +114,13 @@ struct transport_xrc_ports {
 
 struct transport_ports {
     /* Hands a packet to the link; the payload is gathered from `gather` (checked addresses of this process) unless the
-     * packet is by reference. 0: on its way. -EAGAIN: no room; the owner calls sender_run() and responder_run() when
+     * packet is by reference. 0: on its way. -EAGAIN: no space; the owner calls sender_run() and responder_run() when
      * there is. -EHOSTUNREACH: no such destination, equal to a lost packet. `to` is the destination of a UD packet,
      * NULL for connected QPs. */
     int (*send)(struct transport_qp *qp, const struct packet *packet, const struct iovec *gather,
                 unsigned gather_count, const struct path_address *to);
     /* The same on a link that loses nothing, for a packet without payload that is never repeated: if the link has no
-     * room, the owner stores the packet and sends it later, even if the QP does not exist any more by then. */
+     * space, the owner stores the packet and sends it later, even if the QP does not exist any more by then. */
     void (*send_notice)(struct transport_qp *qp, const struct packet *packet);
     /* A send work request of the program has got its verdict. counter: its free-running number among the
      * program's requests (its slot becomes free when this or a later completion is polled). Called in posting

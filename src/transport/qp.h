@@ -218,7 +218,7 @@ struct link_properties {
     /* One-sided requests up to this length are offered to ports->direct->map(); 0: none. */
     uint32_t direct_up_to;
     bool deposits; /* ports->direct->peek_remote_receive() is called */
-    /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder judges. */
+    /* Only WRITE is offered to map(): max_rd_atomic exceeds what the peer granted, which its responder checks. */
     bool rd_atomic_by_packets;
 };
 
@@ -336,7 +336,7 @@ static inline struct send_wqe *send_wqe_at(const struct transport_qp *qp, uint32
 
 /* RTR -> RTS: the first PSN is attributes.sq_psn. */
 void sender_start(struct transport_qp *qp);
-/* Transmits what may be transmitted: after posting, after room on the link, after SQD -> RTS. */
+/* Transmits what may be transmitted: after posting, after space on the link, after SQD -> RTS. */
 void sender_run(struct transport_qp *qp);
 /* The QP's timer has expired. */
 void sender_timer(struct transport_qp *qp);
@@ -375,7 +375,7 @@ void sender_reset(struct transport_qp *qp);
 /* INIT -> RTR: the first PSN is attributes.rq_psn. */
 void responder_start(struct transport_qp *qp);
 /* Sends what is owed: READ responses, atomic results, acknowledgements; a bounded amount of work per call. false: the
- * link has no room, call again when it has. true and responder_owes(): it stopped at the bound, call again soon. */
+ * link has no space, call again when it has. true and responder_owes(): it stopped at the bound, call again soon. */
 bool responder_run(struct transport_qp *qp);
 /* Posts the adapter's own requests of tag matching (READ and FIN); sender_run() has to follow. */
 void tagged_post(struct transport_qp *qp);
@@ -385,7 +385,7 @@ void tagged_flush(struct transport_qp *qp);
 void tagged_forget(struct transport_qp *qp);
 /* The QP is about to stop responding (ERR, RESET, destroy): acknowledges what was accepted. On a link that loses
  * nothing, where the requester's ACK timer does not run, it also sends a drop notice for READ and atomic requests that
- * will get no response. responder_run() does this in ERR. false: no room on a link that may lose packets; the caller
+ * will get no response. responder_run() does this in ERR. false: no space on a link that may lose packets; the caller
  * may call again. */
 bool responder_finish(struct transport_qp *qp);
 /* Before the process ends, with nothing owed: repeats the last acknowledgement where it may have been lost. */

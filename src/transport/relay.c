@@ -256,7 +256,7 @@ static void take_nak(struct transport_qp *qp, const struct packet *packet)
     responder_fail(qp, packet->psn, code);
 }
 
-/* The link to the requester has no room for a packet of a response. The packet is dropped, since a READ response may
+/* The link to the requester has no space for a packet of a response. The packet is dropped, since a READ response may
  * be too long to be stored, and the request is asked for again. */
 static void response_lost(struct transport_qp *qp, psn_t psn)
 {

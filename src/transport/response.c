@@ -321,7 +321,7 @@ void responder_resend_last_ack(struct transport_qp *qp)
         responder_owes(qp))
         return;
     for (unsigned i = 0; i < LAST_ACK_REPEATS; i++)
-        (void)send_ack(qp, responder_limit(qp), false); /* no room: lost, as any packet may be */
+        (void)send_ack(qp, responder_limit(qp), false); /* no space: lost, as any packet may be */
 }
 
 bool responder_run(struct transport_qp *qp)

@@ -209,7 +209,7 @@ static void progressed_on_lossy_link(struct transport_qp *qp, uint32_t psns)
     measured(qp);
     sender->timeouts = sender->probes = 0;
     sender->timer_moved = true;
-    /* The timer has a longer delay than a few round trips, or was not armed because the link had no room. */
+    /* The timer has a longer delay than a few round trips, or was not armed because the link had no space. */
     if ((was_silent || sender->waiting == SENDER_WAITS_FOR_RETRY) && sender->timer_armed != SENDER_TIMER_RNR)
         restart_ack_timer(qp);
 }

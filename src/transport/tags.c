@@ -6,7 +6,7 @@
 /* The slot in the low half, its generation in the high one. */
 #define HANDLE_SLOT_BITS 16
 #define NONE             UINT32_MAX
-_Static_assert(LIMIT_TAGS <= 1u << HANDLE_SLOT_BITS, "a handle has room for any slot");
+_Static_assert(LIMIT_TAGS <= 1u << HANDLE_SLOT_BITS, "a handle has space for any slot");
 
 static uint32_t slot_of(const struct tag_list *list, const struct tag_entry *entry)
 {

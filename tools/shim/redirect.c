@@ -58,7 +58,7 @@ const char *redirect_path(const char *path, struct redirect *ret)
     size_t which, root_length, prefix_length, tail_length;
 
     ret->kind = REDIRECT_NONE;
-    /* All but a few calls of a program's life end here. */
+    /* Almost all calls of a program return here. */
     if (!path || path[0] != '/')
         return path;
     for (which = 0; which < sizeof(prefixes) / sizeof(prefixes[0]); which++) {

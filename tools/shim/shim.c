@@ -334,7 +334,7 @@ exported ssize_t __readlinkat_chk(int directory, const char *path, char *buffer,
                                          path, buffer, size, room));
 }
 
-/* What realpath() finds inside the tree is told without the root: UCX looks for "/sys/devices/" in it, and
+/* What realpath() finds inside the tree is returned without the root: UCX looks for "/sys/devices/" in it, and
  * what the program then opens is redirected again. */
 exported char *realpath(const char *restrict path, char *restrict resolved)
 {

@@ -57,17 +57,17 @@ static bool is_stand_in(int fd)
     return false;
 }
 
-/* With no place left, one that has not been asked for long is forgotten. */
+/* Enters the descriptor into the table; if the table is full, it overwrites the oldest entry. */
 static void remember(int fd)
 {
-    static _Atomic unsigned turn;
+    static _Atomic unsigned next;
     size_t count = sizeof(stand_ins) / sizeof(stand_ins[0]);
 
     for (size_t i = 0; i < count; i++) {
         if (atomic_load_explicit(&stand_ins[i], memory_order_relaxed) == fd + 1)
             return;
     }
-    atomic_store_explicit(&stand_ins[atomic_fetch_add_explicit(&turn, 1, memory_order_relaxed) % count],
+    atomic_store_explicit(&stand_ins[atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % count],
                           fd + 1, memory_order_relaxed);
     atomic_store_explicit(&any, true, memory_order_relaxed);
 }
@@ -115,9 +115,9 @@ static uint32_t peer_of(int fd)
     return getpeername(fd, (struct sockaddr *)&peer, &length) == 0 ? peer.nl_pid : 0;
 }
 
-/* Anybody may send to sockets of this protocol, but for one that is connected, which takes from nobody else.
- * So this one is connected to the answering socket for the time being, and to itself for the rest. What came
- * before the first request is thrown away. */
+/* Any process may send to an unconnected socket of this protocol. So this socket is connected to the
+ * answering socket during a request, and otherwise to itself. What arrived before the first request is
+ * discarded. */
 static int answer(int fd, const char *root, const void *data, size_t length)
 {
     int from = real_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK), result = -1, error;

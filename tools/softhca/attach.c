@@ -43,8 +43,8 @@ void attached_end(struct attached *at)
 
 static const struct view *attach_peer(int32_t pid);
 
-/* Takes the descriptor over. Whoever it is from, he cannot take its pages away from under us: it is sealed
- * against shrinking. */
+/* Takes ownership of the descriptor. Its sender may be hostile, but cannot truncate it: it is sealed against
+ * shrinking. */
 static bool map(int fd, struct attached *at)
 {
     struct stat status;
@@ -77,7 +77,7 @@ static bool map(int fd, struct attached *at)
 
 /* --- by /proc ------------------------------------------------------------------------------------------- */
 
-/* The owner's descriptor is; one that somebody has to look (another `softhca ps`) is not. */
+/* The owner's descriptor is writable; that of a reader (another `softhca ps`) is not. */
 static bool is_writable(const char *path)
 {
     struct stat link;
@@ -271,7 +271,7 @@ bool attach_pid(pid_t pid, struct attached *ret)
     result = attach_by_proc(pid, ret);
     if (result > 0)
         return true;
-    /* It may be there all the same: not readable for us, or in a /proc that is not ours. */
+    /* The process may exist all the same: not readable for us, or our /proc is of another pid namespace. */
     blocks = find_blocks();
     for (unsigned i = 0; i < blocks.count && !found; i++) {
         struct ucred peer = {0};
@@ -353,7 +353,7 @@ static void add_from_proc(struct crowd *crowd)
         begin(&at, pid);
         if (attach_by_proc(pid, &at) <= 0)
             continue;
-        /* A child that was cloned without our knowledge has its parent's descriptors. */
+        /* A child made by clone() without our fork handler has its parent's descriptors. */
         if (has_instance(crowd, &at)) {
             attached_end(&at);
             continue;

@@ -21,12 +21,11 @@ struct attached {
 };
 
 /* The process with that number, or, where it is in a pid namespace that we do not see, of that block of QP
- * numbers. False: there is none, it does not use SoftHCA, or it does not let us look; then ret->why says
- * which. */
+ * numbers. False: there is none, it does not use SoftHCA, or it refuses access; then ret->why says which. */
 bool attach_pid(pid_t pid, struct attached *ret);
 bool attach_block(uint32_t block, struct attached *ret);
-/* All that there are on this host (network namespace) or in our /proc, sorted by number; those that do not
- * let us look have no base. To be freed with attached_free(). Returns how many. */
+/* All that exist on this host (network namespace) or in our /proc, sorted by number; those that refuse access
+ * have no base. Freed with attached_free(). Returns their number. */
 unsigned attach_all(struct attached **ret);
 void attached_free(struct attached *list, unsigned count);
 void attached_end(struct attached *at);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What softhca doctor tries. A probe tries the thing itself, in a child where it could hurt, and fills in a
- * finding. */
+/* The probes of softhca doctor. A probe performs the operation itself, in a child where it could do harm, and
+ * fills in a finding. */
 #ifndef SOFTHCA_DOCTOR_H
 #define SOFTHCA_DOCTOR_H
 

@@ -351,7 +351,7 @@ static void probe_user_namespace(struct finding *ret)
 
 /* --- network and files --- */
 
-/* Somebody has it: SoftHCA itself, whose processes listen for each other by a name, or else a stranger. */
+/* The port is in use: by SoftHCA, whose processes listen for each other by a name, or by another program. */
 static bool softhca_has_port(void)
 {
     char line[512];
@@ -365,7 +365,7 @@ static bool softhca_has_port(void)
     return found;
 }
 
-/* The user of the socket at the port; -1: not told. */
+/* The user of the socket at the port; -1: unknown. */
 static long port_owner(void)
 {
     static const char *const tables[] = {"/proc/net/udp6", "/proc/net/udp"};

@@ -104,8 +104,8 @@ void manifest_link_format(struct manifest *manifest, const char *directory, cons
     manifest_link(manifest, target, "%s/%s", directory, name);
 }
 
-/* FNV-1a, twice with different bases: distinguishes configurations of one user's machine, defends against
- * nobody. */
+/* FNV-1a, twice with different bases: distinguishes configurations of one user's machine; no protection
+ * against attacks. */
 void manifest_hash(const struct manifest *manifest, char *ret_text, size_t size)
 {
     uint64_t hash[2] = {0xcbf29ce484222325u, 0x6c62272e07bb0142u};

@@ -103,8 +103,8 @@ static int set_in_front(const char *name, const char *first)
     return error;
 }
 
-/* The shim is a help for programs that look at files; without it most still run, so what fails is only told.
- */
+/* The shim helps programs that read these files; most others run without it, so a failure is only reported.
+ * */
 static int set_shim(const struct place *place)
 {
     struct adapters adapters = {0};
@@ -157,7 +157,8 @@ static int find_program(const char *name, char *ret_path)
     return -ENOENT;
 }
 
-/* Programs to which the dynamic loader does not hand our libraries run as if we were not there: say so. */
+/* Programs that do not load our libraries (statically linked; setuid: the dynamic loader ignores
+ * LD_LIBRARY_PATH) run without SoftHCA: reports that. */
 static void warn_if_out_of_reach(const char *name)
 {
     char path[PATH_MAX];

@@ -187,11 +187,11 @@ static void add_adapter(struct manifest *manifest, const struct adapter *adapter
     manifest_link_format(manifest, "sys/class/infiniband_verbs", adapter->dev_name,
                          "../../devices/virtual/softhca/%s/infiniband_verbs/%s", adapter->name,
                          adapter->dev_name);
-    /* UCX wants a character device here that it may read and write; nobody opens it. */
+    /* UCX wants a readable and writable character device here; it is never opened. */
     manifest_link(manifest, "/dev/null", "dev/infiniband/%s", adapter->dev_name);
 }
 
-/* The user's own directory that nobody else can write to, made if it is not there. */
+/* A directory of the user that no other user can write to; created if missing. */
 static int open_private(const char *path)
 {
     struct stat status;
@@ -217,8 +217,8 @@ static bool is_mine(const char *path)
            status.st_uid == geteuid() && !(status.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Root uses /run, because programs that it starts as other users read the tree too. /tmp/softhca-UID may be
- * taken by somebody else: then a place below HOME is left. */
+/* Root uses /run, because programs that it starts as other users read the tree too. /tmp/softhca-UID may
+ * belong to another user: then a directory below HOME is used. */
 static int open_base(char *why, size_t why_size)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *home = getenv("HOME");

@@ -2,9 +2,9 @@
 /* The directory that the path shim shows as /sys/class/infiniband and /dev/infiniband.
  *
  * `softhca run` replaces itself by the program, so that pid, signals and job control are the program's own;
- * then nobody is left to remove a temporary directory. Therefore the tree is named by a hash of its content
- * and stays: every run of this user on an unchanged machine uses the same one, and what is missing of it (a
- * cleaner of /tmp came by) is written again. It is a picture of the interfaces at the time of the run.
+ * then no process is left to remove a temporary directory. Therefore the tree is named by a hash of its content
+ * and stays: every run of this user on an unchanged machine uses the same one, and missing files (removed by a
+ * cleaner of /tmp) are written again. It shows the interfaces at the time of the run.
  */
 #ifndef SOFTHCA_TREE_H
 #define SOFTHCA_TREE_H

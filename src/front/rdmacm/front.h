@@ -49,7 +49,7 @@ int start(void);
 /* Number of forks since the first process; objects of an earlier generation are void in the child. */
 uint32_t generation(void);
 
-/* --- adapter.c: devices, opened once and for the life of the process ------------------------------------ */
+/* --- adapter.c: devices, opened once, until the process ends ------------------------------------------- */
 
 struct adapter {
     struct ibv_context *verbs;
