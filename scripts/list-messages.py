@@ -37,7 +37,7 @@ PLACES = [
 ]
 # Which argument of these is the name of a JSON member.
 KEYS = {"out_number": 2, "out_signed": 2, "out_string": 2, "out_bool": 2, "out_begin": 2, "out_begin_array": 2,
-        "listed_tell": 3, "object_tell": 3, "stack_tell": 3}
+        "listed_describe": 3, "object_describe": 3, "stack_describe": 3}
 # Strings in calls of these are not for people.
 UNREAD = {
     "__attribute__", "__asm__", "asm", "volatile", "_Static_assert", "static_assert", "getenv", "secure_getenv", "setenv",

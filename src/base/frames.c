@@ -38,7 +38,7 @@ struct module_search {
     struct frame_module *module;
 };
 
-static int look_at_module(struct dl_phdr_info *info, size_t size, void *argument)
+static int check_module(struct dl_phdr_info *info, size_t size, void *argument)
 {
     const struct module_search *search = argument;
     struct frame_module *module = search->module;
@@ -57,7 +57,7 @@ int frames_module(uint64_t address, struct frame_module *ret_module)
     struct module_search search = {address, ret_module};
 
     memset(ret_module, 0, sizeof(*ret_module));
-    return dl_iterate_phdr(look_at_module, &search) ? 0 : -ENOENT;
+    return dl_iterate_phdr(check_module, &search) ? 0 : -ENOENT;
 }
 
 /* --- _dl_find_object() for the unwinder ----------------------------------------------------------------- */

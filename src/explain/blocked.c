@@ -61,7 +61,7 @@ struct overpaid {
     uint32_t surplus;
 };
 
-static bool look_for_overpaid(const struct view *view, const struct object *object, void *argument)
+static bool note_overpaid(const struct view *view, const struct object *object, void *argument)
 {
     struct overpaid *overpaid = argument;
     const struct event_record *events;
@@ -83,7 +83,7 @@ static void find_overpaid(const struct view *view, struct overpaid *overpaid)
                          ? 1u << OBJECT_CQ
                          : 1u << OBJECT_CQ | 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ;
 
-    objects_for_each(view, kinds, look_for_overpaid, overpaid);
+    objects_for_each(view, kinds, note_overpaid, overpaid);
 }
 
 static const char *type_of(const struct object *object, const struct event_record *events)
@@ -160,7 +160,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         if (events->reported - events->acked > 1)
             words_add(&words, " (the first of them)");
         out_line(out, 1, "%s", words.text);
-        stack_tell(view, out, "stack", 2, events->read_stack, STACK_LINES);
+        stack_describe(view, out, "stack", 2, events->read_stack, STACK_LINES);
     }
     out_end(out);
     if (object.provenance.destroying_ns) {
@@ -173,14 +173,14 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         out_begin(out, "destroy");
         out_number(out, "thread", object.provenance.destroying_by);
         out_number(out, "ms_ago", view_age(view, object.provenance.destroying_ns));
-        stack_tell(view, out, "stack", 2, object.provenance.destroying_stack, STACK_LINES);
+        stack_describe(view, out, "stack", 2, object.provenance.destroying_stack, STACK_LINES);
         out_end(out);
     }
     if (overpaid.surplus) {
         out_line(out, 1, "object with too many acknowledgements:");
-        object_tell(view, out, "acknowledged_instead", 2, &overpaid.found, STACK_LINES);
+        object_describe(view, out, "acknowledged_instead", 2, &overpaid.found, STACK_LINES);
     }
-    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    object_describe(view, out, "object", 1, &object, STACK_LINES);
     explanation_end(out);
     return true;
 }

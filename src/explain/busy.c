@@ -122,11 +122,11 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
     explanation_begin(view, out, "busy", cause.text);
     out_string(out, "verb", object_destroy_verb(kind));
     out_string(out, "errno", "EBUSY");
-    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    object_describe(view, out, "object", 1, &object, STACK_LINES);
     if (holders.total)
         out_line(out, 1, "used by:");
     out_number(out, "holders_total", holders.total);
-    listed_tell(view, out, "holders", 2, &holders, STACK_LINES);
+    listed_describe(view, out, "holders", 2, &holders, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -134,7 +134,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
 /* --- keys in use ---------------------------------------------------------------------------------------- */
 
 /* Must stay cheap: some programs register memory for each message. */
-#define ENTRIES_LOOKED_AT 4096u
+#define ENTRIES_SEARCHED_MAX 4096u
 
 struct users {
     const struct object *region;
@@ -158,8 +158,8 @@ static bool names_key(const struct view *view, uint64_t queue, uint32_t stride, 
     return false;
 }
 
-static void tell_queue(const struct view *view, struct users *users, const char *queue,
-                       const struct object *owner, struct wr_ids *ids)
+static void describe_queue(const struct view *view, struct users *users, const char *queue,
+                           const struct object *owner, struct wr_ids *ids)
 {
     struct label label = object_label(view, owner);
 
@@ -186,7 +186,7 @@ static void tell_queue(const struct view *view, struct users *users, const char 
     out_line(users->out, 1, "%s of %s: wr_id %s", queue, label.text, ids->words.text);
 }
 
-static void look_at_sends(const struct view *view, struct users *users, const struct object *owner)
+static void search_sends(const struct view *view, struct users *users, const struct object *owner)
 {
     const struct qp_record *qp = &owner->qp;
     uint32_t count = entries_between(qp->sender.completed, qp->sender.posted, LIMIT_QP_WR);
@@ -205,10 +205,10 @@ static void look_at_sends(const struct view *view, struct users *users, const st
                       users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }
-    tell_queue(view, users, "send queue", owner, &ids);
+    describe_queue(view, users, "send queue", owner, &ids);
 }
 
-static void look_at_receives(const struct view *view, struct users *users, const struct object *owner)
+static void search_receives(const struct view *view, struct users *users, const struct object *owner)
 {
     const struct receive_queue *queue = owner->kind == OBJECT_WQ ? &owner->wq.receive : &owner->qp.receive;
     uint32_t count = entries_between(queue->taken, queue->posted, LIMIT_QP_WR);
@@ -222,10 +222,10 @@ static void look_at_receives(const struct view *view, struct users *users, const
                       offsetof(struct recv_wqe, sge), wqe.num_sge, users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }
-    tell_queue(view, users, "receive queue", owner, &ids);
+    describe_queue(view, users, "receive queue", owner, &ids);
 }
 
-static void look_at_srq(const struct view *view, struct users *users, const struct object *owner)
+static void search_srq(const struct view *view, struct users *users, const struct object *owner)
 {
     const struct srq_record *srq = &owner->srq;
     uint32_t count = entries_between(srq->taken, srq->posted, LIMIT_SRQ_WR);
@@ -239,7 +239,7 @@ static void look_at_srq(const struct view *view, struct users *users, const stru
                       offsetof(struct recv_wqe, sge), wqe.num_sge, users->region->key.lkey))
             wr_ids_add(&ids, wqe.wr_id);
     }
-    tell_queue(view, users, "receive queue", owner, &ids);
+    describe_queue(view, users, "receive queue", owner, &ids);
 }
 
 static bool look_at(const struct view *view, const struct object *object, void *argument)
@@ -249,11 +249,11 @@ static bool look_at(const struct view *view, const struct object *object, void *
     if (object->pd != users->region->pd)
         return true;
     if (object->kind == OBJECT_SRQ) {
-        look_at_srq(view, users, object);
+        search_srq(view, users, object);
     } else {
         if (object->kind == OBJECT_QP)
-            look_at_sends(view, users, object);
-        look_at_receives(view, users, object);
+            search_sends(view, users, object);
+        search_receives(view, users, object);
     }
     return users->budget != 0;
 }
@@ -262,7 +262,7 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
 {
     struct words cause = {.length = 0};
     struct object region;
-    struct users users = {.region = &region, .budget = ENTRIES_LOOKED_AT};
+    struct users users = {.region = &region, .budget = ENTRIES_SEARCHED_MAX};
 
     if (!object_read(view, OBJECT_MR, number, &region))
         return false;
@@ -276,9 +276,9 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
         words_add(&cause, " and %u more queue%s", users.queues - 1, users.queues == 2 ? "" : "s");
     explanation_begin(view, out, "in_use", cause.text);
     out_string(out, "verb", "ibv_dereg_mr");
-    object_tell(view, out, "object", 1, &region, STACK_LINES);
+    object_describe(view, out, "object", 1, &region, STACK_LINES);
     out_line(out, 1, "completion status will be IBV_WC_LOC_PROT_ERR");
-    users = (struct users){.region = &region, .budget = ENTRIES_LOOKED_AT, .out = out};
+    users = (struct users){.region = &region, .budget = ENTRIES_SEARCHED_MAX, .out = out};
     out_begin_array(out, "queues");
     objects_for_each(view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_WQ, look_at, &users);
     out_end_array(out);

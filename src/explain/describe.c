@@ -7,7 +7,7 @@
 #include "mapped/mapped.h"
 
 /* Errors that were repaired: retries, drops, duplicates. */
-static void tell_repairs(struct out *out, const struct qp_record *qp, struct words *words)
+static void describe_repairs(struct out *out, const struct qp_record *qp, struct words *words)
 {
     const struct sender *sender = &qp->sender;
     const struct responder *responder = &qp->responder;
@@ -35,7 +35,7 @@ static void tell_repairs(struct out *out, const struct qp_record *qp, struct wor
     }
 }
 
-static void tell_path(struct out *out, const struct path_record *path, struct words *words)
+static void describe_path(struct out *out, const struct path_record *path, struct words *words)
 {
     const char *why = name_path_why(path->why);
 
@@ -48,7 +48,7 @@ static void tell_path(struct out *out, const struct path_record *path, struct wo
 }
 
 /* Who else has it open. */
-static void tell_openers(struct out *out, const struct qp_record *qp, struct words *words)
+static void describe_openers(struct out *out, const struct qp_record *qp, struct words *words)
 {
     out_number(out, "openers", qp->openers);
     if (!qp->openers)
@@ -62,7 +62,7 @@ static void tell_openers(struct out *out, const struct qp_record *qp, struct wor
         words_add(words, "; the process that created it has destroyed its handle");
 }
 
-static void tell_handle(struct out *out, const struct qp_record *qp, struct words *words)
+static void describe_handle(struct out *out, const struct qp_record *qp, struct words *words)
 {
     out_number(out, "qpn", qp->qpn ? qp->qpn : qp->destroying_qpn);
     out_string(out, "type", name_qp_type(qp->type));
@@ -75,14 +75,14 @@ static void tell_handle(struct out *out, const struct qp_record *qp, struct word
     }
 }
 
-static void tell_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
-                    struct words *words)
+static void describe_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
+                        struct words *words)
 {
     const struct sender *sender = &qp->sender;
     uint32_t sends = sender->posted - sender->completed, receives = qp->receive.posted - qp->receive.taken;
 
     if (qp->opened) {
-        tell_handle(out, qp, words);
+        describe_handle(out, qp, words);
         return;
     }
     out_number(out, "qpn", qp->qpn ? qp->qpn : qp->destroying_qpn);
@@ -118,11 +118,11 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
             words_add(words, " at ");
             words_add_gid(words, qp->attributes.path.destination_gid);
         }
-        tell_path(out, &qp->path, words);
+        describe_path(out, &qp->path, words);
     }
-    tell_repairs(out, qp, words);
+    describe_repairs(out, qp, words);
     if (qp->type == IBV_QPT_XRC_RECV)
-        tell_openers(out, qp, words);
+        describe_openers(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);
     if (qp->type == IBV_QPT_RAW_PACKET && qp->ind_table != NO_OBJECT) {
         out_number(out, "indirection_table", qp->ind_table);
@@ -130,8 +130,8 @@ static void tell_qp(const struct view *view, struct out *out, unsigned level, co
     }
 }
 
-static void tell_cq(const struct view *view, struct out *out, unsigned level, const struct cq_record *cq,
-                    struct words *words)
+static void describe_cq(const struct view *view, struct out *out, unsigned level, const struct cq_record *cq,
+                        struct words *words)
 {
     uint32_t unpolled = cq->produced - cq->consumed;
 
@@ -150,7 +150,7 @@ static void tell_cq(const struct view *view, struct out *out, unsigned level, co
     }
 }
 
-static void tell_srq(struct out *out, const struct srq_record *srq, struct words *words)
+static void describe_srq(struct out *out, const struct srq_record *srq, struct words *words)
 {
     uint32_t waiting = srq->posted - srq->taken;
 
@@ -166,7 +166,7 @@ static void tell_srq(struct out *out, const struct srq_record *srq, struct words
         words_add(words, ", limit %u armed", srq->limit);
 }
 
-static void tell_wq(struct out *out, const struct wq_record *wq, struct words *words)
+static void describe_wq(struct out *out, const struct wq_record *wq, struct words *words)
 {
     static const char *const states[] = {
         [IBV_WQS_RESET] = "RESET", [IBV_WQS_RDY] = "RDY", [IBV_WQS_ERR] = "ERR"};
@@ -181,7 +181,7 @@ static void tell_wq(struct out *out, const struct wq_record *wq, struct words *w
     words_add(words, ": %s, %u receive%s outstanding", state, receives, receives == 1 ? "" : "s");
 }
 
-static void tell_id(struct out *out, const struct id_record *id, struct words *words)
+static void describe_id(struct out *out, const struct id_record *id, struct words *words)
 {
     out_string(out, "state", name_id_state(id->phase));
     out_number(out, "source_port", id->source_port);
@@ -194,8 +194,8 @@ static void tell_id(struct out *out, const struct id_record *id, struct words *w
 }
 
 /* Whether peers can reach the region's memory by themselves; nothing where that was never considered. */
-static void tell_mapped(const struct view *view, struct out *out, const struct object *object,
-                        struct words *words)
+static void describe_mapped(const struct view *view, struct out *out, const struct object *object,
+                            struct words *words)
 {
     struct mapped_record record;
     uint32_t generation;
@@ -219,8 +219,8 @@ static void tell_mapped(const struct view *view, struct out *out, const struct o
               mapped_reason_text((enum mapped_reason)record.reason));
 }
 
-static void tell_key(const struct view *view, struct out *out, const struct object *object,
-                     struct words *words)
+static void describe_key(const struct view *view, struct out *out, const struct object *object,
+                         struct words *words)
 {
     const struct key_entry *key = &object->key;
 
@@ -234,7 +234,7 @@ static void tell_key(const struct view *view, struct out *out, const struct obje
             words_add(words, ", rkey 0x%x", key->rkey);
         if (key->mws)
             words_add(words, ", %u MWs bound", key->mws);
-        tell_mapped(view, out, object, words);
+        describe_mapped(view, out, object, words);
     } else if (key->bound) {
         out_number(out, "region", key->region);
         words_add(words, ": bound");
@@ -242,7 +242,7 @@ static void tell_key(const struct view *view, struct out *out, const struct obje
     out_number(out, "access", key->access);
 }
 
-static void tell_item(struct out *out, const struct object *object, struct words *words)
+static void describe_item(struct out *out, const struct object *object, struct words *words)
 {
     struct words gid = {.length = 0};
     char device[sizeof(object->item.device) + 1];
@@ -269,8 +269,8 @@ static void tell_item(struct out *out, const struct object *object, struct words
         out_number(out, "length", object->item.length);
 }
 
-static void tell_events(const struct view *view, struct out *out, const char *key,
-                        const struct event_record *events, const char *what, struct words *words)
+static void describe_events(const struct view *view, struct out *out, const char *key,
+                            const struct event_record *events, const char *what, struct words *words)
 {
     int64_t unacknowledged = (int32_t)(events->reported - events->acked);
 
@@ -291,8 +291,8 @@ static void tell_events(const struct view *view, struct out *out, const char *ke
                   unacknowledged < 0 ? "acknowledged in excess of those read" : "read and not acknowledged");
 }
 
-static void tell_life(const struct view *view, struct out *out, unsigned level, const struct object *object,
-                      unsigned stack_frames)
+static void describe_provenance(const struct view *view, struct out *out, unsigned level,
+                                const struct object *object, unsigned stack_frames)
 {
     const struct provenance_record *provenance = &object->provenance;
     struct words words = {.length = 0};
@@ -309,12 +309,12 @@ static void tell_life(const struct view *view, struct out *out, unsigned level, 
     words_add(&words, " by ");
     words_add_thread(view, &words, provenance->created_by);
     out_line(out, level, "%s", words.text);
-    stack_tell(view, out, "stack", level + 1, provenance->created_stack, stack_frames);
+    stack_describe(view, out, "stack", level + 1, provenance->created_stack, stack_frames);
     out_end(out);
 }
 
-void object_tell(const struct view *view, struct out *out, const char *key, unsigned level,
-                 const struct object *object, unsigned stack_frames)
+void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
+                     const struct object *object, unsigned stack_frames)
 {
     struct label label = object_label(view, object);
     char name[NAME_BYTES + 1];
@@ -336,17 +336,17 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         out_number(out, "xrcd", object->provenance.xrcd - 1);
     switch (object->kind) {
     case OBJECT_QP:
-        tell_qp(view, out, level, &object->qp, &words);
-        tell_events(view, out, "events", &object->qp.events, "event", &words);
+        describe_qp(view, out, level, &object->qp, &words);
+        describe_events(view, out, "events", &object->qp.events, "event", &words);
         break;
     case OBJECT_CQ:
-        tell_cq(view, out, level, &object->cq, &words);
-        tell_events(view, out, "completion_events", &object->cq.events, "completion event", &words);
-        tell_events(view, out, "events", &object->cq.async_events, "asynchronous event", &words);
+        describe_cq(view, out, level, &object->cq, &words);
+        describe_events(view, out, "completion_events", &object->cq.events, "completion event", &words);
+        describe_events(view, out, "events", &object->cq.async_events, "asynchronous event", &words);
         break;
     case OBJECT_SRQ:
-        tell_srq(out, &object->srq, &words);
-        tell_events(view, out, "events", &object->srq.events, "event", &words);
+        describe_srq(out, &object->srq, &words);
+        describe_events(view, out, "events", &object->srq.events, "event", &words);
         break;
     case OBJECT_PD:
         out_number(out, "users", object->protection_domain.users);
@@ -361,7 +361,7 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
         break;
     case OBJECT_MR:
     case OBJECT_MW:
-        tell_key(view, out, object, &words);
+        describe_key(view, out, object, &words);
         break;
     case OBJECT_CONTEXT:
     case OBJECT_CHANNEL:
@@ -372,15 +372,15 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
     case OBJECT_DM:
     case OBJECT_FLOW:
     case OBJECT_COUNTERS:
-        tell_item(out, object, &words);
+        describe_item(out, object, &words);
         break;
     case OBJECT_WQ:
-        tell_wq(out, &object->wq, &words);
-        tell_events(view, out, "events", &object->wq.events, "event", &words);
+        describe_wq(out, &object->wq, &words);
+        describe_events(view, out, "events", &object->wq.events, "event", &words);
         break;
     case OBJECT_CM_ID:
-        tell_id(out, &object->id, &words);
-        tell_events(view, out, "events", &object->id.events, "event", &words);
+        describe_id(out, &object->id, &words);
+        describe_events(view, out, "events", &object->id.events, "event", &words);
         break;
     case OBJECT_IND_TABLE:
         out_number(out, "entries", object->ind_table.entries);
@@ -394,12 +394,12 @@ void object_tell(const struct view *view, struct out *out, const char *key, unsi
                                                              : ", being destroyed");
     }
     out_line(out, level, "%s", words.text);
-    tell_life(view, out, level + 1, object, stack_frames);
+    describe_provenance(view, out, level + 1, object, stack_frames);
     out_end(out);
 }
 
-void listed_tell(const struct view *view, struct out *out, const char *key, unsigned level,
-                 const struct listed *listed, unsigned stack_frames)
+void listed_describe(const struct view *view, struct out *out, const char *key, unsigned level,
+                     const struct listed *listed, unsigned stack_frames)
 {
     struct object object;
 
@@ -407,7 +407,7 @@ void listed_tell(const struct view *view, struct out *out, const char *key, unsi
     for (unsigned i = 0; i < listed->count; i++) {
         /* It may be gone by now. */
         if (object_read(view, listed->list[i].kind, listed->list[i].number, &object))
-            object_tell(view, out, NULL, level, &object, stack_frames);
+            object_describe(view, out, NULL, level, &object, stack_frames);
     }
     out_end_array(out);
     if (listed->total > listed->count)

@@ -100,7 +100,7 @@ static bool add_holder(const struct view *view, const struct object *object, voi
     return true;
 }
 
-static unsigned kinds_that_hold(enum object_kind kind)
+static unsigned kinds_of_users(enum object_kind kind)
 {
     switch (kind) {
     case OBJECT_PD:
@@ -145,7 +145,7 @@ void listed_holders(const struct view *view, const struct object *object, struct
     struct listing listing = {.held = object, .listed = ret};
 
     memset(ret, 0, sizeof(*ret));
-    objects_for_each(view, kinds_that_hold(object->kind), add_holder, &listing);
+    objects_for_each(view, kinds_of_users(object->kind), add_holder, &listing);
 }
 
 static bool add_child(const struct view *view, const struct object *object, void *argument)
@@ -169,7 +169,7 @@ void listed_children(const struct view *view, uint32_t context, struct listed *r
 
 void words_add_counts(struct words *words, const struct listed *listed)
 {
-    unsigned kinds = 0, told = 0;
+    unsigned kinds = 0, reported = 0;
 
     for (unsigned kind = 0; kind < OBJECT_KINDS; kind++)
         kinds += listed->of_kind[kind] != 0;
@@ -177,11 +177,11 @@ void words_add_counts(struct words *words, const struct listed *listed)
         if (!listed->of_kind[kind])
             continue;
         words_add(words, "%s%llu %s",
-                  told == 0           ? ""
-                  : told + 1 == kinds ? " and "
-                                      : ", ",
+                  reported == 0           ? ""
+                  : reported + 1 == kinds ? " and "
+                                          : ", ",
                   (unsigned long long)listed->of_kind[kind],
                   object_kind_name((enum object_kind)kind, listed->of_kind[kind]));
-        told++;
+        reported++;
     }
 }

@@ -14,14 +14,14 @@ struct loss {
     struct wr_ids ids;
 };
 
-static void add_loss(struct words *words, const struct loss *loss, unsigned *told)
+static void add_loss(struct words *words, const struct loss *loss, unsigned *reported)
 {
     if (loss->ids.total)
-        words_add(words, "%s%llu %s", (*told)++ ? ", " : "", (unsigned long long)loss->ids.total,
+        words_add(words, "%s%llu %s", (*reported)++ ? ", " : "", (unsigned long long)loss->ids.total,
                   loss->ids.total == 1 ? loss->what : loss->whats);
 }
 
-static void tell_loss(struct out *out, const struct loss *loss)
+static void describe_loss(struct out *out, const struct loss *loss)
 {
     if (!loss->ids.total)
         return;
@@ -64,7 +64,7 @@ static void collect_completions(const struct view *view, uint32_t number, uint32
         return;
     count = entries_between(cq.cq.consumed, cq.cq.produced, LIMIT_CQE);
     for (uint32_t i = 0; i < count && cqe_read(view, &cq.cq, cq.cq.consumed + i, &cqe); i++) {
-        if (cqe.qpn == qpn && cqe.is_send != CQE_PURGED)
+        if (cqe.qpn == qpn && cqe.kind != CQE_PURGED)
             wr_ids_add(&loss->ids, cqe.wr_id);
     }
 }
@@ -81,7 +81,7 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
                          .whats = "SRQ receives of partly received messages"};
     uint32_t events = qp->events.raised - qp->events.reported;
     struct words cause = {.length = 0};
-    unsigned told = 0;
+    unsigned reported = 0;
 
     collect_sends(view, qp, &sends);
     collect_receives(view, &qp->receive, &receives);
@@ -96,27 +96,27 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     if (!sends.ids.total && !receives.ids.total && !completions.ids.total && !taken.ids.total && !events)
         return false;
     words_add(&cause, "ibv_destroy_qp(%s) discarded ", object_label(view, object).text);
-    add_loss(&cause, &taken, &told);
-    add_loss(&cause, &sends, &told);
-    add_loss(&cause, &completions, &told);
-    add_loss(&cause, &receives, &told);
+    add_loss(&cause, &taken, &reported);
+    add_loss(&cause, &sends, &reported);
+    add_loss(&cause, &completions, &reported);
+    add_loss(&cause, &receives, &reported);
     if (events)
-        words_add(&cause, "%s%u unread event%s", told++ ? ", " : "", events, events == 1 ? "" : "s");
+        words_add(&cause, "%s%u unread event%s", reported++ ? ", " : "", events, events == 1 ? "" : "s");
     words_add(&cause, " (QP state %s)", name_qp_state(qp->state));
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_qp");
-    tell_loss(out, &taken);
+    describe_loss(out, &taken);
     if (taken.ids.total)
         out_line(out, 1,
                  "to get such receives flushed, move the QP (which uses an SRQ) to ERR first and wait for "
                  "IBV_EVENT_QP_LAST_WQE_REACHED before ibv_destroy_qp");
-    tell_loss(out, &sends);
-    tell_loss(out, &completions);
-    tell_loss(out, &receives);
+    describe_loss(out, &sends);
+    describe_loss(out, &completions);
+    describe_loss(out, &receives);
     out_number(out, "unread_events", events);
     /* Receives are left over wherever a program ends. */
     if (out->json || sends.ids.total || completions.ids.total || taken.ids.total)
-        object_tell(view, out, "object", 1, object, STACK_LINES);
+        object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -132,30 +132,30 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
         .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
     struct words cause = {.length = 0};
     bool armed = cq->armed != CQ_UNARMED;
-    unsigned told = 0;
+    unsigned reported = 0;
     struct cqe cqe;
 
     for (uint32_t i = 0; i < count && cqe_read(view, cq, cq->consumed + i, &cqe); i++) {
-        if (cqe.is_send != CQE_PURGED)
+        if (cqe.kind != CQE_PURGED)
             wr_ids_add(&completions.ids, cqe.wr_id);
     }
     wr_ids_finish(&completions.ids);
     if (!completions.ids.total && !armed && !events)
         return false;
     words_add(&cause, "ibv_destroy_cq(%s) discarded ", object_label(view, object).text);
-    add_loss(&cause, &completions, &told);
+    add_loss(&cause, &completions, &reported);
     if (events)
-        words_add(&cause, "%s%u unread completion event%s", told++ ? ", " : "", events,
+        words_add(&cause, "%s%u unread completion event%s", reported++ ? ", " : "", events,
                   events == 1 ? "" : "s");
     if (armed)
-        words_add(&cause, "%san armed notification (ibv_req_notify_cq)", told++ ? ", " : "");
+        words_add(&cause, "%san armed notification (ibv_req_notify_cq)", reported++ ? ", " : "");
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_cq");
-    tell_loss(out, &completions);
+    describe_loss(out, &completions);
     out_number(out, "unread_events", events);
     out_bool(out, "armed", armed);
     if (out->json || completions.ids.total)
-        object_tell(view, out, "object", 1, object, STACK_LINES);
+        object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -167,7 +167,7 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
     struct loss receives = {.key = "receives", .what = "unused receive", .whats = "unused receives"};
     struct words cause = {.length = 0};
     struct recv_wqe wqe;
-    unsigned told = 0;
+    unsigned reported = 0;
 
     for (uint32_t i = 0; i < count && srq_receive_read(view, srq, srq->taken + i, &wqe); i++)
         wr_ids_add(&receives.ids, wqe.wr_id);
@@ -175,15 +175,15 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
     if (!receives.ids.total && !srq->limit)
         return false;
     words_add(&cause, "ibv_destroy_srq(%s) discarded ", object_label(view, object).text);
-    add_loss(&cause, &receives, &told);
+    add_loss(&cause, &receives, &reported);
     if (srq->limit)
-        words_add(&cause, "%san armed SRQ limit of %u", told++ ? ", " : "", srq->limit);
+        words_add(&cause, "%san armed SRQ limit of %u", reported++ ? ", " : "", srq->limit);
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_srq");
-    tell_loss(out, &receives);
+    describe_loss(out, &receives);
     out_number(out, "limit", srq->limit);
     if (out->json)
-        object_tell(view, out, "object", 1, object, STACK_LINES);
+        object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -194,7 +194,7 @@ static bool losses_of_wq(const struct view *view, struct out *out, const struct 
     struct loss completions = {
         .key = "completions", .what = "unpolled completion", .whats = "unpolled completions"};
     struct words cause = {.length = 0};
-    unsigned told = 0;
+    unsigned reported = 0;
 
     collect_receives(view, &object->wq.receive, &receives);
     collect_completions(view, object->wq.cq, object->wq.wqn, &completions);
@@ -202,14 +202,14 @@ static bool losses_of_wq(const struct view *view, struct out *out, const struct 
     if (!receives.ids.total && !completions.ids.total)
         return false;
     words_add(&cause, "ibv_destroy_wq(%s) discarded ", object_label(view, object).text);
-    add_loss(&cause, &completions, &told);
-    add_loss(&cause, &receives, &told);
+    add_loss(&cause, &completions, &reported);
+    add_loss(&cause, &receives, &reported);
     explanation_begin(view, out, "losses", cause.text);
     out_string(out, "verb", "ibv_destroy_wq");
-    tell_loss(out, &completions);
-    tell_loss(out, &receives);
+    describe_loss(out, &completions);
+    describe_loss(out, &receives);
     if (out->json || completions.ids.total)
-        object_tell(view, out, "object", 1, object, STACK_LINES);
+        object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -270,7 +270,7 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
         out_line(out, 1, "completions lost since: %u", object.cq.lost - 1);
     if (object.cq.failed)
         out_line(out, 1, "all QPs that use this CQ were moved to ERR (IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL)");
-    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    object_describe(view, out, "object", 1, &object, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -339,8 +339,8 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context)
                   (unsigned long long)contexts->total, contexts->total == 1 ? "" : "s");
     explanation_begin(view, out, "leaks", cause.text);
     out_number(out, "objects_total", left->total);
-    listed_tell(view, out, "objects", 1, left, STACK_LINES);
-    listed_tell(view, out, "contexts", 1, contexts, STACK_LINES);
+    listed_describe(view, out, "objects", 1, left, STACK_LINES);
+    listed_describe(view, out, "contexts", 1, contexts, STACK_LINES);
     explanation_end(out);
     return true;
 }

@@ -80,11 +80,11 @@ void words_add_counts(struct words *words, const struct listed *listed);
 
 /* One paragraph about an object at that level of indentation; key as in out.h. stack_frames: at most so many
  * of the stack that made it. */
-void object_tell(const struct view *view, struct out *out, const char *key, unsigned level,
-                 const struct object *object, unsigned stack_frames);
+void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
+                     const struct object *object, unsigned stack_frames);
 /* All of a list. */
-void listed_tell(const struct view *view, struct out *out, const char *key, unsigned level,
-                 const struct listed *listed, unsigned stack_frames);
+void listed_describe(const struct view *view, struct out *out, const char *key, unsigned level,
+                     const struct listed *listed, unsigned stack_frames);
 
 /* processes.c: threads, stacks, times */
 
@@ -94,8 +94,8 @@ void words_add_duration(struct words *words, uint64_t ms);
 /* "thread 4242 (worker)" */
 void words_add_thread(const struct view *view, struct words *words, uint32_t thread);
 /* Frames, one per line. */
-void stack_tell(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
-                unsigned lines);
+void stack_describe(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
+                    unsigned lines);
 /* wr_id as text, in a list; and alone, where both notations fit. */
 void words_add_wr_id(struct words *words, uint64_t wr_id);
 void words_add_one_wr_id(struct words *words, uint64_t wr_id);

@@ -5,10 +5,10 @@
 #include "explain/explain.h"
 #include "explain/names.h"
 
-#define STACK_LINES   12u
-#define TOLD_PER_KIND 32u
+#define STACK_LINES     12u
+#define LISTED_PER_KIND 32u
 
-static void sender_tell(const struct view *view, struct out *out, unsigned level, const struct object *qp)
+static void sender_describe(const struct view *view, struct out *out, unsigned level, const struct object *qp)
 {
     struct words words = {.length = 0};
 
@@ -39,13 +39,13 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
         words_add(&cause, "is not in use: %s would succeed now", object_destroy_verb(kind));
     }
     explanation_begin(view, out, "object", cause.text);
-    object_tell(view, out, "object", 1, &object, STACK_LINES);
+    object_describe(view, out, "object", 1, &object, STACK_LINES);
     if (kind == OBJECT_QP)
-        sender_tell(view, out, 2, &object);
+        sender_describe(view, out, 2, &object);
     if (holders.total)
         out_line(out, 1, "used by:");
     out_number(out, "holders_total", holders.total);
-    listed_tell(view, out, "holders", 2, &holders, STACK_LINES);
+    listed_describe(view, out, "holders", 2, &holders, STACK_LINES);
     explanation_end(out);
     return true;
 }
@@ -62,7 +62,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
     struct stuck *stuck = argument;
     struct words cause = {.length = 0};
 
-    if (stuck->found >= TOLD_PER_KIND)
+    if (stuck->found >= LISTED_PER_KIND)
         return false;
     if (object->provenance.destroying_ns) {
         stuck->found += explain_blocked(view, stuck->out, object->kind, object->number);
@@ -72,7 +72,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         words_add(&cause, "%s: ", object_label(view, object).text);
         words_add_sender(view, &cause, object);
         explanation_begin(view, stuck->out, "outstanding", cause.text);
-        object_tell(view, stuck->out, "object", 1, object, 4);
+        object_describe(view, stuck->out, "object", 1, object, 4);
         explanation_end(stuck->out);
         stuck->found++;
     } else if (object->kind == OBJECT_CQ && object->cq.channel != NO_OBJECT &&
@@ -80,7 +80,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         words_add(&cause, "%s has an unread completion event (ibv_get_cq_event)",
                   object_label(view, object).text);
         explanation_begin(view, stuck->out, "unread", cause.text);
-        object_tell(view, stuck->out, "object", 1, object, 4);
+        object_describe(view, stuck->out, "object", 1, object, 4);
         explanation_end(stuck->out);
         stuck->found++;
     }
@@ -115,22 +115,22 @@ void explain_process(const struct view *view, struct out *out)
 
 struct listing {
     struct out *out;
-    unsigned kind, told, limit;
+    unsigned kind, listed, limit;
     uint64_t total;
 };
 
-static bool tell_listed(const struct view *view, const struct object *object, void *argument)
+static bool describe_listed(const struct view *view, const struct object *object, void *argument)
 {
     struct listing *listing = argument;
     struct listed holders;
 
     listing->total++;
-    if (listing->told >= listing->limit)
+    if (listing->listed >= listing->limit)
         return true;
-    listing->told++;
-    object_tell(view, listing->out, NULL, 1, object, 0);
+    listing->listed++;
+    object_describe(view, listing->out, NULL, 1, object, 0);
     if (object->kind == OBJECT_QP && !listing->out->json)
-        sender_tell(view, listing->out, 2, object);
+        sender_describe(view, listing->out, 2, object);
     if (listing->out->json || object->kind == OBJECT_MR || object->kind == OBJECT_AH)
         return true;
     listed_holders(view, object, &holders);
@@ -152,7 +152,7 @@ static bool tell_listed(const struct view *view, const struct object *object, vo
 }
 
 /* Nothing of a process that never had to do with the network. */
-static void network_tell(const struct view *view, struct out *out)
+static void network_describe(const struct view *view, struct out *out)
 {
     const struct network_counters *network = &view->header.network;
     const struct {
@@ -219,15 +219,15 @@ void explain_list(const struct view *view, struct out *out, bool all)
     else
         words_add(&words, "no objects");
     out_line(out, 0, "%s", words.text);
-    network_tell(view, out);
+    network_describe(view, out);
     out_begin_array(out, "objects");
     for (unsigned kind = 1; kind < OBJECT_KINDS; kind++) {
         struct listing listing = {
-            .out = out, .kind = kind, .limit = all || out->json ? UINT32_MAX : TOLD_PER_KIND};
+            .out = out, .kind = kind, .limit = all || out->json ? UINT32_MAX : LISTED_PER_KIND};
 
-        objects_for_each(view, 1u << kind, tell_listed, &listing);
-        if (listing.total > listing.told)
-            out_line(out, 1, "and %llu more %s", (unsigned long long)(listing.total - listing.told),
+        objects_for_each(view, 1u << kind, describe_listed, &listing);
+        if (listing.total > listing.listed)
+            out_line(out, 1, "and %llu more %s", (unsigned long long)(listing.total - listing.listed),
                      object_kind_name((enum object_kind)kind, 2));
     }
     out_end_array(out);

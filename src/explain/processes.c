@@ -167,7 +167,7 @@ static void find_frame(const struct view *view, uint64_t address, struct where *
     printable(ret->function, symbol, sizeof(symbol) - 1);
 }
 
-static void frame_tell(struct out *out, unsigned level, const struct where *where, bool shown)
+static void frame_describe(struct out *out, unsigned level, const struct where *where, bool shown)
 {
     out_begin(out, NULL);
     out_number(out, "address", where->address);
@@ -212,8 +212,8 @@ static unsigned frames_of_interest(const struct where *frames, unsigned depth)
     return depth;
 }
 
-void stack_tell(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
-                unsigned lines)
+void stack_describe(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
+                    unsigned lines)
 {
     struct where frames[STACK_FRAMES];
     struct stack_record record;
@@ -230,7 +230,7 @@ void stack_tell(const struct view *view, struct out *out, const char *key, unsig
         lines = last - first;
     out_begin_array(out, key);
     for (unsigned i = 0; i < depth; i++)
-        frame_tell(out, level, &frames[i], i >= first && i < first + lines);
+        frame_describe(out, level, &frames[i], i >= first && i < first + lines);
     if (last - first > lines)
         out_line(out, level, "and %u more", last - first - lines);
     out_end_array(out);

@@ -58,11 +58,11 @@ bool cqe_read(const struct view *view, const struct cq_record *cq, uint32_t coun
 
 /* --- lists of wr_ids ------------------------------------------------------------------------------------ */
 
-#define RUNS_TOLD 12
+#define RUNS_MAX 12
 
-static void tell_run(struct wr_ids *ids)
+static void describe_run(struct wr_ids *ids)
 {
-    if (ids->runs++ >= RUNS_TOLD)
+    if (ids->runs++ >= RUNS_MAX)
         return;
     if (ids->runs > 1)
         words_add(&ids->words, ", ");
@@ -79,7 +79,7 @@ void wr_ids_add(struct wr_ids *ids, uint64_t wr_id)
         ids->last = wr_id;
     } else {
         if (ids->total)
-            tell_run(ids);
+            describe_run(ids);
         ids->first = ids->last = wr_id;
     }
     ids->total++;
@@ -88,7 +88,7 @@ void wr_ids_add(struct wr_ids *ids, uint64_t wr_id)
 void wr_ids_finish(struct wr_ids *ids)
 {
     if (ids->total)
-        tell_run(ids);
-    if (ids->runs > RUNS_TOLD)
+        describe_run(ids);
+    if (ids->runs > RUNS_MAX)
         words_add(&ids->words, " and others");
 }

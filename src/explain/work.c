@@ -6,8 +6,8 @@
 #include "explain/names.h"
 
 /* Bounds the search: a segment may claim any number of entries. */
-#define ENTRIES_LOOKED_AT (64u << 20)
-#define PLACES_TOLD       16u
+#define ENTRIES_SEARCHED_MAX (64u << 20)
+#define PLACES_MAX           16u
 
 /* --- places --------------------------------------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static bool place_begin(struct search *search, const char *place, const struct w
 {
     if (search->places++ == 0)
         search->first = *words;
-    if (!search->out || search->places > PLACES_TOLD)
+    if (!search->out || search->places > PLACES_MAX)
         return false;
     out_begin(search->out, NULL);
     out_string(search->out, "place", place);
@@ -56,7 +56,7 @@ static bool place_begin(struct search *search, const char *place, const struct w
 /* There may be millions: those above the limit are counted only. */
 static bool is_only_counted(struct search *search)
 {
-    if (search->places < PLACES_TOLD)
+    if (search->places < PLACES_MAX)
         return false;
     search->places++;
     return true;
@@ -70,8 +70,8 @@ static void begin_words(struct words *words, uint64_t wr_id, const char *what, c
     words_add(words, ", %s of %s, ", what, owner->text);
 }
 
-static void tell_send_numbers(const struct view *view, struct out *out, const struct object *object,
-                              uint32_t counter, const struct send_wqe *wqe, const char *phase)
+static void describe_send_numbers(const struct view *view, struct out *out, const struct object *object,
+                                  uint32_t counter, const struct send_wqe *wqe, const char *phase)
 {
     const struct sender *sender = &object->qp.sender;
 
@@ -93,8 +93,8 @@ static void tell_send_numbers(const struct view *view, struct out *out, const st
 }
 
 /* Not begun: it waits in the send queue. */
-static void tell_queued(const struct view *view, struct search *search, const struct object *object,
-                        uint32_t counter, const struct send_wqe *wqe)
+static void describe_queued(const struct view *view, struct search *search, const struct object *object,
+                            uint32_t counter, const struct send_wqe *wqe)
 {
     const struct qp_record *qp = &object->qp;
     struct label label = object_label(view, object);
@@ -112,12 +112,12 @@ static void tell_queued(const struct view *view, struct search *search, const st
     }
     words_add_wait(view, &words, qp);
     if (place_begin(search, "send_queue", &words))
-        tell_send_numbers(view, search->out, object, counter, wqe, "queued");
+        describe_send_numbers(view, search->out, object, counter, wqe, "queued");
 }
 
 /* Begun, without a verdict. */
-static void tell_in_flight(const struct view *view, struct search *search, const struct object *object,
-                           uint32_t counter, const struct send_wqe *wqe)
+static void describe_in_flight(const struct view *view, struct search *search, const struct object *object,
+                               uint32_t counter, const struct send_wqe *wqe)
 {
     const struct qp_record *qp = &object->qp;
     struct label label = object_label(view, object);
@@ -146,7 +146,7 @@ static void tell_in_flight(const struct view *view, struct search *search, const
     if (place_begin(search, "send_queue", &words)) {
         if (qp->sender.heard)
             out_number(search->out, "last_heard_ms_ago", view_stamp_age(view, qp->sender.heard));
-        tell_send_numbers(view, search->out, object, counter, wqe, "in_flight");
+        describe_send_numbers(view, search->out, object, counter, wqe, "in_flight");
     }
 }
 
@@ -162,7 +162,7 @@ static bool find_completion(const struct view *view, struct search *search, uint
     count = entries_between(cq.cq.consumed, cq.cq.produced, LIMIT_CQE);
     for (uint32_t i = 0; i < count && spend(search) && cqe_read(view, &cq.cq, cq.cq.consumed + i, &cqe);
          i++) {
-        if (cqe.is_send == CQE_SEND && cqe.qpn == qpn && cqe.retires == retires)
+        if (cqe.kind == CQE_SEND && cqe.qpn == qpn && cqe.retires == retires)
             return true;
     }
     return false;
@@ -170,8 +170,8 @@ static bool find_completion(const struct view *view, struct search *search, uint
 
 /* It has its verdict, and its slot is not free: its completion is unpolled (reported with the CQ), or
  * there is none. */
-static void tell_ended(const struct view *view, struct search *search, const struct object *object,
-                       uint32_t counter, const struct send_wqe *wqe)
+static void describe_ended(const struct view *view, struct search *search, const struct object *object,
+                           uint32_t counter, const struct send_wqe *wqe)
 {
     const struct qp_record *qp = &object->qp;
     bool signaled = wqe->flags & WQE_SIGNALED;
@@ -195,10 +195,10 @@ static void tell_ended(const struct view *view, struct search *search, const str
             "has completed successfully, unsignaled: no completion is generated, and its send queue slot "
             "is freed when a later signaled one is polled");
     if (place_begin(search, signaled ? "lost" : "unsignaled", &words))
-        tell_send_numbers(view, search->out, object, counter, wqe, "ended");
+        describe_send_numbers(view, search->out, object, counter, wqe, "ended");
 }
 
-static void look_at_sends(const struct view *view, struct search *search, const struct object *object)
+static void search_sends(const struct view *view, struct search *search, const struct object *object)
 {
     const struct qp_record *qp = &object->qp;
     const struct sender *sender = &qp->sender;
@@ -217,13 +217,13 @@ static void look_at_sends(const struct view *view, struct search *search, const 
         if (wqe.wr_id != search->wr_id || (wqe.flags & WQE_OWN))
             continue;
         if ((int32_t)(counter - sender->completed) < 0)
-            tell_ended(view, search, object, counter, &wqe);
+            describe_ended(view, search, object, counter, &wqe);
         else if (is_only_counted(search))
             continue;
         else if ((int32_t)(counter - sender->begun) < 0)
-            tell_in_flight(view, search, object, counter, &wqe);
+            describe_in_flight(view, search, object, counter, &wqe);
         else
-            tell_queued(view, search, object, counter, &wqe);
+            describe_queued(view, search, object, counter, &wqe);
     }
 }
 
@@ -245,8 +245,8 @@ static void add_receive_state(struct words *words, const struct qp_record *qp)
     words_add(words, "waits, but its QP receives nothing in state %s", name_qp_state(qp->state));
 }
 
-static void tell_receive(const struct view *view, struct search *search, const char *place,
-                         const struct words *words, const struct recv_wqe *wqe, uint32_t before)
+static void describe_receive(const struct view *view, struct search *search, const char *place,
+                             const struct words *words, const struct recv_wqe *wqe, uint32_t before)
 {
     if (!place_begin(search, place, words))
         return;
@@ -257,7 +257,7 @@ static void tell_receive(const struct view *view, struct search *search, const c
     out_end(search->out);
 }
 
-static void look_at_receives(const struct view *view, struct search *search, const struct object *object)
+static void search_receives(const struct view *view, struct search *search, const struct object *object)
 {
     const struct receive_queue *queue = object->kind == OBJECT_WQ ? &object->wq.receive : &object->qp.receive;
     uint32_t count = entries_between(queue->taken, queue->posted, LIMIT_QP_WR);
@@ -281,18 +281,18 @@ static void look_at_receives(const struct view *view, struct search *search, con
             words_add(&words, "; last packet from the peer ");
             words_add_age(&words, view_stamp_age(view, object->qp.sender.heard));
         }
-        tell_receive(view, search, "receive_queue", &words, &wqe, i);
+        describe_receive(view, search, "receive_queue", &words, &wqe, i);
     }
     if (object->kind == OBJECT_QP && queue->from_srq && queue->srq_wr_id == search->wr_id) {
         wqe = (struct recv_wqe){.wr_id = queue->srq_wr_id};
         begin_words(&words, wqe.wr_id, "a receive", &label);
         words_add(&words, "was taken from SRQ %u for a message that has not arrived completely",
                   object->qp.srq);
-        tell_receive(view, search, "taken_from_srq", &words, &wqe, 0);
+        describe_receive(view, search, "taken_from_srq", &words, &wqe, 0);
     }
 }
 
-static void look_at_srq(const struct view *view, struct search *search, const struct object *object)
+static void search_srq(const struct view *view, struct search *search, const struct object *object)
 {
     const struct srq_record *srq = &object->srq;
     uint32_t count = entries_between(srq->taken, srq->posted, LIMIT_SRQ_WR);
@@ -309,14 +309,14 @@ static void look_at_srq(const struct view *view, struct search *search, const st
         words_add(&words, "waits for a message on one of the %u QPs of its SRQ", (uint32_t)srq->users);
         if (i)
             words_add(&words, ", behind %u other%s", i, i == 1 ? "" : "s");
-        tell_receive(view, search, "srq", &words, &wqe, i);
+        describe_receive(view, search, "srq", &words, &wqe, i);
     }
 }
 
 /* --- completions ---------------------------------------------------------------------------------------- */
 
-static void tell_completion(const struct view *view, struct search *search, const struct object *cq,
-                            const struct cqe *cqe, uint32_t before, bool polled)
+static void describe_completion(const struct view *view, struct search *search, const struct object *cq,
+                                const struct cqe *cqe, uint32_t before, bool polled)
 {
     struct label label = object_label(view, cq);
     struct words words = {.length = 0};
@@ -324,7 +324,7 @@ static void tell_completion(const struct view *view, struct search *search, cons
     words_add(&words, "wr_id ");
     words_add_one_wr_id(&words, cqe->wr_id);
     words_add(&words, ", a %s of QP 0x%06x, has completed with %s; its completion ",
-              cqe->is_send == CQE_SEND ? "send" : "receive", cqe->qpn, name_status(cqe->status));
+              cqe->kind == CQE_SEND ? "send" : "receive", cqe->qpn, name_status(cqe->status));
     if (polled) {
         words_add(&words, "was polled from %s", label.text);
     } else {
@@ -344,7 +344,7 @@ static void tell_completion(const struct view *view, struct search *search, cons
     out_end(search->out);
 }
 
-static void look_at_cq(const struct view *view, struct search *search, const struct object *object)
+static void search_cq(const struct view *view, struct search *search, const struct object *object)
 {
     const struct cq_record *cq = &object->cq;
     uint32_t unpolled = entries_between(cq->consumed, cq->produced, LIMIT_CQE), slots, kept, before = 0;
@@ -354,11 +354,11 @@ static void look_at_cq(const struct view *view, struct search *search, const str
     if (!search->history) {
         for (uint32_t i = 0; i < unpolled && spend(search) && cqe_read(view, cq, cq->consumed + i, &cqe);
              i++) {
-            if (cqe.is_send == CQE_PURGED)
+            if (cqe.kind == CQE_PURGED)
                 continue;
             if (cqe.wr_id == search->wr_id && (!search->qpn || cqe.qpn == search->qpn) &&
                 !is_only_counted(search))
-                tell_completion(view, search, object, &cqe, before, false);
+                describe_completion(view, search, object, &cqe, before, false);
             before++;
         }
         if (cq->lost && cq->lost_wr_id == search->wr_id && (!search->qpn || cq->lost_qpn == search->qpn)) {
@@ -382,9 +382,8 @@ static void look_at_cq(const struct view *view, struct search *search, const str
     kept -= min_of(kept, unpolled);
     for (uint32_t i = 1;
          i <= kept && !search->places && spend(search) && cqe_read(view, cq, cq->consumed - i, &cqe); i++) {
-        if (cqe.wr_id == search->wr_id && cqe.is_send != CQE_PURGED &&
-            (!search->qpn || cqe.qpn == search->qpn))
-            tell_completion(view, search, object, &cqe, 0, true);
+        if (cqe.wr_id == search->wr_id && cqe.kind != CQE_PURGED && (!search->qpn || cqe.qpn == search->qpn))
+            describe_completion(view, search, object, &cqe, 0, true);
     }
 }
 
@@ -393,15 +392,15 @@ static bool look_at(const struct view *view, const struct object *object, void *
     struct search *search = argument;
 
     if (object->kind == OBJECT_CQ) {
-        look_at_cq(view, search, object);
+        search_cq(view, search, object);
     } else if (object->kind == OBJECT_SRQ) {
-        look_at_srq(view, search, object);
+        search_srq(view, search, object);
     } else if (object->kind == OBJECT_WQ) {
         if (!search->qpn || search->qpn == object->wq.wqn)
-            look_at_receives(view, search, object);
+            search_receives(view, search, object);
     } else if (!search->qpn || search->qpn == object_qpn(object)) {
-        look_at_sends(view, search, object);
-        look_at_receives(view, search, object);
+        search_sends(view, search, object);
+        search_receives(view, search, object);
     }
     return search->budget != 0;
 }
@@ -411,7 +410,7 @@ static void look_everywhere(const struct view *view, struct search *search)
     unsigned now = 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ | 1u << OBJECT_WQ;
 
     search->places = 0;
-    search->budget = ENTRIES_LOOKED_AT;
+    search->budget = ENTRIES_SEARCHED_MAX;
     objects_for_each(view, search->history ? 1u << OBJECT_CQ : now, look_at, search);
 }
 
@@ -446,8 +445,8 @@ unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, 
         look_everywhere(view, &search);
     }
     out_end_array(out);
-    if (search.places > PLACES_TOLD)
-        out_line(out, 1, "and %u more", search.places - PLACES_TOLD);
+    if (search.places > PLACES_MAX)
+        out_line(out, 1, "and %u more", search.places - PLACES_MAX);
     explanation_end(out);
     return search.places;
 }

@@ -254,8 +254,8 @@ static void socket_ready(struct event_source *source, uint32_t events)
         ssize_t length = receive_message(source->fd, &offer, &fd);
 
         if (length > 0) {
-            if (offer.type == LINK_RINGS_LATER)
-                local_look_later();
+            if (offer.type == LINK_CHECK_LATER)
+                local_check_later();
             else if (offer.type == LINK_RINGS)
                 rung = true;
             notify_accept(link, &offer, fd);

@@ -90,9 +90,9 @@ struct link {
     /* Cache of blocks that the peer owns, as the kernel said; 0: empty. A new one replaces the oldest. Any thread in
      * a rundown section. */
     _Atomic uint32_t owned[LINK_OWNED];
-    _Atomic uint32_t owned_count; /* number of blocks written to owned[] */
-    void *memory;                 /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
-    struct event_source socket;   /* doorbell, and messages of notify.h */
+    _Atomic uint32_t owned_writes; /* number of blocks written to owned[] */
+    void *memory;                  /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
+    struct event_source socket;    /* doorbell, and messages of notify.h */
     _Atomic(struct notify_peer *) peer; /* notification page and channels that the peer offered; NULL: none */
     _Atomic uint64_t offered;  /* bit per channel that this process offered; the highest bit: the page */
     struct event_source pidfd; /* readable: the peer is dead; fd -1: the kernel has no pidfds */
@@ -127,7 +127,7 @@ struct link *link_find_process(pid_t pid, uid_t uid);
 void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others);
 /* The link to ourselves, created by the first call; NULL: no memory. Any thread; callers serialise. */
 struct link *local_self_link(void);
-/* Rings the peer's helper thread; message: LINK_RINGS, LINK_RINGS_LATER. */
+/* Rings the peer's helper thread; message: LINK_RINGS, LINK_CHECK_LATER. */
 void link_ring(struct link *link, uint8_t message);
 /* A memfd of that size, sealed against changes of its size; or -errno. */
 int shared_memory_create(const char *name, size_t size);
@@ -147,9 +147,9 @@ static inline bool link_is_up(const struct link *link)
 
 int progress_start(void);
 void progress_after_fork_in_child(void);
-/* Makes the rung lanes of the link hot; true if one became hot. glance: no doorbell was received, but one may be on
- * its way; the check is cheap and may miss a lane. */
-bool progress_rung(struct link *link, bool glance);
+/* Makes the rung lanes of the link hot; true if one became hot. speculative: no doorbell was received, but one may
+ * be on its way; the check is cheap and may miss a lane. */
+bool progress_rung(struct link *link, bool speculative);
 /* Takes the lanes of a link that is DOWN off hot[] and the list of blocked lanes. */
 void progress_forget(struct link *link);
 /* Puts the lane on the list of blocked lanes; false: its link is down. Under its transmit_lock. */

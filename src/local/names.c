@@ -219,7 +219,7 @@ static bool is_known_to_own(struct link *link, uint32_t block)
 
 static void note_owned(struct link *link, uint32_t block)
 {
-    uint32_t count = atomic_fetch_add_explicit(&link->owned_count, 1, memory_order_relaxed);
+    uint32_t count = atomic_fetch_add_explicit(&link->owned_writes, 1, memory_order_relaxed);
 
     atomic_store_explicit(&link->owned[count % LINK_OWNED], block, memory_order_relaxed);
 }

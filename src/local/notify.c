@@ -423,7 +423,7 @@ void notify_wake(struct lane *lane, uint32_t sleeps)
         if (ring_channel(peer, lane)) {
             next = ATTENTION_RUNG;
             if ((attention & ATTENTION_MASK) == ATTENTION_ASLEEP)
-                link_ring(lane->link, LINK_RINGS_LATER);
+                link_ring(lane->link, LINK_CHECK_LATER);
         } else {
             link_ring(lane->link, LINK_RINGS);
         }

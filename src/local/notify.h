@@ -7,10 +7,10 @@
 #include "local/link.h"
 
 /* Messages on the socket of a link, one datagram each: a format between processes. A doorbell is the single byte
- * LINK_RINGS or LINK_RINGS_LATER; an offer is a struct link_offer with a descriptor. */
+ * LINK_RINGS or LINK_CHECK_LATER; an offer is a struct link_offer with a descriptor. */
 enum link_message {
     LINK_RINGS = 0,
-    LINK_RINGS_LATER,    /* the sender rang a completion channel: check later that its reader came */
+    LINK_CHECK_LATER,    /* the sender rang a completion channel: check later that its reader came */
     LINK_OFFERS_PAGE,    /* descriptor: the sender's notification page */
     LINK_OFFERS_CHANNEL, /* descriptor: the eventfd of a completion channel */
 };

@@ -257,7 +257,7 @@ static void cold_path sweep(void)
 
 /* The writer that rings has reset reader_sleeps. Only the control line is read: a read of an unused ring's data would
  * allocate its page. */
-bool progress_rung(struct link *link, bool glance)
+bool progress_rung(struct link *link, bool speculative)
 {
     bool became_hot = false;
 
@@ -268,7 +268,7 @@ bool progress_rung(struct link *link, bool glance)
             continue;
         /* The doorbell comes once, and sweep() may be making the lane cold at the same time; heat() waits for
          * hot_lock. */
-        if (!glance || hot_index(lane) < 0)
+        if (!speculative || hot_index(lane) < 0)
             became_hot |= heat(lane);
     }
     return became_hot;

@@ -170,7 +170,7 @@ void local_was_rung(void)
     rung_now = true;
 }
 
-void local_look_later(void)
+void local_check_later(void)
 {
     later_now = true;
 }

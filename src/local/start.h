@@ -31,6 +31,6 @@ void local_became_hot(void);
 /* A doorbell was rung. */
 void local_was_rung(void);
 /* A peer rang a completion channel: the engine checks later that its reader came. */
-void local_look_later(void);
+void local_check_later(void);
 
 #endif

@@ -83,7 +83,7 @@ static bool find_layer(const struct arena *arena, uint64_t address, uint64_t len
  * neighbours are neighbours. If the address is taken, the shadow goes elsewhere. */
 #define SHADOW_BIT ((uint64_t)1 << 46)
 
-static uintptr_t wished_shadow(uint64_t address)
+static uintptr_t preferred_shadow(uint64_t address)
 {
     return (uintptr_t)(address ^ SHADOW_BIT);
 }
@@ -94,8 +94,8 @@ bool place_continues(uint64_t start, uint64_t end, unsigned arena)
     const struct extent *before = extents_before(live, start), *after = extents_from(live, start);
 
     return (before && before->end == start &&
-            before->shadow + extent_length(before) == wished_shadow(start)) ||
-           (after && after->start == end && after->shadow == wished_shadow(end));
+            before->shadow + extent_length(before) == preferred_shadow(start)) ||
+           (after && after->start == end && after->shadow == preferred_shadow(end));
 }
 
 static void begin_alone(bool alone)
@@ -129,7 +129,7 @@ enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool l
     extent = calloc(1, sizeof(*extent));
     if (!extent)
         return MAPPED_NO_MEMORY;
-    request.wish = wished_shadow(start);
+    request.preferred = preferred_shadow(start);
     begin_alone(alone);
     keeper_call(switch_in_call, &request);
     end_alone(alone);

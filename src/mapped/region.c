@@ -27,7 +27,7 @@ void region_free(struct mapped_region *region)
 }
 
 /* Makes space for one more element of `size` bytes. */
-static int make_room(void **array, unsigned count, unsigned *room, size_t size)
+static int make_space(void **array, unsigned count, unsigned *room, size_t size)
 {
     unsigned more = *room ? 2 * *room : 1;
     void *bigger;
@@ -57,7 +57,7 @@ int region_add_piece(struct mapped_region *region, const struct mapped_piece *pi
         region->pieces[region->piece_count - 1].length += piece->length;
         return 0;
     }
-    error = make_room((void **)&region->pieces, region->piece_count, &region->piece_room, sizeof(*piece));
+    error = make_space((void **)&region->pieces, region->piece_count, &region->piece_room, sizeof(*piece));
     if (!error)
         region->pieces[region->piece_count++] = *piece;
     return error;
@@ -79,7 +79,7 @@ int region_add_refusal(struct mapped_region *region, uint64_t address, uint64_t 
     if (region->refusal_count == PIECES_MAX)
         return 0;
     error =
-        make_room((void **)&region->refusals, region->refusal_count, &region->refusal_room, sizeof(*last));
+        make_space((void **)&region->refusals, region->refusal_count, &region->refusal_room, sizeof(*last));
     if (!error)
         region->refusals[region->refusal_count++] = (struct mapped_refusal){address, length, reason};
     return error;
@@ -90,8 +90,8 @@ int region_reserve(struct mapped_region *region)
     int error = 0;
 
     while (region->piece_room < region->piece_count + 2 && !error)
-        error = make_room((void **)&region->pieces, region->piece_room, &region->piece_room,
-                          sizeof(region->pieces[0]));
+        error = make_space((void **)&region->pieces, region->piece_room, &region->piece_room,
+                           sizeof(region->pieces[0]));
     return error;
 }
 

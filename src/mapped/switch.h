@@ -23,7 +23,7 @@ struct switch_in {
     uint64_t offset;
     bool locked_by_program; /* locked memory stays locked */
     bool alone;             /* no userfaultfd, and no other thread writes */
-    uintptr_t wish;         /* preferred address of the shadow; 0: anywhere */
+    uintptr_t preferred;    /* preferred address of the shadow; 0: anywhere */
     /* output */
     uint64_t done;    /* bytes from the start */
     uintptr_t shadow; /* shadow of the switched bytes */

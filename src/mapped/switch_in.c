@@ -204,7 +204,7 @@ void switch_in(struct switch_in *request)
         request->done = 0;
         return;
     }
-    job.shadow = reserve(length, copy.wish);
+    job.shadow = reserve(length, copy.preferred);
     error = window_maps(&job.maps);
     if (!error) {
         epoch_begin();

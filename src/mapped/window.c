@@ -277,14 +277,14 @@ int move_pages_over(uintptr_t from, size_t length, uintptr_t to)
     return error;
 }
 
-uintptr_t reserve(size_t length, uintptr_t wish)
+uintptr_t reserve(size_t length, uintptr_t preferred)
 {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *at = NULL;
 
-    if (wish)
-        at = sys_mmap((void *)wish, length, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0, NULL);
-    if (at && (uintptr_t)at != wish) { /* kernels before 4.17 take the address as a hint */
+    if (preferred)
+        at = sys_mmap((void *)preferred, length, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0, NULL);
+    if (at && (uintptr_t)at != preferred) { /* kernels before 4.17 take the address as a hint */
         sys_munmap(at, length);
         at = NULL;
     }

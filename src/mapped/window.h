@@ -43,8 +43,8 @@ void window_wake(uintptr_t address, size_t length);
 int move_over(uintptr_t from, size_t length, uintptr_t to);
 /* As move_over(), but `from` stays mapped, without pages. */
 int move_pages_over(uintptr_t from, size_t length, uintptr_t to);
-/* Reserves address space, at `wish` if that is free. 0: failed. */
-uintptr_t reserve(size_t length, uintptr_t wish);
+/* Reserves address space, at `preferred` if that is free. 0: failed. */
+uintptr_t reserve(size_t length, uintptr_t preferred);
 /* Makes a shared mapping of the file at a temporary address: readable and writable, MADV_DONTFORK, locked on request.
  * 0 or -errno. */
 int scratch_map(int fd, uint64_t offset, size_t length, bool lock, uintptr_t *ret_scratch);

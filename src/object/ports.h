@@ -65,9 +65,9 @@ struct object_ports {
      * held. */
     void (*explain)(enum explanation what, enum object_kind kind, uint32_t number);
     /* Collects the work requests and completions that a destroy discards, before it does so; the object's lock
-     * may be held. NULL: there are none; else passed to tell_losses() after the destroy, without locks. */
+     * may be held. NULL: there are none; else passed to report_losses() after the destroy, without locks. */
     struct losses *(*note_losses)(enum object_kind kind, uint32_t number);
-    void (*tell_losses)(struct losses *losses);
+    void (*report_losses)(struct losses *losses);
 };
 
 extern const struct object_ports *object_ports;
@@ -85,10 +85,10 @@ static inline struct losses *note_losses(enum object_kind kind, uint32_t number)
     return explained() ? object_ports->note_losses(kind, number) : NULL;
 }
 
-static inline void tell_losses(struct losses *losses)
+static inline void report_losses(struct losses *losses)
 {
     if (unlikely(losses != NULL))
-        object_ports->tell_losses(losses);
+        object_ports->report_losses(losses);
 }
 
 #endif

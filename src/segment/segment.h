@@ -164,9 +164,9 @@ struct cqe {
             retires; /* send or list operation: the new `retired` counter once this completion is polled */
         uint32_t app_ctx; /* CQE_TAGGED: application context of the message (TMH) */
     };
-    uint8_t status;  /* enum ibv_wc_status */
-    uint8_t opcode;  /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
-    uint8_t is_send; /* enum cqe_kind; cq_purge_qp() changes it, consumers load it atomically */
+    uint8_t status; /* enum ibv_wc_status */
+    uint8_t opcode; /* enum ibv_wc_opcode, the low 8 bits; IBV_WC_RECV is bit 7 */
+    uint8_t kind;   /* enum cqe_kind; cq_purge_qp() changes it, consumers load it atomically */
     uint8_t service_level;
     uint32_t byte_len;
     uint32_t wc_flags;    /* enum ibv_wc_flags */

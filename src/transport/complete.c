@@ -37,8 +37,8 @@ static void skip_acknowledged(struct transport_qp *qp)
 
 static void rd_atomic_done(struct sender *sender)
 {
-    if (sender->rd_atomic_requests)
-        sender->rd_atomic_requests--;
+    if (sender->rd_atomic_packets)
+        sender->rd_atomic_packets--;
 }
 
 bool sender_advance(struct transport_qp *qp, psn_t limit)
@@ -142,7 +142,7 @@ static void acknowledged(struct transport_qp *qp, psn_t psn)
     if (unlikely(!is_outstanding(qp, psn))) {
         /* A request that arrived twice is acknowledged twice. */
         if (!psn_equal(limit, sender->unacked_psn))
-            sender_doubt(qp);
+            sender_psn_mismatch(qp);
         return;
     }
     if (!sender_advance(qp, limit))
@@ -195,7 +195,7 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     uint8_t code = SYNDROME_VALUE(packet->syndrome);
 
     if (unlikely(!is_outstanding(qp, packet->psn))) {
-        sender_doubt(qp);
+        sender_psn_mismatch(qp);
         return;
     }
     if (!sender_advance(qp, packet->psn))

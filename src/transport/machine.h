@@ -202,7 +202,7 @@ void sender_progressed(struct transport_qp *qp, uint32_t psns);
 void sender_arm(struct transport_qp *qp);
 /* The peer acknowledged a PSN that is not outstanding. On a link that loses nothing that means that the two ends do not
  * agree on the PSNs, and the ACK timer decides. Transmission continues. */
-void sender_doubt(struct transport_qp *qp);
+void sender_psn_mismatch(struct transport_qp *qp);
 /* The packet with this PSN carries AckReq and is sent for the first time: may measure a round trip by it. */
 void sender_measure(struct transport_qp *qp, psn_t psn);
 

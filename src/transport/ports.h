@@ -62,9 +62,9 @@ struct transport_direct_ports {
      * connected. alone: all requests before it are complete. */
     bool (*peek_remote_receive)(struct transport_qp *qp, uint32_t number, uint32_t length, bool alone);
     /* Writes part of that SEND's payload into that receive, before the packet that refers to it is sent. true: written,
-     * and *ret_mark is to be set in the slot of the packet's first reference. false: the peer fetches it. */
+     * and *ret_deposit_bits is to be set in the slot of the packet's first reference. false: the peer fetches it. */
     bool (*deposit)(struct transport_qp *qp, uint32_t offset, const struct iovec *from, unsigned count,
-                    uint32_t *ret_mark);
+                    uint32_t *ret_deposit_bits);
     /* Can peers read the region with the key in this slot without a system call? */
     bool (*is_mapped)(uint32_t slot);
 };

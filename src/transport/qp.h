@@ -62,8 +62,8 @@ struct sender {
     psn_t recovery_psn; /* losses before it have halved the window already */
     psn_t ssn, lsn; /* last message begun; last message that the responder has a receive for (IBA 9.7.7.2) */
     uint16_t window, window_threshold, window_acked; /* congestion window, in packets */
-    uint16_t rd_atomic_requests; /* READ (parts) and atomic requests sent and without complete response */
-    uint8_t recovering;          /* unacked_psn has not reached recovery_psn */
+    uint16_t rd_atomic_packets; /* READ (parts) and atomic requests sent and without complete response */
+    uint8_t recovering;         /* unacked_psn has not reached recovery_psn */
     uint8_t probing;    /* packets that may be sent until the next acknowledgement; 0: as the window says */
     uint8_t limited;    /* lsn is known */
     uint8_t rtt_runs;   /* a round trip is being measured: rtt_psn was sent, once, at rtt_at */

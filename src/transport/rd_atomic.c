@@ -23,7 +23,7 @@ static void wind_back(struct responder *responder)
     responder->resource_tail -= rounds;
 }
 
-static bool make_room(struct transport_qp *qp)
+static bool make_space(struct transport_qp *qp)
 {
     struct responder *responder = &qp->record->responder;
     const struct responder_resource *oldest = responder_resource_at(qp, responder->resource_head);
@@ -75,7 +75,7 @@ static struct responder_resource *new_resource(struct transport_qp *qp, const st
     bool refused;
 
     refused = is_one_too_many(qp, packet);
-    if (!refused && !make_room(qp)) {
+    if (!refused && !make_space(qp)) {
         if (qp->link.reliable) {
             relay_postpone(qp);
             return NULL;

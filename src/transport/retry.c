@@ -13,8 +13,8 @@
  * packet is acknowledged, nothing was lost and the peer was only slow: nothing else is repeated.
  *
  * On a link that loses nothing the timer runs only after a drop notice (sender_silence()), or after the peer has
- * acknowledged a PSN that is not outstanding (sender_doubt()): a slow peer causes no retry. The first packet after
- * the timeout carries PACKET_BEGINS, so that the responder acknowledges it in any case. */
+ * acknowledged a PSN that is not outstanding (sender_psn_mismatch()): a slow peer causes no retry. The first packet
+ * after the timeout carries PACKET_BEGINS, so that the responder acknowledges it in any case. */
 #include "rules/timing.h"
 #include "transport/machine.h"
 
@@ -401,7 +401,7 @@ static void give_up_exposed(struct transport_qp *qp)
     sender_complete_unacknowledged(qp);
 }
 
-void sender_doubt(struct transport_qp *qp)
+void sender_psn_mismatch(struct transport_qp *qp)
 {
     const struct sender *sender = &qp->record->sender;
 

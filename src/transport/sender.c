@@ -358,7 +358,7 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
     struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
     struct gather gather;
     enum verdict verdict;
-    uint32_t mark;
+    uint32_t deposit_bits;
     int error;
 
     fill_message(qp, wqe, form, packet);
@@ -398,8 +398,8 @@ static int transmit_message(struct transport_qp *qp, struct send_wqe *wqe, const
                                                   .length = (uint32_t)gather.vector[i].iov_len,
                                                   .slot = gather.slot[i]};
     if (unlikely(is_deposited(qp, wqe)) &&
-        qp->ports->direct->deposit(qp, offset, gather.vector, gather.count, &mark))
-        references[0].slot |= mark;
+        qp->ports->direct->deposit(qp, offset, gather.vector, gather.count, &deposit_bits))
+        references[0].slot |= deposit_bits;
     error = qp->ports->send(qp, packet, NULL, 0, NULL);
     if (!error) {
         wqe->exposed = true;

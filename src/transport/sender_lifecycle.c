@@ -114,7 +114,7 @@ void sender_flush(struct transport_qp *qp)
     sender->next = sender->begun = posted;
     sender->next_offset = 0;
     sender->rd_atomic_wqes = sender->read_offset = sender->references_requested = 0;
-    sender->rd_atomic_requests = 0;
+    sender->rd_atomic_packets = 0;
     sender->unacked_psn = sender->sent_psn = sender->next_psn;
     sender->waiting = SENDER_RUNS;
 }

@@ -39,7 +39,7 @@ void window_start(struct transport_qp *qp)
     sender->window = (uint16_t)min_of(most(qp), WINDOW_INITIAL);
     sender->window_threshold = most(qp);
     sender->window_acked = 0;
-    sender->rd_atomic_requests = 0;
+    sender->rd_atomic_packets = 0;
     sender->recovering = sender->limited = sender->probe_runs = false;
     sender->probing = 0;
     sender->ssn = psn_make(0);
@@ -205,8 +205,8 @@ enum sender_wait window_admits(const struct transport_qp *qp, const struct send_
     uint32_t used = ahead(sender, wqe), packets = 1;
 
     if (awaits_response(wqe)) {
-        if (is_fresh(sender, wqe) && sender->rd_atomic_requests >= qp->record->attributes.max_rd_atomic &&
-            sender->rd_atomic_requests)
+        if (is_fresh(sender, wqe) && sender->rd_atomic_packets >= qp->record->attributes.max_rd_atomic &&
+            sender->rd_atomic_packets)
             return SENDER_WAITS_FOR_READ_DEPTH;
         packets = window_read_part(qp, wqe);
     }
@@ -236,5 +236,5 @@ void window_sent(struct transport_qp *qp, const struct send_wqe *wqe, uint32_t p
     if (acknowledged)
         sender_measure(qp, position(sender, wqe));
     sender->sent_psn = psn_add(position(sender, wqe), packets);
-    sender->rd_atomic_requests = (uint16_t)(sender->rd_atomic_requests + awaits_response(wqe));
+    sender->rd_atomic_packets = (uint16_t)(sender->rd_atomic_packets + awaits_response(wqe));
 }

@@ -106,7 +106,7 @@ bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged)
     lock_acquire(&claims_lock);
     for (unsigned i = 0; i < claim_count; i++) {
         struct claim *claim = &claims[i];
-        bool is_held = is_member && shards_hold(claim->block % UDP_SHARDS, true);
+        bool is_held = is_member && shards_acquire(claim->block % UDP_SHARDS, true);
         bool is_declared = is_port_owner || (claim->serial && (int32_t)(acknowledged - claim->serial) >= 0);
 
         missing |= !is_held;

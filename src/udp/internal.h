@@ -115,9 +115,9 @@ bool shards_are_there(void);
 /* Returns the arguments of shards_adopt() for another process. */
 void shards_share(int ret_set_and_lock_file[2]);
 /* Locks and reads the socket of a shard; false if another process reads it. polled: as in struct reader. */
-bool shards_hold(unsigned shard, bool polled);
+bool shards_acquire(unsigned shard, bool polled);
 /* Holds shard 0, which makes this process the port owner. */
-bool shards_hold_ownership(void);
+bool shards_acquire_ownership(void);
 void shards_after_fork_in_child(void);
 
 /* Abstract unix socket of a member: the prefix and 16 random hexadecimal digits. A format between processes. */
@@ -132,7 +132,7 @@ bool port_owner_is_own_name(const char digits[UDP_NAME_DIGITS]);
 /* This process becomes the port owner. */
 void port_owner_take_ownership(void);
 /* Retries to hold the unread shards of clients of other users. true: some are still missing. */
-bool port_owner_hold_missing(void);
+bool port_owner_acquire_missing(void);
 /* Forwards a datagram read here whose packets are for a QPN of another process: to the client that declared
  * the block, else to the port owner, else drops it. was_forwarded: the datagram came through our forwarding
  * socket and does not go back to the port owner. Receive lock held. */

@@ -560,8 +560,8 @@ static void stage_notification(struct udp_lane *lane, const struct lane_socket *
 }
 
 /* Lock held. Finds the socket and flushes a full lane. 0, -EAGAIN (blocked) or -EHOSTUNREACH. */
-static int make_room(struct udp_lane *lane, const struct udp_path *path,
-                     const struct lane_socket **ret_socket)
+static int make_space(struct udp_lane *lane, const struct udp_path *path,
+                      const struct lane_socket **ret_socket)
 {
     if (lane->filled >= FLUSH_AT || lane->count == MESSAGES) {
         if (!is_blocked(lane))
@@ -583,7 +583,7 @@ int udp_send(struct udp_lane *lane, const struct udp_path *path, const struct pa
     if (unlikely(length > PACKET_MAX))
         return -EHOSTUNREACH;
     lock_acquire(&lane->lock);
-    error = make_room(lane, path, &sock);
+    error = make_space(lane, path, &sock);
     if (likely(!error))
         stage(lane, sock, path, packet, length, gather, gather_count);
     lock_release(&lane->lock);
@@ -595,7 +595,7 @@ void udp_notify(struct udp_lane *lane, const struct udp_path *path, uint32_t des
     const struct lane_socket *sock;
 
     lock_acquire(&lane->lock);
-    if (make_room(lane, path, &sock) == 0)
+    if (make_space(lane, path, &sock) == 0)
         stage_notification(lane, sock, path, dest_qpn);
     lock_release(&lane->lock);
 }

@@ -329,7 +329,7 @@ void port_discovery_ended(void)
 
 static void find_port_owner(void)
 {
-    if (shards_hold_ownership()) {
+    if (shards_acquire_ownership()) {
         is_port_owner = true;
         port_owner_take_ownership();
         log_debug("this process is now the owner of UDP port 4791");
@@ -370,7 +370,7 @@ static void step(bool asked)
             find_port_owner();
         declare_all();
         missing = claims_update(true, is_port_owner, acknowledged);
-        if (port_owner_hold_missing() || missing)
+        if (port_owner_acquire_missing() || missing)
             retry_in(SHARD_RETRY);
         groups_step(GROUPS_BY_SOCKET, -1, &serial, acknowledged);
         break;

@@ -187,7 +187,7 @@ static void serve_block(struct client *client, uint32_t block)
     }
     receive_lock_release();
     if (client->is_other_user)
-        shards_hold(block % UDP_SHARDS, false); /* a member that reads the shard already forwards to us */
+        shards_acquire(block % UDP_SHARDS, false); /* a member that reads the shard already forwards to us */
 }
 
 static bool handle_request(struct client *client, const struct udp_message *message, const int *fds,
@@ -354,13 +354,13 @@ void port_owner_take_ownership(void)
     port_owner_use_forwarding_socket(-1);
 }
 
-bool port_owner_hold_missing(void)
+bool port_owner_acquire_missing(void)
 {
     bool missing = false;
 
     for (uint32_t block = 0; other_user_count && block < BLOCKS; block++) {
         if (owners[block] && owners[block]->is_other_user)
-            missing |= !shards_hold(block % UDP_SHARDS, false);
+            missing |= !shards_acquire(block % UDP_SHARDS, false);
     }
     return missing;
 }

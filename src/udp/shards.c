@@ -97,7 +97,7 @@ static int read_shard(unsigned shard, bool polled)
     return error;
 }
 
-bool shards_hold(unsigned shard, bool polled)
+bool shards_acquire(unsigned shard, bool polled)
 {
     int error;
 
@@ -119,9 +119,9 @@ bool shards_hold(unsigned shard, bool polled)
     return held[shard] = true;
 }
 
-bool shards_hold_ownership(void)
+bool shards_acquire_ownership(void)
 {
-    return shards_hold(0, false);
+    return shards_acquire(0, false);
 }
 
 void shards_after_fork_in_child(void)

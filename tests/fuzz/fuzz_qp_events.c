@@ -241,7 +241,7 @@ void check(const struct fuzz_qp *qp)
     require(sender->next - sender->completed <= sender->begun - sender->completed);
     require(sender->completed == qp->sends_completed);
     require(sender->window >= 1 && sender->window <= WINDOW_DEFAULT);
-    require(sender->rd_atomic_requests <= qp->record.attributes.max_rd_atomic);
+    require(sender->rd_atomic_packets <= qp->record.attributes.max_rd_atomic);
     /* One acknowledgement per packet, of four bytes more than the least request. */
     require(qp->bytes_out <= qp->bytes_in + 4 * qp->packets_in);
 }

@@ -292,7 +292,7 @@ static void set_up(void)
 {
     static const struct qp_ports ports = {
         .init_private = ignore,
-        .transport_link = {.now = now, .set_timer = set_timer},
+        .transport = {.now = now, .set_timer = set_timer},
         .prepare = prepare,
         .flush_before_end = ignore,
         .take_arrived = take_arrived,

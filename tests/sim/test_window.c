@@ -361,7 +361,7 @@ static void watch_window(struct sim *sim, struct packet *packet)
 
     most = max_of(most, used);
     assert_true(used <= WINDOW_DEFAULT);
-    assert_true(sender->rd_atomic_requests <= watched->record.attributes.max_rd_atomic);
+    assert_true(sender->rd_atomic_packets <= watched->record.attributes.max_rd_atomic);
 }
 
 static struct stage watch(struct sim *sim, enum ibv_wr_opcode opcode, uint32_t length, unsigned requests)

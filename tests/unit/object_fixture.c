@@ -102,7 +102,7 @@ static const struct object_ports ports = {
     .forget_orphans = forget_orphans,
     .explain = explain,
     .note_losses = note_losses_of,
-    .tell_losses = tell_losses_of,
+    .report_losses = tell_losses_of,
 };
 
 static int open_one(unsigned number, struct context **ret_context)

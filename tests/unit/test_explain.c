@@ -201,9 +201,9 @@ static void ended_sends(void **state)
 
     sender->completed = 3;
     fixture_send(&f->qps[0], 0)->flags = 0;
-    *fixture_cqe(cq, 0) = (struct cqe){.wr_id = 101, .qpn = FIXTURE_QPN, .retires = 2, .is_send = CQE_SEND};
+    *fixture_cqe(cq, 0) = (struct cqe){.wr_id = 101, .qpn = FIXTURE_QPN, .retires = 2, .kind = CQE_SEND};
     *fixture_cqe(cq, 1) = (struct cqe){
-        .wr_id = 102, .qpn = FIXTURE_QPN, .retires = 3, .is_send = CQE_SEND, .status = IBV_WC_WR_FLUSH_ERR};
+        .wr_id = 102, .qpn = FIXTURE_QPN, .retires = 3, .kind = CQE_SEND, .status = IBV_WC_WR_FLUSH_ERR};
     cq->produced = 2;
     assert_contains(why(100), "has completed successfully, unsignaled: no completion is generated");
     assert_contains(
@@ -453,7 +453,7 @@ static void losses_of_each_kind(void **state)
     qp->receive.posted = 2;
     qp->events.raised = 1;
     *fixture_cqe(&f->cqs[0], 0) = (struct cqe){.wr_id = 9, .qpn = FIXTURE_QPN};
-    *fixture_cqe(&f->cqs[0], 1) = (struct cqe){.wr_id = 10, .qpn = FIXTURE_QPN, .is_send = CQE_PURGED};
+    *fixture_cqe(&f->cqs[0], 1) = (struct cqe){.wr_id = 10, .qpn = FIXTURE_QPN, .kind = CQE_PURGED};
     *fixture_cqe(&f->cqs[0], 2) = (struct cqe){.wr_id = 11, .qpn = FIXTURE_PEER};
     f->cqs[0].produced = 3;
     assert_contains(losses(OBJECT_QP, 0),

@@ -44,7 +44,7 @@ static void listens(unsigned number)
 
     CHECK(calls->start(&owner) == 0);
     memcpy(address.gid, loopback, 16);
-    CHECK(calls->service_hold(&address, false, &service) == 0);
+    CHECK(calls->service_reserve(&address, false, &service) == 0);
     CHECK(calls->service_listen(service, &board, 16) == 0);
     CHECK(local_qpn_allocate(&qpn) == 0);
     atomic_store(&board->value[0], address.service_id);

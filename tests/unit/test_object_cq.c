@@ -61,7 +61,7 @@ static void push(struct cq *cq, uint64_t wr_id)
 
 static void push_send(struct cq *cq, uint64_t wr_id, uint32_t qpn, uint32_t retires)
 {
-    cq_push(cq, &(struct cqe){.wr_id = wr_id, .qpn = qpn, .is_send = CQE_SEND, .retires = retires}, false);
+    cq_push(cq, &(struct cqe){.wr_id = wr_id, .qpn = qpn, .kind = CQE_SEND, .retires = retires}, false);
 }
 
 static void assert_polls(struct cq *cq, uint64_t wr_id)

@@ -293,10 +293,10 @@ static void a_held_event_is_readable_when_it_is_released(void **state)
     struct cq *cq = make_cq(channel);
 
     cq_arm(cq, false);
-    events_hold();
+    events_defer();
     complete(cq, false);
     assert_false(readable(channel->ibv.fd));
-    events_release();
+    events_write();
     assert_event(channel, cq);
     assert_no_event(channel);
     drop(cq, NULL, channel);

@@ -223,7 +223,7 @@ static void tell(struct answer *answer, const char *root, const struct adapter *
 }
 
 /* 0: an acknowledgement. */
-static void tell_error(struct answer *answer, int error)
+static void report_error(struct answer *answer, int error)
 {
     struct nlmsghdr *message;
     struct nlmsgerr body = {.error = error, .msg = *answer->request};
@@ -236,7 +236,7 @@ static void tell_error(struct answer *answer, int error)
     flush(answer);
 }
 
-static void tell_done(struct answer *answer)
+static void report_done(struct answer *answer)
 {
     struct nlmsghdr *message = begin(answer, NLMSG_DONE, NLM_F_MULTI);
 
@@ -273,7 +273,7 @@ static uint32_t asked_for(const struct nlmsghdr *request, uint16_t type)
     return 0;
 }
 
-static int tell_one(struct answer *answer, const char *root, const struct adapters *adapters, bool ports)
+static int report_one(struct answer *answer, const char *root, const struct adapters *adapters, bool ports)
 {
     uint32_t index = asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
 
@@ -288,7 +288,7 @@ static int tell_one(struct answer *answer, const char *root, const struct adapte
     return -EINVAL;
 }
 
-static int tell_all(struct answer *answer, const char *root, const struct adapters *adapters, bool ports)
+static int report_all(struct answer *answer, const char *root, const struct adapters *adapters, bool ports)
 {
     uint32_t index = asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
     bool found = !ports;
@@ -318,8 +318,8 @@ static void answer_one(struct answer *answer, const char *root)
         error = -ENOMEM;
         if (adapters) {
             read_adapters(root, adapters);
-            error =
-                (dump ? tell_all : tell_one)(answer, root, adapters, operation == RDMA_NLDEV_CMD_PORT_GET);
+            error = (dump ? report_all : report_one)(answer, root, adapters,
+                                                     operation == RDMA_NLDEV_CMD_PORT_GET);
             free(adapters);
         }
     } else if (RDMA_NL_GET_CLIENT(request->nlmsg_type) == RDMA_NL_NLDEV &&
@@ -330,9 +330,9 @@ static void answer_one(struct answer *answer, const char *root)
         error = 0;
     }
     if (error == 0 && dump)
-        tell_done(answer);
+        report_done(answer);
     else if (error || (request->nlmsg_flags & NLM_F_ACK))
-        tell_error(answer, error);
+        report_error(answer, error);
     flush(answer);
 }
 

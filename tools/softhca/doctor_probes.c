@@ -386,7 +386,7 @@ static long port_owner(void)
     return owner;
 }
 
-static void tell_port_owner(struct finding *ret)
+static void describe_port_owner(struct finding *ret)
 {
     static const char then[] =
         "no packets from other hosts are received; traffic within this host is not affected";
@@ -423,7 +423,7 @@ static void probe_udp_port(struct finding *ret)
         finding_set(ret, FINDING_LIMITED,
                     "free; no IPv6 in this kernel: only IPv4 GIDs can reach other hosts");
     else if (errno == EADDRINUSE)
-        tell_port_owner(ret);
+        describe_port_owner(ret);
     else
         finding_set(ret, FINDING_LIMITED, "%s: packets from other hosts are not received", strerror(errno));
     if (fd >= 0)

@@ -14,7 +14,7 @@ static int join(char *ret, const char *directory, const char *name)
     return length < 0 || length >= PATH_MAX ? -ENAMETOOLONG : 0;
 }
 
-static int look_in(const char *directory, struct place *ret)
+static int try_directory(const char *directory, struct place *ret)
 {
     if (!realpath(directory, ret->directory) || join(ret->verbs, ret->directory, "libibverbs.so.1") ||
         join(ret->shim, ret->directory, "libsofthca-shim.so"))
@@ -37,9 +37,9 @@ int place_find(struct place *ret)
     if (slash)
         *slash = '\0';
     /* In the build directory, then installed: bin and lib as this build was told to lay them out. */
-    if (join(candidate, self, "lib") == 0 && look_in(candidate, ret) == 0)
+    if (join(candidate, self, "lib") == 0 && try_directory(candidate, ret) == 0)
         return 0;
-    if (join(candidate, self, SOFTHCA_LIB_FROM_BIN) == 0 && look_in(candidate, ret) == 0)
+    if (join(candidate, self, SOFTHCA_LIB_FROM_BIN) == 0 && try_directory(candidate, ret) == 0)
         return 0;
     fprintf(stderr, "softhca: no libibverbs.so.1 in %s/lib or %s/%s\n", self, self, SOFTHCA_LIB_FROM_BIN);
     return -ENOENT;

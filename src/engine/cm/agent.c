@@ -325,12 +325,13 @@ static uint32_t call_generation(void)
     return process_generation();
 }
 
-static int call_service_hold(const struct service_address *address, bool shared, struct service **ret_service)
+static int call_service_reserve(const struct service_address *address, bool shared,
+                                struct service **ret_service)
 {
     int error;
 
     enter();
-    error = services_hold(address, shared, ret_service);
+    error = services_reserve(address, shared, ret_service);
     leave();
     return error;
 }
@@ -556,7 +557,7 @@ static int call_qp_attributes(struct cm_agent_id *agent_id, struct cm_qp_attribu
 const struct cm_agent_calls cm_agent_calls = {
     .start = call_start,
     .generation = call_generation,
-    .service_hold = call_service_hold,
+    .service_reserve = call_service_reserve,
     .service_release = call_service_release,
     .service_listen = call_service_listen,
     .request_taken = call_request_taken,

@@ -52,7 +52,7 @@ struct cm_agent_calls {
     /* --- services: exclusive on the host; released by the kernel when the process dies ------------- */
 
     /* 0, -EADDRINUSE, -EMFILE... shared: any number of holders in any processes, none of which listens. */
-    int (*service_hold)(const struct service_address *address, bool shared, struct service **ret_service);
+    int (*service_reserve)(const struct service_address *address, bool shared, struct service **ret_service);
     /* Stops listening. No request() for the service runs or follows. NULL is allowed. */
     void (*service_release)(struct service *service);
     /* -EADDRINUSE: the service has other holders. Further requests are dropped while `backlog` of them wait for

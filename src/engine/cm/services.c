@@ -218,7 +218,7 @@ static int take_names(struct service *service, bool shared)
     return error;
 }
 
-int services_hold(const struct service_address *address, bool shared, struct service **ret_service)
+int services_reserve(const struct service_address *address, bool shared, struct service **ret_service)
 {
     struct service *service;
     int error;

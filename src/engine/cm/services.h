@@ -24,14 +24,14 @@ struct service {
     /* "host4" and "host6"; NULL: another process holds the name, or the service does not want it. */
     struct local_name *host_names[2];
     void *listener;            /* NULL: does not listen */
-    ns_t since;                /* time of services_hold() */
+    ns_t since;                /* time of services_reserve() */
     unsigned backlog, waiting; /* limit and number of requests that the program has not taken */
     struct list requests;      /* cm_agent_id.request: those that are counted in `waiting` */
     struct list premature;     /* agent.c: requests that came before the service listened */
     unsigned premature_count;
 };
 
-int services_hold(const struct service_address *address, bool shared, struct service **ret_service);
+int services_reserve(const struct service_address *address, bool shared, struct service **ret_service);
 void services_release(struct service *service);
 int services_listen(struct service *service, void *listener, unsigned backlog);
 /* The service that a request to this address is for, listening or not. from_here: the sender is on this host. */

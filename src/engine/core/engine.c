@@ -42,7 +42,7 @@ static const struct object_ports ports = {
     .evict_soon = direct_evict_soon,
     .explain = explainer_explain,
     .note_losses = explainer_note_losses,
-    .tell_losses = explainer_tell_losses,
+    .report_losses = explainer_report_losses,
 };
 
 /* The child has one thread, and no helper thread. It must neither use what it inherited nor disturb the parent:

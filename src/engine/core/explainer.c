@@ -87,7 +87,7 @@ static bool open_view(struct view *ret_view)
 
 /* False: the same text was given before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock
  * held. */
-static bool is_to_be_told(unsigned kind, uint64_t topic, bool *ret_last)
+static bool is_new(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
     if (kind == EXPLAIN_BUSY || kind == EXPLAIN_IN_USE || kind == EXPLAIN_OVERRUN) {
@@ -147,7 +147,7 @@ static void tell(unsigned kind, const struct out *out)
     lock_acquire(&lock);
     to = handler;
     argument = handler_argument;
-    wanted = is_to_be_told(kind, out->topic, &last);
+    wanted = is_new(kind, out->topic, &last);
     lock_release(&lock);
     if (!wanted)
         return;
@@ -222,7 +222,7 @@ struct losses *explainer_note_losses(enum object_kind kind, uint32_t number)
     return losses;
 }
 
-void explainer_tell_losses(struct losses *losses)
+void explainer_report_losses(struct losses *losses)
 {
     int saved = errno;
 
@@ -232,7 +232,7 @@ void explainer_tell_losses(struct losses *losses)
     errno = saved;
 }
 
-static bool tell_overrun(const struct view *view, const struct object *object, void *argument)
+static bool report_overrun(const struct view *view, const struct object *object, void *argument)
 {
     if (object->cq.failed)
         explainer_explain(EXPLAIN_OVERRUN, OBJECT_CQ, object->number);
@@ -245,7 +245,7 @@ void explainer_tell_overruns(void)
     int saved = errno;
 
     if (explained() && open_view(&view))
-        objects_for_each(&view, 1u << OBJECT_CQ, tell_overrun, NULL);
+        objects_for_each(&view, 1u << OBJECT_CQ, report_overrun, NULL);
     errno = saved;
 }
 

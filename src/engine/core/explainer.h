@@ -16,7 +16,7 @@ void explainer_after_fork_in_child(void);
 /* object_ports. */
 void explainer_explain(enum explanation what, enum object_kind kind, uint32_t number);
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number);
-void explainer_tell_losses(struct losses *losses);
+void explainer_report_losses(struct losses *losses);
 
 /* Explains each CQ overrun that was not explained yet. No lock held. */
 void explainer_tell_overruns(void);

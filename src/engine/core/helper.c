@@ -44,7 +44,7 @@
  * processor from an application that has only one. */
 #define AWAY_NS (500 * NS_PER_US)
 /* Instead of TICK_MS while packets have been found to stay. */
-#define LOOK_MS 1
+#define SUSPECT_MS 1
 /* Instead of TICK_MS where threads sleep on channels: two looks take 1 ms. */
 #define GLANCE_NS (500 * NS_PER_US)
 /* After polls without a gap of PATIENCE_NS for so long, polls are trusted again. */
@@ -229,9 +229,9 @@ static bool dispatch(int fd, bool *later)
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
             log_error("helper thread: read from its eventfd: %s", strerror(errno));
     } else if (fd == local_event_fd()) {
-        bool look_later, packets = local_dispatch(&look_later);
+        bool check_later, packets = local_dispatch(&check_later);
 
-        *later |= look_later;
+        *later |= check_later;
         return packets;
     } else {
         packet_socket_receive(fd);
@@ -362,13 +362,13 @@ static ns_t pause_while_watching(void)
     if (cq_armed_count || called.active || helper_saw_arming() || local_has_ring_due() ||
         network_ack_is_pending())
         return GLANCE_NS;
-    return (suspicion.active ? LOOK_MS : TICK_MS) * NS_PER_MS;
+    return (suspicion.active ? SUSPECT_MS : TICK_MS) * NS_PER_MS;
 }
 
 /* One look, after each return of epoll_wait(): takes packets and does delayed work where no application thread does.
  * Returns whether the next look follows after pause_while_watching(); false: the thread sleeps until a descriptor is
  * readable. */
-static bool look(struct polling *polling, ns_t now)
+static bool check(struct polling *polling, ns_t now)
 {
     bool polled = is_polled(polling, now), watching;
 
@@ -433,7 +433,7 @@ static void *helper_main(void *argument)
         now = sys_now();
         if (later)
             polling.seen_at = now;
-        watching = look(&polling, now);
+        watching = check(&polling, now);
     }
     return NULL;
 }

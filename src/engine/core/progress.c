@@ -202,7 +202,7 @@ unsigned progress_run(void)
     unsigned packets;
 
     rundown_enter();
-    events_hold();
+    events_defer();
     provenance_batch_begin();
     network_flush_batched();
     packets = local_poll(POLL_BUDGET);
@@ -211,7 +211,7 @@ unsigned progress_run(void)
     if (unlikely(route_has_ready()))
         route_run_ready();
     network_flush_batched(); /* the thread may sleep next */
-    events_release();
+    events_write();
     rundown_exit();
     if (unlikely(atomic_load_explicit(&cq_overrun_pending, memory_order_relaxed)) &&
         atomic_exchange_explicit(&cq_overrun_pending, false, memory_order_acquire)) {

@@ -30,7 +30,7 @@ bool direct_deposits(const struct qp *qp, const struct link *link)
     return qp->record->type == IBV_QPT_RC && direct_may_map(link);
 }
 
-static uint32_t mark_of(uint32_t receive)
+static uint32_t deposit_bits_of(uint32_t receive)
 {
     return DEPOSITED | (receive & DEPOSITED_BITS) << DEPOSITED_AT;
 }
@@ -130,7 +130,7 @@ bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number,
 }
 
 bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struct iovec *from, unsigned count,
-                    uint32_t *ret_mark)
+                    uint32_t *ret_deposit_bits)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
@@ -152,7 +152,7 @@ bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struc
         memcpy(to, from[i].iov_base, from[i].iov_len);
         to += from[i].iov_len;
     }
-    *ret_mark = mark_of(direct->receive.number);
+    *ret_deposit_bits = deposit_bits_of(direct->receive.number);
     return direct_map_end(transport);
 }
 
@@ -160,12 +160,12 @@ bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struc
 
 bool direct_was_deposited(const struct qp *qp, const struct packet *packet)
 {
-    uint32_t mark = ~(LIMIT_KEY_SLOTS - 1);
+    uint32_t mask = ~(LIMIT_KEY_SLOTS - 1);
 
     if (likely(!packet->reference_count || !(packet->reference[0].slot & DEPOSITED)))
         return false;
-    return (packet->reference[0].slot & mark) ==
-               mark_of(atomic_load_explicit(&qp->record->receive.taken, memory_order_relaxed)) &&
+    return (packet->reference[0].slot & mask) ==
+               deposit_bits_of(atomic_load_explicit(&qp->record->receive.taken, memory_order_relaxed)) &&
            qp->record->type == IBV_QPT_RC && !qp->srq &&
            (opcode_table[packet->opcode].properties & OPCODE_SEND);
 }

@@ -131,7 +131,7 @@ bool direct_still_mapped(const struct direct_mapped *mapped);
 /* transport_direct_ports. */
 bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number, uint32_t length, bool alone);
 bool direct_deposit(struct transport_qp *transport, uint32_t offset, const struct iovec *from, unsigned count,
-                    uint32_t *ret_mark);
+                    uint32_t *ret_deposit_bits);
 /* Has the sender deposited the payload that this packet refers to in the receive that is being filled? QP lock held. */
 bool direct_was_deposited(const struct qp *qp, const struct packet *packet);
 /* link_properties.deposits of a connected QP whose requests take that link. */

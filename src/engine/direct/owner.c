@@ -124,7 +124,7 @@ void direct_evict_soon(void)
     helper_kick();
 }
 
-static void look_for_given_up(struct link *link, void *argument)
+static void find_given_up(struct link *link, void *argument)
 {
     bool *found = argument;
 
@@ -143,7 +143,7 @@ void direct_forget_orphans(void)
      * released mapping_lock. */
     atomic_store_explicit(&gave_up, false, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst); /* partner: settle_access_slot() */
-    local_for_each_link(look_for_given_up, &found);
+    local_for_each_link(find_given_up, &found);
     if (found)
         atomic_store_explicit(&gave_up, true, memory_order_relaxed);
     else

@@ -399,7 +399,7 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
         return;
     route_of(qp)->direct = direct;
     qp->transport.link.rd_atomic_by_packets = attributes->max_rd_atomic > granted;
-    route_is_direct(qp);
+    route_note_direct(qp);
 }
 
 /* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already. */

@@ -26,7 +26,7 @@ struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 /* Responses take the lane of the last request. QP lock held. */
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
 /* Requests of the QP are executed in the peer's mapped memory (engine/direct/direct.h). QP lock held. */
-void route_is_direct(struct qp *qp);
+void route_note_direct(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 

@@ -101,7 +101,7 @@ static void set_lane(struct qp *qp, struct lane *lane)
     }
 }
 
-void route_is_direct(struct qp *qp)
+void route_note_direct(struct qp *qp)
 {
     publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->lane));
 }
@@ -555,7 +555,7 @@ static const struct transport_direct_ports engine_direct_ports = {
 const struct qp_ports engine_qp_ports = {
     .private_size = sizeof(struct qp_route),
     .init_private = init_private,
-    .transport_link =
+    .transport =
         {
             .send = engine_send,
             .send_notice = notice_send,

@@ -273,7 +273,7 @@ bool connect_handle(struct event *event)
         return !id->connect_failed;
     case RDMA_CM_EVENT_DISCONNECTED:
         id_enter(id, ID_DISCONNECTED);
-        atomic_store_explicit(&id->disconnect_told, true, memory_order_relaxed);
+        atomic_store_explicit(&id->disconnect_reported, true, memory_order_relaxed);
         return !id->connect_failed;
     default:
         return true;

@@ -49,7 +49,7 @@ static uint8_t any_of(const struct id *id, const struct sockaddr *address)
     return SERVICE_ANY_IPV4 | SERVICE_ANY_IPV6;
 }
 
-static int hold(struct id *id, const struct sockaddr *address)
+static int reserve(struct id *id, const struct sockaddr *address)
 {
     struct service_address service = {.service_id = address_service(address, id->public.ps)};
     union ibv_gid gid = address_gid(address);
@@ -60,10 +60,10 @@ static int hold(struct id *id, const struct sockaddr *address)
         memcpy(service.gid, gid.raw, sizeof(service.gid));
     if (address_is_loopback(address))
         service.host = any_of(id, address);
-    return calls->service_hold(&service, id->reuse_address, &id->service);
+    return calls->service_reserve(&service, id->reuse_address, &id->service);
 }
 
-static int hold_ephemeral(struct id *id, struct sockaddr *address)
+static int reserve_ephemeral(struct id *id, struct sockaddr *address)
 {
     int error = -EADDRNOTAVAIL;
 
@@ -71,7 +71,7 @@ static int hold_ephemeral(struct id *id, struct sockaddr *address)
         uint16_t port = calls->port_propose();
 
         address_set_port(address, port);
-        error = hold(id, address);
+        error = reserve(id, address);
         if (error != -EADDRINUSE)
             return error;
     }
@@ -128,7 +128,7 @@ int bind_address(struct id *id, const struct sockaddr *wanted)
     if (!address_is_any(address) && !address_is_loopback(address))
         error = bind_to_device(id, address);
     if (!error)
-        error = address_port(address) ? hold(id, address) : hold_ephemeral(id, address);
+        error = address_port(address) ? reserve(id, address) : reserve_ephemeral(id, address);
     if (error) {
         id_clear_device(id);
         return error;

@@ -314,7 +314,7 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     /* A connection that has ended already has nothing to wait for. If the id is not synchronous, it may be destroyed
      * already. */
     if (calls->disconnect(id->agent_id) != 0 || !synchronous ||
-        atomic_load_explicit(&id->disconnect_told, memory_order_relaxed))
+        atomic_load_explicit(&id->disconnect_reported, memory_order_relaxed))
         return 0;
     return conclude(id_complete(id, true));
 }

@@ -167,9 +167,9 @@ struct id {
     bool passive;
     bool reuse_address, one_family, one_family_set;
     bool tos_set;
-    bool connect_failed;          /* CONNECT_ERROR was reported: no later event is */
-    _Atomic bool disconnect_told; /* atomic: one thread may read events while another disconnects */
-    uint8_t tos, ack_timeout;     /* 0: not set */
+    bool connect_failed;              /* CONNECT_ERROR was reported: no later event is */
+    _Atomic bool disconnect_reported; /* atomic: one thread may read events while another disconnects */
+    uint8_t tos, ack_timeout;         /* 0: not set */
     uint8_t responder_resources, initiator_depth;
     uint8_t sgid_index;
     uint16_t own_port; /* allocated by port_take(); 0: none */

@@ -269,7 +269,7 @@ static struct rsocket *next_held(struct rsocket *listener)
 }
 
 /* Accepts held children while the backlog has space. */
-static void accept_held(struct rsocket *listener)
+static void accept_pending(struct rsocket *listener)
 {
     struct rsocket *child;
 
@@ -343,7 +343,7 @@ static void handle_request(const struct rdma_cm_event *event)
     }
     child->child_offer = offer;
     if (adopt(listener, child))
-        accept_held(listener);
+        accept_pending(listener);
     else
         drop_child(child);
 }
@@ -436,7 +436,7 @@ void connect_tend_children(void)
     while ((rsocket = take_from(&orphans)))
         drop_child(rsocket);
     while ((rsocket = take_from(&listeners_with_room)))
-        accept_held(rsocket);
+        accept_pending(rsocket);
 }
 
 /* --- calls of the program ------------------------------------------------------------------------------- */

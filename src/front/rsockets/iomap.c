@@ -221,7 +221,7 @@ static bool find_target(const struct rsocket *rsocket, uint64_t offset, struct r
     return false;
 }
 
-/* Caller has the turn to send. Ends early at an offset without a mapping. */
+/* The caller is inside of the send direction. Ends early at an offset without a mapping. */
 static ssize_t write_direct(struct rsocket *rsocket, const uint8_t *data, size_t count, uint64_t offset,
                             struct rsocket_patience *patience)
 {
@@ -257,14 +257,14 @@ static ssize_t write_mapped(struct rsocket *rsocket, const void *data, size_t co
         return -EOPNOTSUPP;
     if (rsocket->phase != PHASE_CONNECTED)
         return -ENOTCONN;
-    result = rsocket_take_turn(rsocket, &rsocket->sending, &patience);
+    result = rsocket_enter_direction(rsocket, &rsocket->sending, &patience);
     if (result)
         return result;
     if (rsocket->mappings_unsaid)
         result = mappings_say(rsocket, &patience);
     if (!result)
         result = write_direct(rsocket, data, count, (uint64_t)offset, &patience);
-    rsocket_return_turn(rsocket, &rsocket->sending);
+    rsocket_leave_direction(rsocket, &rsocket->sending);
     return result;
 }
 

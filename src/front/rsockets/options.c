@@ -111,7 +111,7 @@ static int set_positive(uint32_t *ret_number, const void *value, socklen_t lengt
     return 0;
 }
 
-static int tell_id(struct rsocket *rsocket, int option, int value)
+static int set_id_option(struct rsocket *rsocket, int option, int value)
 {
     uint8_t byte = (uint8_t)value;
     bool small = option == RDMA_OPTION_ID_TOS;
@@ -130,7 +130,7 @@ static int set_reuse_address(struct rsocket *rsocket, const void *value, socklen
         return error;
     /* Without effect after the connection is made; no error, because programs do not expect one. */
     return rsocket->phase == PHASE_NEW
-               ? tell_id(rsocket, RDMA_OPTION_ID_REUSEADDR, rsocket->options.reuse_address)
+               ? set_id_option(rsocket, RDMA_OPTION_ID_REUSEADDR, rsocket->options.reuse_address)
                : 0;
 }
 
@@ -141,7 +141,7 @@ static int set_one_family(struct rsocket *rsocket, const void *value, socklen_t 
     if (error)
         return error;
     rsocket->options.one_family_set = true;
-    return tell_id(rsocket, RDMA_OPTION_ID_AFONLY, rsocket->options.one_family);
+    return set_id_option(rsocket, RDMA_OPTION_ID_AFONLY, rsocket->options.one_family);
 }
 
 static int set_tos(struct rsocket *rsocket, const void *value, socklen_t length)
@@ -151,7 +151,7 @@ static int set_tos(struct rsocket *rsocket, const void *value, socklen_t length)
     if (error)
         return error;
     rsocket->options.tos = (uint8_t)tos;
-    return tell_id(rsocket, RDMA_OPTION_ID_TOS, tos);
+    return set_id_option(rsocket, RDMA_OPTION_ID_TOS, tos);
 }
 
 int options_apply(struct rsocket *rsocket)
@@ -160,11 +160,11 @@ int options_apply(struct rsocket *rsocket)
     int error = 0;
 
     if (options->reuse_address)
-        error = tell_id(rsocket, RDMA_OPTION_ID_REUSEADDR, 1);
+        error = set_id_option(rsocket, RDMA_OPTION_ID_REUSEADDR, 1);
     if (!error && options->one_family_set)
-        error = tell_id(rsocket, RDMA_OPTION_ID_AFONLY, options->one_family);
+        error = set_id_option(rsocket, RDMA_OPTION_ID_AFONLY, options->one_family);
     if (!error && options->tos)
-        error = tell_id(rsocket, RDMA_OPTION_ID_TOS, options->tos);
+        error = set_id_option(rsocket, RDMA_OPTION_ID_TOS, options->tos);
     return error;
 }
 

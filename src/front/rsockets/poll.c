@@ -106,7 +106,7 @@ static short events_of(struct rsocket *rsocket, short events)
 
 /* Polls the CQ first, unless all requested events are known already: a program that can always write may wait for
  * data to read. */
-static short look(struct rsocket *rsocket, short events)
+static short poll_rsocket(struct rsocket *rsocket, short events)
 {
     short ready = events_of(rsocket, events);
 
@@ -147,7 +147,7 @@ static void survey(struct poll *poll)
     }
 }
 
-static void look_at_rsockets(struct poll *poll)
+static void poll_rsockets(struct poll *poll)
 {
     for (nfds_t i = 0; i < poll->count; i++) {
         struct pollfd *fd = &poll->fds[i];
@@ -158,13 +158,13 @@ static void look_at_rsockets(struct poll *poll)
         fd->revents = POLLNVAL;
         if (rsocket_enter(fd->fd, &rsocket))
             continue;
-        fd->revents = look(rsocket, fd->events);
+        fd->revents = poll_rsocket(rsocket, fd->events);
         rsocket_leave(rsocket);
     }
 }
 
 /* Polls the other descriptors without waiting. poll(2) ignores negative ones. */
-static int look_at_others(struct poll *poll)
+static int poll_others(struct poll *poll)
 {
     int result;
 
@@ -189,13 +189,13 @@ static int count_ready(const struct poll *poll)
     return ready;
 }
 
-static int look_once(struct poll *poll)
+static int poll_once(struct poll *poll)
 {
     int error = 0;
 
-    look_at_rsockets(poll);
+    poll_rsockets(poll);
     if (poll->has_others)
-        error = look_at_others(poll);
+        error = poll_others(poll);
     return error ? error : count_ready(poll);
 }
 
@@ -253,7 +253,7 @@ static int sleep_once(struct poll *poll, ns_t timeout)
         lie_down(poll, i);
     poll->watched[poll->count] = (struct pollfd){.fd = poll->wake_fd, .events = POLLIN};
     /* Completions from before the CQs were armed cause no event. The other descriptors are level-triggered. */
-    look_at_rsockets(poll);
+    poll_rsockets(poll);
     if (count_ready(poll))
         timeout = 0;
     result = sys_poll(poll->watched, poll->count + 1, timeout);
@@ -266,7 +266,7 @@ static int sleep_once(struct poll *poll, ns_t timeout)
 
         sys_read(poll->wake_fd, &count, sizeof(count));
     }
-    return look_once(poll);
+    return poll_once(poll);
 }
 
 static int sleep_until(struct poll *poll, ns_t deadline)
@@ -291,7 +291,7 @@ static int poll_all(struct poll *poll, int timeout)
         return ready;
     }
     do {
-        ready = look_once(poll);
+        ready = poll_once(poll);
         if (ready || !timeout)
             return ready;
     } while (sys_now() - start < min_of(rsocket_defaults()->polling, deadline - start));

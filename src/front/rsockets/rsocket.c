@@ -364,7 +364,7 @@ RDMACM_EXPORT int rconnect(int fd, const struct sockaddr *address, socklen_t len
 
 /* --- the end -------------------------------------------------------------------------------------------- */
 
-/* Waits until everything sent has arrived or has failed. Caller has the turn to send. */
+/* Waits until everything sent has arrived or has failed. The caller is inside of the send direction. */
 static int flush(struct rsocket *rsocket, struct rsocket_patience *patience)
 {
     int error = 0;
@@ -398,7 +398,7 @@ static int say_goodbye(struct rsocket *rsocket, int how, ns_t linger)
     wake_leader(rsocket); /* calls that send or receive return */
     if (!unsaid)
         return 0;
-    error = rsocket_take_turn(rsocket, &rsocket->sending, &patience);
+    error = rsocket_enter_direction(rsocket, &rsocket->sending, &patience);
     if (error)
         return error;
     while (rsocket->stream.connected && !stream_can_control(&rsocket->stream) && !error)
@@ -407,7 +407,7 @@ static int say_goodbye(struct rsocket *rsocket, int how, ns_t linger)
         endpoint_send_control(rsocket, control);
         error = flush(rsocket, &patience);
     }
-    rsocket_return_turn(rsocket, &rsocket->sending);
+    rsocket_leave_direction(rsocket, &rsocket->sending);
     return error;
 }
 

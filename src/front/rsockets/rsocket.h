@@ -96,7 +96,7 @@ struct rsocket {
     bool armed;           /* the CQ is armed and will report the next completion */
 
     /* Streams. */
-    bool sending, receiving;    /* a call has the turn of this direction */
+    bool sending, receiving;    /* a call is inside of this direction */
     bool shut_read, shut_write; /* rshutdown() */
     bool told_connected;        /* rconnect() has reported success */
     bool was_bound;             /* bound before rconnect() */
@@ -185,9 +185,9 @@ struct rsocket_patience {
 
 /* One step of waiting for the peer. 0: check again; otherwise -EAGAIN, -EINTR, -ETIMEDOUT. */
 int rsocket_wait(struct rsocket *rsocket, struct rsocket_patience *patience);
-/* Takes the turn of a direction: one call at a time sends, and one receives. 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
-int rsocket_take_turn(struct rsocket *rsocket, bool *turn, const struct rsocket_patience *patience);
-void rsocket_return_turn(struct rsocket *rsocket, bool *turn);
+/* Enters a direction: one call at a time sends, and one receives. 0, -EAGAIN, -EINTR, -ETIMEDOUT. */
+int rsocket_enter_direction(struct rsocket *rsocket, bool *busy, const struct rsocket_patience *patience);
+void rsocket_leave_direction(struct rsocket *rsocket, bool *busy);
 
 /* Link of a thread in rpoll() in one of its rsockets. */
 struct rsocket_sleeper {
@@ -271,7 +271,7 @@ int transfer_send_error(struct rsocket *rsocket);
 
 /* --- iomap.c ------------------------------------------------------------------------------------ */
 
-/* Writes new mappings into the peer's table. Lock and the turn to send held. 0 or -errno. */
+/* Writes new mappings into the peer's table. Lock held, inside of the send direction. 0 or -errno. */
 int mappings_say(struct rsocket *rsocket, struct rsocket_patience *patience);
 /* No other call is inside; no lock held. */
 void mappings_close(struct rsocket *rsocket);

@@ -19,7 +19,7 @@ static struct {
     int epoll_fd, wake_fd;
     struct rdma_event_channel *channel;
     struct timer_heap timers;
-    bool look_at_listeners;
+    bool check_listeners;
 } service = {LOCK_INIT, .epoll_fd = -1, .wake_fd = -1};
 
 /* Held while a datagram socket is served: service_unwatch_datagrams() waits for it. */
@@ -48,7 +48,7 @@ void service_after_fork_in_child(void)
         sys_close(service.channel->fd);
     service.channel = NULL;
     service.timers.count = 0;
-    service.running = service.look_at_listeners = false;
+    service.running = service.check_listeners = false;
 }
 
 /* --- the thread ----------------------------------------------------------------------------------------- */
@@ -71,14 +71,14 @@ static void read_channel(void)
 static void take_wake(void)
 {
     uint64_t count;
-    bool look;
+    bool check;
 
     sys_read(service.wake_fd, &count, sizeof(count));
     lock_acquire(&service.lock);
-    look = service.look_at_listeners;
-    service.look_at_listeners = false;
+    check = service.check_listeners;
+    service.check_listeners = false;
     lock_release(&service.lock);
-    if (look)
+    if (check)
         connect_tend_children();
 }
 
@@ -215,7 +215,7 @@ int service_start(void)
 void service_tend_children(void)
 {
     lock_acquire(&service.lock);
-    service.look_at_listeners = true;
+    service.check_listeners = true;
     if (service.running)
         wake();
     lock_release(&service.lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Copies bytes of the program into the send ring and out of the receive ring. The lock is dropped while copying: the
- * call that has the turn of a direction is the only one at its end of the ring. */
+ * call that is inside of a direction is the only one at its end of the ring. */
 #include "front/rsockets/rsocket.h"
 
 /* Reads are copied in pieces, so that the peer gets the space back, and can send, in between. */
@@ -96,7 +96,7 @@ static int write_next(struct rsocket *rsocket, const struct stream_write *write,
     return endpoint_write(rsocket, write, data);
 }
 
-/* Caller has the turn to send. */
+/* The caller is inside of the send direction. */
 static ssize_t send_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t total,
                           struct rsocket_patience *patience)
 {
@@ -153,14 +153,14 @@ ssize_t transfer_send(struct rsocket *rsocket, const struct iovec *parts, size_t
         return result;
     if (!rsocket->stream.writable)
         return transfer_send_error(rsocket);
-    result = rsocket_take_turn(rsocket, &rsocket->sending, &patience);
+    result = rsocket_enter_direction(rsocket, &rsocket->sending, &patience);
     if (result)
         return result;
     if (unlikely(rsocket->mappings_unsaid))
         result = mappings_say(rsocket, &patience);
     if (!result && total)
         result = send_bytes(rsocket, &cursor, total, &patience);
-    rsocket_return_turn(rsocket, &rsocket->sending);
+    rsocket_leave_direction(rsocket, &rsocket->sending);
     return result;
 }
 
@@ -211,7 +211,7 @@ static bool wait_for_bytes(struct rsocket *rsocket, struct rsocket_patience *pat
     return !*ret_error;
 }
 
-/* Caller has the turn to receive. */
+/* The caller is inside of the receive direction. */
 static ssize_t receive_bytes(struct rsocket *rsocket, struct cursor *cursor, size_t total, int flags,
                              struct rsocket_patience *patience)
 {
@@ -242,10 +242,10 @@ ssize_t transfer_receive(struct rsocket *rsocket, const struct iovec *parts, siz
 
     if (result || !total)
         return result;
-    result = rsocket_take_turn(rsocket, &rsocket->receiving, &patience);
+    result = rsocket_enter_direction(rsocket, &rsocket->receiving, &patience);
     if (result)
         return result;
     result = receive_bytes(rsocket, &cursor, total, flags, &patience);
-    rsocket_return_turn(rsocket, &rsocket->receiving);
+    rsocket_leave_direction(rsocket, &rsocket->receiving);
     return result;
 }

@@ -56,23 +56,23 @@ int rsocket_sleep(struct rsocket *rsocket, uint32_t seen, ns_t deadline)
     return error == -EINTR || error == -ETIMEDOUT ? (int)error : 0;
 }
 
-/* --- turns ---------------------------------------------------------------------------------------------- */
+/* --- directions ----------------------------------------------------------------------------------------- */
 
-int rsocket_take_turn(struct rsocket *rsocket, bool *turn, const struct rsocket_patience *patience)
+int rsocket_enter_direction(struct rsocket *rsocket, bool *busy, const struct rsocket_patience *patience)
 {
     int error = 0;
 
-    while (*turn && !error)
+    while (*busy && !error)
         error =
             patience->nonblocking ? -EAGAIN : rsocket_sleep(rsocket, rsocket->changes, patience->deadline);
     if (!error)
-        *turn = true;
+        *busy = true;
     return error;
 }
 
-void rsocket_return_turn(struct rsocket *rsocket, bool *turn)
+void rsocket_leave_direction(struct rsocket *rsocket, bool *busy)
 {
-    *turn = false;
+    *busy = false;
     if (unlikely(rsocket->waiters))
         rsocket_changed(rsocket);
 }

@@ -171,7 +171,7 @@ static uint32_t read_src_qp(struct ibv_cq_ex *cq)
 {
     const struct cqe *cqe = cq_of_extended(cq)->current;
 
-    return cqe->is_send == CQE_OPERATION ? 0 : cqe->src_qpn;
+    return cqe->kind == CQE_OPERATION ? 0 : cqe->src_qpn;
 }
 
 static uint32_t read_slid(struct ibv_cq_ex *cq)
@@ -203,21 +203,21 @@ static uint16_t read_cvlan(struct ibv_cq_ex *cq)
 {
     const struct cqe *cqe = cq_of_extended(cq)->current;
 
-    return cqe->is_send == CQE_TAGGED ? 0 : cqe->vlan;
+    return cqe->kind == CQE_TAGGED ? 0 : cqe->vlan;
 }
 
 static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
 {
     const struct cqe *cqe = cq_of_extended(cq)->current;
 
-    return cqe->is_send == CQE_TAGGED ? 0 : cqe->flow_tag;
+    return cqe->kind == CQE_TAGGED ? 0 : cqe->flow_tag;
 }
 
 /* Zero, except for a message that took a tagged buffer: the tag header of other messages is in their receive buffer. */
 static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *ret_info)
 {
     const struct cqe *cqe = cq_of_extended(cq)->current;
-    bool tagged = cqe->is_send == CQE_TAGGED;
+    bool tagged = cqe->kind == CQE_TAGGED;
 
     ret_info->tag = tagged ? cqe->tag : 0;
     ret_info->priv = tagged ? cqe->app_ctx : 0;

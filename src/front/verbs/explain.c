@@ -153,7 +153,7 @@ VERBS_EXPORT const struct softhca_api softhca_api = {
 
 /* Runs after the program's atexit() handlers and the destructors of libraries that use this one, so that objects
  * destroyed there are no leaks. Does nothing unless explanations are on. */
-__attribute__((destructor)) static void tell_leaks_at_exit(void)
+__attribute__((destructor)) static void report_leaks_at_exit(void)
 {
     explainer_tell_leaks();
 }

@@ -235,7 +235,7 @@ void channels_make_owed(void)
     lock_release(&lines_lock);
 }
 
-void channel_give_bit(struct channel *channel, struct cq *cq)
+void channel_allocate_bit(struct channel *channel, struct cq *cq)
 {
     cq->bit = NOTIFY_CQS;
     if (!channel->line)

@@ -132,7 +132,7 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     install_ring(cq, &memory, slots);
     publish(cq, context);
     if (cq->channel)
-        channel_give_bit(cq->channel, cq);
+        channel_allocate_bit(cq->channel, cq);
     atomic_fetch_add_explicit(&context->objects, 1, memory_order_relaxed);
     *ret_cq = cq;
     return 0;
@@ -220,7 +220,7 @@ int cq_destroy(struct cq *cq)
     pthread_cond_destroy(&cq->ibv.cond);
     pthread_mutex_destroy(&cq->ibv.mutex);
     destroyed_free(DESTROYED_CQ, cq, sizeof(*cq));
-    tell_losses(losses);
+    report_losses(losses);
     return 0;
 }
 
@@ -263,7 +263,7 @@ static void compact(struct cq *cq)
     for (uint32_t from = produced; from != consumed;) {
         const struct cqe *cqe = &cq->ring[--from & cq->mask];
 
-        if (cqe->is_send == CQE_PURGED)
+        if (cqe->kind == CQE_PURGED)
             continue;
         to--;
         if (to != from)
@@ -436,7 +436,7 @@ void cq_moderation_due(struct cq *cq)
 
 /* Makes space for one completion: reads the consumers' counter again, and removes purged completions. False:
  * the ring is full. Lock held. */
-static bool cold_path make_room(struct cq *cq, uint32_t produced)
+static bool cold_path make_space(struct cq *cq, uint32_t produced)
 {
     for (;;) {
         /* Acquire: the consumer has read the slots it freed. Partner: the release in take() and load_next()
@@ -490,7 +490,8 @@ void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
 
     lock_acquire(&cq->lock);
     produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
-    if (likely((produced - cq->consumed_seen < cq->capacity || make_room(cq, produced)) && !record->failed)) {
+    if (likely((produced - cq->consumed_seen < cq->capacity || make_space(cq, produced)) &&
+               !record->failed)) {
         struct cqe *slot = &cq->ring[produced & cq->mask];
 
         *slot = *cqe;
@@ -521,8 +522,8 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn)
     for (uint32_t i = atomic_load_explicit(&cq->record->consumed, memory_order_acquire); i != produced; i++) {
         struct cqe *cqe = &cq->ring[i & cq->mask];
 
-        if (cqe->qpn == qpn && cqe->is_send != CQE_TAGGED) {
-            __atomic_store_n(&cqe->is_send, CQE_PURGED, __ATOMIC_RELAXED);
+        if (cqe->qpn == qpn && cqe->kind != CQE_TAGGED) {
+            __atomic_store_n(&cqe->kind, CQE_PURGED, __ATOMIC_RELAXED);
             any = true;
         }
     }

@@ -112,7 +112,7 @@ bool channel_is_rung(struct channel *channel, const struct cq *cq);
 /* Drops unread events of the CQ and frees its bit in the line. */
 void channel_purge(struct channel *channel, struct cq *cq);
 /* Allocates a bit in the channel's line for the CQ, if one is free. */
-void channel_give_bit(struct channel *channel, struct cq *cq);
+void channel_allocate_bit(struct channel *channel, struct cq *cq);
 /* Has a peer claimed an event and not delivered it? *ret_changes counts changes: if two calls return true with
  * the same count, the event is late. */
 bool channels_owe(uint32_t *ret_changes);

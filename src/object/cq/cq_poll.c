@@ -15,7 +15,7 @@ static bool looks_empty(const struct cq *cq)
 
 static uint8_t cqe_kind(const struct cqe *cqe)
 {
-    return __atomic_load_n(&cqe->is_send, __ATOMIC_RELAXED); /* cq_purge_qp() writes it without poll_lock */
+    return __atomic_load_n(&cqe->kind, __ATOMIC_RELAXED); /* cq_purge_qp() writes it without poll_lock */
 }
 
 static void fill_wc(struct ibv_wc *wc, const struct cqe *cqe, uint8_t kind)
@@ -47,7 +47,7 @@ static cold_path void retire_operation(const struct cqe *cqe)
 
 /* The memory of a flushed receive belongs to the program again. If a peer that does not respond may still write
  * to it (mapping_settle_qp()), the memory moves to other pages before the program sees the completion. */
-static void before_error_is_told(void)
+static void before_error_completion(void)
 {
     if (mapping_must_evict())
         mapping_evict();
@@ -84,11 +84,11 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
     }
     if (last_send)
         qp_retire_sends(last_send->qpn, last_send->retires);
-    /* Release: the slots were read. Partner: make_room() in cq.c. */
+    /* Release: the slots were read. Partner: make_space() in cq.c. */
     atomic_store_explicit(&record->consumed, consumed, memory_order_release);
     lock_release(&cq->poll_lock);
     if (unlikely(error))
-        before_error_is_told();
+        before_error_completion();
     return taken;
 }
 
@@ -128,14 +128,14 @@ static bool load_next(struct cq *cq)
         if (kind != CQE_PURGED)
             cq->copy = *cqe;
     }
-    /* Release: the completion was read. Partner: make_room() in cq.c. */
+    /* Release: the completion was read. Partner: make_space() in cq.c. */
     atomic_store_explicit(&record->consumed, consumed, memory_order_release);
     cq->away = true;
     lock_release(&cq->ring_lock);
     if (kind == CQE_PURGED)
         return false;
     if (unlikely(cq->copy.status != IBV_WC_SUCCESS))
-        before_error_is_told();
+        before_error_completion();
     cq->current = &cq->copy;
     /* Now, and not in cq_end_poll(): applications post before that and need the slot. */
     if (kind == CQE_SEND)

@@ -151,7 +151,8 @@ struct eligibility {
 
 /* libfabric turns a link-local GID into an AF_IB address that other programs do not support (compatibility.md
  * §5.1), so link-local addresses become GIDs only where the host has no other address. */
-static struct eligibility judge(const struct device_table *table, const struct netdev_snapshot *snapshot)
+static struct eligibility check_eligibility(const struct device_table *table,
+                                            const struct netdev_snapshot *snapshot)
 {
     struct eligibility eligibility = {.link_local = true};
 
@@ -393,7 +394,7 @@ int device_table_apply(struct device_table *table, const struct netdev_snapshot 
     if (!addresses)
         return -ENOMEM;
     lock_acquire(&table->lock);
-    struct eligibility eligibility = judge(table, snapshot);
+    struct eligibility eligibility = check_eligibility(table, snapshot);
 
     for (uint32_t i = 0; i < table->slots; i++) {
         struct device *device = &table->devices[i];

@@ -44,7 +44,7 @@ int event_queue_open(struct event_queue *queue)
 
 void event_queue_close(struct event_queue *queue)
 {
-    rundown_wait(); /* events_release() */
+    rundown_wait(); /* events_write() */
     sys_close(queue->fd);
     queue->fd = -1;
 }
@@ -99,45 +99,45 @@ void event_token_settle(struct event_queue *queue)
         drain(queue);
 }
 
-#define HELD_MOST 8
+#define DEFERRED_MAX 8
 
 static __thread struct {
-    bool holding;
+    bool active;
     unsigned count;
-    struct event_queue *queues[HELD_MOST];
-} held __attribute__((tls_model("initial-exec")));
+    struct event_queue *queues[DEFERRED_MAX];
+} deferred __attribute__((tls_model("initial-exec")));
 
-static bool hold(struct event_queue *queue)
+static bool defer(struct event_queue *queue)
 {
-    if (!held.holding)
+    if (!deferred.active)
         return false;
-    for (unsigned i = 0; i < held.count; i++) {
-        if (held.queues[i] == queue)
+    for (unsigned i = 0; i < deferred.count; i++) {
+        if (deferred.queues[i] == queue)
             return true;
     }
-    if (held.count == HELD_MOST)
+    if (deferred.count == DEFERRED_MAX)
         return false;
-    held.queues[held.count++] = queue;
+    deferred.queues[deferred.count++] = queue;
     return true;
 }
 
 void event_token_put(struct event_queue *queue)
 {
     queue->pending++;
-    if (!hold(queue))
+    if (!defer(queue))
         event_token_settle(queue);
 }
 
-void events_hold(void)
+void events_defer(void)
 {
-    held.holding = true;
+    deferred.active = true;
 }
 
-void events_release(void)
+void events_write(void)
 {
-    held.holding = false;
-    while (unlikely(held.count)) {
-        struct event_queue *queue = held.queues[--held.count];
+    deferred.active = false;
+    while (unlikely(deferred.count)) {
+        struct event_queue *queue = deferred.queues[--deferred.count];
 
         lock_acquire(&queue->lock);
         event_token_settle(queue);

@@ -102,8 +102,8 @@ void ack_account_report(struct ack_account *account, uint32_t type);
 
 /* Between the two calls the calling thread writes no tokens: it receives packets with locks held for which a
  * woken reader would have to wait. Called inside a rundown section; event_queue_close() waits for those. */
-void events_hold(void);
-void events_release(void);
+void events_defer(void);
+void events_write(void);
 
 /* --- asynchronous events -------------------------------------------------------------------------------- */
 

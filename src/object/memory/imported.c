@@ -123,7 +123,7 @@ static void withdraw_aliases(struct mr *mr)
     lock_release(&keys_lock);
 }
 
-void region_let_go(struct mr *mr)
+void region_release_import(struct mr *mr)
 {
     withdraw_aliases(mr);
     memory_unalias(mr->second, mr->second_length);

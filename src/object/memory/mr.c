@@ -279,14 +279,14 @@ static int withdraw(struct mr *region)
 
 /* The end of a region whose key is withdrawn. Waits for rundown sections that may have found the key, because
  * the program may free the memory when the verb returns. */
-static void let_go(struct mr *region)
+static void end_region(struct mr *region)
 {
     region_unexport(region);
     rundown_wait();
     exposed_revoke(region->slot, false);
     mapping_end(region);
     if (region->imported)
-        region_let_go(region);
+        region_release_import(region);
     number_return(&pool_keys, region->slot);
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
     if (region->dm)
@@ -308,7 +308,7 @@ void mr_unimport(struct mr *mr)
         lock_release(&keys_lock);
     }
     if (!error)
-        let_go(mr);
+        end_region(mr);
     forget(mr);
 }
 
@@ -339,7 +339,7 @@ int mr_deregister(struct mr *mr)
         return busy_because(OBJECT_MR, region->slot);
     if (error)
         return error;
-    let_go(region);
+    end_region(region);
     forget(mr);
     return 0;
 }

@@ -182,7 +182,7 @@ void region_unexport(struct mr *mr);
 int region_import(struct pd *pd, uint32_t handle, struct mr **ret_mr);
 /* Releases the aliases and the second mapping of an imported region. Its key is withdrawn, and its exposed
  * buffers are revoked, before. */
-void region_let_go(struct mr *mr);
+void region_release_import(struct mr *mr);
 
 /* ibv_advise_mr(); -errno as verbs.md §4.7. */
 int mr_advise(struct pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, const struct ibv_sge *list,

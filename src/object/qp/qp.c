@@ -534,7 +534,7 @@ static int destroy(struct qp *qp)
         cq_purge_qp(qp->send_cq, qpn);
     if (qp->recv_cq != qp->send_cq)
         cq_purge_qp(qp->recv_cq, qpn);
-    if (!qp->let_go) {
+    if (!qp->creator_closed) {
         async_purge(&qp->context->events, &qp->async_events);
         ack_account_wait(&qp->async_events, &qp->ibv.mutex, &qp->ibv.cond, &qp->ibv.events_completed,
                          &destroying);
@@ -546,7 +546,7 @@ static int destroy(struct qp *qp)
     atomic_store_explicit(&qp->record->destroying_qpn, 0, memory_order_relaxed);
     qp_ports->release_number(qpn);
     qp_give_slot(qp, true);
-    tell_losses(losses);
+    report_losses(losses);
     return 0;
 }
 
@@ -557,13 +557,13 @@ void qp_flush_before_end(struct qp *qp)
 
 int qp_destroy(struct qp *qp)
 {
-    if (destroyed_has(DESTROYED_QP, qp) || qp->let_go)
+    if (destroyed_has(DESTROYED_QP, qp) || qp->creator_closed)
         return -EINVAL;
     if (context_is_inherited(qp->context))
         return 0; /* the parent's QP: the child has only a copy */
     if (unlikely(qp->handle))
         return qp_handle_destroy(qp);
-    return unlikely(qp->xrcd) && !qp_let_go(qp) ? 0 : destroy(qp);
+    return unlikely(qp->xrcd) && !qp_close_creator(qp) ? 0 : destroy(qp);
 }
 
 void qp_end(struct qp *qp)

@@ -73,12 +73,12 @@ struct qp {
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
     uint32_t origin_life;
     struct list by_origin, by_xrcd;
-    /* XRC_RECV (xrc/open_qp.c). holders counts the creator's handle until qp_let_go(), the handles of
+    /* XRC_RECV (xrc/open_qp.c). holders counts the creator's handle until qp_close_creator(), the handles of
      * ibv_open_qp(), and threads that work for one of them; the QP ends at 0. */
     uint32_t holders, opener_count;
     struct list openers;
     struct qp_keeping *keeping; /* NULL: the QP was never opened by ibv_open_qp() */
-    bool let_go;                /* the creator has destroyed its handle */
+    bool creator_closed;        /* the creator has destroyed its handle */
     struct qp_handle *handle;   /* this structure is a handle of ibv_open_qp(); NULL: it is a QP */
     struct qp_queues queues;
     char *receive_ring;
@@ -137,7 +137,7 @@ struct qp_ports {
     void (*init_private)(struct qp *qp);
     /* The engine fills in send, send_notice, now, set_timer, random, reference (without exposes) and direct (without
      * is_mapped); qp_ports_install() adds object's. */
-    struct transport_ports transport_link;
+    struct transport_ports transport;
     /* Before the QP is modified. May sleep, bounded. No lock held, outside of rundown sections. */
     void (*prepare)(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
     /* Before the QP stops sending (ERR, RESET, destroy): requests posted in RTS that wait for their path are

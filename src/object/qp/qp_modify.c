@@ -126,7 +126,7 @@ static void enter_reset(struct qp *qp)
     uint8_t signal_all = record->attributes.signal_all;
 
     qp_set_state(qp, IBV_QPS_RESET);
-    qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
+    qp_ports->transport.set_timer(&qp->transport, NS_NEVER);
     qp_ports->disconnect(qp);
     if (qp->send_cq)
         cq_purge_qp(qp->send_cq, qpn);

@@ -56,7 +56,7 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
         .retires = counter + 1,
         .status = (uint8_t)verdict_wc_status(verdict),
         .opcode = (uint8_t)send_wc_opcode(wqe->opcode),
-        .is_send = 1,
+        .kind = CQE_SEND,
         .byte_len = byte_len,
         .vendor_err = (uint32_t)verdict,
     };
@@ -98,7 +98,7 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
         .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
         .status = (uint8_t)verdict_wc_status(completion->verdict),
         .opcode = (uint8_t)completion->opcode,
-        .is_send = CQE_RECEIVE,
+        .kind = CQE_RECEIVE,
         .service_level = completion->service_level,
         .byte_len = completion->byte_len,
         .wc_flags = completion->wc_flags,
@@ -111,7 +111,7 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
 
     qp_receives_completed++;
     if (unlikely(qp->transport.tag_matching)) {
-        cqe.is_send = CQE_TAGGED;
+        cqe.kind = CQE_TAGGED;
         cqe.app_ctx = completion->app_ctx;
         cqe.tag = completion->tag;
     }
@@ -147,7 +147,7 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
 }
 
 /* Raises the event on every handle that has the QP open. */
-static void tell_openers(struct qp *qp, const struct ibv_async_event *event)
+static void notify_openers(struct qp *qp, const struct ibv_async_event *event)
 {
     list_for_each (node, &qp->openers) {
         const struct qp_opener *opener = list_entry(node, struct qp_opener, node);
@@ -169,10 +169,10 @@ void qp_raise(struct qp *qp, enum ibv_event_type type)
 
     if (unlikely(qp->origin)) /* a delegate: the response carries the error to the QP */
         return;
-    if (likely(!qp->let_go))
+    if (likely(!qp->creator_closed))
         async_raise(&qp->context->events, &event, &qp->async_events);
     if (unlikely(qp->opener_count))
-        tell_openers(qp, &event);
+        notify_openers(qp, &event);
 }
 
 static void raise_event(struct transport_qp *transport, enum ibv_event_type type)
@@ -196,7 +196,7 @@ void qp_enter_error(struct qp *qp)
     if (unlikely(qp->transport.relay.used))
         qp_ports->end_relay(qp);
     mapping_settle_qp(qp); /* before the flushed completions, by which memory belongs to the program again */
-    qp_ports->transport_link.set_timer(&qp->transport, NS_NEVER);
+    qp_ports->transport.set_timer(&qp->transport, NS_NEVER);
     sender_flush(&qp->transport);
     tagged_flush(&qp->transport);
     if (qp->receive_taken && qp->srq)
@@ -299,8 +299,8 @@ static void install_shared_tables(const struct transport_ports *engine)
 
 void qp_ports_install(const struct qp_ports *ports)
 {
-    qp_transport_ports = ports->transport_link;
-    install_shared_tables(&ports->transport_link);
+    qp_transport_ports = ports->transport;
+    install_shared_tables(&ports->transport);
     qp_transport_ports.tag_matching = &tag_ports;
     qp_transport_ports.xrc = &xrc_ports;
     qp_transport_ports.alloc_copies = datagram_copies_begin;

@@ -152,7 +152,7 @@ int srq_destroy(struct srq *srq)
     pthread_cond_destroy(&srq->ibv.cond);
     pthread_mutex_destroy(&srq->ibv.mutex);
     destroyed_free(DESTROYED_SRQ, srq, sizeof(*srq));
-    tell_losses(losses);
+    report_losses(losses);
     return 0;
 }
 

@@ -123,7 +123,7 @@ static void complete(struct srq *srq, const struct ibv_ops_wr *op, enum ibv_wc_o
         .retires = ++srq->record->ops_posted,
         .status = (uint8_t)verdict_wc_status(verdict),
         .opcode = (uint8_t)opcode,
-        .is_send = CQE_OPERATION,
+        .kind = CQE_OPERATION,
         .src_qpn = srq->number,
         .wc_flags = tag_list_in_sync(&srq->tm->list) ? 0 : IBV_WC_TM_SYNC_REQ,
         .vendor_err = (uint32_t)verdict,

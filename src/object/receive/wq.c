@@ -49,9 +49,9 @@ static void set_state(struct wq *wq, enum ibv_wq_state state)
 
 /* DELAY_DROP: a frame without a receive waits for one. Hardware pauses the sender for a bounded time; here a bounded
  * number of frames waits. */
-#define HELD_MAX 64u
+#define PENDING_MAX 64u
 
-struct held {
+struct pending {
     struct list link;
     struct arrival arrival;
     uint8_t bytes[];
@@ -62,23 +62,24 @@ static void forget_held(struct wq *wq)
 {
     struct list *node;
 
-    while ((node = list_pop_front(&wq->held)))
-        free(list_entry(node, struct held, link));
-    wq->held_count = 0;
+    while ((node = list_pop_front(&wq->pending)))
+        free(list_entry(node, struct pending, link));
+    wq->pending_count = 0;
 }
 
 /* Lock held. */
 static void hold(struct wq *wq, const struct arrival *arrival)
 {
-    struct held *held = wq->held_count < HELD_MAX ? malloc(sizeof(*held) + arrival->length) : NULL;
+    struct pending *pending =
+        wq->pending_count < PENDING_MAX ? malloc(sizeof(*pending) + arrival->length) : NULL;
 
-    if (!held)
+    if (!pending)
         return;
-    held->arrival = *arrival;
-    held->arrival.bytes = held->bytes;
-    memcpy(held->bytes, arrival->bytes, arrival->length);
-    list_push_back(&wq->held, &held->link);
-    wq->held_count++;
+    pending->arrival = *arrival;
+    pending->arrival.bytes = pending->bytes;
+    memcpy(pending->bytes, arrival->bytes, arrival->length);
+    list_push_back(&wq->pending, &pending->link);
+    wq->pending_count++;
 }
 
 /* Copies the frame to the next receive, which is posted. Lock held, inside a rundown section. */
@@ -106,12 +107,12 @@ static void place_frame(struct wq *wq, const struct arrival *arrival)
 /* Lock held, inside a rundown section. */
 static void place_held(struct wq *wq)
 {
-    while (!list_empty(&wq->held) && waiting(wq)) {
-        struct held *held = list_entry(list_pop_front(&wq->held), struct held, link);
+    while (!list_empty(&wq->pending) && waiting(wq)) {
+        struct pending *pending = list_entry(list_pop_front(&wq->pending), struct pending, link);
 
-        place_frame(wq, &held->arrival);
-        free(held);
-        wq->held_count--;
+        place_frame(wq, &pending->arrival);
+        free(pending);
+        wq->pending_count--;
     }
 }
 
@@ -235,7 +236,7 @@ int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, stru
     wq->record = segment_wq(wq->number);
     wq->reach.ports = &qp_transport_ports;
     wq->reach.keys = segment_keys();
-    list_init(&wq->held);
+    list_init(&wq->pending);
     fill_public(wq, attributes);
     fill_record(wq, attributes, wq->memory.offset);
     ack_account_init(&wq->async_events, &wq->record->events);
@@ -300,7 +301,7 @@ int wq_destroy(struct wq *wq)
     pthread_cond_destroy(&wq->ibv.cond);
     pthread_mutex_destroy(&wq->ibv.mutex);
     free(wq);
-    tell_losses(losses);
+    report_losses(losses);
     return 0;
 }
 

@@ -13,7 +13,7 @@
 
 struct wq {
     struct ibv_wq ibv;
-    struct lock lock; /* guards state, flags, ring and held frames; above the CQ's */
+    struct lock lock; /* guards state, flags, ring and pending frames; above the CQ's */
     struct context *context;
     struct pd *pd;
     struct cq *cq;
@@ -23,9 +23,9 @@ struct wq {
     char *ring;
     uint32_t mask;
     struct ack_account async_events;
-    struct list all;  /* in the list of all WQs; under wqs_lock */
-    struct list held; /* frames that wait for a receive (IBV_WQ_FLAGS_DELAY_DROP) */
-    unsigned held_count;
+    struct list all;     /* in the list of all WQs; under wqs_lock */
+    struct list pending; /* frames that wait for a receive (IBV_WQ_FLAGS_DELAY_DROP) */
+    unsigned pending_count;
     struct transport_qp reach; /* only keys and ports are set, for raw_place() */
 };
 

@@ -27,7 +27,7 @@ static uint32_t count_of_flows(void)
     return atomic_load_explicit(&flow_count, memory_order_relaxed);
 }
 
-static int make_room(void)
+static int make_space(void)
 {
     uint32_t room = flows_room ? flows_room * 2 : 16;
     struct flow **more;
@@ -90,7 +90,7 @@ static void take_item(struct flow *flow)
 /* QP lock and flows_lock held. */
 static int insert(struct flow *flow)
 {
-    int error = atomic_load_explicit(&flow->qp->record->qpn, memory_order_relaxed) ? make_room() : -EINVAL;
+    int error = atomic_load_explicit(&flow->qp->record->qpn, memory_order_relaxed) ? make_space() : -EINVAL;
     uint32_t place = count_of_flows();
 
     if (!error)

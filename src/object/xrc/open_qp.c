@@ -16,7 +16,7 @@
 #define OPENERS_MAX 4096u
 
 /* The context and XRCD of a QP whose creator's handle, XRCD and context are gone. Allocated with the first opener, so
- * that qp_let_go() cannot fail. */
+ * that qp_close_creator() cannot fail. */
 struct qp_keeping {
     struct context context;
     struct xrcd xrcd;
@@ -38,7 +38,7 @@ static void keep(struct qp *qp, struct qp_keeping *keeping)
     list_init(&keeping->xrcd.all);
     list_init(&keeping->xrcd.delegates);
     device_get(&host_devices, qp->context->device);
-    xrc_domain_hold(qp->xrcd->domain);
+    xrc_domain_get(qp->xrcd->domain);
     qp->keeping = keeping;
 }
 
@@ -111,7 +111,7 @@ static bool remove_opener(struct qp *qp, struct qp_opener *opener)
     return drop(qp);
 }
 
-bool qp_let_go(struct qp *qp)
+bool qp_close_creator(struct qp *qp)
 {
     const struct destroying destroying = {OBJECT_QP, qp->slot, &qp->record->provenance};
     struct context *context;
@@ -129,7 +129,7 @@ bool qp_let_go(struct qp *qp)
     xrcd = qp->xrcd;
     qp->context = &qp->keeping->context;
     qp->xrcd = &qp->keeping->xrcd;
-    qp->let_go = true;
+    qp->creator_closed = true;
     qp->record->context = NO_OBJECT;
     qp->record->provenance.xrcd = 0;
     lock_release(&qp->lock);

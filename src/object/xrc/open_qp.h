@@ -34,7 +34,7 @@ int qp_handle_query(struct qp *handle, struct ibv_qp_attr *ret_attributes, int m
 int qp_handle_destroy(struct qp *handle);
 
 /* The creator destroys its handle. True: the caller has to end the QP; false: other handles keep it. */
-bool qp_let_go(struct qp *qp);
+bool qp_close_creator(struct qp *qp);
 /* Does another context or another process have the QP open? QP lock held. */
 bool qp_is_open_elsewhere(const struct qp *qp, const struct context *context);
 /* Frees what a QP that was opened by others has in addition. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* XRC domains (verbs.md §1.4). A domain that is opened with a file is the same for all processes of this host that
  * open the file; device and inode identify it. A process that has the domain open binds an abstract unix socket
- * MARK_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets in /proc/net/unix, and removes
+ * USER_PREFIX DEVICE-INODE/RANDOM, which is never read: the kernel lists the sockets in /proc/net/unix, and removes
  * those of a process that dies. A process that opens the domain binds DEVICE-INODE/turn while it examines the list:
- * the name is a lock, so that only one of several processes with O_EXCL succeeds. Any process can bind these names,
- * which changes the results of O_CREAT and O_EXCL and nothing else. */
+ * the name is a lock, so that only one of several processes with O_EXCL succeeds. Processes of all versions use these
+ * names. Any process can bind them, which changes the results of O_CREAT and O_EXCL and nothing else. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,14 +20,14 @@
 #include "base/unix_names.h"
 #include "object/xrc/xrc_domain.h"
 
-#define MARK_PREFIX "softhca/1/xrcd/"
-#define MARK_DIGITS 16
-#define NAME_SIZE   (sizeof(MARK_PREFIX) + 2 * 17 + MARK_DIGITS)
+#define USER_PREFIX "softhca/1/xrcd/"
+#define USER_DIGITS 16
+#define NAME_SIZE   (sizeof(USER_PREFIX) + 2 * 17 + USER_DIGITS)
 
 /* How often a process tries to bind the lock name, a millisecond apart; then it continues without the lock: the
  * holder may be stopped. */
-#define TURN_TRIES 2000
-#define TURN_PAUSE (NS_PER_S / 1000)
+#define LOCK_TRIES 2000
+#define LOCK_PAUSE (NS_PER_S / 1000)
 
 /* Guards the list and references. Held during system calls, so never taken on the data path. */
 static struct lock domains_lock = LOCK_INIT;
@@ -89,7 +89,7 @@ static int bind_name(const struct xrc_domain *domain, const char *rest)
     char name[NAME_SIZE + 1];
     socklen_t length;
 
-    snprintf(name, sizeof(name), MARK_PREFIX "%016llx-%016llx/%s", (unsigned long long)domain->device,
+    snprintf(name, sizeof(name), USER_PREFIX "%016llx-%016llx/%s", (unsigned long long)domain->device,
              (unsigned long long)domain->inode, rest);
     length = unix_name_address(name, &address);
     fd = fd_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -103,12 +103,12 @@ static int bind_name(const struct xrc_domain *domain, const char *rest)
     return error ? error : fd;
 }
 
-static int take_turn(const struct xrc_domain *domain)
+static int lock_domain(const struct xrc_domain *domain)
 {
     int fd = bind_name(domain, "turn");
 
-    for (int tries = 0; fd == -EADDRINUSE && tries < TURN_TRIES; tries++) {
-        (void)sys_poll(NULL, 0, TURN_PAUSE);
+    for (int tries = 0; fd == -EADDRINUSE && tries < LOCK_TRIES; tries++) {
+        (void)sys_poll(NULL, 0, LOCK_PAUSE);
         fd = bind_name(domain, "turn");
     }
     if (fd == -EADDRINUSE)
@@ -118,7 +118,7 @@ static int take_turn(const struct xrc_domain *domain)
     return fd;
 }
 
-static void count_mark(const char *rest, void *argument)
+static void count_user(const char *rest, void *argument)
 {
     ++*(unsigned *)argument;
 }
@@ -126,25 +126,25 @@ static void count_mark(const char *rest, void *argument)
 static bool is_open_elsewhere(const struct xrc_domain *domain)
 {
     char prefix[NAME_SIZE + 1];
-    unsigned marks = 0;
+    unsigned users = 0;
     int error;
 
-    snprintf(prefix, sizeof(prefix), MARK_PREFIX "%016llx-%016llx/", (unsigned long long)domain->device,
+    snprintf(prefix, sizeof(prefix), USER_PREFIX "%016llx-%016llx/", (unsigned long long)domain->device,
              (unsigned long long)domain->inode);
-    error = unix_names_visit(prefix, MARK_DIGITS, count_mark, &marks);
+    error = unix_names_visit(prefix, USER_DIGITS, count_user, &users);
     if (error)
         log_warn("cannot tell whether another process has the XRC domain open: reading /proc/net/unix: %s",
                  strerror(-error));
-    return marks != 0;
+    return users != 0;
 }
 
-/* Checks O_CREAT and O_EXCL and binds the mark, for the first XRCD of the domain in this process: 0, -EINVAL,
+/* Checks O_CREAT and O_EXCL and binds the user name, for the first XRCD of the domain in this process: 0, -EINVAL,
  * -EAGAIN, -EMFILE... */
-static int mark(struct xrc_domain *domain, int flags)
+static int bind_user_name(struct xrc_domain *domain, int flags)
 {
-    int turn = take_turn(domain), error = 0;
+    int lock_fd = lock_domain(domain), error = 0;
     bool elsewhere = is_open_elsewhere(domain);
-    char digits[MARK_DIGITS + 1];
+    char digits[USER_DIGITS + 1];
     uint64_t bits;
 
     if (elsewhere && (flags & O_CREAT) && (flags & O_EXCL))
@@ -154,9 +154,9 @@ static int mark(struct xrc_domain *domain, int flags)
     if (!error) {
         sys_random(&bits, sizeof(bits));
         snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)bits);
-        error = keep(&domain->mark, bind_name(domain, digits));
+        error = keep(&domain->user_name, bind_name(domain, digits));
     }
-    fd_close(turn);
+    fd_close(lock_fd);
     return error;
 }
 
@@ -193,7 +193,7 @@ static int join(int fd, const struct stat *status, int flags, struct xrc_domain 
     fresh->mode = status->st_nlink ? status->st_mode : 0; /* other users cannot open an unlinked file */
     error = pin_file(fresh, fd);
     if (!error)
-        error = mark(fresh, flags);
+        error = bind_user_name(fresh, flags);
     if (error) {
         give_back(&fresh->pin);
         return error;
@@ -212,7 +212,7 @@ int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain)
 
     if (!fresh)
         return -ENOMEM;
-    fresh->mark.fd = fresh->pin.fd = -1;
+    fresh->user_name.fd = fresh->pin.fd = -1;
     if (fd == -1) {
         fresh->is_private = true;
         fresh->references = 1;
@@ -231,7 +231,7 @@ int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain)
     return error;
 }
 
-void xrc_domain_hold(struct xrc_domain *domain)
+void xrc_domain_get(struct xrc_domain *domain)
 {
     atomic_fetch_add_explicit(&domain->references, 1, memory_order_relaxed);
 }
@@ -244,7 +244,7 @@ void xrc_domain_drop(struct xrc_domain *domain)
     last = --domain->references == 0;
     if (last && !domain->is_private) {
         list_remove(&domain->all);
-        give_back(&domain->mark);
+        give_back(&domain->user_name);
         give_back(&domain->pin);
     }
     lock_release(&domains_lock);

@@ -21,7 +21,7 @@ struct xrc_domain {
         int fd;
         dev_t device;
         ino_t inode; /* of the descriptor when it was opened, because the program may close it */
-    } mark,          /* a bound socket by which other processes see that this process has the domain open */
+    } user_name,     /* a bound socket by which other processes see that this process has the domain open */
         pin;         /* of the file, so that its inode is not reused */
     bool is_private;
     _Atomic uint32_t references; /* XRCDs, and QPs that remain after their XRCD is closed (open_qp.c) */
@@ -31,7 +31,7 @@ struct xrc_domain {
  * O_CREAT and the domain does not exist), -ENOMEM, -EMFILE. May sleep. */
 int xrc_domain_take(int fd, int flags, struct xrc_domain **ret_domain);
 /* Adds a reference; the caller holds one. Any lock may be held. */
-void xrc_domain_hold(struct xrc_domain *domain);
+void xrc_domain_get(struct xrc_domain *domain);
 void xrc_domain_drop(struct xrc_domain *domain);
 /* May a process of user `uid` have the domain open? True for our own user and root, and if the file's mode lets the
  * user read or write. */
