@@ -7,7 +7,8 @@
 
 static struct lock exposing_lock = LOCK_INIT; /* guards the list; a leaf, below the QP's lock */
 static struct list exposing = {&exposing, &exposing};
-static _Atomic uint32_t exposing_count; /* changes under exposing_lock */
+/* QPs in the list or in `to_visit`, and the one that is being visited. Changes under exposing_lock. */
+static _Atomic uint32_t exposing_count;
 /* One key at a time: a concurrent call would miss the QPs that are in `to_visit`. */
 static struct lock revoke_lock = LOCK_INIT;
 
@@ -43,10 +44,17 @@ static struct qp *next_in(struct list *to_visit)
 
     lock_acquire(&exposing_lock);
     node = list_pop_front(to_visit);
-    if (node)
-        atomic_fetch_sub_explicit(&exposing_count, 1, memory_order_relaxed);
     lock_release(&exposing_lock);
     return node ? list_entry(node, struct qp, exposing) : NULL;
+}
+
+/* Only now may exposed_revoke() of another key return early: what the QP had exposed is revoked. */
+static void visited(void)
+{
+    lock_acquire(&exposing_lock);
+    /* Release: pairs with the acquire in exposed_revoke(). */
+    atomic_fetch_sub_explicit(&exposing_count, 1, memory_order_release);
+    lock_release(&exposing_lock);
 }
 
 void exposed_revoke(uint32_t slot, bool window)
@@ -56,7 +64,7 @@ void exposed_revoke(uint32_t slot, bool window)
 
     /* The caller has waited for all rundown sections in which the key could be found (rundown_wait()): a QP that
      * has exposed a buffer of the key is in the list. */
-    if (!atomic_load_explicit(&exposing_count, memory_order_relaxed))
+    if (!atomic_load_explicit(&exposing_count, memory_order_acquire))
         return;
     lock_acquire(&revoke_lock);
     list_init(&to_visit);
@@ -71,6 +79,7 @@ void exposed_revoke(uint32_t slot, bool window)
             add_unless_there(qp);
         lock_release(&qp->lock);
         rundown_exit();
+        visited();
     }
     lock_release(&revoke_lock);
 }
