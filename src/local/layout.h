@@ -44,16 +44,16 @@
 
 #define GRANULE 64u
 /* With 64 KiB, each core fetches every line from the other core's cache; a quarter more bytes per second go through
- * 256 KiB. A ring of small records stays in its first RING_HOME bytes and touches no more memory (ring_write()). */
-#define RING_SIZE 262144u
-#define RING_HOME 65536u
+ * 256 KiB. A ring of small records stays in its first RING_SMALL bytes and touches no more memory (ring_write()). */
+#define RING_SIZE  262144u
+#define RING_SMALL 65536u
 
 /* Values of ring_control.reader_sleeps. A writer that does not know a value treats it as
  * READER_SLEEPS. */
 enum reader_sleeps {
     READER_POLLS,
     READER_SLEEPS, /* the writer rings the doorbell */
-    READER_HEEDED, /* the attention word in the reader's notification page says whether to ring (base/notify.h) */
+    READER_ATTENTION, /* the attention word in the reader's notification page says whether to ring (base/notify.h) */
 };
 
 /* Words of different writers or purposes are in different lines, so that polling one does not delay another. */
@@ -67,7 +67,8 @@ struct ring_control {
     /* Set by the writer when the ring is full and it sleeps (ring_arm_writer()); the reader that resets it to 0 after
      * moving `consumed` rings (ring_take_writer_waits()). A full fence on both sides. */
     _Atomic uint32_t writer_waits cache_aligned;
-    _Atomic uint32_t writer_heeds; /* set once by the writer: it has mapped the reader's notification page */
+    /* Set once by the writer: it has mapped the reader's notification page. */
+    _Atomic uint32_t writer_reads_attention;
     /* Incremented by the writer before memory that its records refer to goes back to the program
      * (ring_revoke()). A record carries the lower 16 bits of the value at its time; a reader that has
      * fetched the bytes compares (ring_has_revoked()) and discards them if the values differ. 16 bits

@@ -235,7 +235,7 @@ void local_offer_channel(struct link *link, unsigned number);
 /* The attention word of this process as writers see it; AWAKE without a notification page. */
 enum attention local_attention(void);
 /* A thread polls now: sets AWAKE, if the attention is still `seen`. */
-void local_attend(enum attention seen);
+void local_set_awake(enum attention seen);
 /* True: the helper thread no longer wakes periodically; false: it does again. */
 void local_helper_sleeps(bool sleeps);
 bool local_helper_is_asleep(void);

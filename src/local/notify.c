@@ -169,7 +169,8 @@ void local_offer_channel(struct link *link, unsigned number)
     if (link->is_self) {
         atomic_store_explicit(&link->peer, own, memory_order_release);
         for (unsigned i = 0; i < LOCAL_LANES; i++)
-            atomic_store_explicit(&link->lanes[i].writer.control->writer_heeds, 1, memory_order_release);
+            atomic_store_explicit(&link->lanes[i].writer.control->writer_reads_attention, 1,
+                                  memory_order_release);
         atomic_fetch_or_explicit(&link->offered, ~0ull, memory_order_relaxed);
         return;
     }
@@ -192,9 +193,9 @@ void local_offer_channel(struct link *link, unsigned number)
 
 /* --- our attention -------------------------------------------------------------------------------------- */
 
-bool notify_heeded(const struct lane *lane)
+bool notify_reads_attention(const struct lane *lane)
 {
-    return atomic_load_explicit(&lane->reader.control->writer_heeds, memory_order_acquire) != 0 &&
+    return atomic_load_explicit(&lane->reader.control->writer_reads_attention, memory_order_acquire) != 0 &&
            page_of_ours();
 }
 
@@ -232,7 +233,7 @@ void notify_set_attention(enum attention wanted)
     }
 }
 
-void local_attend(enum attention seen)
+void local_set_awake(enum attention seen)
 {
     struct notify_page *page = page_of_ours();
     uint64_t now;
@@ -290,7 +291,8 @@ static void accept_page(struct link *link, int fd)
         peer->channels[i].source.fd = -1;
     atomic_store_explicit(&link->peer, peer, memory_order_release);
     for (unsigned i = 0; i < LOCAL_LANES; i++)
-        atomic_store_explicit(&link->lanes[i].writer.control->writer_heeds, 1, memory_order_release);
+        atomic_store_explicit(&link->lanes[i].writer.control->writer_reads_attention, 1,
+                              memory_order_release);
 }
 
 static bool accept_channel(struct link *link, const struct link_offer *offer, int fd)
@@ -406,7 +408,7 @@ void notify_wake(struct lane *lane, uint32_t sleeps)
     struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);
     uint64_t attention, next = ATTENTION_AWAKE;
 
-    if (sleeps != READER_HEEDED || !peer) {
+    if (sleeps != READER_ATTENTION || !peer) {
         if (atomic_exchange_explicit(&lane->writer.control->reader_sleeps, 0, memory_order_relaxed) != 0)
             link_ring(lane->link, LINK_RINGS);
         return;

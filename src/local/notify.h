@@ -32,9 +32,9 @@ void notify_wake(struct lane *lane, uint32_t sleeps);
  * of the peer. */
 void notify_full(struct lane *lane);
 
-/* True if the writer of this lane heeds our attention word; the lane may then stay in hot[] while this process
+/* True if the writer of this lane reads our attention word; the lane may then stay in hot[] while this process
  * sleeps. */
-bool notify_heeded(const struct lane *lane);
+bool notify_reads_attention(const struct lane *lane);
 /* Sets our attention word; a full fence follows. DOZES becomes ASLEEP if the helper thread sleeps. No effect without
  * a page. */
 void notify_set_attention(enum attention wanted);

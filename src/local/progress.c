@@ -4,7 +4,7 @@
  * local_poll() walks hot[] without a lock. A writer of hot[] stores a slot before the count that covers it, and
  * replaces a removed lane by the last one; so a walker at worst misses one lane once or visits one twice. Before a
  * lane leaves hot[], its reader asks the writer to ring (reader_sleeps) and checks that the ring is empty. A lane
- * whose writer heeds our attention word (base/notify.h) stays in hot[] while this process sleeps; so any thread that
+ * whose writer reads our attention word (base/notify.h) stays in hot[] while this process sleeps; so any thread that
  * is woken finds the record.
  *
  * A lane whose ring to the peer is full is on the list of blocked lanes until a polling thread finds
@@ -174,8 +174,8 @@ static bool heat(struct lane *lane)
 
         set_hot_index(lane, (int)count);
         lane->idle_sweeps = 0;
-        if (notify_heeded(lane))
-            set_reader_sleeps(lane, READER_HEEDED);
+        if (notify_reads_attention(lane))
+            set_reader_sleeps(lane, READER_ATTENTION);
         atomic_store_explicit(&hot[count], lane, memory_order_release);
         atomic_store_explicit(&hot_count, count + 1, memory_order_release);
         became_hot = true;
@@ -208,7 +208,7 @@ static bool cool(struct lane *lane)
     if (!lock_try(&lane->receive_lock))
         return false;
     publish_and_ring(lane, true);
-    before = reader_sleeps(lane) == READER_HEEDED ? READER_HEEDED : READER_POLLS;
+    before = reader_sleeps(lane) == READER_ATTENTION ? READER_ATTENTION : READER_POLLS;
     ring_arm_reader(lane->reader.control);
     empty = looks_empty(lane);
     if (!empty)
@@ -217,7 +217,7 @@ static bool cool(struct lane *lane)
     return empty;
 }
 
-/* As cool(), for a lane that stays in hot[], because its writer heeds our attention word, which was set before. */
+/* As cool(), for a lane that stays in hot[], because its writer reads our attention word, which was set before. */
 static bool is_quiet(struct lane *lane)
 {
     bool empty;
@@ -225,8 +225,8 @@ static bool is_quiet(struct lane *lane)
     if (!looks_empty(lane) || !lock_try(&lane->receive_lock))
         return false;
     publish_and_ring(lane, true);
-    if (reader_sleeps(lane) != READER_HEEDED) {
-        set_reader_sleeps(lane, READER_HEEDED);
+    if (reader_sleeps(lane) != READER_ATTENTION) {
+        set_reader_sleeps(lane, READER_ATTENTION);
         atomic_thread_fence(memory_order_seq_cst); /* partner: lane_ring() */
     }
     empty = looks_empty(lane);
@@ -488,7 +488,7 @@ static void arm_blocked(void)
     lock_release(&blocked_lock);
 }
 
-/* Makes the lanes cold whose writers do not heed our attention word. True: every hot lane is empty, and its writer
+/* Makes the lanes cold whose writers do not read our attention word. True: every hot lane is empty, and its writer
  * will ring; false: a lane has a record, and all stay hot. */
 static bool cool_all(enum attention attention)
 {
@@ -501,12 +501,12 @@ static bool cool_all(enum attention attention)
     for (unsigned i = 0; i < count && all; i++) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
 
-        all = notify_heeded(lane) ? is_quiet(lane) : cool(lane);
+        all = notify_reads_attention(lane) ? is_quiet(lane) : cool(lane);
     }
     for (unsigned i = count; i-- > 0;) {
         struct lane *lane = atomic_load_explicit(&hot[i], memory_order_relaxed);
 
-        if (reader_sleeps(lane) == READER_HEEDED)
+        if (reader_sleeps(lane) == READER_ATTENTION)
             continue;
         if (all)
             remove_hot(lane);

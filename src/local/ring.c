@@ -10,8 +10,8 @@
 #define QPN_MASK 0xffffffu
 /* Bytes. The reader publishes its position in steps of PUBLISH_STEP, and of PUBLISH_EMPTY when the ring is empty. So
  * the writer sees at least RING_SIZE - PUBLISH_EMPTY bytes of an empty ring as free. */
-#define PUBLISH_STEP  (RING_HOME / 4)
-#define PUBLISH_EMPTY (RING_HOME / 16)
+#define PUBLISH_STEP  (RING_SMALL / 4)
+#define PUBLISH_EMPTY (RING_SMALL / 16)
 static_assert(RING_SIZE - PUBLISH_EMPTY >= RING_SPACE_FOR_ANY, "an empty ring takes any record");
 
 static struct ring_control *control_of(void *memory, unsigned ring)
@@ -156,20 +156,20 @@ static inline void copy_into_ring(char *to, const char *from, size_t length)
     }
 }
 
-/* Decides once per lap (one pass through the RING_SIZE bytes), at the end of the first RING_HOME bytes,
+/* Decides once per lap (one pass through the RING_SIZE bytes), at the end of the first RING_SMALL bytes,
  * whether the writer returns to the start of the ring. True while the records are small and few of them
  * are unread: such a ring never touches the rest of its memory. */
-static inline bool returns_home(struct ring_writer *writer, uint32_t length, uint32_t to_end)
+static inline bool wraps_early(struct ring_writer *writer, uint32_t length, uint32_t to_end)
 {
-    if (likely(RING_SIZE - to_end < RING_HOME)) {
-        writer->roams = false;
+    if (likely(RING_SIZE - to_end < RING_SMALL)) {
+        writer->uses_all = false;
         return false;
     }
-    if (writer->roams)
+    if (writer->uses_all)
         return false;
-    writer->roams =
-        length > BULK || refresh_consumed(writer) != 0 || RING_SIZE - free_bytes(writer) > RING_HOME / 2;
-    return !writer->roams;
+    writer->uses_all =
+        length > BULK || refresh_consumed(writer) != 0 || RING_SIZE - free_bytes(writer) > RING_SMALL / 2;
+    return !writer->uses_all;
 }
 
 static inline void write_header(struct record_header *record, const struct ring_writer *writer,
@@ -243,7 +243,7 @@ int ring_write(struct ring_writer *writer, const struct packet *packet, const st
 
     if (unlikely(carried > LOCAL_MTU || references > PACKET_REFERENCES))
         return -EMSGSIZE;
-    if (unlikely(granules * GRANULE > to_end) || unlikely(returns_home(writer, granules * GRANULE, to_end)))
+    if (unlikely(granules * GRANULE > to_end) || unlikely(wraps_early(writer, granules * GRANULE, to_end)))
         position += to_end;
     if (unlikely(position - writer->position + granules * GRANULE + GRANULE > free_bytes(writer))) {
         int error = refresh_consumed(writer);

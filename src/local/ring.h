@@ -20,7 +20,7 @@ struct ring_writer {
     uint64_t consumed; /* last value read from control->consumed */
     uint64_t last;     /* position of the record written last */
     uint32_t reference_epoch;
-    bool roams; /* uses more than the first RING_HOME bytes in this lap */
+    bool uses_all; /* uses more than the first RING_SMALL bytes in this lap */
 };
 
 struct ring_reader {

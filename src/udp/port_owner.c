@@ -35,7 +35,7 @@ struct client {
     struct ucred peer;
     int forwarding_socket; /* -1: before its first REQUEST */
     bool is_other_user;
-    uint32_t blocks;    /* how many entries of `owners` are this client */
+    uint32_t blocks;    /* how many entries of `client_of_block` are this client */
     struct list groups; /* struct client_group */
     unsigned group_count;
 };
@@ -54,8 +54,8 @@ static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
 static bool is_port_owner;
 /* Written by the helper thread with the receive lock held; receiving threads read them with it held. */
-static struct client *owners[BLOCKS]; /* by block: the client that declared it */
-static int owner_forwarding_socket = -1;
+static struct client *client_of_block[BLOCKS]; /* by block: the client that declared it */
+static int port_owner_socket = -1;
 static bool owners_used;
 
 /* --- forwarding ---------------------------------------------------------------------------------- */
@@ -64,10 +64,10 @@ void port_owner_forward(const struct datagram *datagram, const uint8_t *bytes, b
 {
     uint32_t block = (uint32_t)bytes[5] << 8 | bytes[6];
 
-    if (owners[block])
-        forwarding_send(owners[block]->forwarding_socket, datagram, bytes);
-    else if (owner_forwarding_socket >= 0 && !was_forwarded)
-        forwarding_send(owner_forwarding_socket, datagram, bytes);
+    if (client_of_block[block])
+        forwarding_send(client_of_block[block]->forwarding_socket, datagram, bytes);
+    else if (port_owner_socket >= 0 && !was_forwarded)
+        forwarding_send(port_owner_socket, datagram, bytes);
     else
         udp_count(&udp_counters->unknown_qpn, 1);
 }
@@ -77,8 +77,8 @@ void port_owner_use_forwarding_socket(int fd)
     int before;
 
     receive_lock_acquire();
-    before = owner_forwarding_socket;
-    owner_forwarding_socket = fd;
+    before = port_owner_socket;
+    port_owner_socket = fd;
     receive_lock_release();
     fd_close(before);
 }
@@ -154,9 +154,9 @@ static void client_free(struct client *client)
         group_free(client, list_entry(client->groups.next, struct client_group, node));
     receive_lock_acquire();
     for (uint32_t block = 0; client->blocks && block < BLOCKS; block++) {
-        if (owners[block] != client)
+        if (client_of_block[block] != client)
             continue;
-        owners[block] = NULL;
+        client_of_block[block] = NULL;
         client->blocks--;
     }
     receive_lock_release();
@@ -178,10 +178,10 @@ static bool may_own(const struct client *client, uint32_t block, int proof)
 static void serve_block(struct client *client, uint32_t block)
 {
     receive_lock_acquire();
-    if (owners[block] != client) {
-        if (owners[block])
-            owners[block]->blocks--;
-        owners[block] = client;
+    if (client_of_block[block] != client) {
+        if (client_of_block[block])
+            client_of_block[block]->blocks--;
+        client_of_block[block] = client;
         owners_used = true;
         client->blocks++;
     }
@@ -359,7 +359,7 @@ bool port_owner_acquire_missing(void)
     bool missing = false;
 
     for (uint32_t block = 0; other_user_count && block < BLOCKS; block++) {
-        if (owners[block] && owners[block]->is_other_user)
+        if (client_of_block[block] && client_of_block[block]->is_other_user)
             missing |= !shards_acquire(block % UDP_SHARDS, false);
     }
     return missing;
@@ -371,8 +371,8 @@ void port_owner_after_fork_in_child(void)
     list_init(&clients); /* leaked: the helper thread may have been changing the list at the fork */
     client_count = other_user_count = 0;
     is_port_owner = false;
-    owner_forwarding_socket = -1;
+    port_owner_socket = -1;
     if (owners_used) /* do not touch half a megabyte of zero pages otherwise */
-        memset(owners, 0, sizeof(owners));
+        memset(client_of_block, 0, sizeof(client_of_block));
     owners_used = false;
 }

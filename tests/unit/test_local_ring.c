@@ -334,7 +334,7 @@ static void test_records_keep_order_around_the_ring(void **state)
             read++;
         }
     }
-    assert_true(f.reader.position > 100 * RING_HOME);
+    assert_true(f.reader.position > 100 * RING_SMALL);
     end(&f);
 }
 
@@ -347,7 +347,7 @@ static void test_small_records_stay_in_the_beginning(void **state)
     begin(&f);
     for (unsigned i = 0; i < 4 * RING_SIZE / GRANULE; i++) {
         assert_int_equal(put(&f, &small, "12345678"), 0);
-        assert_true((f.writer.position - 1) % RING_SIZE < RING_HOME + GRANULE);
+        assert_true((f.writer.position - 1) % RING_SIZE < RING_SMALL + GRANULE);
         assert_int_equal(take(&f), 1);
         assert_memory_equal(f.got.payload, "12345678", 8);
         ring_release(&f.reader, f.granules);
@@ -360,7 +360,7 @@ static void test_small_records_stay_in_the_beginning(void **state)
     }
     while (put(&f, &small, "12345678") == 0)
         ;
-    assert_true(f.writer.position - f.reader.position > RING_SIZE - RING_SPACE_FOR_ANY - RING_HOME);
+    assert_true(f.writer.position - f.reader.position > RING_SIZE - RING_SPACE_FOR_ANY - RING_SMALL);
     end(&f);
 }
 

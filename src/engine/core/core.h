@@ -101,7 +101,7 @@ bool progress_is_application(void);
 /* Has this thread completed a receive since the last call, while the program sleeps on channels and the
  * helper thread is awake? Then a reply of the program is likely, and the acknowledgement may wait for it.
  * Called once per batch. */
-bool progress_expects_answer(void);
+bool progress_expects_reply(void);
 /* object_ports. */
 void progress_expect_sleep(void);
 void progress_take_arrived(void);

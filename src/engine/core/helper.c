@@ -309,7 +309,7 @@ static _Atomic uint32_t armings_seen,
 
 /* Periodic work, at most every GLANCE_NS: overdue doorbells and acknowledgements, and the count of
  * armings. */
-static void glance(ns_t now)
+static void periodic_work(ns_t now)
 {
     static ns_t last;
     uint32_t armings = atomic_load_explicit(&progress_armings, memory_order_relaxed);
@@ -339,7 +339,7 @@ void helper_event_owed(void)
 
 /* After this thread has taken packets that writers rang for, the attention word is AWAKE. While CQs are
  * armed it must be DOZES again, or no further packet would ring. */
-static void let_doze(void)
+static void rearm_doorbells(void)
 {
     for (int i = 0; i < 2 && cq_armed_count && local_attention() == ATTENTION_AWAKE; i++) {
         if (!local_prepare_sleep(ATTENTION_DOZES))
@@ -386,13 +386,13 @@ static bool check(struct polling *polling, ns_t now)
         progress_run();
         watching = false;
     }
-    glance(now);
+    periodic_work(now);
     if (!watching)
         watching = !work_until_quiet();
     watching |= local_has_ring_due();
     watching |= deliver_late_events();
     if (watching)
-        let_doze();
+        rearm_doorbells();
     return watching;
 }
 

@@ -147,7 +147,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
 /* A thread that a message wakes mostly replies: then one doorbell is enough for the acknowledgement, which
  * is in the ring already, and the reply behind it. Without a reply the next poll rings (local_ring_due()),
  * or the helper thread (local_ring_overdue()). */
-bool progress_expects_answer(void)
+bool progress_expects_reply(void)
 {
     bool has_received = qp_receives_completed != receives_seen;
 
@@ -173,7 +173,7 @@ static void on_batch_end(struct lane *lane)
     acknowledge_due(lane, state);
     acknowledged = atomic_load_explicit(&state->kick, memory_order_relaxed);
     atomic_store_explicit(&state->kick, false, memory_order_relaxed);
-    if (!kick && acknowledged && progress_expects_answer())
+    if (!kick && acknowledged && progress_expects_reply())
         lane_ring_later(lane);
     else if (kick || acknowledged)
         lane_ring(lane);
@@ -243,14 +243,14 @@ static void go_to_sleep(void)
 /* Tells writers whether to ring, after a thread has found packets: they need not while no CQ is armed;
  * they must where a thread sleeps on the channel of another CQ. A thread that arms a CQ between the two
  * checks may find AWAKE set again; then the helper thread, which is not asleep in ATTENTION_DOZES,
- * restores DOZES at its next check (let_doze()). */
-static void attend(void)
+ * restores DOZES at its next check (rearm_doorbells()). */
+static void update_attention(void)
 {
     enum attention attention = local_attention();
 
     if (!atomic_load_explicit(&cq_armed_count, memory_order_seq_cst)) {
         if (attention == ATTENTION_DOZES || attention == ATTENTION_RUNG)
-            local_attend(attention);
+            local_set_awake(attention);
     } else if (attention == ATTENTION_AWAKE || attention == ATTENTION_RUNG) {
         go_to_sleep();
     }
@@ -273,7 +273,7 @@ static unsigned run_from_application(void)
     packets = progress_run();
     is_application = false;
     if (packets)
-        attend();
+        update_attention();
     return packets;
 }
 

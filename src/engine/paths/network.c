@@ -370,7 +370,7 @@ static __thread bool flushing_delayed __attribute__((tls_model("initial-exec")))
 static void on_batch_end(void)
 {
     /* The helper thread, too, may have completed a receive for which a thread of the program sleeps. */
-    bool sleeps = progress_expects_answer(), polled = progress_is_application();
+    bool sleeps = progress_expects_reply(), polled = progress_is_application();
     bool may_delay = ack_delay_may_begin(arrivals.count, polled, sleeps);
     struct qp *qp, *unanswered = ack_delay_ends(polled, flushing_delayed, helper_saw_arming())
                                      ? network_ack_take()
