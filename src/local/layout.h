@@ -92,7 +92,7 @@ static_assert(LAYOUT_ACCESS_SLOTS + 2 * (LOCAL_ACCESS_SLOTS + 1) * CACHE_LINE <=
 struct record_header {
     _Atomic uint64_t word;   /* released by publish_record(), acquired by find_record() */
     uint32_t dest_qpn;       /* bits 0..23; bits 24..31: number of references */
-    uint32_t src_qpn;        /* bits 0..23; bits 24..31: AETH syndrome, in requests enum packet_manner */
+    uint32_t src_qpn;        /* bits 0..23; bits 24..31: AETH syndrome, in requests enum packet_hints */
     uint32_t psn, ack_psn;   /* bits 0..23 */
     uint32_t dest_ifindex;   /* network interface of the destination address */
     uint32_t payload_length; /* bytes */

@@ -333,8 +333,8 @@ static bool place_response(struct transport_qp *qp, const struct packet *packet,
         sender_repeat(qp);
         return false;
     }
-    /* -ESRCH: the peer is dead and the response lost; sender_silence() follows when the link goes down. Otherwise the
-     * peer has sent a response with memory that cannot be read, its own fault. */
+    /* -ESRCH: the peer is dead and the response lost; sender_peer_silent() follows when the link goes down. Otherwise
+     * the peer has sent a response with memory that cannot be read, its own fault. */
     if (error != -ESRCH)
         sender_fail_oldest(qp, VERDICT_REMOTE_OPERATION);
     return false;

@@ -302,7 +302,7 @@ static inline void complete_request(struct transport_qp *qp, const struct send_w
 
 /* On a link that loses nothing packets are larger than the path MTU. If the path MTUs of the two ends differ, messages
  * that the two would segment differently are invalid all the same: those longer than this. */
-static inline uint32_t responder_agrees_up_to(const struct transport_qp *qp, const struct packet *packet)
+static inline uint32_t responder_common_mtu(const struct transport_qp *qp, const struct packet *packet)
 {
     uint32_t theirs = packet->syndrome & PACKET_MTU, ours = qp->record->attributes.path_mtu;
 
@@ -312,8 +312,9 @@ static inline uint32_t responder_agrees_up_to(const struct transport_qp *qp, con
 }
 
 /* Does the packet contradict itself, or segment its message wrongly? On the network all packets of a message
- * but the last must be full (IBA 9.7.2.1.3); a local peer is bound by responder_agrees_up_to() only. */
-bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *packet, uint32_t properties);
+ * but the last must be full (IBA 9.7.2.1.3); a local peer is bound by responder_common_mtu() only. */
+bool responder_is_segmented_wrong(const struct transport_qp *qp, const struct packet *packet,
+                                  uint32_t properties);
 
 /* All requests before it are executed and may be acknowledged. */
 static inline psn_t responder_limit(const struct transport_qp *qp)

@@ -213,7 +213,7 @@ struct link_properties {
     uint32_t read_reference_from;
     /* Upper bound of the congestion window, in packets; 0: WINDOW_DEFAULT. Links that may lose packets. */
     uint16_t window;
-    bool reliable;       /* loses nothing: no ACK timer until sender_silence() */
+    bool reliable;       /* loses nothing: no ACK timer until sender_peer_silent() */
     bool piggyback_acks; /* carries PACKET_HAS_ACK */
     /* One-sided requests up to this length are offered to ports->direct->map(); 0: none. */
     uint32_t direct_up_to;
@@ -278,7 +278,7 @@ struct relay {
     bool duplicate_lost; /* the response of a duplicate was lost from lost_psn on: a NAK is due */
     bool ack_due;        /* the requester asked for an acknowledgement of ack_psn */
     uint32_t srqn;       /* of the last request in sequence */
-    uint32_t life;       /* counts connections of the QP */
+    uint32_t connection; /* counts connections of the QP */
     uint32_t epoch;      /* responses of another epoch are void */
     psn_t duplicate_psn; /* last PSN of the duplicate's response */
     psn_t lost_psn, ack_psn;
@@ -313,10 +313,10 @@ struct transport_qp {
     const struct recv_wqe *current_receive;
     uint32_t receive_pd; /* of receive buffers: the SRQ's, or the QP's own */
     struct tagged tagged;
-    bool tag_matching; /* its SRQ is a tag matching one */
-    bool building;     /* tag_matching: the owner builds WQEs behind `posted` */
-    uint8_t manner;    /* enum packet_manner, of the next request */
-    bool exposes;      /* ports->reference->exposes() was called */
+    bool tag_matching;  /* its SRQ is a tag matching one */
+    bool building;      /* tag_matching: the owner builds WQEs behind `posted` */
+    uint8_t next_hints; /* enum packet_hints, of the next request */
+    bool exposes;       /* ports->reference->exposes() was called */
     struct relay relay;
     uint32_t two_sided_end; /* behind the last request begun that takes a receive of the peer */
     uint32_t two_sided;     /* such requests begun since the QP was connected */
@@ -342,7 +342,7 @@ void sender_run(struct transport_qp *qp);
 void sender_timer(struct transport_qp *qp);
 /* The link reports that packets were not delivered (peer dead, no such QP, or its state drops them): from now
  * on the ACK timer runs. UC: buffers that packets refer to are no longer exposed. */
-void sender_silence(struct transport_qp *qp);
+void sender_peer_silent(struct transport_qp *qp);
 /* A congestion notification packet arrived (RoCEv2 CNP): the QP sends less for a while. */
 void transport_congested(struct transport_qp *qp);
 /* Completes every outstanding send with VERDICT_FLUSHED, in order. */
@@ -412,7 +412,7 @@ void relay_move_failed(struct transport_qp *qp);
 /* A packet for this QP (its number matched): requests go to the responder, responses to the sender, which may continue
  * to transmit at once. What the responder owes is not sent here, except a NAK that ends the QP: the caller calls
  * responder_run() after a batch of packets. It may delay mere acknowledgements (responder_owes_only_ack()), so that
- * they ride on requests of the other direction. A PACKET_DROPPED for a QP calls sender_silence().
+ * they ride on requests of the other direction. A PACKET_DROPPED for a QP calls sender_peer_silent().
  *
  * false: dropped silently, for the state or the identity of the QP. On a link that loses nothing the caller then sends
  * PACKET_DROPPED for an RC request, and for a UC packet by reference (the sender's buffer is exposed until then). */

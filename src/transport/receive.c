@@ -22,7 +22,7 @@ static bool receive_response(struct transport_qp *qp, const struct packet *packe
         if (qp->record->type == IBV_QPT_UC)
             sender_exposure_ended(qp, packet->psn);
         else
-            sender_silence(qp);
+            sender_peer_silent(qp);
     } else if (is_reliable(qp->record) || (qp->link.reliable && packet->opcode == OP_ACKNOWLEDGE)) {
         sender_receive(qp, packet, properties);
     }

@@ -128,7 +128,7 @@ static uint32_t psns_of(const struct transport_qp *qp, const struct packet *pack
         return 0;
     if (properties & OPCODE_READ)
         return packet->dma_length <= LIMIT_MESSAGE ? packets_of(packet->dma_length, qp->link.mtu) : 0;
-    if ((properties & (OPCODE_SEND | OPCODE_WRITE)) && responder_is_cut_wrong(qp, packet, properties))
+    if ((properties & (OPCODE_SEND | OPCODE_WRITE)) && responder_is_segmented_wrong(qp, packet, properties))
         return 0;
     return 1;
 }
@@ -357,11 +357,13 @@ void relay_lost(struct transport_qp *qp)
     relay_again(qp);
 }
 
-/* The QP is connected anew, or ends. A process that executed for it learns that by `life`. */
+/* The QP is connected anew, or ends. A process that executed for it learns that by `connection`. */
 void relay_reset(struct transport_qp *qp)
 {
     struct relay *relay = &qp->relay;
 
-    *relay = (struct relay){
-        .possible = relay->possible, .used = relay->used, .life = relay->life + 1, .epoch = relay->epoch + 1};
+    *relay = (struct relay){.possible = relay->possible,
+                            .used = relay->used,
+                            .connection = relay->connection + 1,
+                            .epoch = relay->epoch + 1};
 }

@@ -242,10 +242,10 @@ static inline bool measure(struct request *request)
 /* On the network all packets of a message but the last must be full (IBA 9.7.2.1.3). A local peer may segment
  * messages as it likes, unless the two ends have different path MTUs: then a message must be one packet that
  * is no longer than the smaller one. */
-static inline bool is_cut_wrong(const struct request *request)
+static inline bool is_segmented_wrong(const struct request *request)
 {
     if (likely(request->qp->link.reliable)) {
-        uint32_t limit = responder_agrees_up_to(request->qp, request->packet);
+        uint32_t limit = responder_common_mtu(request->qp, request->packet);
 
         return unlikely(limit != UINT32_MAX) &&
                (!(request->properties & OPCODE_ONLY) || request->length > limit);
@@ -255,12 +255,13 @@ static inline bool is_cut_wrong(const struct request *request)
     return (request->properties & OPCODE_LAST) && !request->length;
 }
 
-bool responder_is_cut_wrong(const struct transport_qp *qp, const struct packet *packet, uint32_t properties)
+bool responder_is_segmented_wrong(const struct transport_qp *qp, const struct packet *packet,
+                                  uint32_t properties)
 {
     struct request request = {
         .qp = (struct transport_qp *)(uintptr_t)qp, .packet = packet, .properties = properties};
 
-    return !measure(&request) || is_cut_wrong(&request);
+    return !measure(&request) || is_segmented_wrong(&request);
 }
 
 static bool begin_write(struct request *request)
@@ -508,7 +509,7 @@ static void receive_message(struct request *request)
 
     if (request->properties & (OPCODE_FIRST | OPCODE_ONLY))
         qp->record->responder.offset = 0;
-    if (unlikely(!measure(request) || is_cut_wrong(request))) {
+    if (unlikely(!measure(request) || is_segmented_wrong(request))) {
         reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
         return;
     }

@@ -12,7 +12,7 @@
  * repeats one packet, which does not count as a retry. To the responder the probe is a duplicate. If more than that
  * packet is acknowledged, nothing was lost and the peer was only slow: nothing else is repeated.
  *
- * On a link that loses nothing the timer runs only after a drop notice (sender_silence()), or after the peer has
+ * On a link that loses nothing the timer runs only after a drop notice (sender_peer_silent()), or after the peer has
  * acknowledged a PSN that is not outstanding (sender_psn_mismatch()): a slow peer causes no retry. The first packet
  * after the timeout carries PACKET_BEGINS, so that the responder acknowledges it in any case. */
 #include "rules/timing.h"
@@ -234,7 +234,7 @@ void sender_go_back(struct transport_qp *qp)
     struct sender *sender = &qp->record->sender;
 
     qp->deposits = false;
-    qp->manner |= PACKET_BEGINS;
+    qp->next_hints |= PACKET_BEGINS;
     sender->next = sender->completed;
     sender->next_offset = 0;
     if (has_outstanding(sender))
@@ -409,7 +409,7 @@ void sender_psn_mismatch(struct transport_qp *qp)
         sender_arm(qp);
 }
 
-void sender_silence(struct transport_qp *qp)
+void sender_peer_silent(struct transport_qp *qp)
 {
     struct sender *sender = &qp->record->sender;
 

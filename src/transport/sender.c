@@ -453,8 +453,8 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
     packet.src_qpn = atomic_load_explicit(&record->qpn, memory_order_relaxed);
     packet.psn = psn_add(wqe->first_psn, sender->next_offset);
     packet.dest_ifindex = record->attributes.path.destination_ifindex;
-    packet.syndrome = qp->manner;
-    qp->manner &= (uint8_t)~PACKET_TOGETHER;
+    packet.syndrome = qp->next_hints;
+    qp->next_hints &= (uint8_t)~PACKET_TOGETHER;
     acknowledges = add_ack(qp, &packet);
     error = rd_atomic ? transmit_rd_atomic(qp, wqe, form, psns, &packet)
                       : transmit_message(qp, wqe, form, &packet);
@@ -463,7 +463,7 @@ static int transmit(struct transport_qp *qp, struct send_wqe *wqe, const struct 
         return error;
     if (acknowledges)
         clear_ack(&record->responder);
-    qp->manner &= (uint8_t)~PACKET_BEGINS;
+    qp->next_hints &= (uint8_t)~PACKET_BEGINS;
     if (unlikely(!qp->link.reliable))
         window_sent(qp, wqe, psns, packet.flags & PACKET_ACK_REQUEST);
     sender->next_offset += psns;
@@ -541,7 +541,7 @@ static cold_path bool go_on_after(struct transport_qp *qp, int error)
         sender_advance(qp, sender->unacked_psn);
         return false;
     }
-    sender_silence(qp);
+    sender_peer_silent(qp);
     return qp->record->type == IBV_QPT_UC;
 }
 
@@ -584,7 +584,7 @@ static void run(struct transport_qp *qp, uint32_t limit)
         bytes += bytes_copied(qp, wqe);
         after_rd_atomic = awaits_response(wqe);
         if (unlikely(together && after_rd_atomic && (wqe->flags & WQE_CHAINED)))
-            qp->manner |= PACKET_TOGETHER;
+            qp->next_hints |= PACKET_TOGETHER;
         error = transmit(qp, wqe, form);
         if (unlikely(error) && !go_on_after(qp, error))
             return;

@@ -33,7 +33,7 @@ enum packet_flags {
 
 /* How the requester sent a request: in `syndrome`, which is otherwise unused in requests. Local links carry it, the
  * network does not. */
-enum packet_manner {
+enum packet_hints {
     PACKET_MTU = 7, /* enum ibv_mtu of the QP, whatever the link's segmentation; 0: not specified */
     /* The first request after the transition to RTS or after a retransmission: no earlier request is in flight. */
     PACKET_BEGINS = 8,
@@ -68,7 +68,7 @@ struct packet {
     psn_t ack_psn;         /* with PACKET_HAS_ACK */
     uint32_t dest_ifindex; /* local links: interface of the destination GID; 0 on the wire */
 
-    uint8_t syndrome; /* AETH; requests: enum packet_manner */
+    uint8_t syndrome; /* AETH; requests: enum packet_hints */
     uint8_t flush;    /* FETH: placement types, above them 2 bits of selectivity level (IBA annex A19) */
     uint16_t reference_epoch; /* local: when a payload by reference was written (local/layout.h) */
     uint32_t msn;             /* AETH */

@@ -485,7 +485,7 @@ static void leave_link(struct qp *qp, void *argument)
         publish_path(qp, PATH_GONE, NULL);
         /* No response will come: the ACK timer decides, as with hardware (a timeout of 0 waits for ever). */
         if (is_connected(qp->record) && (state == IBV_QPS_RTS || state == IBV_QPS_SQD))
-            sender_silence(&qp->transport);
+            sender_peer_silent(&qp->transport);
         qp_note(qp, false);
     }
     kick = qp_take_kick(qp);

@@ -30,7 +30,7 @@ static void fill_terms(const struct qp *qp, struct delegate_terms *terms)
     *terms = (struct delegate_terms){
         .device = qp->xrcd->domain->device,
         .inode = qp->xrcd->domain->inode,
-        .life = relay->life,
+        .connection = relay->connection,
         .epoch = relay->epoch,
         .expected_psn = qp->record->responder.expected_psn.value,
         .msn = qp->record->responder.msn,

@@ -171,9 +171,10 @@ static void note_fired(struct cq *cq)
 {
     if (!lock_try(&cq->lock))
         return;
-    if (cq->shown && cq->record->armed != CQ_UNARMED && !notify_is_armed(cq->channel->line, cq->bit)) {
+    if (cq->armed_for_peers && cq->record->armed != CQ_UNARMED &&
+        !notify_is_armed(cq->channel->line, cq->bit)) {
         cq->record->armed = CQ_UNARMED;
-        cq->shown = false;
+        cq->armed_for_peers = false;
         atomic_fetch_sub_explicit(&cq_armed_count, 1, memory_order_relaxed);
         add_debt(cq, 1);
     }

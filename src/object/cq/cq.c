@@ -154,9 +154,9 @@ static bool disarm(struct cq *cq)
 {
     cq->record->armed = CQ_UNARMED;
     atomic_fetch_sub_explicit(&cq_armed_count, 1, memory_order_relaxed);
-    if (!cq->shown)
+    if (!cq->armed_for_peers)
         return true;
-    cq->shown = false;
+    cq->armed_for_peers = false;
     return notify_take_back(cq->channel->line, cq->bit);
 }
 
@@ -378,7 +378,8 @@ int cq_arm(struct cq *cq, bool solicited_only)
         return 0; /* a CQ without a channel has no events */
     object_ports->take_arrived();
     lock_acquire(&cq->lock);
-    if (cq->record->armed != CQ_UNARMED && cq->shown && !notify_is_armed(cq->channel->line, cq->bit) &&
+    if (cq->record->armed != CQ_UNARMED && cq->armed_for_peers &&
+        !notify_is_armed(cq->channel->line, cq->bit) &&
         !disarm(cq)) /* a peer has ended the previous arming and delivers its event */
         channel_owe(cq->channel, cq);
     if (cq->record->armed == CQ_UNARMED) {
@@ -389,7 +390,7 @@ int cq_arm(struct cq *cq, bool solicited_only)
     /* `rung` is one bit per CQ: while it holds a peer's event that is not read, only this process may deliver
      * the next event. */
     if (cq->bit < NOTIFY_CQS && !cq->moderation_period && !channel_is_rung(cq->channel, cq)) {
-        cq->shown = true;
+        cq->armed_for_peers = true;
         notify_arm(cq->channel->line, cq->bit, cq->record->armed == CQ_ARMED_SOLICITED);
     }
     lock_release(&cq->lock);
@@ -411,10 +412,10 @@ int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
     lock_acquire(&cq->lock);
     cq->moderation_count = count;
     cq->moderation_period = period_us;
-    if (period_us && cq->shown) {
+    if (period_us && cq->armed_for_peers) {
         /* Peers do not moderate: the arming is taken out of the notify page. */
         if (notify_take_back(cq->channel->line, cq->bit))
-            cq->shown = false;
+            cq->armed_for_peers = false;
     }
     /* An event that the old moderation delayed is due at once; the new one applies from the next completion. */
     if (cq->record->armed != CQ_UNARMED && cq->since_event)

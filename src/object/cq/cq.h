@@ -57,7 +57,7 @@ struct cq {
     struct lock lock cache_aligned;
     uint32_t consumed_seen; /* record->consumed as producers last saw it */
     uint32_t capacity;      /* = ibv.cqe; changes under lock and poll_lock */
-    bool shown;             /* the arming is written to the channel's line, where peers see it */
+    bool armed_for_peers;   /* the arming is written to the channel's line, where peers see it */
     uint32_t since_event;   /* completions since arming that count for moderation */
     uint16_t moderation_count, moderation_period; /* period in us; 0: off */
     bool moderation_timer_runs, moderation_timer_used;

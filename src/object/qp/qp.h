@@ -71,7 +71,7 @@ struct qp {
     uint32_t flows; /* flow rules that steer to the QP */
     /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
-    uint32_t origin_life;
+    uint32_t origin_connection;
     struct list by_origin, by_xrcd;
     /* XRC_RECV (xrc/open_qp.c). holders counts the creator's handle until qp_close_creator(), the handles of
      * ibv_open_qp(), and threads that work for one of them; the QP ends at 0. */

@@ -128,7 +128,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct link *origin, uint32_t 
 
     qp_make_blank(qp, slot);
     qp->origin = origin;
-    qp->origin_life = terms->life;
+    qp->origin_connection = terms->connection;
     qp->ibv.qp_num = qpn;
     qp->ibv.qp_type = IBV_QPT_XRC_RECV;
     qp->transport.link.reliable = true;
@@ -216,7 +216,7 @@ bool delegate_accept(struct link *origin, uid_t uid, uint32_t qpn, const struct 
     bool goes_on;
 
     if (qp) {
-        goes_on = !terms->ends && qp->origin_life == terms->life && qp_state(qp) != IBV_QPS_ERR;
+        goes_on = !terms->ends && qp->origin_connection == terms->connection && qp_state(qp) != IBV_QPS_ERR;
         if (goes_on)
             agree(qp, terms);
         lock_release(&qp->lock);

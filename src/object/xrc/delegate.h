@@ -12,7 +12,7 @@
  * Sent by the QP's process before the requests. */
 struct delegate_terms {
     uint64_t device, inode; /* of the domain's file */
-    uint32_t life;          /* counts connections of the QP; a new connection needs a new delegate */
+    uint32_t connection;    /* counts connections of the QP; a new connection needs a new delegate */
     uint32_t epoch;         /* responses carry it (packet.dest_ifindex) */
     uint32_t expected_psn, msn, access_flags, mtu; /* mtu: bytes */
     uint8_t min_rnr_timer, max_dest_rd_atomic;
