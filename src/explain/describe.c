@@ -19,7 +19,7 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, struct
         {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks},
         {"rnr_naks", "RNR NAKs received", sender->rnr_naks},
         {"timeouts", "timeouts", sender->expirations},
-        {"probes", "requests to acknowledge sent again", sender->probes_sent},
+        {"probes", "probes for a missing acknowledgement", sender->probes_sent},
         {"congestion_notifications", "CNPs received", sender->congestions},
         {"duplicates", "duplicate requests", responder->duplicates},
         {"drops", "requests dropped", responder->drops},
@@ -42,7 +42,7 @@ static void describe_path(struct out *out, const struct path_record *path, struc
     words_add(words, " (%s", name_path(path->kind));
     if (why) {
         out_string(out, "not_mapped_because", why);
-        words_add(words, ", not mapped: %s", why);
+        words_add(words, ", peer's memory not mapped: %s", why);
     }
     words_add(words, ")");
 }
@@ -215,7 +215,8 @@ static void describe_mapped(const struct view *view, struct out *out, const stru
     if (whole || record.reason >= MAPPED_REASONS || !record.reason)
         return;
     out_string(out, "not_mapped_because", mapped_reason_text((enum mapped_reason)record.reason));
-    words_add(words, record.length ? ", rest not mapped: %s" : ", not mapped: %s",
+    words_add(words,
+              record.length ? ", rest not directly accessible: %s" : ", not directly accessible to peers: %s",
               mapped_reason_text((enum mapped_reason)record.reason));
 }
 

@@ -150,7 +150,7 @@ const char *name_path_why(uint32_t why)
         [PATH_WHY_FORBIDDEN] = "no permission to read memory of the peer process (ptrace access)",
         [PATH_WHY_HIDDEN] = "the peer process does not let this process read its SoftHCA state "
                             "(PR_SET_DUMPABLE is 0, or another user)",
-        [PATH_WHY_UNUSED] = "no request has accessed mapped memory of the peer process yet",
+        [PATH_WHY_UNUSED] = "not needed yet, it is mapped when a request first accesses it",
     };
 
     return why < array_size(names) ? names[why] : NULL;

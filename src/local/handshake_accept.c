@@ -61,10 +61,9 @@ static bool exceeds_limits(const struct ucred *peer)
     if (of_pid < LINKS_PER_PROCESS &&
         ((peer->uid == geteuid() && peer->pid > 0) || of_others < LINKS_OF_OTHERS))
         return false;
-    log_warn(
-        "handshake: link from process %d (uid %u) refused: limit reached (%d links per process, %d of other "
-        "users)",
-        (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS, LINKS_OF_OTHERS);
+    log_warn("handshake: link from process %d (uid %u) refused: limit reached (at most %d links with one "
+             "process, %d with processes of other users)",
+             (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS, LINKS_OF_OTHERS);
     return true;
 }
 

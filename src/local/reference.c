@@ -78,7 +78,8 @@ bool reference_probe(pid_t pid, const struct handshake_message *message)
     if (length == (ssize_t)sizeof(seen) && memcmp(seen, message->nonce, sizeof(seen)) == 0)
         return true;
     log_info("process_vm_readv of peer process %d failed (%s): large payloads go through the ring", (int)pid,
-             length < 0 ? strerror((int)-length) : "other data at that address: another PID namespace?");
+             length < 0 ? strerror((int)-length)
+                        : "it read unexpected data; does the PID mean another process here (PID namespace)?");
     return false;
 }
 

@@ -170,7 +170,7 @@ def test_acknowledgement_of_a_stopped_peer():
         situation.until_it_hangs()
         matches(r"^wr_id 256 \(0x100\), SEND of QP .* waits for the acknowledgement of QP 0x[0-9a-f]+ of process \d+, which "
                 r"is stopped; that QP is in RTS with \d+ receives? posted$", why(situation.pid, "0x100"))
-        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring, not mapped: this process does not map memory of peers "
+        matches(r", to QP 0x[0-9a-f]+ of process \d+ \(ring, peer's memory not mapped: this process does not map memory of peers "
                 r"\(softhca doctor has the reason\)\)", softhca("ps", situation.pid))
         situation.end()
 
@@ -178,10 +178,10 @@ def test_acknowledgement_of_a_stopped_peer():
 def test_a_peer_whose_memory_is_read():
     # As far as this machine allows; and of a connection that is not mapped, it says why.
     for local, reasons in (("cma", "this process does not map memory"),
-                           ("mapped", "no permission to read|the peer process does not share|no request has accessed")):
+                           ("mapped", "no permission to read|the peer process does not share|not needed yet")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
-            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \((mapped|(ring|cma), not mapped: ({reasons})[^)]*)\)",
+            matches(rf", to QP 0x[0-9a-f]+ of process \d+ \((mapped|(ring|cma), peer's memory not mapped: ({reasons})[^)]*)\)",
                     softhca("ps", situation.pid))
             situation.end()
 

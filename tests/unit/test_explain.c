@@ -274,9 +274,9 @@ static void a_region_says_how_much_of_it_is_mapped(void **state)
     assert_contains(region(), ", directly accessible to peers: all");
     f->mapped[0].length = 1024;
     f->mapped[0].reason = MAPPED_PARTIAL_PAGE;
-    assert_contains(region(), ", directly accessible to peers: in part, rest not mapped: ");
+    assert_contains(region(), ", directly accessible to peers: in part, rest not directly accessible: ");
     f->mapped[0].generation = 3;
-    assert_contains(region(), ", not mapped: ");
+    assert_contains(region(), ", not directly accessible to peers: ");
     f->mapped[0].reason = 4711;
     assert_non_null(region());
     f->mapped[0].generation = 0;

@@ -60,7 +60,8 @@ static void check_devices(struct finding *ret, struct adapters *adapters)
 
     if (place_find(&place)) {
         finding_set(ret, FINDING_BROKEN, "libibverbs.so.1 was not found");
-        finding_remedy(ret, "build it (make), or install it with the softhca command (make install)");
+        finding_remedy(ret,
+                       "build it (make), or install it together with the softhca command (make install)");
         return;
     }
     if (adapters_read(place.verbs, adapters, why, sizeof(why))) {

@@ -296,11 +296,11 @@ static void probe_nofile(struct finding *ret)
     if (getrlimit(RLIMIT_NOFILE, &limit))
         return;
     if (limit.rlim_cur >= 1024) {
-        finding_set(ret, FINDING_OK, "%llu open files (hard limit %llu); each peer process needs a few",
+        finding_set(ret, FINDING_OK, "soft limit %llu (hard limit %llu); each peer process needs a few",
                     (unsigned long long)limit.rlim_cur, (unsigned long long)limit.rlim_max);
         return;
     }
-    finding_set(ret, FINDING_LIMITED, "%llu open files: each peer process takes a few",
+    finding_set(ret, FINDING_LIMITED, "soft limit is only %llu: each peer process needs a few",
                 (unsigned long long)limit.rlim_cur);
     finding_remedy(ret, "ulimit -n %llu", (unsigned long long)limit.rlim_max);
 }
@@ -310,7 +310,7 @@ static void probe_memlock(struct finding *ret)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        finding_set(ret, FINDING_OK, "%llu KiB; used only for registered memory that peers map",
+        finding_set(ret, FINDING_OK, "limit %llu KiB; it only matters to registered memory that peers map",
                     (unsigned long long)limit.rlim_cur / 1024);
     else
         finding_set(ret, FINDING_OK, "unlimited; it only matters to memory that peers map, which is locked");
@@ -325,7 +325,7 @@ static void probe_processors(struct finding *ret)
         return;
     }
     finding_set(ret, FINDING_LIMITED,
-                "one: processes that poll alternate on it, latency is the scheduling time slice");
+                "only one: polling processes take turns on it, so latency is a scheduling time slice");
 }
 
 static void probe_user_namespace(struct finding *ret)
@@ -397,8 +397,8 @@ static void describe_port_owner(struct finding *ret)
                     owner);
     } else if (owner <= 0 && access("/sys/module/rdma_rxe", F_OK) == 0) {
         finding_set(ret, FINDING_LIMITED, "in use by the kernel's Soft-RoCE (rdma_rxe): %s", then);
-        finding_remedy(ret,
-                       "remove its devices (rdma link delete), or run in a network namespace of its own");
+        finding_remedy(ret, "remove its devices (rdma link delete), or run the programs that use SoftHCA in "
+                            "another network namespace");
     } else if (owner < 0) {
         finding_set(ret, FINDING_LIMITED,
                     "in use by a socket that is not in /proc/net/udp (bound to one address only?): %s", then);

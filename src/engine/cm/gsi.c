@@ -530,7 +530,7 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
     memcpy(mad, packet->payload, sizeof(mad)); /* shared memory: copied before it is checked */
     if (from_network && !may_forward(link, packet)) {
         log_info("QP1: MAD from the network dropped: process %d (uid %u), which forwarded it, is not "
-                 "trusted, or it claims a source GID of this host",
+                 "trusted, or the MAD claims a source GID of this host",
                  (int)link_peer_pid(link), (unsigned)link_peer_uid(link));
         return;
     }

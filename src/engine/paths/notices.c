@@ -68,8 +68,8 @@ static void queue_and_flush(struct lane *lane, const struct notice *notice)
     queued = queue(state, notice);
     lock_release(&state->lock);
     if (!queued)
-        log_error("QP 0x%06x: a notice to the requester that its request was dropped, or the last "
-                  "acknowledgement, was lost (limit of %u queued reached, or out of memory)",
+        log_error("QP 0x%06x: a message to the requester (a drop notice, or the last acknowledgement) could "
+                  "not be queued and is lost (limit of %u reached, or out of memory)",
                   notice->dest_qpn, NOTICES_MAX);
     notice_flush(lane, state);
 }

@@ -19,7 +19,7 @@ bool datagram_copies_begin(struct transport_qp *transport)
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, NULL);
 
     if (!at) {
-        log_warn("out of memory: UD datagrams that cannot be sent at once are dropped");
+        log_warn("out of memory: UD datagrams that cannot be sent immediately are dropped");
         return false;
     }
     (void)sys_madvise(at, (size_t)places * LIMIT_UD_PAYLOAD, MADV_DONTFORK); /* a child does not send them */
