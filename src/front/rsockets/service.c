@@ -210,7 +210,7 @@ int service_start(void)
     return error;
 }
 
-/* --- what it is told ------------------------------------------------------------------------------------ */
+/* --- requests to the service thread ---------------------------------------------------------------------- */
 
 void service_tend_children(void)
 {
