@@ -281,6 +281,15 @@ ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long
                           saved);
 }
 
+ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
+                              const struct iovec *remote, unsigned long remote_count)
+{
+    int saved = errno;
+
+    return value_or_error(syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, 0UL),
+                          saved);
+}
+
 int sys_membarrier(int command)
 {
     int saved = errno;

@@ -63,6 +63,9 @@ struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);
 /* Does not block. */
 int sys_poll_now(struct pollfd *watched, unsigned count);
+/* Reads or writes the memory of another process; `remote` are its addresses. */
+ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
+                              const struct iovec *remote, unsigned long remote_count);
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                              const struct iovec *remote, unsigned long remote_count);
 /* membarrier(2); -errno where the kernel or a seccomp filter refuses. */

@@ -86,6 +86,13 @@ void lane_revoke(struct lane *lane)
         sched_yield();
 }
 
+bool lane_reader_sleeps(const struct lane *lane)
+{
+    uint32_t sleeps = atomic_load_explicit(&lane->writer.control->reader_sleeps, memory_order_relaxed);
+
+    return sleeps != READER_POLLS && (sleeps != READER_ATTENTION || notify_sleeps(lane->link));
+}
+
 void lane_ring(struct lane *lane)
 {
     uint32_t sleeps;

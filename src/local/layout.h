@@ -5,7 +5,7 @@
  *
  *      0        control lines of the rings: ring r at r * sizeof(struct ring_control)
  *      4096     access slots and admission flag of the connector, then those of the acceptor: each
- *               LOCAL_ACCESS_SLOTS + 1 words of a cache line each (link_access_slot(), engine/direct/direct.h)
+ *               LOCAL_ACCESS_SLOTS + 1 cache lines each (link_access_slot(), engine/direct/access_slot.h)
  *      65536    data of ring 0, RING_SIZE bytes
  *      65536 + r * RING_SIZE   data of ring r
  *

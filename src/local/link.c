@@ -473,11 +473,11 @@ void **link_owner_data(struct link *link)
     return &link->owner_data;
 }
 
-_Atomic uint64_t *link_access_slot(struct link *link, bool ours, uint32_t number)
+void *link_access_slot(struct link *link, bool ours, uint32_t number)
 {
     size_t line = (ours == link->is_connector ? 0 : LOCAL_ACCESS_SLOTS + 1) + number;
 
-    return (_Atomic uint64_t *)(void *)((char *)link->memory + LAYOUT_ACCESS_SLOTS + line * CACHE_LINE);
+    return (char *)link->memory + LAYOUT_ACCESS_SLOTS + line * CACHE_LINE;
 }
 
 pid_t link_peer_pid(const struct link *link)

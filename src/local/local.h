@@ -145,10 +145,18 @@ int link_peer_segment(const struct link *link);
 /* One pointer per link for the engine's helper thread, NULL at first. */
 void **link_owner_data(struct link *link);
 /* Access slots (hazard pointers) in the shared memory of a link, a cache line each and zero at first, for requests
- * that one process executes in the memory of the other (engine/direct/direct.h). ours: slots that this process takes
- * and the peer watches; else the slots of the peer. Number LOCAL_ACCESS_SLOTS is the admission flag of those slots. */
+ * that one process executes in the memory of the other (engine/direct/access_slot.h). ours: slots that this process
+ * takes and the peer watches; else the slots of the peer. Number LOCAL_ACCESS_SLOTS is the admission flag of those
+ * slots. */
 #define LOCAL_ACCESS_SLOTS 16u
-_Atomic uint64_t *link_access_slot(struct link *link, bool ours, uint32_t number);
+void *link_access_slot(struct link *link, bool ours, uint32_t number);
+/* Copies by the kernel between `here` and the peer's memory at the addresses `there`, without further checks. The number
+ * of bytes; -ESRCH, -EFAULT, -EPERM, -ENOSYS... */
+ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *here, unsigned here_count,
+                  const struct iovec *there, unsigned there_count);
+/* Is that thread of the peer stopped (SIGSTOP, a debugger), or at its end? Then it is in no system call that this
+ * process has to wait for. False if the kernel does not say. */
+bool link_peer_thread_is_stopped(const struct link *link, pid_t thread);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 
@@ -158,6 +166,9 @@ void local_choose_mapped(void);
 /* True after local_choose_mapped() or with SOFTHCA_LOCAL=mapped: initiators execute one-sided requests themselves in
  * the mapped memory of the target. */
 bool local_wants_mapped(void);
+/* True if the settings allow that a requester executes one-sided requests itself, in mapped memory or by the kernel's
+ * copy: not with SOFTHCA_LOCAL=ring or cma. */
+bool local_wants_direct(void);
 /* Bytes: messages of this length or more go by reference. 1 with SOFTHCA_LOCAL=cma, UINT32_MAX with
  * SOFTHCA_LOCAL=ring. */
 uint32_t local_reference_from(void);
@@ -173,6 +184,8 @@ int lane_send(struct lane *lane, const struct packet *packet, const struct iovec
               unsigned gather_count);
 /* Prefetches the lines that the next record will take. */
 void lane_prefetch(const struct lane *lane);
+/* Does the reader of the lane sleep, or wait to be rung? A guess, without a fence. */
+bool lane_reader_sleeps(const struct lane *lane);
 /* Rings the doorbell if the reader of the lane sleeps. Once after a batch of lane_send(), without locks. */
 void lane_ring(struct lane *lane);
 

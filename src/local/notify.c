@@ -436,6 +436,14 @@ void notify_wake(struct lane *lane, uint32_t sleeps)
                                             memory_order_relaxed);
 }
 
+bool notify_sleeps(const struct link *link)
+{
+    const struct notify_peer *peer = atomic_load_explicit(&link->peer, memory_order_acquire);
+
+    return !peer || (atomic_load_explicit(&peer->page->attention, memory_order_relaxed) & ATTENTION_MASK) !=
+                        ATTENTION_AWAKE;
+}
+
 void notify_full(struct lane *lane)
 {
     const struct notify_peer *peer = atomic_load_explicit(&lane->link->peer, memory_order_acquire);

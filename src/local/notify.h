@@ -31,6 +31,8 @@ void notify_wake(struct lane *lane, uint32_t sleeps);
 /* The ring is full, and the peer, whose channel was rung, may sleep without having read it: rings the helper thread
  * of the peer. */
 void notify_full(struct lane *lane);
+/* Does the peer have to be rung? A guess, as its attention word says now. */
+bool notify_sleeps(const struct link *link);
 
 /* True if the writer of this lane reads our attention word; the lane may then stay in hot[] while this process
  * sleeps. */

@@ -28,6 +28,7 @@ uint32_t local_reference_from(void)
     case MECHANISM_CMA:
         return 1;
     case MECHANISM_AUTO:
+    case MECHANISM_COPY:
     case MECHANISM_MAPPED:
         break;
     }
@@ -173,6 +174,38 @@ bool link_peer_is_dead(const struct link *link)
     struct pollfd watched = {.fd = link->pidfd.fd, .events = POLLIN};
 
     return link->pidfd.fd >= 0 && sys_poll_now(&watched, 1) > 0 && (watched.revents & POLLIN);
+}
+
+ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *here, unsigned here_count,
+                  const struct iovec *there, unsigned there_count)
+{
+    return to_peer ? sys_process_vm_writev(link->peer_pid, here, here_count, there, there_count)
+                   : sys_process_vm_readv(link->peer_pid, here, here_count, there, there_count);
+}
+
+/* The state of a process or thread in its stat file: the character behind the name, which ends with the last
+ * parenthesis. '\0': there is no such file. */
+static char state_of(const char *path)
+{
+    char text[512], *name_end;
+
+    if (!read_file(path, text, sizeof(text)))
+        return '\0';
+    name_end = strrchr(text, ')');
+    return name_end && name_end[1] == ' ' ? name_end[2] : '\0';
+}
+
+bool link_peer_thread_is_stopped(const struct link *link, pid_t thread)
+{
+    char path[64], state;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)link->peer_pid, (int)thread);
+    state = state_of(path);
+    if (state)
+        return state == 'T' || state == 't' || state == 'Z' || state == 'X';
+    /* The thread has ended, unless this process may see nothing of the peer (hidepid=2). */
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)link->peer_pid);
+    return state_of(path) != '\0';
 }
 
 static void copy_here(struct pieces *to, struct pieces *from)

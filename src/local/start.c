@@ -35,9 +35,11 @@ static enum mechanism wanted_mechanism(void)
         return MECHANISM_RING;
     if (strcmp(wanted, "cma") == 0)
         return MECHANISM_CMA;
+    if (strcmp(wanted, "copy") == 0)
+        return MECHANISM_COPY;
     if (strcmp(wanted, "mapped") == 0)
         return MECHANISM_MAPPED;
-    log_warn("SOFTHCA_LOCAL=%s: invalid (valid: auto, ring, cma, mapped); using auto", wanted);
+    log_warn("SOFTHCA_LOCAL=%s: invalid (valid: auto, ring, cma, copy, mapped); using auto", wanted);
     return MECHANISM_AUTO;
 }
 
@@ -54,6 +56,11 @@ void local_choose_mapped(void)
 bool local_wants_mapped(void)
 {
     return local.mechanism == MECHANISM_MAPPED;
+}
+
+bool local_wants_direct(void)
+{
+    return local.mechanism != MECHANISM_RING && local.mechanism != MECHANISM_CMA;
 }
 
 static void drain_counter(struct event_source *source)

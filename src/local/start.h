@@ -8,7 +8,7 @@
 #include "local/link.h"
 
 /* SOFTHCA_LOCAL: which paths large payload may take. */
-enum mechanism { MECHANISM_AUTO, MECHANISM_RING, MECHANISM_CMA, MECHANISM_MAPPED };
+enum mechanism { MECHANISM_AUTO, MECHANISM_RING, MECHANISM_CMA, MECHANISM_COPY, MECHANISM_MAPPED };
 
 struct local_state {
     const struct local_ops *ops;

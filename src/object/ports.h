@@ -23,6 +23,12 @@ enum explanation {
     EXPLAIN_OVERRUN, /* a CQ has overrun */
 };
 
+enum settle {
+    SETTLE_WAIT, /* until kernel copies have ended, too: no lock of a QP or CQ is held */
+    SETTLE_BRIEFLY, /* for a bounded time. What a peer may still access is noted: mapping_evict_later(). Locks may be
+                       held, except leaves */
+};
+
 struct object_ports {
     /* Receives packets, runs senders and timers: an application thread polled an empty CQ. No lock held. */
     void (*progress)(void);
@@ -51,11 +57,9 @@ struct object_ports {
      * lock held. */
     void (*moderation_cancel)(struct cq *cq);
     /* Waits until no peer executes a request by the key in this slot (OBJECT_MR), or as the requester of the QP
-     * in this slot (OBJECT_QP). The wait is bounded: a peer that does not respond is given up, and may still
-     * write. Returns whether a peer was given up. evict: notes the memory of keys by which such a peer may write
-     * (mapping_evict_later()). The caller has withdrawn the record, so that no new request begins. Locks may be
-     * held, except leaves. */
-    bool (*settle)(enum object_kind kind, uint32_t slot, bool evict);
+     * in this slot (OBJECT_QP). A peer that does not respond is given up, and may still store to mapped memory.
+     * Returns whether a peer was given up. The caller has withdrawn the record, so that no new request begins. */
+    bool (*settle)(enum object_kind kind, uint32_t slot, enum settle how);
     /* Frees memory that was kept for peers that were given up, and that no peer writes to any more
      * (mapped_forget_orphans()). Called with mapping_lock held. */
     void (*forget_orphans)(void);

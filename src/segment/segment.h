@@ -62,7 +62,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 8u
+#define SEGMENT_VERSION 9u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -79,8 +79,8 @@ struct file_record {
 };
 #define SEGMENT_FILES 2
 
-/* Written once when the segment is opened (fill_header() in segment.c), except for: explains, directs_used,
- * files_thread, files, network, alive, robust. */
+/* Written once when the segment is opened (fill_header() in segment.c), except for: explains, copies,
+ * directs_used, files_thread, files, network, application_polls, alive, robust. */
 struct segment_header {
     uint64_t magic; /* written last, with release order */
     uint32_t version, header_size;
@@ -91,7 +91,7 @@ struct segment_header {
     uint64_t start_ns;         /* CLOCK_MONOTONIC, when the segment was opened */
     char program[64];          /* /proc/self/comm; shown to users */
     _Atomic uint32_t explains; /* 1: stacks and times are recorded (provenance_explain()) */
-    uint32_t reserved;
+    _Atomic uint32_t copies;   /* 1: peers may execute requests by the kernel's copy (peers_may_copy()) */
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
         modules;
     uint64_t arena_offset, arena_size;
@@ -101,6 +101,9 @@ struct segment_header {
     _Atomic int32_t files_thread;  /* thread id; 0: files[] is not valid. Release; acquire in direct/peer.c */
     struct file_record files[SEGMENT_FILES];
     struct network_counters network cache_aligned;
+    /* How often threads of the program have polled an empty CQ. A peer that sees it grow leaves small requests to
+     * them. Concurrent pollers may lose an increment. */
+    _Atomic uint32_t application_polls cache_aligned;
     /* Thread id of the helper thread. The kernel changes the value when that thread ends
      * (set_robust_list(2): FUTEX_OWNER_DIED), which is before other processes can observe the death. */
     _Atomic uint32_t alive cache_aligned;

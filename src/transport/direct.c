@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One-sided requests executed by the requester, with loads and stores in memory of the peer that is mapped here. No
- * packet is sent and no PSN is used: the peer's responder does not take part. So a request is executed like that only
+/* One-sided requests executed by the requester: with loads and stores in memory of the peer that is mapped here, or by
+ * the kernel's copy. No packet is sent and no PSN is used: the peer's responder does not take part. So a request is executed like that only
  * when all requests before it are complete. A request that would not simply succeed travels as packets, because only
  * the responder may reject it and raise events. */
 #include "transport/machine.h"
@@ -54,6 +54,30 @@ static void put(char *target, const struct gather *from)
     }
 }
 
+/* The request has been executed: it is begun and has its verdict, and no packet. */
+static enum direct done(struct sender *sender, struct send_wqe *wqe, enum verdict verdict)
+{
+    wqe->verdict = verdict;
+    wqe->by_reference = wqe->exposed = false;
+    wqe->read_part = 0;
+    wqe->packets = 0;
+    sender->begun++;
+    return DIRECT_DONE;
+}
+
+/* Memory that is not mapped here. */
+static enum direct copy(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind,
+                        const struct gather *gather)
+{
+    if (qp->map_later)
+        return DIRECT_LATER;
+    if ((kind != REQUEST_WRITE && kind != REQUEST_READ) ||
+        !qp->ports->direct->copy(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind),
+                                 gather->vector, gather->count))
+        return DIRECT_NOT;
+    return done(&qp->record->sender, wqe, VERDICT_OK);
+}
+
 enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind)
 {
     struct sender *sender = &qp->record->sender;
@@ -70,7 +94,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
      * goes as packets. */
     if (sender->completed != sender->begun)
         return (int32_t)(qp->two_sided_end - sender->completed) <= 0 &&
-                       qp->ports->direct->can_map(qp, wqe->rkey)
+                       qp->ports->direct->can_execute(qp, wqe->rkey, wqe->length)
                    ? DIRECT_BEHIND
                    : DIRECT_NOT;
     if (wqe->flags & WQE_INLINE)
@@ -82,7 +106,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
         return DIRECT_NOT; /* would take several stores */
     target = qp->ports->direct->map(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind));
     if (!target)
-        return qp->map_later ? DIRECT_LATER : DIRECT_NOT;
+        return copy(qp, wqe, kind, &gather);
     if (kind == REQUEST_ATOMIC_WRITE && ((uintptr_t)target & 7)) {
         qp->ports->direct->map_end(qp);
         return DIRECT_NOT;
@@ -93,17 +117,10 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
         gather_place(&gather, target);
     else
         original = execute_atomic(wqe, target);
-    wqe->verdict = VERDICT_OK;
-    if (unlikely(!qp->ports->direct->map_end(qp))) {
-        if (kind != REQUEST_ATOMIC)
-            return DIRECT_NOT;                 /* executing it twice is harmless */
-        wqe->verdict = VERDICT_RETRY_EXCEEDED; /* as if its response was lost */
-    } else if (kind == REQUEST_ATOMIC) {
+    if (unlikely(!qp->ports->direct->map_end(
+            qp))) /* executing it twice is harmless, or as if its response was lost */
+        return kind != REQUEST_ATOMIC ? DIRECT_NOT : done(sender, wqe, VERDICT_RETRY_EXCEEDED);
+    if (kind == REQUEST_ATOMIC)
         gather_place(&gather, &original);
-    }
-    wqe->by_reference = wqe->exposed = false;
-    wqe->read_part = 0;
-    wqe->packets = 0;
-    sender->begun++;
-    return DIRECT_DONE;
+    return done(sender, wqe, VERDICT_OK);
 }

@@ -54,9 +54,14 @@ struct transport_direct_ports {
                  enum remote_operation operation);
     /* false: the peer has stopped waiting. The accesses since map() are void: their result must not be used. */
     bool (*map_end)(struct transport_qp *qp);
-    /* Is map() likely to succeed for this key? Then the request is worth waiting for. If not, the owner starts to make
-     * it so where it can. */
-    bool (*can_map)(struct transport_qp *qp, uint32_t rkey);
+    /* Copies between `here` (checked addresses of this process) and [address, address + length) of the peer's memory
+     * where map() has returned NULL: WRITE or READ, after the same checks. true: done. false: bytes of the range may
+     * have been copied or not, and the request travels as packets. */
+    bool (*copy)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
+                 enum remote_operation operation, const struct iovec *here, unsigned count);
+    /* Is map() or copy() likely to succeed for a request of that length? Then the request is worth waiting for. If not,
+     * the owner starts to make it so where it can. */
+    bool (*can_execute)(struct transport_qp *qp, uint32_t rkey, uint32_t length);
     /* Deposit (link.deposits): is it known which receive of the peer the SEND that is begun now will take, and may this
      * process write there? number: how many requests that take a receive were begun before it since the QP was
      * connected. alone: all requests before it are complete. */

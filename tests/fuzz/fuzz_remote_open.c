@@ -273,7 +273,7 @@ static void set_timer(struct transport_qp *transport, ns_t deadline)
 {
 }
 
-static bool settle(enum object_kind kind, uint32_t slot, bool evict)
+static bool settle(enum object_kind kind, uint32_t slot, enum settle how)
 {
     return false;
 }

@@ -40,6 +40,7 @@ static const struct {
     [PATH_RING] = {"ring", "ring", NULL, true},
     [PATH_CMA] = {"cma", "cma", NULL, true},
     [PATH_AUTO] = {"auto", "auto", NULL, true},
+    [PATH_COPY] = {"copy", "copy", NULL, true},
     [PATH_MAPPED] = {"mapped", "mapped", NULL, true},
     [PATH_WIRE] = {"wire", NULL, "wire", true},
     [PATH_WIRE_PROCESS] = {"wire-process", NULL, "wire", false},

@@ -20,6 +20,7 @@ enum path {
     PATH_RING,    /* two processes, never CMA */
     PATH_CMA,     /* two processes, CMA for all that is not inline */
     PATH_AUTO,    /* two processes, the mechanism by size */
+    PATH_COPY,    /* two processes, WRITE and READ by the kernel's copy in the requester */
     PATH_MAPPED,
     PATH_WIRE,         /* two processes, everything over UDP */
     PATH_WIRE_PROCESS, /* one process, everything over UDP */

@@ -67,7 +67,7 @@ static void explain(enum explanation what, enum object_kind kind, uint32_t numbe
     __atomic_fetch_add(&port_calls.explained[what], 1, __ATOMIC_RELEASE);
 }
 
-static bool settle(enum object_kind kind, uint32_t slot, bool evict)
+static bool settle(enum object_kind kind, uint32_t slot, enum settle how)
 {
     return false;
 }

@@ -84,6 +84,8 @@ static void choose_mapped(void)
         local_choose_mapped();
     if (local_wants_mapped())
         mapping_enable(asked);
+    if (local_wants_direct() && !network_is_forced())
+        mapping_allow_peers();
 }
 
 static int start_locked(void)

@@ -262,6 +262,7 @@ static uint32_t count_application_poll(void)
     uint32_t polls = atomic_load_explicit(&progress_application_polls, memory_order_relaxed) + 1;
 
     atomic_store_explicit(&progress_application_polls, polls, memory_order_relaxed);
+    atomic_store_explicit(&segment_header()->application_polls, polls, memory_order_relaxed);
     return polls;
 }
 

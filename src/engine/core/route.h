@@ -15,6 +15,7 @@
 #include "engine/paths/tx_batch.h"
 #include "object/qp/qp.h"
 
+struct access_slot;
 struct blocked_list;
 struct direct_peer;
 struct direct_record;
@@ -26,13 +27,17 @@ struct direct_route {
     struct direct_peer *peer;           /* NULL: not known yet */
     const struct direct_record *record; /* of the peer's QP; its slot and fields: */
     uint32_t slot, record_generation, pd, access;
-    /* The key that was used last, and the part of its memory that is mapped here: */
+    /* The key that was used last, and its memory: the part that is mapped here, or if `copied` all of it. */
     uint32_t rkey, key_slot, key_generation, place_generation, key_access;
+    bool copied; /* the kernel copies (engine/direct/copy.c) */
     uint32_t misses, next_retry, requested_slot, requested_generation;
-    uint64_t start, length;        /* addresses of the peer */
-    char *base;                    /* where `start` is mapped in this process */
-    _Atomic uint64_t *access_slot; /* the one that was taken last (engine/direct/direct.h) */
-    uint64_t access_slot_word;     /* what this process wrote there */
+    uint64_t start, length; /* as requests name the memory */
+    uintptr_t base;         /* where `start` is: mapped in this process, or in the peer's address space */
+    struct access_slot *access_slot; /* the one that was taken last */
+    uint64_t access_slot_word;       /* what this process wrote there */
+    /* engine/direct/copy.c: small requests go through the ring, because the peer polls. */
+    bool by_ring;
+    uint32_t until_look, polls_seen;
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */
     uint32_t first_receive; /* number of the receive that the QP's first request with a receive took */

@@ -22,6 +22,11 @@ enum path_why direct_why_not(const struct link *link)
                                          : PATH_WHY_UNUSED;
 }
 
+bool direct_may_open(const struct link *link)
+{
+    return local_wants_direct() && link_can_pull(link) && link_peer_segment(link) >= 0 && !link_is_self(link);
+}
+
 bool direct_may_map(const struct link *link)
 {
     return direct_why_not(link) == PATH_WHY_UNUSED && !link_is_self(link);
@@ -36,127 +41,66 @@ uint32_t direct_fetched_from(const struct link *link)
 
 uint32_t direct_limit(const struct qp *qp, const struct link *link)
 {
-    return qp->record->type == IBV_QPT_RC && direct_may_map(link) ? DIRECT_LIMIT : 0;
-}
-
-/* --- access slots ------------------------------------------------------------------------------------------ */
-
-/* Orders the store to the access slot before the loads of the checks: either the owner sees the slot, or the checks see
- * the owner's change. Partner: the fence in direct_settle(). */
-static inline void fence_behind_access_slot(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    atomic_signal_fence(memory_order_seq_cst); /* a locked instruction is a fence */
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
-static bool take_access_slot(struct direct_route *direct, uint32_t first, uint32_t key)
-{
-    const uint64_t what = (uint64_t)direct->slot << ACCESS_SLOT_QP_SHIFT |
-                          (uint64_t)key << ACCESS_SLOT_KEY_SHIFT | ACCESS_SLOT_BUSY;
-
-    for (uint32_t i = 0; i < LOCAL_ACCESS_SLOTS; i++) {
-        size_t line = (first + i) % LOCAL_ACCESS_SLOTS;
-        _Atomic uint64_t *access_slot =
-            (_Atomic uint64_t *)(void *)((char *)direct->peer->access_slots + line * CACHE_LINE);
-        uint64_t seen = atomic_load_explicit(access_slot, memory_order_relaxed);
-
-        if (seen & ACCESS_SLOT_BUSY)
-            continue;
-        direct->access_slot = access_slot;
-        direct->access_slot_word = ((seen / ACCESS_SLOT_GENERATION + 1) * ACCESS_SLOT_GENERATION) | what;
-        if (likely(atomic_compare_exchange_strong_explicit(access_slot, &seen, direct->access_slot_word,
-                                                           memory_order_seq_cst, memory_order_relaxed))) {
-            fence_behind_access_slot();
-            return true;
-        }
-    }
-    return false;
-}
-
-/* False: the owner has given up waiting, and the access is void. Release: the accesses are complete before the owner
- * sees the slot free (settle_access_slot()). */
-static bool release_access_slot(struct direct_route *direct)
-{
-    uint64_t seen = direct->access_slot_word, idle = seen & ~(ACCESS_SLOT_GENERATION - 1);
-
-    if (likely(atomic_compare_exchange_strong_explicit(direct->access_slot, &seen, idle, memory_order_release,
-                                                       memory_order_relaxed)))
-        return true;
-    atomic_store_explicit(direct->access_slot, idle, memory_order_release);
-    return false;
+    return qp->record->type == IBV_QPT_RC && direct_may_open(link) ? DIRECT_LIMIT : 0;
 }
 
 /* --- checks ----------------------------------------------------------------------------------------- */
 
-/* Is the peer alive, the admission flag open, and the peer's QP unchanged since connect_qp()? */
-static inline bool is_open(const struct direct_route *direct)
+/* The part of the region that is mapped here. */
+static bool find_mapped(struct direct_route *direct, const struct key_view *key, uint32_t slot)
 {
-    return atomic_load_explicit(&direct->record->generation, memory_order_acquire) ==
-               direct->record_generation &&
-           atomic_load_explicit(&direct->peer->header->alive, memory_order_relaxed) == direct->peer->alive &&
-           atomic_load_explicit(direct->peer->admission, memory_order_relaxed) == ADMISSION_OPEN;
-}
-
-/* Is what find_key() found for this key still valid? */
-static inline bool key_is_current(const struct direct_route *direct, uint32_t rkey)
-{
-    const struct direct_peer *peer = direct->peer;
-
-    return direct->rkey == rkey &&
-           atomic_load_explicit(&peer->keys[direct->key_slot].generation, memory_order_acquire) ==
-               direct->key_generation &&
-           atomic_load_explicit(&peer->mapped[direct->key_slot].generation, memory_order_acquire) ==
-               direct->place_generation;
-}
-
-/* Looks up the key's region in the peer's tables, if it is mapped here. Keys of memory windows are left to the peer's
- * responder: the owner may invalidate one with a lock held, under which it cannot wait for access slots. */
-static bool find_key(struct direct_route *direct, uint32_t rkey)
-{
-    const struct direct_peer *peer = direct->peer;
-    uint32_t slot = key_slot(rkey);
     const struct direct_view *view =
-        atomic_load_explicit(&peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
-    struct key_view key;
+        atomic_load_explicit(&direct->peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
     uint64_t first, end;
 
-    direct->rkey = 0;
-    if (!view || view->slot != slot ||
-        atomic_load_explicit(&peer->mapped[slot].generation, memory_order_acquire) != view->generation ||
-        !keys_try_read(&peer->keys[slot], &key) || key.kind != KEY_REGION || key.rkey != rkey ||
-        key.pd != direct->pd)
+    if (!view || view->slot != slot || view->generation != direct->place_generation ||
+        key->kind != KEY_REGION)
         return false;
-    first = max_of(key.address, view->address);
-    end = min_of(key.address + key.length, view->address + view->length);
+    first = max_of(key->address, view->address);
+    end = min_of(key->address + key->length, view->address + view->length);
     if (first >= end)
         return false;
-    direct->start = key.iova + (first - key.address);
+    direct->start = key->iova + (first - key->address);
     direct->length = end - first;
-    direct->base = view->base + (first - view->address);
-    direct->key_access = key.access & direct->access;
+    direct->base = (uintptr_t)(view->base + (first - view->address));
     if (!view->writable)
         direct->key_access &= (uint32_t)IBV_ACCESS_REMOTE_READ;
-    direct->key_slot = slot;
-    direct->key_generation = key.generation;
-    direct->place_generation = view->generation;
-    direct->rkey = rkey;
+    direct->copied = false;
     return true;
 }
 
-static inline char *address_in(const struct direct_route *direct, uint64_t address, uint32_t length,
-                               enum remote_operation operation)
+/* The region in the peer's address space. */
+static bool find_copied(struct direct_route *direct, const struct key_view *key)
 {
-    uint64_t offset = address - direct->start;
+    if (!atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) || (key->rkey & KEY_COPIED) ||
+        (key->kind != KEY_REGION && key->kind != KEY_REGION_ON_DEMAND))
+        return false;
+    direct->start = key->iova;
+    direct->length = key->length;
+    direct->base = (uintptr_t)key->address;
+    direct->copied = true;
+    return true;
+}
 
-    if (!(direct->key_access & remote_operation_access(operation)) || address < direct->start ||
-        offset >= direct->length || length > direct->length - offset)
-        return NULL;
-    if (operation == REMOTE_ATOMIC && ((address | (uintptr_t)(direct->base + offset)) & 7))
-        return NULL;
-    return direct->base + offset;
+/* Keys of memory windows are left to the peer's responder: the owner may invalidate one with a lock held, under which
+ * it cannot wait for access slots. */
+bool direct_find_key(struct direct_route *direct, uint32_t rkey)
+{
+    const struct direct_peer *peer = direct->peer;
+    uint32_t slot = key_slot(rkey);
+    struct key_view key;
+
+    direct->rkey = 0;
+    direct->place_generation = atomic_load_explicit(&peer->mapped[slot].generation, memory_order_acquire);
+    if (!keys_try_read(&peer->keys[slot], &key) || key.rkey != rkey || key.pd != direct->pd)
+        return false;
+    direct->key_access = key.access & direct->access;
+    if (!find_mapped(direct, &key, slot) && !find_copied(direct, &key))
+        return false;
+    direct->key_slot = slot;
+    direct->key_generation = key.generation;
+    direct->rkey = rkey;
+    return true;
 }
 
 bool direct_should_request(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot)
@@ -180,14 +124,22 @@ bool direct_should_request(struct direct_route *direct, const struct direct_peer
     return true;
 }
 
-bool direct_can_map(struct transport_qp *transport, uint32_t rkey)
+/* Where the peer does not map memory, only its segment has to be mapped. */
+static bool wants_map(const struct qp *qp, struct direct_route *direct, uint32_t rkey)
+{
+    return !(direct->peer && atomic_load_explicit(&direct->peer->copies, memory_order_relaxed)) &&
+           direct_should_request(direct, direct->peer, key_slot(rkey));
+}
+
+bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint32_t length)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
 
-    if (direct->peer && is_open(direct) && (key_is_current(direct, rkey) || find_key(direct, rkey)))
-        return true;
-    if (direct_should_request(direct, direct->peer, key_slot(rkey)))
+    if (direct->peer && direct_is_open(direct) &&
+        (direct_key_is_current(direct, rkey) || direct_find_key(direct, rkey)))
+        return !direct->copied || !direct_prefers_ring(qp, direct, length);
+    if (wants_map(qp, direct, rkey))
         direct_request_map(qp, rkey);
     return false;
 }
@@ -196,17 +148,22 @@ static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint
                             enum remote_operation operation)
 {
     struct direct_route *direct = &route_of(qp)->direct;
-    char *there = NULL;
+    uintptr_t there = 0;
     bool open;
 
-    if (unlikely(!direct->peer) || !take_access_slot(direct, qp->slot, key_slot(rkey)))
+    if (unlikely(!direct->peer || (direct->copied && direct->rkey == rkey)))
         return NULL;
-    open = is_open(direct);
-    if (likely(open) && (likely(key_is_current(direct, rkey)) || find_key(direct, rkey)))
-        there = address_in(direct, address, length, operation);
-    if (likely(there != NULL))
-        return there;
-    release_access_slot(direct);
+    direct->access_slot = access_slot_take(direct->peer->access_slots, qp->slot, ACCESS_STORES, direct->slot,
+                                           key_slot(rkey), &direct->access_slot_word);
+    if (!direct->access_slot)
+        return NULL;
+    open = direct_is_open(direct);
+    if (likely(open) && (likely(direct_key_is_current(direct, rkey)) || direct_find_key(direct, rkey)) &&
+        !direct->copied)
+        there = direct_address_in(direct, address, length, operation);
+    if (likely(there != 0))
+        return (char *)there; // NOLINT(performance-no-int-to-ptr)
+    access_slot_release(direct->access_slot, direct->access_slot_word);
     if (!open)
         direct->peer = NULL; /* the helper thread connects the QP anew */
     return NULL;
@@ -230,7 +187,7 @@ void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address
             atomic_store_explicit(&qp->prefetch_at, there, memory_order_relaxed);
         return there;
     }
-    if (unlikely(transport->map_later || direct_should_request(direct, direct->peer, key_slot(rkey))))
+    if (unlikely(transport->map_later || wants_map(qp, direct, rkey)))
         transport->map_later = transport->map_later || direct_request_map(qp, rkey);
     return NULL;
 }
@@ -242,15 +199,18 @@ void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe)
 
     if (!route_of(qp)->lane)
         return;
-    if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->rkey != wqe->rkey || offset >= direct->length)
+    if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->copied || direct->rkey != wqe->rkey ||
+        offset >= direct->length)
         lane_prefetch(route_of(qp)->lane);
     else if (wqe->opcode == IBV_WR_RDMA_READ)
-        __builtin_prefetch(direct->base + offset);
+        __builtin_prefetch((const char *)direct->base + offset);
     else
-        prefetch_for_write(direct->base + offset);
+        prefetch_for_write((const char *)direct->base + offset);
 }
 
 bool direct_map_end(struct transport_qp *transport)
 {
-    return release_access_slot(&route_of(container_of(transport, struct qp, transport))->direct);
+    struct direct_route *direct = &route_of(container_of(transport, struct qp, transport))->direct;
+
+    return access_slot_release(direct->access_slot, direct->access_slot_word);
 }

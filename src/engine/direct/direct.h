@@ -1,48 +1,28 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One-sided requests executed in mapped memory of a peer (docs/mapped.md, "The initiator's side").
+/* One-sided requests that their requester executes: in mapped memory of the peer (docs/mapped.md, "The initiator's
+ * side"), or by the kernel's copy (docs/design/direct-execution.md).
  *
- *   direct.c   requester: access slots, checks of keys, addresses in mapped memory
+ *   direct.c   requester: checks of keys, addresses in mapped memory
+ *   copy.c     requester: the kernel's copy, and when the ring is quicker
  *   peer.c     requester: maps the peer's segment and regions (helper thread)
  *   fetch.c    receiver of packets by reference: copies their bytes from mapped memory
  *   deposit.c  sender of a large SEND: writes half of it into the peer's receive buffer
  *   owner.c    owner of the memory: waits for peers that access it
  *
- * Requester and owner synchronise by access slots (hazard pointers). The requester takes an access slot, which names
- * the owner's QP and key slot, then checks QP and key, then accesses the memory, then releases the slot. The owner
- * changes QP or key first and then looks at the access slots. So once the owner has found no slot that names the
+ * Requester and owner synchronise by access slots (access_slot.h). The requester takes an access slot, which names the
+ * owner's QP and key slot, then checks QP and key, then accesses the memory, then releases the slot. The owner changes
+ * QP or key first and then looks at the access slots. So once the owner has found no slot that names the
  * object, every later access sees the change. */
 #ifndef ENGINE_DIRECT_DIRECT_H
 #define ENGINE_DIRECT_DIRECT_H
 
 #include "engine/core/route.h"
+#include "engine/direct/access_slot.h"
 #include "local/local.h"
 #include "mapped/mapped.h"
+#include "object/ports.h"
 #include "object/qp/qp.h"
 #include "segment/segment.h"
-
-/* Bits of an access slot, a word in the memory of the link (local/layout.h). The generation counts how often the slot
- * was taken: the owner, who compares two loads of the word, does not mistake a new access for the one it waits for. */
-#define ACCESS_SLOT_BUSY       1u
-#define ACCESS_SLOT_GIVEN_UP   2u /* set by the owner, which no longer waits: the access is void */
-#define ACCESS_SLOT_KEY_SHIFT  2
-#define ACCESS_SLOT_QP_SHIFT   21
-#define ACCESS_SLOT_GENERATION ((uint64_t)1 << 37)
-_Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_SHIFT) && LIMIT_QP <= 65536,
-               "key slot and QP slot fit below the generation");
-
-static inline uint32_t access_slot_key(uint64_t access_slot)
-{
-    return (uint32_t)(access_slot >> ACCESS_SLOT_KEY_SHIFT) & (LIMIT_KEY_SLOTS - 1);
-}
-
-static inline uint32_t access_slot_qp(uint64_t access_slot)
-{
-    return (uint32_t)(access_slot >> ACCESS_SLOT_QP_SHIFT) & (LIMIT_QP - 1);
-}
-
-/* Values of the admission flag, a word beside the access slots. The requester opens it before it takes its first access
- * slot; the owner of the memory closes it when the link goes down. The requester checks it while it holds a slot. */
-enum { ADMISSION_NEW, ADMISSION_OPEN, ADMISSION_CLOSED };
 
 /* A region of a peer that is mapped in this process. Immutable once published in direct_peer.views. */
 struct direct_view {
@@ -64,8 +44,11 @@ struct direct_view {
  * when no QP uses the link. The peer's segment may contain anything: sizes and offsets are checked. */
 struct direct_peer {
     struct link *link;
-    /* Written by this process, read by the owner; in the link's memory, each in its own cache line. */
-    _Atomic uint64_t *access_slots, *admission;
+    /* Written by this process, read by the owner; in the link's memory. */
+    struct access_slot *access_slots;
+    _Atomic uint64_t *admission;
+    /* The peer permits kernel copies, and the kernel has not refused one yet. */
+    _Atomic bool copies;
     uint32_t alive; /* header->alive when the segment was mapped; another value: the peer has ended */
     /* Tables in the peer's segment, mapped read-only: */
     const struct segment_header *header;
@@ -92,7 +75,45 @@ struct direct_peer {
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
-bool direct_can_map(struct transport_qp *transport, uint32_t rkey);
+bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint32_t length);
+/* Finds the region of the key in the peer's tables, as direct_route.rkey and what follows. False: the request goes as
+ * packets. QP lock held. */
+bool direct_find_key(struct direct_route *direct, uint32_t rkey);
+/* Is the peer alive and the admission flag open, and is its QP unchanged since the helper thread connected to it? */
+static inline bool direct_is_open(const struct direct_route *direct)
+{
+    return atomic_load_explicit(&direct->record->generation, memory_order_acquire) ==
+               direct->record_generation &&
+           atomic_load_explicit(&direct->peer->header->alive, memory_order_relaxed) == direct->peer->alive &&
+           atomic_load_explicit(direct->peer->admission, memory_order_relaxed) == ADMISSION_OPEN;
+}
+
+/* Is what direct_find_key() found for this key still valid? */
+static inline bool direct_key_is_current(const struct direct_route *direct, uint32_t rkey)
+{
+    const struct direct_peer *peer = direct->peer;
+
+    return direct->rkey == rkey &&
+           atomic_load_explicit(&peer->keys[direct->key_slot].generation, memory_order_acquire) ==
+               direct->key_generation &&
+           atomic_load_explicit(&peer->mapped[direct->key_slot].generation, memory_order_acquire) ==
+               direct->place_generation;
+}
+
+/* Where the range is: in this process, or with direct_route.copied in the peer. 0: the key does not allow it. */
+static inline uintptr_t direct_address_in(const struct direct_route *direct, uint64_t address,
+                                          uint32_t length, enum remote_operation operation)
+{
+    uint64_t offset = address - direct->start;
+
+    if (!(direct->key_access & remote_operation_access(operation)) || address < direct->start ||
+        offset >= direct->length || length > direct->length - offset)
+        return 0;
+    if (operation == REMOTE_ATOMIC && ((address | (direct->base + offset)) & 7))
+        return 0;
+    return direct->base + offset;
+}
+
 /* As direct_map(), but a failure does not make the helper thread map the memory. */
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                      enum remote_operation operation);
@@ -106,10 +127,20 @@ uint32_t direct_fetched_from(const struct link *link);
 enum path_why direct_why_not(const struct link *link);
 /* Do the settings want memory of the peer mapped, and may this process open the peer's files (link_can_pull())? */
 bool direct_may_map(const struct link *link);
+/* May this process open the peer's segment, to execute requests there in either way? */
+bool direct_may_open(const struct link *link);
 /* The region with the key in that slot is needed and not mapped here. Is a request to the helper thread worth its cost?
  * Yes when the region's record has changed since the last request, else after ever more misses. peer: NULL before the
  * first contact. QP lock held. */
 bool direct_should_request(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot);
+
+/* --- copy.c --------------------------------------------------------------------------------------------- */
+
+/* transport_direct_ports. */
+bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
+                 enum remote_operation operation, const struct iovec *here, unsigned count);
+/* Will the request go through the ring though the kernel could copy, because the peer polls? QP lock held. */
+bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint32_t length);
 
 /* --- fetch.c -------------------------------------------------------------------------------------------- */
 
@@ -157,7 +188,7 @@ void direct_after_fork_in_child(void);
 /* --- owner.c -------------------------------------------------------------------------------------------- */
 
 /* object_ports.settle, forget_orphans, evict_soon */
-bool direct_settle(enum object_kind kind, uint32_t slot, bool evict);
+bool direct_settle(enum object_kind kind, uint32_t slot, enum settle how);
 void direct_forget_orphans(void);
 void direct_evict_soon(void);
 /* A link is down: perhaps the last peer that was given up is gone. Helper thread. */

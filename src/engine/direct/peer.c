@@ -201,6 +201,9 @@ static bool map_segment(struct direct_peer *peer)
     peer->mapped = mapped_view_address(peer->segment_view, header.mapped.offset);
     peer->directs = mapped_view_address(peer->segment_view, header.directs.offset);
     peer->alive = atomic_load_explicit(&peer->header->alive, memory_order_relaxed);
+    atomic_store_explicit(&peer->copies,
+                          atomic_load_explicit(&peer->header->copies, memory_order_acquire) != 0,
+                          memory_order_relaxed);
     map_queues(peer, &header, (uint64_t)page);
     return peer->alive != 0;
 }
@@ -215,8 +218,8 @@ static bool open_peer(struct direct_peer *peer)
     peer->segment = open_file(path, &description, false);
     if (!peer->segment || !map_segment(peer))
         return false;
-    peer->access_slots = link_access_slot(peer->link, true, 0);
-    peer->admission = link_access_slot(peer->link, true, LOCAL_ACCESS_SLOTS);
+    peer->access_slots = access_slot_of(peer->link, true, 0);
+    peer->admission = admission_of(peer->link, true);
     /* Before the first access slot is taken: from now on the owner looks at the slots (settle_link()). */
     atomic_compare_exchange_strong(peer->admission, &(uint64_t){ADMISSION_NEW}, ADMISSION_OPEN);
     /* If the peer has died, its pid may belong to another process by now: the files are the peer's only if the link's

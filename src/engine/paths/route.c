@@ -547,7 +547,8 @@ static const struct transport_reference_ports engine_reference_ports = {
 static const struct transport_direct_ports engine_direct_ports = {
     .map = direct_map,
     .map_end = direct_map_end,
-    .can_map = direct_can_map,
+    .copy = direct_copy,
+    .can_execute = direct_can_execute,
     .peek_remote_receive = direct_peek_remote_receive,
     .deposit = direct_deposit,
 };

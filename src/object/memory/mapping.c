@@ -21,7 +21,7 @@
 #define SENT_FROM     8192u
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
-bool mapping_is_enabled; /* set before the first registration */
+bool mapping_is_enabled, peers_execute; /* set before the first registration */
 /* UINT64_MAX unless SOFTHCA_LOCAL asks for mapping: only regions with remote access are mapped, because moving
  * the pages of others takes more time than sending messages from them saves. */
 static uint64_t sent_from = UINT64_MAX;
@@ -145,7 +145,7 @@ void mapping_publish(struct mr *mr)
  * whether one of those may still write. */
 static bool key_settles(uint32_t slot)
 {
-    return object_ports->settle(OBJECT_MR, slot, false);
+    return object_ports->settle(OBJECT_MR, slot, SETTLE_WAIT);
 }
 
 static bool overlap(const struct mr *one, const struct mr *other)
@@ -196,8 +196,11 @@ void mapping_end(struct mr *mr)
 {
     bool stores_may_come;
 
-    if (likely(!mr->mapping.wanted))
+    if (!mr->mapping.wanted) {
+        if (peers_execute && (mr->access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)))
+            key_settles(mr->slot);
         return;
+    }
     lock_acquire(&mapping_lock);
     close_record(&segment_mapped(mr->slot)->generation);
     stores_may_come = key_settles(mr->slot);
@@ -290,6 +293,7 @@ void mapping_evict(void)
 
     lock_acquire(&mapping_lock);
     while (next_eviction(&slot)) {
+        key_settles(slot); /* kernel copies end */
         list_for_each (node, &regions) {
             struct mr *mr = list_entry(node, struct mr, mapping_node);
 
@@ -344,7 +348,7 @@ static void raise_used(uint32_t used)
 void mapping_update_qp(struct qp *qp)
 {
     struct direct_record *record = segment_direct(qp->slot);
-    uint32_t access = mapping_is_enabled ? open_access(qp) : 0;
+    uint32_t access = peers_execute ? open_access(qp) : 0;
     uint32_t qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     uint32_t generation = atomic_load_explicit(&record->generation, memory_order_relaxed);
     bool open = generation && !(generation & 1);
@@ -374,7 +378,7 @@ void mapping_settle_qp(struct qp *qp)
     if (likely(!qp->settle_due))
         return;
     qp->settle_due = false;
-    if (object_ports->settle(OBJECT_QP, qp->slot, true))
+    if (object_ports->settle(OBJECT_QP, qp->slot, SETTLE_BRIEFLY))
         object_ports->evict_soon();
 }
 
@@ -397,6 +401,12 @@ void mapping_enable(bool asked)
         (means.reason == MAPPED_YES || means.reason == MAPPED_PINNED) && !means.single_thread;
 }
 
+void mapping_allow_peers(void)
+{
+    peers_execute = true;
+    atomic_store_explicit(&segment_header()->copies, !mapping_is_enabled, memory_order_release);
+}
+
 void mapping_after_fork_in_child(void)
 {
     lock_init(&mapping_lock);
@@ -404,6 +414,6 @@ void mapping_after_fork_in_child(void)
     if (atomic_exchange_explicit(&evictions_to_do, 0, memory_order_relaxed))
         memset(evictions, 0, sizeof(evictions));
     list_init(&regions);
-    mapping_is_enabled = false;
+    mapping_is_enabled = peers_execute = false;
     atomic_store_explicit(&put_off, false, memory_order_relaxed);
 }

@@ -14,6 +14,10 @@ struct qp;
  * registered; else nothing is mapped before mapping_catch_up(). */
 void mapping_enable(bool asked);
 extern bool mapping_is_enabled;
+/* Lets peers execute requests in memory of this process: in mapped memory, or by the kernel's copy where this process
+ * maps none. Not both: a copy into pages that are moving to an arena would be lost. After mapping_enable(). */
+void mapping_allow_peers(void);
+extern bool peers_execute;
 
 /* What is done with a region's memory. */
 struct mapping {
@@ -26,9 +30,9 @@ struct mapping {
 void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access);
 /* Publishes the region's mapped record, which is valid until mapping_end(). */
 void mapping_publish(struct mr *mr);
-/* Withdraws the record. The key must be withdrawn or changed before, and rundown sections that may have found it
- * must be over (rundown_wait()). When the call returns, no peer accesses the memory by the region's mapping, and
- * the pages are private unless another region needs them. */
+/* Withdraws the record, if there is one. The key must be withdrawn or changed before, and rundown sections that may have found it
+ * must be over (rundown_wait()). When the call returns, no peer accesses the memory by the region's key, and the
+ * pages are private unless another region needs them. */
 void mapping_end(struct mr *mr);
 /* Is the mapped record of that key valid? */
 bool mapping_is_open(uint32_t slot);
@@ -44,14 +48,14 @@ void mapping_catch_up(void);
 /* Updates the QP's direct record, which tells peers what they may execute. QP lock held. */
 void mapping_update_qp(struct qp *qp);
 /* Waits for peers that still execute requests by the previous, wider direct record. Memory that a peer may still
- * write to because it does not respond is noted for mapping_evict(), since the QP lock is held. */
+ * access because it does not respond is noted for mapping_evict(), since the QP lock is held. */
 void mapping_settle_qp(struct qp *qp);
 /* Is memory noted that mapping_evict() has to move? */
 bool mapping_must_evict(void);
-/* Notes that the region in this slot has to move to other pages: a peer that does not respond may still write
- * to it. Locks may be held. */
+/* Notes that the region in this slot has to move to other pages, because a peer that does not respond may still write
+ * to it, or that a peer's kernel copy by this key has to be waited for. Locks may be held. */
 void mapping_evict_later(uint32_t slot);
-/* Moves the noted regions. No lock held, outside of rundown sections. */
+/* Moves the noted regions, and waits for the copies that were noted. No lock held, outside of rundown sections. */
 void mapping_evict(void);
 
 /* Forgets access slots of a link that has ended. No lock held, outside of rundown sections. */

@@ -11,7 +11,7 @@
 static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
 {
     atomic_store_explicit(&qp->record->state, (uint32_t)state, memory_order_release);
-    if (unlikely(mapping_is_enabled))
+    if (unlikely(peers_execute))
         mapping_update_qp(qp);
 }
 

@@ -228,7 +228,7 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
     }
     if (mask & IBV_QP_STATE)
         enter_state(qp, from, to);
-    if (unlikely(mapping_is_enabled)) {
+    if (unlikely(peers_execute)) {
         mapping_update_qp(qp);
         mapping_settle_qp(qp);
     }

@@ -180,7 +180,7 @@ static void raise_event(struct transport_qp *transport, enum ibv_event_type type
     struct qp *qp = container_of(transport, struct qp, transport);
 
     qp_raise(qp, type);
-    if (type == IBV_EVENT_COMM_EST && mapping_is_enabled)
+    if (type == IBV_EVENT_COMM_EST && peers_execute)
         mapping_update_qp(qp);
 }
 

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* WRITE and READ of RC that the requester executes by the kernel's copy (process_vm_writev(2), process_vm_readv(2)),
+ * where the peer's memory is not mapped: after the same checks as in mapped memory, with an access slot. Neither a
+ * processor nor the helper thread of the peer takes part. What is not plain success goes as packets, so that the peer's
+ * responder judges it. */
+#include <errno.h>
+
+#include "base/sys.h"
+#include "engine/core/route.h"
+#include "engine/direct/direct.h"
+#include "local/local.h"
+
+/* Bytes. A longer request takes less time by one copy of the kernel than by two through a ring that is polled. */
+#define RING_UP_TO 4096u
+/* A peer that polls this often during one system call spins on its CQ: the ring takes less time then. */
+#define POLLS_OF_A_SPIN 8u
+/* Requests through the ring between two looks at the peer's count of polls. */
+#define LOOK_EVERY 16u
+
+/* A WRITE ends with its last word, which programs spin on: the kernel's copy of one piece promises no order of bytes. */
+#define LAST_PIECE ((uint64_t)sizeof(uint64_t))
+
+static uint32_t polls_of(const struct direct_peer *peer)
+{
+    return atomic_load_explicit(&peer->header->application_polls, memory_order_relaxed);
+}
+
+static void prefer_ring(struct direct_route *direct, uint32_t polls)
+{
+    direct->by_ring = true;
+    direct->polls_seen = polls;
+    direct->until_look = LOOK_EVERY;
+}
+
+/* A peer that spins on memory, or computes, takes no packets before its helper thread is woken. */
+bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint32_t length)
+{
+    uint32_t polls;
+
+    if (likely(!direct->by_ring) || length > RING_UP_TO)
+        return false;
+    if (lane_reader_sleeps(route_of(qp)->lane)) {
+        direct->by_ring = false;
+    } else if (--direct->until_look == 0) {
+        polls = polls_of(direct->peer);
+        direct->by_ring = polls != direct->polls_seen;
+        direct->polls_seen = polls;
+        direct->until_look = LOOK_EVERY;
+    }
+    return direct->by_ring;
+}
+
+/* Fills in the addresses that the system call reads from the slot, and lets the owner see them. The owner looks at no
+ * field before the word says ACCESS_COPIES, and this process writes none from then on. */
+static unsigned begin(struct direct_route *direct, uintptr_t there, uint32_t length,
+                      enum remote_operation operation)
+{
+    struct access_slot *slot = direct->access_slot;
+    uint64_t last = operation == REMOTE_WRITE ? ((there + length - 1) & (LAST_PIECE - 1)) + 1 : 0, next;
+    unsigned count = 0;
+
+    if (length > last)
+        slot->remote[count++] = (struct iovec){(void *)there, length - last};
+    if (last)
+        slot->remote[count++] = (struct iovec){(void *)(there + length - min_of(last, (uint64_t)length)),
+                                               min_of(last, (uint64_t)length)};
+    atomic_store_explicit(&slot->thread, sys_gettid(), memory_order_relaxed);
+    next = (direct->access_slot_word & ~(uint64_t)ACCESS_SLOT_KIND) | ACCESS_COPIES;
+    direct->access_slot_word = next;
+    atomic_exchange_explicit(&slot->word, next, memory_order_seq_cst);
+    access_slot_fence();
+    return count;
+}
+
+/* The error says something about the peer, not about this range of its memory. */
+static bool is_refused(ssize_t error)
+{
+    return error == -EPERM || error == -ENOSYS || error == -EACCES || error == -ESRCH;
+}
+
+bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
+                 enum remote_operation operation, const struct iovec *here, unsigned count)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct direct_route *direct = &route_of(qp)->direct;
+    struct direct_peer *peer = direct->peer;
+    ssize_t copied = 0;
+    uint32_t polls;
+    uintptr_t there;
+    unsigned pieces;
+    bool open;
+
+    if (!peer || !(direct_key_is_current(direct, rkey) || direct_find_key(direct, rkey)) || !direct->copied ||
+        direct_prefers_ring(qp, direct, length))
+        return false;
+    there = direct_address_in(direct, address, length, operation);
+    if (!there)
+        return false;
+    direct->access_slot = access_slot_take(peer->access_slots, qp->slot, ACCESS_BEGINS, direct->slot,
+                                           direct->key_slot, &direct->access_slot_word);
+    if (!direct->access_slot)
+        return false;
+    polls = polls_of(peer);
+    pieces = begin(direct, there, length, operation);
+    open = direct_is_open(direct);
+    if (likely(open && direct_key_is_current(direct, rkey)))
+        copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
+                           pieces);
+    if (!access_slot_release(direct->access_slot, direct->access_slot_word))
+        copied = 0;
+    if (unlikely(is_refused(copied)))
+        atomic_store_explicit(&peer->copies, false, memory_order_relaxed);
+    if (!open)
+        direct->peer = NULL; /* the helper thread connects the QP anew */
+    else if (polls_of(peer) - polls >= POLLS_OF_A_SPIN)
+        prefer_ring(direct, polls_of(peer));
+    return copied == (ssize_t)length;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* WRITE and READ that the requester executes by the kernel's copy (engine/direct/copy.c): a requester that is stopped
+ * exactly at its system call, the order of bytes of a WRITE, and a kernel that refuses the call. */
+#include "taking.h"
+#include "work.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+enum { SIZE = 1 << 16 };
+
+static void connect(struct pair *p)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+
+    attr.size = 2 * SIZE;
+    attr.timeout = 10;
+    attr.retry_cnt = 1;
+    end_open(&p->a, NEAR, &attr);
+    end_open(&p->b, FAR, &attr);
+    end_connect(&p->a, &p->b);
+}
+
+/* --- stopped at the call ------------------------------------------------------------------------------ */
+
+struct stream {
+    struct end to;
+    size_t length;
+    bool reads;
+    uint64_t last; /* what READs end with */
+};
+
+/* Requests until one fails. The first may go as packets. */
+static void stream(struct end *end, void *arg)
+{
+    const struct stream *what = arg;
+    struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
+
+    for (unsigned int i = 0; wc.status == IBV_WC_SUCCESS; i++) {
+        if (what->reads)
+            end_send(end, a_read(end, i, 0, what->length, &what->to, 0));
+        else
+            end_send(end, a_write(end, i, 0, what->length, &what->to, 0));
+        while (ibv_poll_cq(end->send_cq, 1, &wc) == 0) {
+        }
+        CHECK(!what->reads || wc.status != IBV_WC_SUCCESS ||
+                  end_peek64(end, what->length - sizeof(uint64_t)) == what->last,
+              "read what was written after the memory was given back");
+    }
+}
+
+static void trace(pid_t thread, long request, uintptr_t argument)
+{
+    CHECK(ptrace((enum __ptrace_request)request, thread, NULL, (void *)argument) == 0, "ptrace %ld of %d: %s",
+          request, (int)thread, strerror(errno));
+}
+
+static void wait_stopped(pid_t thread)
+{
+    int status = 0;
+
+    CHECK(waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status), "waitpid: status %x",
+          (unsigned)status);
+}
+
+/* Stops the thread where it enters the system call; the kernel has read nothing of the call's arguments in memory. */
+static void stop_at(pid_t thread, uint64_t number)
+{
+    struct __ptrace_syscall_info info;
+
+    trace(thread, PTRACE_SEIZE, PTRACE_O_TRACESYSGOOD);
+    trace(thread, PTRACE_INTERRUPT, 0);
+    wait_stopped(thread);
+    do {
+        trace(thread, PTRACE_SYSCALL, 0);
+        wait_stopped(thread);
+        CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, (void *)sizeof(info), &info) > 0,
+              "PTRACE_GET_SYSCALL_INFO: %s", strerror(errno));
+    } while (info.op != PTRACE_SYSCALL_INFO_ENTRY || info.entry.nr != number);
+}
+
+static void a_requester_at_its_call_changes_nothing(enum taking how, bool reads, size_t length)
+{
+    for (unsigned int round = 1; round <= (long_tests() ? 2000 : 5); round++) {
+        struct stream traffic = {.length = length, .reads = reads};
+        struct end_call call;
+        struct pair p;
+
+        connect(&p);
+        traffic.to = p.a;
+        end_fill(&p.a, 0, SIZE, round);
+        traffic.last = end_peek64(&p.a, length - sizeof(uint64_t));
+        end_fill(&p.b, 0, SIZE, round);
+        end_start(&call, &p.b, stream, &traffic, sizeof(traffic));
+        stop_at(p.b.side->pid, reads ? SYS_process_vm_readv : SYS_process_vm_writev);
+        take_back(&p.a, how);
+        end_fill(&p.a, 0, 2 * SIZE, 1000 + round);
+        trace(p.b.side->pid, PTRACE_DETACH, 0);
+        end_finish(&call);
+        end_expect_data(&p.a, 0, 2 * SIZE, 1000 + round);
+        end_close(&p.a);
+        end_close(&p.b);
+    }
+}
+
+#define AT_CALL(name, how, reads, length)                                                                    \
+    static void name(void **state)                                                                           \
+    {                                                                                                        \
+        a_requester_at_its_call_changes_nothing(how, reads, length);                                         \
+    }
+AT_CALL(a_requester_at_its_call_changes_nothing_after_dereg, DEREGISTERS, false, 8)
+AT_CALL(a_requester_at_its_call_changes_nothing_after_rereg, REREGISTERS, false, SIZE)
+AT_CALL(a_requester_at_its_call_changes_nothing_after_err, ENTERS_ERR, false, SIZE)
+AT_CALL(a_requester_at_its_call_changes_nothing_after_reset, ENTERS_RESET, false, 8)
+AT_CALL(a_requester_at_its_call_changes_nothing_after_destroy, DESTROYS_QP, false, SIZE)
+AT_CALL(a_reader_at_its_call_reads_nothing_new_after_dereg, DEREGISTERS, true, 8)
+AT_CALL(a_reader_at_its_call_reads_nothing_new_after_destroy, DESTROYS_QP, true, SIZE)
+
+/* --- order of bytes ----------------------------------------------------------------------------------- */
+
+enum { ROUNDS = 3000, ROUNDS_LONG = 1000000 };
+
+struct words {
+    struct end to;
+    uint32_t rounds;
+};
+
+/* Each WRITE fills its range with one byte value. The next one follows when the target has written its number back. */
+static void write_words(struct end *end, void *arg)
+{
+    static const size_t lengths[] = {8, 24, 64, 200, 1024, 4096, 12000, SIZE};
+    const struct words *what = arg;
+
+    for (uint32_t i = 1; i <= what->rounds; i++) {
+        size_t length = lengths[i % COUNT(lengths)];
+
+        memset(end->buf, (int)(i % 255) + 1, length);
+        end_send(end, a_write(end, i, 0, length, &what->to, SIZE - length));
+        end_expect_success(end, SQ, i, IBV_WC_RDMA_WRITE);
+        while (__atomic_load_n((uint32_t *)(void *)(end->buf + SIZE), __ATOMIC_ACQUIRE) != i) {
+        }
+    }
+}
+
+/* The target spins on the last word, as programs do, and polls no CQ meanwhile. */
+static void the_last_word_of_a_write_comes_last_and_whole(void **state)
+{
+    static const size_t lengths[] = {8, 24, 64, 200, 1024, 4096, 12000, SIZE};
+    struct words words = {.rounds = long_tests() ? ROUNDS_LONG : ROUNDS};
+    struct end_call call;
+    struct pair p;
+
+    connect(&p);
+    words.to = p.a;
+    end_start(&call, &p.b, write_words, &words, sizeof(words));
+    for (uint32_t i = 1; i <= words.rounds; i++) {
+        size_t length = lengths[i % COUNT(lengths)];
+        uint64_t expected = 0x0101010101010101ull * (i % 255 + 1), word;
+
+        do {
+            word = __atomic_load_n((uint64_t *)(void *)(p.a.buf + SIZE - 8), __ATOMIC_ACQUIRE);
+        } while ((word & 0xff) != (expected & 0xff) && (word >> 56) != (expected >> 56));
+        CHECK(word == expected, "round %u: the last word is torn: %016llx", i, (unsigned long long)word);
+        for (size_t at = SIZE - length; at < SIZE; at++)
+            CHECK((uint8_t)p.a.buf[at] == (uint8_t)expected,
+                  "round %u: byte %zu of %zu came after the last one", i, at - (SIZE - length), length);
+        memcpy(p.a.buf + SIZE, &i, sizeof(i));
+        end_send(&p.a, a_write(&p.a, i, SIZE, sizeof(i), &p.b, SIZE));
+        end_expect_success(&p.a, SQ, i, IBV_WC_RDMA_WRITE);
+    }
+    end_finish(&call);
+    pair_close(&p);
+}
+
+/* --- a kernel that refuses -------------------------------------------------------------------------------- */
+
+static void refuse_copies(struct end *end, void *arg)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = COUNT(filter), .filter = filter};
+
+    CHECK_ZERO(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0,
+          "seccomp: %s", strerror(errno));
+}
+
+/* A program that installs a filter after it has connected, as sandboxes do. */
+static void a_filter_that_refuses_the_call_later_does_no_harm(void **state)
+{
+    enum { LENGTH = 4096 };
+    struct pair p;
+
+    connect(&p);
+    for (unsigned int round = 0; round < 2; round++) {
+        end_fill(&p.b, 0, LENGTH, round + 1);
+        end_send(&p.b, a_write(&p.b, 1, 0, LENGTH, &p.a, 0));
+        end_expect_success(&p.b, SQ, 1, IBV_WC_RDMA_WRITE);
+        end_expect_data(&p.a, 0, LENGTH, round + 1);
+        end_send(&p.b, a_read(&p.b, 2, SIZE, LENGTH, &p.a, 0));
+        end_expect_success(&p.b, SQ, 2, IBV_WC_RDMA_READ);
+        end_expect_data(&p.b, SIZE, LENGTH, round + 1);
+        if (round == 0)
+            end_call(&p.b, refuse_copies, NULL, 0);
+    }
+    pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+#define COPY(fn) TEST_WITH(fn, .fars = 1, .needs = NEEDS_TWO_PROCESSES, .seconds = long_tests() ? 600 : 0)
+    const struct test tests[] = {
+        COPY(a_requester_at_its_call_changes_nothing_after_dereg),
+        COPY(a_requester_at_its_call_changes_nothing_after_rereg),
+        COPY(a_requester_at_its_call_changes_nothing_after_err),
+        COPY(a_requester_at_its_call_changes_nothing_after_reset),
+        COPY(a_requester_at_its_call_changes_nothing_after_destroy),
+        COPY(a_reader_at_its_call_reads_nothing_new_after_dereg),
+        COPY(a_reader_at_its_call_reads_nothing_new_after_destroy),
+        COPY(the_last_word_of_a_write_comes_last_and_whole),
+        COPY(a_filter_that_refuses_the_call_later_does_no_harm),
+    };
+
+    return run_topic(tests, COUNT(tests), argc, argv);
+}
