@@ -35,9 +35,13 @@ struct direct_route {
     uintptr_t base;         /* where `start` is: mapped in this process, or in the peer's address space */
     struct access_slot *access_slot; /* the one that was taken last */
     uint64_t access_slot_word;       /* what this process wrote there */
-    /* engine/direct/copy.c: small requests go through the ring, because the peer polls. */
-    bool by_ring;
+    /* engine/direct/copy.c: do small requests go through the ring though the kernel could copy? Because a thread of the
+     * peer polls, or because they come in a stream. */
+    enum { RING_NOT, RING_POLLED, RING_STREAM } ring;
     uint32_t until_look, polls_seen;
+    uint32_t stream;            /* requests that were copied one right after the other */
+    ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */
+    ns_t stream_from;           /* before that time, a stream does not take the ring */
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */
     uint32_t first_receive; /* number of the receive that the QP's first request with a receive took */
