@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What registering memory costs: the quickest and the median of some rounds of ibv_reg_mr() and
  * ibv_dereg_mr(), and what 1,000 of them leave behind. Of sparse memory one page is populated; 1 if another
- * one is afterwards, or if the arenas, page tables or mappings have grown. */
+ * one is afterwards, or if the arenas, page tables or mappings have grown. With a second processor: what both
+ * take together while a peer is connected that accesses none of it. */
 #include "common.h"
 #include "endpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS = 15, CYCLES = 1000, WARM = 20 };
+enum { ROUNDS = 15, CYCLES = 1000, WARM = 20, QPS_MAX = 100000 };
 
 struct left {
     uint64_t arenas, tables, maps; /* KiB, KiB, number */
@@ -182,16 +189,190 @@ static int cycles(const struct endpoint *ep)
            after.maps > before.maps;
 }
 
-int main(int argc, char **argv)
+/* --- with a peer ----------------------------------------------------------------------------------------- */
+
+struct peers {
+    struct endpoint ep;
+    struct ibv_cq *cq;
+    struct ibv_qp **qps;
+    struct contact *far;
+    unsigned count;
+};
+
+/* All contacts at once. One side speaks first, for they are more than the socket holds. */
+static void connect_peers(struct peers *p, unsigned count, int fd, bool first)
+{
+    struct contact *near = calloc(count, sizeof(*near));
+    size_t size = count * sizeof(*near);
+
+    p->count = count;
+    p->qps = calloc(count, sizeof(struct ibv_qp *));
+    p->far = calloc(count, sizeof(*p->far));
+    if (!near || !p->qps || !p->far)
+        give_up("calloc");
+    endpoint_open(&p->ep, NULL, 0, 4096);
+    p->cq = ibv_create_cq(p->ep.context, 16, NULL, NULL, 0);
+    if (!p->cq)
+        give_up("ibv_create_cq");
+    for (unsigned i = 0; i < count; i++) {
+        p->qps[i] = endpoint_qp(&p->ep, p->cq, p->cq, (struct qp_shape){.send_wr = 1, .recv_wr = 1});
+        near[i] = endpoint_contact(&p->ep, p->qps[i]);
+    }
+    if (first)
+        tell(fd, near, size);
+    hear(fd, p->far, size);
+    if (!first)
+        tell(fd, near, size);
+    for (unsigned i = 0; i < count; i++)
+        endpoint_connect(&p->ep, p->qps[i], &p->far[i]);
+    free(near);
+}
+
+static void disconnect_peers(struct peers *p)
+{
+    for (unsigned i = 0; i < p->count; i++)
+        if ((errno = ibv_destroy_qp(p->qps[i])))
+            give_up("ibv_destroy_qp");
+    if ((errno = ibv_destroy_cq(p->cq)))
+        give_up("ibv_destroy_cq");
+    endpoint_close(&p->ep);
+    free(p->qps);
+    free(p->far);
+}
+
+static void be_peer(int fd, int cpu, unsigned count)
+{
+    struct peers peers;
+    char byte;
+
+    pin(cpu);
+    connect_peers(&peers, count, fd, false);
+    tell(fd, "r", 1);
+    hear(fd, &byte, 1);
+    disconnect_peers(&peers);
+    exit(0);
+}
+
+/* So that the processes have met before the clock runs. */
+static void write_once(const struct peers *p)
+{
+    struct ibv_sge sge = {.addr = (uintptr_t)p->ep.buffer, .length = 8, .lkey = p->ep.mr->lkey};
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_WRITE,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.rdma = {.remote_addr = p->far[0].address, .rkey = p->far[0].rkey}},
+                       *bad;
+    struct ibv_wc wc;
+    int polled;
+
+    if ((errno = ibv_post_send(p->qps[0], &wr, &bad)))
+        give_up("ibv_post_send");
+    while ((polled = ibv_poll_cq(p->cq, 1, &wc)) == 0)
+        ;
+    if (polled < 0 || wc.status != IBV_WC_SUCCESS)
+        give_up("WRITE");
+}
+
+static struct spinner {
+    pthread_t thread;
+    int cpu;
+    _Atomic bool runs, ends;
+} spinner;
+
+static void *spin(void *unused)
+{
+    pin(spinner.cpu);
+    atomic_store(&spinner.runs, true);
+    while (!atomic_load_explicit(&spinner.ends, memory_order_relaxed))
+        relax();
+    return unused;
+}
+
+static void start_spinner(int cpu)
+{
+    spinner.cpu = cpu;
+    atomic_store(&spinner.runs, false);
+    atomic_store(&spinner.ends, false);
+    if ((errno = pthread_create(&spinner.thread, NULL, spin, NULL)))
+        give_up("pthread_create");
+    while (!atomic_load(&spinner.runs))
+        sched_yield();
+}
+
+static void end_spinner(void)
+{
+    atomic_store(&spinner.ends, true);
+    pthread_join(spinner.thread, NULL);
+}
+
+/* For a tenth of a second; the first time, which may start threads, counts only where it takes that long. */
+static void measure_together(const struct peers *p, void *memory, size_t size, bool spins)
+{
+    enum { MOST = 2000, NS = 100000000 };
+    static uint64_t took[MOST];
+    uint64_t until = now_ns() + NS, ended, middle;
+    size_t count = 0;
+    bool first = true;
+
+    do {
+        uint64_t began = now_ns();
+
+        deregister(registered(&p->ep, memory, size));
+        ended = now_ns();
+        took[count] = ended - began;
+        count += !first || ended >= until;
+        first = false;
+    } while (ended < until && count < MOST);
+    middle = median(took, count);
+    printf("size %zu qps %u spins %d us %.2f least_us %.2f\n", size, p->count, spins, (double)middle / 1e3,
+           (double)took[0] / 1e3);
+}
+
+static int with_peer(const int *cpu, unsigned count)
+{
+    static const size_t sizes[] = {4096, (size_t)1 << 20, (size_t)1 << 30};
+    pid_t parent = getpid(), child;
+    struct peers peers;
+    int pair[2], status;
+    char ready;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        give_up("socketpair");
+    child = fork();
+    if (child < 0)
+        give_up("fork");
+    if (child == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+            _exit(1);
+        close(pair[0]);
+        be_peer(pair[1], cpu[1], count);
+    }
+    close(pair[1]);
+    pin(cpu[0]);
+    connect_peers(&peers, count, pair[0], true);
+    hear(pair[0], &ready, 1);
+    write_once(&peers);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        char *memory = memory_of(sizes[i], false);
+
+        measure_together(&peers, memory, sizes[i], false);
+        start_spinner(cpu[1]);
+        measure_together(&peers, memory, sizes[i], true);
+        end_spinner();
+        munmap(memory, sizes[i]);
+    }
+    tell(pair[0], "e", 1);
+    disconnect_peers(&peers);
+    return waitpid(child, &status, 0) != child || status;
+}
+
+static int alone(int cpu)
 {
     struct endpoint ep;
     int bad;
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s CPU\n", argv[0]);
-        return 2;
-    }
-    pin(atoi(argv[1]));
+    pin(cpu);
     endpoint_open(&ep, NULL, 0, 4096);
     bad = cycles(&ep);
     bad |= measure(&ep, 4096, false);
@@ -200,4 +381,20 @@ int main(int argc, char **argv)
     bad |= measure(&ep, (size_t)100 << 30, true);
     endpoint_close(&ep);
     return bad;
+}
+
+int main(int argc, char **argv)
+{
+    int qps = argc == 4 ? atoi(argv[3]) : 0;
+
+    if (argc == 2)
+        return alone(atoi(argv[1]));
+    if (argc == 4 && qps > 0 && qps <= QPS_MAX)
+        return with_peer((int[]){atoi(argv[1]), atoi(argv[2])}, (unsigned)qps);
+    fprintf(stderr,
+            "usage: %s CPU | CPU CPU QPS\n"
+            "with a second processor: a peer on it, connected to so many QPs; and where something spins, it "
+            "is a thread on that processor\n",
+            argv[0]);
+    return 2;
 }
