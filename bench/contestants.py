@@ -87,6 +87,9 @@ def count_for(size, volume, least, most):
 class Perftest:
     """ib_OP_lat and ib_OP_bw, with as many rounds as make a run of some tenths of a second."""
 
+    prefix = ()  # of both sides' commands
+    most = 50000  # exchanges
+
     def __init__(self, bench, op, local, volume=1 << 31):
         self.bench, self.op, self.local, self.volume = bench, op, local, volume
         self.name = f'{op} {local}'
@@ -99,12 +102,12 @@ class Perftest:
         raise Trouble(f'{" ".join(argv)}: no result\n{text}')
 
     def latency(self, size):
-        n = count_for(size, 1 << 29, 50, 50000)
-        return self._rows([f'ib_{self.op}_lat', '-F', '-x', '0', '-s', str(size), '-n', str(n)])[4]  # t_typical
+        n = count_for(size, 1 << 29, 50, self.most)
+        return self._rows([*self.prefix, f'ib_{self.op}_lat', '-F', '-x', '0', '-s', str(size), '-n', str(n)])[4]  # t_typical
 
     def rate(self, size):
         n = count_for(size, self.volume, 100, 1000000)
-        row = self._rows([f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n)])
+        row = self._rows([*self.prefix, f'ib_{self.op}_bw', '-F', '-x', '0', '-s', str(size), '-n', str(n)])
         return row[4] * 1e6
 
 
@@ -115,9 +118,14 @@ class Touched:
         self.bench, self.op, self.local, self.how, self.name = bench, op, local, how, name
         self.mechanism = None  # of the connection, and why the region is not mapped
 
-    def _run(self, size):
-        argv = [self.bench.tool('verbs_touch'), *map(str, self.bench.cpus), self.op, str(size), self.how]
+    def _argv(self, _metric, size):
+        return [self.bench.tool('verbs_touch'), *map(str, self.bench.cpus), self.op, str(size), self.how]
+
+    def _run(self, metric, size):
+        argv = self._argv(metric, size)
         env = self.bench.softhca(self.local)
+        if self.bench.verbose:
+            print('#', ' '.join(argv), file=sys.stderr, flush=True)
         with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
             watch = threading.Timer(LIMIT_S, p.kill)
             watch.start()
@@ -126,11 +134,11 @@ class Touched:
                 if self.mechanism is None and words:
                     self.mechanism = self._mechanism(p.pid, env)
                 p.stdin.close()
-                if p.wait() or len(words) != 2:
+                if p.wait() or len(words) < 2:
                     raise Trouble(f'{" ".join(argv)}: exit status {p.returncode}')
             finally:
                 watch.cancel()
-        return float(words[1])
+        return dict(zip(words[::2], map(float, words[1::2])))
 
     def _mechanism(self, pid, env):
         """What `softhca ps` says of the program's connection and of its region."""
@@ -140,10 +148,33 @@ class Touched:
                          [o['not_mapped_because'] for o in objects if 'not_mapped_because' in o])
 
     def latency(self, size):
-        return self._run(size)
+        return self._run('latency', size)['us']
 
     def rate(self, size):
-        return self._run(size)
+        return self._run('rate', size)['msgs']
+
+
+class Threads(Touched):
+    """verbs_threads: programs with threads that sit in system calls. how: what the target does."""
+
+    def __init__(self, bench, prefix, op, local, how, name):
+        super().__init__(bench, op, local, how, name)
+        self.prefix, self.means = prefix, []
+
+    def _argv(self, metric, size):
+        return [*self.prefix, self.bench.tool('verbs_threads'), *map(str, self.bench.cpus), self.op, str(size), metric, self.how]
+
+    def _mechanism(self, pid, env):
+        try:
+            return super()._mechanism(pid, env)
+        except (Trouble, ValueError, LookupError) as e:
+            print(f'bench: softhca ps: {e}', file=sys.stderr, flush=True)
+            return 'softhca ps does not say'
+
+    def latency(self, size):
+        row = self._run('latency', size)
+        self.means.append(row['mean_us'])
+        return row['us']
 
 
 def registration(bench, local, cpu):
@@ -157,6 +188,14 @@ def registration(bench, local, cpu):
     cycles, *sizes = rows
     left = {cycles[i]: (int(cycles[i + 1]), int(cycles[i + 2])) for i in range(2, len(cycles), 3)}
     return left, [dict(zip(row[::2], map(float, row[1::2]))) for row in sizes], p.returncode == 0
+
+
+def registration_with_peer(bench, prefix, qps):
+    """{(size, whether another thread spins): microseconds of registration and its end together}"""
+    text = bench.single([*prefix, bench.tool('verbs_register'), *map(str, bench.cpus), str(qps)], bench.softhca('auto'), 3 * LIMIT_S)
+    rows = [line.split() for line in text.splitlines()]
+    rows = [dict(zip(row[::2], map(float, row[1::2]))) for row in rows]
+    return {(int(row['size']), bool(row['spins'])): row['us'] for row in rows}
 
 
 def loopback_device(bench):
@@ -314,6 +353,23 @@ def pipeline(bench, sizes, percent=0):
     """Two threads without any library: one rewrites buffers, the other copies and reads them meanwhile. percent: of the copy, the
     first one does so much."""
     return Table(bench, f'two threads, {percent} %', 'bench_memcpy', sizes, None, None, 'pipe_gbps', (f'pipe={percent}',))
+
+
+class ProcessVm(Table):
+    """The kernel's copy alone, of one size in each run."""
+
+    def __init__(self, bench, prefix, op):
+        super().__init__(bench, f'process_vm_{op}v', 'bench_process_vm', (), 'latency_us', None, 'gbps')
+        self.prefix, self.op, self.means = prefix, op, []
+
+    def _row(self, size):
+        words = self.bench.single([*self.prefix, self.bench.tool(self.tool), *map(str, self.bench.cpus), self.op, str(size)]).split()
+        return dict(zip(words[::2], map(float, words[1::2])))
+
+    def latency(self, size):
+        row = self._row(size)
+        self.means.append(row['mean_us'])
+        return row['latency_us']
 
 
 def icrc(bench):
