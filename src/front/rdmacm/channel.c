@@ -33,7 +33,7 @@ struct channel {
 static struct lock events_lock = LOCK_INIT;
 static struct rest resting = REST_INIT(resting);
 
-void channels_after_fork_in_child(void)
+void cm_channels_after_fork_in_child(void)
 {
     lock_init(&events_lock);
     rest_after_fork_in_child(&resting);

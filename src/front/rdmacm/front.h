@@ -151,7 +151,7 @@ void channel_free(struct rdma_event_channel *channel);
 /* From now on the id's events go to this channel. -EBADF: the channel is destroyed. */
 int channel_join(struct rdma_event_channel *channel, struct id *id);
 void channel_leave(struct id *id);
-void channels_after_fork_in_child(void);
+void cm_channels_after_fork_in_child(void);
 
 /* --- id.c ----------------------------------------------------------------------------------------------- */
 

@@ -18,7 +18,7 @@ static void after_fork_in_child(void)
     lock_init(&start_lock);
     atomic_store_explicit(&started, false, memory_order_relaxed);
     adapters_forget();
-    channels_after_fork_in_child();
+    cm_channels_after_fork_in_child();
     ids_after_fork_in_child();
     rsockets_after_fork_in_child();
 }
