@@ -243,6 +243,15 @@ static ssize_t receive_message(int socket, struct link_offer *offer, int *ret_fd
     return length;
 }
 
+static void accept_wish(const struct link *link, const struct link_offer *offer)
+{
+    struct link_wish wish;
+
+    memcpy(&wish, offer, sizeof(wish));
+    if (link->may_refer && local.ops->wanted)
+        local.ops->wanted(wish.slot, (uint32_t)wish.step_high << 16 | wish.step_low);
+}
+
 static void socket_ready(struct event_source *source, uint32_t events)
 {
     struct link *link = container_of(source, struct link, socket);
@@ -258,6 +267,8 @@ static void socket_ready(struct event_source *source, uint32_t events)
                 local_check_later();
             else if (offer.type == LINK_RINGS)
                 rung = true;
+            else if (offer.type == LINK_WANTS_MAPPED)
+                accept_wish(link, &offer);
             notify_accept(link, &offer, fd);
             continue;
         }
@@ -270,6 +281,12 @@ static void socket_ready(struct event_source *source, uint32_t events)
         local_was_rung();
     if (rung && progress_rung(link, false))
         local_became_hot();
+}
+
+/* Behind the admission flag of the slots that the requester takes. ours: the word that this process writes. */
+static _Atomic uint64_t *waits_word(struct link *link, bool ours)
+{
+    return (_Atomic uint64_t *)link_access_slot(link, !ours, LOCAL_ACCESS_SLOTS) + 1;
 }
 
 int link_install(struct link *link)
@@ -285,6 +302,7 @@ int link_install(struct link *link)
         return -ENFILE;
     for (unsigned i = 0; i < LOCAL_LANES; i++)
         link->lanes[i].reader.references = link->may_pull;
+    atomic_store_explicit(waits_word(link, true), link->may_refer, memory_order_relaxed);
     link->index = index;
     last_serial += LINKS_MAX;
     link->serial = last_serial + index;
@@ -427,6 +445,22 @@ void link_ring(struct link *link, uint8_t message)
         local_ring_self();
     else if (event_is_intact(&link->socket)) /* EAGAIN: rung already; EPIPE: the helper thread will see it */
         (void)sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+bool link_waits_for_copies(struct link *link, bool ours)
+{
+    return ours ? link->may_refer : atomic_load_explicit(waits_word(link, false), memory_order_relaxed) != 0;
+}
+
+void link_want_mapped(struct link *link, uint32_t slot, uint32_t step)
+{
+    struct link_wish wish = {.type = LINK_WANTS_MAPPED,
+                             .step_high = (uint8_t)(step >> 16),
+                             .step_low = (uint16_t)step,
+                             .slot = slot};
+
+    if (event_is_intact(&link->socket))
+        (void)sys_send(link->socket.fd, &wish, sizeof(wish), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* --- queries by the engine ------------------------------------------------------------------------------ */

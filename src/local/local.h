@@ -55,6 +55,8 @@ struct local_ops {
     void (*link_down)(struct link *link);
     /* Optional. Precedes link_down(), while local_for_each_link() still visits the link. */
     void (*link_leaving)(struct link *link);
+    /* Optional. The peer has called link_want_mapped(). Helper thread. */
+    void (*wanted)(uint32_t slot, uint32_t step);
     /* The ring to the peer has space again after lane_send() returned -EAGAIN. Any thread, without locks. */
     void (*lane_writable)(struct lane *lane);
     /* A new read-only descriptor of this process's published segment (segment/segment.h), or -errno. Helper
@@ -150,13 +152,20 @@ void **link_owner_data(struct link *link);
  * slots. */
 #define LOCAL_ACCESS_SLOTS 16u
 void *link_access_slot(struct link *link, bool ours, uint32_t number);
+/* Does the owner of memory wait for kernel copies of the requester when it takes memory back? Each process says so in the
+ * memory of the link when the link is set up, because a requester must not copy where the owner does not wait. ours: what
+ * this process says; else the peer. */
+bool link_waits_for_copies(struct link *link, bool ours);
 /* Copies by the kernel between `here` and the peer's memory at the addresses `there`, without further checks. The number
  * of bytes; -ESRCH, -EFAULT, -EPERM, -ENOSYS... */
 ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *here, unsigned here_count,
                   const struct iovec *there, unsigned there_count);
-/* Is that thread of the peer stopped (SIGSTOP, a debugger), or at its end? Then it is in no system call that this
- * process has to wait for. False if the kernel does not say. */
-bool link_peer_thread_is_stopped(const struct link *link, pid_t thread);
+/* Asks the peer to map a part of its memory: step `step`, of 24 bits, of the region with the key in that slot. Believed
+ * from processes of the same user only. */
+void link_want_mapped(struct link *link, uint32_t slot, uint32_t step);
+/* May that thread of the peer be inside process_vm_readv(2) or process_vm_writev(2)? Not if it is stopped, frozen or at
+ * its end, or waits in another system call. True also if the kernel does not say. */
+bool link_peer_thread_may_copy(const struct link *link, pid_t thread);
 pid_t link_peer_pid(const struct link *link);
 uid_t link_peer_uid(const struct link *link);
 

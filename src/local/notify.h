@@ -13,12 +13,21 @@ enum link_message {
     LINK_CHECK_LATER,    /* the sender rang a completion channel: check later that its reader came */
     LINK_OFFERS_PAGE,    /* descriptor: the sender's notification page */
     LINK_OFFERS_CHANNEL, /* descriptor: the eventfd of a completion channel */
+    LINK_WANTS_MAPPED,   /* the sender accesses memory of the receiver often; a struct link_wish */
 };
 struct link_offer {
     uint8_t type, channel; /* enum link_message; line in the notification page */
     uint16_t reserved;
     uint32_t serial; /* of the channel */
 };
+
+/* A struct link_offer by its length. */
+struct link_wish {
+    uint8_t type, step_high; /* step: 24 bits */
+    uint16_t step_low;
+    uint32_t slot;
+};
+_Static_assert(sizeof(struct link_wish) == sizeof(struct link_offer), "one format of messages");
 
 /* What a peer has offered. Written by the helper thread, freed with the link. */
 struct notify_peer;

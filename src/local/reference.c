@@ -5,10 +5,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/user.h"
@@ -35,19 +38,19 @@ uint32_t local_reference_from(void)
     return REFERENCE_FROM_DEFAULT;
 }
 
-/* Reads a small file of /proc; false if there is none. */
-static bool read_file(const char *path, char *text, size_t size)
+/* Reads a small file of /proc. The number of bytes, or -errno. Not by libc, whose calls are cancellation points. */
+static ssize_t read_file(const char *path, char *text, size_t size)
 {
-    int saved = errno, fd = fd_own(open(path, O_RDONLY | O_CLOEXEC));
-    ssize_t length = -1;
+    int fd = fd_lift(sys_open(path, O_RDONLY | O_CLOEXEC));
+    ssize_t length = fd;
 
-    if (fd >= 0) {
-        length = read(fd, text, size - 1);
-        fd_close(fd);
-    }
-    errno = saved;
-    text[length < 0 ? 0 : length] = '\0';
-    return length > 0;
+    text[0] = '\0';
+    if (fd < 0)
+        return fd;
+    length = sys_read(fd, text, size - 1);
+    fd_close(fd);
+    text[max_of(length, (ssize_t)0)] = '\0';
+    return length;
 }
 
 bool reference_same_user(uid_t uid)
@@ -59,7 +62,7 @@ void reference_permit(void)
 {
     char scope[16];
 
-    if (!read_file("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) || scope[0] != '1')
+    if (read_file("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) <= 0 || scope[0] != '1')
         return;
     if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) < 0)
         log_info("prctl(PR_SET_PTRACER): %m: peers cannot read the memory of this process "
@@ -169,11 +172,14 @@ bool link_peer_is_there(const struct link *link)
            !(watched[1].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL));
 }
 
+/* Without a pidfd the closed socket has to do. */
 bool link_peer_is_dead(const struct link *link)
 {
     struct pollfd watched = {.fd = link->pidfd.fd, .events = POLLIN};
 
-    return link->pidfd.fd >= 0 && sys_poll_now(&watched, 1) > 0 && (watched.revents & POLLIN);
+    if (link->pidfd.fd < 0)
+        return !link_peer_is_there(link);
+    return sys_poll_now(&watched, 1) > 0 && (watched.revents & POLLIN);
 }
 
 ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *here, unsigned here_count,
@@ -183,29 +189,50 @@ ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *her
                    : sys_process_vm_readv(link->peer_pid, here, here_count, there, there_count);
 }
 
-/* The state of a process or thread in its stat file: the character behind the name, which ends with the last
- * parenthesis. '\0': there is no such file. */
-static char state_of(const char *path)
+/* Where a thread is kept by the kernel at the end of a system call, or between two. */
+static bool is_parked(const char *wchan)
 {
-    char text[512], *name_end;
+    static const char *const places[] = {"do_freezer_trap", "__refrigerator",     "do_signal_stop",
+                                         "ptrace_stop",     "coredump_task_exit", "do_exit"};
 
-    if (!read_file(path, text, sizeof(text)))
-        return '\0';
-    name_end = strrchr(text, ')');
-    return name_end && name_end[1] == ' ' ? name_end[2] : '\0';
+    for (size_t i = 0; i < array_size(places); i++) {
+        if (strcmp(wchan, places[i]) == 0)
+            return true;
+    }
+    return false;
 }
 
-bool link_peer_thread_is_stopped(const struct link *link, pid_t thread)
+static ssize_t read_of_thread(const struct link *link, pid_t thread, const char *name, char *text,
+                              size_t size)
 {
-    char path[64], state;
+    char path[64];
 
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)link->peer_pid, (int)thread);
-    state = state_of(path);
-    if (state)
-        return state == 'T' || state == 't' || state == 'Z' || state == 'X';
-    /* The thread has ended, unless this process may see nothing of the peer (hidepid=2). */
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)link->peer_pid);
-    return state_of(path) != '\0';
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)link->peer_pid, (int)thread, name);
+    return read_file(path, text, size);
+}
+
+/* The files are read in this order: a thread that is seen outside of the call may enter it afterwards, but then it finds
+ * the lengths that the caller has set to 0. */
+bool link_peer_thread_may_copy(const struct link *link, pid_t thread)
+{
+    char path[64], text[512], *name_end;
+    ssize_t length = read_of_thread(link, thread, "stat", text, sizeof(text));
+    long call;
+
+    if (length == -ENOENT || length == -ESRCH) {
+        /* The thread has ended, unless this process may see nothing of the peer (hidepid=2). */
+        snprintf(path, sizeof(path), "/proc/%d/stat", (int)link->peer_pid);
+        return read_file(path, text, sizeof(text)) <= 0;
+    }
+    name_end = strrchr(text, ')');
+    if (length > 0 && name_end && name_end[1] == ' ' && strchr("TtZX", name_end[2]))
+        return false;
+    if (read_of_thread(link, thread, "syscall", text, sizeof(text)) <= 0 || strncmp(text, "running", 7) == 0)
+        return true;
+    call = strtol(text, NULL, 10);
+    if (call != SYS_process_vm_readv && call != SYS_process_vm_writev)
+        return false;
+    return read_of_thread(link, thread, "wchan", text, sizeof(text)) <= 0 || !is_parked(text);
 }
 
 static void copy_here(struct pieces *to, struct pieces *from)

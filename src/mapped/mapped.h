@@ -45,7 +45,7 @@ enum mapped_reason {
     MAPPED_SANDBOX,       /* not requested, and a seccomp filter is active */
     MAPPED_OVERCOMMIT,    /* not requested, and vm.overcommit_memory is 2 */
     MAPPED_SHARE,         /* not requested, and above a quarter of the available memory */
-    MAPPED_PUT_OFF,       /* not requested, and no QP has had a peer on this host so far */
+    MAPPED_PUT_OFF,       /* not requested, and no peer has accessed it often */
     MAPPED_REASONS,
 };
 /* A short text for users, without a full stop; never NULL. */

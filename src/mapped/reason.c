@@ -34,7 +34,7 @@ static const char *const texts[] = {
     [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
     [MAPPED_SHARE] =
         "registered memory would exceed a quarter of the available memory (host or cgroup limit)",
-    [MAPPED_PUT_OFF] = "no QP has a peer on this host yet",
+    [MAPPED_PUT_OFF] = "no peer has accessed it often yet",
 };
 _Static_assert(sizeof(texts) / sizeof(texts[0]) == MAPPED_REASONS, "a text for each reason");
 

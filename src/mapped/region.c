@@ -44,8 +44,7 @@ static int make_space(void **array, unsigned count, unsigned *room, size_t size)
 
 static bool continues(const struct mapped_piece *before, const struct mapped_piece *after)
 {
-    return before->file == after->file && before->generation == after->generation &&
-           before->address + before->length == after->address &&
+    return before->file == after->file && before->address + before->length == after->address &&
            before->offset + before->length == after->offset;
 }
 

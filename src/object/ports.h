@@ -23,10 +23,15 @@ enum explanation {
     EXPLAIN_OVERRUN, /* a CQ has overrun */
 };
 
+/* Which accesses of peers are waited for, and how long. */
 enum settle {
-    SETTLE_WAIT, /* until kernel copies have ended, too: no lock of a QP or CQ is held */
-    SETTLE_BRIEFLY, /* for a bounded time. What a peer may still access is noted: mapping_evict_later(). Locks may be
-                       held, except leaves */
+    SETTLE_WAIT, /* all. Kernel copies until they have ended: no lock of a QP is held, and the caller is in no rundown
+                    section and not the helper thread */
+    SETTLE_COPIES,  /* kernel copies only, as SETTLE_WAIT */
+    SETTLE_TRY,     /* kernel copies only, for a bounded time. The result is whether one is going on still */
+    SETTLE_STORES,  /* accesses to mapped memory only: the wait is bounded */
+    SETTLE_BRIEFLY, /* all, for a bounded time. What a peer may still access is noted (mapping_evict_later(),
+                       mapping_wait_later()). Locks may be held, except leaves */
 };
 
 struct object_ports {

@@ -79,6 +79,13 @@ struct file_record {
 };
 #define SEGMENT_FILES 2
 
+/* May peers execute requests by the kernel's copy? */
+enum segment_copies {
+    SEGMENT_NO_COPIES,
+    SEGMENT_COPIES,          /* nothing is mapped */
+    SEGMENT_COPIES_AND_MAPS, /* where the mapped record is not closed; what they access often is mapped */
+};
+
 /* Written once when the segment is opened (fill_header() in segment.c), except for: explains, copies,
  * directs_used, files_thread, files, network, application_polls, alive, robust. */
 struct segment_header {
@@ -91,7 +98,7 @@ struct segment_header {
     uint64_t start_ns;         /* CLOCK_MONOTONIC, when the segment was opened */
     char program[64];          /* /proc/self/comm; shown to users */
     _Atomic uint32_t explains; /* 1: stacks and times are recorded (provenance_explain()) */
-    _Atomic uint32_t copies;   /* 1: peers may execute requests by the kernel's copy (peers_may_copy()) */
+    _Atomic uint32_t copies;   /* enum segment_copies */
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
         modules;
     uint64_t arena_offset, arena_size;

@@ -94,7 +94,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
      * goes as packets. */
     if (sender->completed != sender->begun)
         return (int32_t)(qp->two_sided_end - sender->completed) <= 0 &&
-                       qp->ports->direct->can_execute(qp, wqe->rkey, wqe->length)
+                       qp->ports->direct->can_execute(qp, wqe->rkey, wqe->remote_address, wqe->length)
                    ? DIRECT_BEHIND
                    : DIRECT_NOT;
     if (wqe->flags & WQE_INLINE)

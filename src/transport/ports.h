@@ -61,7 +61,7 @@ struct transport_direct_ports {
                  enum remote_operation operation, const struct iovec *here, unsigned count);
     /* Is map() or copy() likely to succeed for a request of that length? Then the request is worth waiting for. If not,
      * the owner starts to make it so where it can. */
-    bool (*can_execute)(struct transport_qp *qp, uint32_t rkey, uint32_t length);
+    bool (*can_execute)(struct transport_qp *qp, uint32_t rkey, uint64_t address, uint32_t length);
     /* Deposit (link.deposits): is it known which receive of the peer the SEND that is begun now will take, and may this
      * process write there? number: how many requests that take a receive were begun before it since the QP was
      * connected. alone: all requests before it are complete. */

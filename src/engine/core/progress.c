@@ -352,6 +352,7 @@ const struct local_ops engine_local_ops = {
     .found = gsi_found,
     .link_down = route_link_down,
     .link_leaving = direct_link_leaving,
+    .wanted = direct_wanted,
     .lane_writable = route_lane_writable,
     .published = segment_open_for_reading,
     .segment = segment_fd_intact,

@@ -22,17 +22,23 @@ struct direct_record;
 struct lane;
 struct udp_lane;
 
+/* What was found of a key of the peer. */
+struct direct_key {
+    uint32_t rkey;                               /* 0: nothing */
+    uint32_t slot, generation, place_generation; /* of the key, and of its mapped record */
+    uint32_t access;
+    uint64_t start, length; /* as requests name the memory */
+    uintptr_t base;         /* where `start` is: in this process, or for copies in the peer's address space */
+};
+
 /* What a QP knows of the peer's memory, to execute requests without packets (engine/direct/direct.c). QP lock. */
 struct direct_route {
     struct direct_peer *peer;           /* NULL: not known yet */
     const struct direct_record *record; /* of the peer's QP; its slot and fields: */
     uint32_t slot, record_generation, pd, access;
-    /* The key that was used last, and its memory: the part that is mapped here, or if `copied` all of it. */
-    uint32_t rkey, key_slot, key_generation, place_generation, key_access;
-    bool copied; /* the kernel copies (engine/direct/copy.c) */
+    /* The keys that were used last: the part of the region that is mapped here, and the region for the kernel's copy. */
+    struct direct_key mapped, copied;
     uint32_t misses, next_retry, requested_slot, requested_generation;
-    uint64_t start, length; /* as requests name the memory */
-    uintptr_t base;         /* where `start` is: mapped in this process, or in the peer's address space */
     struct access_slot *access_slot; /* the one that was taken last */
     uint64_t access_slot_word;       /* what this process wrote there */
     /* engine/direct/copy.c: do small requests go through the ring though the kernel could copy? Because a thread of the
@@ -42,6 +48,8 @@ struct direct_route {
     uint32_t stream;            /* requests that were copied one right after the other */
     ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */
     ns_t stream_from;           /* before that time, a stream does not take the ring */
+    /* Requests to memory that is not mapped, since the peer was asked to map it; when it is asked again, and for what. */
+    uint32_t accesses, wish_after, wished_slot, wished_generation;
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */
     uint32_t first_receive; /* number of the receive that the QP's first request with a receive took */

@@ -7,9 +7,10 @@
  *
  *   bits 0-1     enum access_kind
  *   bit 2        ACCESS_SLOT_GIVEN_UP
- *   bits 3-21    slot in the owner's key table
- *   bits 22-37   slot in the owner's QP table
- *   bits 38-63   generation: how often the slot was taken. The owner, who compares two loads of the word, does not
+ *   bit 3        ACCESS_SLOT_VOIDED
+ *   bits 4-22    slot in the owner's key table
+ *   bits 23-38   slot in the owner's QP table
+ *   bits 39-63   generation: how often the slot was taken. The owner, who compares two loads of the word, does not
  *                mistake a new access for the one it waits for. */
 #ifndef ENGINE_DIRECT_ACCESS_SLOT_H
 #define ENGINE_DIRECT_ACCESS_SLOT_H
@@ -30,11 +31,14 @@ enum access_kind {
     ACCESS_COPIES, /* the kernel copies what `remote` says */
 };
 
-#define ACCESS_SLOT_KIND       3u
-#define ACCESS_SLOT_GIVEN_UP   4u /* set by the owner, which no longer waits: the access is void */
-#define ACCESS_SLOT_KEY_SHIFT  3
-#define ACCESS_SLOT_QP_SHIFT   22
-#define ACCESS_SLOT_GENERATION ((uint64_t)1 << 38)
+#define ACCESS_SLOT_KIND     3u
+#define ACCESS_SLOT_GIVEN_UP 4u /* set by the owner, which no longer waits: the access is void */
+/* Set by the owner before it writes to `remote`. The requester takes the slot no more, even when its access has ended,
+ * before the owner has cleared the bit. */
+#define ACCESS_SLOT_VOIDED     8u
+#define ACCESS_SLOT_KEY_SHIFT  4
+#define ACCESS_SLOT_QP_SHIFT   23
+#define ACCESS_SLOT_GENERATION ((uint64_t)1 << 39)
 _Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_SHIFT) && LIMIT_QP <= 65536,
                "key slot and QP slot fit below the generation");
 
@@ -44,9 +48,9 @@ struct access_slot {
     /* Seqlock of the owner's records and this word: requester and owner each write one and then read the other, with a
      * full fence in between (access_slot_fence(), direct_settle()). */
     _Atomic uint64_t word;
-    /* Of a kernel copy, written before the word says ACCESS_COPIES. thread: who copies, as its own pid namespace counts.
-     * remote: the addresses of the owner that the system call reads from here. The owner sets the lengths to 0 when it
-     * takes the memory back: a requester that has not begun its call then moves nothing. */
+    /* Of a kernel copy, written before the word says ACCESS_COPIES. thread: who copies. remote: the addresses of the
+     * owner that the system call reads from here. The owner sets the lengths to 0 when it takes the memory back: a
+     * requester that has not begun its call then moves nothing. */
     _Atomic int32_t thread;
     uint32_t reserved;
     struct iovec remote[ACCESS_PIECES];
@@ -73,8 +77,9 @@ static inline struct access_slot *access_slot_of(struct link *link, bool ours, u
     return link_access_slot(link, ours, number);
 }
 
-/* Values of the admission flag, a word behind the access slots. The requester opens it before it takes its first access
- * slot; the owner of the memory closes it when the link goes down. The requester checks it while it holds a slot. */
+/* The admission flag, behind the access slots. The requester opens it before it takes its first access slot; the owner of
+ * the memory closes it when the link goes down. The requester checks it while it holds a slot. (The word behind it is
+ * link_waits_for_copies().) */
 enum { ADMISSION_NEW, ADMISSION_OPEN, ADMISSION_CLOSED };
 
 static inline _Atomic uint64_t *admission_of(struct link *link, bool ours)
@@ -108,7 +113,7 @@ static inline struct access_slot *access_slot_take(struct access_slot *slots, ui
         struct access_slot *slot = &slots[(first + i) % LOCAL_ACCESS_SLOTS];
         uint64_t seen = atomic_load_explicit(&slot->word, memory_order_relaxed);
 
-        if (access_slot_kind(seen) != ACCESS_NONE)
+        if (seen & (ACCESS_SLOT_KIND | ACCESS_SLOT_VOIDED))
             continue;
         *ret_word = ((seen / ACCESS_SLOT_GENERATION + 1) * ACCESS_SLOT_GENERATION) | what;
         if (likely(atomic_compare_exchange_strong_explicit(&slot->word, &seen, *ret_word,
@@ -129,8 +134,10 @@ static inline bool access_slot_release(struct access_slot *slot, uint64_t word)
     if (likely(atomic_compare_exchange_strong_explicit(&slot->word, &seen, idle, memory_order_release,
                                                        memory_order_relaxed)))
         return true;
-    atomic_store_explicit(&slot->word, idle, memory_order_release);
-    return false;
+    /* The owner's bits may still change. ACCESS_SLOT_VOIDED stays for the owner to clear. */
+    atomic_fetch_and_explicit(&slot->word, ~(ACCESS_SLOT_GENERATION - 1) | ACCESS_SLOT_VOIDED,
+                              memory_order_release);
+    return !(seen & ACCESS_SLOT_GIVEN_UP);
 }
 
 #endif

@@ -117,26 +117,28 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     unsigned pieces;
     bool open;
 
-    if (!peer || !(direct_key_is_current(direct, rkey) || direct_find_key(direct, rkey)) || !direct->copied ||
-        direct_prefers_ring(qp, direct, length))
+    if (!peer || !direct_has_copied(direct, rkey) || direct_prefers_ring(qp, direct, length))
         return false;
-    there = direct_address_in(direct, address, length, operation);
+    there = direct_address_in(&direct->copied, address, length, operation);
     if (!there)
         return false;
     direct->access_slot = access_slot_take(peer->access_slots, qp->slot, ACCESS_BEGINS, direct->slot,
-                                           direct->key_slot, &direct->access_slot_word);
+                                           direct->copied.slot, &direct->access_slot_word);
     if (!direct->access_slot)
         return false;
     polls = polls_of(peer);
     pieces = begin(direct, there, length, operation);
     open = direct_is_open(direct);
-    if (likely(open && direct_key_is_current(direct, rkey)))
+    if (likely(open && direct_key_is_current(peer, &direct->copied, rkey)))
         copied = link_copy(peer->link, operation == REMOTE_WRITE, here, count, direct->access_slot->remote,
                            pieces);
-    if (!access_slot_release(direct->access_slot, direct->access_slot_word))
-        copied = 0;
+    /* All bytes moved before the owner went on, even if it has given up waiting since: the owner had not set the lengths
+     * to 0 when the call began. */
+    (void)access_slot_release(direct->access_slot, direct->access_slot_word);
     if (unlikely(is_refused(copied)))
-        atomic_store_explicit(&peer->copies, false, memory_order_relaxed);
+        atomic_store_explicit(&peer->copies, SEGMENT_NO_COPIES, memory_order_relaxed);
+    else if (unlikely(copied == -EFAULT))
+        direct->copied.length = 0; /* as long as the key stays as it is */
     if (!open)
         direct->peer = NULL; /* the helper thread connects the QP anew */
     else if (polls_of(peer) - polls >= POLLS_OF_A_SPIN)

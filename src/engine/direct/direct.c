@@ -5,14 +5,18 @@
 #include "engine/core/route.h"
 #include "object/memory/mapping.h"
 
-/* Bytes. The copy holds the QP's lock; for longer requests the kernel copy (process_vm_readv) is as fast. */
-#define DIRECT_LIMIT (1u << 20)
+/* Bytes. The copy holds the lock of the QP; longer requests go as packets by reference. */
+#define DIRECT_LIMIT (16u << 20)
 /* Bytes. From here on, one copy by the receiver from mapped memory takes less time than two through the ring. */
 #define FETCH_FROM 8192u
 /* Requests of a QP without mapped memory between two requests to the helper thread: the interval grows with the
  * number of misses, from the first value to the second. */
 #define RETRY_FIRST 64u
 #define RETRY_LAST  65536u
+/* Requests to memory that the peer has not mapped, until it is asked to map the memory: each counts 1, and 1 for so many
+ * bytes. A step of 1 MiB takes as long to switch as some hundred system calls. */
+#define WISH_FIRST 16u
+#define WISH_BYTES 65536u
 
 enum path_why direct_why_not(const struct link *link)
 {
@@ -46,60 +50,65 @@ uint32_t direct_limit(const struct qp *qp, const struct link *link)
 
 /* --- checks ----------------------------------------------------------------------------------------- */
 
-/* The part of the region that is mapped here. */
-static bool find_mapped(struct direct_route *direct, const struct key_view *key, uint32_t slot)
-{
-    const struct direct_view *view =
-        atomic_load_explicit(&direct->peer->views[slot % DIRECT_VIEWS], memory_order_acquire);
-    uint64_t first, end;
-
-    if (!view || view->slot != slot || view->generation != direct->place_generation ||
-        key->kind != KEY_REGION)
-        return false;
-    first = max_of(key->address, view->address);
-    end = min_of(key->address + key->length, view->address + view->length);
-    if (first >= end)
-        return false;
-    direct->start = key->iova + (first - key->address);
-    direct->length = end - first;
-    direct->base = (uintptr_t)(view->base + (first - view->address));
-    if (!view->writable)
-        direct->key_access &= (uint32_t)IBV_ACCESS_REMOTE_READ;
-    direct->copied = false;
-    return true;
-}
-
-/* The region in the peer's address space. */
-static bool find_copied(struct direct_route *direct, const struct key_view *key)
-{
-    if (!atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) || (key->rkey & KEY_COPIED) ||
-        (key->kind != KEY_REGION && key->kind != KEY_REGION_ON_DEMAND))
-        return false;
-    direct->start = key->iova;
-    direct->length = key->length;
-    direct->base = (uintptr_t)key->address;
-    direct->copied = true;
-    return true;
-}
-
-/* Keys of memory windows are left to the peer's responder: the owner may invalidate one with a lock held, under which
- * it cannot wait for access slots. */
-bool direct_find_key(struct direct_route *direct, uint32_t rkey)
+/* Reads the key, and checks what both ways have in common. */
+static bool read_key(const struct direct_route *direct, uint32_t rkey, struct key_view *ret_key,
+                     struct direct_key *ret_found)
 {
     const struct direct_peer *peer = direct->peer;
     uint32_t slot = key_slot(rkey);
+
+    ret_found->rkey = 0;
+    ret_found->place_generation = atomic_load_explicit(&peer->mapped[slot].generation, memory_order_acquire);
+    if (!keys_try_read(&peer->keys[slot], ret_key) || ret_key->rkey != rkey || ret_key->pd != direct->pd)
+        return false;
+    ret_found->slot = slot;
+    ret_found->generation = ret_key->generation;
+    ret_found->access = ret_key->access & direct->access;
+    return true;
+}
+
+/* Keys of memory windows are left to the peer's responder, here and for copies: the owner may invalidate one with a lock
+ * held, under which it cannot wait for access slots. */
+static bool find_mapped(struct direct_route *direct, uint32_t rkey)
+{
+    struct direct_key *found = &direct->mapped;
+    const struct direct_view *view =
+        atomic_load_explicit(&direct->peer->views[key_slot(rkey) % DIRECT_VIEWS], memory_order_acquire);
+    struct key_view key;
+    uint64_t first, end;
+
+    if (!read_key(direct, rkey, &key, found) || !view || view->slot != found->slot ||
+        view->generation != found->place_generation || key.kind != KEY_REGION)
+        return false;
+    first = max_of(key.address, view->address);
+    end = min_of(key.address + key.length, view->address + view->length);
+    if (first >= end)
+        return false;
+    found->start = key.iova + (first - key.address);
+    found->length = end - first;
+    found->base = (uintptr_t)(view->base + (first - view->address));
+    if (!view->writable)
+        found->access &= (uint32_t)IBV_ACCESS_REMOTE_READ;
+    found->rkey = rkey;
+    return true;
+}
+
+bool direct_find_copied(struct direct_route *direct, uint32_t rkey)
+{
+    uint32_t copies = atomic_load_explicit(&direct->peer->copies, memory_order_relaxed);
+    struct direct_key *found = &direct->copied;
     struct key_view key;
 
-    direct->rkey = 0;
-    direct->place_generation = atomic_load_explicit(&peer->mapped[slot].generation, memory_order_acquire);
-    if (!keys_try_read(&peer->keys[slot], &key) || key.rkey != rkey || key.pd != direct->pd)
+    /* A closed record: pages are being switched. Those of on-demand regions are switched for other regions, too, and
+     * have no record. */
+    if (!read_key(direct, rkey, &key, found) || copies == SEGMENT_NO_COPIES || (rkey & KEY_COPIED) ||
+        (found->place_generation & 1) ||
+        (key.kind != KEY_REGION && (key.kind != KEY_REGION_ON_DEMAND || copies != SEGMENT_COPIES)))
         return false;
-    direct->key_access = key.access & direct->access;
-    if (!find_mapped(direct, &key, slot) && !find_copied(direct, &key))
-        return false;
-    direct->key_slot = slot;
-    direct->key_generation = key.generation;
-    direct->rkey = rkey;
+    found->start = key.iova;
+    found->length = key.length;
+    found->base = (uintptr_t)key.address;
+    found->rkey = rkey;
     return true;
 }
 
@@ -124,24 +133,87 @@ bool direct_should_request(struct direct_route *direct, const struct direct_peer
     return true;
 }
 
-/* Where the peer does not map memory, only its segment has to be mapped. */
-static bool wants_map(const struct qp *qp, struct direct_route *direct, uint32_t rkey)
+/* The peer maps memory that is accessed often, and this process then maps it, too. Until then the kernel copies. */
+static cold_path void want_mapped(const struct qp *qp, struct direct_route *direct, uint32_t rkey,
+                                  uint64_t address, uint32_t length)
 {
-    return !(direct->peer && atomic_load_explicit(&direct->peer->copies, memory_order_relaxed)) &&
-           direct_should_request(direct, direct->peer, key_slot(rkey));
+    const struct direct_peer *peer = direct->peer;
+    uint32_t slot = key_slot(rkey);
+    struct direct_view view;
+    struct key_view key;
+    uint32_t first, last;
+    uint64_t there;
+
+    direct->accesses = 0;
+    if (!keys_try_read(&peer->keys[slot], &key) || key.rkey != rkey || key.kind != KEY_REGION ||
+        !key_view_covers(&key, address, length))
+        return;
+    there = key_view_translate(&key, address);
+    direct_read_record(&peer->mapped[slot], &view);
+    /* More and more seldom, unless something has changed. */
+    direct->wish_after = direct->wished_slot == slot && direct->wished_generation == view.generation
+                             ? min_of(direct->wish_after * 2, RETRY_LAST)
+                             : WISH_FIRST;
+    direct->wished_slot = slot;
+    direct->wished_generation = view.generation;
+    first = (uint32_t)((there - mapping_step_start(key.address, 0)) / MAPPING_STEP);
+    last = (uint32_t)((there + length - 1 - mapping_step_start(key.address, 0)) / MAPPING_STEP);
+    if (view.length && there >= view.address && there + length <= view.address + view.length) {
+        direct_request_map(qp, rkey);
+        return;
+    }
+    link_want_mapped(peer->link, slot, first);
+    if (last != first) /* what is in between comes with it */
+        link_want_mapped(peer->link, slot, last);
 }
 
-bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint32_t length)
+/* A request is not executed in mapped memory. */
+static inline void note_unmapped(const struct qp *qp, struct direct_route *direct, uint32_t rkey,
+                                 uint64_t address, uint32_t length)
+{
+    direct->accesses += 1 + length / WISH_BYTES;
+    if (unlikely(direct->accesses >= direct->wish_after) && direct->peer &&
+        atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) == SEGMENT_COPIES_AND_MAPS)
+        want_mapped(qp, direct, rkey, address, length);
+}
+
+/* Where the peer permits copies, nobody waits for a mapping. */
+static bool waits_for_map(const struct qp *qp, struct direct_route *direct, uint32_t rkey)
+{
+    return !(direct->peer && atomic_load_explicit(&direct->peer->copies, memory_order_relaxed)) &&
+           direct_should_request(direct, direct->peer, key_slot(rkey)) && direct_request_map(qp, rkey);
+}
+
+static inline bool has_mapped(struct direct_route *direct, uint32_t rkey)
+{
+    return likely(direct_key_is_current(direct->peer, &direct->mapped, rkey)) || find_mapped(direct, rkey);
+}
+
+bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
 
-    if (direct->peer && direct_is_open(direct) &&
-        (direct_key_is_current(direct, rkey) || direct_find_key(direct, rkey)))
-        return !direct->copied || !direct_prefers_ring(qp, direct, length);
-    if (wants_map(qp, direct, rkey))
-        direct_request_map(qp, rkey);
+    if (direct->peer && direct_is_open(direct)) {
+        if (has_mapped(direct, rkey))
+            return true;
+        if (direct_has_copied(direct, rkey)) {
+            if (!direct_prefers_ring(qp, direct, length))
+                return true;
+            note_unmapped(qp, direct, rkey, address, length);
+            return false;
+        }
+    }
+    (void)waits_for_map(qp, direct, rkey);
     return false;
+}
+
+/* Was the region found for copies, and not to be mapped? Until its record changes, or the helper thread has mapped it
+ * (resume() in peer.c), it is not looked for again. */
+static inline bool is_copied_only(const struct direct_route *direct, uint32_t rkey)
+{
+    return direct->copied.rkey == rkey && direct->mapped.rkey != rkey &&
+           direct_key_is_current(direct->peer, &direct->copied, rkey);
 }
 
 static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
@@ -151,16 +223,15 @@ static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint
     uintptr_t there = 0;
     bool open;
 
-    if (unlikely(!direct->peer || (direct->copied && direct->rkey == rkey)))
+    if (unlikely(!direct->peer || is_copied_only(direct, rkey)))
         return NULL;
     direct->access_slot = access_slot_take(direct->peer->access_slots, qp->slot, ACCESS_STORES, direct->slot,
                                            key_slot(rkey), &direct->access_slot_word);
     if (!direct->access_slot)
         return NULL;
     open = direct_is_open(direct);
-    if (likely(open) && (likely(direct_key_is_current(direct, rkey)) || direct_find_key(direct, rkey)) &&
-        !direct->copied)
-        there = direct_address_in(direct, address, length, operation);
+    if (likely(open) && has_mapped(direct, rkey))
+        there = direct_address_in(&direct->mapped, address, length, operation);
     if (likely(there != 0))
         return (char *)there; // NOLINT(performance-no-int-to-ptr)
     access_slot_release(direct->access_slot, direct->access_slot_word);
@@ -187,25 +258,25 @@ void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address
             atomic_store_explicit(&qp->prefetch_at, there, memory_order_relaxed);
         return there;
     }
-    if (unlikely(transport->map_later || wants_map(qp, direct, rkey)))
-        transport->map_later = transport->map_later || direct_request_map(qp, rkey);
+    note_unmapped(qp, direct, rkey, address, length);
+    transport->map_later = transport->map_later || waits_for_map(qp, direct, rkey);
     return NULL;
 }
 
 void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe)
 {
     const struct direct_route *direct = &route_of(qp)->direct;
-    uint64_t offset = wqe->remote_address - direct->start;
+    uint64_t offset = wqe->remote_address - direct->mapped.start;
 
     if (!route_of(qp)->lane)
         return;
-    if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->copied || direct->rkey != wqe->rkey ||
-        offset >= direct->length)
+    if (!direct->peer || wqe->opcode == IBV_WR_SEND || direct->mapped.rkey != wqe->rkey ||
+        offset >= direct->mapped.length)
         lane_prefetch(route_of(qp)->lane);
     else if (wqe->opcode == IBV_WR_RDMA_READ)
-        __builtin_prefetch((const char *)direct->base + offset);
+        __builtin_prefetch((const char *)direct->mapped.base + offset);
     else
-        prefetch_for_write((const char *)direct->base + offset);
+        prefetch_for_write((const char *)direct->mapped.base + offset);
 }
 
 bool direct_map_end(struct transport_qp *transport)

@@ -47,8 +47,8 @@ struct direct_peer {
     /* Written by this process, read by the owner; in the link's memory. */
     struct access_slot *access_slots;
     _Atomic uint64_t *admission;
-    /* The peer permits kernel copies, and the kernel has not refused one yet. */
-    _Atomic bool copies;
+    /* enum segment_copies: what the peer permits; none once the kernel has refused a copy. */
+    _Atomic uint32_t copies;
     uint32_t alive; /* header->alive when the segment was mapped; another value: the peer has ended */
     /* Tables in the peer's segment, mapped read-only: */
     const struct segment_header *header;
@@ -75,10 +75,7 @@ struct direct_peer {
 void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length,
                  enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
-bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint32_t length);
-/* Finds the region of the key in the peer's tables, as direct_route.rkey and what follows. False: the request goes as
- * packets. QP lock held. */
-bool direct_find_key(struct direct_route *direct, uint32_t rkey);
+bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length);
 /* Is the peer alive and the admission flag open, and is its QP unchanged since the helper thread connected to it? */
 static inline bool direct_is_open(const struct direct_route *direct)
 {
@@ -88,32 +85,38 @@ static inline bool direct_is_open(const struct direct_route *direct)
            atomic_load_explicit(direct->peer->admission, memory_order_relaxed) == ADMISSION_OPEN;
 }
 
-/* Is what direct_find_key() found for this key still valid? */
-static inline bool direct_key_is_current(const struct direct_route *direct, uint32_t rkey)
+/* Is what was found of this key still valid? */
+static inline bool direct_key_is_current(const struct direct_peer *peer, const struct direct_key *key,
+                                         uint32_t rkey)
 {
-    const struct direct_peer *peer = direct->peer;
-
-    return direct->rkey == rkey &&
-           atomic_load_explicit(&peer->keys[direct->key_slot].generation, memory_order_acquire) ==
-               direct->key_generation &&
-           atomic_load_explicit(&peer->mapped[direct->key_slot].generation, memory_order_acquire) ==
-               direct->place_generation;
+    return key->rkey == rkey && likely(rkey != 0) &&
+           atomic_load_explicit(&peer->keys[key->slot].generation, memory_order_acquire) == key->generation &&
+           atomic_load_explicit(&peer->mapped[key->slot].generation, memory_order_acquire) ==
+               key->place_generation;
 }
 
-/* Where the range is: in this process, or with direct_route.copied in the peer. 0: the key does not allow it. */
-static inline uintptr_t direct_address_in(const struct direct_route *direct, uint64_t address,
-                                          uint32_t length, enum remote_operation operation)
+/* Where the range is, see direct_key.base. 0: the key does not allow it. */
+static inline uintptr_t direct_address_in(const struct direct_key *key, uint64_t address, uint32_t length,
+                                          enum remote_operation operation)
 {
-    uint64_t offset = address - direct->start;
+    uint64_t offset = address - key->start;
 
-    if (!(direct->key_access & remote_operation_access(operation)) || address < direct->start ||
-        offset >= direct->length || length > direct->length - offset)
+    if (!(key->access & remote_operation_access(operation)) || address < key->start ||
+        offset >= key->length || length > key->length - offset)
         return 0;
-    if (operation == REMOTE_ATOMIC && ((address | (direct->base + offset)) & 7))
+    if (operation == REMOTE_ATOMIC && ((address | (key->base + offset)) & 7))
         return 0;
-    return direct->base + offset;
+    return key->base + offset;
 }
 
+/* The region of the key for kernel copies, as direct_route.copied. False: the request goes as packets. QP lock held. */
+bool direct_find_copied(struct direct_route *direct, uint32_t rkey);
+static inline bool direct_has_copied(struct direct_route *direct, uint32_t rkey)
+{
+    return atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) != SEGMENT_NO_COPIES &&
+           (direct_key_is_current(direct->peer, &direct->copied, rkey) || direct_find_copied(direct, rkey)) &&
+           direct->copied.length;
+}
 /* As direct_map(), but a failure does not make the helper thread map the memory. */
 char *direct_try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,
                      enum remote_operation operation);
@@ -177,6 +180,9 @@ bool direct_request_map(const struct qp *qp, uint32_t rkey);
  * that link refer to. QP lock held. */
 void direct_request_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
                           uint32_t slot);
+/* Reads address, length and generation of a record that its owner does not change meanwhile: the generation is even and
+ * the same before and after. False: closed, or never used; the generation is valid, and the length 0. */
+bool direct_read_record(const struct mapped_record *record, struct direct_view *ret_view);
 /* NULL: its segment is not mapped yet, or cannot be. In a rundown section. */
 const struct direct_peer *direct_peer_of(struct link *link);
 /* Executes the requests above. Helper thread, without locks. */
@@ -193,6 +199,9 @@ void direct_forget_orphans(void);
 void direct_evict_soon(void);
 /* A link is down: perhaps the last peer that was given up is gone. Helper thread. */
 void direct_link_gone(void);
+void direct_owner_after_fork_in_child(void);
+/* local_ops.wanted: a peer accesses that step of the region with the key in this slot often. */
+void direct_wanted(uint32_t slot, uint32_t step);
 /* local_ops.link_leaving: ends the peer's accesses. The peer may be alive, and continue them for a while. */
 void direct_link_leaving(struct link *link);
 

@@ -5,14 +5,15 @@
  * In mapped memory the owner marks such an access slot as given up after GIVE_UP_AFTER, and has the memory moved away
  * from the peer.
  *
- * A kernel copy cannot be moved away from. The owner sets the lengths in the slot to 0, so a call that has not begun
- * moves nothing. A call that has begun ends by itself: the owner waits for it, unless the thread is stopped, because
- * the kernel stops no thread in the middle of that call. */
+ * A kernel copy cannot be moved away from. The owner sets the lengths in the slot to 0 (void_copy()), so a call that has
+ * not begun moves nothing. A call that has begun ends by itself, and is waited for as long as the thread may be inside of
+ * it (link_peer_thread_may_copy()): outside of rundown sections, and never by the helper thread but for a moment. */
 #include <sched.h>
-#include <unistd.h>
+#include <string.h>
 
+#include "base/log.h"
+#include "base/rundown.h"
 #include "base/sys.h"
-#include "base/user.h"
 #include "engine/core/core.h"
 #include "engine/direct/access_slot.h"
 #include "engine/direct/direct.h"
@@ -21,24 +22,35 @@
 
 #define GIVE_UP_AFTER (20 * NS_PER_MS)
 #define SPINS         1000u /* before the waiting thread yields its processor */
-/* Between two looks at the state of a thread that is overdue. */
+/* Between two looks at a copy that is overdue; how many until the user is told. */
 #define LOOK_EVERY NS_PER_MS
+#define LOOKS_LONG 2000u
+/* A link that ends is waited for by the helper thread, so not for longer. */
+#define LOOKS_LEAVING 500u
 
 /* An access slot was given up since direct_forget_orphans() found none. Set by give_up(). */
 static _Atomic bool gave_up;
+/* Held while a slot is voided, and while the owner frees a slot that was: the lengths that are written are those of the
+ * access that the word named. A leaf. */
+static struct lock void_lock = LOCK_INIT;
 
 struct settling {
     enum { SLOTS_OF_KEY, SLOTS_OF_QP, SLOTS_ALL } of;
     uint32_t slot; /* of the key or the QP */
     ns_t deadline; /* 0: not set, because nothing had to be waited for yet */
-    bool evict;    /* note memory that a given-up peer may still access */
-    bool patient;  /* wait for kernel copies as long as it takes */
+    bool stores;   /* wait for accesses to mapped memory */
+    bool copies;   /* wait for kernel copies */
+    bool evict;    /* note memory that a given-up peer may still store to */
+    bool note;     /* note copies that are overdue; else direct_settle() looks again */
     bool given_up; /* result: at least one access to mapped memory was given up */
+    pid_t copying; /* result: the peer whose copy is overdue; 0: none */
 };
 
 static bool concerns(const struct settling *settling, uint64_t word)
 {
-    if (access_slot_kind(word) != ACCESS_STORES && access_slot_kind(word) != ACCESS_COPIES)
+    enum access_kind kind = access_slot_kind(word);
+
+    if (!(kind == ACCESS_STORES && settling->stores) && !(kind == ACCESS_COPIES && settling->copies))
         return false;
     switch (settling->of) {
     case SLOTS_OF_KEY:
@@ -49,13 +61,6 @@ static bool concerns(const struct settling *settling, uint64_t word)
         break;
     }
     return true;
-}
-
-static void note_given_up(struct settling *settling, uint64_t word)
-{
-    settling->given_up |= access_slot_kind(word) == ACCESS_STORES;
-    if (settling->evict)
-        mapping_evict_later(access_slot_key(word));
 }
 
 static bool is_overdue(struct settling *settling)
@@ -78,51 +83,72 @@ static bool give_up(struct access_slot *slot, uint64_t seen)
     return true;
 }
 
-/* A peer of another user cannot copy, whatever it writes into its slots, and is not waited for. */
-static bool may_copy(const struct link *link)
+/* Sets the lengths of the copy to 0, unless the slot has changed. The last one first: a call that reads only some of the
+ * zeros moves fewer bytes, and none to a wrong place. The fence: a thread that is seen outside of its call afterwards
+ * finds zeros in the next one. */
+static void void_copy(struct access_slot *slot, uint64_t *seen)
 {
-    return link_can_reference(link) && user_is_known(link_peer_uid(link)) && link_peer_uid(link) == geteuid();
+    lock_acquire(&void_lock);
+    if (!(*seen & ACCESS_SLOT_VOIDED) &&
+        atomic_compare_exchange_strong_explicit(&slot->word, seen, *seen | ACCESS_SLOT_VOIDED,
+                                                memory_order_acq_rel, memory_order_acquire)) {
+        *seen |= ACCESS_SLOT_VOIDED;
+        for (unsigned i = ACCESS_PIECES; i-- > 0;)
+            __atomic_store_n(&slot->remote[i].iov_len, 0, __ATOMIC_RELEASE);
+        atomic_thread_fence(memory_order_seq_cst);
+    }
+    lock_release(&void_lock);
 }
 
-/* The lengths first: a thread that is seen to be stopped afterwards finds them 0 in its next call. */
-static void void_copy(struct access_slot *slot)
+/* The requester leaves a slot that was voided to the owner (access_slot_release()). */
+static void free_voided(struct access_slot *slot, uint64_t word)
 {
-    for (unsigned i = 0; i < ACCESS_PIECES; i++)
-        __atomic_store_n(&slot->remote[i].iov_len, 0, __ATOMIC_RELAXED);
-    atomic_thread_fence(memory_order_seq_cst);
+    if (access_slot_kind(word) != ACCESS_NONE || !(word & ACCESS_SLOT_VOIDED))
+        return;
+    lock_acquire(&void_lock);
+    atomic_compare_exchange_strong_explicit(&slot->word, &word, word & ~(uint64_t)ACCESS_SLOT_VOIDED,
+                                            memory_order_release, memory_order_relaxed);
+    lock_release(&void_lock);
 }
 
-/* Ends the wait for an overdue access, if it has not changed meanwhile. False: it has to be waited for. */
+/* What an access is, without the bits that owners set. */
+static uint64_t access_of(uint64_t word)
+{
+    return word & ~(uint64_t)(ACCESS_SLOT_GIVEN_UP | ACCESS_SLOT_VOIDED);
+}
+
+/* Ends the wait for an access that is overdue. False: it has changed meanwhile, or has to be waited for. */
 static bool end_wait(struct settling *settling, struct link *link, struct access_slot *slot, uint64_t seen)
 {
-    bool copies = access_slot_kind(seen) == ACCESS_COPIES;
-
-    if (copies && settling->patient &&
-        !link_peer_thread_is_stopped(link, atomic_load_explicit(&slot->thread, memory_order_relaxed))) {
-        sys_poll(NULL, 0, LOOK_EVERY);
-        return false;
+    if (access_slot_kind(seen) == ACCESS_STORES) {
+        if (!(seen & ACCESS_SLOT_GIVEN_UP) && !give_up(slot, seen))
+            return false;
+        settling->given_up = true;
+        if (settling->evict)
+            mapping_evict_later(access_slot_key(seen));
+        return true;
     }
-    if (!(seen & ACCESS_SLOT_GIVEN_UP) && !give_up(slot, seen))
-        return false;
-    if (!copies || !settling->patient)
-        note_given_up(settling, seen);
+    if (!link_peer_thread_may_copy(link, atomic_load_explicit(&slot->thread, memory_order_relaxed)))
+        return true;
+    if (settling->note)
+        mapping_wait_later(access_slot_key(seen));
+    settling->copying = link_peer_pid(link);
     return true;
 }
 
 static void settle_access_slot(struct settling *settling, struct link *link, struct access_slot *slot)
 {
-    uint64_t first = atomic_load_explicit(&slot->word, memory_order_acquire), seen = first;
-    bool copies = access_slot_kind(first) == ACCESS_COPIES;
+    uint64_t seen = atomic_load_explicit(&slot->word, memory_order_acquire), first = access_of(seen);
 
-    if (!concerns(settling, first) || (copies && !may_copy(link)))
+    free_voided(slot, seen);
+    if (!concerns(settling, seen))
         return;
-    if (copies)
-        void_copy(slot);
-    for (unsigned spins = 0; seen == first; spins++) {
-        if ((seen & ACCESS_SLOT_GIVEN_UP) && !(copies && settling->patient)) {
-            note_given_up(settling, seen);
+    if (access_slot_kind(seen) == ACCESS_COPIES)
+        void_copy(slot, &seen);
+    for (unsigned spins = 0; access_of(seen) == first; spins++) {
+        if (access_slot_kind(seen) == ACCESS_STORES && (seen & ACCESS_SLOT_GIVEN_UP) &&
+            end_wait(settling, link, slot, seen))
             return;
-        }
         if (spins < SPINS) {
             cpu_relax();
         } else {
@@ -133,42 +159,83 @@ static void settle_access_slot(struct settling *settling, struct link *link, str
             sched_yield();
         }
         seen = atomic_load_explicit(&slot->word, memory_order_acquire);
-        if ((seen & ~(uint64_t)ACCESS_SLOT_GIVEN_UP) == first)
-            first = seen; /* another thread of this process has given the same access up */
     }
+    free_voided(slot, seen);
 }
 
+/* Peers that cannot access memory of this process are not waited for, whatever they write into their slots. */
 static void settle_link(struct link *link, void *argument)
 {
-    if (atomic_load_explicit(admission_of(link, false), memory_order_relaxed) == ADMISSION_NEW)
+    if (!link_waits_for_copies(link, true) ||
+        atomic_load_explicit(admission_of(link, false), memory_order_relaxed) == ADMISSION_NEW)
         return;
     for (uint32_t i = 0; i < LOCAL_ACCESS_SLOTS; i++)
         settle_access_slot(argument, link, access_slot_of(link, false, i));
+}
+
+/* Between two looks the thread is outside of the rundown section, so that others do not wait for the peer. */
+static void wait_for_copies(struct settling *settling)
+{
+    for (unsigned looks = 1; settling->copying; looks++) {
+        if (looks % LOOKS_LONG == 0)
+            log_warn(
+                "process %d has been copying from or to memory of this process for %u s (process_vm_readv, "
+                "process_vm_writev); the call that takes the memory back waits for it",
+                (int)settling->copying, looks / 1000);
+        sys_poll(NULL, 0, LOOK_EVERY);
+        settling->copying = 0;
+        local_for_each_link(settle_link, settling);
+    }
 }
 
 bool direct_settle(enum object_kind kind, uint32_t slot, enum settle how)
 {
     struct settling settling = {.of = kind == OBJECT_MR ? SLOTS_OF_KEY : SLOTS_OF_QP,
                                 .slot = slot,
+                                .stores = how != SETTLE_COPIES && how != SETTLE_TRY,
+                                .copies = how != SETTLE_STORES,
                                 .evict = how == SETTLE_BRIEFLY,
-                                .patient = how == SETTLE_WAIT};
+                                .note = how == SETTLE_BRIEFLY};
 
     /* Orders the caller's change of the key or QP before the loads of the access slots. Partner:
      * access_slot_fence(). */
     atomic_thread_fence(memory_order_seq_cst);
     local_for_each_link(settle_link, &settling);
+    if (how == SETTLE_TRY)
+        return settling.copying != 0;
+    if (unlikely(settling.copying != 0) && !settling.note)
+        wait_for_copies(&settling);
     return settling.given_up;
+}
+
+void direct_owner_after_fork_in_child(void)
+{
+    lock_init(&void_lock);
 }
 
 void direct_link_leaving(struct link *link)
 {
-    struct settling settling = {.of = SLOTS_ALL, .evict = true, .patient = true};
+    struct settling settling = {.of = SLOTS_ALL, .stores = true, .copies = true, .evict = true};
 
     if (atomic_exchange(admission_of(link, false), ADMISSION_CLOSED) == ADMISSION_NEW)
         return;
     atomic_thread_fence(memory_order_seq_cst); /* partner: access_slot_fence() */
     settle_link(link, &settling);
-    mapping_evict();
+    /* The peer has closed its socket: mostly it has ended, or executes another program, and copies nothing more. */
+    for (unsigned looks = 0; settling.copying && looks < LOOKS_LEAVING; looks++) {
+        sys_poll(NULL, 0, LOOK_EVERY);
+        settling.copying = 0;
+        settle_link(link, &settling);
+    }
+    if (settling.copying)
+        log_error("process %d has closed its link and is copying from or to memory of this process still",
+                  (int)settling.copying);
+    mapping_move();
+}
+
+void direct_wanted(uint32_t slot, uint32_t step)
+{
+    (void)mapping_want(slot, step); /* direct_run() follows */
 }
 
 void direct_evict_soon(void)

@@ -202,7 +202,9 @@ static bool map_segment(struct direct_peer *peer)
     peer->directs = mapped_view_address(peer->segment_view, header.directs.offset);
     peer->alive = atomic_load_explicit(&peer->header->alive, memory_order_relaxed);
     atomic_store_explicit(&peer->copies,
-                          atomic_load_explicit(&peer->header->copies, memory_order_acquire) != 0,
+                          link_waits_for_copies(peer->link, false)
+                              ? atomic_load_explicit(&peer->header->copies, memory_order_acquire)
+                              : SEGMENT_NO_COPIES,
                           memory_order_relaxed);
     map_queues(peer, &header, (uint64_t)page);
     return peer->alive != 0;
@@ -289,22 +291,33 @@ void direct_link_down(struct link *link)
 
 /* --- regions and QPs -------------------------------------------------------------------------------- */
 
-/* Reads a record that its owner does not change meanwhile: the generation is even and the same before and after. */
-static bool read_record(const struct mapped_record *record, struct direct_view *ret_view, uint32_t *ret_file,
-                        uint64_t *ret_offset)
+/* As direct_read_record(), with the place in a file. */
+static bool read_place(const struct mapped_record *record, struct direct_view *ret_view, uint32_t *ret_file,
+                       uint64_t *ret_offset)
 {
     uint32_t generation = atomic_load_explicit(&record->generation, memory_order_acquire);
 
+    *ret_view = (struct direct_view){.generation = generation};
     if (!generation || (generation & 1))
         return false;
-    ret_view->generation = generation;
     ret_view->address = __atomic_load_n(&record->address, __ATOMIC_RELAXED);
     ret_view->length = __atomic_load_n(&record->length, __ATOMIC_RELAXED);
     *ret_file = __atomic_load_n(&record->file, __ATOMIC_RELAXED);
     *ret_offset = __atomic_load_n(&record->offset, __ATOMIC_RELAXED);
     atomic_thread_fence(memory_order_acquire);
-    return atomic_load_explicit(&record->generation, memory_order_relaxed) == generation &&
-           ret_view->address + ret_view->length > ret_view->address;
+    if (atomic_load_explicit(&record->generation, memory_order_relaxed) == generation &&
+        ret_view->address + ret_view->length > ret_view->address)
+        return true;
+    ret_view->length = 0;
+    return false;
+}
+
+bool direct_read_record(const struct mapped_record *record, struct direct_view *ret_view)
+{
+    uint64_t offset;
+    uint32_t file;
+
+    return read_place(record, ret_view, &file, &offset);
 }
 
 /* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table. */
@@ -312,7 +325,7 @@ static void attach(struct direct_peer *peer, uint32_t slot)
 {
     _Atomic(struct direct_view *) *place = &peer->views[slot % DIRECT_VIEWS];
     struct direct_view *old = atomic_load_explicit(place, memory_order_relaxed), *view;
-    struct direct_view found = {.slot = slot};
+    struct direct_view found;
     struct mapped_file *file;
     uint64_t offset;
     uint32_t number;
@@ -322,8 +335,9 @@ static void attach(struct direct_peer *peer, uint32_t slot)
     if (old &&
         atomic_load_explicit(&peer->mapped[old->slot].generation, memory_order_relaxed) == old->generation)
         return;
-    if (!read_record(&peer->mapped[slot], &found, &number, &offset))
+    if (!read_place(&peer->mapped[slot], &found, &number, &offset))
         return;
+    found.slot = slot;
     file = arena_of(peer, number);
     if (!file)
         return;
@@ -473,6 +487,7 @@ static void resume(uint32_t qpn)
     qp = qp_lock_number(qpn);
     if (qp) {
         qp->transport.map_later = false;
+        route_of(qp)->direct.copied.rkey = 0; /* perhaps it is mapped now */
         route_run(qp);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
@@ -485,8 +500,9 @@ void direct_run(void)
 {
     struct request request;
 
-    if (mapping_must_evict())
-        mapping_evict();
+    mapping_move();
+    if (mapping_grow())
+        helper_kick(); /* the next step comes after what else there is to do */
     while (unlikely(atomic_load_explicit(&request_count, memory_order_relaxed) != 0)) {
         if (!next_request(&request))
             break;
@@ -498,6 +514,7 @@ void direct_run(void)
 
 void direct_after_fork_in_child(void)
 {
+    direct_owner_after_fork_in_child();
     lock_init(&requests_lock);
     atomic_store_explicit(&request_count, 0, memory_order_relaxed);
 }

@@ -26,13 +26,17 @@ bool mapping_is_enabled, peers_execute; /* set before the first registration */
  * the pages of others takes more time than sending messages from them saves. */
 static uint64_t sent_from = UINT64_MAX;
 
-/* Nothing is mapped before the first connection to this host, so that programs that only communicate with other
- * hosts do not pay for it. Changes under mapping_lock, to false only. */
-static _Atomic bool put_off;
+/* Nothing is mapped at registration, but in the background what peers access often (mapping_want()). So nobody waits
+ * for the switch, and memory that no peer accesses is never switched. Set before the first registration. */
+static bool on_demand;
 
-/* Guards the list and all mapped records. Held while pages are copied. Above mapped_lock. */
+/* Guards the lists, by_slot and all mapped records. Held while pages are copied. Above mapped_lock. */
 static struct lock mapping_lock = LOCK_INIT;
 static struct list regions = {&regions, &regions}; /* mr.mapping_node */
+static struct list growing = {&growing,
+                              &growing}; /* mr.mapping.growing: the window is smaller than what is wanted */
+static _Atomic uint32_t growing_count;   /* changes under mapping_lock */
+static struct mr *by_slot[LIMIT_KEY_SLOTS]; /* of the list `regions` */
 
 /* A record is closed (odd generation) while it changes. Readers load the generation before and after, and
  * discard what they read if it changed or is odd. Partner of the fence here and of the release in open_record():
@@ -76,32 +80,50 @@ static void publish_files(void)
     atomic_store_explicit(&header->files_thread, thread, memory_order_release);
 }
 
-/* Writes the region's mapped record; mapping_lock held. Only memory in our own arenas is published: memory that
- * the program itself shares cannot be moved away from a peer that was stopped in the middle of a store. */
-static void write_record(struct mr *mr)
+/* The largest part of the region in our own arenas. Memory that the program itself shares cannot be moved away from a
+ * peer that was stopped in the middle of a store. */
+static struct mapped_piece largest_piece(const struct mapped_region *region)
 {
-    struct mapped_record *record = segment_mapped(mr->slot);
     struct mapped_piece pieces[16] = {0}, best = {0};
-    struct mapped_refusal refusal = {.reason = mapping_is_behind() ? MAPPED_PUT_OFF : MAPPED_NO_MEMORY};
-    unsigned count =
-        min_of(mapped_pieces(mr->mapping.region, pieces, array_size(pieces)), (unsigned)array_size(pieces));
+    unsigned count = min_of(mapped_pieces(region, pieces, array_size(pieces)), (unsigned)array_size(pieces));
 
     for (unsigned i = 0; i < count; i++) {
         if (pieces[i].file < SEGMENT_FILES && pieces[i].length > best.length)
             best = pieces[i];
     }
+    return best;
+}
+
+/* Why not all of the region is mapped; 0: it is. */
+static uint32_t reason_of(const struct mapping *mapping, const struct mr *mr, uint64_t mapped)
+{
+    struct mapped_refusal refusal;
+
+    if (on_demand && !mapping->refused && mapped < mr->ibv.length)
+        return MAPPED_PUT_OFF;
+    if (!mapping->region)
+        return MAPPED_NO_MEMORY;
+    return mapped_refusals(mapping->region, &refusal, 1) ? (uint32_t)refusal.reason : 0;
+}
+
+/* Writes the region's mapped record; mapping_lock held. An open record without length says that peers may have the
+ * kernel copy. */
+static void write_record(struct mr *mr)
+{
+    struct mapped_record *record = segment_mapped(mr->slot);
+    struct mapped_piece best = largest_piece(mr->mapping.region);
+
     close_record(&record->generation);
     set(record->file, best.file);
     set(record->address, best.address);
     set(record->length, best.length);
     set(record->offset, best.offset);
     set(record->mapped, best.length);
-    set(record->reason, !mr->mapping.region || mapped_refusals(mr->mapping.region, &refusal, 1)
-                            ? (uint32_t)refusal.reason
-                            : 0u);
-    if (!best.length)
+    set(record->reason, reason_of(&mr->mapping, mr, best.length));
+    if (mr->mapping.ending || (!best.length && !on_demand))
         return;
-    publish_files();
+    if (best.length)
+        publish_files();
     open_record(&record->generation);
 }
 
@@ -117,15 +139,8 @@ void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, u
         (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < sent_from))
         return;
     mapping->wanted = true;
-    if (!mapping_is_behind())
+    if (!on_demand)
         mapping->region = map_region(address, length, access);
-}
-
-/* mapping_lock held. */
-static void map_late(struct mr *mr)
-{
-    if (!mr->mapping.region)
-        mr->mapping.region = map_region((uintptr_t)mr->ibv.addr, mr->ibv.length, mr->access);
 }
 
 void mapping_publish(struct mr *mr)
@@ -133,10 +148,10 @@ void mapping_publish(struct mr *mr)
     if (likely(!mr->mapping.wanted))
         return;
     lock_acquire(&mapping_lock);
-    if (!mapping_is_behind()) /* mapping_catch_up() may have run since mapping_begin() */
-        map_late(mr);
     write_record(mr);
     list_push_back(&regions, &mr->mapping_node);
+    list_init(&mr->mapping.growing);
+    by_slot[mr->slot] = mr;
     object_ports->forget_orphans();
     lock_release(&mapping_lock);
 }
@@ -148,11 +163,28 @@ static bool key_settles(uint32_t slot)
     return object_ports->settle(OBJECT_MR, slot, SETTLE_WAIT);
 }
 
+/* Does the region share a page with [start, end)? */
+static bool overlaps(const struct mr *mr, uint64_t start, uint64_t end)
+{
+    uint64_t address = (uintptr_t)mr->ibv.addr;
+
+    return address < end + PAGE_MAX && start < address + mr->ibv.length + PAGE_MAX;
+}
+
 static bool overlap(const struct mr *one, const struct mr *other)
 {
-    uint64_t a = (uintptr_t)one->ibv.addr, b = (uintptr_t)other->ibv.addr;
+    uint64_t start = (uintptr_t)one->ibv.addr;
 
-    return a < b + other->ibv.length + PAGE_MAX && b < a + one->ibv.length + PAGE_MAX;
+    return overlaps(other, start, start + one->ibv.length);
+}
+
+/* mapping_lock held. */
+static void stop_growing(struct mr *mr)
+{
+    if (!list_linked(&mr->mapping.growing))
+        return;
+    list_remove(&mr->mapping.growing);
+    atomic_fetch_sub_explicit(&growing_count, 1, memory_order_relaxed);
 }
 
 /* The region cannot move within the arena (no space, or no memory): it becomes private memory that peers cannot
@@ -166,6 +198,7 @@ static void make_private(const struct mr *mr)
             continue;
         mapped_remove(other->mapping.region, true);
         other->mapping.region = NULL;
+        other->mapping.refused = true;
     }
 }
 
@@ -179,8 +212,7 @@ static void move_away(const struct mr *mr)
         if (!overlap(mr, other))
             continue;
         close_record(&segment_mapped(other->slot)->generation);
-        if (other != mr)
-            key_settles(other->slot);
+        object_ports->settle(OBJECT_MR, other->slot, other != mr ? SETTLE_STORES : SETTLE_TRY);
     }
     if (mapped_move((uintptr_t)mr->ibv.addr, mr->ibv.length) != 0)
         make_private(mr);
@@ -202,12 +234,16 @@ void mapping_end(struct mr *mr)
         return;
     }
     lock_acquire(&mapping_lock);
+    mr->mapping.ending = true;
     close_record(&segment_mapped(mr->slot)->generation);
+    stop_growing(mr);
+    lock_release(&mapping_lock);
     stores_may_come = key_settles(mr->slot);
+    lock_acquire(&mapping_lock);
     if (stores_may_come)
         move_away(mr);
-    close_record(&segment_mapped(mr->slot)->generation);
     list_remove(&mr->mapping_node);
+    by_slot[mr->slot] = NULL;
     lock_release(&mapping_lock);
     mapping_drop(&mr->mapping);
 }
@@ -216,7 +252,8 @@ bool mapping_is_open(uint32_t slot)
 {
     uint32_t generation = atomic_load_explicit(&segment_mapped(slot)->generation, memory_order_relaxed);
 
-    return generation && !(generation & 1);
+    return generation && !(generation & 1) &&
+           __atomic_load_n(&segment_mapped(slot)->length, __ATOMIC_RELAXED) != 0;
 }
 
 void mapping_drop(struct mapping *mapping)
@@ -225,89 +262,227 @@ void mapping_drop(struct mapping *mapping)
     *mapping = (struct mapping){0};
 }
 
-bool mapping_is_behind(void)
+/* --- in the background ------------------------------------------------------------------------------- */
+
+/* The window of a region is the part that was switched so far, contiguous, because a record describes one part. It
+ * grows by steps towards what peers have asked for. Peers have the kernel copy meanwhile; during a step the records of
+ * all regions on its pages are closed, because a copy into pages that are moving would be lost. */
+
+static void ask_for(struct mr *mr, uint64_t start, uint64_t end)
 {
-    return atomic_load_explicit(&put_off, memory_order_acquire);
+    struct mapping *mapping = &mr->mapping;
+
+    if (mapping->wanted_from == mapping->wanted_to) {
+        mapping->wanted_from = mapping->from = mapping->to = start;
+        mapping->wanted_to = end;
+    } else {
+        mapping->wanted_from = min_of(mapping->wanted_from, start);
+        mapping->wanted_to = max_of(mapping->wanted_to, end);
+    }
+    if (list_linked(&mapping->growing) ||
+        (mapping->from == mapping->wanted_from && mapping->to == mapping->wanted_to))
+        return;
+    list_push_back(&growing, &mapping->growing);
+    atomic_fetch_add_explicit(&growing_count, 1, memory_order_relaxed);
 }
 
-/* Threads that connect at the same time wait here until all regions are mapped, so that their peers find them
- * mapped. */
-void mapping_catch_up(void)
+bool mapping_want(uint32_t slot, uint32_t step)
 {
+    struct mr *mr;
+    uint64_t start, end;
+
+    if (!on_demand || slot >= LIMIT_KEY_SLOTS)
+        return false;
     lock_acquire(&mapping_lock);
+    mr = by_slot[slot];
+    if (mr && !mr->mapping.refused) {
+        start = mapping_step_start((uintptr_t)mr->ibv.addr, step);
+        end = min_of(start + MAPPING_STEP, (uintptr_t)mr->ibv.addr + mr->ibv.length);
+        start = max_of(start, (uint64_t)(uintptr_t)mr->ibv.addr);
+        if (start < end)
+            ask_for(mr, start, end);
+    }
+    lock_release(&mapping_lock);
+    return atomic_load_explicit(&growing_count, memory_order_relaxed) != 0;
+}
+
+/* The next window; false: it is as large as wanted. */
+static bool next_window(const struct mapping *mapping, uint64_t *ret_from, uint64_t *ret_to)
+{
+    *ret_from = mapping->from;
+    *ret_to = mapping->to;
+    if (mapping->to < mapping->wanted_to)
+        *ret_to = min_of((mapping->to & ~(MAPPING_STEP - 1)) + MAPPING_STEP, mapping->wanted_to);
+    else if (mapping->from > mapping->wanted_from)
+        *ret_from = max_of((mapping->from - 1) & ~(MAPPING_STEP - 1), mapping->wanted_from);
+    else
+        return false;
+    return true;
+}
+
+/* Closes the records of all regions on these pages. False: a peer's kernel copy has not ended in time. mapping_lock held. */
+static bool close_all(uint64_t start, uint64_t end)
+{
+    bool ended = true;
+
     list_for_each (node, &regions) {
         struct mr *mr = list_entry(node, struct mr, mapping_node);
 
-        map_late(mr);
-        write_record(mr);
+        if (!overlaps(mr, start, end))
+            continue;
+        close_record(&segment_mapped(mr->slot)->generation);
+        ended = ended && !object_ports->settle(OBJECT_MR, mr->slot, SETTLE_TRY);
     }
-    atomic_store_explicit(&put_off, false, memory_order_release);
-    lock_release(&mapping_lock);
+    return ended;
 }
 
-/* --- memory that has to move ------------------------------------------------------------------------- */
-
-static struct lock evictions_lock = LOCK_INIT; /* a leaf */
-/* A bit per key slot, so that noting one never fails; under evictions_lock. Untouched pages take no memory. */
-static uint64_t evictions[LIMIT_KEY_SLOTS / 64];
-/* How many regions are noted or being moved; increases under evictions_lock. 0: all have moved. */
-static _Atomic uint32_t evictions_to_do;
-
-void mapping_evict_later(uint32_t slot)
+/* Switches what is new in the window; mapping_lock held. */
+static void grow(struct mr *mr, uint64_t from, uint64_t to)
 {
-    uint64_t *word = &evictions[slot / 64], bit = (uint64_t)1 << slot % 64;
+    struct mapped_region *before = mr->mapping.region;
+    uint64_t start = to > mr->mapping.to ? mr->mapping.to : from;
+    uint64_t end = to > mr->mapping.to ? to : mr->mapping.from;
+    uint64_t mapped = largest_piece(before).length;
 
-    lock_acquire(&evictions_lock);
-    if (!(*word & bit))
-        atomic_fetch_add_explicit(&evictions_to_do, 1, memory_order_relaxed);
-    *word |= bit;
-    lock_release(&evictions_lock);
+    if (close_all(start, end)) {
+        mr->mapping.region = map_region(from, to - from, mr->access);
+        mapped_remove(before, false);
+        mr->mapping.from = from;
+        mr->mapping.to = to;
+        mr->mapping.refused = largest_piece(mr->mapping.region).length <= mapped;
+    } else { /* until a peer asks again */
+        mr->mapping.wanted_from = mr->mapping.from;
+        mr->mapping.wanted_to = mr->mapping.to;
+    }
+    if (mr->mapping.refused)
+        stop_growing(mr);
+    list_for_each (node, &regions) {
+        struct mr *other = list_entry(node, struct mr, mapping_node);
+
+        if (overlaps(other, start, end))
+            write_record(other);
+    }
 }
 
-static bool next_eviction(uint32_t *ret_slot)
+bool mapping_grow(void)
+{
+    struct mr *mr;
+    uint64_t from, to;
+
+    if (likely(!atomic_load_explicit(&growing_count, memory_order_relaxed)))
+        return false;
+    lock_acquire(&mapping_lock);
+    if (!list_empty(&growing)) {
+        mr = list_entry(growing.next, struct mr, mapping.growing);
+        if (next_window(&mr->mapping, &from, &to))
+            grow(mr, from, to);
+        else
+            stop_growing(mr);
+    }
+    lock_release(&mapping_lock);
+    return atomic_load_explicit(&growing_count, memory_order_relaxed) != 0;
+}
+
+/* --- memory that has to move, or is copied from or to ---------------------------------------------------- */
+
+/* Regions by their key slots, a bit each, so that noting one never fails. Untouched pages take no memory. */
+struct noted {
+    uint64_t bits[LIMIT_KEY_SLOTS / 64]; /* under noted_lock */
+    _Atomic uint32_t count;              /* noted, or being settled; increases under noted_lock */
+};
+
+static struct lock noted_lock = LOCK_INIT; /* a leaf */
+static struct noted moves, copies;
+
+static void note(struct noted *noted, uint32_t slot)
+{
+    uint64_t *word = &noted->bits[slot / 64], bit = (uint64_t)1 << slot % 64;
+
+    lock_acquire(&noted_lock);
+    if (!(*word & bit))
+        atomic_fetch_add_explicit(&noted->count, 1, memory_order_relaxed);
+    *word |= bit;
+    lock_release(&noted_lock);
+}
+
+static bool next_noted(struct noted *noted, uint32_t *ret_slot)
 {
     uint32_t word = 0;
     bool found;
 
-    lock_acquire(&evictions_lock);
-    while (word < array_size(evictions) && !evictions[word])
+    lock_acquire(&noted_lock);
+    while (word < array_size(noted->bits) && !noted->bits[word])
         word++;
-    found = word < array_size(evictions);
+    found = word < array_size(noted->bits);
     if (found) {
-        *ret_slot = word * 64 + (uint32_t)__builtin_ctzll(evictions[word]);
-        evictions[word] &= evictions[word] - 1;
+        *ret_slot = word * 64 + (uint32_t)__builtin_ctzll(noted->bits[word]);
+        noted->bits[word] &= noted->bits[word] - 1;
     }
-    lock_release(&evictions_lock);
+    lock_release(&noted_lock);
     return found;
+}
+
+/* Release: the memory has moved, or the copy has ended. Partner: the acquire in is_noted(). */
+static void done(struct noted *noted)
+{
+    atomic_fetch_sub_explicit(&noted->count, 1, memory_order_release);
+}
+
+static bool is_noted(const struct noted *noted)
+{
+    return unlikely(atomic_load_explicit(&noted->count, memory_order_acquire) != 0);
+}
+
+void mapping_evict_later(uint32_t slot)
+{
+    note(&moves, slot);
+}
+
+void mapping_wait_later(uint32_t slot)
+{
+    note(&copies, slot);
 }
 
 bool mapping_must_evict(void)
 {
-    return unlikely(atomic_load_explicit(&evictions_to_do, memory_order_acquire) != 0);
+    return is_noted(&moves) || is_noted(&copies);
 }
 
 /* Returns when all regions noted before have moved: a thread that moves them holds mapping_lock. */
+void mapping_move(void)
+{
+    uint32_t slot;
+
+    if (!is_noted(&moves))
+        return;
+    lock_acquire(&mapping_lock);
+    while (next_noted(&moves, &slot)) {
+        if (by_slot[slot]) {
+            close_record(&segment_mapped(slot)->generation);
+            object_ports->settle(OBJECT_MR, slot, SETTLE_STORES);
+            move_away(by_slot[slot]);
+        }
+        done(&moves);
+    }
+    lock_release(&mapping_lock);
+}
+
+/* Threads that come while one of them waits for a copy wait here, too. */
+static struct lock copies_lock = LOCK_INIT; /* above noted_lock */
+
 void mapping_evict(void)
 {
     uint32_t slot;
 
-    lock_acquire(&mapping_lock);
-    while (next_eviction(&slot)) {
-        key_settles(slot); /* kernel copies end */
-        list_for_each (node, &regions) {
-            struct mr *mr = list_entry(node, struct mr, mapping_node);
-
-            if (mr->slot != slot)
-                continue;
-            close_record(&segment_mapped(slot)->generation);
-            key_settles(slot);
-            move_away(mr);
-            break;
-        }
-        /* Release: the memory has moved. Partner: the acquire in mapping_must_evict(). */
-        atomic_fetch_sub_explicit(&evictions_to_do, 1, memory_order_release);
+    mapping_move();
+    if (!is_noted(&copies))
+        return;
+    lock_acquire(&copies_lock);
+    while (next_noted(&copies, &slot)) {
+        object_ports->settle(OBJECT_MR, slot, SETTLE_COPIES);
+        done(&copies);
     }
-    lock_release(&mapping_lock);
+    lock_release(&copies_lock);
 }
 
 void mapping_forget_orphans(void)
@@ -389,7 +564,7 @@ void mapping_enable(bool asked)
     struct mapped_means means;
 
     sent_from = asked ? SENT_FROM : UINT64_MAX;
-    atomic_store_explicit(&put_off, !asked, memory_order_relaxed);
+    on_demand = !asked;
     if (!asked) {
         mapping_is_enabled = true;
         return;
@@ -404,16 +579,26 @@ void mapping_enable(bool asked)
 void mapping_allow_peers(void)
 {
     peers_execute = true;
-    atomic_store_explicit(&segment_header()->copies, !mapping_is_enabled, memory_order_release);
+    atomic_store_explicit(&segment_header()->copies,
+                          !mapping_is_enabled ? SEGMENT_COPIES
+                          : on_demand         ? SEGMENT_COPIES_AND_MAPS
+                                              : SEGMENT_NO_COPIES,
+                          memory_order_release);
 }
 
 void mapping_after_fork_in_child(void)
 {
     lock_init(&mapping_lock);
-    lock_init(&evictions_lock);
-    if (atomic_exchange_explicit(&evictions_to_do, 0, memory_order_relaxed))
-        memset(evictions, 0, sizeof(evictions));
+    lock_init(&noted_lock);
+    lock_init(&copies_lock);
+    if (atomic_exchange_explicit(&moves.count, 0, memory_order_relaxed))
+        memset(moves.bits, 0, sizeof(moves.bits));
+    if (atomic_exchange_explicit(&copies.count, 0, memory_order_relaxed))
+        memset(copies.bits, 0, sizeof(copies.bits));
     list_init(&regions);
-    mapping_is_enabled = peers_execute = false;
-    atomic_store_explicit(&put_off, false, memory_order_relaxed);
+    list_init(&growing);
+    if (mapping_is_enabled)
+        memset(by_slot, 0, sizeof(by_slot));
+    atomic_store_explicit(&growing_count, 0, memory_order_relaxed);
+    mapping_is_enabled = peers_execute = on_demand = false;
 }

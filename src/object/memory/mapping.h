@@ -7,22 +7,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/list.h"
+
 struct mr;
 struct qp;
 
-/* Enables mapping in this process. asked: SOFTHCA_LOCAL asks for it, and regions are mapped when they are
- * registered; else nothing is mapped before mapping_catch_up(). */
+/* Enables mapping in this process. asked: SOFTHCA_LOCAL asks for it, and regions are mapped when they are registered;
+ * else in the background, when peers access them often. */
 void mapping_enable(bool asked);
 extern bool mapping_is_enabled;
-/* Lets peers execute requests in memory of this process: in mapped memory, or by the kernel's copy where this process
- * maps none. Not both: a copy into pages that are moving to an arena would be lost. After mapping_enable(). */
+/* Lets peers execute requests in memory of this process: in mapped memory, or, unless SOFTHCA_LOCAL asks for mapping, by
+ * the kernel's copy. After mapping_enable(). */
 void mapping_allow_peers(void);
 extern bool peers_execute;
 
 /* What is done with a region's memory. */
 struct mapping {
-    bool wanted;                  /* the region is to be mapped, now or in mapping_catch_up() */
+    bool wanted;                  /* the region may be mapped, now or later */
+    bool ending;                  /* in mapping_end(): its record stays closed */
+    bool refused;                 /* its window cannot grow (mapped_refusals()) */
     struct mapped_region *region; /* NULL: not mapped so far */
+    /* In the background; addresses. Under mapping_lock. */
+    uint64_t from, to;               /* the window: what was switched, or refused, so far */
+    uint64_t wanted_from, wanted_to; /* what peers have asked for; equal: nothing */
+    struct list growing;
 };
 /* Moves the pages in [address, address + length) to memory that peers can map, if `access` lets peers access
  * them, or if messages are sent from them. Length 0: none. No lock held, outside of rundown sections: pages are
@@ -39,24 +47,37 @@ bool mapping_is_open(uint32_t slot);
 /* Undoes mapping_begin(). */
 void mapping_drop(struct mapping *mapping);
 
-/* Is mapping postponed until this process connects to a peer on this host? */
-bool mapping_is_behind(void);
-/* Maps the regions whose mapping was postponed, and later ones when they are registered. Called before a QP is
- * connected to this host. No lock held, outside of rundown sections. */
-void mapping_catch_up(void);
+/* A region is mapped in the background by steps of this length, at multiples of it. Bytes. */
+#define MAPPING_STEP ((uint64_t)1 << 20)
+/* The address of a step of a region that begins at `address`. */
+static inline uint64_t mapping_step_start(uint64_t address, uint32_t step)
+{
+    return (address & ~(MAPPING_STEP - 1)) + step * MAPPING_STEP;
+}
+/* A peer accesses that step of the region with the key in this slot often. True: mapping_grow() has to be called. No lock
+ * held, outside of rundown sections. */
+bool mapping_want(uint32_t slot, uint32_t step);
+/* Switches one step in the background, in less than a millisecond. True: call it again. No lock held, outside of rundown
+ * sections. */
+bool mapping_grow(void);
 
 /* Updates the QP's direct record, which tells peers what they may execute. QP lock held. */
 void mapping_update_qp(struct qp *qp);
 /* Waits for peers that still execute requests by the previous, wider direct record. Memory that a peer may still
  * access because it does not respond is noted for mapping_evict(), since the QP lock is held. */
 void mapping_settle_qp(struct qp *qp);
-/* Is memory noted that mapping_evict() has to move? */
-bool mapping_must_evict(void);
-/* Notes that the region in this slot has to move to other pages, because a peer that does not respond may still write
- * to it, or that a peer's kernel copy by this key has to be waited for. Locks may be held. */
+/* Notes that the region in this slot has to move to other pages: a peer that does not respond may still store to it.
+ * Locks may be held. */
 void mapping_evict_later(uint32_t slot);
-/* Moves the noted regions, and waits for the copies that were noted. No lock held, outside of rundown sections. */
+/* Notes that a peer's kernel copy by the key in this slot has to be waited for. Locks may be held. */
+void mapping_wait_later(uint32_t slot);
+/* Is memory noted that mapping_evict() has to move or to wait for? */
+bool mapping_must_evict(void);
+/* Moves the noted regions, and waits for the copies that were noted. Not the helper thread. No lock of a QP held,
+ * outside of rundown sections. */
 void mapping_evict(void);
+/* Moves the noted regions only. No lock held, outside of rundown sections. */
+void mapping_move(void);
 
 /* Forgets access slots of a link that has ended. No lock held, outside of rundown sections. */
 void mapping_forget_orphans(void);

@@ -261,14 +261,6 @@ int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int ma
     return error;
 }
 
-static bool connects_to_this_host(const struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
-{
-    struct path_address path;
-
-    return (mask & IBV_QP_AV) && path_resolve(qp->context, &attributes->ah_attr, &path) == 0 &&
-           path.destination_ifindex;
-}
-
 int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
     int error;
@@ -279,8 +271,6 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
         return -EOPNOTSUPP; /* an RSS QP has no states (verbs.md §7.4) */
     if (unlikely(qp->handle))
         return qp_handle_modify(qp, attributes, mask);
-    if (unlikely(mapping_is_behind()) && connects_to_this_host(qp, attributes, mask))
-        mapping_catch_up();
     error = qp_modify_shared(qp, attributes, mask);
     if (!error && (mask & IBV_QP_STATE))
         qp->ibv.state = attributes->qp_state;
