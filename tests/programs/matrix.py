@@ -126,12 +126,13 @@ def options(mtu):
     out = []
     for p in ('ib_send_bw', 'ib_write_bw', 'ib_read_bw'):
         out.append(perftest(p, args=('-a',), sizes=ALL_SIZES, iters=40, limit=120))
+    # In cycles: for microseconds both ends spin for as long again, to measure the processor's clock at each size anew.
     for p in ('ib_send_lat', 'ib_write_lat', 'ib_read_lat'):
-        out.append(perftest(p, args=('-a',), sizes=ALL_SIZES, iters=20, limit=120))
+        out.append(perftest(p, args=('-a', '-C'), sizes=ALL_SIZES, iters=20, limit=120))
     for p in ('ib_send_bw', 'ib_write_bw'):
         out.append(perftest(p, args=('-a', '-c', 'UC'), sizes=ALL_SIZES, iters=20, limit=120))
-    for p in ('ib_send_bw', 'ib_send_lat'):
-        out.append(perftest(p, args=('-a', '-c', 'UD'), sizes=ud_sizes(mtu), iters=100))
+    for p, cycles in ('ib_send_bw', ()), ('ib_send_lat', ('-C',)):
+        out.append(perftest(p, args=('-a', *cycles, '-c', 'UD'), sizes=ud_sizes(mtu), iters=100))
     for p in BW:
         out.append(perftest(p, args=('-b',)))
         out.append(perftest(p, qps=16, iters=200))
@@ -171,8 +172,8 @@ def of_other_sizes(cases):
 
 def one_sided():
     """What an initiator executes itself in mapped memory, in all sizes and side by side."""
-    out = [perftest(p, args=('-a',), sizes=ALL_SIZES, iters=20, limit=120)
-           for p in ('ib_write_bw', 'ib_read_lat')]
+    out = [perftest(p, args=args, sizes=ALL_SIZES, iters=20, limit=120)
+           for p, args in (('ib_write_bw', ('-a',)), ('ib_read_lat', ('-a', '-C')))]
     return out + [perftest(p, qps=16, iters=200) for p in ('ib_write_bw', 'ib_read_bw', 'ib_atomic_bw')]
 
 
@@ -232,8 +233,8 @@ def build(devices, suite):
         cases += over(transports(mtu) + one_sided(), 'mapped')
         cases += over(xrc() + capabilities(mtu), 'ring', 'mapped')
         cases += over(durations([('ib_send_bw', ('blocked', None)), ('ib_write_bw', (None, 'blocked')),
-                                 ('ib_read_lat', ('ignored', None)), ('ib_write_lat', (None, None))], 3), 'auto')
-        cases += [pingpong(p, mtu, iters=20000, limit=120) for p in PINGPONGS]
+                                 ('ib_read_lat', ('ignored', None)), ('ib_write_lat', (None, None))], 1), 'auto')
+        cases += [pingpong(p, mtu, iters=5000, limit=120) for p in PINGPONGS]
         cases += gid_pairs(devices, False)
         cases += two_users()
         cases += [replace(c, launch='run', label='softhca run') for c in
