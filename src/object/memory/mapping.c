@@ -30,13 +30,12 @@ static uint64_t sent_from = UINT64_MAX;
  * for the switch, and memory that no peer accesses is never switched. Set before the first registration. */
 static bool on_demand;
 
-/* Guards the lists, by_slot and all mapped records. Held while pages are copied. Above mapped_lock. */
+/* Guards the lists and all mapped records. Held while pages are copied. Above mapped_lock. */
 static struct lock mapping_lock = LOCK_INIT;
 static struct list regions = {&regions, &regions}; /* mr.mapping_node */
 static struct list growing = {&growing,
                               &growing}; /* mr.mapping.growing: the window is smaller than what is wanted */
 static _Atomic uint32_t growing_count;   /* changes under mapping_lock */
-static struct mr *by_slot[LIMIT_KEY_SLOTS]; /* of the list `regions` */
 
 /* A record is closed (odd generation) while it changes. Readers load the generation before and after, and
  * discard what they read if it changed or is odd. Partner of the fence here and of the release in open_record():
@@ -151,7 +150,7 @@ void mapping_publish(struct mr *mr)
     write_record(mr);
     list_push_back(&regions, &mr->mapping_node);
     list_init(&mr->mapping.growing);
-    by_slot[mr->slot] = mr;
+    mr->mapping.published = true;
     object_ports->forget_orphans();
     lock_release(&mapping_lock);
 }
@@ -226,6 +225,7 @@ static void move_away(const struct mr *mr)
 
 void mapping_end(struct mr *mr)
 {
+    struct mapping ended;
     bool stores_may_come;
 
     if (!mr->mapping.wanted) {
@@ -243,9 +243,17 @@ void mapping_end(struct mr *mr)
     if (stores_may_come)
         move_away(mr);
     list_remove(&mr->mapping_node);
-    by_slot[mr->slot] = NULL;
+    ended = mr->mapping;
+    mr->mapping = (struct mapping){0};
     lock_release(&mapping_lock);
-    mapping_drop(&mr->mapping);
+    mapping_drop(&ended);
+}
+
+void mapping_set(struct mr *mr, const struct mapping *mapping)
+{
+    lock_acquire(&mapping_lock);
+    mr->mapping = *mapping;
+    lock_release(&mapping_lock);
 }
 
 bool mapping_is_open(uint32_t slot)
@@ -260,6 +268,15 @@ void mapping_drop(struct mapping *mapping)
 {
     mapped_remove(mapping->region, false);
     *mapping = (struct mapping){0};
+}
+
+/* The region with the key in that slot, of the list `regions`; NULL: none, or it is being deregistered. mapping_lock
+ * held, without which its mapping does not end. */
+static struct mr *region_in(uint32_t slot)
+{
+    struct mr *mr = mr_in_slot(slot);
+
+    return mr && mr->mapping.published && !mr->mapping.ending ? mr : NULL;
 }
 
 /* --- in the background ------------------------------------------------------------------------------- */
@@ -294,7 +311,7 @@ bool mapping_want(uint32_t slot, uint32_t step)
     if (!on_demand || slot >= LIMIT_KEY_SLOTS)
         return false;
     lock_acquire(&mapping_lock);
-    mr = by_slot[slot];
+    mr = region_in(slot);
     if (mr && !mr->mapping.refused) {
         start = mapping_step_start((uintptr_t)mr->ibv.addr, step);
         end = min_of(start + MAPPING_STEP, (uintptr_t)mr->ibv.addr + mr->ibv.length);
@@ -451,16 +468,18 @@ bool mapping_must_evict(void)
 /* Returns when all regions noted before have moved: a thread that moves them holds mapping_lock. */
 void mapping_move(void)
 {
+    struct mr *mr;
     uint32_t slot;
 
     if (!is_noted(&moves))
         return;
     lock_acquire(&mapping_lock);
     while (next_noted(&moves, &slot)) {
-        if (by_slot[slot]) {
+        mr = region_in(slot);
+        if (mr) { /* else mapping_end() moves it */
             close_record(&segment_mapped(slot)->generation);
             object_ports->settle(OBJECT_MR, slot, SETTLE_STORES);
-            move_away(by_slot[slot]);
+            move_away(mr);
         }
         done(&moves);
     }
@@ -597,8 +616,6 @@ void mapping_after_fork_in_child(void)
         memset(copies.bits, 0, sizeof(copies.bits));
     list_init(&regions);
     list_init(&growing);
-    if (mapping_is_enabled)
-        memset(by_slot, 0, sizeof(by_slot));
     atomic_store_explicit(&growing_count, 0, memory_order_relaxed);
     mapping_is_enabled = peers_execute = on_demand = false;
 }

@@ -24,6 +24,7 @@ extern bool peers_execute;
 /* What is done with a region's memory. */
 struct mapping {
     bool wanted;                  /* the region may be mapped, now or later */
+    bool published;               /* between mapping_publish() and mapping_end(); under mapping_lock */
     bool ending;                  /* in mapping_end(): its record stays closed */
     bool refused;                 /* its window cannot grow (mapped_refusals()) */
     struct mapped_region *region; /* NULL: not mapped so far */
@@ -36,6 +37,8 @@ struct mapping {
  * them, or if messages are sent from them. Length 0: none. No lock held, outside of rundown sections: pages are
  * copied. */
 void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access);
+/* Gives the region, which has none, the mapping. */
+void mapping_set(struct mr *mr, const struct mapping *mapping);
 /* Publishes the region's mapped record, which is valid until mapping_end(). */
 void mapping_publish(struct mr *mr);
 /* Withdraws the record, if there is one. The key must be withdrawn or changed before, and rundown sections that may have found it

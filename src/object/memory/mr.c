@@ -312,6 +312,16 @@ void mr_unimport(struct mr *mr)
     forget(mr);
 }
 
+struct mr *mr_in_slot(uint32_t slot)
+{
+    struct mr *mr;
+
+    lock_acquire(&keys_lock);
+    mr = by_slot[slot];
+    lock_release(&keys_lock);
+    return mr;
+}
+
 int mr_deregister(struct mr *mr)
 {
     struct mr *region;
@@ -427,7 +437,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
     rundown_wait();
     exposed_revoke(mr->slot, false);
     mapping_end(mr);
-    mr->mapping = mapping;
+    mapping_set(mr, &mapping);
     mr->pd = change.pd;
     provenance_key_moved(mr->slot, change.pd->record_number);
     mr->access = change.access;

@@ -194,6 +194,8 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
  * the region has ended already, and the structure remains until it is unimported; -EOPNOTSUPP: the region is
  * another process's. */
 int mr_deregister(struct mr *mr);
+/* The region with the key in that slot; NULL: none. The caller prevents that it ends (mapping_lock). */
+struct mr *mr_in_slot(uint32_t slot);
 
 int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw);
 int mw_deallocate(struct mw *mw);
