@@ -13,11 +13,6 @@
  * number of misses, from the first value to the second. */
 #define RETRY_FIRST 64u
 #define RETRY_LAST  65536u
-/* Requests to memory that the peer has not mapped, until it is asked to map the memory: each counts 1, and 1 for so many
- * bytes. A step of 1 MiB takes as long to switch as some hundred system calls. */
-#define WISH_FIRST 16u
-#define WISH_BYTES 65536u
-
 enum path_why direct_why_not(const struct link *link)
 {
     return !local_wants_mapped()         ? PATH_WHY_OFF
@@ -133,47 +128,46 @@ bool direct_should_request(struct direct_route *direct, const struct direct_peer
     return true;
 }
 
-/* The peer maps memory that is accessed often, and this process then maps it, too. Until then the kernel copies. */
+bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
+                       const struct key_view *key, uint64_t there, uint32_t length)
+{
+    uint64_t from = there - mapping_step_start(key->address, 0);
+    uint32_t first = (uint32_t)(from / MAPPING_STEP), last = (uint32_t)((from + length - 1) / MAPPING_STEP);
+    struct direct_view view;
+
+    direct_read_record(&peer->mapped[slot], &view);
+    /* More and more seldom, unless something has changed. */
+    direct->wish_after = direct->wished_slot == slot && direct->wished_generation == view.generation
+                             ? min_of(direct->wish_after * 2, RETRY_LAST)
+                             : DIRECT_WISH_FIRST;
+    direct->wished_slot = slot;
+    direct->wished_generation = view.generation;
+    if (view.length && there >= view.address && there + length <= view.address + view.length)
+        return true;
+    link_want_mapped(peer->link, slot, first);
+    if (last != first) /* what is in between comes with it */
+        link_want_mapped(peer->link, slot, last);
+    return false;
+}
+
 static cold_path void want_mapped(const struct qp *qp, struct direct_route *direct, uint32_t rkey,
                                   uint64_t address, uint32_t length)
 {
     const struct direct_peer *peer = direct->peer;
     uint32_t slot = key_slot(rkey);
-    struct direct_view view;
     struct key_view key;
-    uint32_t first, last;
-    uint64_t there;
 
-    direct->accesses = 0;
-    if (!keys_try_read(&peer->keys[slot], &key) || key.rkey != rkey || key.kind != KEY_REGION ||
-        !key_view_covers(&key, address, length))
-        return;
-    there = key_view_translate(&key, address);
-    direct_read_record(&peer->mapped[slot], &view);
-    /* More and more seldom, unless something has changed. */
-    direct->wish_after = direct->wished_slot == slot && direct->wished_generation == view.generation
-                             ? min_of(direct->wish_after * 2, RETRY_LAST)
-                             : WISH_FIRST;
-    direct->wished_slot = slot;
-    direct->wished_generation = view.generation;
-    first = (uint32_t)((there - mapping_step_start(key.address, 0)) / MAPPING_STEP);
-    last = (uint32_t)((there + length - 1 - mapping_step_start(key.address, 0)) / MAPPING_STEP);
-    if (view.length && there >= view.address && there + length <= view.address + view.length) {
+    if (keys_try_read(&peer->keys[slot], &key) && key.rkey == rkey && key.kind == KEY_REGION &&
+        key_view_covers(&key, address, length) &&
+        direct_ask_to_map(direct, peer, slot, &key, key_view_translate(&key, address), length))
         direct_request_map(qp, rkey);
-        return;
-    }
-    link_want_mapped(peer->link, slot, first);
-    if (last != first) /* what is in between comes with it */
-        link_want_mapped(peer->link, slot, last);
 }
 
 /* A request is not executed in mapped memory. */
 static inline void note_unmapped(const struct qp *qp, struct direct_route *direct, uint32_t rkey,
                                  uint64_t address, uint32_t length)
 {
-    direct->accesses += 1 + length / WISH_BYTES;
-    if (unlikely(direct->accesses >= direct->wish_after) && direct->peer &&
-        atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) == SEGMENT_COPIES_AND_MAPS)
+    if (unlikely(direct_is_hot(direct, direct->peer, length)))
         want_mapped(qp, direct, rkey, address, length);
 }
 

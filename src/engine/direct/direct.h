@@ -126,6 +126,24 @@ void direct_prefetch(const struct qp *qp, const struct send_wqe *wqe);
 uint32_t direct_limit(const struct qp *qp, const struct link *link);
 /* link_properties.fetched_from of QPs whose requests take that link. */
 uint32_t direct_fetched_from(const struct link *link);
+/* Accesses to memory that the peer has not mapped, until it is asked to map the memory: each counts 1, and 1 for so many
+ * bytes. A step of 1 MiB takes as long to switch as some hundred system calls. */
+#define DIRECT_WISH_FIRST 16u
+#define DIRECT_WISH_BYTES 65536u
+/* Counts an access. True: the peer maps what is accessed often, and it is time to call direct_ask_to_map(). QP lock held. */
+static inline bool direct_is_hot(struct direct_route *direct, const struct direct_peer *peer, uint32_t length)
+{
+    direct->accesses += 1 + length / DIRECT_WISH_BYTES;
+    if (likely(direct->accesses < direct->wish_after) || !peer ||
+        atomic_load_explicit(&peer->copies, memory_order_relaxed) != SEGMENT_COPIES_AND_MAPS)
+        return false;
+    direct->accesses = 0;
+    return true;
+}
+/* Asks the peer to map [there, there + length) of the region with the key in that slot, addresses of the peer. True: it has
+ * done so, and this process has to map it, too. QP lock held. */
+bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *peer, uint32_t slot,
+                       const struct key_view *key, uint64_t there, uint32_t length);
 /* Why memory of the peer is not mapped, for path explanations. */
 enum path_why direct_why_not(const struct link *link);
 /* Do the settings want memory of the peer mapped, and may this process open the peer's files (link_can_pull())? */
@@ -177,9 +195,8 @@ bool direct_deposits(const struct qp *qp, const struct link *link);
  * succeeded (transport_qp.map_later). false: REQUESTS are pending already. QP lock held. */
 bool direct_request_map(const struct qp *qp, uint32_t rkey);
 /* Has the helper thread map the region with the key in that slot, so that this process fetches from it what packets of
- * that link refer to. QP lock held. */
-void direct_request_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
-                          uint32_t slot);
+ * that link refer to. */
+void direct_request_fetch(const struct link *link, uint32_t slot);
 /* Reads address, length and generation of a record that its owner does not change meanwhile: the generation is even and
  * the same before and after. False: closed, or never used; the generation is valid, and the length 0. */
 bool direct_read_record(const struct mapped_record *record, struct direct_view *ret_view);

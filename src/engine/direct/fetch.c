@@ -23,6 +23,25 @@ static const struct direct_view *find_view(const struct direct_peer *peer,
     return view;
 }
 
+/* The peer maps memory when it is registered, or when it is asked to. */
+static cold_path void want_view(struct qp *qp, const struct direct_peer *peer, const struct link *link,
+                                const struct packet_reference *reference)
+{
+    struct direct_route *direct = &route_of(qp)->direct;
+    uint32_t slot = reference->slot & (LIMIT_KEY_SLOTS - 1);
+    struct key_view key;
+
+    if (!peer || atomic_load_explicit(&peer->copies, memory_order_relaxed) == SEGMENT_NO_COPIES) {
+        if (direct_should_request(direct, peer, slot))
+            direct_request_fetch(link, slot);
+        return;
+    }
+    if (direct_is_hot(direct, peer, reference->length) && keys_try_read(&peer->keys[slot], &key) &&
+        key.kind == KEY_REGION && reference->address - key.address < key.length && reference->length &&
+        direct_ask_to_map(direct, peer, slot, &key, reference->address, reference->length))
+        direct_request_fetch(link, slot);
+}
+
 bool direct_find_mapped(struct qp *qp, const struct packet *packet, struct direct_mapped *ret_mapped)
 {
     struct link *link = lane_link(route_of(qp)->arrival_lane);
@@ -38,7 +57,7 @@ bool direct_find_mapped(struct qp *qp, const struct packet *packet, struct direc
         const struct direct_view *view = peer ? find_view(peer, reference) : NULL;
 
         if (!view) {
-            direct_request_fetch(qp, peer, link, reference->slot & (LIMIT_KEY_SLOTS - 1));
+            want_view(qp, peer, link, reference);
             return false;
         }
         ret_mapped->view[i] = view;

@@ -56,11 +56,9 @@ bool direct_request_map(const struct qp *qp, uint32_t rkey)
     return add_request(&(struct request){.qpn = qp->ibv.qp_num, .slot = key_slot(rkey)});
 }
 
-void direct_request_fetch(struct qp *qp, const struct direct_peer *peer, const struct link *link,
-                          uint32_t slot)
+void direct_request_fetch(const struct link *link, uint32_t slot)
 {
-    if (direct_should_request(&route_of(qp)->direct, peer, slot))
-        add_request(&(struct request){.slot = slot, .serial = link_serial(link)});
+    add_request(&(struct request){.slot = slot, .serial = link_serial(link)});
 }
 
 static bool next_request(struct request *ret_request)
