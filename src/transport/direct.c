@@ -57,7 +57,7 @@ static void put(char *target, const struct gather *from)
 /* The request has been executed: it is begun and has its verdict, and no packet. */
 static enum direct done(struct sender *sender, struct send_wqe *wqe, enum verdict verdict)
 {
-    wqe->verdict = verdict;
+    wqe->verdict = (uint8_t)verdict;
     wqe->by_reference = wqe->exposed = false;
     wqe->read_part = 0;
     wqe->packets = 0;

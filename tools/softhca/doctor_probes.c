@@ -198,20 +198,24 @@ static void probe_vm_readv(struct finding *ret)
     int plain = sibling_reads(0), permitted = plain ? sibling_reads(1) : 0;
 
     if (plain == 0) {
-        finding_set(ret, FINDING_OK,
-                    "a WRITE or READ is one copy by its requester (process_vm_writev, process_vm_readv), and a "
-                    "large SEND one by its receiver");
+        finding_set(
+            ret, FINDING_OK,
+            "a WRITE or READ is one copy by its requester (process_vm_writev, process_vm_readv), and a "
+            "large SEND one by its receiver");
     } else if (permitted == 0) {
         finding_set(ret, FINDING_OK,
                     "a WRITE, READ or large SEND is one copy, where the peer permits it (PR_SET_PTRACER; "
                     "SoftHCA does)");
     } else {
-        finding_set(ret, FINDING_LIMITED, "%s: messages are copied twice, through the ring, and a WRITE or READ waits for the peer's "
-                    "helper thread",
-                    strerror(-permitted));
-        finding_remedy(ret, yama_scope() > 1
-                                ? "sysctl -w kernel.yama.ptrace_scope=1 (if it is 3: only at boot)"
-                                : "allow process_vm_readv and process_vm_writev in the container's seccomp profile");
+        finding_set(
+            ret, FINDING_LIMITED,
+            "%s: messages are copied twice, through the ring, and a WRITE or READ waits for the peer's "
+            "helper thread",
+            strerror(-permitted));
+        finding_remedy(
+            ret, yama_scope() > 1
+                     ? "sysctl -w kernel.yama.ptrace_scope=1 (if it is 3: only at boot)"
+                     : "allow process_vm_readv and process_vm_writev in the container's seccomp profile");
     }
 }
 

@@ -43,7 +43,7 @@ struct direct_route {
     uint64_t access_slot_word;       /* what this process wrote there */
     /* engine/direct/copy.c: do small requests go through the ring though the kernel could copy? Because a thread of the
      * peer polls, or because they come in a stream. */
-    enum { RING_NOT, RING_POLLED, RING_STREAM } ring;
+    enum ring_choice { RING_NOT, RING_POLLED, RING_STREAM } ring;
     uint32_t until_look, polls_seen;
     uint32_t stream;            /* requests that were copied one right after the other */
     ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */

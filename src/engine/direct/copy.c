@@ -32,7 +32,7 @@ static uint32_t polls_of(const struct direct_peer *peer)
     return atomic_load_explicit(&peer->header->application_polls, memory_order_relaxed);
 }
 
-static void use_ring(struct direct_route *direct, int why, ns_t now)
+static void use_ring(struct direct_route *direct, enum ring_choice why, ns_t now)
 {
     direct->ring = why;
     direct->until_look = LOOK_EVERY;
