@@ -110,7 +110,7 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
     struct direct_peer *peer = direct->peer;
-    ns_t began = length > RING_UP_TO ? 0 : sys_now();
+    ns_t began;
     ssize_t copied = 0;
     uint32_t polls;
     uintptr_t there;
@@ -119,6 +119,7 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
 
     if (!peer || !direct_has_copied(direct, rkey) || direct_prefers_ring(qp, direct, length))
         return false;
+    began = length > RING_UP_TO ? 0 : sys_now();
     there = direct_address_in(&direct->copied, address, length, operation);
     if (!there)
         return false;

@@ -183,13 +183,21 @@ static inline bool has_mapped(struct direct_route *direct, uint32_t rkey)
     return likely(direct_key_is_current(direct->peer, &direct->mapped, rkey)) || find_mapped(direct, rkey);
 }
 
+/* Was the region found for copies, and not to be mapped? Until its record changes, or the helper thread has mapped it
+ * (resume() in peer.c), it is not looked for again. */
+static inline bool is_copied_only(const struct direct_route *direct, uint32_t rkey)
+{
+    return direct->copied.rkey == rkey && direct->mapped.rkey != rkey &&
+           direct_key_is_current(direct->peer, &direct->copied, rkey);
+}
+
 bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
 
     if (direct->peer && direct_is_open(direct)) {
-        if (has_mapped(direct, rkey))
+        if (!is_copied_only(direct, rkey) && has_mapped(direct, rkey))
             return true;
         if (direct_has_copied(direct, rkey)) {
             if (!direct_prefers_ring(qp, direct, length))
@@ -200,14 +208,6 @@ bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t 
     }
     (void)waits_for_map(qp, direct, rkey);
     return false;
-}
-
-/* Was the region found for copies, and not to be mapped? Until its record changes, or the helper thread has mapped it
- * (resume() in peer.c), it is not looked for again. */
-static inline bool is_copied_only(const struct direct_route *direct, uint32_t rkey)
-{
-    return direct->copied.rkey == rkey && direct->mapped.rkey != rkey &&
-           direct_key_is_current(direct->peer, &direct->copied, rkey);
 }
 
 static inline char *try_map(struct qp *qp, uint32_t rkey, uint64_t address, uint32_t length,

@@ -414,7 +414,6 @@ static void connect_qp(struct qp *qp, struct direct_peer *peer, const struct dir
         return;
     route_of(qp)->direct = direct;
     qp->transport.link.rd_atomic_by_packets = attributes->max_rd_atomic > granted;
-    route_note_direct(qp);
 }
 
 /* The link that requests of the QP take, and their destination QP. *ret_known: the QP is connected already. */
@@ -475,8 +474,16 @@ static void serve(const struct request *request)
     rundown_exit();
 }
 
+static bool is_attached(const struct direct_peer *peer, uint32_t slot)
+{
+    const struct direct_view *view =
+        atomic_load_explicit(&peer->views[slot % DIRECT_VIEWS], memory_order_relaxed);
+
+    return view && view->slot == slot;
+}
+
 /* Runs the QP that has waited for the request (map_later), whether or not memory was mapped. */
-static void resume(uint32_t qpn)
+static void resume(uint32_t qpn, uint32_t slot)
 {
     struct qp *qp;
     struct qp_kick kick = {0};
@@ -484,8 +491,12 @@ static void resume(uint32_t qpn)
     rundown_enter();
     qp = qp_lock_number(qpn);
     if (qp) {
+        struct direct_route *direct = &route_of(qp)->direct;
+
         qp->transport.map_later = false;
-        route_of(qp)->direct.copied.rkey = 0; /* perhaps it is mapped now */
+        direct->copied.rkey = 0; /* perhaps it is mapped now */
+        if (direct->peer && is_attached(direct->peer, slot))
+            route_note_direct(qp);
         route_run(qp);
         kick = qp_take_kick(qp);
         lock_release(&qp->lock);
@@ -506,7 +517,7 @@ void direct_run(void)
             break;
         serve(&request);
         if (request.qpn)
-            resume(request.qpn);
+            resume(request.qpn, request.slot);
     }
 }
 
