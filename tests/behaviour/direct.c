@@ -18,7 +18,9 @@ static bool by_copy(void)
 
 static void need_direct(const struct end *end)
 {
-    if (!by_copy() && !is_mapped(end->side->pid, end->buf))
+    if (by_copy())
+        need_copies();
+    else if (!is_mapped(end->side->pid, end->buf))
         skip_because("memory is not mapped on this machine (softhca doctor says why)");
 }
 

@@ -30,6 +30,7 @@ static void connect(struct pair *p)
     end_open(&p->a, NEAR, &attr);
     end_open(&p->b, FAR, &attr);
     end_connect(&p->a, &p->b);
+    need_copies();
 }
 
 /* --- stopped at the call ------------------------------------------------------------------------------ */
@@ -79,7 +80,8 @@ static void stop_at(pid_t thread, uint64_t number)
 {
     struct __ptrace_syscall_info info;
 
-    trace(thread, PTRACE_SEIZE, PTRACE_O_TRACESYSGOOD);
+    if (ptrace((enum __ptrace_request)PTRACE_SEIZE, thread, NULL, (void *)PTRACE_O_TRACESYSGOOD) != 0)
+        skip_because("ptrace: %s", strerror(errno));
     trace(thread, PTRACE_INTERRUPT, 0);
     wait_stopped(thread);
     do {
