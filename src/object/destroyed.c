@@ -23,9 +23,11 @@
 
 #define QUARANTINED 1024u
 #define BUCKETS     4096u
-#define PUBLIC      sizeof(void *) /* struct ibv_*.context */
-#define POISON      0xdd
-#define HASH_BITS   12
+enum {
+    PUBLIC = sizeof(struct ibv_context *)
+}; /* bytes of a handle that stay readable: struct ibv_*.context */
+#define POISON    0xdd
+#define HASH_BITS 12
 _Static_assert(BUCKETS == 1u << HASH_BITS, "a bucket for each hash");
 
 /* Without a lock: places are exchanged atomically, and a handle is looked up only after its own destroy. */
