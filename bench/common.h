@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What the yardsticks share: a clock, a processor each, the middle of a sample. */
+/* What the yardsticks share: a clock, a processor each, a peer, the middle of a sample. */
 #ifndef SOFTHCA_BENCH_COMMON_H
 #define SOFTHCA_BENCH_COMMON_H
 
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline uint64_t now_ns(void)
 {
@@ -30,6 +34,29 @@ static inline void pin(int cpu)
         perror("sched_setaffinity");
         exit(1);
     }
+}
+
+/* A process on its own, started before any verb, and a socket between the two; 0: that is the caller, which ends with its
+ * parent: who spins on memory would do so for ever. */
+static inline pid_t fork_peer(int *ret_fd)
+{
+    pid_t parent = getpid(), child;
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) {
+        perror("socketpair");
+        exit(1);
+    }
+    child = fork();
+    if (child < 0) {
+        perror("fork");
+        exit(1);
+    }
+    if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent))
+        _exit(1);
+    close(pair[child == 0 ? 0 : 1]);
+    *ret_fd = pair[child == 0 ? 1 : 0];
+    return child;
 }
 
 static inline void relax(void)

@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -189,7 +188,7 @@ static bool near_side(int fd, pid_t far, int idle, int many, unsigned seconds)
 
 int main(int argc, char **argv)
 {
-    int idle = argc > 1 ? atoi(argv[1]) : 100, many = argc > 2 ? atoi(argv[2]) : 1000, pair[2], status;
+    int idle = argc > 1 ? atoi(argv[1]) : 100, many = argc > 2 ? atoi(argv[2]) : 1000, fd, status;
     int seconds = argc > 3 ? atoi(argv[3]) : 3;
     pid_t child;
     bool good;
@@ -198,16 +197,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s [IDLE-QPS [QPS-FOR-MEMORY [SECONDS]]]\n", argv[0]);
         return 2;
     }
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
-        give_up("socketpair");
-    child = fork();
-    if (child < 0)
-        give_up("fork");
-    if (child == 0) {
-        close(pair[0]);
-        far_side(pair[1], idle, many);
-    }
-    close(pair[1]);
-    good = near_side(pair[0], child, idle, many, (unsigned)seconds);
+    child = fork_peer(&fd);
+    if (child == 0)
+        far_side(fd, idle, many);
+    good = near_side(fd, child, idle, many, (unsigned)seconds);
     return waitpid(child, &status, 0) == child && status == 0 && good ? 0 : 1;
 }

@@ -4,7 +4,6 @@
 #include "sides.h"
 
 #include <errno.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
@@ -140,29 +139,22 @@ static void run(const int *cpu)
 {
     pid_t parent = getpid(), child;
     char text[128], ready;
-    int fd[2], status;
+    int fd, status;
 
     if (!memory_allocate(&side.memory, BUFFERS + buffers_of(side.size) * side.size))
         die("malloc");
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd))
-        die("socketpair");
     end_with_child(true);
-    child = fork();
-    if (child < 0)
-        die("fork");
+    child = fork_peer(&fd);
     if (child == 0) {
-        close(fd[0]);
-        end_with_parent(parent);
         pin(cpu[1]);
         allow(parent);
         side.peer = parent;
-        _exit(be_target(&side, fd[1]));
+        _exit(be_target(&side, fd));
     }
-    close(fd[1]);
     pin(cpu[0]);
     allow(child);
     side.peer = child;
-    if (recv(fd[0], &ready, 1, 0) != 1)
+    if (recv(fd, &ready, 1, 0) != 1)
         die("the other process is gone");
     measure(&side, text, sizeof(text));
     if (waitpid(child, &status, 0) != child || status) {
@@ -171,7 +163,7 @@ static void run(const int *cpu)
     }
     printf("size %zu %s\n", side.size, text);
     fflush(stdout);
-    close(fd[0]);
+    close(fd);
     free(side.memory.block);
 }
 

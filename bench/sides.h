@@ -6,12 +6,9 @@
 
 #include "common.h"
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 /* Offsets: two words with a line each, of which the peer changes the one, and buffers behind them. */
 enum { LINE = 64, IN = 0, OUT = LINE, BUFFERS = 2 * LINE };
@@ -67,13 +64,6 @@ static inline bool is_filled(const void *at, size_t size, unsigned buffer)
         if (words[i] != pattern(buffer, i))
             return false;
     return true;
-}
-
-/* Who spins on memory would do so for ever if the other side has ended. */
-static inline void end_with_parent(pid_t parent)
-{
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-        _exit(1);
 }
 
 static inline void on_end_of_child(int number)

@@ -9,15 +9,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { ROUNDS = 15, CYCLES = 1000, WARM = 20, QPS_MAX = 100000 };
 
@@ -332,26 +328,17 @@ static void measure_together(const struct peers *p, void *memory, size_t size, b
 static int with_peer(const int *cpu, unsigned count)
 {
     static const size_t sizes[] = {4096, (size_t)1 << 20, (size_t)1 << 30};
-    pid_t parent = getpid(), child;
     struct peers peers;
-    int pair[2], status;
+    int fd, status;
+    pid_t child;
     char ready;
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
-        give_up("socketpair");
-    child = fork();
-    if (child < 0)
-        give_up("fork");
-    if (child == 0) {
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
-            _exit(1);
-        close(pair[0]);
-        be_peer(pair[1], cpu[1], count);
-    }
-    close(pair[1]);
+    child = fork_peer(&fd);
+    if (child == 0)
+        be_peer(fd, cpu[1], count);
     pin(cpu[0]);
-    connect_peers(&peers, count, pair[0], true);
-    hear(pair[0], &ready, 1);
+    connect_peers(&peers, count, fd, true);
+    hear(fd, &ready, 1);
     write_once(&peers);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         char *memory = memory_of(sizes[i], false);
@@ -362,7 +349,7 @@ static int with_peer(const int *cpu, unsigned count)
         end_spinner();
         munmap(memory, sizes[i]);
     }
-    tell(pair[0], "e", 1);
+    tell(fd, "e", 1);
     disconnect_peers(&peers);
     return waitpid(child, &status, 0) != child || status;
 }

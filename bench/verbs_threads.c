@@ -9,7 +9,6 @@
 #include <getopt.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -479,27 +478,19 @@ static bool parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    pid_t parent = getpid(), target;
-    int pair[2], status;
+    pid_t target;
+    int fd, status;
 
     if (!parse(argc, argv)) {
         fputs(usage, stderr);
         return 2;
     }
-    /* Before any verb and any thread: the target is a process that opens its own adapter. */
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
-        give_up("socketpair");
     end_with_child(true);
-    target = fork();
-    if (target < 0)
-        give_up("fork");
+    target = fork_peer(&fd);
     if (target == 0) {
         end_with_child(false);
-        end_with_parent(parent);
-        close(pair[0]);
-        be_target(pair[1]);
+        be_target(fd);
     }
-    close(pair[1]);
-    be_initiator(pair[0]);
+    be_initiator(fd);
     return waitpid(target, &status, 0) != target || status;
 }

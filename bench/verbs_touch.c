@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -288,7 +287,7 @@ static bool parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    int pair[2], status;
+    int fd, status;
     pid_t target;
 
     if (!parse(argc, argv)) {
@@ -300,17 +299,9 @@ int main(int argc, char **argv)
                 argv[0]);
         return 2;
     }
-    /* Before any verb: the target is a process that opens its own adapter. */
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
-        give_up("socketpair");
-    target = fork();
-    if (target < 0)
-        give_up("fork");
-    if (target == 0) {
-        close(pair[0]);
-        be_target(pair[1]);
-    }
-    close(pair[1]);
-    be_initiator(pair[0]);
+    target = fork_peer(&fd);
+    if (target == 0)
+        be_target(fd);
+    be_initiator(fd);
     return waitpid(target, &status, 0) != target || status;
 }
