@@ -302,7 +302,6 @@ int link_install(struct link *link)
         return -ENFILE;
     for (unsigned i = 0; i < LOCAL_LANES; i++)
         link->lanes[i].reader.references = link->may_pull;
-    atomic_store_explicit(waits_word(link, true), link->may_refer, memory_order_relaxed);
     link->index = index;
     last_serial += LINKS_MAX;
     link->serial = last_serial + index;
@@ -319,6 +318,8 @@ int link_install(struct link *link)
     atomic_store_explicit(&links[index], link, memory_order_release);
     if (index == end)
         atomic_store_explicit(&links_end, end + 1, memory_order_release);
+    /* From here on whoever takes memory back finds this link. Release: partner is link_waits_for_copies(). */
+    atomic_store_explicit(waits_word(link, true), link->may_refer, memory_order_release);
     log_info("link to process %d (uid %u) is up%s", (int)link->peer_pid, (unsigned)link->peer_uid,
              link->may_refer ? ", large payloads copied by process_vm_readv" : "");
     return 0;
@@ -449,7 +450,7 @@ void link_ring(struct link *link, uint8_t message)
 
 bool link_waits_for_copies(struct link *link, bool ours)
 {
-    return ours ? link->may_refer : atomic_load_explicit(waits_word(link, false), memory_order_relaxed) != 0;
+    return ours ? link->may_refer : atomic_load_explicit(waits_word(link, false), memory_order_acquire) != 0;
 }
 
 void link_want_mapped(struct link *link, uint32_t slot, uint32_t step)

@@ -153,7 +153,7 @@ void **link_owner_data(struct link *link);
 #define LOCAL_ACCESS_SLOTS 16u
 void *link_access_slot(struct link *link, bool ours, uint32_t number);
 /* Does the owner of memory wait for kernel copies of the requester when it takes memory back? Each process says so in the
- * memory of the link when the link is set up, because a requester must not copy where the owner does not wait. ours: what
+ * memory of the link when the link is up, because a requester must not copy where the owner does not wait. ours: what
  * this process says; else the peer. */
 bool link_waits_for_copies(struct link *link, bool ours);
 /* Copies by the kernel between `here` and the peer's memory at the addresses `there`, without further checks. The number

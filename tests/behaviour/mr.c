@@ -515,6 +515,12 @@ static void memory_is_shared_once_a_peer_uses_it(void **state)
     pair_connect_as(&p, &attr);
     late = ibv_reg_mr(p.a.pd, p.a.buf + 32768, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     assert_non_null(late);
+    for (unsigned i = 0; i < 8; i++) {
+        end_send(&p.b, a_write(&p.b, ++id, 0, 8, &p.a, 0));
+        end_expect_success(&p.b, SQ, id, IBV_WC_RDMA_WRITE);
+    }
+    /* What the peer's process has asked of this one by now has arrived. */
+    pair_marker(&p.b, &p.a);
     assert_false(is_mapped(getpid(), p.a.buf));
     EVENTUALLY(is_mapped(getpid(), p.a.buf), "the memory to be mapped")
     {

@@ -48,8 +48,8 @@ struct direct_route {
     uint32_t stream;            /* requests that were copied one right after the other */
     ns_t copied_at, ring_since; /* end of the last copy; when the ring was looked at last */
     ns_t stream_from;           /* before that time, a stream does not take the ring */
-    /* Requests to memory that is not mapped, since the peer was asked to map it; when it is asked again, and for what. */
-    uint32_t accesses, wish_after, wished_slot, wished_generation;
+    /* Accesses to memory that is not mapped, since the peer was asked to map it; how often it was asked for the same. */
+    uint32_t accesses, wishes, wished_slot, wished_generation;
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */
     uint32_t first_receive; /* number of the receive that the QP's first request with a receive took */

@@ -45,8 +45,8 @@ _Static_assert(LIMIT_KEY_SLOTS <= 1u << (ACCESS_SLOT_QP_SHIFT - ACCESS_SLOT_KEY_
 #define ACCESS_PIECES 2
 
 struct access_slot {
-    /* Seqlock of the owner's records and this word: requester and owner each write one and then read the other, with a
-     * full fence in between (access_slot_fence(), direct_settle()). */
+    /* The requester writes this word and then reads the owner's records; the owner writes those and then reads this word.
+     * Each has a full fence in between (access_slot_fence(), direct_settle()). */
     _Atomic uint64_t word;
     /* Of a kernel copy, written before the word says ACCESS_COPIES. thread: who copies. remote: the addresses of the
      * owner that the system call reads from here. The owner sets the lengths to 0 when it takes the memory back: a

@@ -44,15 +44,19 @@ static void use_ring(struct direct_route *direct, enum ring_choice why, ns_t now
 /* Requests have gone through the ring. Goes on with that if the peer still polls, or if it was quick. */
 static void look(struct direct_route *direct)
 {
-    ns_t now = direct->ring == RING_STREAM ? sys_now() : 0;
+    ns_t now = 0;
 
-    if (direct->ring == RING_POLLED ? polls_of(direct->peer) == direct->polls_seen
-                                    : now - direct->ring_since > STREAM_COST) {
+    if (direct->ring == RING_STREAM) {
+        now = sys_now();
+        if (now - direct->ring_since > STREAM_COST) {
+            direct->stream_from = now + STREAM_PAUSE;
+            direct->ring = RING_NOT;
+        }
+    } else if (polls_of(direct->peer) == direct->polls_seen) {
         direct->ring = RING_NOT;
-        direct->stream_from = now + STREAM_PAUSE;
-    } else {
-        use_ring(direct, direct->ring, now);
     }
+    if (direct->ring != RING_NOT)
+        use_ring(direct, direct->ring, now);
 }
 
 bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint32_t length)
@@ -82,18 +86,18 @@ static unsigned begin(struct direct_route *direct, uintptr_t there, uint32_t len
                       enum remote_operation operation)
 {
     struct access_slot *slot = direct->access_slot;
-    uint64_t last = operation == REMOTE_WRITE ? ((there + length - 1) & (LAST_PIECE - 1)) + 1 : 0, next;
+    uint64_t last = 0;
     unsigned count = 0;
 
+    if (operation == REMOTE_WRITE)
+        last = min_of(((there + length - 1) & (LAST_PIECE - 1)) + 1, (uint64_t)length);
     if (length > last)
         slot->remote[count++] = (struct iovec){(void *)there, length - last};
     if (last)
-        slot->remote[count++] = (struct iovec){(void *)(there + length - min_of(last, (uint64_t)length)),
-                                               min_of(last, (uint64_t)length)};
+        slot->remote[count++] = (struct iovec){(void *)(there + length - last), last};
     atomic_store_explicit(&slot->thread, sys_gettid(), memory_order_relaxed);
-    next = (direct->access_slot_word & ~(uint64_t)ACCESS_SLOT_KIND) | ACCESS_COPIES;
-    direct->access_slot_word = next;
-    atomic_exchange_explicit(&slot->word, next, memory_order_seq_cst);
+    direct->access_slot_word = (direct->access_slot_word & ~(uint64_t)ACCESS_SLOT_KIND) | ACCESS_COPIES;
+    atomic_exchange_explicit(&slot->word, direct->access_slot_word, memory_order_seq_cst);
     access_slot_fence();
     return count;
 }
@@ -137,7 +141,7 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
      * to 0 when the call began. */
     (void)access_slot_release(direct->access_slot, direct->access_slot_word);
     if (unlikely(is_refused(copied)))
-        atomic_store_explicit(&peer->copies, SEGMENT_NO_COPIES, memory_order_relaxed);
+        atomic_store_explicit(&peer->refused, true, memory_order_relaxed);
     else if (unlikely(copied == -EFAULT))
         direct->copied.length = 0; /* as long as the key stays as it is */
     if (!open)

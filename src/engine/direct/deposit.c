@@ -119,7 +119,7 @@ bool direct_peek_remote_receive(struct transport_qp *transport, uint32_t number,
     if (!view || view->slot != slot ||
         atomic_load_explicit(&direct->peer->mapped[slot].generation, memory_order_relaxed) !=
             view->generation) {
-        if (atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) == SEGMENT_NO_COPIES
+        if (direct_copies(direct->peer) == SEGMENT_NO_COPIES
                 ? direct_should_request(direct, direct->peer, slot)
                 : direct_is_hot(direct, direct->peer, length) && key_view_covers(&key, sge.address, length) &&
                       direct_ask_to_map(direct, direct->peer, slot, &key,

@@ -13,6 +13,7 @@
  * number of misses, from the first value to the second. */
 #define RETRY_FIRST 64u
 #define RETRY_LAST  65536u
+
 enum path_why direct_why_not(const struct link *link)
 {
     return !local_wants_mapped()         ? PATH_WHY_OFF
@@ -28,7 +29,7 @@ bool direct_may_open(const struct link *link)
 
 bool direct_may_map(const struct link *link)
 {
-    return direct_why_not(link) == PATH_WHY_UNUSED && !link_is_self(link);
+    return local_wants_mapped() && direct_may_open(link);
 }
 
 uint32_t direct_fetched_from(const struct link *link)
@@ -90,7 +91,7 @@ static bool find_mapped(struct direct_route *direct, uint32_t rkey)
 
 bool direct_find_copied(struct direct_route *direct, uint32_t rkey)
 {
-    uint32_t copies = atomic_load_explicit(&direct->peer->copies, memory_order_relaxed);
+    enum segment_copies copies = direct_copies(direct->peer);
     struct direct_key *found = &direct->copied;
     struct key_view key;
 
@@ -137,9 +138,9 @@ bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *pe
 
     direct_read_record(&peer->mapped[slot], &view);
     /* More and more seldom, unless something has changed. */
-    direct->wish_after = direct->wished_slot == slot && direct->wished_generation == view.generation
-                             ? min_of(direct->wish_after * 2, RETRY_LAST)
-                             : DIRECT_WISH_FIRST;
+    direct->wishes = direct->wished_slot == slot && direct->wished_generation == view.generation
+                         ? min_of(direct->wishes + 1, DIRECT_WISHES)
+                         : 0;
     direct->wished_slot = slot;
     direct->wished_generation = view.generation;
     if (view.length && there >= view.address && there + length <= view.address + view.length)
@@ -174,7 +175,7 @@ static inline void note_unmapped(const struct qp *qp, struct direct_route *direc
 /* Where the peer permits copies, nobody waits for a mapping. */
 static bool waits_for_map(const struct qp *qp, struct direct_route *direct, uint32_t rkey)
 {
-    return !(direct->peer && atomic_load_explicit(&direct->peer->copies, memory_order_relaxed)) &&
+    return !(direct->peer && direct_copies(direct->peer) != SEGMENT_NO_COPIES) &&
            direct_should_request(direct, direct->peer, key_slot(rkey)) && direct_request_map(qp, rkey);
 }
 

@@ -47,9 +47,8 @@ struct direct_peer {
     /* Written by this process, read by the owner; in the link's memory. */
     struct access_slot *access_slots;
     _Atomic uint64_t *admission;
-    /* enum segment_copies: what the peer permits; none once the kernel has refused a copy. */
-    _Atomic uint32_t copies;
-    uint32_t alive; /* header->alive when the segment was mapped; another value: the peer has ended */
+    _Atomic bool refused; /* the kernel has refused a copy; direct_copies() */
+    uint32_t alive;       /* header->alive when the segment was mapped; another value: the peer has ended */
     /* Tables in the peer's segment, mapped read-only: */
     const struct segment_header *header;
     const struct key_entry *keys;
@@ -76,6 +75,16 @@ void *direct_map(struct transport_qp *transport, uint32_t rkey, uint64_t address
                  enum remote_operation operation);
 bool direct_map_end(struct transport_qp *transport);
 bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t address, uint32_t length);
+/* Which copies the peer permits. The peer decides when it sets its end of the link up, which may come later than the
+ * beginning of this process's. */
+static inline enum segment_copies direct_copies(const struct direct_peer *peer)
+{
+    if (atomic_load_explicit(&peer->refused, memory_order_relaxed) ||
+        !link_waits_for_copies(peer->link, false))
+        return SEGMENT_NO_COPIES;
+    return (enum segment_copies)atomic_load_explicit(&peer->header->copies, memory_order_acquire);
+}
+
 /* Is the peer alive and the admission flag open, and is its QP unchanged since the helper thread connected to it? */
 static inline bool direct_is_open(const struct direct_route *direct)
 {
@@ -113,7 +122,7 @@ static inline uintptr_t direct_address_in(const struct direct_key *key, uint64_t
 bool direct_find_copied(struct direct_route *direct, uint32_t rkey);
 static inline bool direct_has_copied(struct direct_route *direct, uint32_t rkey)
 {
-    return atomic_load_explicit(&direct->peer->copies, memory_order_relaxed) != SEGMENT_NO_COPIES &&
+    return direct_copies(direct->peer) != SEGMENT_NO_COPIES &&
            (direct_key_is_current(direct->peer, &direct->copied, rkey) || direct_find_copied(direct, rkey)) &&
            direct->copied.length;
 }
@@ -130,12 +139,14 @@ uint32_t direct_fetched_from(const struct link *link);
  * bytes. A step of 1 MiB takes as long to switch as some hundred system calls. */
 #define DIRECT_WISH_FIRST 16u
 #define DIRECT_WISH_BYTES 65536u
+/* How often that number doubles while nothing changes at the peer. */
+#define DIRECT_WISHES 12u
 /* Counts an access. True: the peer maps what is accessed often, and it is time to call direct_ask_to_map(). QP lock held. */
 static inline bool direct_is_hot(struct direct_route *direct, const struct direct_peer *peer, uint32_t length)
 {
     direct->accesses += 1 + length / DIRECT_WISH_BYTES;
-    if (likely(direct->accesses < direct->wish_after) || !peer ||
-        atomic_load_explicit(&peer->copies, memory_order_relaxed) != SEGMENT_COPIES_AND_MAPS)
+    if (likely(direct->accesses < DIRECT_WISH_FIRST << direct->wishes) || !peer ||
+        direct_copies(peer) != SEGMENT_COPIES_AND_MAPS)
         return false;
     direct->accesses = 0;
     return true;

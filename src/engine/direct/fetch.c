@@ -31,7 +31,7 @@ static cold_path void want_view(struct qp *qp, const struct direct_peer *peer, c
     uint32_t slot = reference->slot & (LIMIT_KEY_SLOTS - 1);
     struct key_view key;
 
-    if (!peer || atomic_load_explicit(&peer->copies, memory_order_relaxed) == SEGMENT_NO_COPIES) {
+    if (!peer || direct_copies(peer) == SEGMENT_NO_COPIES) {
         if (direct_should_request(direct, peer, slot))
             direct_request_fetch(link, slot);
         return;

@@ -199,11 +199,6 @@ static bool map_segment(struct direct_peer *peer)
     peer->mapped = mapped_view_address(peer->segment_view, header.mapped.offset);
     peer->directs = mapped_view_address(peer->segment_view, header.directs.offset);
     peer->alive = atomic_load_explicit(&peer->header->alive, memory_order_relaxed);
-    atomic_store_explicit(&peer->copies,
-                          link_waits_for_copies(peer->link, false)
-                              ? atomic_load_explicit(&peer->header->copies, memory_order_acquire)
-                              : SEGMENT_NO_COPIES,
-                          memory_order_relaxed);
     map_queues(peer, &header, (uint64_t)page);
     return peer->alive != 0;
 }
