@@ -103,7 +103,8 @@ static void set_lane(struct qp *qp, struct lane *lane)
 
 void route_note_direct(struct qp *qp)
 {
-    publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->lane));
+    if (qp->record->path.kind != PATH_MAPPED)
+        publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->lane));
 }
 
 /* Both QPs of a connection use the same lane, so that packets of either arrive in the order of their writing:

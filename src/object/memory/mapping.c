@@ -170,11 +170,15 @@ static bool overlaps(const struct mr *mr, uint64_t start, uint64_t end)
     return address < end + PAGE_MAX && start < address + mr->ibv.length + PAGE_MAX;
 }
 
-static bool overlap(const struct mr *one, const struct mr *other)
+/* Of all regions on these pages; mapping_lock held. */
+static void write_records(uint64_t start, uint64_t end)
 {
-    uint64_t start = (uintptr_t)one->ibv.addr;
+    list_for_each (node, &regions) {
+        struct mr *mr = list_entry(node, struct mr, mapping_node);
 
-    return overlaps(other, start, start + one->ibv.length);
+        if (overlaps(mr, start, end))
+            write_record(mr);
+    }
 }
 
 /* mapping_lock held. */
@@ -186,18 +190,18 @@ static void stop_growing(struct mr *mr)
     atomic_fetch_sub_explicit(&growing_count, 1, memory_order_relaxed);
 }
 
-/* The region cannot move within the arena (no space, or no memory): it becomes private memory that peers cannot
+/* The pages cannot move within the arena (no space, or no memory): they become private memory that peers cannot
  * map. A late store of a peer goes to the old pages. */
-static void make_private(const struct mr *mr)
+static void make_private(uint64_t start, uint64_t end)
 {
     list_for_each (node, &regions) {
-        struct mr *other = list_entry(node, struct mr, mapping_node);
+        struct mr *mr = list_entry(node, struct mr, mapping_node);
 
-        if (!overlap(mr, other))
+        if (!overlaps(mr, start, end))
             continue;
-        mapped_remove(other->mapping.region, true);
-        other->mapping.region = NULL;
-        other->mapping.refused = true;
+        mapped_remove(mr->mapping.region, true);
+        mr->mapping.region = NULL;
+        mr->mapping.refused = true;
     }
 }
 
@@ -205,22 +209,19 @@ static void make_private(const struct mr *mr)
  * move with them: their records are closed, and peers settled, before, and written again afterwards. */
 static void move_away(const struct mr *mr)
 {
+    uint64_t start = (uintptr_t)mr->ibv.addr, end = start + mr->ibv.length;
+
     list_for_each (node, &regions) {
         struct mr *other = list_entry(node, struct mr, mapping_node);
 
-        if (!overlap(mr, other))
+        if (!overlaps(other, start, end))
             continue;
         close_record(&segment_mapped(other->slot)->generation);
         object_ports->settle(OBJECT_MR, other->slot, other != mr ? SETTLE_STORES : SETTLE_TRY);
     }
-    if (mapped_move((uintptr_t)mr->ibv.addr, mr->ibv.length) != 0)
-        make_private(mr);
-    list_for_each (node, &regions) {
-        struct mr *other = list_entry(node, struct mr, mapping_node);
-
-        if (overlap(mr, other))
-            write_record(other);
-    }
+    if (mapped_move(start, mr->ibv.length) != 0)
+        make_private(start, end);
+    write_records(start, end);
 }
 
 void mapping_end(struct mr *mr)
@@ -373,12 +374,7 @@ static void grow(struct mr *mr, uint64_t from, uint64_t to)
     }
     if (mr->mapping.refused)
         stop_growing(mr);
-    list_for_each (node, &regions) {
-        struct mr *other = list_entry(node, struct mr, mapping_node);
-
-        if (overlaps(other, start, end))
-            write_record(other);
-    }
+    write_records(start, end);
 }
 
 bool mapping_grow(void)
