@@ -138,10 +138,11 @@ struct words {
     uint32_t rounds;
 };
 
+static const size_t lengths[] = {8, 24, 64, 200, 1024, 4096, 12000, SIZE};
+
 /* Each WRITE fills its range with one byte value. The next one follows when the target has written its number back. */
 static void write_words(struct end *end, void *arg)
 {
-    static const size_t lengths[] = {8, 24, 64, 200, 1024, 4096, 12000, SIZE};
     const struct words *what = arg;
 
     for (uint32_t i = 1; i <= what->rounds; i++) {
@@ -158,7 +159,6 @@ static void write_words(struct end *end, void *arg)
 /* The target spins on the last word, as programs do, and polls no CQ meanwhile. */
 static void the_last_word_of_a_write_comes_last_and_whole(void **state)
 {
-    static const size_t lengths[] = {8, 24, 64, 200, 1024, 4096, 12000, SIZE};
     struct words words = {.rounds = long_tests() ? ROUNDS_LONG : ROUNDS};
     struct end_call call;
     struct pair p;
