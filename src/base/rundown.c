@@ -2,6 +2,7 @@
 #include "base/rundown.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,7 +13,7 @@
 #include "base/sys.h"
 
 __thread struct rundown_thread *rundown_self __attribute__((tls_model("initial-exec")));
-bool rundown_needs_fence = true;
+_Atomic uint32_t rundown_mode = RUNDOWN_FENCED;
 
 static _Atomic(struct rundown_thread *) all_threads; /* push only; records are reused, never freed */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -27,11 +28,22 @@ static void thread_ended(void *record)
     atomic_store_explicit(&self->in_use, 0, memory_order_release);
 }
 
+static bool is_fenced(void)
+{
+    return atomic_load_explicit(&rundown_mode, memory_order_relaxed) & RUNDOWN_FENCED;
+}
+
+static void ask_for_membarrier(void)
+{
+    if (sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
+        atomic_fetch_and_explicit(&rundown_mode, ~(uint32_t)RUNDOWN_FENCED, memory_order_relaxed);
+}
+
 static void initialise(void)
 {
     pthread_key_create(&thread_end_key, thread_ended);
     /* Registers the whole process; free of cost until the first membarrier. */
-    rundown_needs_fence = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+    ask_for_membarrier();
 }
 
 struct rundown_thread *cold_path rundown_register_thread(void)
@@ -66,7 +78,7 @@ struct rundown_thread *cold_path rundown_register_thread(void)
 void rundown_wait(void)
 {
     pthread_once(&once, initialise);
-    if (rundown_needs_fence || sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0)
+    if (is_fenced() || sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0)
         atomic_thread_fence(memory_order_seq_cst);
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
          thread = thread->next) {
@@ -85,6 +97,49 @@ void rundown_wait(void)
     }
 }
 
+/* --- holding ----------------------------------------------------------------------------------------- */
+
+static void wait_for_release(void)
+{
+    uint32_t mode;
+
+    while ((mode = atomic_load_explicit(&rundown_mode, memory_order_acquire)) & RUNDOWN_HELD)
+        sys_futex((uint32_t *)&rundown_mode, FUTEX_WAIT_PRIVATE, mode, NS_NEVER);
+}
+
+void cold_path rundown_enter_slowly(struct rundown_thread *self)
+{
+    uint32_t outside = atomic_load_explicit(&self->sections, memory_order_relaxed) + 1;
+
+    for (;;) {
+        uint32_t mode;
+
+        if (is_fenced())
+            atomic_thread_fence(memory_order_seq_cst);
+        /* Either this load sees the mode of rundown_hold(), or rundown_hold() sees this thread inside. */
+        mode = atomic_load_explicit(&rundown_mode, memory_order_acquire);
+        if (!(mode & RUNDOWN_HELD))
+            return;
+        atomic_store_explicit(&self->sections, outside, memory_order_release);
+        wait_for_release();
+        atomic_store_explicit(&self->sections, ++outside, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst); /* partner: membarrier in rundown_wait() */
+        outside++;
+    }
+}
+
+void rundown_hold(void)
+{
+    atomic_fetch_or_explicit(&rundown_mode, RUNDOWN_HELD, memory_order_seq_cst);
+    rundown_wait();
+}
+
+void rundown_release(void)
+{
+    atomic_fetch_and_explicit(&rundown_mode, ~(uint32_t)RUNDOWN_HELD, memory_order_release);
+    sys_futex((uint32_t *)&rundown_mode, FUTEX_WAKE_PRIVATE, INT32_MAX, NS_NEVER);
+}
+
 bool rundown_others_are_inside(void)
 {
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
@@ -97,8 +152,10 @@ bool rundown_others_are_inside(void)
 void rundown_after_fork_in_child(void)
 {
     /* Linux copies the registration with the address space, but does not document that. */
-    if (!rundown_needs_fence)
-        rundown_needs_fence = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+    if (!is_fenced()) {
+        atomic_store_explicit(&rundown_mode, RUNDOWN_FENCED, memory_order_relaxed);
+        ask_for_membarrier();
+    }
     for (struct rundown_thread *thread = atomic_load_explicit(&all_threads, memory_order_acquire); thread;
          thread = thread->next) {
         if (thread == rundown_self)

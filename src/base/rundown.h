@@ -7,7 +7,7 @@
  * Sections are short and never wait for a peer.
  *
  * Entering is a plain store; membarrier(2) in rundown_wait() is the other half of the barrier. If the kernel refuses
- * membarrier(2), entering is a sequentially consistent exchange. */
+ * membarrier(2), a full fence follows the store. */
 #ifndef BASE_RUNDOWN_H
 #define BASE_RUNDOWN_H
 
@@ -25,9 +25,16 @@ struct rundown_thread {
 } cache_aligned;
 
 extern __thread struct rundown_thread *rundown_self __attribute__((tls_model("initial-exec")));
-extern bool rundown_needs_fence;
+
+enum rundown_mode {
+    RUNDOWN_FENCED = 1, /* the kernel refuses membarrier(2), or was not asked yet */
+    RUNDOWN_HELD = 2,   /* between rundown_hold() and rundown_release() */
+};
+extern _Atomic uint32_t rundown_mode; /* enum rundown_mode */
 
 struct rundown_thread *rundown_register_thread(void);
+/* The caller has marked itself as inside, and the mode is not 0. */
+void rundown_enter_slowly(struct rundown_thread *self);
 
 static inline void rundown_enter(void)
 {
@@ -37,13 +44,11 @@ static inline void rundown_enter(void)
         self = rundown_register_thread();
     if (self->depth++)
         return;
-    uint32_t inside = atomic_load_explicit(&self->sections, memory_order_relaxed) + 1;
-    if (unlikely(rundown_needs_fence)) {
-        atomic_exchange_explicit(&self->sections, inside, memory_order_seq_cst);
-    } else {
-        atomic_store_explicit(&self->sections, inside, memory_order_relaxed);
-        atomic_signal_fence(memory_order_seq_cst); /* partner: membarrier in rundown_wait() */
-    }
+    atomic_store_explicit(&self->sections, atomic_load_explicit(&self->sections, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* partner: membarrier in rundown_wait() */
+    if (unlikely(atomic_load_explicit(&rundown_mode, memory_order_acquire)))
+        rundown_enter_slowly(self);
 }
 
 static inline void rundown_exit(void)
@@ -59,6 +64,11 @@ static inline void rundown_exit(void)
 
 /* Must not be called inside a section. */
 void rundown_wait(void);
+/* Waits until all other threads have left their sections, and lets none enter one before rundown_release(): nobody
+ * accesses registered memory in between but the caller, who enters no section. One caller at a time, outside of every
+ * section. */
+void rundown_hold(void);
+void rundown_release(void);
 /* True if another thread was in a section; it may have left since. */
 bool rundown_others_are_inside(void);
 /* In the child of a fork: only the calling thread exists. */
