@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -25,6 +26,10 @@
 /* In a thread control block, the kernel writes by itself (robust list, rseq) within this distance of the list of
  * robust mutexes, if the keeper could not measure the length. */
 #define CONTROL_BLOCK 8192u
+/* A program with more descriptors may have a ring among them: looking at each takes longer than a switch. */
+#define DESCRIPTORS_MAX 1024u
+/* Mappings in use for switched memory, up to which all mappings are looked at for each switch. */
+#define MAPS_FEW 256u
 /* Stack frames of the caller around the current one. */
 #define FRAMES 16384u
 
@@ -96,7 +101,7 @@ bool pages_are_pinned(void)
 
 /* --- threads ----------------------------------------------------------------------------------------- */
 
-struct tasks {
+struct numbers { /* the entries of a directory of /proc */
     int fd;
     size_t at, filled;
     char buffer[2048] __attribute__((aligned(8)));
@@ -110,15 +115,15 @@ struct directory_entry { /* layout of getdents64() */
     char name[];
 };
 
-static bool tasks_open(struct tasks *tasks)
+static bool numbers_open(struct numbers *tasks, const char *path)
 {
-    tasks->fd = sys_open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    tasks->fd = sys_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     tasks->at = tasks->filled = 0;
     return tasks->fd >= 0;
 }
 
-/* The next thread; 0 at the end. */
-static pid_t tasks_next(struct tasks *tasks)
+/* The next number; below 0: that was the last one. */
+static pid_t numbers_next(struct numbers *tasks)
 {
     for (;;) {
         while (tasks->at < tasks->filled) {
@@ -131,25 +136,99 @@ static pid_t tasks_next(struct tasks *tasks)
         long got = syscall(SYS_getdents64, (long)tasks->fd, tasks->buffer, sizeof(tasks->buffer));
 
         if (got <= 0)
-            return 0;
+            return -1;
         tasks->at = 0;
         tasks->filled = (size_t)got;
     }
 }
 
-bool caller_is_alone(void)
+static bool caller_is_alone(void)
 {
     pid_t self = sys_gettid(), thread;
-    struct tasks tasks;
+    struct numbers tasks;
     bool alone = true;
 
-    if (!tasks_open(&tasks))
+    if (!numbers_open(&tasks, "/proc/self/task"))
         return false;
-    while (alone && (thread = tasks_next(&tasks)) != 0)
+    while (alone && (thread = numbers_next(&tasks)) >= 0)
         alone =
             thread == self || thread == keeper.thread || (owner.ports && owner.ports->is_our_thread(thread));
     sys_close(tasks.fd);
     return alone;
+}
+
+/* Has no process a context of Linux AIO? */
+static bool nobody_uses_aio(void)
+{
+    char text[32];
+
+    return read_text("/proc/sys/fs/aio-nr", text, sizeof(text)) && strcmp(text, "0\n") == 0;
+}
+
+/* Both show a mapping of a file that only the kernel makes. The list of mappings is not read for each of many regions:
+ * a ring of io_uring has a descriptor then, because few programs close that and keep the mapping. */
+static bool has_kernel_ring(void)
+{
+    static char text[16384]; /* mapped_lock guards it */
+    size_t kept = 0;
+    ssize_t got = -1;
+    bool found = false;
+    int fd;
+
+    if (maps_used() > MAPS_FEW && nobody_uses_aio())
+        return false;
+    fd = sys_open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return true;
+    while (!found && (got = sys_read(fd, text + kept, sizeof(text) - 1 - kept)) > 0) {
+        char *last;
+
+        text[kept + (size_t)got] = '\0';
+        found = strstr(text, "[io_uring]") || strstr(text, "/[aio]");
+        last = strrchr(text, '\n');
+        kept = last ? strlen(last) : 0; /* a line may continue in the next part */
+        memmove(text, last ? last : text, kept);
+    }
+    sys_close(fd);
+    return found || got < 0;
+}
+
+static bool has_ring_descriptor(void)
+{
+    struct numbers entries;
+    char name[64], path[64];
+    unsigned seen = 0;
+    bool found = false;
+    pid_t number;
+
+    if (!numbers_open(&entries, "/proc/self/fd"))
+        return true;
+    while (!found && (number = numbers_next(&entries)) >= 0) {
+        ssize_t length;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", (int)number);
+        length = readlink(path, name, sizeof(name) - 1);
+        name[length < 0 ? 0 : length] = '\0';
+        found = strcmp(name, "anon_inode:[io_uring]") == 0 || ++seen > DESCRIPTORS_MAX;
+    }
+    sys_close(entries.fd);
+    return found;
+}
+
+enum mapped_reason not_alone(void)
+{
+    return !caller_is_alone()                           ? MAPPED_THREADS
+           : has_ring_descriptor() || has_kernel_ring() ? MAPPED_ASYNC
+                                                        : MAPPED_YES;
+}
+
+enum switch_means switch_means(bool must)
+{
+    if (keeper.uffd >= 0 && (keeper.uffd_full || !owner.in_calls))
+        return SWITCH_BY_FAULTS;
+    if (not_alone() == MAPPED_YES)
+        return SWITCH_ALONE;
+    return must && keeper.uffd >= 0 ? SWITCH_BY_FAULTS : SWITCH_NOT;
 }
 
 /* --- stacks ------------------------------------------------------------------------------------------ */
@@ -227,15 +306,15 @@ static void find_frames(struct search *search)
 uint64_t stack_in(const struct mapping *mapping, uint64_t start, uint64_t end, uint64_t *ret_end)
 {
     struct search search = {mapping, start, end, end, end};
-    struct tasks tasks;
+    struct numbers tasks;
     pid_t thread;
 
     /* The kernel put AT_RANDOM's bytes on the first stack, which is a mapping of its own. */
     if (is_in(mapping, getauxval(AT_RANDOM)))
         find(&search, start, end);
     find_frames(&search);
-    if (tasks_open(&tasks)) {
-        while (search.found > start && (thread = tasks_next(&tasks)) != 0)
+    if (numbers_open(&tasks, "/proc/self/task")) {
+        while (search.found > start && (thread = numbers_next(&tasks)) >= 0)
             find_stack_of(&search, thread);
         sys_close(tasks.fd);
     } else {

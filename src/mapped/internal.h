@@ -45,6 +45,7 @@ struct owner {
     uint32_t generation;
     uint32_t process;        /* counts forks; handles from before a fork are void */
     uint64_t bytes_limit;    /* limit of switched bytes; 0: none */
+    bool in_calls;           /* without the full userfaultfd, only in calls of the program's single thread */
     uint64_t locked_bytes;   /* switched bytes that count against RLIMIT_MEMLOCK only because of the switch */
     uint64_t lingering;      /* bytes without a region whose pages are pinned */
     uint64_t waiting;        /* bytes without a region in extents with `waits` */
@@ -70,8 +71,17 @@ size_t read_text(const char *path, char *text, size_t size);
 enum mapped_reason allowed_at_all(void);
 /* Has the kernel pinned pages of the process? They must not be replaced. */
 bool pages_are_pinned(void);
-/* For processes without userfaultfd: is the calling thread the only thread of the program? */
-bool caller_is_alone(void);
+/* How pages can be switched at this moment. */
+enum switch_means {
+    SWITCH_NOT,
+    SWITCH_BY_FAULTS, /* userfaultfd stops whoever accesses them */
+    SWITCH_ALONE,     /* nobody accesses them: the calling thread is the only one, and ours are paused */
+};
+/* must: late stores of a peer make it necessary, and system calls of the program may fail. */
+enum switch_means switch_means(bool must);
+/* Why the caller is not alone with the memory: there are other threads, or the kernel may write by itself (io_uring,
+ * Linux AIO). MAPPED_YES: it is. */
+enum mapped_reason not_alone(void);
 /* Finds the first part of [start, end) of the mapping that is, or may be, a stack or thread control block. Returns
  * its start and sets *ret_end; both are `end` if there is none. Whole pages. */
 uint64_t stack_in(const struct mapping *mapping, uint64_t start, uint64_t end, uint64_t *ret_end);

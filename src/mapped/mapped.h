@@ -35,13 +35,14 @@ enum mapped_reason {
     MAPPED_MAP_LIMIT,     /* a quarter of vm.max_map_count is used up, or the program needs the rest */
     MAPPED_FILE_LIMIT,    /* RLIMIT_FSIZE */
     MAPPED_NO_MEMORY,     /* out of memory, RLIMIT_AS, or the overcommit limit */
-    MAPPED_THREADS,       /* no userfaultfd, and the program has more than one thread */
+    MAPPED_THREADS,       /* pages are switched only in calls of a single thread, and the program has more */
     MAPPED_KERNEL,        /* the kernel lacks a system call, or a sandbox blocks one */
     MAPPED_TOOL,          /* under valgrind or rr */
     MAPPED_CHANGED,       /* the program changed the mapping during the switch */
     MAPPED_LAYERS,        /* all layers of the arena hold something at this address still */
     MAPPED_PIECES,        /* the range consists of too many mappings */
-    MAPPED_CALLS_FAIL,    /* not requested, and system calls of the program could fail during a switch */
+    MAPPED_CALLS_FAIL,    /* not requested, and there is no userfaultfd, not even in user mode */
+    MAPPED_ASYNC,         /* not requested, as MAPPED_THREADS, and the program uses io_uring or Linux AIO */
     MAPPED_SANDBOX,       /* not requested, and a seccomp filter is active */
     MAPPED_OVERCOMMIT,    /* not requested, and vm.overcommit_memory is 2 */
     MAPPED_SHARE,         /* not requested, and above a quarter of the available memory */
@@ -122,8 +123,8 @@ int mapped_file_open(uint32_t file, bool writable);
 uint32_t mapped_epoch(void);
 bool mapped_disturbed(uint32_t epoch_before);
 
-/* Callbacks into the engine for processes without userfaultfd. Threads of SoftHCA do not count as threads of the
- * program, because pause() keeps them from registered memory until resume(). */
+/* Callbacks into the engine for processes without the full userfaultfd. Threads of SoftHCA do not count as threads of
+ * the program, because pause() keeps them from registered memory until resume(). One pause at a time. */
 struct mapped_ports {
     bool (*is_our_thread)(pid_t thread);
     void (*pause)(void);
@@ -138,14 +139,16 @@ void mapped_fork_parent(void);
 void mapped_fork_child(void);
 
 /* May memory of a program that did not set SOFTHCA_MAPPED be switched, because the program cannot notice? MAPPED_YES
- * also sets the limit of bytes. Starts no thread and makes no system call that a sandbox could punish. */
-enum mapped_reason mapped_unasked(void);
+ * also sets the limit of bytes. *ret_in_calls: only in calls of the program's single thread into SoftHCA, since system
+ * calls of other threads could fail; mapped_add() refuses otherwise. Starts no thread and makes no system call that a
+ * sandbox could punish. */
+enum mapped_reason mapped_unasked(bool *ret_in_calls);
 
 /* For diagnosis: the abilities of this process, and its use of them. */
 struct mapped_means {
     enum mapped_reason reason; /* why nothing can be switched; MAPPED_YES: switching works */
     bool system_calls_wait;    /* full userfaultfd: system calls wait during a switch and do not fail */
-    bool single_thread;        /* no userfaultfd: switching works only while the program has one thread */
+    bool single_thread;        /* switching works only while the program has one thread */
     uint64_t lock_limit;       /* bytes that may be switched; UINT64_MAX: any */
     uint32_t map_limit;        /* mappings that may be used */
 };

@@ -31,11 +31,13 @@ static unsigned wanted_arena(const struct adding *adding)
 static enum mapped_reason may_switch(struct adding *adding)
 {
     if (!adding->switching_known) {
+        enum switch_means means = switch_means(false);
+
         adding->switching_known = true;
-        adding->alone = keeper.uffd < 0;
-        adding->switching = pages_are_pinned()                    ? MAPPED_PINNED
-                            : adding->alone && !caller_is_alone() ? MAPPED_THREADS
-                                                                  : MAPPED_YES;
+        adding->alone = means == SWITCH_ALONE;
+        adding->switching = pages_are_pinned()    ? MAPPED_PINNED
+                            : means == SWITCH_NOT ? not_alone()
+                                                  : MAPPED_YES;
     }
     return adding->switching;
 }
@@ -389,12 +391,14 @@ void mapped_probe(struct mapped_means *ret_means)
         return;
     ret_means->reason = allowed_at_all();
     if (ret_means->reason == MAPPED_YES) {
-        ret_means->single_thread = keeper.uffd < 0;
+        enum switch_means means = switch_means(false);
+
+        ret_means->single_thread = means != SWITCH_BY_FAULTS;
         ret_means->system_calls_wait = keeper.uffd >= 0 && keeper.uffd_full;
         ret_means->lock_limit = lock_limit();
         ret_means->map_limit = map_limit();
-        if (ret_means->single_thread && !caller_is_alone())
-            ret_means->reason = MAPPED_THREADS;
+        if (means == SWITCH_NOT)
+            ret_means->reason = not_alone();
         else if (pages_are_pinned())
             ret_means->reason = MAPPED_PINNED;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Extents: which offset of an arena pages get, and how pages are switched back or moved. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,16 +99,26 @@ bool place_continues(uint64_t start, uint64_t end, unsigned arena)
            (after && after->start == end && after->shadow == preferred_shadow(end));
 }
 
-static void begin_alone(bool alone)
+/* The only thread of the program must not write to its memory in a signal handler either. *ret_before: for end_alone(). */
+static void begin_alone(bool alone, sigset_t *ret_before)
 {
-    if (alone && owner.ports)
+    sigset_t all;
+
+    if (!alone)
+        return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, ret_before);
+    if (owner.ports)
         owner.ports->pause();
 }
 
-static void end_alone(bool alone)
+static void end_alone(bool alone, const sigset_t *before)
 {
-    if (alone && owner.ports)
+    if (!alone)
+        return;
+    if (owner.ports)
         owner.ports->resume();
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
 enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool locked_by_program, bool alone,
@@ -120,6 +131,7 @@ enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool l
                                 .locked_by_program = locked_by_program,
                                 .alone = alone};
     struct extent *extent;
+    sigset_t signals;
 
     *ret_done = 0;
     if (end > ADDRESS_MASK)
@@ -130,9 +142,9 @@ enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool l
     if (!extent)
         return MAPPED_NO_MEMORY;
     request.preferred = preferred_shadow(start);
-    begin_alone(alone);
+    begin_alone(alone, &signals);
     keeper_call(switch_in_call, &request);
-    end_alone(alone);
+    end_alone(alone, &signals);
     if (!request.done) {
         free(extent);
         return request.reason;
@@ -307,16 +319,18 @@ static void forget(unsigned arena, struct extent *extent, uint64_t end, bool sto
     }
 }
 
-/* Switches an extent without regions back. If pages are pinned, the extent lingers. */
+/* Switches an extent without regions back. It lingers if pages are pinned, or if the program has got threads since it
+ * was switched in a call. */
 static void release(unsigned arena, struct extent *extent, bool pinned, bool stores_may_come)
 {
-    bool alone = keeper.uffd < 0;
+    enum switch_means means = pinned ? SWITCH_NOT : switch_means(stores_may_come);
     uint64_t done = extent->start;
+    sigset_t signals;
 
-    if (!pinned && (!alone || caller_is_alone())) {
-        begin_alone(alone);
-        done = release_pages(arena, extent, alone);
-        end_alone(alone);
+    if (means != SWITCH_NOT) {
+        begin_alone(means == SWITCH_ALONE, &signals);
+        done = release_pages(arena, extent, means == SWITCH_ALONE);
+        end_alone(means == SWITCH_ALONE, &signals);
     }
     forget(arena, extent, done, stores_may_come);
 }
@@ -414,7 +428,7 @@ void place_sweep(void)
 {
     bool relaxed = owner.waiting && maps_used() <= map_limit() / 2;
 
-    if ((!owner.lingering && !relaxed) || pages_are_pinned())
+    if ((!owner.lingering && !relaxed) || pages_are_pinned() || switch_means(false) == SWITCH_NOT)
         return;
     for (unsigned arena = 0; arena < KEEPER_ARENAS; arena++) {
         struct extents *live = &owner.arena[arena].live;
@@ -495,24 +509,26 @@ static int reserve_books(unsigned arena, uint64_t from, uint64_t length)
 
 int place_move(unsigned arena, uint64_t address, uint64_t offset, uint64_t length)
 {
+    enum switch_means means = switch_means(true);
     struct switch_over request = {
-        .address = address, .length = length, .arena = arena, .from = offset, .alone = keeper.uffd < 0};
+        .address = address, .length = length, .arena = arena, .from = offset, .alone = means == SWITCH_ALONE};
     struct hole hole = {arena, offset, 0};
     struct extent *orphan;
     int error = reserve_books(arena, offset, length);
+    sigset_t signals;
 
     if (error)
         return error;
-    if (request.alone && !caller_is_alone())
+    if (means == SWITCH_NOT)
         return -EBUSY;
     if (!find_layer(&owner.arena[arena], offset & ADDRESS_MASK, length, &request.to))
         return -ENOSPC;
     orphan = calloc(1, sizeof(*orphan));
     if (!orphan)
         return -ENOMEM;
-    begin_alone(request.alone);
+    begin_alone(request.alone, &signals);
     keeper_call(switch_over_call, &request);
-    end_alone(request.alone);
+    end_alone(request.alone, &signals);
     hole.length = request.done;
     if (request.done && extents_split(&owner.arena[arena].live, offset + request.done) == 0) {
         keeper_call(punch_call, &hole);

@@ -20,7 +20,9 @@ static const char *const texts[] = {
     [MAPPED_MAP_LIMIT] = "number of mappings too close to vm.max_map_count",
     [MAPPED_FILE_LIMIT] = "RLIMIT_FSIZE is set",
     [MAPPED_NO_MEMORY] = "out of memory, RLIMIT_AS, or the overcommit limit",
-    [MAPPED_THREADS] = "userfaultfd is not available, and the program has more than one thread",
+    [MAPPED_THREADS] =
+        "the program has more than one thread, and system calls of the others could fail: needs "
+        "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
     [MAPPED_KERNEL] = "a required system call is missing or blocked (old kernel, or seccomp)",
     [MAPPED_TOOL] = "running under valgrind, rr or a sanitizer",
     [MAPPED_CHANGED] = "the program changed the mapping (mmap, mprotect, munmap) while it was being "
@@ -28,8 +30,9 @@ static const char *const texts[] = {
     [MAPPED_LAYERS] = "this address range was registered and deregistered too often while peers still map "
                       "the earlier memory (16 versions at most)",
     [MAPPED_PIECES] = "too many mappings within the region",
-    [MAPPED_CALLS_FAIL] = "system calls that write to the region while it is converted to shared memory "
-                          "could return EFAULT: needs vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
+    [MAPPED_CALLS_FAIL] = "userfaultfd is not available",
+    [MAPPED_ASYNC] = "the program uses io_uring or Linux AIO, whose system calls could fail: needs "
+                     "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE",
     [MAPPED_SANDBOX] = "a seccomp filter is active and could kill the process for userfaultfd()",
     [MAPPED_OVERCOMMIT] = "vm.overcommit_memory is 2",
     [MAPPED_SHARE] =

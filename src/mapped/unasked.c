@@ -3,6 +3,7 @@
  * of the program fails during a switch, no sandbox kills the process for a system call of SoftHCA, no page fault
  * becomes a SIGBUS, and fork(), which copies the mapped memory, needs no memory that is not available. */
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,12 +48,12 @@ static bool overcommit_is_forbidden(void)
     return read_text("/proc/sys/vm/overcommit_memory", text, sizeof(text)) && text[0] == '2';
 }
 
-static bool system_calls_would_wait(void)
+static bool may_open_uffd(int flags, unsigned limits)
 {
     int fd = -1;
 
-    if (!(keeper_limits & (KEEPER_USER_MODE | KEEPER_NO_UFFD)))
-        fd = fd_lift((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK)));
+    if (!(keeper_limits & limits))
+        fd = fd_lift((int)syscall(SYS_userfaultfd, (long)(O_CLOEXEC | O_NONBLOCK | flags)));
     if (fd >= 0)
         sys_close(fd);
     return fd >= 0;
@@ -98,10 +99,11 @@ static uint64_t memory_limit(void)
     return sysinfo(&info) == 0 ? min_of((uint64_t)info.totalram * info.mem_unit, group_limit()) : 0;
 }
 
-enum mapped_reason mapped_unasked(void)
+enum mapped_reason mapped_unasked(bool *ret_in_calls)
 {
     enum mapped_reason reason = forbidden_from_outside();
     uint64_t limit;
+    bool waits; /* do system calls wait for the end of a switch? */
 
     if (reason != MAPPED_YES)
         return reason;
@@ -111,12 +113,16 @@ enum mapped_reason mapped_unasked(void)
         return MAPPED_SANDBOX;
     if (overcommit_is_forbidden())
         return MAPPED_OVERCOMMIT;
-    if (!system_calls_would_wait())
+    waits = may_open_uffd(0, KEEPER_USER_MODE | KEEPER_NO_UFFD);
+    /* In user mode it moves memory away from a peer that does not respond, whatever threads there are by then. */
+    if (!waits && !may_open_uffd(UFFD_USER_MODE_ONLY, KEEPER_NO_UFFD))
         return MAPPED_CALLS_FAIL;
     limit = memory_limit() / 4;
     if (!owner_enter())
         return MAPPED_CHANGED;
     owner.bytes_limit = max_of(limit, (uint64_t)1);
+    owner.in_calls = !waits;
     owner_leave();
+    *ret_in_calls = !waits;
     return MAPPED_YES;
 }

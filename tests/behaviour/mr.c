@@ -3,6 +3,8 @@
 #include "work.h"
 
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -489,11 +491,11 @@ static void rereg_to_another_pd_fails_pending_receives_and_the_sender_sees_it(vo
     pair_close(&p);
 }
 
-/* A program that did not ask pays for mapped memory with its first peer on this host. */
-/* What SOFTHCA_LOCAL=auto asks for on this machine. */
-static bool maps_unasked(void)
+/* What SOFTHCA_LOCAL=auto asks for on this machine: with the full userfaultfd, memory is mapped in the background;
+ * with the user-mode one, in calls of a program with one thread. */
+static bool maps_unasked(int flags)
 {
-    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | flags);
 
     if (fd >= 0)
         close(fd);
@@ -509,7 +511,7 @@ static void memory_is_shared_once_a_peer_uses_it(void **state)
 
     if (path_under_test() != PATH_AUTO)
         skip_because("a matter of SOFTHCA_LOCAL=auto");
-    if (!maps_unasked())
+    if (!maps_unasked(0))
         skip_because("memory is not mapped unasked here (softhca doctor says why)");
     attr.size = 65536;
     pair_connect_as(&p, &attr);
@@ -540,6 +542,80 @@ static void memory_is_shared_once_a_peer_uses_it(void **state)
     pair_close(&p);
 }
 
+static void *sit_in_a_call(void *fd)
+{
+    char byte;
+
+    return read(*(int *)fd, &byte, 1) < 0 ? fd : NULL;
+}
+
+static struct ibv_mr *writable(struct pair *p, size_t offset)
+{
+    struct ibv_mr *mr =
+        ibv_reg_mr(p->a.pd, p->a.buf + offset, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+
+    assert_non_null(mr);
+    return mr;
+}
+
+/* So many WRITEs of the peer, between two polls of this process. */
+static void peer_writes(struct pair *p, const struct ibv_mr *mr, unsigned count)
+{
+    struct end to = p->a;
+    struct ibv_wc wc;
+
+    to.rkey = mr->rkey;
+    for (unsigned i = 1; i <= count; i++) {
+        end_poke64(&p->b, 0, i);
+        end_send(&p->b, a_write(&p->b, i, 0, 8, &to, (size_t)((uint8_t *)mr->addr - p->a.buf)));
+        end_expect_success(&p->b, SQ, i, IBV_WC_RDMA_WRITE);
+        assert_int_equal(*(uint64_t *)mr->addr, i);
+        assert_int_equal(ibv_poll_cq(p->a.send_cq, 1, &wc), 0);
+    }
+}
+
+/* Where system calls of other threads could fail, memory is mapped only while there are none, and stays so. */
+static void memory_of_one_thread_is_mapped_in_its_calls(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    struct ibv_mr *early, *late, *threaded;
+    pthread_t thread;
+    int fds[2];
+    struct pair p;
+
+    if (path_under_test() != PATH_AUTO)
+        skip_because("a matter of SOFTHCA_LOCAL=auto");
+    if (maps_unasked(0) || !maps_unasked(UFFD_USER_MODE_ONLY))
+        skip_because("memory is mapped in the background here, or not unasked");
+    attr.size = 65536;
+    pair_connect_as(&p, &attr);
+    early = p.a.mr;
+    assert_true(is_mapped(getpid(), p.a.buf + 4096)); /* registered before the connection */
+    CHECK_ZERO(ibv_dereg_mr(early));
+    p.a.mr = NULL;
+    assert_false(is_mapped(getpid(), p.a.buf + 4096));
+
+    late = writable(&p, 8192);
+    peer_writes(&p, late, 8);
+    assert_false(is_mapped(getpid(), late->addr)); /* not often enough */
+    EVENTUALLY(is_mapped(getpid(), late->addr), "the memory to be mapped")
+    peer_writes(&p, late, 16);
+
+    CHECK_ZERO(pipe(fds));
+    CHECK_ZERO(pthread_create(&thread, NULL, sit_in_a_call, &fds[0]));
+    threaded = writable(&p, 16384);
+    peer_writes(&p, threaded, 1000);
+    assert_false(is_mapped(getpid(), threaded->addr));
+    CHECK_ZERO(ibv_dereg_mr(threaded));
+    peer_writes(&p, late, 100);
+    CHECK_ZERO(ibv_dereg_mr(late));
+    assert_true(is_mapped(getpid(), p.a.buf + 8192)); /* nobody has a key */
+    assert_int_equal(*(uint64_t *)(void *)(p.a.buf + 8192), 100);
+    assert_int_equal(write(fds[1], "", 1), 1);
+    CHECK_ZERO(pthread_join(thread, NULL));
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -563,6 +639,7 @@ int main(int argc, char **argv)
         TEST(rereg_changes_the_translation),
         TEST(rereg_to_another_pd_fails_pending_receives_and_the_sender_sees_it),
         TEST_WITH(memory_is_shared_once_a_peer_uses_it, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
+        TEST_WITH(memory_of_one_thread_is_mapped_in_its_calls, .fars = 1, .needs = NEEDS_TWO_PROCESSES),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

@@ -325,7 +325,7 @@ static void what_peers_want_is_mapped_in_steps(void **state)
     struct mr *mr, *other;
     uint32_t generation, slot;
 
-    mapping_enable(false);
+    mapping_enable(MAPPING_IN_BACKGROUND);
     mr = make_mr(pd, start, length, access);
     other = make_mr(pd, start + length / 2, length / 2, access);
     record = segment_mapped(mr->slot);
@@ -378,7 +378,7 @@ static void all_memory_that_is_noted_moves(void **state)
     struct mr *mrs[COUNT];
     uint64_t offsets[COUNT];
 
-    mapping_enable(true);
+    mapping_enable(MAPPING_AT_REGISTRATION);
     for (unsigned i = 0; i < COUNT; i++) {
         mrs[i] = make_mr(pd, memory + i * PAGE, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
         offsets[i] = segment_mapped(mrs[i]->slot)->offset;
@@ -413,7 +413,7 @@ static void memory_without_a_place_becomes_private(void **state)
     struct mr *mr, *other;
     unsigned moves = 0;
 
-    mapping_enable(true);
+    mapping_enable(MAPPING_AT_REGISTRATION);
     mr = make_mr(pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     other = make_mr(pd, memory, 2 * PAGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
     memory[0] = memory[PAGE] = 'x';

@@ -255,12 +255,13 @@ static void probe_userfaultfd(struct finding *ret)
 
 static void probe_mapped(struct finding *ret)
 {
-    enum mapped_reason unasked = mapped_unasked();
+    bool in_calls = false;
+    enum mapped_reason unasked = mapped_unasked(&in_calls);
     struct mapped_means means;
     char most[64] = "";
 
     mapped_probe(&means);
-    if (means.reason != MAPPED_YES || means.single_thread) {
+    if (means.reason != MAPPED_YES || (means.single_thread && !in_calls)) {
         finding_set(ret, FINDING_NOTE, "peers do not map registered memory: %s",
                     means.reason != MAPPED_YES ? mapped_reason_text(means.reason)
                                                : "userfaultfd is not available");
@@ -269,16 +270,22 @@ static void probe_mapped(struct finding *ret)
     if (means.lock_limit != UINT64_MAX)
         snprintf(most, sizeof(most), ", up to %llu KiB (half of RLIMIT_MEMLOCK)",
                  (unsigned long long)means.lock_limit / 1024);
-    if (unasked == MAPPED_YES) {
+    if (unasked == MAPPED_YES && !in_calls) {
         finding_set(ret, FINDING_OK, "peers map registered memory%s", most);
+        return;
+    }
+    if (unasked == MAPPED_YES) {
+        finding_set(ret, FINDING_NOTE,
+                    "peers map registered memory of programs with a single thread%s; of others, the kernel "
+                    "copies it for them",
+                    most);
+        finding_remedy(ret, "sysctl vm.unprivileged_userfaultfd=1 (memory of all programs is mapped)");
         return;
     }
     finding_set(ret, FINDING_NOTE,
                 "peers map registered memory only with SOFTHCA_LOCAL=mapped in both "
                 "processes%s: %s",
                 most, mapped_reason_text(unasked));
-    if (unasked == MAPPED_CALLS_FAIL)
-        finding_remedy(ret, "sysctl vm.unprivileged_userfaultfd=1");
 }
 
 static void probe_membarrier(struct finding *ret)

@@ -132,6 +132,8 @@ void timers_run_due(void);
 
 /* Starts the thread if it does not run. 0 or -errno. */
 int helper_start(void);
+/* Is this the helper thread? */
+bool helper_is_thread(pid_t thread);
 /* The helper thread calls packet_socket_receive() when the descriptor is readable, until it is closed. 0 or -errno. */
 int helper_watch(int fd);
 /* Was a CQ armed within the last two looks of the helper thread (GLANCE_NS)? */

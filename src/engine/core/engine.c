@@ -78,12 +78,17 @@ static void after_fork_in_child(void)
  * must not notice it: no thread before there is a region. */
 static void choose_mapped(void)
 {
-    bool asked = local_wants_mapped();
+    static const struct mapped_ports mapped_ports = {helper_is_thread, rundown_hold, rundown_release};
+    enum mapping_when when = MAPPING_AT_REGISTRATION;
+    bool in_calls;
 
-    if (local_is_automatic() && !network_is_forced() && mapped_unasked() == MAPPED_YES)
+    mapped_set_ports(&mapped_ports);
+    if (local_is_automatic() && !network_is_forced() && mapped_unasked(&in_calls) == MAPPED_YES) {
+        when = in_calls ? MAPPING_IN_CALLS : MAPPING_IN_BACKGROUND;
         local_choose_mapped();
+    }
     if (local_wants_mapped())
-        mapping_enable(asked);
+        mapping_enable(when);
     if (local_wants_direct() && !network_is_forced())
         mapping_allow_peers();
 }

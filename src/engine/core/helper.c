@@ -11,6 +11,7 @@
  * then ignores polls for a while ("distrust") and works on every doorbell. */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -55,6 +56,7 @@
 
 static struct lock start_lock = LOCK_INIT;
 static _Atomic bool running;
+static _Atomic pid_t helper_thread; /* 0: not known yet */
 static int epoll_fd = -1;
 /* -1: the helper thread was not started. Read by any thread, without start_lock. */
 static _Atomic int kick_fd = -1;
@@ -402,6 +404,7 @@ static void *helper_main(void *argument)
     bool watching = false;
     int error;
 
+    atomic_store_explicit(&helper_thread, sys_gettid(), memory_order_relaxed);
     pthread_setname_np(pthread_self(), "softhca");
     segment_tie_to_thread();
     /* Interfaces may have changed between the last snapshot and the opening of the monitor. */
@@ -420,6 +423,7 @@ static void *helper_main(void *argument)
             log_error("helper thread exits: the program closed file descriptors of SoftHCA (epoll_wait: %s); "
                       "from now on packets are handled only while a thread polls",
                       strerror(-count));
+            atomic_store_explicit(&helper_thread, 0, memory_order_relaxed);
             return NULL;
         }
         local_helper_sleeps(false);
@@ -503,6 +507,9 @@ int helper_start(void)
         error = open_descriptors();
         if (!error)
             error = thread_start(helper_main, NULL);
+        /* From the beginning it is known as ours (helper_is_thread()). */
+        while (!error && !atomic_load_explicit(&helper_thread, memory_order_relaxed))
+            sched_yield();
         if (error) {
             close_descriptors();
             log_error("cannot start the helper thread: %s", strerror(-error));
@@ -515,8 +522,14 @@ int helper_start(void)
     return error;
 }
 
+bool helper_is_thread(pid_t thread)
+{
+    return thread == atomic_load_explicit(&helper_thread, memory_order_relaxed);
+}
+
 void helper_after_fork_in_child(void)
 {
+    atomic_store_explicit(&helper_thread, 0, memory_order_relaxed);
     timers_after_fork_in_child();
     close_descriptors();
     lock_init(&start_lock);

@@ -15,6 +15,7 @@
 #include "engine/xrc/relay.h"
 #include "object/cq/cq.h"
 #include "object/device/device.h"
+#include "object/memory/mapping.h"
 #include "object/receive/wq.h"
 #include "segment/segment.h"
 #include "udp/udp.h"
@@ -317,6 +318,7 @@ void progress_from_application(void)
         polls_in_vain = 0;
     else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))
         sched_yield();
+    mapping_grow_in_call();
 }
 
 /* How often an application thread takes packets before it leaves them to the helper thread. */

@@ -20,15 +20,23 @@
  * fetch messages of at least direct_fetched_from() bytes. */
 #define SENT_FROM     8192u
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
+/* Bytes that a call of the program switches besides its own work: some 0.1 ms. */
+#define STEP_IN_CALL ((uint64_t)128 << 10)
 
 bool mapping_is_enabled, peers_execute; /* set before the first registration */
 /* UINT64_MAX unless SOFTHCA_LOCAL asks for mapping: only regions with remote access are mapped, because moving
  * the pages of others takes more time than sending messages from them saves. */
 static uint64_t sent_from = UINT64_MAX;
 
-/* Nothing is mapped at registration, but in the background what peers access often (mapping_want()). So nobody waits
- * for the switch, and memory that no peer accesses is never switched. Set before the first registration. */
-static bool on_demand;
+/* Set before the first registration. */
+static enum mapping_when when;
+
+/* Nothing is mapped at registration, but later what peers access often (mapping_want()). So memory that no peer accesses
+ * is never switched. */
+static bool on_demand(void)
+{
+    return when != MAPPING_AT_REGISTRATION;
+}
 
 /* Guards the lists and all mapped records. Held while pages are copied. Above mapped_lock. */
 static struct lock mapping_lock = LOCK_INIT;
@@ -36,6 +44,8 @@ static struct list regions = {&regions, &regions}; /* mr.mapping_node */
 static struct list growing = {&growing,
                               &growing}; /* mr.mapping.growing: the window is smaller than what is wanted */
 static _Atomic uint32_t growing_count;   /* changes under mapping_lock */
+/* With MAPPING_IN_CALLS: published regions that mapping_connected() has not seen. Changes under mapping_lock. */
+static _Atomic uint32_t untried;
 
 /* A record is closed (odd generation) while it changes. Readers load the generation before and after, and
  * discard what they read if it changed or is odd. Partner of the fence here and of the release in open_record():
@@ -98,8 +108,8 @@ static uint32_t reason_of(const struct mapping *mapping, const struct mr *mr, ui
 {
     struct mapped_refusal refusal;
 
-    if (on_demand && !mapping->refused && mapped < mr->ibv.length)
-        return MAPPED_PUT_OFF;
+    if (on_demand() && !mapping->refused && mapped < mr->ibv.length)
+        return mapping->hindrance ? mapping->hindrance : (uint32_t)MAPPED_PUT_OFF;
     if (!mapping->region)
         return MAPPED_NO_MEMORY;
     return mapped_refusals(mapping->region, &refusal, 1) ? (uint32_t)refusal.reason : 0;
@@ -119,7 +129,7 @@ static void write_record(struct mr *mr)
     set(record->offset, best.offset);
     set(record->mapped, best.length);
     set(record->reason, reason_of(&mr->mapping, mr, best.length));
-    if (mr->mapping.ending || (!best.length && !on_demand))
+    if (mr->mapping.ending || (!best.length && !on_demand()))
         return;
     if (best.length)
         publish_files();
@@ -138,8 +148,16 @@ void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, u
         (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < sent_from))
         return;
     mapping->wanted = true;
-    if (!on_demand)
+    if (!on_demand())
         mapping->region = map_region(address, length, access);
+}
+
+/* mapping_lock held. */
+static void note_tried(struct mr *mr)
+{
+    if (mr->mapping.untried)
+        atomic_fetch_sub_explicit(&untried, 1, memory_order_relaxed);
+    mr->mapping.untried = false;
 }
 
 void mapping_publish(struct mr *mr)
@@ -151,6 +169,10 @@ void mapping_publish(struct mr *mr)
     list_push_back(&regions, &mr->mapping_node);
     list_init(&mr->mapping.growing);
     mr->mapping.published = true;
+    if (when == MAPPING_IN_CALLS) {
+        mr->mapping.untried = true;
+        atomic_fetch_add_explicit(&untried, 1, memory_order_relaxed);
+    }
     object_ports->forget_orphans();
     lock_release(&mapping_lock);
 }
@@ -236,6 +258,7 @@ void mapping_end(struct mr *mr)
     }
     lock_acquire(&mapping_lock);
     mr->mapping.ending = true;
+    note_tried(mr);
     close_record(&segment_mapped(mr->slot)->generation);
     stop_growing(mr);
     lock_release(&mapping_lock);
@@ -309,7 +332,7 @@ bool mapping_want(uint32_t slot, uint32_t step)
     struct mr *mr;
     uint64_t start, end;
 
-    if (!on_demand || slot >= LIMIT_KEY_SLOTS)
+    if (!on_demand() || slot >= LIMIT_KEY_SLOTS)
         return false;
     lock_acquire(&mapping_lock);
     mr = region_in(slot);
@@ -324,15 +347,15 @@ bool mapping_want(uint32_t slot, uint32_t step)
     return atomic_load_explicit(&growing_count, memory_order_relaxed) != 0;
 }
 
-/* The next window; false: it is as large as wanted. */
-static bool next_window(const struct mapping *mapping, uint64_t *ret_from, uint64_t *ret_to)
+/* The next window, by a step of that length; false: it is as large as wanted. */
+static bool next_window(const struct mapping *mapping, uint64_t step, uint64_t *ret_from, uint64_t *ret_to)
 {
     *ret_from = mapping->from;
     *ret_to = mapping->to;
     if (mapping->to < mapping->wanted_to)
-        *ret_to = min_of((mapping->to & ~(MAPPING_STEP - 1)) + MAPPING_STEP, mapping->wanted_to);
+        *ret_to = min_of((mapping->to & ~(step - 1)) + step, mapping->wanted_to);
     else if (mapping->from > mapping->wanted_from)
-        *ret_from = max_of((mapping->from - 1) & ~(MAPPING_STEP - 1), mapping->wanted_from);
+        *ret_from = max_of((mapping->from - 1) & ~(step - 1), mapping->wanted_from);
     else
         return false;
     return true;
@@ -354,6 +377,26 @@ static bool close_all(uint64_t start, uint64_t end)
     return ended;
 }
 
+/* Until a peer asks again. */
+static void ask_for_no_more(struct mr *mr)
+{
+    mr->mapping.wanted_from = mr->mapping.from;
+    mr->mapping.wanted_to = mr->mapping.to;
+}
+
+/* Why the region was not switched, if that may change: threads of the program may end. 0: it will not. */
+static uint32_t hindrance(const struct mapped_region *region)
+{
+    struct mapped_refusal refusals[4];
+    unsigned count =
+        min_of(mapped_refusals(region, refusals, array_size(refusals)), (unsigned)array_size(refusals));
+
+    for (unsigned i = 0; i < count; i++)
+        if (refusals[i].reason == MAPPED_THREADS || refusals[i].reason == MAPPED_ASYNC)
+            return (uint32_t)refusals[i].reason;
+    return 0;
+}
+
 /* Switches what is new in the window; mapping_lock held. */
 static void grow(struct mr *mr, uint64_t from, uint64_t to)
 {
@@ -365,35 +408,110 @@ static void grow(struct mr *mr, uint64_t from, uint64_t to)
     if (close_all(start, end)) {
         mr->mapping.region = map_region(from, to - from, mr->access);
         mapped_remove(before, false);
-        mr->mapping.from = from;
-        mr->mapping.to = to;
-        mr->mapping.refused = largest_piece(mr->mapping.region).length <= mapped;
-    } else { /* until a peer asks again */
-        mr->mapping.wanted_from = mr->mapping.from;
-        mr->mapping.wanted_to = mr->mapping.to;
+        mr->mapping.hindrance = hindrance(mr->mapping.region);
+        if (mr->mapping.hindrance) {
+            ask_for_no_more(mr);
+        } else {
+            mr->mapping.from = from;
+            mr->mapping.to = to;
+            mr->mapping.refused = largest_piece(mr->mapping.region).length <= mapped;
+        }
+    } else {
+        ask_for_no_more(mr);
     }
     if (mr->mapping.refused)
         stop_growing(mr);
     write_records(start, end);
 }
 
-bool mapping_grow(void)
+/* One step; mapping_lock held. False: there are no more. */
+static bool grow_once(uint64_t step)
 {
     struct mr *mr;
     uint64_t from, to;
 
-    if (likely(!atomic_load_explicit(&growing_count, memory_order_relaxed)))
+    if (list_empty(&growing))
         return false;
+    mr = list_entry(growing.next, struct mr, mapping.growing);
+    if (next_window(&mr->mapping, step, &from, &to))
+        grow(mr, from, to);
+    else
+        stop_growing(mr);
+    return !list_empty(&growing);
+}
+
+static bool grow_by(uint64_t step)
+{
+    bool more;
+
     lock_acquire(&mapping_lock);
-    if (!list_empty(&growing)) {
-        mr = list_entry(growing.next, struct mr, mapping.growing);
-        if (next_window(&mr->mapping, &from, &to))
-            grow(mr, from, to);
-        else
-            stop_growing(mr);
-    }
+    more = grow_once(step);
     lock_release(&mapping_lock);
-    return atomic_load_explicit(&growing_count, memory_order_relaxed) != 0;
+    return more;
+}
+
+static bool is_growing(void)
+{
+    return unlikely(atomic_load_explicit(&growing_count, memory_order_relaxed) != 0);
+}
+
+bool mapping_grow(void)
+{
+    return is_growing() && when == MAPPING_IN_BACKGROUND && grow_by(MAPPING_STEP);
+}
+
+void mapping_grow_in_call(void)
+{
+    if (is_growing() && when == MAPPING_IN_CALLS)
+        grow_by(STEP_IN_CALL);
+}
+
+/* As much of a region as there is room for, from its beginning on. Bytes that were taken; mapping_lock held. */
+static uint64_t ask_for_beginning(struct mr *mr, uint64_t room)
+{
+    uint64_t start = (uintptr_t)mr->ibv.addr, length = min_of((uint64_t)mr->ibv.length, room);
+
+    note_tried(mr);
+    if (!(mr->access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) || mr->mapping.refused ||
+        mr->mapping.ending || !length)
+        return 0;
+    ask_for(mr, start, start + length);
+    return length;
+}
+
+/* What is switched before a peer has accessed it takes three quarters of the room: the rest is for what peers turn out
+ * to access often. */
+static uint64_t room_of_the_untried(void)
+{
+    struct mapped_means means;
+    struct mapped_counts counts;
+    uint64_t most;
+
+    mapped_probe(&means);
+    if (means.reason != MAPPED_YES)
+        return 0;
+    mapped_count(&counts);
+    most = means.lock_limit / 4 * 3;
+    return most - min_of(most, counts.bytes);
+}
+
+void mapping_connected(void)
+{
+    uint64_t room;
+
+    if (likely(!atomic_load_explicit(&untried, memory_order_relaxed)))
+        return;
+    room = room_of_the_untried();
+    lock_acquire(&mapping_lock);
+    list_for_each (node, &regions) {
+        struct mr *mr = list_entry(node, struct mr, mapping_node);
+
+        if (mr->mapping.untried)
+            room -= ask_for_beginning(mr, room);
+    }
+    while (grow_once(MAPPING_STEP))
+        ;
+    lock_release(&mapping_lock);
 }
 
 /* --- memory that has to move, or is copied from or to ---------------------------------------------------- */
@@ -574,13 +692,13 @@ void mapping_settle_qp(struct qp *qp)
 
 /* --- process ----------------------------------------------------------------------------------------- */
 
-void mapping_enable(bool asked)
+void mapping_enable(enum mapping_when wanted)
 {
     struct mapped_means means;
 
-    sent_from = asked ? SENT_FROM : UINT64_MAX;
-    on_demand = !asked;
-    if (!asked) {
+    when = wanted;
+    sent_from = on_demand() ? UINT64_MAX : SENT_FROM;
+    if (on_demand()) {
         mapping_is_enabled = true;
         return;
     }
@@ -596,7 +714,7 @@ void mapping_allow_peers(void)
     peers_execute = true;
     atomic_store_explicit(&segment_header()->copies,
                           !mapping_is_enabled ? SEGMENT_COPIES
-                          : on_demand         ? SEGMENT_COPIES_AND_MAPS
+                          : on_demand()       ? SEGMENT_COPIES_AND_MAPS
                                               : SEGMENT_NO_COPIES,
                           memory_order_release);
 }
@@ -613,5 +731,7 @@ void mapping_after_fork_in_child(void)
     list_init(&regions);
     list_init(&growing);
     atomic_store_explicit(&growing_count, 0, memory_order_relaxed);
-    mapping_is_enabled = peers_execute = on_demand = false;
+    atomic_store_explicit(&untried, 0, memory_order_relaxed);
+    mapping_is_enabled = peers_execute = false;
+    when = MAPPING_AT_REGISTRATION;
 }

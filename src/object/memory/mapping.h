@@ -12,9 +12,16 @@
 struct mr;
 struct qp;
 
-/* Enables mapping in this process. asked: SOFTHCA_LOCAL asks for it, and regions are mapped when they are registered;
- * else in the background, when peers access them often. */
-void mapping_enable(bool asked);
+/* When regions are mapped. */
+enum mapping_when {
+    MAPPING_AT_REGISTRATION, /* SOFTHCA_LOCAL asks for it */
+    MAPPING_IN_BACKGROUND,   /* what peers access often, by the helper thread */
+    /* What peers access often, and what was registered before a QP is connected; in calls of the program's single
+     * thread, because pages can be switched at no other time without the program's notice (mapped_unasked()). */
+    MAPPING_IN_CALLS,
+};
+/* Enables mapping in this process. */
+void mapping_enable(enum mapping_when wanted);
 extern bool mapping_is_enabled;
 /* Lets peers execute requests in memory of this process: in mapped memory, or, unless SOFTHCA_LOCAL asks for mapping, by
  * the kernel's copy. After mapping_enable(). */
@@ -23,10 +30,12 @@ extern bool peers_execute;
 
 /* What is done with a region's memory. */
 struct mapping {
-    bool wanted;                  /* the region may be mapped, now or later */
-    bool published;               /* between mapping_publish() and mapping_end(); under mapping_lock */
-    bool ending;                  /* in mapping_end(): its record stays closed */
-    bool refused;                 /* its window cannot grow (mapped_refusals()) */
+    bool wanted;        /* the region may be mapped, now or later */
+    bool published;     /* between mapping_publish() and mapping_end(); under mapping_lock */
+    bool ending;        /* in mapping_end(): its record stays closed */
+    bool refused;       /* its window cannot grow (mapped_refusals()) */
+    uint32_t hindrance; /* enum mapped_reason: why it could not grow when it was tried last; 0: none */
+    bool untried;       /* mapping_connected() has not seen it; under mapping_lock */
     struct mapped_region *region; /* NULL: not mapped so far */
     /* In the background; addresses. Under mapping_lock. */
     uint64_t from, to;               /* the window: what was switched, or refused, so far */
@@ -60,9 +69,14 @@ static inline uint64_t mapping_step_start(uint64_t address, uint32_t step)
 /* A peer accesses that step of the region with the key in this slot often. True: mapping_grow() has to be called. No lock
  * held, outside of rundown sections. */
 bool mapping_want(uint32_t slot, uint32_t step);
-/* Switches one step in the background, in less than a millisecond. True: call it again. No lock held, outside of rundown
- * sections. */
+/* Switches one step in the background, in less than a millisecond. True: call it again. Helper thread, no lock held,
+ * outside of rundown sections. */
 bool mapping_grow(void);
+/* The same with MAPPING_IN_CALLS, by less. A thread of the program, no lock held, outside of rundown sections. */
+void mapping_grow_in_call(void);
+/* A QP is connected to one of this host: with MAPPING_IN_CALLS, switches what is registered so far and peers may access,
+ * because a program that serves one-sided requests may make no further call. As mapping_grow_in_call(). */
+void mapping_connected(void);
 
 /* Updates the QP's direct record, which tells peers what they may execute. QP lock held. */
 void mapping_update_qp(struct qp *qp);

@@ -235,6 +235,12 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
     return 0;
 }
 
+/* May peers on this host access memory by the QP? */
+static bool is_served_here(const struct qp *qp)
+{
+    return qp->record->type == IBV_QPT_RC && qp->record->attributes.path.destination_ifindex;
+}
+
 int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 {
     bool ends = (mask & IBV_QP_STATE) &&
@@ -258,6 +264,8 @@ int qp_modify_shared(struct qp *qp, const struct ibv_qp_attr *attributes, int ma
     rundown_exit();
     if (mapping_must_evict())
         mapping_evict();
+    if (!error && (mask & IBV_QP_STATE) && attributes->qp_state == IBV_QPS_RTR && is_served_here(qp))
+        mapping_connected();
     return error;
 }
 
