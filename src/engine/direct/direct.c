@@ -91,15 +91,13 @@ static bool find_mapped(struct direct_route *direct, uint32_t rkey)
 
 bool direct_find_copied(struct direct_route *direct, uint32_t rkey)
 {
-    enum segment_copies copies = direct_copies(direct->peer);
     struct direct_key *found = &direct->copied;
     struct key_view key;
 
-    /* A closed record: pages are being switched. Those of on-demand regions are switched for other regions, too, and
-     * have no record. */
-    if (!read_key(direct, rkey, &key, found) || copies == SEGMENT_NO_COPIES || (rkey & KEY_COPIED) ||
-        (found->place_generation & 1) ||
-        (key.kind != KEY_REGION && (key.kind != KEY_REGION_ON_DEMAND || copies != SEGMENT_COPIES)))
+    /* A closed record: pages are being switched. */
+    if (!read_key(direct, rkey, &key, found) || direct_copies(direct->peer) == SEGMENT_NO_COPIES ||
+        (rkey & KEY_COPIED) || (found->place_generation & 1) ||
+        (key.kind != KEY_REGION && key.kind != KEY_REGION_ON_DEMAND))
         return false;
     found->start = key.iova;
     found->length = key.length;

@@ -22,6 +22,8 @@
 #define REMOTE_WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 /* Bytes that a call of the program switches besides its own work: some 0.1 ms. */
 #define STEP_IN_CALL ((uint64_t)128 << 10)
+/* Regions that mapping_connected() switches at most: each takes some 0.2 ms, however small. */
+#define REGIONS_AT_ONCE 64u
 
 bool mapping_is_enabled, peers_execute; /* set before the first registration */
 /* UINT64_MAX unless SOFTHCA_LOCAL asks for mapping: only regions with remote access are mapped, because moving
@@ -108,6 +110,8 @@ static uint32_t reason_of(const struct mapping *mapping, const struct mr *mr, ui
 {
     struct mapped_refusal refusal;
 
+    if (mr->access & IBV_ACCESS_ON_DEMAND)
+        return 0;
     if (on_demand() && !mapping->refused && mapped < mr->ibv.length)
         return mapping->hindrance ? mapping->hindrance : (uint32_t)MAPPED_PUT_OFF;
     if (!mapping->region)
@@ -147,6 +151,11 @@ void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, u
     if (likely(!mapping_is_enabled) || !length ||
         (!(access & (REMOTE_WRITES | IBV_ACCESS_REMOTE_READ)) && length < sent_from))
         return;
+    if (access & IBV_ACCESS_ON_DEMAND) {
+        /* It is never mapped. Its record is closed while its pages are switched for another region. */
+        mapping->wanted = mapping->refused = on_demand();
+        return;
+    }
     mapping->wanted = true;
     if (!on_demand())
         mapping->region = map_region(address, length, access);
@@ -188,8 +197,9 @@ static bool key_settles(uint32_t slot)
 static bool overlaps(const struct mr *mr, uint64_t start, uint64_t end)
 {
     uint64_t address = (uintptr_t)mr->ibv.addr;
+    uint64_t length = min_of((uint64_t)mr->ibv.length, UINT64_MAX - PAGE_MAX - address); /* implicit ODP */
 
-    return address < end + PAGE_MAX && start < address + mr->ibv.length + PAGE_MAX;
+    return address < end + PAGE_MAX && start < address + length + PAGE_MAX;
 }
 
 /* Of all regions on these pages; mapping_lock held. */
@@ -239,7 +249,9 @@ static void move_away(const struct mr *mr)
         if (!overlaps(other, start, end))
             continue;
         close_record(&segment_mapped(other->slot)->generation);
-        object_ports->settle(OBJECT_MR, other->slot, other != mr ? SETTLE_STORES : SETTLE_TRY);
+        if (other != mr)
+            object_ports->settle(OBJECT_MR, other->slot, SETTLE_STORES);
+        object_ports->settle(OBJECT_MR, other->slot, SETTLE_TRY);
     }
     if (mapped_move(start, mr->ibv.length) != 0)
         make_private(start, end);
@@ -497,6 +509,7 @@ static uint64_t room_of_the_untried(void)
 
 void mapping_connected(void)
 {
+    unsigned tried = 0;
     uint64_t room;
 
     if (likely(!atomic_load_explicit(&untried, memory_order_relaxed)))
@@ -506,8 +519,12 @@ void mapping_connected(void)
     list_for_each (node, &regions) {
         struct mr *mr = list_entry(node, struct mr, mapping_node);
 
-        if (mr->mapping.untried)
+        if (!mr->mapping.untried)
+            continue;
+        if (tried++ < REGIONS_AT_ONCE)
             room -= ask_for_beginning(mr, room);
+        else
+            note_tried(mr); /* if peers access it often */
     }
     while (grow_once(MAPPING_STEP))
         ;

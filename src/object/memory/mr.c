@@ -132,7 +132,7 @@ int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsi
     if (error)
         return error;
     if (access & IBV_ACCESS_ON_DEMAND)
-        return mr_publish(pd, KEY_REGION_ON_DEMAND, false, address, length, iova, access, ret_mr);
+        return mr_publish(pd, KEY_REGION_ON_DEMAND, true, address, length, iova, access, ret_mr);
     error = mr_publish(pd, KEY_REGION, true, address, length, iova, access, ret_mr);
     if (!error)
         region_export(*ret_mr, &file);
@@ -417,8 +417,7 @@ int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t
         return IBV_REREG_MR_ERR_INPUT; /* the region is unchanged */
     }
     /* Before the old mapping is dropped, so that pages in both ranges do not move. */
-    mapping_begin(&mapping, (uintptr_t)change.address,
-                  change.access & IBV_ACCESS_ON_DEMAND ? 0 : change.length, change.access);
+    mapping_begin(&mapping, (uintptr_t)change.address, change.length, change.access);
     lock_acquire(&keys_lock);
     if (segment_keys()->entry[mr->slot].mws) /* the windows' rights derive from the MR (IBA 10.6.7.2.1) */
         error = -EBUSY;
