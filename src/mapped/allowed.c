@@ -76,12 +76,17 @@ enum mapped_reason forbidden_from_outside(void)
 enum mapped_reason allowed_at_all(void)
 {
     static enum mapped_reason fixed = MAPPED_REASONS; /* not known yet; mapped_lock guards it */
+    enum mapped_reason reason;
     int error;
 
     if (fixed == MAPPED_REASONS)
         fixed = forbidden_from_outside();
     if (fixed != MAPPED_YES)
         return fixed;
+    /* A program with threads gets no further one for nothing. */
+    reason = owner.in_calls && !keeper.thread ? not_alone() : MAPPED_YES;
+    if (reason != MAPPED_YES)
+        return reason;
     error = keeper_start();
     if (error)
         return error == -EFBIG ? MAPPED_FILE_LIMIT : error == -ENOMEM ? MAPPED_NO_MEMORY : MAPPED_KERNEL;
@@ -115,30 +120,30 @@ struct directory_entry { /* layout of getdents64() */
     char name[];
 };
 
-static bool numbers_open(struct numbers *tasks, const char *path)
+static bool numbers_open(struct numbers *numbers, const char *path)
 {
-    tasks->fd = sys_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    tasks->at = tasks->filled = 0;
-    return tasks->fd >= 0;
+    numbers->fd = sys_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    numbers->at = numbers->filled = 0;
+    return numbers->fd >= 0;
 }
 
 /* The next number; below 0: that was the last one. */
-static pid_t numbers_next(struct numbers *tasks)
+static pid_t numbers_next(struct numbers *numbers)
 {
     for (;;) {
-        while (tasks->at < tasks->filled) {
-            const struct directory_entry *entry = (const void *)(tasks->buffer + tasks->at);
+        while (numbers->at < numbers->filled) {
+            const struct directory_entry *entry = (const void *)(numbers->buffer + numbers->at);
 
-            tasks->at += entry->length;
+            numbers->at += entry->length;
             if (entry->name[0] != '.')
                 return (pid_t)strtol(entry->name, NULL, 10);
         }
-        long got = syscall(SYS_getdents64, (long)tasks->fd, tasks->buffer, sizeof(tasks->buffer));
+        long got = syscall(SYS_getdents64, (long)numbers->fd, numbers->buffer, sizeof(numbers->buffer));
 
         if (got <= 0)
             return -1;
-        tasks->at = 0;
-        tasks->filled = (size_t)got;
+        numbers->at = 0;
+        numbers->filled = (size_t)got;
     }
 }
 

@@ -81,6 +81,28 @@ static void a_program_with_threads_keeps_its_memory(void **state)
     CHECK(!is_shared(memory) && filled(memory, 16 * PAGE, 1), "switched back");
 }
 
+/* In a child, which has no keeper yet. */
+static void a_program_with_threads_gets_no_further_one(void **state)
+{
+    char *memory;
+    pid_t child;
+    int status;
+
+    begin_in_calls();
+    CHECK_ZERO(pthread_atfork(mapped_fork_prepare, mapped_fork_parent, mapped_fork_child));
+    memory = map(16 * PAGE);
+    child = fork();
+    if (child == 0) {
+        struct other other;
+        bool in_calls;
+
+        mapped_unasked(&in_calls);
+        other_start(&other);
+        _exit(refused(memory, 16 * PAGE) != MAPPED_THREADS || keeper.thread);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the thread that switches memory");
+}
+
 static uint64_t lingering(void)
 {
     struct mapped_counts counts;
@@ -258,6 +280,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST_WITH(a_program_with_threads_keeps_its_memory, .fars = 0),
+        TEST_WITH(a_program_with_threads_gets_no_further_one, .fars = 0),
         TEST_WITH(memory_stays_when_threads_have_come, .fars = 0),
         TEST_WITH(memory_moves_away_from_a_peer_with_threads_about, .fars = 0),
         TEST_WITH(stores_may_come_though_threads_have_come, .fars = 0),

@@ -318,7 +318,8 @@ void progress_from_application(void)
         polls_in_vain = 0;
     else if (unlikely(++polls_in_vain % YIELD_EVERY == 0))
         sched_yield();
-    mapping_grow_in_call();
+    if (mapping_is_growing())
+        mapping_grow_in_call();
 }
 
 /* How often an application thread takes packets before it leaves them to the helper thread. */

@@ -45,7 +45,7 @@ static struct lock mapping_lock = LOCK_INIT;
 static struct list regions = {&regions, &regions}; /* mr.mapping_node */
 static struct list growing = {&growing,
                               &growing}; /* mr.mapping.growing: the window is smaller than what is wanted */
-static _Atomic uint32_t growing_count;   /* changes under mapping_lock */
+_Atomic uint32_t mapping_growing;        /* how many; changes under mapping_lock */
 /* With MAPPING_IN_CALLS: published regions that mapping_connected() has not seen. Changes under mapping_lock. */
 static _Atomic uint32_t untried;
 
@@ -219,7 +219,7 @@ static void stop_growing(struct mr *mr)
     if (!list_linked(&mr->mapping.growing))
         return;
     list_remove(&mr->mapping.growing);
-    atomic_fetch_sub_explicit(&growing_count, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&mapping_growing, 1, memory_order_relaxed);
 }
 
 /* The pages cannot move within the arena (no space, or no memory): they become private memory that peers cannot
@@ -336,7 +336,7 @@ static void ask_for(struct mr *mr, uint64_t start, uint64_t end)
         (mapping->from == mapping->wanted_from && mapping->to == mapping->wanted_to))
         return;
     list_push_back(&growing, &mapping->growing);
-    atomic_fetch_add_explicit(&growing_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&mapping_growing, 1, memory_order_relaxed);
 }
 
 bool mapping_want(uint32_t slot, uint32_t step)
@@ -356,7 +356,7 @@ bool mapping_want(uint32_t slot, uint32_t step)
             ask_for(mr, start, end);
     }
     lock_release(&mapping_lock);
-    return atomic_load_explicit(&growing_count, memory_order_relaxed) != 0;
+    return mapping_is_growing();
 }
 
 /* The next window, by a step of that length; false: it is as large as wanted. */
@@ -462,19 +462,14 @@ static bool grow_by(uint64_t step)
     return more;
 }
 
-static bool is_growing(void)
-{
-    return unlikely(atomic_load_explicit(&growing_count, memory_order_relaxed) != 0);
-}
-
 bool mapping_grow(void)
 {
-    return is_growing() && when == MAPPING_IN_BACKGROUND && grow_by(MAPPING_STEP);
+    return mapping_is_growing() && when == MAPPING_IN_BACKGROUND && grow_by(MAPPING_STEP);
 }
 
 void mapping_grow_in_call(void)
 {
-    if (is_growing() && when == MAPPING_IN_CALLS)
+    if (when == MAPPING_IN_CALLS)
         grow_by(STEP_IN_CALL);
 }
 
@@ -747,7 +742,7 @@ void mapping_after_fork_in_child(void)
         memset(copies.bits, 0, sizeof(copies.bits));
     list_init(&regions);
     list_init(&growing);
-    atomic_store_explicit(&growing_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&mapping_growing, 0, memory_order_relaxed);
     atomic_store_explicit(&untried, 0, memory_order_relaxed);
     mapping_is_enabled = peers_execute = false;
     when = MAPPING_AT_REGISTRATION;

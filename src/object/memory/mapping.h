@@ -4,10 +4,12 @@
 #ifndef OBJECT_MEMORY_MAPPING_H
 #define OBJECT_MEMORY_MAPPING_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/types.h"
 
 struct mr;
 struct qp;
@@ -72,8 +74,14 @@ bool mapping_want(uint32_t slot, uint32_t step);
 /* Switches one step in the background, in less than a millisecond. True: call it again. Helper thread, no lock held,
  * outside of rundown sections. */
 bool mapping_grow(void);
-/* The same with MAPPING_IN_CALLS, by less. A thread of the program, no lock held, outside of rundown sections. */
+/* The same with MAPPING_IN_CALLS, by less, if mapping_is_growing(). A thread of the program, no lock held, outside of
+ * rundown sections. */
 void mapping_grow_in_call(void);
+extern _Atomic uint32_t mapping_growing; /* regions of which more is wanted than is mapped */
+static inline bool mapping_is_growing(void)
+{
+    return unlikely(atomic_load_explicit(&mapping_growing, memory_order_relaxed) != 0);
+}
 /* A QP is connected to one of this host: with MAPPING_IN_CALLS, switches what is registered so far and peers may access,
  * because a program that serves one-sided requests may make no further call. As mapping_grow_in_call(). */
 void mapping_connected(void);
