@@ -198,6 +198,12 @@ def registration_with_peer(bench, prefix, qps):
     return {(int(row['size']), bool(row['spins'])): row['us'] for row in rows}
 
 
+def first_accesses(bench, prefix, size):
+    """WRITEs of that size to 1 MiB that nobody has accessed: what verbs_first prints."""
+    row = bench.single([*prefix, bench.tool('verbs_first'), *map(str, bench.cpus), str(size)], bench.softhca('auto'), LIMIT_S).split()
+    return dict(zip(row[::2], map(float, row[1::2])))
+
+
 def loopback_device(bench):
     """Its packets are as large as RoCEv2 has them, whatever the machine's interfaces carry."""
     text = bench.single([os.path.join(bench.build, 'softhca'), 'devices'], bench.softhca('auto'))

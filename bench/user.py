@@ -48,6 +48,8 @@ REGISTERED = (4096, MIB, 1 << 30)
 REGISTRATION_BAR = {False: 20, True: 35}
 MANY_QPS, MANY_QPS_BAR = 10000, 1.5
 REGISTRATION_EVERY = 2
+# A request that comes while memory is being mapped: its time to that of the ones before, at most.
+FIRST_BAR = 10
 
 
 def sysctl(name, absent):
@@ -145,6 +147,23 @@ def print_registration(took, users):
     return good
 
 
+def print_first(first):
+    good = True
+    for (name, size), runs in first.items():
+        if not runs:
+            print(f'  {name}, {report.size_name(size)}: not measured')
+            good = False
+            continue
+        mapped = [run for run in runs if run['mapped'] >= MIB]
+        ratio = min(run['slowest_us'] / run['first_us'] for run in runs)
+        held = ratio <= FIRST_BAR
+        good &= held
+        until = f'{min(run["moved"] for run in mapped) / MIB:.1f} MiB' if mapped else 'not within the run'
+        print(f'  {name}, {report.size_name(size)}: all of it is mapped after {until}; slowest request {ratio:.1f} times the first ones '
+              f'(bar <= {FIRST_BAR}): {"pass" if held else "FAIL"}')
+    return good
+
+
 def measure(bench, turns):
     """Returns whether the bars hold, and the record."""
     users = [(name.replace('ordinary user', 'user'), prefix) for name, prefix in sleep.users()]
@@ -155,6 +174,7 @@ def measure(bench, turns):
     samples = Samples()
     took = {(name, qps, size, spins): [] for name, _ in users for qps in (1, MANY_QPS) for size in REGISTERED
             for spins in (False, True)}
+    first = {(name, size): [] for name, _ in users for size in (4096, KIB64)}
     good = True
     print(f'Ordinary user: {about}', flush=True)
     for turn in range(turns):
@@ -163,6 +183,11 @@ def measure(bench, turns):
             for one in (rival, ours):
                 if one:
                     samples.take(who[one], metric, size)
+        for (name, size), runs in first.items():
+            try:
+                runs.append(contestants.first_accesses(bench, dict(users)[name], size))
+            except Trouble as e:
+                print(f'bench: first accesses, {name}: {e}', file=sys.stderr, flush=True)
         for qps in (1, MANY_QPS) if turn % REGISTRATION_EVERY == 0 else ():
             for name, before in users:
                 try:
@@ -185,8 +210,11 @@ def measure(bench, turns):
     print('Registration and its end together, populated memory, a peer is connected' +
           ('' if as_root else ' (root: skipped, bench/run is not root)'))
     good &= print_registration(took, users)
+    print('WRITEs to 1 MiB from the first access on, one thread, the target polls its CQ')
+    good &= print_first(first)
     print()
     record = {f'{n} {m} {s}': v for (n, m, s), v in samples.of.items()}
     record['means'] = {name: one.means for name, one in who.items() if getattr(one, 'means', None)}
     record['registration'] = [{'who': n, 'qps': q, 'size': s, 'another thread spins': p, 'us': v} for (n, q, s, p), v in took.items()]
+    record['first'] = [{'who': n, 'size': s, 'runs': runs} for (n, s), runs in first.items()]
     return good, dict(record, environment=about)
