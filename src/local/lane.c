@@ -18,9 +18,9 @@ struct link *lane_link(struct lane *lane)
     return lane->link;
 }
 
-void **lane_owner_data(struct lane *lane)
+void *lane_owner_data(struct lane *lane)
 {
-    return &lane->owner_data;
+    return lane->owner_data;
 }
 
 bool lane_is_blocked(const struct lane *lane)

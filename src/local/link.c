@@ -168,6 +168,8 @@ struct link *link_new(void *memory, bool connector)
         ring_reader_init(&lane->reader, memory, 2 * i + (connector ? 1 : 0));
         atomic_store_explicit(&lane->next, ring_next_word(&lane->reader), memory_order_relaxed);
     }
+    if (local.ops->link_made)
+        local.ops->link_made(link);
     return link;
 }
 

@@ -50,7 +50,6 @@ struct lane {
     _Atomic int hot_index;              /* in hot[], -1: cold; written under hot_lock */
     unsigned idle_sweeps;               /* in a row without a record; hot_lock */
     const _Atomic uint64_t *swept_next; /* `next` at the last sweep; hot_lock */
-    void *owner_data;
     struct ring_reader reader cache_aligned; /* receive_lock */
     /* Link to ourselves: payload by reference is being copied. Written under receive_lock; lane_revoke() waits. */
     _Atomic bool copies;
@@ -64,6 +63,7 @@ struct lane {
     _Atomic uint8_t rung_late; /* delayed doorbells in a row that became overdue */
     _Atomic bool blocked;      /* ops->lane_writable() is still to come; written under blocked_lock */
     struct list blocked_node;  /* blocked_lock */
+    char owner_data[LANE_OWNER_BYTES] cache_aligned;
 } cache_aligned;
 
 enum link_state { LINK_NEW, LINK_UP, LINK_DOWN };

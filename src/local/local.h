@@ -59,6 +59,9 @@ struct local_ops {
     void (*wanted)(uint32_t slot, uint32_t step);
     /* The ring to the peer has space again after lane_send() returned -EAGAIN. Any thread, without locks. */
     void (*lane_writable)(struct lane *lane);
+    /* Optional. A new link, which no other thread can find yet: the engine initialises lane_owner_data(). The helper
+     * thread, or the thread that takes the first block. */
+    void (*link_made)(struct link *link);
     /* A new read-only descriptor of this process's published segment (segment/segment.h), or -errno. Helper
      * thread. */
     int (*published)(void);
@@ -128,8 +131,10 @@ struct link *local_resolve(uint32_t qpn);
 /* The lane that a QP number uses on a link. */
 struct lane *link_lane(struct link *link, uint32_t local_qpn);
 struct link *lane_link(struct lane *lane);
-/* One pointer per lane for the engine, NULL at first. */
-void **lane_owner_data(struct lane *lane);
+/* LANE_OWNER_BYTES of the engine's in each lane: aligned to a cache line, zero at first, and there as long as the link,
+ * so that no packet has to allocate them. */
+#define LANE_OWNER_BYTES 256u
+void *lane_owner_data(struct lane *lane);
 bool link_is_self(const struct link *link);
 /* True if this process may send payload by reference on the link: the peer can read its memory, as the handshake has
  * probed. On the link to ourselves always, unless SOFTHCA_LOCAL=ring. */

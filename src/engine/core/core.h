@@ -30,7 +30,7 @@ struct blocked_list {
     struct lane *lane; /* the lane of a link; NULL: a lane to the network */
 };
 
-/* State of the engine per lane of a link (lane_owner_data()). Allocated at the first use, freed with the link. */
+/* State of the engine per lane of a link (lane_owner_data()). */
 struct lane_state {
     struct arrivals arrivals; /* of the batch under way; under the lane's receive lock */
     struct blocked_list blocked;
@@ -45,6 +45,7 @@ struct lane_state {
 };
 
 struct lane_state *lane_state(struct lane *lane);
+void lane_states_init(struct link *link);
 
 /* Puts the QP into the list of those that wait for `what`, and takes it out of the other. QP lock held. */
 void waiting_enter(struct qp *qp, enum route_wait what);

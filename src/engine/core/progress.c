@@ -160,13 +160,9 @@ bool progress_expects_reply(void)
 /* local_ops.batch_end */
 static void on_batch_end(struct lane *lane)
 {
-    /* Partner: the release in lane_state(), which a posting thread may execute. */
-    struct lane_state *state =
-        atomic_load_explicit((_Atomic(struct lane_state *) *)lane_owner_data(lane), memory_order_acquire);
+    struct lane_state *state = lane_state(lane);
     bool kick, acknowledged;
 
-    if (!state)
-        return;
     /* At the end of every batch: a program may exit after its last receive, and the peer must not wait for an
      * acknowledgement that nobody sends any more. */
     kick = atomic_load_explicit(&state->kick, memory_order_relaxed);
@@ -357,6 +353,7 @@ const struct local_ops engine_local_ops = {
     .link_leaving = direct_link_leaving,
     .wanted = direct_wanted,
     .lane_writable = route_lane_writable,
+    .link_made = lane_states_init,
     .published = segment_open_for_reading,
     .segment = segment_fd_intact,
 };

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* QPs that wait for the owner of a QP number to be found, or to be scheduled again; and what runs a QP that waited.
  * A QP is in at most one of the two lists here, and in at most one list of blocked.c. */
-#include <stdlib.h>
-
 #include "base/rundown.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
@@ -17,29 +15,26 @@ static struct list waiting_for_owner = {&waiting_for_owner, &waiting_for_owner};
 static struct list waiting_for_run = {&waiting_for_run, &waiting_for_run};
 static _Atomic bool any_waits_for_run; /* waiting_for_run is not empty; written under waiting_lock */
 
-static struct lock lane_states_lock = LOCK_INIT; /* a leaf: allocation of lane states */
+_Static_assert(sizeof(struct lane_state) <= LANE_OWNER_BYTES && _Alignof(struct lane_state) <= CACHE_LINE,
+               "a lane has room for its state");
 
 struct lane_state *lane_state(struct lane *lane)
 {
-    _Atomic(struct lane_state *) *place = (_Atomic(struct lane_state *) *)lane_owner_data(lane);
-    /* Partner: the release below, in another thread. */
-    struct lane_state *state = atomic_load_explicit(place, memory_order_acquire);
+    return lane_owner_data(lane);
+}
 
-    if (likely(state))
-        return state;
-    lock_acquire(&lane_states_lock);
-    state = atomic_load_explicit(place, memory_order_relaxed);
-    if (!state) {
-        state = calloc(1, sizeof(*state));
-        if (!state)
-            abort(); /* a few hundred bytes at the first packet of a lane; packets cannot be sent without */
+/* local_ops.link_made */
+void lane_states_init(struct link *link)
+{
+    for (uint32_t i = 0; i < LOCAL_LANES; i++) {
+        struct lane *lane = link_lane(link, i);
+        struct lane_state *state = lane_state(lane);
+
         blocked_list_init(&state->blocked, lane);
+        lock_init(&state->lock);
         list_init(&state->mads);
         list_init(&state->remote_opens);
-        atomic_store_explicit(place, state, memory_order_release);
     }
-    lock_release(&lane_states_lock);
-    return state;
 }
 
 /* --- waiting -------------------------------------------------------------------------------------------- */
@@ -203,7 +198,6 @@ void route_lane_writable(struct lane *lane)
 void waiting_after_fork_in_child(void)
 {
     lock_init(&waiting_lock);
-    lock_init(&lane_states_lock);
     list_init(&waiting_for_owner);
     list_init(&waiting_for_run);
     atomic_store_explicit(&any_waits_for_run, false, memory_order_relaxed);

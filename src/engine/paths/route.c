@@ -507,16 +507,13 @@ void route_link_down(struct link *link)
     }
     delegates_leave(link);
     for (uint32_t i = 0; i < LOCAL_LANES; i++) {
-        void **place = lane_owner_data(link_lane(link, i));
-        struct lane_state *state = *place;
+        struct lane_state *state = lane_state(link_lane(link, i));
 
-        *place = NULL;
-        if (state) {
-            gsi_lane_down(state);
-            remote_open_lane_down(state);
-            free(state->notices);
-        }
-        free(state);
+        gsi_lane_down(state);
+        remote_open_lane_down(state);
+        free(state->notices);
+        state->notices = NULL;
+        state->notice_count = state->notice_capacity = 0;
     }
     remote_open_link_down(link_serial(link));
     direct_link_down(link);
