@@ -240,10 +240,53 @@ static void any_allocation_up_to_the_first_message_may_fail(void **state)
     assert_true(succeeded < whole.allocations);
 }
 
+enum { THREADS = 1500 };
+
+static pthread_barrier_t all_are_there;
+
+static void *poll_without_memory(void *argument)
+{
+    struct ibv_wc wc;
+
+    no_pages = true;
+    pthread_barrier_wait(&all_are_there);
+    return ibv_poll_cq(program.cq, 1, &wc) == 0 ? NULL : argument;
+}
+
+static int poll_in_new_threads(void *argument)
+{
+    unsigned int count = *(unsigned int *)argument, odd = 0;
+    static pthread_t threads[THREADS];
+    int error = open_program(&program);
+
+    if (error || pthread_barrier_init(&all_are_there, NULL, count) != 0)
+        return error ? error : -1;
+    for (unsigned int i = 0; i < count; i++) {
+        if (pthread_create(&threads[i], NULL, poll_without_memory, &program) != 0)
+            return -1;
+    }
+    for (unsigned int i = 0; i < count; i++) {
+        void *result = &program;
+
+        pthread_join(threads[i], &result);
+        odd += result != NULL;
+    }
+    return (int)odd;
+}
+
+static void a_thread_gets_no_page_for_its_first_verb(void **state)
+{
+    unsigned int one = 1, many = THREADS;
+
+    assert_int_equal(in_child(poll_in_new_threads, &one, "one thread").error, 0);
+    assert_int_equal(in_child(poll_in_new_threads, &many, "many threads").error, 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST_WITH(any_allocation_up_to_the_first_message_may_fail, .fars = 0),
+        TEST_WITH(a_thread_gets_no_page_for_its_first_verb, .fars = 0),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);
