@@ -2,19 +2,15 @@
 #include "local/link.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
-#include <linux/magic.h>
-
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "local/handshake_message.h"
@@ -23,10 +19,6 @@
 
 #define BLOCKS            65536
 #define DOORBELLS_AT_ONCE 64
-#define SEALS             (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x8u
-#endif
 
 #define SELF_INDEX  0
 #define SELF_SERIAL LINKS_MAX
@@ -91,28 +83,9 @@ static void arm_all(void *memory)
         atomic_store_explicit(&control[i].reader_sleeps, READER_SLEEPS, memory_order_relaxed);
 }
 
-int shared_memory_create(const char *name, size_t size)
-{
-    int error = 0, saved = errno;
-    /* vm.memfd_noexec can require MFD_NOEXEC_SEAL; kernels before 6.3 reject the flag. */
-    int fd = sys_memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-
-    if (fd == -EINVAL)
-        fd = sys_memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    fd = fd_own(fd);
-    if (fd < 0)
-        return fd;
-    if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
-        error = -errno;
-    errno = saved;
-    if (error)
-        fd_close(fd);
-    return error ? error : fd;
-}
-
 int link_memory_create(int *ret_fd, void **ret_memory)
 {
-    int error, fd = shared_memory_create("softhca-link", LAYOUT_SIZE);
+    int error, fd = fd_own(memory_file_make("softhca-link", LAYOUT_SIZE));
 
     if (fd < 0)
         return fd;
@@ -128,16 +101,9 @@ int link_memory_create(int *ret_fd, void **ret_memory)
 
 bool shared_memory_is_sound(int fd, size_t size)
 {
-    int saved = errno, seals = fcntl(fd, F_GET_SEALS);
-    struct statfs filesystem;
-    struct stat file;
-    bool sound;
+    uint64_t found;
 
-    /* A file that can shrink, or hugetlb pages that can run out, would let the peer raise SIGBUS in this process. */
-    sound = seals >= 0 && (seals & SEALS) == SEALS && fstat(fd, &file) == 0 && file.st_size == (off_t)size &&
-            fstatfs(fd, &filesystem) == 0 && filesystem.f_type == TMPFS_MAGIC;
-    errno = saved;
-    return sound;
+    return memory_file_check(fd, &found) == 0 && found == size;
 }
 
 int link_memory_accept(int fd, void **ret_memory)

@@ -47,9 +47,9 @@ struct lane {
     _Atomic(const _Atomic uint64_t *) next;
     struct lock receive_lock;
     struct link *link;
-    _Atomic int hot_index;              /* in hot[], -1: cold; written under hot_lock */
-    unsigned idle_sweeps;               /* in a row without a record; hot_lock */
-    const _Atomic uint64_t *swept_next; /* `next` at the last sweep; hot_lock */
+    _Atomic int hot_index;                   /* in hot[], -1: cold; written under hot_lock */
+    unsigned idle_sweeps;                    /* in a row without a record; hot_lock */
+    const _Atomic uint64_t *swept_next;      /* `next` at the last sweep; hot_lock */
     struct ring_reader reader cache_aligned; /* receive_lock */
     /* Link to ourselves: payload by reference is being copied. Written under receive_lock; lane_revoke() waits. */
     _Atomic bool copies;
@@ -129,9 +129,7 @@ void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others);
 struct link *local_self_link(void);
 /* Rings the peer's helper thread; message: LINK_RINGS, LINK_CHECK_LATER. */
 void link_ring(struct link *link, uint8_t message);
-/* A memfd of that size, sealed against changes of its size; or -errno. */
-int shared_memory_create(const char *name, size_t size);
-/* True if fd, which may come from another process, is such a memfd. */
+/* True if fd, which may come from another process, is a memfd of that size that is safe to map. */
 bool shared_memory_is_sound(int fd, size_t size);
 void link_table_set(uint32_t block, struct link *link);
 struct link *link_table_get(uint32_t block);

@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/sys.h"
 #include "local/layout.h"
 #include "local/start.h"
@@ -58,7 +59,7 @@ static int make_page(void)
         own = calloc(1, sizeof(*own));
     if (!own)
         return -ENOMEM;
-    fd = shared_memory_create("softhca-notify", sizeof(*page));
+    fd = fd_own(memory_file_make("softhca-notify", sizeof(*page)));
     if (fd < 0)
         return fd;
     page = sys_mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, &error);

@@ -13,20 +13,16 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/sys.h"
 #include "mapped/mapped.h"
 
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x8u
-#endif
 #ifndef CLOSE_RANGE_UNSHARE
 #define CLOSE_RANGE_UNSHARE (1u << 1)
 #endif
@@ -82,22 +78,13 @@ static int leave_descriptor_table(void)
 
 static int open_arena(int number)
 {
-    struct rlimit limit;
+    int fd = keeper_keep(memory_file_make("softhca-mapped", MAPPED_ARENA_SIZE));
     struct stat file;
-    int fd;
 
-    /* Beyond the limit, ftruncate() sends a signal. */
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < MAPPED_ARENA_SIZE)
-        return -EFBIG;
-    fd = sys_memfd_create("softhca-mapped", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    if (fd == -EINVAL) /* before Linux 6.3 */
-        fd = sys_memfd_create("softhca-mapped", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    fd = keeper_keep(fd);
     if (fd < 0)
         return fd;
     keeper.arena[number] = fd;
-    if (ftruncate(fd, (off_t)MAPPED_ARENA_SIZE) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0 ||
-        fstat(fd, &file) < 0)
+    if (fstat(fd, &file) < 0)
         return -errno;
     keeper.arena_inode[number] = file.st_ino;
     keeper.arena_device = file.st_dev;

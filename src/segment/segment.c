@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/fd.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/sys.h"
 #include "segment/arena.h"
 #include "segment/number.h"
@@ -25,10 +25,6 @@
 #define ARENA_SMALLEST (1ull << 28)
 /* The arena is made accessible in steps of this size. */
 #define ARENA_STEP (1ull << 21)
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8u
-#endif
 
 static struct {
     struct lock lock; /* guards opening, and the arena; a leaf */
@@ -71,35 +67,19 @@ static uint64_t place_tables(void)
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
-static int create_memfd(void)
-{
-    int fd = sys_memfd_create("softhca", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-
-    if (fd == -EINVAL) /* before Linux 6.3 */
-        fd = sys_memfd_create("softhca", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    return fd;
-}
-
 /* Sizes and maps the memfd with the largest arena that fits. The mapping is inaccessible (PROT_NONE):
  * mlockall(MCL_FUTURE) would populate accessible memory. */
 static char *map_arena(int fd, int *ret_error)
 {
-    struct rlimit file_size;
     char *base = NULL;
 
     *ret_error = -ENOMEM;
-    if (getrlimit(RLIMIT_FSIZE, &file_size) != 0)
-        file_size.rlim_cur = RLIM_INFINITY;
     for (uint64_t size = ARENA_LARGEST; size >= ARENA_SMALLEST && !base; size /= 2) {
         uint64_t total = segment.arena_offset + size;
 
-        /* Growing a file beyond the limit would raise SIGXFSZ in the program. */
-        if (file_size.rlim_cur != RLIM_INFINITY && total > file_size.rlim_cur)
+        *ret_error = memory_file_resize(fd, total);
+        if (*ret_error)
             continue;
-        if (ftruncate(fd, (off_t)total) != 0) {
-            *ret_error = -errno;
-            continue;
-        }
         base = sys_mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0, ret_error);
         segment.arena_size = size;
     }
@@ -159,7 +139,7 @@ static ino_t inode_of(int fd)
 
 static int open_locked(void)
 {
-    int saved = errno, error, fd = create_memfd();
+    int saved = errno, error, fd = memory_file_create("softhca");
     char *base;
 
     if (fd < 0)
@@ -178,10 +158,9 @@ static int open_locked(void)
     if (error)
         goto unmap;
     /* A process that maps the segment may rely on its size. */
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        error = -errno;
+    error = memory_file_seal(fd);
+    if (error)
         goto free_arena;
-    }
     /* A core dump would walk every page of the arena's address range (PROT_NONE does not prevent that). The
      * tables are dumped. */
     syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);

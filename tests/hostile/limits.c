@@ -282,11 +282,85 @@ static void a_thread_gets_no_page_for_its_first_verb(void **state)
     assert_int_equal(in_child(poll_in_new_threads, &many, "many threads").error, 0);
 }
 
+/* --- file size ------------------------------------------------------------------------------------------ */
+
+static int run_with_file_size(void *argument)
+{
+    struct rlimit limit = {*(rlim_t *)argument, RLIM_INFINITY};
+
+    return setrlimit(RLIMIT_FSIZE, &limit) == 0 ? run_program(&program) : -1;
+}
+
+static void a_small_file_size_limit_is_an_error_of_open_device(void **state)
+{
+    static const rlim_t limits[] = {0, 1, 4096, 1 << 20, 16 << 20, 64 << 20, 255 << 20};
+    rlim_t enough = 1 << 30;
+
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        rlim_t limit = limits[i];
+        char what[40];
+
+        snprintf(what, sizeof(what), "ulimit -f of %llu bytes", (unsigned long long)limit);
+        CHECK(in_child(run_with_file_size, &limit, what).error == EFBIG, "%s: not EFBIG", what);
+    }
+    assert_int_equal(in_child(run_with_file_size, &enough, "1 GiB").error, 0);
+}
+
+static int lower_then_run(void *argument)
+{
+    struct rlimit limit = {0, RLIM_INFINITY};
+    struct ibv_device **devices;
+
+    NEED(devices = ibv_get_device_list(NULL));
+    NEED(ibv_open_device(devices[0]));
+    ibv_free_device_list(devices);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return -1;
+    if (run_program(&program) != EFBIG)
+        return -1;
+    return 0;
+}
+
+static int lower_between(void *argument)
+{
+    struct ibv_qp_init_attr attr = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+    struct rlimit limit = {0, RLIM_INFINITY};
+    struct program *p = &program;
+    struct ibv_device **devices;
+    int error = 0;
+
+    NEED(devices = ibv_get_device_list(NULL));
+    NEED(p->context = ibv_open_device(devices[0]));
+    ibv_free_device_list(devices);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return -1;
+    NEED(p->pd = ibv_alloc_pd(p->context));
+    NEED(p->mr = ibv_reg_mr(p->pd, p->buffer, sizeof(p->buffer), IBV_ACCESS_LOCAL_WRITE));
+    NEED(p->channel = ibv_create_comp_channel(p->context));
+    NEED(p->cq = ibv_create_cq(p->context, 8, NULL, p->channel, 0));
+    attr.send_cq = attr.recv_cq = p->cq;
+    for (int i = 0; i < 2; i++)
+        NEED(p->qp[i] = ibv_create_qp(p->pd, &attr));
+    NEED(ibv_query_gid(p->context, 1, 0, &p->gid) == 0);
+    for (int i = 0; i < 2 && !error; i++)
+        error = connect_qp(p, i);
+    return error ? error : carry_message(p);
+}
+
+/* What the open device needs from then on, it has, or does without: a notification page for the completion channel. */
+static void a_limit_that_is_lowered_later_ends_nothing(void **state)
+{
+    assert_int_equal(in_child(lower_then_run, NULL, "a second open").error, 0);
+    assert_int_equal(in_child(lower_between, NULL, "objects of an open device").error, 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST_WITH(any_allocation_up_to_the_first_message_may_fail, .fars = 0),
         TEST_WITH(a_thread_gets_no_page_for_its_first_verb, .fars = 0),
+        TEST_WITH(a_small_file_size_limit_is_an_error_of_open_device, .fars = 0),
+        TEST_WITH(a_limit_that_is_lowered_later_ends_nothing, .fars = 0),
     };
 
     return run_topic(tests, COUNT(tests), argc, argv);

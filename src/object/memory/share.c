@@ -17,13 +17,13 @@
 
 #include "base/event.h"
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "object/device/context.h"
 
 #define SHARE_MAGIC   0x3143484353414853ull
 #define SHARE_VERSION 2u
-#define SHARE_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static struct lock shares_lock = LOCK_INIT; /* guards the list, references, and `myself` */
 static struct list shares = {&shares, &shares};
@@ -202,20 +202,19 @@ static int map(int fd, const uint8_t id[16], struct share **ret_share)
 
 int share_open(const uint8_t node_guid[8], struct share **ret_share, int *ret_fd)
 {
-    int error, fd = sys_memfd_create("softhca-device", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int error, fd = memory_file_make("softhca-device", FILE_SIZE);
     struct share_page *page;
     uint8_t id[16];
 
-    if (fd < 0)
+    if (fd < 0) {
+        log_error("device file (cmd_fd) of %u MiB: %s (limits: ulimit -n, ulimit -f)",
+                  (unsigned)(FILE_SIZE >> 20), strerror(-fd));
         return fd;
-    sys_random(id, sizeof(id));
-    if (ftruncate(fd, FILE_SIZE) != 0 || fcntl(fd, F_ADD_SEALS, SHARE_SEALS) != 0) {
-        error = -errno;
-    } else {
-        lock_acquire(&shares_lock);
-        error = map(fd, id, ret_share);
-        lock_release(&shares_lock);
     }
+    sys_random(id, sizeof(id));
+    lock_acquire(&shares_lock);
+    error = map(fd, id, ret_share);
+    lock_release(&shares_lock);
     if (error) {
         sys_close(fd);
         return error;
@@ -251,11 +250,11 @@ int share_adopt(int fd, uint8_t ret_node_guid[8], struct share **ret_share)
         uint8_t id[16], node_guid[8];
     } head;
     struct stat status;
+    uint64_t length;
     int error = 0;
 
     _Static_assert(offsetof(struct share_page, taken) == sizeof(head), "what is before");
-    /* The seals are checked first: without them the file could shrink, and access to the mapping could fault. */
-    if (fcntl(fd, F_GET_SEALS) != SHARE_SEALS || fstat(fd, &status) != 0 || status.st_size != FILE_SIZE ||
+    if (memory_file_check(fd, &length) != 0 || length != FILE_SIZE || fstat(fd, &status) != 0 ||
         sys_pread(fd, &head, sizeof(head), 0) != sizeof(head) || head.magic != SHARE_MAGIC ||
         head.version != SHARE_VERSION || head.size != FILE_SIZE)
         return -EINVAL;
