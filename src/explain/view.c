@@ -33,6 +33,8 @@ bool view_copy(const struct view *view, uint64_t offset, void *ret, size_t size)
 {
     if (offset > view->size || size > view->size - offset)
         return false;
+    if (!view->base)
+        return sys_pread(view->fd, ret, size, (off_t)offset) == (ssize_t)size;
     copy_foreign(ret, view->base + offset, size);
     return true;
 }
@@ -86,8 +88,7 @@ struct view_walk view_walk(const struct view *view, const struct segment_table *
     return (struct view_walk){.view = view, .table = table, .filled = view->fd < 0 ? table->count : 0};
 }
 
-/* Empty pages are passed: looking at them would make the owner's kernel fill them, and the tables are large.
- */
+/* Empty pages are passed: a load from one of ours would take memory, and the tables are large. */
 static void pass_empty(struct view_walk *walk)
 {
     const struct segment_table *table = walk->table;

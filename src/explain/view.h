@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* A published segment for reading: our own, or another process's, mapped read-only. The owner continues to
- * change it and may be hostile: records are copied once, with bounds that were checked when the view was
- * opened, and only the copy is used. */
+/* A published segment for reading: our own, which is mapped, or another process's, whose file is read. The owner
+ * continues to change it and may be hostile: records are copied once, with bounds that were checked when the view was
+ * opened, and only the copy is used. Another process's is not mapped: its owner chose its size, and to touch its holes
+ * would take memory of ours (base/memory_file.h). */
 #ifndef EXPLAIN_VIEW_H
 #define EXPLAIN_VIEW_H
 
@@ -13,9 +14,9 @@
 #include "segment/segment.h"
 
 struct view {
-    const char *base;
+    const char *base; /* NULL: the file is read */
     uint64_t size;
-    int fd;         /* the memfd, to find its empty parts; -1: all is read */
+    int fd;         /* the memfd, also to find its empty parts; -1: all is read */
     pid_t pid;      /* by which we see the process in /proc; 0: we do not */
     bool same_pids; /* the numbers of threads and processes that it knows are ours, too */
     /* The segment of another process of this host, by the number that this one knows; NULL, or answers NULL:
@@ -26,7 +27,7 @@ struct view {
     uint32_t stamp;
 };
 
-/* 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of another version. */
+/* base NULL: fd is read. 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of another version. */
 int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid);
 
 /* Copies; false if it is not all inside the segment. */

@@ -13,6 +13,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/memory_file.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
 
@@ -49,7 +50,8 @@ static void open_path(void *argument)
     struct search *search = argument;
     bool writable = true;
     struct stat file;
-    int seals, fd = sys_open(search->path, O_RDWR | O_CLOEXEC);
+    uint64_t size;
+    int fd = sys_open(search->path, O_RDWR | O_CLOEXEC);
 
     if (fd < 0 && !search->write) {
         writable = false;
@@ -63,9 +65,8 @@ static void open_path(void *argument)
         search->fd = -ENOENT;
         return;
     }
-    seals = fcntl(fd, F_GET_SEALS);
     search->description = (struct mapped_file_description){
-        .kind = seals >= 0 && (seals & F_SEAL_SHRINK) ? MAPPED_KIND_SEALED : MAPPED_KIND_FILE,
+        .kind = memory_file_check(fd, &size) == 0 ? MAPPED_KIND_SEALED : MAPPED_KIND_FILE,
         .writable = writable,
         .inode = file.st_ino,
         .device = file.st_dev,

@@ -96,7 +96,7 @@ void mapped_forget_orphans(void);
 
 enum mapped_kind {
     MAPPED_KIND_ARENA,  /* made by this component: sealed, MAPPED_ARENA_SIZE bytes */
-    MAPPED_KIND_SEALED, /* a memfd of the program that cannot shrink */
+    MAPPED_KIND_SEALED, /* a memfd of the program that cannot shrink or grow */
     MAPPED_KIND_FILE,   /* tmpfs, hugetlbfs or a memfd of the program; may be truncated */
     MAPPED_KIND_SYSV,   /* System V shared memory: attached by number */
 };

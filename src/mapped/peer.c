@@ -16,13 +16,13 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/memory_file.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
 
 /* Views in use are limited only by the kernel; of the others, this many stay mapped. */
 #define VIEWS_KEPT 64
 #define VIEWS_MAX  4096
-#define SEALS      (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 struct mapped_file {
     int fd; /* in the keeper's table; -1: a System V segment */
@@ -66,22 +66,20 @@ static bool is_memory(int fd)
            (filesystem.f_type == TMPFS_MAGIC || filesystem.f_type == HUGETLBFS_MAGIC);
 }
 
-/* A file without F_SEAL_SHRINK can raise SIGBUS in this process at any time. */
 static int check_file(const struct acceptance *acceptance, int fd, struct stat *file)
 {
     const struct mapped_file_description *description = acceptance->description;
-    int seals;
+    uint64_t size;
+    int error;
 
     if (fstat(fd, file) < 0 || !S_ISREG(file->st_mode) || file->st_uid != geteuid() ||
         file->st_ino != description->inode || file->st_dev != description->device ||
-        (uint64_t)file->st_size < description->size || !is_memory(fd))
+        (uint64_t)file->st_size < description->size)
         return -EBADF;
-    seals = fcntl(fd, F_GET_SEALS);
-    if (description->kind == MAPPED_KIND_ARENA)
-        return seals >= 0 && (seals & SEALS) == SEALS && (uint64_t)file->st_size == MAPPED_ARENA_SIZE
-                   ? 0
-                   : -EBADF;
-    return (seals >= 0 && (seals & F_SEAL_SHRINK)) || acceptance->may_shrink ? 0 : -EPERM;
+    error = memory_file_check(fd, &size);
+    if (!error && description->kind == MAPPED_KIND_ARENA && size != MAPPED_ARENA_SIZE)
+        return -EBADF;
+    return acceptance->may_shrink && is_memory(fd) ? 0 : error;
 }
 
 /* In the keeper: opens another open file description of the same file, in the keeper's table. */

@@ -71,7 +71,7 @@ static void memfds(void **state)
     CHECK(is_shared(memory) && memory[8 * PAGE - 1] == 'p', "as it was");
     CHECK(mapped_file_describe(2, &description) == -ENOENT, "nobody uses it any more");
 
-    CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "seal: %m");
+    CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0, "seal: %m");
     region = add(memory, 8 * PAGE);
     description = describe(region);
     CHECK(description.kind == MAPPED_KIND_SEALED, "sealed");

@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory_file.h"
 #include "base/unix_names.h"
 #include "published/segment_request.h"
 
@@ -33,35 +33,25 @@ static __attribute__((format(printf, 2, 3))) bool refuse(struct attached *at, co
 
 void attached_end(struct attached *at)
 {
-    if (at->base)
-        munmap(at->base, at->size);
     if (at->fd >= 0)
         close(at->fd);
-    at->base = NULL;
     at->fd = -1;
 }
 
 static const struct view *attach_peer(int32_t pid);
 
-/* Takes ownership of the descriptor. Its sender may be hostile, but cannot truncate it: it is sealed against
- * shrinking. */
-static bool map(int fd, struct attached *at)
+static bool refuse_file(struct attached *at)
 {
-    struct stat status;
-    int seals, error;
-    void *base;
+    return refuse(at, "its published segment (state that softhca reads) is not safe to read: not a memfd "
+                      "sealed against shrinking and growing");
+}
+
+/* Takes ownership of the descriptor of a file that memory_file_check() has accepted. */
+static bool read_segment(int fd, uint64_t size, struct attached *at)
+{
+    int error = view_open(&at->view, NULL, size, fd, at->pid);
 
     at->fd = fd;
-    seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &status) != 0 || status.st_size <= 0)
-        return refuse(at, "its published segment (state that softhca reads) is not safe to read: not a memfd "
-                          "sealed against shrinking");
-    base = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (base == MAP_FAILED)
-        return refuse(at, "its segment cannot be mapped: %s", strerror(errno));
-    at->base = base;
-    at->size = (size_t)status.st_size;
-    error = view_open(&at->view, base, at->size, fd, at->pid);
     if (error) {
         refuse(at, error == -EPROTONOSUPPORT ? "its published segment has another format version: another "
                                                "release of SoftHCA"
@@ -100,6 +90,7 @@ static int attach_by_proc(pid_t pid, struct attached *at)
     for (unsigned seen = 0; result == 0 && seen < DESCRIPTORS_MAX && (entry = readdir(descriptors)) != NULL;
          seen++) {
         ssize_t length;
+        uint64_t size;
         int fd;
 
         if (entry->d_name[0] == '.')
@@ -111,12 +102,14 @@ static int attach_by_proc(pid_t pid, struct attached *at)
         if (length != (ssize_t)strlen(MEMFD_NAME) || memcmp(target, MEMFD_NAME, (size_t)length) != 0 ||
             !is_writable(path))
             continue;
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            result = -errno;
-        else if (map(fd, at))
+        fd = memory_file_open(path, O_RDONLY, &size);
+        if (fd == -EBADF || fd == -EPERM) /* another library's of the same name */
+            refuse_file(at);
+        else if (fd < 0)
+            result = fd;
+        else if (read_segment(fd, size, at))
             result = 1;
-        else /* a forked child's, whose parent's is closed, or another library's of the same name */
+        else /* a forked child's, whose parent's is closed */
             attached_end(at);
     }
     closedir(descriptors);
@@ -175,6 +168,7 @@ static bool ask(int fd, struct attached *at)
         .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     struct segment_request reply;
+    uint64_t size;
     int shown;
 
     if (send(fd, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request) ||
@@ -182,10 +176,12 @@ static bool ask(int fd, struct attached *at)
         return refuse(at, "no answer within the timeout: the process may be stopped");
     shown = receive(fd, &reply);
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.type == SEGMENT_REQUEST_TYPE &&
-        reply.result == SEGMENT_GRANTED && shown >= 0)
-        return map(shown, at);
-    if (shown >= 0)
+        reply.result == SEGMENT_GRANTED && shown >= 0 && memory_file_check(shown, &size) == 0)
+        return read_segment(shown, size, at);
+    if (shown >= 0) {
         close(shown);
+        return refuse_file(at);
+    }
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
         return refuse(at, "reading its SoftHCA state is refused (PR_SET_DUMPABLE is 0, or a uid of another "
                           "user namespace)");
@@ -331,7 +327,7 @@ static bool has_instance(const struct crowd *crowd, const struct attached *at)
     for (unsigned i = 0; i < crowd->count; i++) {
         const struct attached *other = &crowd->list[i];
 
-        if (other != at && other->base &&
+        if (other != at && other->fd >= 0 &&
             memcmp(other->view.header.instance, at->view.header.instance, sizeof(at->view.header.instance)) ==
                 0)
             return true;
@@ -428,14 +424,14 @@ static const struct view *attach_peer(int32_t pid)
 
     for (unsigned i = 0; i < count; i++) {
         if (peers[i].pid == pid)
-            return peers[i].base ? &peers[i].view : NULL;
+            return peers[i].fd >= 0 ? &peers[i].view : NULL;
     }
     if (count == PEERS_MAX)
         return NULL;
     peer = &peers[count++];
     attach_pid(pid, peer);
     peer->pid = pid;
-    return peer->base ? &peer->view : NULL;
+    return peer->fd >= 0 ? &peer->view : NULL;
 }
 
 void attached_free(struct attached *list, unsigned count)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Other processes that use SoftHCA: finding them, and mapping what they publish, read-only. */
+/* Other processes that use SoftHCA: finding them, and opening what they publish, read-only. */
 #ifndef SOFTHCA_ATTACH_H
 #define SOFTHCA_ATTACH_H
 
@@ -11,9 +11,7 @@
 
 struct attached {
     struct view view;
-    void *base; /* NULL: it could not be mapped, */
-    size_t size;
-    int fd;
+    int fd;        /* -1: it could not be opened, */
     char why[160]; /* and this is why */
     pid_t pid;     /* as we see it; 0: we do not */
     uid_t uid;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/memory_file.h"
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
@@ -82,23 +83,22 @@ static bool next_request(struct request *ret_request)
 static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
                                      bool writable)
 {
-    int error = -EBADF,
-        fd = sys_open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct mapped_file *file = NULL;
     struct stat status;
+    uint64_t size = 0;
+    int error = -EBADF, fd = memory_file_open(path, writable ? O_RDWR : O_RDONLY, &size);
 
     if (fd < 0) {
-        log_info("mapped memory: cannot open %s of the peer process: %s", path, strerror(-fd));
+        log_info("mapped memory: cannot open %s of the peer process (EBADF: no memfd; EPERM: not sealed): %s",
+                 path, strerror(-fd));
         return NULL;
     }
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-        if (!description->inode) {
-            description->inode = status.st_ino;
-            description->device = status.st_dev;
-            description->size = (uint64_t)status.st_size;
-        }
-        file = mapped_file_accept(fd, description, writable, false, &error);
+    if (!description->inode && fstat(fd, &status) == 0) {
+        description->inode = status.st_ino;
+        description->device = status.st_dev;
+        description->size = size;
     }
+    file = mapped_file_accept(fd, description, writable, false, &error);
     if (!file)
         log_info(
             "mapped memory: %s of the peer process cannot be used (wrong type, seals, size or inode): %s",
