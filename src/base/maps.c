@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ struct procmap_query {
     uint32_t vma_name_size, build_id_size;
     uint64_t vma_name_addr, build_id_addr;
 };
+#define OTHERS_TEXT_MAX          (16u << 20)
 #define PROCMAP_QUERY_IOCTL      _IOWR('f', 17, struct procmap_query)
 #define PROCMAP_VMA_READABLE     0x01u
 #define PROCMAP_VMA_WRITABLE     0x02u
@@ -32,14 +34,15 @@ struct procmap_query {
 _Static_assert(sizeof(struct procmap_query) == PROCMAP_QUERY_MINIMUM, "layout of the kernel");
 
 /* Raw system calls throughout, because open(), read() and close() of libc are cancellation points. */
-static int open_maps(struct maps *maps, bool by_query)
+static int open_maps(struct maps *maps, const char *path, bool by_query)
 {
-    long fd = sys_open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    long fd = sys_open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
         return (int)fd;
     maps->fd = (int)fd;
     maps->by_query = by_query;
+    maps->left = UINT64_MAX;
     maps->at = maps->filled = 0;
     maps->last = (struct mapping){0};
     maps->before = 0;
@@ -48,12 +51,23 @@ static int open_maps(struct maps *maps, bool by_query)
 
 int maps_open(struct maps *maps)
 {
-    return open_maps(maps, true);
+    return open_maps(maps, "/proc/self/maps", true);
+}
+
+int maps_open_of(struct maps *maps, pid_t pid)
+{
+    char path[32];
+    int error;
+
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+    error = open_maps(maps, path, true);
+    maps->left = OTHERS_TEXT_MAX;
+    return error;
 }
 
 int maps_open_text(struct maps *maps)
 {
-    return open_maps(maps, false);
+    return open_maps(maps, "/proc/self/maps", false);
 }
 
 void maps_close(struct maps *maps)
@@ -203,10 +217,11 @@ static int read_line(struct maps *maps)
                 return 0;
             }
         }
-        ssize_t length = sys_read(maps->fd, maps->buffer, sizeof(maps->buffer));
+        ssize_t length = maps->left ? sys_read(maps->fd, maps->buffer, sizeof(maps->buffer)) : -E2BIG;
 
         if (length <= 0)
             return length < 0 ? (int)length : -ENOENT;
+        maps->left -= min_of(maps->left, (uint64_t)length);
         maps->at = 0;
         maps->filled = (unsigned)length;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The mappings of this process (/proc/self/maps), one at a time and in ascending order.
+/* The mappings of a process (/proc/PID/maps), one at a time and in ascending order.
  *
  * Measured (Linux 6.18): opening the file and one PROCMAP_QUERY take 1.3 us, each further mapping 0.2 us;
  * reading the file takes 7.5 us in a small process, and more in larger ones. Before Linux 6.11 the file is read. */
@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct mapping {
     uintptr_t start, end;
@@ -21,6 +22,7 @@ struct mapping {
 struct maps {
     int fd;
     bool by_query;
+    uint64_t left; /* bytes that may be read */
     /* Without PROCMAP_QUERY: the unread rest of the buffer, the last line (end 0: none), and the end of the mapping
      * before that. */
     unsigned at, filled;
@@ -31,6 +33,9 @@ struct maps {
 
 /* 0 or -errno. The descriptor may stay open; it shows the current mappings. */
 int maps_open(struct maps *maps);
+/* Of another process. Reads no more than its first 16 MiB where PROCMAP_QUERY is not available, because the process
+ * chooses how long its list is. */
+int maps_open_of(struct maps *maps, pid_t pid);
 /* Reads the file even where PROCMAP_QUERY is available; for tests. */
 int maps_open_text(struct maps *maps);
 void maps_close(struct maps *maps);

@@ -18,7 +18,8 @@ struct out {
     unsigned depth;
     uint64_t topic; /* distinguishes explanations with different first lines */
     bool comma[OUT_DEPTH];
-    size_t head; /* where the first line ends, for out_fit() */
+    size_t head;           /* where the first line ends, for out_fit() */
+    uint64_t symbols_read; /* for symbol_find() */
 };
 
 void out_init(struct out *out, bool json, size_t limit);

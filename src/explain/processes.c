@@ -141,9 +141,9 @@ static const char *file_of(const struct where *where)
     return slash ? slash + 1 : where->path;
 }
 
-static void find_frame(const struct view *view, uint64_t address, struct where *ret)
+static void find_frame(const struct view *view, uint64_t address, uint64_t *spent, struct where *ret)
 {
-    char raw[sizeof(ret->path)], file[sizeof(raw) + 32], symbol[sizeof(ret->function)];
+    char raw[sizeof(ret->path)], symbol[sizeof(ret->function)];
     struct module_record module;
 
     *ret = (struct where){.address = address};
@@ -155,13 +155,8 @@ static void find_frame(const struct view *view, uint64_t address, struct where *
     memcpy(raw, module.path, sizeof(module.path));
     raw[sizeof(module.path)] = '\0';
     printable(ret->path, module.path, sizeof(module.path));
-    if (raw[0] != '/' || !view->pid) /* a file system that we cannot look into */
-        return;
-    if (view->pid != getpid())
-        snprintf(file, sizeof(file), "/proc/%d/root%s", (int)view->pid, raw);
-    else
-        snprintf(file, sizeof(file), "%s", raw);
-    if (!symbol_find(file, ret->in_file, symbol, sizeof(symbol), &ret->offset))
+    if (!view->pid ||
+        !symbol_find(view->pid, address - 1, raw, ret->in_file, spent, symbol, sizeof(symbol), &ret->offset))
         return;
     ret->has_function = true;
     printable(ret->function, symbol, sizeof(symbol) - 1);
@@ -223,7 +218,7 @@ void stack_describe(const struct view *view, struct out *out, const char *key, u
         return;
     depth = min_of((uint32_t)record.depth, (uint32_t)STACK_FRAMES);
     for (unsigned i = 0; i < depth; i++)
-        find_frame(view, record.frame[i], &frames[i]);
+        find_frame(view, record.frame[i], &out->symbols_read, &frames[i]);
     last = frames_of_interest(frames, depth);
     first = min_of(first_of_interest(frames, depth), last);
     if (last - first <= lines + 1) /* "and 1 more" is no shorter */

@@ -44,8 +44,9 @@ static void be_init(void)
     pid_t test, ended;
 
     if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("proc", "/proc", "proc", MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL) != 0)
-        skip_all("/proc");
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL) != 0 ||
+        mount("hostile", "/mnt", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m") != 0)
+        skip_all("/proc, /mnt");
     if (!lo_up())
         skip_all("lo");
     test = fork();

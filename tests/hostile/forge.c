@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "forge.h"
 
+#include <elf.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -52,4 +53,44 @@ bool forge_mapped_region(int arena, uint32_t rkey, uint64_t address, uint64_t le
     record->offset = 0;
     atomic_store(&record->generation, 2);
     return true;
+}
+
+static void *table_at(struct segment_header *header, const struct segment_table *table)
+{
+    return (char *)header + table->offset;
+}
+
+bool forge_stacks(const char *path, uint64_t address, uint64_t bias)
+{
+    struct segment_header *header = forge_find();
+    struct module_record *module;
+    struct stack_record *stacks;
+    bool any = false;
+
+    if (!header)
+        return false;
+    module = table_at(header, &header->modules);
+    stacks = table_at(header, &header->stacks);
+    *module = (struct module_record){.end = UINT64_MAX, .bias = bias};
+    strncpy(module->path, path, sizeof(module->path) - 1);
+    atomic_store(&module->state, 1);
+    atomic_store(&module[1].state, 0); /* the last one */
+    for (uint32_t i = 0; i < header->stacks.count; i++) {
+        if (!atomic_load(&stacks[i].depth))
+            continue;
+        for (unsigned frame = 0; frame < STACK_FRAMES; frame++)
+            stacks[i].frame[frame] = address;
+        atomic_store(&stacks[i].depth, STACK_FRAMES);
+        any = true;
+    }
+    return any;
+}
+
+uint16_t forge_machine(void)
+{
+#if defined(__aarch64__)
+    return EM_AARCH64;
+#else
+    return EM_X86_64;
+#endif
 }
