@@ -20,14 +20,19 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
+#include "base/user.h"
 #include "local/handshake.h"
 #include "local/handshake_message.h"
+#include "local/names.h"
 #include "local/start.h"
 
 #define RESTING    64   /* numbers */
 #define BLOCKS_MAX 4096 /* for a million QPs; the limit of descriptors is lower */
 #define BIND_TRIES 256
 #define BACKLOG    64
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
 
 /* An abstract socket of this name shows that a process has the shard. The name is a format between processes. */
 #define SHARD_NAME "softhca/1/lot/%02x"
@@ -245,15 +250,63 @@ int local_block_socket(uint32_t block)
     return fd;
 }
 
-bool local_is_block_socket(int fd, uint32_t block)
+/* --- proofs of ownership, shown by another process ------------------------------------------------------- */
+
+static bool has_option(int fd, int option, int wanted)
+{
+    socklen_t size = sizeof(int);
+    int value = -1;
+
+    return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 && value == wanted;
+}
+
+/* A socket of another type may have the same name: the kernel tells names apart by type and namespace. */
+static bool listens_by_name_of(int fd, uint32_t block)
 {
     struct sockaddr_un expected, name = {0};
-    socklen_t expected_length = block_address(block, &expected), length = sizeof(name), size = sizeof(int);
-    int listens = 0, saved = errno;
-    bool is_it = getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens &&
-                 getsockname(fd, (struct sockaddr *)&name, &length) == 0 && length == expected_length &&
-                 memcmp(&name, &expected, length) == 0;
+    socklen_t expected_length = block_address(block, &expected), length = sizeof(name);
 
+    return has_option(fd, SO_TYPE, SOCK_SEQPACKET) && has_option(fd, SO_ACCEPTCONN, 1) &&
+           getsockname(fd, (struct sockaddr *)&name, &length) == 0 && length == expected_length &&
+           memcmp(&name, &expected, length) == 0;
+}
+
+/* The kernel's number of the network namespace of a socket, which it never uses again. False: it does not say (before
+ * Linux 5.14). */
+static bool namespace_of(int fd, uint64_t *ret_cookie)
+{
+    socklen_t size = sizeof(*ret_cookie);
+
+    return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, ret_cookie, &size) == 0;
+}
+
+/* Did the process at the other end of the connection make the socket that has the block's name in our namespace? Of two
+ * processes that are outside of our pid namespace, only the user is compared. */
+static bool made_listener(int connection, uint32_t block)
+{
+    char text[LOCAL_BLOCK_NAME_MAX + 1];
+    struct ucred peer, maker;
+    bool is_it;
+    int fd;
+
+    local_block_name(block, text);
+    fd = names_connect(text);
+    is_it = fd >= 0 && peer_credentials(fd, &maker) && peer_credentials(connection, &peer) &&
+            maker.pid == peer.pid && maker.uid == peer.uid && user_is_known(peer.uid);
+    fd_close(fd);
+    return is_it;
+}
+
+bool local_is_block_socket(int fd, uint32_t block, int connection)
+{
+    uint64_t here, there;
+    int saved = errno;
+    bool is_it = listens_by_name_of(fd, block);
+
+    if (is_it && namespace_of(connection, &here) && namespace_of(fd, &there))
+        is_it = here == there;
+    else if (is_it)
+        is_it = made_listener(connection, block);
     errno = saved;
     return is_it;
 }

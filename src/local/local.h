@@ -94,8 +94,9 @@ int local_block_take(uint32_t *ret_block);
 /* The listening socket by which this process owns the block, and which proves the ownership to others; -1: not the
  * owner. The socket stays open. */
 int local_block_socket(uint32_t block);
-/* True if fd is the listening socket of the block, of any process. */
-bool local_is_block_socket(int fd, uint32_t block);
+/* True if fd, which came over the connection from another process, is the listening socket of the block in the network
+ * namespace of the connection. */
+bool local_is_block_socket(int fd, uint32_t block, int connection);
 /* The name of the block's owner, for local_name_find() and local_name_search(). */
 #define LOCAL_BLOCK_NAME_MAX 8
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);

@@ -171,7 +171,8 @@ static void client_free(struct client *client)
 static bool may_own(const struct client *client, uint32_t block, int proof)
 {
     if (client->is_other_user)
-        return client->blocks < CLIENT_BLOCKS_MAX && udp_settings.ops->is_proof(proof, block);
+        return client->blocks < CLIENT_BLOCKS_MAX &&
+               udp_settings.ops->is_proof(proof, block, client->source.fd);
     return true; /* processes of one user are not protected from each other (SECURITY.md) */
 }
 

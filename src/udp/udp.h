@@ -56,8 +56,8 @@ struct udp_ops {
     void (*writable)(struct udp_lane *lane);
     /* Does this process own the block of this number? Any thread. */
     bool (*is_ours)(uint32_t qpn);
-    /* Does the descriptor prove that the process which sent it owns the QPN block? */
-    bool (*is_proof)(int fd, uint32_t block);
+    /* Does the descriptor prove that the process which sent it over the connection owns the QPN block? */
+    bool (*is_proof)(int fd, uint32_t block, int connection);
 };
 
 struct udp_options {

@@ -116,7 +116,7 @@ static bool is_ours(uint32_t qpn)
     return qpn == 1 || qpn == 0xffffff || atomic_load(&ours[qpn / UDP_BLOCK_QPNS]);
 }
 
-static bool is_proof(int fd, uint32_t block)
+static bool is_proof(int fd, uint32_t block, int connection)
 {
     struct sockaddr_un name = {0};
     socklen_t length = sizeof(name);
