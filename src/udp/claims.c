@@ -99,6 +99,16 @@ void claims_forget_declarations(void)
     lock_release(&claims_lock);
 }
 
+void claims_take_back(uint32_t serial)
+{
+    lock_acquire(&claims_lock);
+    for (unsigned i = 0; i < claim_count; i++) {
+        if (claims[i].serial == serial)
+            claims[i].serial = 0;
+    }
+    lock_release(&claims_lock);
+}
+
 bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged)
 {
     bool missing = false;

@@ -191,6 +191,8 @@ bool claims_exist(void);
 bool claims_declare(struct udp_message *message, int *ret_proofs);
 /* The port owner changed: every claim has to be declared again. */
 void claims_forget_declarations(void);
+/* That message was not sent: what was in it has to be declared again. */
+void claims_take_back(uint32_t serial);
 /* Holds the shards of the claims if this process is a member, and updates udp_serves(). acknowledged: serial of
  * the port owner's last reply. true: another process holds the shard of a claim. */
 bool claims_update(bool is_member, bool is_port_owner, uint32_t acknowledged);

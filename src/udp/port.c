@@ -122,6 +122,11 @@ bool udp_trusts(uid_t uid)
            (udp_state() == UDP_FORWARDED && atomic_load_explicit(&owner_uid, memory_order_relaxed) == uid);
 }
 
+static void retry_in(ns_t delay)
+{
+    retry_at = min_of(retry_at, sys_now() + delay);
+}
+
 /* --- connection to the port owner ---------------------------------------------------------------- */
 
 /* Declares claims that the port owner does not know. true: there are more. */
@@ -133,14 +138,23 @@ static bool declare_some(bool with_proof)
                                   .serial = serial + 1};
     int proofs[UDP_MESSAGE_BLOCKS];
     bool more = claims_declare(&message, proofs);
+    int error;
 
     serial++;
     if (message.block_count == 0)
         return false;
-    if (udp_message_send(upstream.fd, &message, proofs, with_proof ? message.block_count : 0) != 0)
-        log_warn("cannot register QPNs with the owner of UDP port 4791: this process receives nothing from "
-                 "the network"); /* the lost connection is reported, too */
-    return more;
+    error = udp_message_send(upstream.fd, &message, proofs, with_proof ? message.block_count : 0);
+    if (!error)
+        return more;
+    /* The socket is full, or too many descriptors are on their way, because the port owner is stopped or busy; or the
+     * connection is lost, which is reported, too. */
+    claims_take_back(message.serial);
+    if (error != -EAGAIN && error != -ETOOMANYREFS)
+        log_warn("cannot register QPNs with the owner of UDP port 4791: %s: this process receives nothing "
+                 "from the network",
+                 strerror(-error));
+    retry_in(SHARD_RETRY);
+    return false;
 }
 
 static void declare_all(void)
@@ -271,11 +285,6 @@ bool port_reply_received(const struct ucred *peer, const struct udp_message *mes
 }
 
 /* --- opening ------------------------------------------------------------------------------------- */
-
-static void retry_in(ns_t delay)
-{
-    retry_at = min_of(retry_at, sys_now() + delay);
-}
 
 static void explain_owner(void)
 {

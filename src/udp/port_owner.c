@@ -6,7 +6,7 @@
  * takes ownership (port.c); processes that read sockets of their own are not affected.
  *
  * Trust: a client of another user proves that it owns a QPN block with the bound socket of the block
- * (ops->is_proof()). */
+ * (ops->is_proof()). Processes of our user are believed; whoever loses a block may declare it again (serve_block()). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,17 +176,29 @@ static bool may_own(const struct client *client, uint32_t block, int proof)
     return true; /* processes of one user are not protected from each other (SECURITY.md) */
 }
 
+/* The client that had the block before has ended, or was declared for by somebody who has no proof to show. It is
+ * disconnected: a client that still lives connects again, and declares all its blocks with their proofs. */
 static void serve_block(struct client *client, uint32_t block)
 {
+    struct client *before = client_of_block[block];
+
     receive_lock_acquire();
-    if (client_of_block[block] != client) {
-        if (client_of_block[block])
-            client_of_block[block]->blocks--;
+    if (before != client) {
+        if (before)
+            before->blocks--;
         client_of_block[block] = client;
         owners_used = true;
         client->blocks++;
     }
     receive_lock_release();
+    if (before && before != client) {
+        log_info(
+            "UDP port 4791: QPN block %04x of client process %d (uid %u) was declared by process %d (uid "
+            "%u)",
+            block, (int)before->peer.pid, (unsigned)before->peer.uid, (int)client->peer.pid,
+            (unsigned)client->peer.uid);
+        client_free(before);
+    }
     if (client->is_other_user)
         shards_acquire(block % UDP_SHARDS, false); /* a member that reads the shard already forwards to us */
 }

@@ -250,11 +250,33 @@ static void nor_where_the_kernel_does_not_name_namespaces(void **state)
     pair_close(&p);
 }
 
+/* The port owner's user is believed without a proof: it could read the packets anyway. Its other processes must not leave
+ * a guest deaf for ever, though. */
+static void a_guest_declares_again_what_somebody_else_had(void **state)
+{
+    const struct claim *claim;
+    struct claim of_guest = {.proof = NO_PROOF};
+    struct attacker attacker;
+    enum outcome outcome;
+    struct pair p;
+
+    connect_guest(&p);
+    of_guest.block = p.b.qp_num / BLOCK_QPNS;
+    claim = &of_guest;
+    attacker = attacker_start(OWNER_USER, claim_block, claim);
+    attacker_told(&attacker, &outcome, sizeof(outcome));
+    assert_int_equal(outcome, SERVED);
+    attacker_end(&attacker);
+    pair_marker(&p.a, &p.b);
+    pair_close(&p);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST_WITH(only_a_listener_of_this_host_proves_a_block, .fars = PORT_SIDES),
         TEST_WITH(nor_where_the_kernel_does_not_name_namespaces, .fars = PORT_SIDES),
+        TEST_WITH(a_guest_declares_again_what_somebody_else_had, .fars = PORT_SIDES),
     };
 
     enter_own_host();

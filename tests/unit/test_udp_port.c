@@ -247,6 +247,76 @@ static void test_users_share_the_port_whoever_dies(void **state)
         side_finish(pids[i]);
 }
 
+/* --- declarations that do not reach the port owner -------------------------------------------------- */
+
+enum { MANY = 600, MANY_FROM = 0x3000 }; /* more than a unix socket takes */
+
+static _Atomic bool came[MANY];
+static _Atomic uint32_t came_count;
+
+static void note_block(const struct packet *packet)
+{
+    unsigned index = packet->dest_qpn / UDP_BLOCK_QPNS - MANY_FROM;
+
+    CHECK(index < MANY);
+    if (!atomic_exchange(&came[index], true))
+        atomic_fetch_add(&came_count, 1);
+}
+
+static void is_stopped_for_a_while(unsigned number)
+{
+    const struct udp_path path = path_between("127.0.0.1", "127.0.0.1");
+
+    open_own(0);
+    reach(READY, 2);
+    UNTIL(atomic_load(&board->word[AGAIN]) == 1);
+    while (!atomic_load(&board->word[DONE])) {
+        for (unsigned i = 0; i < MANY; i++) {
+            send_pattern(&path, (MANY_FROM + i) * UDP_BLOCK_QPNS, 1, 100, 1);
+            if (i % 8 == 0)
+                take_turn(); /* the sockets are small */
+        }
+    }
+}
+
+static void has_many_blocks(unsigned number)
+{
+    on_arrival = note_block;
+    own_block(MANY_FROM);
+    CHECK(serve(MANY_FROM) == 0);
+    reach(READY, 2);
+    UNTIL(atomic_load(&board->word[STEP]) == 1); /* the port owner is stopped */
+    for (unsigned i = 1; i < MANY; i++) {
+        own_block(MANY_FROM + i);
+        (void)serve_within(MANY_FROM + i, 1000000); /* so that each has a message of its own */
+    }
+    atomic_store(&board->word[STEP], 2);
+    UNTIL(atomic_load(&came_count) == MANY);
+    atomic_store(&board->word[DONE], 1);
+}
+
+static void test_what_a_busy_port_owner_did_not_hear_is_declared_again(void **state)
+{
+    pid_t owner, guest;
+
+    if (geteuid() != 0) {
+        print_message("only root can become two users\n");
+        skip();
+    }
+    board_clear();
+    owner = side_start_as(is_stopped_for_a_while, 0, USER_A);
+    wait_for(READY, 1);
+    guest = side_start_as(has_many_blocks, 1, USER_B);
+    wait_for(READY, 2);
+    kill(owner, SIGSTOP);
+    atomic_store(&board->word[STEP], 1);
+    wait_for(STEP, 2);
+    kill(owner, SIGCONT);
+    atomic_store(&board->word[AGAIN], 1);
+    side_finish(guest);
+    side_finish(owner);
+}
+
 /* --- a stopped member -------------------------------------------------------------------------------- */
 
 static void is_stopped(unsigned number)
@@ -415,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_the_death_of_some_is_nothing_to_the_others),
         cmocka_unit_test(test_processes_of_one_shard_forward_each_others_packets),
         cmocka_unit_test(test_users_share_the_port_whoever_dies),
+        cmocka_unit_test(test_what_a_busy_port_owner_did_not_hear_is_declared_again),
         cmocka_unit_test(test_a_member_may_be_slow_to_answer),
         cmocka_unit_test(test_a_taken_port_is_said_to_be_taken),
         cmocka_unit_test(test_groups_are_heard_by_those_who_joined),

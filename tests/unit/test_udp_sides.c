@@ -218,6 +218,11 @@ int serve(uint32_t block)
     return udp_serve(block, proofs[block]);
 }
 
+int serve_within(uint32_t block, ns_t timeout)
+{
+    return udp_serve_within(block, proofs[block], timeout);
+}
+
 /* Sleeps if nothing has arrived: with yielding only, many idle sides would take the processors of a busy one. */
 void take_turn(void)
 {

@@ -62,6 +62,7 @@ void side_kill(pid_t pid);
 void own_block(uint32_t block);
 /* udp_serve() of an own block */
 int serve(uint32_t block);
+int serve_within(uint32_t block, ns_t timeout);
 /* Polls until the condition is true; an alarm bounds the wait. */
 #define UNTIL(condition)                                                                                     \
     while (!(condition))                                                                                     \
