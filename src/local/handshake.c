@@ -150,6 +150,19 @@ void handshake_report_settled(void)
 
 /* --- the peer ------------------------------------------------------------------------------------------- */
 
+void handshake_permit_copies(const struct ucred *peer)
+{
+    if (local.mechanism != MECHANISM_RING && reference_same_user(peer->uid) &&
+        (!local.ops->expects_copies || local.ops->expects_copies()))
+        reference_permit();
+}
+
+void handshake_tell_own_user(const struct ucred *peer, struct handshake_message *message)
+{
+    if (reference_same_user(peer->uid))
+        handshake_message_add_private(message);
+}
+
 bool handshake_probe(const struct ucred *peer, const struct handshake_message *message)
 {
     return local.mechanism != MECHANISM_RING && (message->flags & HANDSHAKE_MAY_PROBE) &&

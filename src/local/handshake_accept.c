@@ -109,10 +109,10 @@ void handshake_receive_hello(struct handshake *handshake, const struct handshake
         return;
     }
     handshake_set_link_peer(handshake, hello);
-    if (local.mechanism != MECHANISM_RING && reference_same_user(handshake->peer.uid))
-        reference_permit();
+    handshake_permit_copies(&handshake->peer);
     handshake->link->may_pull = handshake_probe(&handshake->peer, hello);
     handshake_message_fill(&welcome, HANDSHAKE_WELCOME, HANDSHAKE_OK, handshake->link->may_pull);
+    handshake_tell_own_user(&handshake->peer, &welcome);
     handshake->awaits = HANDSHAKE_READY;
     /* Only processes of our own user count as coming: another user could delay the waiting threads for ever. */
     handshake_set_coming(handshake, reference_same_user(handshake->peer.uid));

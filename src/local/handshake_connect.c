@@ -68,9 +68,9 @@ static int send_hello(struct handshake *handshake)
         fd_close(memory_fd);
         return -ENOMEM;
     }
-    if (local.mechanism != MECHANISM_RING && reference_same_user(handshake->peer.uid))
-        reference_permit();
+    handshake_permit_copies(&handshake->peer);
     handshake_message_fill(&hello, HANDSHAKE_HELLO, HANDSHAKE_OK, false);
+    handshake_tell_own_user(&handshake->peer, &hello);
     if (handshake_is_pending(&handshakes_incoming, HANDSHAKE_READY, &handshake->peer))
         hello.flags |= HANDSHAKE_ACCEPTED;
     error = handshake_message_send(handshake->socket.fd, &hello, memory_fd);
@@ -126,6 +126,7 @@ static void install_welcomed_link(struct handshake *handshake, const struct hand
     link->may_refer = handshake_peer_may_refer(&handshake->peer, welcome);
     link->may_pull = handshake_probe(&handshake->peer, welcome);
     handshake_message_fill(&ready, HANDSHAKE_READY, HANDSHAKE_OK, link->may_pull);
+    handshake_tell_own_user(&handshake->peer, &ready);
     handshake_set_coming(handshake, true);
     if (handshake_message_send(handshake->socket.fd, &ready, -1) != 0 || !handshake_install_link(handshake))
         handshake_fail(handshake);

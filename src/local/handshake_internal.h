@@ -40,6 +40,11 @@ void handshake_ready(struct event_source *source, uint32_t events);
 void handshake_set_coming(struct handshake *handshake, bool is_coming);
 /* Copies the peer's identity from the socket and the message to handshake->link. */
 void handshake_set_link_peer(struct handshake *handshake, const struct handshake_message *message);
+/* Lets the peer have the kernel copy from and to memory of this process, if it is of the same user and there may be a
+ * reason for it. */
+void handshake_permit_copies(const struct ucred *peer);
+/* Adds what only processes of the same user get to know (handshake_message_add_private()). */
+void handshake_tell_own_user(const struct ucred *peer, struct handshake_message *message);
 /* True if this process can read the peer's memory: the peer is of the same user, and its nonce is where the message
  * says. */
 bool handshake_probe(const struct ucred *peer, const struct handshake_message *message);

@@ -30,13 +30,19 @@ void handshake_message_fill(struct handshake_message *message, enum handshake_ty
         .type = (uint16_t)type,
         .layout_size = LAYOUT_SIZE,
         .result = (uint16_t)result,
-        .flags = (uint16_t)((local.mechanism != MECHANISM_RING ? HANDSHAKE_MAY_PROBE : 0) |
-                            (can_read ? HANDSHAKE_CAN_READ : 0)),
-        .nonce_address = (uintptr_t)local.nonce,
-        .segment = local.ops->segment ? (uint32_t)(local.ops->segment() + 1) : 0,
+        .flags = can_read ? HANDSHAKE_CAN_READ : 0,
     };
     memcpy(message->instance, local.instance, sizeof(message->instance));
-    memcpy(message->nonce, local.nonce, sizeof(message->nonce));
+}
+
+void handshake_message_add_private(struct handshake_message *message)
+{
+    if (local.mechanism != MECHANISM_RING) {
+        message->flags |= HANDSHAKE_MAY_PROBE;
+        message->nonce_address = (uintptr_t)local.nonce;
+        memcpy(message->nonce, local.nonce, sizeof(message->nonce));
+    }
+    message->segment = local.ops->segment ? (uint32_t)(local.ops->segment() + 1) : 0;
 }
 
 static int send_with_descriptor(int fd, const void *message_bytes, size_t size, int memory_fd)

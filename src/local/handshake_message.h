@@ -33,16 +33,19 @@ struct handshake_message {
     uint8_t instance[INSTANCE_BYTES]; /* instance ID: random, new at each local_start() */
     uint32_t layout_size;             /* LAYOUT_SIZE of the sender */
     uint16_t result, flags;           /* enum handshake_result (WELCOME), enum handshake_flags */
-    uint64_t nonce_address;           /* in the sender's memory: where the bytes of nonce[] are */
+    uint64_t nonce_address; /* in the sender's memory: where the bytes of nonce[] are; 0: not for you */
     uint8_t nonce[INSTANCE_BYTES];
     uint32_t segment; /* descriptor of the published segment in the sender, plus 1; 0: unknown */
     uint32_t reserved;
 };
 static_assert(sizeof(struct handshake_message) == 64, "a format between processes of different versions");
 
-/* Fills in a message of this process. */
+/* Fills in a message of this process that any user may get. */
 void handshake_message_fill(struct handshake_message *message, enum handshake_type type,
                             enum handshake_result result, bool can_read);
+/* Adds what only processes of the same user may get: an address of this process, by which another user would know where
+ * the library is (ASLR), and the descriptor of the published segment. */
+void handshake_message_add_private(struct handshake_message *message);
 /* For a message that handshake_message_receive() rejected: is it a request for the published segment instead? */
 bool handshake_message_is_segment_request(const struct handshake_message *message);
 /* Answers a segment request; segment_fd -1: without a descriptor. 0 or -errno. */

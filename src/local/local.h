@@ -68,6 +68,9 @@ struct local_ops {
     /* Optional. The number of the published segment's descriptor, which peers open through /proc/PID/fd where the
      * kernel permits; -1: none. Helper thread. */
     int (*segment)(void);
+    /* Optional. False: no peer has a reason yet to have the kernel copy from or to memory of this process. Helper
+     * thread. */
+    bool (*expects_copies)(void);
 };
 
 /* --- this process --------------------------------------------------------------------------------------- */

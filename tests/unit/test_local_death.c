@@ -307,6 +307,7 @@ static int send_hello(uint32_t victim, int memory, int *ret_socket)
     static uint8_t count;
 
     handshake_message_fill(&message, HANDSHAKE_HELLO, HANDSHAKE_OK, false);
+    handshake_message_add_private(&message);
     message.instance[0] = ++count;
     message.nonce_address = 1;
     *ret_socket = connect_to(victim);
@@ -505,6 +506,7 @@ static void lies_to_connectors(unsigned number)
 
         CHECK(fd >= 0 && recv(fd, &message, sizeof(message), 0) == (ssize_t)sizeof(message));
         handshake_message_fill(&message, HANDSHAKE_WELCOME, HANDSHAKE_OK, true);
+        handshake_message_add_private(&message);
         switch (lie) {
         case LIE_NOISE:
             send(fd, "noise", 5, 0);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "object/device/device.h"
+#include "object/memory/memory.h"
 
 #define ADDRESSES_MAX 1024 /* of this host, against which a wildcard is checked */
 
@@ -225,6 +226,7 @@ int services_reserve(const struct service_address *address, bool shared, struct 
 
     if (conflicts_here(NULL, address, shared))
         return -EADDRINUSE;
+    memory_expect_copies(); /* the link to who connects is made before there is a QP */
     service = calloc(1, sizeof(*service));
     if (!service)
         return -ENOMEM;

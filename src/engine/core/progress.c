@@ -16,6 +16,7 @@
 #include "object/cq/cq.h"
 #include "object/device/device.h"
 #include "object/memory/mapping.h"
+#include "object/memory/memory.h"
 #include "object/receive/wq.h"
 #include "segment/segment.h"
 #include "udp/udp.h"
@@ -356,4 +357,5 @@ const struct local_ops engine_local_ops = {
     .link_made = lane_states_init,
     .published = segment_open_for_reading,
     .segment = segment_fd_intact,
+    .expects_copies = memory_expects_copies,
 };

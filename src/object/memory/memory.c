@@ -7,6 +7,7 @@
 #include "object/memory/memory.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +20,19 @@
 #define MADV_POPULATE_READ  22
 #define MADV_POPULATE_WRITE 23
 #endif
+
+static _Atomic bool expects_copies;
+
+void memory_expect_copies(void)
+{
+    if (!atomic_load_explicit(&expects_copies, memory_order_relaxed))
+        atomic_store_explicit(&expects_copies, true, memory_order_relaxed);
+}
+
+bool memory_expects_copies(void)
+{
+    return atomic_load_explicit(&expects_copies, memory_order_relaxed);
+}
 
 /* Each mapping must begin where the one before ended. 0, -EFAULT, or another error if the mappings cannot be
  * read. */

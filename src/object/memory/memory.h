@@ -31,4 +31,9 @@ int memory_check_by_text(uintptr_t address, size_t length, bool write);
  * another thread unmaps the memory afterwards the access that follows still faults. */
 bool memory_reach(uint64_t address, uint64_t length, bool write);
 
+/* Peers may get a reason to have the kernel copy from or to memory of this process: a region with remote rights was
+ * registered, a QP that is connected was created (SENDs by reference), or a service takes connections. For good. */
+void memory_expect_copies(void);
+bool memory_expects_copies(void);
+
 #endif

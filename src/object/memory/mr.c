@@ -87,6 +87,9 @@ int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, 
         goto free_mr;
     }
     mapping_begin(&mr->mapping, (uintptr_t)address, mappable ? length : 0, access);
+    if (access &
+        (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND))
+        memory_expect_copies();
     mr->pd = pd;
     mr->access = access;
     mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;

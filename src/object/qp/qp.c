@@ -10,6 +10,7 @@
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
+#include "object/memory/memory.h"
 #include "object/ports.h"
 #include "object/qp/qp_internal.h"
 #include "object/qp/qp_table.h"
@@ -462,6 +463,8 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
 
     if (error)
         return error;
+    if (attributes->qp_type != IBV_QPT_UD && attributes->qp_type != IBV_QPT_RAW_PACKET)
+        memory_expect_copies();
     drop_halves(attributes);
     /* The space for SGEs in a slot holds this much inline data anyway; rdma_xclient asks for none and posts
      * inline data. */
