@@ -5,7 +5,6 @@
 #include "work.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 
 #include "local/handshake_message.h"
 #include "local/layout.h"
+#include "local/notify.h"
 
 #define VICTIM (&sides[1])
 
@@ -70,11 +70,10 @@ static void greet(int connection, const void *argument)
     attacker_ready(connection, &message, sizeof(message));
 }
 
-/* Has the name of a block, tells it, and then what it is greeted with. */
-static void be_greeted(int connection, const void *argument)
+/* Takes the name of a block, tells a QP number of it, and waits for a HELLO; returns the connection. */
+static int await_hello(int connection, struct handshake_message *ret_hello)
 {
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), fd;
-    struct handshake_message message;
     struct sockaddr_un address;
     uint32_t qpn = 0;
 
@@ -87,8 +86,45 @@ static void be_greeted(int connection, const void *argument)
     CHECK(listen(listener, 4) == 0 && send(connection, &qpn, sizeof(qpn), 0) == sizeof(qpn), "listen: %s",
           strerror(errno));
     fd = accept(listener, NULL, NULL);
-    CHECK(fd >= 0 && recv(fd, &message, sizeof(message), 0) == sizeof(message), "no HELLO");
-    attacker_ready(connection, &message, sizeof(message));
+    CHECK(fd >= 0 && recv(fd, ret_hello, sizeof(*ret_hello), 0) == sizeof(*ret_hello), "no HELLO");
+    return fd;
+}
+
+static void be_greeted(int connection, const void *argument)
+{
+    struct handshake_message hello;
+
+    await_hello(connection, &hello);
+    attacker_ready(connection, &hello, sizeof(hello));
+}
+
+/* Becomes a link, and tells how many descriptors come over it before the first doorbell, which follows the first packet. */
+static void collect_descriptors(int connection, const void *argument)
+{
+    struct handshake_message message;
+    int fd = await_hello(connection, &message);
+    uint32_t descriptors = 0;
+    char data[256];
+
+    message.type = HANDSHAKE_WELCOME;
+    message.result = HANDSHAKE_OK;
+    message.instance[0] ^= 1; /* of another process */
+    CHECK(send(fd, &message, sizeof(message), 0) == sizeof(message), "send: %s", strerror(errno));
+    CHECK(recv(fd, &message, sizeof(message), 0) == sizeof(message) && message.type == HANDSHAKE_READY,
+          "no READY");
+    do {
+        struct iovec part = {data, sizeof(data)};
+        union {
+            struct cmsghdr header;
+            char space[CMSG_SPACE(16 * sizeof(int))];
+        } control;
+        struct msghdr got = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+
+        CHECK(recvmsg(fd, &got, 0) > 0, "no doorbell");
+        descriptors += CMSG_FIRSTHDR(&got) != NULL;
+    } while (data[0] != LINK_RINGS);
+    attacker_ready(connection, &descriptors, sizeof(descriptors));
 }
 
 static struct handshake_message answer_to(uid_t user, uint32_t qpn)
@@ -168,6 +204,36 @@ static void nor_by_being_greeted(void **state)
     end_close(&victim);
 }
 
+/* The eventfd of a completion channel wakes who sleeps on it; the page says who sleeps. */
+static void nobody_else_gets_the_descriptors_of_a_channel(void **state)
+{
+    struct end_attr attr = attr_of(IBV_QPT_RC);
+    uid_t user = VICTIM_USER;
+    uint32_t qpn, descriptors;
+    struct end victim, target;
+    struct attacker attacker;
+
+    need_root();
+    side_call(VICTIM, become_here, &user, sizeof(user));
+    attr.channel = true;
+    end_open(&victim, VICTIM, &attr);
+    for (int own = 0; own < 2; own++) {
+        attacker = attacker_start(own ? VICTIM_USER : ATTACKER_USER, collect_descriptors, NULL);
+        attacker_told(&attacker, &qpn, sizeof(qpn));
+        target = victim;
+        target.qp_num = qpn;
+        end_to_state(&victim, IBV_QPS_RESET);
+        end_to_init(&victim);
+        end_to_rtr(&victim, &target);
+        end_to_rts(&victim);
+        end_send(&victim, a_send(&victim, 1, 0, 8));
+        attacker_told(&attacker, &descriptors, sizeof(descriptors));
+        CHECK(own == (descriptors > 0), "%u descriptors for the %s user", descriptors, own ? "own" : "other");
+        attacker_end(&attacker);
+    }
+    end_close(&victim);
+}
+
 /* --- ptrace --------------------------------------------------------------------------------------------- */
 
 static _Atomic unsigned int permissions;
@@ -239,6 +305,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         TEST_WITH(another_user_learns_no_address_by_a_greeting, .fars = GREETING_SIDES),
         TEST_WITH(nor_by_being_greeted, .fars = GREETING_SIDES),
+        TEST_WITH(nobody_else_gets_the_descriptors_of_a_channel, .fars = GREETING_SIDES),
         TEST_WITH(a_greeting_permits_ptrace_only_where_memory_may_be_copied, .fars = GREETING_SIDES),
     };
 
