@@ -21,8 +21,6 @@
 #define ACCEPTS_AT_ONCE  64
 /* Two processes in different pid namespaces can end up with more than one link if they connect at the same time. */
 #define LINKS_PER_PROCESS 8
-/* Links, and with them descriptors and memory, of other users and of processes outside our pid namespace. */
-#define LINKS_OF_OTHERS 512
 
 static ns_t accept_again = NS_NEVER;
 
@@ -55,16 +53,18 @@ static bool crosses_outgoing(const struct handshake *handshake, const struct han
 
 static bool exceeds_limits(const struct ucred *peer)
 {
-    unsigned of_pid, of_others;
-
-    link_count(peer->pid, &of_pid, &of_others);
-    if (of_pid < LINKS_PER_PROCESS &&
-        ((peer->uid == geteuid() && peer->pid > 0) || of_others < LINKS_OF_OTHERS))
+    if (link_count(peer->pid) < LINKS_PER_PROCESS)
         return false;
-    log_warn("handshake: link from process %d (uid %u) refused: limit reached (at most %d links with one "
-             "process, %d with processes of other users)",
-             (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS, LINKS_OF_OTHERS);
+    log_warn(
+        "handshake: link from process %d (uid %u) refused: limit reached (at most %d links with one process)",
+        (int)peer->pid, (unsigned)peer->uid, LINKS_PER_PROCESS);
     return true;
+}
+
+/* Processes outside our pid namespace may be of a container, whose users are not ours by number alone. */
+static bool is_counted(const struct ucred *peer)
+{
+    return !reference_same_user(peer->uid) || peer->pid <= 0;
 }
 
 void handshake_refuse(struct handshake *handshake, enum handshake_result result)
@@ -109,6 +109,10 @@ void handshake_receive_hello(struct handshake *handshake, const struct handshake
         return;
     }
     handshake_set_link_peer(handshake, hello);
+    if (is_counted(&handshake->peer) && !link_charge(handshake->link)) {
+        handshake_refuse(handshake, HANDSHAKE_REFUSED);
+        return;
+    }
     handshake_permit_copies(&handshake->peer);
     handshake->link->may_pull = handshake_probe(&handshake->peer, hello);
     handshake_message_fill(&welcome, HANDSHAKE_WELCOME, HANDSHAKE_OK, handshake->link->may_pull);
@@ -184,6 +188,34 @@ void handshake_accept_after_fork_in_child(void)
     accept_again = NS_NEVER;
 }
 
+static unsigned incoming_of(uid_t uid)
+{
+    unsigned count = 0;
+
+    list_for_each (node, &handshakes_incoming)
+        count += list_entry(node, struct handshake, node)->peer.uid == uid;
+    return count;
+}
+
+/* Ends the oldest handshake of the user who has the most, so that silent connections in any number keep no other user
+ * out. */
+static void make_room(void)
+{
+    struct handshake *victim = NULL;
+    unsigned most = 0;
+
+    list_for_each (node, &handshakes_incoming) {
+        struct handshake *handshake = list_entry(node, struct handshake, node);
+        unsigned count = incoming_of(handshake->peer.uid);
+
+        if (count > most) {
+            victim = handshake;
+            most = count;
+        }
+    }
+    handshake_fail(victim);
+}
+
 bool handshake_accept_some(struct event_source *listener)
 {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
@@ -192,9 +224,8 @@ bool handshake_accept_some(struct event_source *listener)
 
         if (fd < 0)
             return errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
-        /* The oldest handshake makes room, so silent connections in any number cannot keep others out. */
         if (handshakes_incoming_count >= INCOMING_AT_ONCE)
-            handshake_fail(list_entry(handshakes_incoming.next, struct handshake, node));
+            make_room();
         handshake = handshake_new(false, 0);
         if (!handshake) {
             fd_close(fd);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "base/memory_file.h"
 #include "base/rundown.h"
@@ -20,6 +21,11 @@
 #define BLOCKS            65536
 #define DOORBELLS_AT_ONCE 64
 
+/* Links, and with them memory and descriptors, that all other users together may have: an honest user has one for each
+ * process of a job. */
+#define LINKS_OF_OTHERS 512
+#define DESCRIPTORS     2 /* of a link: its socket, and the peer's pidfd */
+
 #define SELF_INDEX  0
 #define SELF_SERIAL LINKS_MAX
 
@@ -28,6 +34,8 @@ static _Atomic(struct link *) links[LINKS_MAX];
 static _Atomic unsigned links_end = SELF_INDEX + 1; /* slots from here on are NULL */
 static _Atomic(struct link *) *block_table;         /* BLOCKS slots: link to the owner; NULL: unknown */
 static _Atomic bool any_broken;
+static struct budget links_of_others =
+    BUDGET_INIT(links_of_others, "links", "fewer of that user's processes have to use QPs of this one");
 static uint64_t last_serial = SELF_SERIAL; /* multiple of LINKS_MAX; helper thread */
 
 int link_start(void)
@@ -50,6 +58,7 @@ void link_after_fork_in_child(void)
     }
     atomic_store_explicit(&links_end, SELF_INDEX + 1, memory_order_relaxed);
     atomic_store_explicit(&any_broken, false, memory_order_relaxed);
+    budget_after_fork_in_child(&links_of_others);
     if (block_table)
         sys_munmap(block_table, BLOCKS * sizeof(*block_table));
     block_table = NULL;
@@ -143,11 +152,25 @@ void link_free(struct link *link)
 {
     if (!link)
         return;
+    if (link->is_charged) {
+        budget_return(&links_of_others, link->peer_uid, 1);
+        budget_return_descriptors(link->peer_uid, DESCRIPTORS);
+    }
     event_close(&link->socket);
     event_close(&link->pidfd);
     notify_peer_free(atomic_load_explicit(&link->peer, memory_order_relaxed));
     sys_munmap(link->memory, LAYOUT_SIZE);
     free(link);
+}
+
+bool link_charge(struct link *link)
+{
+    if (!budget_take(&links_of_others, link->peer_uid, 1, LINKS_OF_OTHERS))
+        return false;
+    link->is_charged = budget_take_descriptors(link->peer_uid, DESCRIPTORS);
+    if (!link->is_charged)
+        budget_return(&links_of_others, link->peer_uid, 1);
+    return link->is_charged;
 }
 
 struct link *local_self_link(void)
@@ -382,20 +405,16 @@ struct link *link_find_process(pid_t pid, uid_t uid)
     return NULL;
 }
 
-void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others)
+unsigned link_count(pid_t pid)
 {
-    unsigned of_pid = 0, of_others = 0;
+    unsigned count = 0;
 
     for (unsigned i = SELF_INDEX + 1; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
-        struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
+        const struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
 
-        if (!link)
-            continue;
-        of_pid += pid > 0 && link->peer_pid == pid; /* 0: outside our pid namespace */
-        of_others += link->peer_uid != geteuid() || link->peer_pid <= 0;
+        count += link && pid > 0 && link->peer_pid == pid; /* 0: outside our pid namespace */
     }
-    *ret_of_pid = of_pid;
-    *ret_of_others = of_others;
+    return count;
 }
 
 void link_table_set(uint32_t block, struct link *link)

@@ -77,6 +77,7 @@ struct link {
     _Atomic uint32_t state; /* enum link_state */
     _Atomic bool broken;    /* the peer wrote invalid data: the helper thread will take the link down */
     bool is_self, is_connector;
+    bool is_charged;  /* to the budget of the peer's user, by link_charge() */
     int peer_segment; /* descriptor of the published segment in the peer; -1: unknown */
     void *owner_data;
     bool may_pull;  /* this process can read the peer's memory, so the peer may send by reference */
@@ -122,9 +123,11 @@ struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid);
 /* The primary link to a process of this number, NULL if there is none. The number may have been reused since: the
  * caller checks the link's pidfd. In a rundown section, or the helper thread. */
 struct link *link_find_process(pid_t pid, uid_t uid);
-/* Counts the links with one process, and those with other users or with processes outside our pid namespace. Helper
- * thread. */
-void link_count(pid_t pid, unsigned *ret_of_pid, unsigned *ret_of_others);
+/* The number of links with one process. Helper thread. */
+unsigned link_count(pid_t pid);
+/* Counts the link and its descriptors in what the peer's user, another one than ours, may have of this process, until
+ * link_free(). False: the user has enough. */
+bool link_charge(struct link *link);
 /* The link to ourselves, created by the first call; NULL: no memory. Any thread; callers serialise. */
 struct link *local_self_link(void);
 /* Rings the peer's helper thread; message: LINK_RINGS, LINK_CHECK_LATER. */

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "base/rundown.h"
 #include "engine/cm/agent_events.h"
@@ -54,6 +55,7 @@ static void after_fork_in_child(void)
     mapped_fork_child(); /* first: registered memory has its contents of before the fork again */
     /* Also if the engine was not started: another thread of the parent may have been in engine_start(). */
     rundown_after_fork_in_child();
+    budget_descriptors_after_fork_in_child();
     lock_init(&start_lock);
     started = false;
     helper_after_fork_in_child();

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "base/budget.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "base/types.h"
+
+struct budget_user {
+    struct list node;
+    uid_t uid;
+    uint32_t used;
+};
+
+/* budget->lock held. */
+static struct budget_user *find(struct budget *budget, uid_t uid)
+{
+    list_for_each (node, &budget->users) {
+        struct budget_user *user = list_entry(node, struct budget_user, node);
+
+        if (user->uid == uid)
+            return user;
+    }
+    return NULL;
+}
+
+/* budget->lock held. */
+static struct budget_user *find_or_add(struct budget *budget, uid_t uid)
+{
+    struct budget_user *user = find(budget, uid);
+
+    if (user)
+        return user;
+    user = calloc(1, sizeof(*user));
+    if (!user)
+        return NULL;
+    user->uid = uid;
+    list_push_back(&budget->users, &user->node);
+    return user;
+}
+
+/* budget->lock held. */
+static void forget_if_idle(struct budget_user *user)
+{
+    if (user->used)
+        return;
+    list_remove(&user->node);
+    free(user);
+}
+
+/* budget->lock held. */
+static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t limit)
+{
+    uint64_t unlogged;
+
+    if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
+        log_warn(
+            "uid %u gets no more %s from this process: it has %u; other users together have %u of %u, and "
+            "one user at most as much as is free; %s",
+            (unsigned)uid, budget->what, used, budget->used, limit, budget->advice);
+}
+
+bool budget_take(struct budget *budget, uid_t uid, uint32_t amount, uint32_t limit)
+{
+    struct budget_user *user;
+    bool may = false;
+
+    lock_acquire(&budget->lock);
+    user = find_or_add(budget, uid);
+    if (user) {
+        /* In 64 bits: nobody can wrap a sum. */
+        may = (uint64_t)user->used + budget->used + amount <= limit;
+        if (may) {
+            user->used += amount;
+            budget->used += amount;
+        } else {
+            complain(budget, uid, user->used, limit);
+        }
+        forget_if_idle(user);
+    }
+    lock_release(&budget->lock);
+    return may;
+}
+
+void budget_return(struct budget *budget, uid_t uid, uint32_t amount)
+{
+    struct budget_user *user;
+
+    lock_acquire(&budget->lock);
+    user = find(budget, uid);
+    if (user) { /* else: it was taken before a fork */
+        amount = min_of(amount, user->used);
+        user->used -= amount;
+        budget->used -= amount;
+        forget_if_idle(user);
+    }
+    lock_release(&budget->lock);
+}
+
+void budget_after_fork_in_child(struct budget *budget)
+{
+    lock_init(&budget->lock);
+    list_init(&budget->users); /* leaked: another thread may have been changing the list at the fork */
+    budget->used = 0;
+}
+
+/* --- descriptors ----------------------------------------------------------------------------------------- */
+
+static struct budget descriptors =
+    BUDGET_INIT(descriptors, "file descriptors", "the limit is half of RLIMIT_NOFILE: raise it (ulimit -n)");
+
+bool budget_take_descriptors(uid_t uid, uint32_t count)
+{
+    struct rlimit limit = {.rlim_cur = 0};
+    int saved = errno;
+
+    getrlimit(RLIMIT_NOFILE, &limit); /* each time, because programs change it */
+    errno = saved;
+    return budget_take(&descriptors, uid, count, (uint32_t)min_of(limit.rlim_cur / 2, (rlim_t)UINT32_MAX));
+}
+
+void budget_return_descriptors(uid_t uid, uint32_t count)
+{
+    budget_return(&descriptors, uid, count);
+}
+
+void budget_descriptors_after_fork_in_child(void)
+{
+    budget_after_fork_in_child(&descriptors);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What this process keeps on behalf of other users: of each thing so many together, and per uid as much as is still
+ * free. One user can thus take half, two can take a third each, and something is left for the next one, however much
+ * they ask for. (The rule is that of switches with shared memory: Choudhury and Hahne, "Dynamic queue length thresholds
+ * for shared-memory packet switches", with the factor 1.)
+ *
+ * What processes of our own user hold is not counted: they may do more to this process anyway (SECURITY.md). */
+#ifndef BASE_BUDGET_H
+#define BASE_BUDGET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/log.h"
+
+struct budget {
+    const char *what;   /* for the message: "file descriptors" */
+    const char *advice; /* what to do if honest programs need more */
+    struct lock lock;   /* a leaf; guards all below */
+    struct list users;  /* those who hold something */
+    uint32_t used;      /* by all of them */
+    struct log_once refused;
+};
+
+#define BUDGET_INIT(name, what_, advice_)                                                                    \
+    {                                                                                                        \
+        .what = (what_), .advice = (advice_), .lock = LOCK_INIT, .users = { &(name).users, &(name).users }   \
+    }
+
+/* Takes so much for that user, out of `limit` for all other users together. False: the user may hold no more now, which
+ * is logged once per user. */
+bool budget_take(struct budget *budget, uid_t uid, uint32_t amount, uint32_t limit);
+/* Exactly what was taken, in parts or at once. */
+void budget_return(struct budget *budget, uid_t uid, uint32_t amount);
+/* In a forked child, which holds nothing. */
+void budget_after_fork_in_child(struct budget *budget);
+
+/* The descriptors of this process that all users but its own may cause together: links, connections to the owner of UDP
+ * port 4791, multicast groups. Half of RLIMIT_NOFILE. */
+bool budget_take_descriptors(uid_t uid, uint32_t count);
+void budget_return_descriptors(uid_t uid, uint32_t count);
+void budget_descriptors_after_fork_in_child(void);
+
+#endif
