@@ -14,8 +14,8 @@
 #include "udp/control_message.h"
 #include "udp/internal.h"
 
-/* Bounds what decoy names of another user can cost. /proc/net/unix has no order, so a member that is left out
- * now can be found by the next discovery. */
+/* Bounds what the names of users who may have the port can cost. /proc/net/unix has no order, so a member that is left
+ * out now can be found by the next discovery. */
 #define PROBES_MAX    128
 #define PROBE_TIMEOUT (2 * NS_PER_S) /* a stopped process does not reply */
 
@@ -30,6 +30,9 @@ struct probe {
 
 static struct list probes = {&probes, &probes};
 static unsigned probe_count;
+/* The user whose socket is bound to the port, during discovery_begin(). */
+static bool port_has_owner;
+static uid_t port_uid;
 
 static void probe_free(struct probe *probe)
 {
@@ -80,6 +83,13 @@ static void reply_ready(struct event_source *source, uint32_t events)
         port_discovery_ended();
 }
 
+/* Only the user whose socket is bound to the port can give packets of it, or a process of our own user the sockets. Names
+ * of others are decoys, in any number. */
+static bool may_have_port(const struct ucred *peer)
+{
+    return port_is_own_user(peer) || (port_has_owner && peer->uid == port_uid);
+}
+
 static bool send_first_request(struct probe *probe)
 {
     const struct udp_message message = {
@@ -92,7 +102,8 @@ static bool send_first_request(struct probe *probe)
     int forwarding_socket = forwarding_open();
 
     if (forwarding_socket < 0 ||
-        getsockopt(probe->source.fd, SOL_SOCKET, SO_PEERCRED, &probe->peer, &length) < 0)
+        getsockopt(probe->source.fd, SOL_SOCKET, SO_PEERCRED, &probe->peer, &length) < 0 ||
+        !may_have_port(&probe->peer))
         return false;
     port_peer_found(&probe->peer);
     return udp_message_send(probe->source.fd, &message, &forwarding_socket, 1) == 0 &&
@@ -144,6 +155,7 @@ void discovery_begin(void)
     int saved = errno, error;
 
     discovery_end();
+    port_has_owner = socket_port_uid(&port_uid) == 0;
     error = unix_names_visit(UDP_NAME_PREFIX, UDP_NAME_DIGITS, start_probe, NULL);
     if (error)
         log_warn("cannot find the processes that share UDP port 4791: reading /proc/net/unix: %s",

@@ -133,6 +133,11 @@ bool port_owner_is_own_name(const char digits[UDP_NAME_DIGITS]);
 void port_owner_take_ownership(void);
 /* Retries to hold the unread shards of clients of other users. true: some are still missing. */
 bool port_owner_acquire_missing(void);
+/* Disconnects clients that stay without a block, and ends a pause of accepting that is over. */
+void port_owner_expire(ns_t now);
+/* When to call that; NS_NEVER. */
+ns_t port_owner_deadline(void);
+extern ns_t port_owner_patience;
 /* Forwards a datagram read here whose packets are for a QPN of another process: to the client that declared
  * the block, else to the port owner, else drops it. was_forwarded: the datagram came through our forwarding
  * socket and does not go back to the port owner. Receive lock held. */

@@ -412,13 +412,15 @@ static void run(void)
 {
     do {
         bool asked = atomic_exchange_explicit(&wake_requested, false, memory_order_seq_cst);
-        ns_t now = sys_now();
+        ns_t now = sys_now(), expiry;
 
         discovery_expire(now);
+        port_owner_expire(now);
         if (retry_at <= now)
             retry_at = NS_NEVER;
         step(asked);
-        set_timer(min_of(retry_at, discovery_deadline()), TFD_TIMER_ABSTIME);
+        expiry = min_of(discovery_deadline(), port_owner_deadline());
+        set_timer(min_of(retry_at, expiry), TFD_TIMER_ABSTIME);
         /* port_wake() sets `wake_requested` before the timer. If set_timer() above has overwritten its setting, the
          * loop sees the flag. */
     } while (atomic_load_explicit(&wake_requested, memory_order_seq_cst));

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
@@ -28,6 +29,11 @@
 #define CLIENT_GROUPS_MAX      64u
 #define CLIENT_BLOCKS_MAX      4096u
 #define ACCEPTS_AT_ONCE        64
+#define ACCEPT_PAUSE           (100 * NS_PER_MS)
+#define CLIENT_DESCRIPTORS     2 /* its connection, its forwarding socket */
+
+/* How long a client of another user may stay without a block whose packets it is to get. */
+ns_t port_owner_patience = 10 * NS_PER_S;
 
 struct client {
     struct event_source source;
@@ -35,6 +41,7 @@ struct client {
     struct ucred peer;
     int forwarding_socket; /* -1: before its first REQUEST */
     bool is_other_user;
+    ns_t deadline;      /* for the first block; NS_NEVER: it has one, or is of our own user */
     uint32_t blocks;    /* how many entries of `client_of_block` are this client */
     struct list groups; /* struct client_group */
     unsigned group_count;
@@ -52,6 +59,10 @@ static struct event_source listener = {.fd = -1};
 static char own_digits[UDP_NAME_DIGITS + 1];
 static struct list clients = {&clients, &clients};
 static unsigned client_count, other_user_count;
+static struct budget clients_of_others =
+    BUDGET_INIT(clients_of_others, "connections to the owner of UDP port 4791",
+                "a process of that user can own the port instead");
+static ns_t accept_again = NS_NEVER; /* end of a pause of accepting */
 static bool is_port_owner;
 /* Written by the helper thread with the receive lock held; receiving threads read them with it held. */
 static struct client *client_of_block[BLOCKS]; /* by block: the client that declared it */
@@ -90,6 +101,8 @@ static void group_free(struct client *client, struct client_group *group)
     reader_remove(&group->reader);
     list_remove(&group->node);
     client->group_count--;
+    if (client->is_other_user)
+        budget_return_descriptors(client->peer.uid, 1);
     free(group);
 }
 
@@ -104,15 +117,11 @@ static struct client_group *find_group(struct client *client, const struct udp_m
     return NULL;
 }
 
-static int join_for(struct client *client, const struct udp_message *message)
+static int open_group(struct client *client, const struct udp_message *message)
 {
-    struct client_group *group;
-    int fd, error;
+    struct client_group *group = calloc(1, sizeof(*group));
+    int fd = group ? socket_join(message->group, message->ifindex) : -ENOMEM, error;
 
-    if (client->group_count >= CLIENT_GROUPS_MAX)
-        return -EDQUOT;
-    group = calloc(1, sizeof(*group));
-    fd = group ? socket_join(message->group, message->ifindex) : -ENOMEM;
     if (fd < 0) {
         free(group);
         return fd;
@@ -130,6 +139,19 @@ static int join_for(struct client *client, const struct udp_message *message)
     list_push_back(&client->groups, &group->node);
     client->group_count++;
     return 0;
+}
+
+static int join_for(struct client *client, const struct udp_message *message)
+{
+    int error;
+
+    if (client->group_count >= CLIENT_GROUPS_MAX ||
+        (client->is_other_user && !budget_take_descriptors(client->peer.uid, 1)))
+        return -EDQUOT;
+    error = open_group(client, message);
+    if (error && client->is_other_user)
+        budget_return_descriptors(client->peer.uid, 1);
+    return error;
 }
 
 /* No error is reported to the client: its join succeeds, but no packets of the group arrive. */
@@ -162,6 +184,10 @@ static void client_free(struct client *client)
     receive_lock_release();
     client_count--;
     other_user_count -= client->is_other_user;
+    if (client->is_other_user) {
+        budget_return(&clients_of_others, client->peer.uid, 1);
+        budget_return_descriptors(client->peer.uid, CLIENT_DESCRIPTORS);
+    }
     list_remove(&client->node);
     event_close(&client->source);
     fd_close(client->forwarding_socket);
@@ -218,6 +244,7 @@ static bool handle_request(struct client *client, const struct udp_message *mess
         if (!may_own(client, message->blocks[i], fd_count ? fds[i] : -1))
             return false;
         serve_block(client, message->blocks[i]);
+        client->deadline = NS_NEVER;
     }
     if (message->flags & (UDP_MESSAGE_JOIN | UDP_MESSAGE_LEAVE))
         change_groups(client, message);
@@ -278,32 +305,41 @@ static void client_ready(struct event_source *source, uint32_t events)
         client_free(client);
 }
 
+static bool may_connect(const struct ucred *peer, bool is_other_user)
+{
+    if (client_count == CLIENTS_MAX) {
+        log_warn("UDP port 4791: client process %d (uid %u) refused: limit reached (%u processes)",
+                 (int)peer->pid, (unsigned)peer->uid, CLIENTS_MAX);
+        return false;
+    }
+    if (!is_other_user)
+        return true;
+    if (!budget_take(&clients_of_others, peer->uid, 1, OTHER_USER_CLIENTS_MAX))
+        return false;
+    if (budget_take_descriptors(peer->uid, CLIENT_DESCRIPTORS))
+        return true;
+    budget_return(&clients_of_others, peer->uid, 1);
+    return false;
+}
+
 static void accept_client(int fd)
 {
-    struct client *client;
-    struct ucred peer;
+    struct ucred peer = {.pid = 0};
     socklen_t length = sizeof(peer);
-    bool is_other_user;
+    bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+    bool is_other_user = !port_is_own_user(&peer);
+    struct client *client = known ? calloc(1, sizeof(*client)) : NULL;
 
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
-        fd_close(fd);
-        return;
-    }
-    is_other_user = !port_is_own_user(&peer);
-    client = client_count < CLIENTS_MAX && (!is_other_user || other_user_count < OTHER_USER_CLIENTS_MAX)
-                 ? calloc(1, sizeof(*client))
-                 : NULL;
-    if (!client) {
-        log_warn("UDP port 4791: client process %d (uid %u) refused: limit reached (%u processes, %u of "
-                 "other users)",
-                 (int)peer.pid, (unsigned)peer.uid, CLIENTS_MAX, OTHER_USER_CLIENTS_MAX);
+    if (!client || !may_connect(&peer, is_other_user)) {
+        free(client);
         fd_close(fd);
         return;
     }
     *client = (struct client){.source = {.fd = fd, .ready = client_ready},
                               .peer = peer,
                               .forwarding_socket = -1,
-                              .is_other_user = is_other_user};
+                              .is_other_user = is_other_user,
+                              .deadline = is_other_user ? sys_now() + port_owner_patience : NS_NEVER};
     list_init(&client->groups);
     list_push_back(&clients, &client->node);
     client_count++;
@@ -312,15 +348,53 @@ static void accept_client(int fd)
         client_free(client);
 }
 
+/* epoll would report the listener again at once. */
+static void pause_accepting(void)
+{
+    log_error("UDP port 4791: cannot accept connections of other processes: %m; next try in 100 ms");
+    event_change(&listener, 0);
+    accept_again = sys_now() + ACCEPT_PAUSE;
+}
+
 static void accept_clients(struct event_source *source, uint32_t events)
 {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = fd_own(accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 
-        if (fd < 0)
-            return;
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                pause_accepting();
+            break;
+        }
         accept_client(fd);
     }
+    port_wake(); /* which sets the timer for port_owner_expire() */
+}
+
+void port_owner_expire(ns_t now)
+{
+    list_for_each_safe (node, following, &clients) {
+        struct client *client = list_entry(node, struct client, node);
+
+        if (client->deadline > now)
+            continue;
+        log_warn("UDP port 4791: client process %d (uid %u) has registered no QPN: disconnected",
+                 (int)client->peer.pid, (unsigned)client->peer.uid);
+        client_free(client);
+    }
+    if (accept_again <= now) {
+        accept_again = NS_NEVER;
+        event_change(&listener, EPOLLIN);
+    }
+}
+
+ns_t port_owner_deadline(void)
+{
+    ns_t earliest = accept_again;
+
+    list_for_each (node, &clients)
+        earliest = min_of(earliest, list_entry(node, struct client, node)->deadline);
+    return earliest;
 }
 
 /* --- listening ----------------------------------------------------------------------------------- */
@@ -383,6 +457,8 @@ void port_owner_after_fork_in_child(void)
     listener.fd = -1;
     list_init(&clients); /* leaked: the helper thread may have been changing the list at the fork */
     client_count = other_user_count = 0;
+    accept_again = NS_NEVER;
+    budget_after_fork_in_child(&clients_of_others);
     is_port_owner = false;
     port_owner_socket = -1;
     if (owners_used) /* do not touch half a megabyte of zero pages otherwise */

@@ -28,6 +28,8 @@ struct board *board;
 struct inbox *inbox;
 void (*on_arrival)(const struct packet *packet);
 
+_Atomic unsigned wakeups;
+
 static _Atomic bool ours[65536];
 static int proofs[65536];
 
@@ -138,6 +140,7 @@ static void *help(void *argument)
     for (;;) {
         if (poll(&event, 1, -1) > 0)
             event_dispatch();
+        atomic_fetch_add(&wakeups, 1);
         rundown_enter();
         udp_poll();
         rundown_exit();

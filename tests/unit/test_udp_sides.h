@@ -37,6 +37,8 @@ struct inbox {
 extern struct inbox *inbox;
 /* Called for every packet, also for those not in the inbox. */
 extern void (*on_arrival)(const struct packet *packet);
+/* How often the helper thread has looked for events. */
+extern _Atomic unsigned wakeups;
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
