@@ -31,3 +31,8 @@ bool user_is_known(uid_t uid)
 {
     return uid != OVERFLOW_UID || all_users_mapped();
 }
+
+bool user_is_own(uid_t uid)
+{
+    return uid == geteuid() && user_is_known(uid);
+}

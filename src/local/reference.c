@@ -55,7 +55,7 @@ static ssize_t read_file(const char *path, char *text, size_t size)
 
 bool reference_same_user(uid_t uid)
 {
-    return uid == geteuid() && user_is_known(uid);
+    return user_is_own(uid);
 }
 
 void reference_permit(void)

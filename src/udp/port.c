@@ -106,19 +106,14 @@ static bool is_member(void)
     return udp_state() == UDP_OPEN;
 }
 
-static bool is_own_user(uid_t uid)
-{
-    return uid == geteuid() && user_is_known(uid);
-}
-
 bool port_is_own_user(const struct ucred *peer)
 {
-    return is_own_user(peer->uid);
+    return user_is_own(peer->uid);
 }
 
 bool udp_trusts(uid_t uid)
 {
-    return is_own_user(uid) ||
+    return user_is_own(uid) ||
            (udp_state() == UDP_FORWARDED && atomic_load_explicit(&owner_uid, memory_order_relaxed) == uid);
 }
 

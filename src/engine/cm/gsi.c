@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/budget.h"
 #include "base/log.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "base/user.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/services.h"
 #include "engine/core/core.h"
@@ -18,8 +20,10 @@
 #include "wire/opcode.h"
 
 #define MAD_OPCODE (SERVICE_UD | OP_SEND_ONLY)
-/* MADs of this process that wait for space in a ring, or for a link. Further ones are dropped: the CM retransmits. */
-#define WAITING_MAX 65536u
+/* MADs of this process that wait for space in a ring, or for a link. Further ones are dropped: the CM retransmits. Those
+ * that wait in rings of other users' processes, which may never read them, count for these (base/budget.h). */
+#define WAITING_MAX           65536u
+#define WAITING_OF_OTHERS_MAX 65536u
 /* A server may close its listener and open it again (perftest -R does between two connections), and a client on the
  * same host is faster. So a service without holder is looked up again, each time after twice the time, before the
  * request is rejected. */
@@ -38,6 +42,8 @@ struct outgoing {
     ns_t lookup_at;   /* in `absent`: time of the next lookup */
     uint32_t ifindex; /* of the interface with the destination's address; 0: another host */
     bool from_network;
+    bool is_charged; /* it waits in a ring of a process of another user: */
+    uid_t charged_to;
     uint8_t mad[MAD_LENGTH];
 };
 
@@ -53,7 +59,10 @@ static struct list outbox = {&outbox, &outbox}, searches = {&searches, &searches
 static struct list absent = {&absent, &absent}; /* for services without holder; wait for the next lookup */
 static bool flushing;                           /* a thread is in gsi_flush() and takes what is queued */
 static uint64_t last_cookie;
-static _Atomic uint32_t waiting_count; /* in searches and lanes */
+static _Atomic uint32_t waiting_count; /* in searches and lanes, but for those of others: */
+static struct budget mads_of_others =
+    BUDGET_INIT(mads_of_others, "connection management messages that wait to be read",
+                "its processes do not read what they are sent");
 static _Atomic uint32_t from_network_count;
 static unsigned from_network_absent; /* in `absent` */
 
@@ -130,9 +139,25 @@ static bool may_wait(void)
     return false;
 }
 
+static bool may_wait_in(struct link *link, struct outgoing *outgoing)
+{
+    uid_t uid = link_peer_uid(link);
+
+    if (link_is_self(link) || user_is_own(uid))
+        return may_wait();
+    if (!budget_take(&mads_of_others, uid, 1, WAITING_OF_OTHERS_MAX))
+        return false;
+    outgoing->is_charged = true;
+    outgoing->charged_to = uid;
+    return true;
+}
+
 static void waiting_free(struct outgoing *outgoing)
 {
-    atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
+    if (outgoing->is_charged)
+        budget_return(&mads_of_others, outgoing->charged_to, 1);
+    else
+        atomic_fetch_sub_explicit(&waiting_count, 1, memory_order_relaxed);
     outgoing_free(outgoing);
 }
 
@@ -178,7 +203,7 @@ static void send_on_link(struct link *link, struct outgoing *outgoing)
     struct lane *lane = link_lane(link, MAD_QPN);
     struct lane_state *state = lane_state(lane);
 
-    if (!may_wait()) {
+    if (!may_wait_in(link, outgoing)) {
         outgoing_free(outgoing);
         return;
     }
@@ -571,6 +596,7 @@ void gsi_after_fork_in_child(void)
     list_init(&absent);
     flushing = false;
     atomic_store_explicit(&waiting_count, 0, memory_order_relaxed);
+    budget_after_fork_in_child(&mads_of_others);
     atomic_store_explicit(&from_network_count, 0, memory_order_relaxed);
     from_network_absent = 0;
 }

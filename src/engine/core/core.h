@@ -39,6 +39,7 @@ struct lane_state {
     uint32_t notice_count, notice_capacity;
     struct list mads;         /* gsi.c: MADs that wait for space, oldest first */
     struct list remote_opens; /* remote_open.c: messages that wait for space, oldest first */
+    bool notices_charged;     /* notice_capacity counts in the budget of the peer's user; under `lock` */
     _Atomic bool kick;        /* packets were sent during the batch: ring at its end if the reader sleeps */
     _Atomic bool stalled; /* raw.c: the peer took no frames for long: RAW_PACKET QPs do not wait for space */
     _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */

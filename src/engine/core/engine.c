@@ -69,6 +69,7 @@ static void after_fork_in_child(void)
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
     gsi_after_fork_in_child();
+    notices_after_fork_in_child();
     remote_open_after_fork_in_child();
     cm_agent_after_fork_in_child();
     direct_after_fork_in_child();

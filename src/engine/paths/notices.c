@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/budget.h"
 #include "base/log.h"
+#include "base/user.h"
 #include "engine/core/core.h"
 #include "engine/core/route.h"
 #include "engine/paths/paths.h"
@@ -23,6 +25,15 @@ struct notice {
 /* Per lane: a hostile peer that writes and never reads must not exhaust this process's memory. A regular peer
  * stops sending for a QP at the first drop notice, and has fewer such QPs. */
 #define NOTICES_MAX 65536u
+/* For the lanes of all other users' processes together (base/budget.h). */
+#define NOTICES_OF_OTHERS_MAX (4 * NOTICES_MAX)
+#define NOTICES_FIRST         64u
+
+static struct budget notices_of_others =
+    BUDGET_INIT(notices_of_others, "notices of dropped requests that wait to be read",
+                "its processes do not read what they are sent");
+
+static _Atomic bool told_of_loss;
 
 static bool send_notice(struct lane *lane, const struct notice *notice)
 {
@@ -41,20 +52,47 @@ static bool send_notice(struct lane *lane, const struct notice *notice)
     return lane_send(lane, &packet, NULL, 0) != -EAGAIN;
 }
 
+/* Makes room for more notices. state->lock held. */
+static bool grow(struct lane *lane, struct lane_state *state)
+{
+    uint32_t capacity = state->notice_capacity ? state->notice_capacity * 2 : NOTICES_FIRST;
+    uint32_t more = capacity - state->notice_capacity;
+    uid_t uid = link_peer_uid(lane_link(lane));
+    bool is_charged = !link_is_self(lane_link(lane)) && !user_is_own(uid);
+    struct notice *notices;
+
+    if (is_charged && !budget_take(&notices_of_others, uid, more, NOTICES_OF_OTHERS_MAX))
+        return false;
+    notices = realloc(state->notices, capacity * sizeof(*notices));
+    if (!notices) {
+        if (is_charged)
+            budget_return(&notices_of_others, uid, more);
+        return false;
+    }
+    state->notices = notices;
+    state->notice_capacity = capacity;
+    state->notices_charged = is_charged;
+    return true;
+}
+
+/* state->lock held, or the lane is down. */
+static void free_notices(struct lane *lane, struct lane_state *state)
+{
+    if (state->notices_charged)
+        budget_return(&notices_of_others, link_peer_uid(lane_link(lane)), state->notice_capacity);
+    free(state->notices);
+    state->notices = NULL;
+    state->notice_count = state->notice_capacity = 0;
+    state->notices_charged = false;
+}
+
 /* state->lock held. */
-static bool queue(struct lane_state *state, const struct notice *notice)
+static bool queue(struct lane *lane, struct lane_state *state, const struct notice *notice)
 {
     if (state->notice_count == NOTICES_MAX)
         return false;
-    if (state->notice_count == state->notice_capacity) {
-        uint32_t capacity = state->notice_capacity ? state->notice_capacity * 2 : 64;
-        struct notice *notices = realloc(state->notices, capacity * sizeof(*notices));
-
-        if (!notices)
-            return false;
-        state->notices = notices;
-        state->notice_capacity = capacity;
-    }
+    if (state->notice_count == state->notice_capacity && !grow(lane, state))
+        return false;
     state->notices[state->notice_count++] = *notice;
     return true;
 }
@@ -65,12 +103,14 @@ static void queue_and_flush(struct lane *lane, const struct notice *notice)
     bool queued;
 
     lock_acquire(&state->lock);
-    queued = queue(state, notice);
+    queued = queue(lane, state, notice);
     lock_release(&state->lock);
-    if (!queued)
-        log_error("QP 0x%06x: a message to the requester (a drop notice, or the last acknowledgement) could "
-                  "not be queued and is lost (limit of %u reached, or out of memory)",
-                  notice->dest_qpn, NOTICES_MAX);
+    /* Once: a peer can have any number of them lost. */
+    if (!queued && !atomic_exchange_explicit(&told_of_loss, true, memory_order_relaxed))
+        log_error(
+            "QP 0x%06x: a message to the requester (a drop notice, or the last acknowledgement) could "
+            "not be queued and is lost (limit of %u reached, or out of memory); further ones are not logged",
+            notice->dest_qpn, NOTICES_MAX);
     notice_flush(lane, state);
 }
 
@@ -138,6 +178,18 @@ void notice_flush(struct lane *lane, struct lane_state *state)
                 (state->notice_count - sent) * sizeof(*state->notices));
         state->notice_count -= sent;
         atomic_store_explicit(&state->kick, true, memory_order_relaxed);
+        if (!state->notice_count && state->notice_capacity > NOTICES_FIRST)
+            free_notices(lane, state);
     }
     lock_release(&state->lock);
+}
+
+void notices_lane_down(struct lane *lane, struct lane_state *state)
+{
+    free_notices(lane, state);
+}
+
+void notices_after_fork_in_child(void)
+{
+    budget_after_fork_in_child(&notices_of_others);
 }

@@ -98,6 +98,9 @@ void notice_send(struct transport_qp *transport, const struct packet *packet);
 void notice_mark_stale(const struct qp *qp, struct lane *lane);
 /* The lane has space. */
 void notice_flush(struct lane *lane, struct lane_state *state);
+/* The link is down: drops the notices that wait. */
+void notices_lane_down(struct lane *lane, struct lane_state *state);
+void notices_after_fork_in_child(void);
 
 /* --- exit_flush.c: before a QP ends, and at exit ---------------------------------------------------------- */
 

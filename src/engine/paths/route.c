@@ -511,9 +511,7 @@ void route_link_down(struct link *link)
 
         gsi_lane_down(state);
         remote_open_lane_down(state);
-        free(state->notices);
-        state->notices = NULL;
-        state->notice_count = state->notice_capacity = 0;
+        notices_lane_down(link_lane(link, i), state);
     }
     remote_open_link_down(link_serial(link));
     direct_link_down(link);
