@@ -195,15 +195,17 @@ bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t 
     struct qp *qp = container_of(transport, struct qp, transport);
     struct direct_route *direct = &route_of(qp)->direct;
 
+    /* First, because these have the least time to lose. What is mapped ends it (resume() in peer.c). */
+    if (direct->ring != RING_NOT && direct->peer && direct->mapped.rkey != rkey &&
+        direct_prefers_ring(qp, direct, length)) {
+        note_unmapped(qp, direct, rkey, address, length);
+        return false;
+    }
     if (direct->peer && direct_is_open(direct)) {
         if (!is_copied_only(direct, rkey) && has_mapped(direct, rkey))
             return true;
-        if (direct_has_copied(direct, rkey)) {
-            if (!direct_prefers_ring(qp, direct, length))
-                return true;
-            note_unmapped(qp, direct, rkey, address, length);
-            return false;
-        }
+        if (direct_has_copied(direct, rkey))
+            return true;
     }
     (void)waits_for_map(qp, direct, rkey);
     return false;

@@ -490,6 +490,7 @@ static void resume(uint32_t qpn, uint32_t slot)
 
         qp->transport.map_later = false;
         direct->copied.rkey = 0; /* perhaps it is mapped now */
+        direct->ring = RING_NOT;
         if (direct->peer && is_attached(direct->peer, slot))
             route_note_direct(qp);
         route_run(qp);
