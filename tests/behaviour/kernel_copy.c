@@ -264,23 +264,33 @@ static void refuse_copies(struct end *end, void *arg)
           "seccomp: %s", strerror(errno));
 }
 
-/* A program that installs a filter after it has connected, as sandboxes do. */
+/* A program that installs a filter after it has connected, as sandboxes do. Longer messages went by reference until then: the
+ * peer goes on with that, and the bytes have to come another way. */
 static void a_filter_that_refuses_the_call_later_does_no_harm(void **state)
 {
-    enum { LENGTH = 4096 };
+    static const size_t each[] = {8, 4096, SIZE};
     struct pair p;
 
     connect(&p);
-    for (unsigned int round = 0; round < 2; round++) {
-        end_fill(&p.b, 0, LENGTH, round + 1);
-        end_send(&p.b, a_write(&p.b, 1, 0, LENGTH, &p.a, 0));
+    for (unsigned int round = 0; round < 3 * COUNT(each); round++) {
+        size_t length = each[round % COUNT(each)];
+
+        end_fill(&p.b, 0, length, round + 1);
+        end_send(&p.b, a_write(&p.b, 1, 0, length, &p.a, 0));
         end_expect_success(&p.b, SQ, 1, IBV_WC_RDMA_WRITE);
-        end_expect_data(&p.a, 0, LENGTH, round + 1);
-        end_send(&p.b, a_read(&p.b, 2, SIZE, LENGTH, &p.a, 0));
+        end_expect_data(&p.a, 0, length, round + 1);
+        end_send(&p.b, a_read(&p.b, 2, SIZE, length, &p.a, 0));
         end_expect_success(&p.b, SQ, 2, IBV_WC_RDMA_READ);
-        end_expect_data(&p.b, SIZE, LENGTH, round + 1);
-        if (round == 0)
+        end_expect_data(&p.b, SIZE, length, round + 1);
+        end_recv(&p.a, a_recv(&p.a, 3, SIZE, length));
+        end_send(&p.b, a_send(&p.b, 4, 0, length));
+        end_expect_success(&p.b, SQ, 4, IBV_WC_SEND);
+        end_expect_success(&p.a, RQ, 3, IBV_WC_RECV);
+        end_expect_data(&p.a, SIZE, length, round + 1);
+        if (round == COUNT(each) - 1)
             end_call(&p.b, refuse_copies, NULL, 0);
+        if (round == 2 * COUNT(each) - 1)
+            end_call(&p.a, refuse_copies, NULL, 0);
     }
     pair_close(&p);
 }
