@@ -147,10 +147,15 @@ const char *name_path_why(uint32_t why)
     static const char *const names[] = {
         [PATH_WHY_UNKNOWN] = NULL,
         [PATH_WHY_OFF] = "this process does not map memory of peers (softhca doctor has the reason)",
-        [PATH_WHY_FORBIDDEN] = "no permission to read memory of the peer process (ptrace access)",
+        [PATH_WHY_FORBIDDEN] =
+            "no permission to read memory of the peer process (ptrace access: another user, another "
+            "PID namespace, kernel.yama.ptrace_scope, or a seccomp filter)",
         [PATH_WHY_HIDDEN] = "the peer process does not let this process read its SoftHCA state "
                             "(PR_SET_DUMPABLE is 0, or another user)",
         [PATH_WHY_UNUSED] = "not needed yet, it is mapped when a request first accesses it",
+        [PATH_WHY_REFUSED] =
+            "the kernel refuses process_vm_writev and process_vm_readv since the connection was made "
+            "(a seccomp filter)",
     };
 
     return why < array_size(names) ? names[why] : NULL;

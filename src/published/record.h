@@ -103,6 +103,7 @@ enum path_why {
     PATH_WHY_FORBIDDEN, /* this process may not read the peer's memory */
     PATH_WHY_HIDDEN,    /* the peer does not show its segment */
     PATH_WHY_UNUSED,    /* no request accessed memory that the peer has made mappable */
+    PATH_WHY_REFUSED,   /* the kernel has begun to refuse copies; large payload comes through a file */
 };
 
 /* Written under the QP's lock. */

@@ -578,6 +578,35 @@ static void what_the_network_did_is_told(void **state)
     assert_contains(out.text, "\"sequence_naks\":2");
 }
 
+static void why_a_path_is_not_mapped_is_told(void **state)
+{
+    static const struct {
+        enum path_why why;
+        const char *words;
+    } reasons[] = {
+        {PATH_WHY_OFF, " (ring, peer's memory not mapped: this process does not map memory of peers"},
+        {PATH_WHY_FORBIDDEN,
+         " (ring, peer's memory not mapped: no permission to read memory of the peer process"},
+        {PATH_WHY_HIDDEN,
+         " (ring, peer's memory not mapped: the peer process does not let this process read"},
+        {PATH_WHY_UNUSED, " (ring, peer's memory not mapped: not needed yet"},
+        {PATH_WHY_REFUSED, " (ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
+        {PATH_WHY_UNKNOWN, " of process 4711 (ring)"},
+    };
+
+    for (size_t i = 0; i < array_size(reasons); i++) {
+        struct view view;
+
+        f->qps[0].path =
+            (struct path_record){.kind = PATH_RING, .why = (uint16_t)reasons[i].why, .peer_pid = 4711};
+        view = fixture_view();
+        out_fini(&out);
+        out_init(&out, false, SIZE_MAX);
+        explain_list(&view, &out, true);
+        assert_contains(out.text, reasons[i].words);
+    }
+}
+
 static void what_is_too_long_is_cut(void **state)
 {
     struct view view = fixture_view();
@@ -629,6 +658,7 @@ int main(void)
         TEST(a_view_refuses_what_it_cannot_trust),
         TEST(foreign_text_is_made_printable),
         TEST(what_the_network_did_is_told),
+        TEST(why_a_path_is_not_mapped_is_told),
         TEST(what_is_too_long_is_cut),
         TEST(json_stays_json_where_it_is_cut),
     };

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "engine/core/route.h"
 #include "engine/direct/direct.h"
+#include "engine/paths/paths.h"
 #include "local/local.h"
 
 /* Bytes. A longer request takes less time by one copy of the kernel than by two through a ring that is polled. */
@@ -121,6 +122,9 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
     unsigned pieces;
     bool open;
 
+    if (peer && unlikely(atomic_load_explicit(&peer->refused, memory_order_relaxed)) &&
+        qp->record->path.kind == PATH_CMA)
+        route_note_refused(qp); /* another QP may have been the one that was refused */
     if (!peer || !direct_has_copied(direct, rkey) || direct_prefers_ring(qp, direct, length))
         return false;
     began = length > RING_UP_TO ? 0 : sys_now();

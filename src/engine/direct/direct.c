@@ -16,8 +16,9 @@
 
 enum path_why direct_why_not(const struct link *link)
 {
-    return !local_wants_mapped()         ? PATH_WHY_OFF
+    return !local_wants_direct()         ? PATH_WHY_OFF
            : !link_can_pull(link)        ? PATH_WHY_FORBIDDEN
+           : !local_wants_mapped()       ? PATH_WHY_OFF
            : link_peer_segment(link) < 0 ? PATH_WHY_HIDDEN
                                          : PATH_WHY_UNUSED;
 }

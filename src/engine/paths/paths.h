@@ -27,6 +27,8 @@ struct link *route_resolve_or_wait(struct qp *qp, uint32_t qpn);
 void route_set_reply_lane(struct qp *qp, struct lane *lane);
 /* Requests of the QP are executed in the peer's mapped memory (engine/direct/direct.h). QP lock held. */
 void route_note_direct(struct qp *qp);
+/* The kernel refuses to copy from and to the peer: WRITEs and READs go as packets from now on. QP lock held. */
+void route_note_refused(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 

@@ -107,6 +107,12 @@ void route_note_direct(struct qp *qp)
         publish_path(qp, PATH_MAPPED, lane_link(route_of(qp)->lane));
 }
 
+void route_note_refused(struct qp *qp)
+{
+    publish_path(qp, PATH_RING, lane_link(route_of(qp)->lane));
+    qp->record->path.why = PATH_WHY_REFUSED;
+}
+
 /* Both QPs of a connection use the same lane, so that packets of either arrive in the order of their writing:
  * an acknowledgement arrives before the request that the program posts in reply. Programs that wait for the
  * completion of their send before they poll for the reply rely on that order. */
