@@ -141,7 +141,7 @@ static void run(const int *cpu)
     char text[128], ready;
     int fd, status;
 
-    if (!memory_allocate(&side.memory, BUFFERS + buffers_of(side.size) * side.size))
+    if (!memory_allocate(&side.memory, BUFFERS + buffers_of(side.size) * side.size, LINE))
         die("malloc");
     end_with_child(true);
     child = fork_peer(&fd);

@@ -22,11 +22,12 @@ struct memory {
     size_t length;
 };
 
-static inline bool memory_allocate(struct memory *memory, size_t length)
+/* Begins and ends at a multiple of `unit`. */
+static inline bool memory_allocate(struct memory *memory, size_t length, size_t unit)
 {
-    memory->block = malloc(length + LINE);
-    memory->start = (char *)(((uintptr_t)memory->block + LINE - 1) / LINE * LINE);
-    memory->length = length;
+    memory->length = (length + unit - 1) / unit * unit;
+    memory->block = malloc(memory->length + unit);
+    memory->start = (char *)(((uintptr_t)memory->block + unit - 1) / unit * unit);
     if (memory->block)
         memset(memory->start, 0, BUFFERS);
     return memory->block;

@@ -3,17 +3,21 @@
  * with a target that spins on its memory, or polls its CQ. After the figure it waits for the end of its input,
  * so that others can look at the processes. process_vm measures the same without verbs. */
 #include "endpoint.h"
+#include "filter.h"
 #include "sides.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 /* NOTE: the size of the SEND that says that an I/O's data is there. */
-enum { SITTERS_MAX = 64, NOTE = 16, BATCH = 16, SMALL_DEPTH = 64 };
+enum { SITTERS_MAX = 64, NOTE = 16, BATCH = 16, SMALL_DEPTH = 64, PAGE = 4096, SPINS = 1 << 16 };
 
 static const double warm_seconds = 0.05, seconds = 0.25;
 
@@ -28,11 +32,16 @@ static struct {
     bool latency;
     bool polls; /* the target, all the time */
     unsigned sitters;
-    unsigned depth;   /* messages under way at once */
-    unsigned buffers; /* twice as many where receives need them */
+    unsigned depth;      /* messages under way at once */
+    unsigned buffers;    /* twice as many where receives need them */
+    const char *meeting; /* NULL: the program starts its target itself; else the name of their socket */
+    bool is_target;      /* with a meeting */
+    bool pages;          /* memory of whole pages */
+    const char *refused; /* system calls that both sides have refused to them once they are connected */
 } opt = {.sitters = 4};
 
 struct side {
+    int fd; /* to the other side */
     struct endpoint ep;
     struct ibv_cq *cq;
     struct ibv_qp *qp;
@@ -149,9 +158,10 @@ static void open_side(struct side *side, int fd)
     uint32_t receives = takes_receives() ? opt.buffers : 1;
     struct contact near;
 
+    side->fd = fd;
     start_sitters();
     endpoint_open(&side->ep, NULL, 0, 1);
-    if (!memory_allocate(&side->memory, BUFFERS + opt.buffers * (opt.size + NOTE)))
+    if (!memory_allocate(&side->memory, BUFFERS + opt.buffers * (opt.size + NOTE), opt.pages ? PAGE : LINE))
         give_up("malloc");
     memset(side->memory.start, 0, side->memory.length);
     side->mr = ibv_reg_mr(side->ep.pd, side->memory.start, side->memory.length,
@@ -274,12 +284,23 @@ static void send_word(struct side *side, enum ibv_wr_opcode opcode, uint64_t val
     post(side, opcode, OUT, IN, sizeof(value), NULL);
 }
 
+/* Of a program that did not start the other side, nobody tells it. */
+static void end_with(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+
+    if (opt.meeting && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) {
+        fputs("verbs_threads: the other side has ended early\n", stderr);
+        exit(1);
+    }
+}
+
 /* Until the word of this turn is there, or a message. False: the run is over. */
 static bool wait_for(struct side *side, uint64_t turn, bool polls)
 {
     const _Atomic uint64_t *in = word(&side->memory, IN);
 
-    for (;;) {
+    for (unsigned spins = 1;; spins++) {
         uint64_t value = atomic_load_explicit(in, memory_order_acquire);
 
         if (value == OVER)
@@ -290,6 +311,8 @@ static bool wait_for(struct side *side, uint64_t turn, bool polls)
             take_completions(side);
         else
             relax();
+        if (spins % SPINS == 0)
+            end_with(side->fd);
     }
 }
 
@@ -328,7 +351,7 @@ static void look_at_bytes(const struct side *side, unsigned buffers)
             differs("note");
 }
 
-static void be_target(int fd)
+static _Noreturn void be_target(int fd)
 {
     struct side side = {0};
     uint64_t value;
@@ -339,6 +362,8 @@ static void be_target(int fd)
     if (opt.op == OP_READ)
         fill(&side);
     atomic_store(word(&side.memory, OUT), opt.op == OP_READ ? pattern(0, 0) : 0);
+    if (opt.refused)
+        filter_install(opt.refused);
     tell(fd, "r", 1);
     for (uint64_t turn = 1; wait_for(&side, ping_pong() ? turn : OVER, opt.polls); turn++)
         send_word(&side, opcode(), turn);
@@ -376,6 +401,8 @@ static struct typical latency(struct side *side, uint64_t *turn)
     struct typical typical;
 
     typical_us(exchange, side, warm_seconds, turn);
+    if (opt.refused)
+        filter_install(opt.refused);
     typical = typical_us(exchange, side, seconds, turn);
     take_all(side);
     if (opt.op == OP_READ && atomic_load(word(&side->memory, IN)) != pattern(0, 0))
@@ -420,6 +447,8 @@ static void be_initiator(int fd)
         typical = latency(&side, &turn);
     } else {
         rate(&side, warm_seconds);
+        if (opt.refused)
+            filter_install(opt.refused);
         per_second = rate(&side, seconds);
         if (opt.op == OP_READ)
             look_at_bytes(&side, opt.depth);
@@ -442,20 +471,43 @@ static void be_initiator(int fd)
 }
 
 static const char usage[] =
-    "usage: verbs_threads [-t THREADS] CPU CPU OP SIZE latency|rate spin|poll\n"
+    "usage: verbs_threads [-p] [-t THREADS] [-r CALL,...] [-i NAME | -w NAME] CPU CPU OP SIZE latency|rate "
+    "spin|poll\n"
+    "  CPU        of initiator and target; behind --, -1: any\n"
     "  OP         write, read, faa, cas, send, or io: a WRITE and a SEND of 16 bytes\n"
     "  latency    of 8 bytes, one way; read, faa, cas: the round trip. faa, cas: nothing else\n"
     "  spin|poll  what the target does: spin on its memory, or poll its CQ all along (send, io)\n"
-    "  -t         threads that sit in system calls meanwhile, in each process (4)\n";
+    "  -t         threads that sit in system calls meanwhile, in each process (4)\n"
+    "  -p         memory of whole pages, not as malloc() has it\n"
+    "  -r         once connected, both sides install a seccomp filter that refuses these system calls\n"
+    "  -w, -i     only the target, which waits for the initiator until its input ends, or only the\n"
+    "             initiator; NAME: of an abstract socket\n";
 
 static bool parse(int argc, char **argv)
 {
     int c;
 
-    while ((c = getopt(argc, argv, "t:")) != -1) {
-        if (c != 't' || atoi(optarg) < 0 || atoi(optarg) > SITTERS_MAX)
+    while ((c = getopt(argc, argv, "+pt:r:i:w:")) != -1) {
+        switch (c) {
+        case 't':
+            if (atoi(optarg) < 0 || atoi(optarg) > SITTERS_MAX)
+                return false;
+            opt.sitters = (unsigned)atoi(optarg);
+            break;
+        case 'p':
+            opt.pages = true;
+            break;
+        case 'r':
+            opt.refused = optarg;
+            break;
+        case 'i':
+        case 'w':
+            opt.meeting = optarg;
+            opt.is_target = c == 'w';
+            break;
+        default:
             return false;
-        opt.sitters = (unsigned)atoi(optarg);
+        }
     }
     argv += optind;
     if (argc - optind != 6)
@@ -476,15 +528,11 @@ static bool parse(int argc, char **argv)
            (opt.latency || (opt.op != OP_FAA && opt.op != OP_CAS));
 }
 
-int main(int argc, char **argv)
+static int run_both(void)
 {
     pid_t target;
     int fd, status;
 
-    if (!parse(argc, argv)) {
-        fputs(usage, stderr);
-        return 2;
-    }
     end_with_child(true);
     target = fork_peer(&fd);
     if (target == 0) {
@@ -493,4 +541,58 @@ int main(int argc, char **argv)
     }
     be_initiator(fd);
     return waitpid(target, &status, 0) != target || status;
+}
+
+/* Whoever started this side may have ended since, and starts no other one then: the input ends. */
+static void wait_for_initiator(int listener)
+{
+    struct pollfd p[] = {{.fd = listener, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+    char byte;
+
+    do {
+        if (poll(p, 2, -1) < 0)
+            give_up("poll");
+        if (p[1].revents && read(STDIN_FILENO, &byte, 1) <= 0)
+            exit(1);
+    } while (!p[0].revents);
+}
+
+/* The two sides may be different users', and in different containers of one network namespace: whoever starts them starts the
+ * initiator when the target has said that it listens. */
+static int run_one(void)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "verbs_threads/%s", opt.meeting);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), other;
+
+    if (size > sizeof(name))
+        return 2;
+    if (fd < 0)
+        give_up("socket");
+    if (!opt.is_target) {
+        if (connect(fd, (struct sockaddr *)&name, size))
+            give_up("connect");
+        be_initiator(fd);
+        return 0;
+    }
+    if (bind(fd, (struct sockaddr *)&name, size) || listen(fd, 1))
+        give_up("bind");
+    puts("listens");
+    fflush(stdout);
+    wait_for_initiator(fd);
+    other = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+    if (other < 0)
+        give_up("accept4");
+    close(fd);
+    be_target(other);
+}
+
+int main(int argc, char **argv)
+{
+    if (!parse(argc, argv)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    return opt.meeting ? run_one() : run_both();
 }
