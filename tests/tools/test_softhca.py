@@ -254,7 +254,8 @@ def test_doctor_tells_each_thing_with_its_state():
     tap.equal(result.stderr, "")
     tap.equal(result.returncode, 0, result.stdout)
     for thing in ("library", "abstract unix sockets", "sealed memfd", "pidfd", "process_vm_readv", "Yama", "membarrier",
-                  "userfaultfd", "seccomp", "open files", "locked memory", "UDP port 4791", "receive buffer", "real RDMA devices"):
+                  "userfaultfd", "seccomp", "PID namespace", "open files", "locked memory", "UDP port 4791", "receive buffer",
+                  "real RDMA devices", "this environment"):
         assert re.search(rf"^(ok|limited|note) +{re.escape(thing)} +\S", result.stdout, re.M), thing
 
 

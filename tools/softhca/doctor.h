@@ -4,6 +4,10 @@
 #ifndef SOFTHCA_DOCTOR_H
 #define SOFTHCA_DOCTOR_H
 
+#include <stdbool.h>
+
+#include "mapped/mapped.h"
+
 enum finding_state {
     FINDING_OK,      /* allowed */
     FINDING_LIMITED, /* SoftHCA works, but something is slower or missing */
@@ -13,8 +17,8 @@ enum finding_state {
 
 struct finding {
     enum finding_state state;
-    char reason[256]; /* what was found, and what it means */
-    char remedy[256]; /* what to change; "" if nothing */
+    char reason[400]; /* what was found, and what it means */
+    char remedy[320]; /* what to change; "" if nothing */
 };
 
 struct probe {
@@ -24,6 +28,25 @@ struct probe {
 
 extern const struct probe probes[];
 extern const unsigned probe_count;
+
+/* Whether memory of a program is mapped by its peers. */
+struct mapping {
+    enum mapped_reason unasked; /* of one that does not ask for it; MAPPED_YES of one that asks */
+    bool in_calls;              /* only in calls of a program with one thread */
+    struct mapped_means means;
+};
+
+/* doctor_environment.c: what all of it comes to. */
+struct mapping look_at_mapping(bool asks);
+void probe_environment(struct finding *ret);
+void probe_pid_namespace(struct finding *ret);
+
+/* doctor_probes.c. A process reads memory of another that is not its child: 0 or -errno. */
+int sibling_reads(bool with_permission);
+/* kernel.yama.ptrace_scope; -1: the kernel has no Yama. */
+int yama_scope(void);
+/* A number from /proc/self/status; 0 if it is not there. */
+long own_status(const char *field);
 
 void finding_set(struct finding *ret, enum finding_state state, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -23,9 +23,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/user.h"
 #include "commands.h"
 #include "doctor.h"
-#include "mapped/mapped.h"
 
 #define ROCE_PORT 4791
 
@@ -141,7 +141,7 @@ static void probe_peerpidfd(struct finding *ret)
 static char read_from[4096];
 
 /* A process that another, not its parent, reads from: as two programs of one user are to each other. */
-static int sibling_reads(int with_permission)
+int sibling_reads(bool with_permission)
 {
     char byte = 'x', buffer[64];
     int ready[2], status = -1;
@@ -179,8 +179,7 @@ static int sibling_reads(int with_permission)
     return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
 }
 
-/* -1: the kernel has no Yama. */
-static int yama_scope(void)
+int yama_scope(void)
 {
     FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
     int scope = -1;
@@ -195,7 +194,7 @@ static int yama_scope(void)
 
 static void probe_vm_readv(struct finding *ret)
 {
-    int plain = sibling_reads(0), permitted = plain ? sibling_reads(1) : 0;
+    int plain = sibling_reads(false), permitted = plain ? sibling_reads(true) : 0;
 
     if (plain == 0) {
         finding_set(
@@ -212,10 +211,6 @@ static void probe_vm_readv(struct finding *ret)
             "%s: messages are copied twice, through the ring, and a WRITE or READ waits for the peer's "
             "helper thread",
             strerror(-permitted));
-        finding_remedy(
-            ret, yama_scope() > 1
-                     ? "sysctl -w kernel.yama.ptrace_scope=1 (if it is 3: only at boot)"
-                     : "allow process_vm_readv and process_vm_writev in the container's seccomp profile");
     }
 }
 
@@ -235,7 +230,6 @@ static void probe_yama(struct finding *ret)
         finding_set(ret, FINDING_LIMITED,
                     "kernel.yama.ptrace_scope is %d: an unprivileged process may not read another's memory",
                     scope);
-        finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (if it is 3: only at boot)");
     }
 }
 
@@ -255,37 +249,30 @@ static void probe_userfaultfd(struct finding *ret)
 
 static void probe_mapped(struct finding *ret)
 {
-    bool in_calls = false;
-    enum mapped_reason unasked = mapped_unasked(&in_calls);
-    struct mapped_means means;
+    struct mapping here = look_at_mapping(false);
+    const struct mapped_means *means = &here.means;
     char most[64] = "";
 
-    mapped_probe(&means);
-    if (means.reason != MAPPED_YES || (means.single_thread && !in_calls)) {
+    if (means->reason != MAPPED_YES || (means->single_thread && !here.in_calls)) {
         finding_set(ret, FINDING_NOTE, "peers do not map registered memory: %s",
-                    means.reason != MAPPED_YES ? mapped_reason_text(means.reason)
-                                               : "userfaultfd is not available");
+                    means->reason != MAPPED_YES ? mapped_reason_text(means->reason)
+                                                : "userfaultfd is not available");
         return;
     }
-    if (means.lock_limit != UINT64_MAX)
+    if (means->lock_limit != UINT64_MAX)
         snprintf(most, sizeof(most), ", up to %llu KiB (half of RLIMIT_MEMLOCK)",
-                 (unsigned long long)means.lock_limit / 1024);
-    if (unasked == MAPPED_YES && !in_calls) {
-        finding_set(ret, FINDING_OK, "peers map registered memory%s", most);
-        return;
-    }
-    if (unasked == MAPPED_YES) {
+                 (unsigned long long)means->lock_limit / 1024);
+    if (here.unasked != MAPPED_YES)
+        finding_set(ret, FINDING_NOTE,
+                    "peers map registered memory only with SOFTHCA_LOCAL=mapped in both processes%s: %s",
+                    most, mapped_reason_text(here.unasked));
+    else if (here.in_calls)
         finding_set(ret, FINDING_NOTE,
                     "peers map registered memory of programs with a single thread%s; of others, the kernel "
                     "copies it for them",
                     most);
-        finding_remedy(ret, "sysctl vm.unprivileged_userfaultfd=1 (memory of all programs is mapped)");
-        return;
-    }
-    finding_set(ret, FINDING_NOTE,
-                "peers map registered memory only with SOFTHCA_LOCAL=mapped in both "
-                "processes%s: %s",
-                most, mapped_reason_text(unasked));
+    else
+        finding_set(ret, FINDING_OK, "peers map registered memory%s", most);
 }
 
 static void probe_membarrier(struct finding *ret)
@@ -344,19 +331,11 @@ static void probe_processors(struct finding *ret)
 
 static void probe_user_namespace(struct finding *ret)
 {
-    FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
-    unsigned overflow = 65534;
-
-    if (file) {
-        if (fscanf(file, "%u", &overflow) != 1)
-            overflow = 65534;
-        fclose(file);
-    }
-    if (geteuid() == overflow) {
+    if (!user_is_known(geteuid())) {
         finding_set(ret, FINDING_LIMITED,
                     "uid %u is the overflow uid of a user namespace, shared by all unmapped users: peers "
                     "with this uid are treated as other users",
-                    overflow);
+                    (unsigned)geteuid());
         finding_remedy(ret, "run with a uid that is mapped in the user namespace");
         return;
     }
@@ -492,8 +471,7 @@ static void probe_dev_infiniband(struct finding *ret)
                     "no /dev/infiniband: softhca run shows one to programs that look for it (UCX)");
 }
 
-/* A number from /proc/self/status; 0 if it is not there. */
-static long own_status(const char *field)
+long own_status(const char *field)
 {
     FILE *file = fopen("/proc/self/status", "re");
     size_t length = strlen(field);
@@ -544,6 +522,7 @@ const struct probe probes[] = {
     {"userfaultfd", probe_userfaultfd},
     {"mapped memory", probe_mapped},
     {"seccomp", probe_seccomp},
+    {"PID namespace", probe_pid_namespace},
     {"user", probe_user_namespace},
     {"open files", probe_nofile},
     {"locked memory", probe_memlock},
@@ -553,5 +532,6 @@ const struct probe probes[] = {
     {"/dev/infiniband", probe_dev_infiniband},
     {"real RDMA devices", probe_real_devices},
     {"debugger", probe_tracer},
+    {"this environment", probe_environment},
 };
 const unsigned probe_count = sizeof(probes) / sizeof(probes[0]);

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What a program gets in this environment from a process of the same user, and which one change would give it more. */
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "base/user.h"
+#include "doctor.h"
+
+/* PROC_PID_INIT_INO of the kernel: the PID namespace that it made at boot. */
+#define FIRST_PID_NAMESPACE 0xeffffffcu
+
+enum gets { GETS_MAPPED, GETS_MAPPED_IN_CALLS, GETS_COPY, GETS_RING };
+
+/* The figures are those of docs/performance.md, of a quiet machine. */
+static const struct {
+    enum finding_state state;
+    const char *words;
+} outcomes[] = {
+    [GETS_MAPPED] = {FINDING_OK,
+                     "WRITE, READ, atomics: mapped memory (8 B: 0.15 to 0.3 us, 64 KiB: 40 GB/s); "
+                     "SEND: ring (8 B: 0.35 us)"},
+    [GETS_MAPPED_IN_CALLS] = {FINDING_NOTE,
+                              "programs with one thread: WRITE, READ, atomics: mapped memory (8 B: 0.15 to "
+                              "0.3 us, 64 KiB: 40 GB/s), SEND: ring (8 B: 0.35 us); with more: "
+                              "WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s), "
+                              "atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper "
+                              "thread has to be woken)"},
+    [GETS_COPY] = {FINDING_NOTE,
+                   "WRITE, READ: kernel copy (8 B: 1.6 to 1.8 us, 64 KiB: 9 GB/s); "
+                   "atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper thread has to be "
+                   "woken)"},
+    [GETS_RING] = {FINDING_LIMITED,
+                   "WRITE, READ, atomics, SEND: ring (8 B: 0.4 us, or some 30 us where the peer's helper "
+                   "thread has to be woken; 64 KiB: 1 to 3 GB/s)"},
+};
+
+/* What a change leads to. */
+static const char mapped_instead[] = "WRITE, READ and atomics in mapped memory, 0.15 to 0.3 us";
+static const char copy_instead[] = "WRITE and READ by kernel copy, 1.6 to 1.8 us";
+
+/* All that decides. */
+struct environment {
+    const char *local; /* SOFTHCA_LOCAL; "auto" if it is not set */
+    struct mapping mapping;
+    bool copies; /* from a process of the same user that permits it */
+};
+
+/* In a child, which has a single thread as a program may have: the library that the doctor has loaded has one more. */
+struct mapping look_at_mapping(bool asks)
+{
+    struct mapping found = {.means.reason = MAPPED_KERNEL};
+    int ends[2] = {-1, -1};
+    pid_t child = pipe2(ends, O_CLOEXEC) ? -1 : fork();
+
+    if (child == 0) {
+        found.unasked = asks ? MAPPED_YES : mapped_unasked(&found.in_calls);
+        mapped_probe(&found.means);
+        _exit(write(ends[1], &found, sizeof(found)) == sizeof(found) ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child > 0) {
+        if (read(ends[0], &found, sizeof(found)) != sizeof(found))
+            found = (struct mapping){.means.reason = MAPPED_KERNEL};
+        waitpid(child, NULL, 0);
+    }
+    close(ends[0]);
+    return found;
+}
+
+static struct environment look(void)
+{
+    const char *local = getenv("SOFTHCA_LOCAL");
+    struct environment here = {.local = local ? local : "auto"};
+
+    here.mapping = look_at_mapping(strcmp(here.local, "mapped") == 0);
+    here.copies = user_is_known(geteuid()) && (sibling_reads(false) == 0 || sibling_reads(true) == 0);
+    return here;
+}
+
+static enum gets what_it_gets(const struct environment *here)
+{
+    const struct mapping *mapping = &here->mapping;
+
+    if (!here->copies || strcmp(here->local, "ring") == 0 || strcmp(here->local, "cma") == 0)
+        return GETS_RING;
+    if (strcmp(here->local, "copy") == 0 || mapping->unasked != MAPPED_YES ||
+        mapping->means.reason != MAPPED_YES || mapping->means.lock_limit == 0)
+        return GETS_COPY;
+    return mapping->means.single_thread ? GETS_MAPPED_IN_CALLS : GETS_MAPPED;
+}
+
+static bool system_calls_may_wait(void)
+{
+    FILE *file = fopen("/proc/sys/vm/unprivileged_userfaultfd", "re");
+    int allowed = 0;
+
+    if (file) {
+        if (fscanf(file, "%d", &allowed) != 1)
+            allowed = 0;
+        fclose(file);
+    }
+    return allowed == 1 || sys_has_capability(CAP_SYS_PTRACE);
+}
+
+static void more_than_the_ring(struct finding *ret)
+{
+    if (!user_is_known(geteuid()))
+        finding_remedy(ret, "a uid that the user namespace maps (unshare --map-current-user): %s",
+                       copy_instead);
+    else if (yama_scope() > 2)
+        finding_remedy(ret, "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d (3 stays until then): %s",
+                       copy_instead);
+    else if (yama_scope() == 2)
+        finding_remedy(ret, "sysctl -w kernel.yama.ptrace_scope=1 (as root): %s", copy_instead);
+    else if (own_status("Seccomp"))
+        finding_remedy(ret,
+                       "podman run --security-opt seccomp=FILE, the profile with {\"names\": "
+                       "[\"process_vm_readv\", \"process_vm_writev\"], \"action\": \"SCMP_ACT_ALLOW\"}: %s",
+                       copy_instead);
+}
+
+static void more_than_copies(struct finding *ret, const struct environment *here)
+{
+    if (here->mapping.unasked == MAPPED_OFF)
+        finding_remedy(ret, "unset SOFTHCA_MAPPED: %s", mapped_instead);
+    else if (here->mapping.unasked == MAPPED_OVERCOMMIT)
+        finding_remedy(ret, "sysctl -w vm.overcommit_memory=0 (as root): %s", mapped_instead);
+    else if (here->mapping.unasked == MAPPED_SANDBOX)
+        finding_remedy(ret, "no seccomp filter: podman run --security-opt seccomp=unconfined%s: %s",
+                       system_calls_may_wait() ? "" : " --cap-add=SYS_PTRACE", mapped_instead);
+    else if (here->mapping.means.reason == MAPPED_YES && here->mapping.means.lock_limit == 0)
+        finding_remedy(ret, "ulimit -l 8192: %s", mapped_instead);
+}
+
+void probe_environment(struct finding *ret)
+{
+    struct environment here = look();
+    enum gets gets = what_it_gets(&here);
+    bool chosen = strcmp(here.local, "auto") != 0 && strcmp(here.local, "mapped") != 0;
+
+    finding_set(ret, outcomes[gets].state, "%s", outcomes[gets].words);
+    if (chosen)
+        finding_remedy(ret, "unset SOFTHCA_LOCAL (it is %s)", here.local);
+    else if (gets == GETS_RING)
+        more_than_the_ring(ret);
+    else if (gets == GETS_COPY)
+        more_than_copies(ret, &here);
+    else if (gets == GETS_MAPPED_IN_CALLS)
+        finding_remedy(
+            ret,
+            "sysctl -w vm.unprivileged_userfaultfd=1 (as root), or SOFTHCA_LOCAL=mapped for both "
+            "programs (docs/mapped.md has what they can notice): %s for programs with threads, too",
+            mapped_instead);
+    else if (here.mapping.means.lock_limit != UINT64_MAX)
+        finding_remedy(ret,
+                       "ulimit -l unlimited: more than %llu KiB (half of RLIMIT_MEMLOCK) are mapped in a "
+                       "program; the rest is kernel copy",
+                       (unsigned long long)here.mapping.means.lock_limit / 1024);
+}
+
+void probe_pid_namespace(struct finding *ret)
+{
+    struct stat status;
+
+    if (stat("/proc/self/ns/pid", &status) || status.st_ino == FIRST_PID_NAMESPACE) {
+        finding_set(ret, FINDING_OK, "that of the machine");
+        return;
+    }
+    finding_set(ret, FINDING_NOTE,
+                "one of its own: with processes of another one, such as other containers of a pod, all goes "
+                "through the ring");
+    finding_remedy(ret, "one for all of them: podman run --pid=container:NAME, podman pod create "
+                        "--share=ipc,net,uts,pid; Kubernetes: shareProcessNamespace: true");
+}
