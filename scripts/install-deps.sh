@@ -10,13 +10,13 @@ build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev li
 demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs libfabric-bin rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
-       iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark)
+       iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark crun)
 # What check-distro.sh needs in the other release: names that every release has.
 distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
         rdmacm-utils)
 long=(debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common)
-bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils)
+bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils crun)
 guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)
 
 wanted=()
@@ -68,4 +68,19 @@ if [[ " $* " == *" check "* && ! -d /usr/share/doc/rdma-core/tests && ! -d build
     chmod 755 "$work"
     (cd "$work" && apt-get download -q python3-pyverbs && dpkg-deb -x python3-pyverbs_*.deb unpacked)
     mv "$work/unpacked/usr/share/doc/rdma-core/tests" build-deps/rdma-core-tests
+fi
+
+# containers-common's seccomp profile alone, for containers of crun: its package wants a network for containers, too.
+if [[ " $* " == *" check "* || " $* " == *" bench "* ]] &&
+       [[ ! -e /usr/share/containers/seccomp.json && ! -e build-deps/containers/seccomp.json ]]; then
+    echo "fetching the seccomp profile of golang-github-containers-common"
+    mkdir -p build-deps/containers
+    profile=$(mktemp -d)
+    chmod 755 "$profile"
+    if (cd "$profile" && apt-get download -q golang-github-containers-common && dpkg-deb -x ./*.deb unpacked); then
+        mv "$profile/unpacked/usr/share/containers/seccomp.json" build-deps/containers/
+    else
+        echo "install-deps.sh: without it, tests of containers are skipped" >&2
+    fi
+    rm -rf "$profile"
 fi
