@@ -178,7 +178,7 @@ def test_acknowledgement_of_a_stopped_peer():
 def test_a_peer_whose_memory_is_read():
     # As far as this machine allows; and of a connection that is not mapped, it says why.
     for local, reasons in (("cma", "this process does not map memory"),
-                           ("mapped", "no permission to read|the peer process does not share|not needed yet")):
+                           ("mapped", "no permission to read|the peer process does not share|no request so far was for memory")):
         with Situation("stopped-peer", SOFTHCA_LOCAL=local) as situation:
             situation.until_it_hangs()
             matches(rf", to QP 0x[0-9a-f]+ of process \d+ \((mapped|(ring|cma), peer's memory not mapped: ({reasons})[^)]*)\)",

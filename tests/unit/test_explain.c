@@ -589,7 +589,7 @@ static void why_a_path_is_not_mapped_is_told(void **state)
          " (ring, peer's memory not mapped: no permission to read memory of the peer process"},
         {PATH_WHY_HIDDEN,
          " (ring, peer's memory not mapped: the peer process does not let this process read"},
-        {PATH_WHY_UNUSED, " (ring, peer's memory not mapped: not needed yet"},
+        {PATH_WHY_UNUSED, " (ring, peer's memory not mapped: no request so far was for memory"},
         {PATH_WHY_REFUSED, " (ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
         {PATH_WHY_UNKNOWN, " of process 4711 (ring)"},
     };
