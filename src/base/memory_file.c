@@ -17,6 +17,9 @@
 
 #include "base/sys.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x10
+#endif
 #define SEALS        (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define SEALS_NEEDED (F_SEAL_SHRINK | F_SEAL_GROW)
 #ifndef MFD_NOEXEC_SEAL
@@ -53,6 +56,15 @@ int memory_file_seal(int fd)
 
     errno = saved;
     return error;
+}
+
+int memory_file_seal_writes(int fd)
+{
+    int saved = errno;
+    bool sealed = fcntl(fd, F_ADD_SEALS, SEALS | F_SEAL_FUTURE_WRITE) == 0;
+
+    errno = saved;
+    return sealed ? 0 : memory_file_seal(fd);
 }
 
 int memory_file_make(const char *name, uint64_t size)

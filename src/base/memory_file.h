@@ -17,6 +17,9 @@ int memory_file_make(const char *name, uint64_t size);
 int memory_file_create(const char *name);
 int memory_file_resize(int fd, uint64_t size);
 int memory_file_seal(int fd);
+/* The same, and from now on only mappings that exist already write (F_SEAL_FUTURE_WRITE, Linux 5.1; before, as above).
+ * Nobody can punch holes then. */
+int memory_file_seal_writes(int fd);
 
 /* May this process read and map a file that another process made? The one check of every such file: ordinary pages, which
  * do not run out as huge pages do, and sealed against shrinking and growing, so that no access raises SIGBUS. 0 with the

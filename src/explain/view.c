@@ -33,8 +33,10 @@ bool view_copy(const struct view *view, uint64_t offset, void *ret, size_t size)
 {
     if (offset > view->size || size > view->size - offset)
         return false;
-    if (!view->base)
+    if (!view->base && offset < view->tables_size)
         return sys_pread(view->fd, ret, size, (off_t)offset) == (ssize_t)size;
+    if (!view->base)
+        return sys_pread(view->queues_fd, ret, size, (off_t)(offset - view->tables_size)) == (ssize_t)size;
     copy_foreign(ret, view->base + offset, size);
     return true;
 }
@@ -46,35 +48,62 @@ static bool table_fits(const struct view *view, const struct segment_table *tabl
            (uint64_t)table->count * stride <= view->size - table->offset;
 }
 
-int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid)
+static int read_header(struct view *view)
 {
-    struct view view = {.base = base, .size = size, .fd = fd, .pid = pid, .now_ns = sys_now()};
-    const struct segment_header *header = &view.header;
+    const struct segment_header *header = &view->header;
 
-    if (!view_copy(&view, 0, &view.header, sizeof(view.header)) || header->magic != SEGMENT_MAGIC)
+    if (!view_copy(view, 0, &view->header, sizeof(view->header)) || header->magic != SEGMENT_MAGIC)
         return -EPROTO;
     if (header->version != SEGMENT_VERSION || header->header_size != sizeof(*header))
         return -EPROTONOSUPPORT;
-    if (header->total_size > size ||
-        !table_fits(&view, &header->keys, sizeof(struct key_entry), LIMIT_KEY_SLOTS) ||
-        !table_fits(&view, &header->mapped, sizeof(struct mapped_record), LIMIT_KEY_SLOTS) ||
-        !table_fits(&view, &header->directs, sizeof(struct direct_record), LIMIT_QP) ||
-        !table_fits(&view, &header->qps, sizeof(struct qp_record), LIMIT_QP) ||
-        !table_fits(&view, &header->cqs, sizeof(struct cq_record), LIMIT_CQ) ||
-        !table_fits(&view, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ) ||
-        !table_fits(&view, &header->pds, sizeof(struct pd_record), LIMIT_PD) ||
-        !table_fits(&view, &header->wqs, sizeof(struct wq_record), LIMIT_WQ) ||
-        !table_fits(&view, &header->ind_tables, sizeof(struct ind_table_record), LIMIT_IND_TABLES) ||
-        !table_fits(&view, &header->items, sizeof(struct item_record), SEGMENT_ITEMS) ||
-        !table_fits(&view, &header->ids, sizeof(struct id_record), SEGMENT_IDS) ||
-        !table_fits(&view, &header->key_provenance, sizeof(struct provenance_record), LIMIT_KEY_SLOTS) ||
-        !table_fits(&view, &header->stacks, sizeof(struct stack_record), SEGMENT_STACKS) ||
-        !table_fits(&view, &header->modules, sizeof(struct module_record), SEGMENT_MODULES))
+    if (header->total_size > view->size ||
+        !table_fits(view, &header->keys, sizeof(struct key_entry), LIMIT_KEY_SLOTS) ||
+        !table_fits(view, &header->mapped, sizeof(struct mapped_record), LIMIT_KEY_SLOTS) ||
+        !table_fits(view, &header->directs, sizeof(struct direct_record), LIMIT_QP) ||
+        !table_fits(view, &header->qps, sizeof(struct qp_record), LIMIT_QP) ||
+        !table_fits(view, &header->cqs, sizeof(struct cq_record), LIMIT_CQ) ||
+        !table_fits(view, &header->srqs, sizeof(struct srq_record), LIMIT_SRQ) ||
+        !table_fits(view, &header->pds, sizeof(struct pd_record), LIMIT_PD) ||
+        !table_fits(view, &header->wqs, sizeof(struct wq_record), LIMIT_WQ) ||
+        !table_fits(view, &header->ind_tables, sizeof(struct ind_table_record), LIMIT_IND_TABLES) ||
+        !table_fits(view, &header->items, sizeof(struct item_record), SEGMENT_ITEMS) ||
+        !table_fits(view, &header->ids, sizeof(struct id_record), SEGMENT_IDS) ||
+        !table_fits(view, &header->key_provenance, sizeof(struct provenance_record), LIMIT_KEY_SLOTS) ||
+        !table_fits(view, &header->stacks, sizeof(struct stack_record), SEGMENT_STACKS) ||
+        !table_fits(view, &header->modules, sizeof(struct module_record), SEGMENT_MODULES))
         return -EPROTO;
-    view.stamp = (uint32_t)(view.now_ns / NS_PER_MS);
-    view.same_pids = pid != 0 && header->pid == pid;
-    *ret_view = view;
+    view->now_ns = sys_now();
+    view->stamp = (uint32_t)(view->now_ns / NS_PER_MS);
+    view->same_pids = view->pid != 0 && header->pid == view->pid;
     return 0;
+}
+
+static int keep(struct view *ret_view, struct view *view)
+{
+    int error = read_header(view);
+
+    if (!error)
+        *ret_view = *view;
+    return error;
+}
+
+int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid)
+{
+    struct view view = {.base = base, .size = size, .fd = fd, .queues_fd = -1, .pid = pid};
+
+    return keep(ret_view, &view);
+}
+
+int view_open_files(struct view *ret_view, const int files[SEGMENT_PARTS],
+                    const uint64_t sizes[SEGMENT_PARTS], pid_t pid)
+{
+    struct view view = {.size = sizes[SEGMENT_TABLES] + sizes[SEGMENT_QUEUES],
+                        .fd = files[SEGMENT_TABLES],
+                        .queues_fd = files[SEGMENT_QUEUES],
+                        .tables_size = sizes[SEGMENT_TABLES],
+                        .pid = pid};
+
+    return keep(ret_view, &view);
 }
 
 bool view_record(const struct view *view, const struct segment_table *table, uint32_t number, void *ret)

@@ -14,11 +14,13 @@
 #include "segment/segment.h"
 
 struct view {
-    const char *base; /* NULL: the file is read */
+    const char *base; /* NULL: the files are read */
     uint64_t size;
-    int fd;         /* the memfd, also to find its empty parts; -1: all is read */
-    pid_t pid;      /* by which we see the process in /proc; 0: we do not */
-    bool same_pids; /* the numbers of threads and processes that it knows are ours, too */
+    int fd;               /* of the tables, also to find their empty parts; -1: all is read */
+    int queues_fd;        /* if base is NULL */
+    uint64_t tables_size; /* if base is NULL: offsets from here on are in the other file */
+    pid_t pid;            /* by which we see the process in /proc; 0: we do not */
+    bool same_pids;       /* the numbers of threads and processes that it knows are ours, too */
     /* The segment of another process of this host, by the number that this one knows; NULL, or answers NULL:
      * unknown. */
     const struct view *(*find_peer)(int32_t pid);
@@ -27,8 +29,12 @@ struct view {
     uint32_t stamp;
 };
 
-/* base NULL: fd is read. 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of another version. */
+/* A segment that is mapped, fd: of its tables, or -1. 0; -EPROTO: no segment of ours, or a damaged one; -EPROTONOSUPPORT: of
+ * another version. */
 int view_open(struct view *ret_view, const void *base, uint64_t size, int fd, pid_t pid);
+/* So one whose files are read, which memory_file_check() has accepted. */
+int view_open_files(struct view *ret_view, const int files[SEGMENT_PARTS],
+                    const uint64_t sizes[SEGMENT_PARTS], pid_t pid);
 
 /* Copies; false if it is not all inside the segment. */
 bool view_copy(const struct view *view, uint64_t offset, void *ret, size_t size);

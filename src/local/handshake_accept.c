@@ -146,16 +146,20 @@ void handshake_serve_segment_request(struct handshake *handshake)
 {
     bool allowed =
         (reference_same_user(handshake->peer.uid) || handshake->peer.uid == 0) && prctl(PR_GET_DUMPABLE) == 1;
-    int fd = allowed ? fd_own(local.ops->published()) : -1;
+    int files[SEGMENT_REQUEST_FILES];
+    bool granted = allowed && local.ops->published(files) == 0;
 
-    if (fd < 0)
+    for (unsigned i = 0; granted && i < SEGMENT_REQUEST_FILES; i++)
+        files[i] = fd_own(files[i]);
+    if (!granted)
         log_info("process %d (uid %u) may not read the SoftHCA state of this process (other user, or "
                  "PR_SET_DUMPABLE is 0)",
                  (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
     /* If the send fails, the requester sees the end of the socket. */
-    (void)handshake_answer_segment_request(handshake->socket.fd, fd >= 0 ? SEGMENT_GRANTED : SEGMENT_REFUSED,
-                                           fd);
-    fd_close(fd);
+    (void)handshake_answer_segment_request(handshake->socket.fd, granted ? SEGMENT_GRANTED : SEGMENT_REFUSED,
+                                           granted ? files : NULL);
+    for (unsigned i = 0; granted && i < SEGMENT_REQUEST_FILES; i++)
+        fd_close(files[i]);
     handshake_fail(handshake);
 }
 

@@ -45,29 +45,32 @@ void handshake_message_add_private(struct handshake_message *message)
     message->segment = local.ops->segment ? (uint32_t)(local.ops->segment() + 1) : 0;
 }
 
-static int send_with_descriptor(int fd, const void *message_bytes, size_t size, int memory_fd)
+#define DESCRIPTORS_MAX 4u
+
+static int send_with_descriptors(int fd, const void *message_bytes, size_t size, const int *fds,
+                                 unsigned count)
 {
     struct iovec part = {(void *)(uintptr_t)message_bytes, size};
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
     } control = {0};
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
 
-    if (memory_fd >= 0) {
+    if (count) {
         msg.msg_control = &control;
-        msg.msg_controllen = sizeof(control);
+        msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
         control.header.cmsg_level = SOL_SOCKET;
         control.header.cmsg_type = SCM_RIGHTS;
-        control.header.cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(&control.header), &memory_fd, sizeof(memory_fd));
+        control.header.cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), fds, count * sizeof(int));
     }
     return sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size ? 0 : -errno;
 }
 
 int handshake_message_send(int fd, const struct handshake_message *message, int memory_fd)
 {
-    return send_with_descriptor(fd, message, sizeof(*message), memory_fd);
+    return send_with_descriptors(fd, message, sizeof(*message), &memory_fd, memory_fd >= 0);
 }
 
 static_assert(sizeof(struct segment_request) == sizeof(struct handshake_message) &&
@@ -81,14 +84,14 @@ bool handshake_message_is_segment_request(const struct handshake_message *messag
            message->type == SEGMENT_REQUEST_TYPE;
 }
 
-int handshake_answer_segment_request(int fd, enum segment_request_result result, int segment_fd)
+int handshake_answer_segment_request(int fd, enum segment_request_result result, const int *files)
 {
     const struct segment_request answer = {.magic = SEGMENT_REQUEST_MAGIC,
                                            .version = SEGMENT_REQUEST_VERSION,
                                            .type = SEGMENT_REQUEST_TYPE,
                                            .result = result};
 
-    return send_with_descriptor(fd, &answer, sizeof(answer), segment_fd);
+    return send_with_descriptors(fd, &answer, sizeof(answer), files, files ? SEGMENT_REQUEST_FILES : 0);
 }
 
 int take_descriptor(struct msghdr *msg)

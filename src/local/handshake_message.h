@@ -48,8 +48,8 @@ void handshake_message_fill(struct handshake_message *message, enum handshake_ty
 void handshake_message_add_private(struct handshake_message *message);
 /* For a message that handshake_message_receive() rejected: is it a request for the published segment instead? */
 bool handshake_message_is_segment_request(const struct handshake_message *message);
-/* Answers a segment request; segment_fd -1: without a descriptor. 0 or -errno. */
-int handshake_answer_segment_request(int fd, enum segment_request_result result, int segment_fd);
+/* Answers a segment request; files: SEGMENT_REQUEST_FILES descriptors, NULL: none. 0 or -errno. */
+int handshake_answer_segment_request(int fd, enum segment_request_result result, const int *files);
 /* memory_fd -1: without a descriptor. 0 or -errno. */
 int handshake_message_send(int fd, const struct handshake_message *message, int memory_fd);
 /* 0; -EAGAIN: nothing has arrived; -ECONNRESET: end of the socket; -EPROTO: not a message of that type and version;

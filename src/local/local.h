@@ -24,6 +24,7 @@
 
 #include "base/notify.h"
 #include "base/types.h"
+#include "published/segment_request.h"
 #include "wire/packet.h"
 
 #define LOCAL_LANES      4
@@ -62,9 +63,9 @@ struct local_ops {
     /* Optional. A new link, which no other thread can find yet: the engine initialises lane_owner_data(). The helper
      * thread, or the thread that takes the first block. */
     void (*link_made)(struct link *link);
-    /* A new read-only descriptor of this process's published segment (segment/segment.h), or -errno. Helper
+    /* Opens the files of this process's published segment (segment/segment.h), read-only. 0 or -errno. Helper
      * thread. */
-    int (*published)(void);
+    int (*published)(int ret_fds[SEGMENT_REQUEST_FILES]);
     /* Optional. The number of the published segment's descriptor, which peers open through /proc/PID/fd where the
      * kernel permits; -1: none. Helper thread. */
     int (*segment)(void);

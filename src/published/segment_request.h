@@ -3,7 +3,7 @@
  * does not show the descriptor (another pid namespace, or no /proc). The requester connects to the socket
  * name of one of the process's QPN blocks (local/handshake_message.h) and sends this message where a peer
  * would send a handshake message. The reply is the same message with a result; with SEGMENT_GRANTED it
- * carries a read-only descriptor of the segment.
+ * carries read-only descriptors of the segment's files, in the order of enum segment_part (segment/segment.h).
  *
  * The message is a format between processes of different builds: the magic, the version and the type lie
  * where a handshake message has them. */
@@ -17,6 +17,7 @@
 #define SEGMENT_REQUEST_MAGIC       0x41434853u
 #define SEGMENT_REQUEST_VERSION     1u
 #define SEGMENT_REQUEST_TYPE        4u
+#define SEGMENT_REQUEST_FILES       2u
 
 enum segment_request_result { SEGMENT_REQUESTED, SEGMENT_GRANTED, SEGMENT_REFUSED };
 

@@ -29,14 +29,17 @@
 static struct {
     struct lock lock; /* guards opening, and the arena; a leaf */
     _Atomic(char *) base;
-    int fd;
-    ino_t inode; /* of the memfd */
+    struct {
+        int fd;
+        ino_t inode;
+        dev_t device;
+    } part[SEGMENT_PARTS];
     uint64_t arena_offset, arena_size;
     uint64_t arena_open; /* accessible so far */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
         key_provenance, stacks, modules;
-} segment = {.fd = -1};
+} segment = {.part = {{.fd = -1}, {.fd = -1}}};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
 {
@@ -67,9 +70,46 @@ static uint64_t place_tables(void)
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
-/* Sizes and maps the memfd with the largest arena that fits. The mapping is inaccessible (PROT_NONE):
+static int create_part(enum segment_part part)
+{
+    static const char *const names[] = {[SEGMENT_TABLES] = "softhca", [SEGMENT_QUEUES] = "softhca-queues"};
+    int fd = memory_file_create(names[part]);
+    struct stat file;
+
+    if (fd < 0)
+        return fd;
+    segment.part[part].fd = fd;
+    if (fstat(fd, &file) != 0)
+        return -errno;
+    segment.part[part].inode = file.st_ino;
+    segment.part[part].device = file.st_dev;
+    return 0;
+}
+
+static void close_parts(void)
+{
+    for (enum segment_part i = 0; i < SEGMENT_PARTS; i++) {
+        int fd = segment_fd_intact(i);
+
+        if (fd >= 0)
+            sys_close(fd);
+        segment.part[i].fd = -1;
+    }
+}
+
+static int map_part(enum segment_part part, char *at, uint64_t size)
+{
+    int error = memory_file_resize(segment.part[part].fd, size);
+
+    if (!error)
+        sys_mmap(at, size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, segment.part[part].fd, 0,
+                 &error);
+    return error;
+}
+
+/* Sizes and maps the files, with the largest arena that fits. The mappings are inaccessible (PROT_NONE):
  * mlockall(MCL_FUTURE) would populate accessible memory. */
-static char *map_arena(int fd, int *ret_error)
+static char *map_parts(int *ret_error)
 {
     char *base = NULL;
 
@@ -77,13 +117,28 @@ static char *map_arena(int fd, int *ret_error)
     for (uint64_t size = ARENA_LARGEST; size >= ARENA_SMALLEST && !base; size /= 2) {
         uint64_t total = segment.arena_offset + size;
 
-        *ret_error = memory_file_resize(fd, total);
-        if (*ret_error)
+        base =
+            sys_mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, ret_error);
+        if (!base)
             continue;
-        base = sys_mmap(NULL, total, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0, ret_error);
+        *ret_error = map_part(SEGMENT_TABLES, base, segment.arena_offset);
+        if (!*ret_error)
+            *ret_error = map_part(SEGMENT_QUEUES, base + segment.arena_offset, size);
+        if (*ret_error) {
+            sys_munmap(base, total);
+            base = NULL;
+        }
         segment.arena_size = size;
     }
     return base;
+}
+
+/* A process that maps a part may rely on its size. The mapping of this process stays writable. */
+static int seal_parts(void)
+{
+    int error = memory_file_seal_writes(segment.part[SEGMENT_TABLES].fd);
+
+    return error ? error : memory_file_seal(segment.part[SEGMENT_QUEUES].fd);
 }
 
 static void read_program_name(char *name, size_t size)
@@ -125,40 +180,37 @@ static void fill_header(struct segment_header *header)
     header->modules = segment.modules;
     header->arena_offset = segment.arena_offset;
     header->arena_size = segment.arena_size;
+    header->queues = (struct file_record){.fd = segment.part[SEGMENT_QUEUES].fd,
+                                          .inode = segment.part[SEGMENT_QUEUES].inode,
+                                          .device = segment.part[SEGMENT_QUEUES].device};
     /* Last, with release order: a reader that sees the magic sees the other fields. */
     atomic_thread_fence(memory_order_release);
     __atomic_store_n(&header->magic, SEGMENT_MAGIC, __ATOMIC_RELEASE);
 }
 
-static ino_t inode_of(int fd)
-{
-    struct stat file;
-
-    return fstat(fd, &file) == 0 ? file.st_ino : 0;
-}
-
 static int open_locked(void)
 {
-    int saved = errno, error, fd = memory_file_create("softhca");
-    char *base;
+    int saved = errno, error = 0;
+    char *base = NULL;
 
-    if (fd < 0)
-        return fd;
     segment.arena_offset = place_tables();
-    base = map_arena(fd, &error);
+    for (enum segment_part i = 0; i < SEGMENT_PARTS && !error; i++)
+        error = create_part(i);
+    if (error)
+        goto close_files;
+    base = map_parts(&error);
     if (!base) {
         log_error("published segment (memory that peers and softhca read): cannot map %llu MiB: %s (limits: "
                   "ulimit -v, ulimit -f)",
                   (ARENA_SMALLEST + segment.arena_offset) >> 20, strerror(-error));
-        goto close_fd;
+        goto close_files;
     }
     error = sys_mprotect(base, segment.arena_offset, PROT_READ | PROT_WRITE);
     if (!error)
         error = arena_init(&segment.arena, segment.arena_size);
     if (error)
         goto unmap;
-    /* A process that maps the segment may rely on its size. */
-    error = memory_file_seal(fd);
+    error = seal_parts();
     if (error)
         goto free_arena;
     /* A core dump would walk every page of the arena's address range (PROT_NONE does not prevent that). The
@@ -166,8 +218,6 @@ static int open_locked(void)
     syscall(SYS_madvise, base + segment.arena_offset, segment.arena_size, MADV_DONTDUMP);
     segment.arena_open = 0;
     fill_header((struct segment_header *)base);
-    segment.inode = inode_of(fd);
-    segment.fd = fd;
     atomic_store_explicit(&segment.base, base, memory_order_release);
     errno = saved;
     return 0;
@@ -176,8 +226,8 @@ free_arena:
     arena_fini(&segment.arena);
 unmap:
     sys_munmap(base, segment.arena_offset + segment.arena_size);
-close_fd:
-    close(fd);
+close_files:
+    close_parts();
     errno = saved;
     return error;
 }
@@ -208,23 +258,22 @@ bool segment_is_open(void)
     return atomic_load_explicit(&segment.base, memory_order_acquire) != NULL;
 }
 
-int segment_fd(void)
+int segment_fd_intact(enum segment_part part)
 {
-    return segment.fd;
-}
+    int saved = errno, fd = segment.part[part].fd;
+    struct stat file;
 
-int segment_fd_intact(void)
-{
-    int saved = errno, fd = inode_of(segment.fd) == segment.inode ? segment.fd : -1;
-
+    if (fstat(fd, &file) != 0 || file.st_ino != segment.part[part].inode ||
+        file.st_dev != segment.part[part].device)
+        fd = -1;
     errno = saved;
     return fd;
 }
 
-int segment_open_for_reading(void)
+int segment_open_for_reading(enum segment_part part)
 {
     char path[32];
-    int saved = errno, fd = segment_fd_intact();
+    int saved = errno, fd = segment_fd_intact(part);
 
     if (fd < 0)
         return -EBADF;
@@ -358,12 +407,28 @@ uint64_t segment_allocate(size_t size)
 
 void segment_release(uint64_t offset, size_t size)
 {
+    int fd = segment_fd_intact(SEGMENT_QUEUES);
+
     /* Before the extent can be taken again, because allocated memory is zeroed memory. */
-    if (sys_punch_hole(segment.fd, (off_t)offset, (off_t)arena_extent(size)) < 0)
+    if (fd < 0 || sys_punch_hole(fd, (off_t)(offset - segment.arena_offset), (off_t)arena_extent(size)) < 0)
         memset(segment_at(offset), 0, arena_extent(size));
     lock_acquire(&segment.lock);
     arena_return(&segment.arena, offset - segment.arena_offset, size);
     lock_release(&segment.lock);
+}
+
+/* Maps the first `size` bytes of the part, at their address, as private memory. */
+static void make_private(enum segment_part part, char *at, uint64_t size)
+{
+    int error = 0;
+
+    if (!size || sys_mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                          segment_fd_intact(part), 0, &error))
+        return;
+    log_error("fork: cannot give the child its own copy of the published segment: %s; the child only "
+              "has the parent's, read-only",
+              strerror(-error));
+    sys_mprotect(at, size, PROT_READ);
 }
 
 void segment_after_fork_in_child(void)
@@ -374,23 +439,18 @@ void segment_after_fork_in_child(void)
     if (base) {
         /* Only the used part: with overcommit_memory 2 the kernel charges private mappings. The rest becomes
          * inaccessible, because nothing points there. */
-        uint64_t used = segment.arena_offset + segment.arena.high_water;
-        uint64_t rest = segment.arena_size - segment.arena.high_water;
-        int error = 0;
+        char *arena = base + segment.arena_offset;
+        uint64_t used = segment.arena.high_water, rest = segment.arena_size - used;
 
-        if (!sys_mmap(base, used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, segment.fd,
-                      0, &error)) {
-            log_error("fork: cannot give the child its own copy of the published segment: %s; the child only "
-                      "has the parent's, read-only",
-                      strerror(-error));
-            sys_mmap(base, used, PROT_READ, MAP_PRIVATE | MAP_FIXED, segment.fd, 0, NULL);
-        }
+        make_private(SEGMENT_TABLES, base, segment.arena_offset);
+        make_private(SEGMENT_QUEUES, arena, used);
         if (rest)
-            sys_mmap(base + used, rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+            sys_mmap(arena + used, rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
                      -1, 0, NULL);
-        sys_close(segment.fd);
+        close_parts();
     }
     arena_fini(&segment.arena);
     memset(&segment, 0, sizeof(segment));
-    segment.fd = -1;
+    for (int i = 0; i < SEGMENT_PARTS; i++)
+        segment.part[i].fd = -1;
 }

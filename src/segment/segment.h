@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The published segment: one sealed, sparse memfd per process that holds the state of its verbs objects for
- * other processes of the same user: `softhca ps` and `softhca why` (src/explain) and peers that execute
- * one-sided requests themselves (src/engine/direct). The segment holds no pointers. Its layout:
+/* The published segment: the state of a process's verbs objects, for other processes of the same user:
+ * `softhca ps` and `softhca why` (src/explain) and peers that execute one-sided requests themselves
+ * (src/engine/direct). It consists of two sealed, sparse memfds (enum segment_part), which the owner maps next to
+ * each other. The segment holds no pointers. Its layout:
  *
  *   struct segment_header
  *   key table        LIMIT_KEY_SLOTS x struct key_entry
@@ -18,10 +19,13 @@
  *   key provenance   LIMIT_KEY_SLOTS x struct provenance_record: who created an MR or MW (explanations on)
  *   stacks           SEGMENT_STACKS x struct stack_record; number 0 means no stack
  *   modules          SEGMENT_MODULES x struct module_record: the files that return addresses lie in
+ *                    (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
- *                    at least 4 KiB
+ *                    at least 4 KiB (the second file)
  *
- * A page takes memory when it is first touched; freed extents of the arena are punched out. The segment is
+ * A page takes memory when it is first touched; freed extents of the arena are punched out. The first file is
+ * sealed against new writable mappings and write(2) (F_SEAL_FUTURE_WRITE), so that nobody who gets a descriptor of
+ * it can change keys; holes cannot be punched into such a file, hence the second one. The segment is
  * created with the first context and exists until the process ends. A forked child keeps a private copy of
  * what it inherited (segment_after_fork_in_child).
  *
@@ -62,7 +66,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 9u
+#define SEGMENT_VERSION 10u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -70,13 +74,15 @@ struct segment_table {
     uint32_t stride, count;
 };
 
-/* A file that holds memory which peers may map. Peers open /proc/PID/task/files_thread/fd/FD. Written once,
- * before header.files_thread (publish_files() in object/memory/mapping.c). */
+/* A file of this process by its descriptor, which readers open through /proc. Inode and device tell whether the
+ * descriptor is still that file. */
 struct file_record {
-    int32_t fd; /* in the descriptor table of thread header.files_thread */
+    int32_t fd;
     uint32_t reserved;
     uint64_t inode, device;
 };
+/* Files of memory that peers may map: /proc/PID/task/files_thread/fd/FD. Written once, before header.files_thread
+ * (publish_files() in object/memory/mapping.c). */
 #define SEGMENT_FILES 2
 
 /* May peers execute requests by the kernel's copy? */
@@ -107,6 +113,7 @@ struct segment_header {
     _Atomic uint32_t directs_used; /* direct records from this slot on were never used; only grows */
     _Atomic int32_t files_thread;  /* thread id; 0: files[] is not valid. Release; acquire in direct/peer.c */
     struct file_record files[SEGMENT_FILES];
+    struct file_record queues; /* SEGMENT_QUEUES: /proc/PID/fd/FD */
     struct network_counters network cache_aligned;
     /* How often threads of the program have polled an empty CQ. A peer that sees it grow leaves small requests to
      * them. Concurrent pollers may lose an increment. */
@@ -334,15 +341,17 @@ _Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
 #define SEGMENT_STACKS  8192u
 #define SEGMENT_MODULES 512u
 
+/* The files of the segment. */
+enum segment_part { SEGMENT_TABLES, SEGMENT_QUEUES, SEGMENT_PARTS };
+
 /* Creates and maps the segment once per process: 0 or -errno. */
 int segment_open(void);
 struct segment_header *segment_header(void);
 bool segment_is_open(void);
-int segment_fd(void);
-/* segment_fd(), or -1 if the program closed that descriptor: the number may be another file's now. */
-int segment_fd_intact(void);
-/* A new, read-only descriptor of the segment; -errno. */
-int segment_open_for_reading(void);
+/* -1 if the program closed that descriptor: the number may be another file's now. */
+int segment_fd_intact(enum segment_part part);
+/* A new, read-only descriptor; -errno. */
+int segment_open_for_reading(enum segment_part part);
 struct key_table *segment_keys(void);
 struct mapped_record *segment_mapped(uint32_t slot);
 struct direct_record *segment_direct(uint32_t slot);

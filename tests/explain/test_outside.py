@@ -415,8 +415,8 @@ def test_another_user_sees_nothing():
 class Impostor:
     """Holds a name of a block of QP numbers, and shows whatever it likes to whoever looks."""
 
-    def __init__(self, content, seals=F_SEAL_SHRINK | F_SEAL_GROW, descriptor=None):
-        self.content, self.seals, self.descriptor = content, seals, descriptor
+    def __init__(self, content, seals=F_SEAL_SHRINK | F_SEAL_GROW, files=()):
+        self.content, self.seals, self.files = content, seals, files
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         while True:
             self.block = random.randrange(1, 0xffff)
@@ -430,8 +430,6 @@ class Impostor:
         self.thread.start()
 
     def make(self):
-        if self.descriptor is not None:
-            return os.dup(self.descriptor)
         fd = os.memfd_create("softhca", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.write(fd, self.content)
         os.ftruncate(fd, max(len(self.content), 4096))
@@ -454,12 +452,13 @@ class Impostor:
             connection.settimeout(10)
             if not connection.recv(64):
                 return
-            fd = self.make()
+            files = [os.dup(fd) for fd in self.files] or [self.make(), self.make()]
             try:
                 connection.sendmsg([SEGMENT_REQUEST.pack(SEGMENT_REQUEST_MAGIC, 1, 4, SEGMENT_GRANTED)],
-                                   [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+                                   [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
             finally:
-                os.close(fd)
+                for fd in files:
+                    os.close(fd)
 
     def __enter__(self):
         return self
@@ -485,21 +484,42 @@ def test_a_segment_that_could_be_cut_off_under_us():
 def test_something_else_than_a_segment():
     for path in ("/dev/null", "/dev/zero", "/", __file__):
         fd = os.open(path, os.O_RDONLY)
-        with Impostor(b"", descriptor=fd) as impostor:
+        with Impostor(b"", files=[fd, fd]) as impostor:
             matches(r"its published segment \(state that softhca reads\) is not safe to read: not a memfd sealed against shrinking", softhca("why", f"@{impostor.block:x}", status=1))
         os.close(fd)
 
 
 def published(pid):
-    """A copy of a real segment: tables and all, without what is empty."""
+    """The files of a real segment: tables, queues."""
+    found = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
-        if os.readlink(f"/proc/{pid}/fd/{name}") == "/memfd:softhca (deleted)":
-            return os.open(f"/proc/{pid}/fd/{name}", os.O_RDONLY)
-    raise AssertionError("no segment")
+        found[os.readlink(f"/proc/{pid}/fd/{name}")] = f"/proc/{pid}/fd/{name}"
+    return [os.open(found[f"/memfd:{name} (deleted)"], os.O_RDONLY) for name in ("softhca", "softhca-queues")]
+
+
+def copies_of(sources, change):
+    """Sealed memfds with the same content, and bytes changed in what is not empty."""
+    first, second = sources
+    return [copy_of(first, change), copy_of(second, lambda at, content: change(at + os.fstat(first).st_size, content))]
+
+
+def close_all(files):
+    for fd in files:
+        os.close(fd)
+
+
+def test_one_file_of_two():
+    with Situation("no-receive") as situation:
+        situation.until_it_hangs()
+        sources = published(situation.pid)
+        with Impostor(b"", files=sources[:1]) as impostor:
+            matches(r"its published segment \(state that softhca reads\) is not safe to read", softhca("why", f"@{impostor.block:x}", status=1))
+        close_all(sources)
+        situation.end()
 
 
 def copy_of(source, change):
-    """A sealed memfd with the same content, and bytes changed in what is not empty."""
+    """One of them."""
     fd = os.memfd_create("softhca", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     size = os.fstat(source).st_size
     os.ftruncate(fd, size)
@@ -523,23 +543,23 @@ def test_a_segment_that_lies():
     dice = random.Random(int(os.environ.get("SOFTHCA_TEST_SEED", "7")))
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
-        source = published(situation.pid)
+        sources = published(situation.pid)
         for number in range(40):
             def change(at, content, density=dice.choice([2, 20, 200])):
                 for _ in range(len(content) // 4096 * density // 10 + 1):
                     place = dice.randrange(len(content))
                     if at + place >= 1024:  # the header has tests of its own
                         content[place] = dice.randrange(256)
-            fd = copy_of(source, change)
-            with Impostor(b"", descriptor=fd) as impostor:
+            files = copies_of(sources, change)
+            with Impostor(b"", files=files) as impostor:
                 for what in ([], ["0x100"], [f"qp:{qpn}"], ["cq:0"], ["pd:0"], ["srq:0"], ["channel:0"]):
                     result = subprocess.run([SOFTHCA, "why", "--json", f"@{impostor.block:x}", *what],
                                             capture_output=True, text=True, timeout=PATIENCE)
                     assert result.returncode in (0, 1), (number, what, result)
                     for line in result.stdout.splitlines():
                         json.loads(line)
-            os.close(fd)
-        os.close(source)
+            close_all(files)
+        close_all(sources)
         situation.end()
 
 
@@ -547,19 +567,19 @@ def test_a_header_that_lies():
     dice = random.Random(11)
     with Situation("all-well") as situation:
         situation.until_it_hangs()
-        source = published(situation.pid)
+        sources = published(situation.pid)
         for place in range(16, 512, 4):  # behind magic and version
             def change(at, content, place=place):
                 if at == 0:
                     content[place:place + 4] = struct.pack("=I", dice.choice([0, 1, 0x7fffffff, 0xffffffff,
                                                                               dice.randrange(1 << 32)]))
-            fd = copy_of(source, change)
-            with Impostor(b"", descriptor=fd) as impostor:
+            files = copies_of(sources, change)
+            with Impostor(b"", files=files) as impostor:
                 result = subprocess.run([SOFTHCA, "why", f"@{impostor.block:x}"], capture_output=True, text=True,
                                         timeout=PATIENCE)
                 assert result.returncode in (0, 1), (place, result)
-            os.close(fd)
-        os.close(source)
+            close_all(files)
+        close_all(sources)
         situation.end()
 
 

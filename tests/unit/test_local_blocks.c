@@ -212,14 +212,14 @@ static void test_descriptors_end_with_an_error(void **state)
 /* --- being looked at ------------------------------------------------------------------------------------ */
 
 /* The answer to a look; *ret_fd: what came along, or -1. */
-static enum segment_request_result request_segment(uint32_t qpn, int *ret_fd)
+static enum segment_request_result request_segment(uint32_t qpn, int ret_fds[SEGMENT_REQUEST_FILES])
 {
     struct segment_request message = {
         .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
     struct iovec part = {&message, sizeof(message)};
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(SEGMENT_REQUEST_FILES * sizeof(int))];
     } control = {0};
     struct msghdr answer = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
@@ -231,9 +231,9 @@ static enum segment_request_result request_segment(uint32_t qpn, int *ret_fd)
     CHECK(send(fd, &message, sizeof(message), 0) == sizeof(message));
     CHECK(recvmsg(fd, &answer, MSG_CMSG_CLOEXEC) == sizeof(message));
     CHECK(message.magic == SEGMENT_REQUEST_MAGIC && message.type == SEGMENT_REQUEST_TYPE);
-    *ret_fd = -1;
-    if (answer.msg_controllen >= CMSG_LEN(sizeof(int)))
-        memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(int));
+    ret_fds[0] = ret_fds[1] = -1;
+    if (answer.msg_controllen >= CMSG_LEN(SEGMENT_REQUEST_FILES * sizeof(int)))
+        memcpy(ret_fds, CMSG_DATA(&control.header), SEGMENT_REQUEST_FILES * sizeof(int));
     close(fd);
     return (enum segment_request_result)message.result;
 }
@@ -257,17 +257,20 @@ static void is_looked_at(unsigned number)
 static void looks(unsigned number)
 {
     uint32_t qpn = await_qpn(0);
+    static const char *const files[] = {"/dev/zero", "/dev/null"};
     struct stat shown, wanted;
-    int fd;
+    int fds[SEGMENT_REQUEST_FILES];
 
-    CHECK(request_segment(qpn, &fd) == SEGMENT_GRANTED);
-    CHECK(fd >= 0 && fstat(fd, &shown) == 0 && stat("/dev/zero", &wanted) == 0);
-    CHECK(shown.st_rdev == wanted.st_rdev);
-    close(fd);
+    CHECK(request_segment(qpn, fds) == SEGMENT_GRANTED);
+    for (unsigned i = 0; i < SEGMENT_REQUEST_FILES; i++) {
+        CHECK(fds[i] >= 0 && fstat(fds[i], &shown) == 0 && stat(files[i], &wanted) == 0);
+        CHECK(shown.st_rdev == wanted.st_rdev);
+        close(fds[i]);
+    }
     atomic_store(&board->word[0], 1);
     UNTIL(atomic_load(&board->word[0]) == 2);
     /* The program has forbidden that others of its user look into it. */
-    CHECK(request_segment(qpn, &fd) == SEGMENT_REFUSED && fd < 0);
+    CHECK(request_segment(qpn, fds) == SEGMENT_REFUSED && fds[0] < 0);
     atomic_store(&board->word[0], 3);
     UNTIL(atomic_load(&board->word[0]) == 4);
     CHECK(find_link(qpn) != NULL); /* all else is as it was */
@@ -283,10 +286,10 @@ static void test_who_may_look_is_shown_what_is_published(void **state)
 static void looks_as_somebody_else(unsigned number)
 {
     uint32_t qpn = await_qpn(0);
-    int fd;
+    int fds[SEGMENT_REQUEST_FILES];
 
     CHECK(setresgid(12345, 12345, 12345) == 0 && setresuid(12345, 12345, 12345) == 0);
-    CHECK(request_segment(qpn, &fd) == SEGMENT_REFUSED && fd < 0);
+    CHECK(request_segment(qpn, fds) == SEGMENT_REFUSED && fds[0] < 0);
     atomic_store(&board->word[0], 1);
 }
 

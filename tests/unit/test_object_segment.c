@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* The published segment, its arena and numbers; what a fork makes of them; address handles. */
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -40,20 +42,55 @@ static void header_describes_the_segment(void **state)
     assert_true(lies_within(header, &header->wqs, sizeof(struct wq_record), LIMIT_WQ));
     assert_true(lies_within(header, &header->ind_tables, sizeof(struct ind_table_record), LIMIT_IND_TABLES));
     assert_int_equal(header->arena_offset + header->arena_size, header->total_size);
-    assert_int_equal(fstat(segment_fd(), &file), 0);
-    assert_int_equal(file.st_size, header->total_size);
-    assert_int_equal(fcntl(segment_fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
-    /* Whoever maps it can rely on its size. */
-    assert_int_equal(fcntl(segment_fd(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
-                     F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    for (enum segment_part i = 0; i < SEGMENT_PARTS; i++) {
+        int fd = segment_fd_intact(i);
+
+        assert_int_equal(fstat(fd, &file), 0);
+        assert_int_equal(file.st_size, i == SEGMENT_TABLES ? header->arena_offset : header->arena_size);
+        assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+        /* Whoever maps it can rely on its size. */
+        assert_int_equal(fcntl(fd, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+                         F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    }
+    assert_int_equal(header->queues.fd, segment_fd_intact(SEGMENT_QUEUES));
+    assert_int_equal(header->queues.inode, file.st_ino);
     assert_ptr_equal(segment_cq(3), segment_at(header->cqs.offset + 3 * sizeof(struct cq_record)));
+}
+
+/* A reader gets a read-only descriptor, and can open the file anew through it. */
+static void readers_cannot_write_the_tables(void **state)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char path[64];
+    int fd, again;
+    void *read;
+
+    fd = segment_open_for_reading(SEGMENT_TABLES);
+    assert_true(fd >= 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    again = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(again >= 0);
+    assert_int_equal(pwrite(again, "x", 1, (off_t)segment_header()->keys.offset), -1);
+    assert_int_equal(errno, EPERM);
+    assert_ptr_equal(mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
+    assert_int_equal(errno, EPERM);
+    read = mmap(NULL, page, PROT_READ, MAP_SHARED, again, 0);
+    assert_ptr_not_equal(read, MAP_FAILED);
+    assert_int_equal(mprotect(read, page, PROT_READ | PROT_WRITE), -1);
+    /* What the owner writes is seen there. */
+    segment_header()->explains = 4711;
+    assert_int_equal(((const struct segment_header *)read)->explains, 4711);
+    segment_header()->explains = 0;
+    munmap(read, page);
+    close(again);
+    close(fd);
 }
 
 static uint64_t blocks_used(void)
 {
     struct stat file;
 
-    assert_int_equal(fstat(segment_fd(), &file), 0);
+    assert_int_equal(fstat(segment_fd_intact(SEGMENT_QUEUES), &file), 0);
     return (uint64_t)file.st_blocks;
 }
 
@@ -351,10 +388,15 @@ static void handles_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        test(header_describes_the_segment),           test(what_is_released_is_punched_out),
-        cmocka_unit_test(arena_splits_and_merges),    cmocka_unit_test(arena_extents_never_overlap),
-        cmocka_unit_test(numbers_go_round),           test(child_leaves_the_parent_alone),
-        test_with_device(paths_follow_the_addresses), test_with_device(handles_are_checked),
+        test(header_describes_the_segment),
+        test(readers_cannot_write_the_tables),
+        test(what_is_released_is_punched_out),
+        cmocka_unit_test(arena_splits_and_merges),
+        cmocka_unit_test(arena_extents_never_overlap),
+        cmocka_unit_test(numbers_go_round),
+        test(child_leaves_the_parent_alone),
+        test_with_device(paths_follow_the_addresses),
+        test_with_device(handles_are_checked),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

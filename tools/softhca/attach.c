@@ -33,9 +33,11 @@ static __attribute__((format(printf, 2, 3))) bool refuse(struct attached *at, co
 
 void attached_end(struct attached *at)
 {
-    if (at->fd >= 0)
-        close(at->fd);
-    at->fd = -1;
+    for (int i = 0; i < SEGMENT_PARTS; i++) {
+        if (at->files[i] >= 0)
+            close(at->files[i]);
+        at->files[i] = -1;
+    }
 }
 
 static const struct view *attach_peer(int32_t pid);
@@ -46,12 +48,11 @@ static bool refuse_file(struct attached *at)
                       "sealed against shrinking and growing");
 }
 
-/* Takes ownership of the descriptor of a file that memory_file_check() has accepted. */
-static bool read_segment(int fd, uint64_t size, struct attached *at)
+/* at->files: files that memory_file_check() has accepted. False: they are closed. */
+static bool read_segment(struct attached *at, const uint64_t sizes[SEGMENT_PARTS])
 {
-    int error = view_open(&at->view, NULL, size, fd, at->pid);
+    int error = view_open_files(&at->view, at->files, sizes, at->pid);
 
-    at->fd = fd;
     if (error) {
         refuse(at, error == -EPROTONOSUPPORT ? "its published segment has another format version: another "
                                                "release of SoftHCA"
@@ -75,7 +76,34 @@ static bool is_writable(const char *path)
     return lstat(path, &link) == 0 && (link.st_mode & S_IWUSR);
 }
 
-/* 1: mapped; 0: it has no segment; -errno: it cannot be asked. */
+/* Opens both files, the second one by what the header in the first one says of it; its size is 0 if the process has closed
+ * it. 0; -EBADF or -EPERM: not safe to read; another -errno. */
+static int open_files(pid_t pid, const char *tables, struct attached *at, uint64_t ret_sizes[SEGMENT_PARTS])
+{
+    struct segment_header header;
+    struct stat status;
+    char path[64];
+    int fd = memory_file_open(tables, O_RDONLY, &ret_sizes[SEGMENT_TABLES]);
+
+    if (fd < 0)
+        return fd;
+    at->files[SEGMENT_TABLES] = fd;
+    ret_sizes[SEGMENT_QUEUES] = 0;
+    if (pread(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header) || header.magic != SEGMENT_MAGIC ||
+        header.version != SEGMENT_VERSION)
+        return 0; /* read_segment() tells */
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, (int)header.queues.fd);
+    fd = memory_file_open(path, O_RDONLY, &ret_sizes[SEGMENT_QUEUES]);
+    if (fd < 0)
+        return fd;
+    at->files[SEGMENT_QUEUES] = fd;
+    if (fstat(fd, &status) != 0 || status.st_ino != header.queues.inode ||
+        status.st_dev != header.queues.device)
+        ret_sizes[SEGMENT_QUEUES] = 0;
+    return 0;
+}
+
+/* 1: opened; 0: it has no segment; -errno: it cannot be asked. */
 static int attach_by_proc(pid_t pid, struct attached *at)
 {
     char directory[64], path[320], target[64];
@@ -89,9 +117,9 @@ static int attach_by_proc(pid_t pid, struct attached *at)
         return -errno;
     for (unsigned seen = 0; result == 0 && seen < DESCRIPTORS_MAX && (entry = readdir(descriptors)) != NULL;
          seen++) {
+        uint64_t sizes[SEGMENT_PARTS];
         ssize_t length;
-        uint64_t size;
-        int fd;
+        int error;
 
         if (entry->d_name[0] == '.')
             continue;
@@ -102,14 +130,14 @@ static int attach_by_proc(pid_t pid, struct attached *at)
         if (length != (ssize_t)strlen(MEMFD_NAME) || memcmp(target, MEMFD_NAME, (size_t)length) != 0 ||
             !is_writable(path))
             continue;
-        fd = memory_file_open(path, O_RDONLY, &size);
-        if (fd == -EBADF || fd == -EPERM) /* another library's of the same name */
+        error = open_files(pid, path, at, sizes);
+        if (error == -EBADF || error == -EPERM) /* another library's of the same name */
             refuse_file(at);
-        else if (fd < 0)
-            result = fd;
-        else if (read_segment(fd, size, at))
+        else if (error)
+            result = error;
+        else if (read_segment(at, sizes))
             result = 1;
-        else /* a forked child's, whose parent's is closed */
+        if (result != 1) /* or a forked child's, whose parent's is closed */
             attached_end(at);
     }
     closedir(descriptors);
@@ -138,27 +166,37 @@ static int connect_to(uint32_t block, struct ucred *ret_peer)
     return fd;
 }
 
-/* The descriptor that came along, or -1; more of them are closed. */
-static int receive(int fd, struct segment_request *reply)
+/* The descriptors that came along; -1 where there are fewer. */
+static void receive(int fd, struct segment_request *reply, int ret_files[SEGMENT_PARTS])
 {
     struct iovec part = {reply, sizeof(*reply)};
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(SEGMENT_REQUEST_FILES * sizeof(int))];
     } control;
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
     struct cmsghdr *header;
-    int received = -1;
 
+    _Static_assert(SEGMENT_REQUEST_FILES == SEGMENT_PARTS, "one descriptor for each");
+    for (int i = 0; i < SEGMENT_PARTS; i++)
+        ret_files[i] = -1;
     memset(reply, 0, sizeof(*reply));
     if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*reply))
         reply->magic = 0;
     header = CMSG_FIRSTHDR(&message);
-    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-        header->cmsg_len == CMSG_LEN(sizeof(int)))
-        memcpy(&received, CMSG_DATA(header), sizeof(received));
-    return received;
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+        memcpy(ret_files, CMSG_DATA(header),
+               min_of(header->cmsg_len - CMSG_LEN(0), SEGMENT_PARTS * sizeof(int)));
+}
+
+static bool are_safe(const int files[SEGMENT_PARTS], uint64_t ret_sizes[SEGMENT_PARTS])
+{
+    for (int i = 0; i < SEGMENT_PARTS; i++) {
+        if (files[i] < 0 || memory_file_check(files[i], &ret_sizes[i]) != 0)
+            return false;
+    }
+    return true;
 }
 
 /* fd: a connection. */
@@ -168,18 +206,17 @@ static bool ask(int fd, struct attached *at)
         .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
     struct pollfd answer = {.fd = fd, .events = POLLIN};
     struct segment_request reply;
-    uint64_t size;
-    int shown;
+    uint64_t sizes[SEGMENT_PARTS];
 
     if (send(fd, &request, sizeof(request), MSG_NOSIGNAL) != (ssize_t)sizeof(request) ||
         poll(&answer, 1, ANSWER_MS) != 1)
         return refuse(at, "no answer within the timeout: the process may be stopped");
-    shown = receive(fd, &reply);
+    receive(fd, &reply, at->files);
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.type == SEGMENT_REQUEST_TYPE &&
-        reply.result == SEGMENT_GRANTED && shown >= 0 && memory_file_check(shown, &size) == 0)
-        return read_segment(shown, size, at);
-    if (shown >= 0) {
-        close(shown);
+        reply.result == SEGMENT_GRANTED && are_safe(at->files, sizes))
+        return read_segment(at, sizes);
+    if (at->files[SEGMENT_TABLES] >= 0) {
+        attached_end(at);
         return refuse_file(at);
     }
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
@@ -248,7 +285,7 @@ static struct blocks find_blocks(void)
 
 static void begin(struct attached *at, pid_t pid)
 {
-    *at = (struct attached){.fd = -1, .pid = pid};
+    *at = (struct attached){.files = {-1, -1}, .pid = pid};
 }
 
 bool attach_block(uint32_t block, struct attached *ret)
@@ -327,7 +364,7 @@ static bool has_instance(const struct crowd *crowd, const struct attached *at)
     for (unsigned i = 0; i < crowd->count; i++) {
         const struct attached *other = &crowd->list[i];
 
-        if (other != at && other->fd >= 0 &&
+        if (other != at && other->files[SEGMENT_TABLES] >= 0 &&
             memcmp(other->view.header.instance, at->view.header.instance, sizeof(at->view.header.instance)) ==
                 0)
             return true;
@@ -424,14 +461,14 @@ static const struct view *attach_peer(int32_t pid)
 
     for (unsigned i = 0; i < count; i++) {
         if (peers[i].pid == pid)
-            return peers[i].fd >= 0 ? &peers[i].view : NULL;
+            return peers[i].files[SEGMENT_TABLES] >= 0 ? &peers[i].view : NULL;
     }
     if (count == PEERS_MAX)
         return NULL;
     peer = &peers[count++];
     attach_pid(pid, peer);
     peer->pid = pid;
-    return peer->fd >= 0 ? &peer->view : NULL;
+    return peer->files[SEGMENT_TABLES] >= 0 ? &peer->view : NULL;
 }
 
 void attached_free(struct attached *list, unsigned count)

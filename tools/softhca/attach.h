@@ -11,7 +11,7 @@
 
 struct attached {
     struct view view;
-    int fd;        /* -1: it could not be opened, */
+    int files[SEGMENT_PARTS]; /* -1: they could not be opened, */
     char why[160]; /* and this is why */
     pid_t pid;     /* as we see it; 0: we do not */
     uid_t uid;

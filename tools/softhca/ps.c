@@ -64,7 +64,7 @@ static void list_hidden(struct out *out, const struct attached *at)
 
 static void list(struct out *out, const struct attached *at, bool all)
 {
-    if (at->fd < 0) {
+    if (at->files[SEGMENT_TABLES] < 0) {
         list_hidden(out, at);
         return;
     }

@@ -176,7 +176,7 @@ static bool attach(const char *process, struct attached *ret)
     long number = strtol(process + (process[0] == '@'), &end, process[0] == '@' ? 16 : 10);
 
     if (*end || number <= 0 || number > INT32_MAX) {
-        *ret = (struct attached){.fd = -1};
+        *ret = (struct attached){.files = {-1, -1}};
         snprintf(ret->why, sizeof(ret->why),
                  "not a PID, nor @ and the four hex digits that softhca ps shows for a process without PID");
         return false;

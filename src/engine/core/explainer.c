@@ -82,7 +82,7 @@ static bool open_view(struct view *ret_view)
 {
     const struct segment_header *header = segment_header();
 
-    return view_open(ret_view, header, header->total_size, segment_fd_intact(), getpid()) == 0;
+    return view_open(ret_view, header, header->total_size, segment_fd_intact(SEGMENT_TABLES), getpid()) == 0;
 }
 
 /* False: the same text was given before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock

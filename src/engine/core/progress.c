@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "base/sys.h"
 #include "engine/cm/gsi.h"
 #include "engine/core/arrivals.h"
 #include "engine/core/core.h"
@@ -344,6 +345,27 @@ void progress_expect_sleep(void)
         helper_kick();
 }
 
+static int open_published(int ret_fds[SEGMENT_REQUEST_FILES])
+{
+    _Static_assert(SEGMENT_REQUEST_FILES == SEGMENT_PARTS, "all of them");
+    for (enum segment_part i = 0; i < SEGMENT_PARTS; i++) {
+        ret_fds[i] = segment_open_for_reading(i);
+        if (ret_fds[i] < 0) {
+            int error = ret_fds[i];
+
+            while (i-- > 0)
+                sys_close(ret_fds[i]);
+            return error;
+        }
+    }
+    return 0;
+}
+
+static int tables_fd(void)
+{
+    return segment_fd_intact(SEGMENT_TABLES);
+}
+
 const struct local_ops engine_local_ops = {
     .packet = on_packet,
     .batch_end = on_batch_end,
@@ -355,7 +377,7 @@ const struct local_ops engine_local_ops = {
     .wanted = direct_wanted,
     .lane_writable = route_lane_writable,
     .link_made = lane_states_init,
-    .published = segment_open_for_reading,
-    .segment = segment_fd_intact,
+    .published = open_published,
+    .segment = tables_fd,
     .expects_copies = memory_expects_copies,
 };

@@ -62,7 +62,7 @@ struct direct_peer {
     _Atomic(struct direct_view *) views[DIRECT_VIEWS];
     /* Used by the helper thread only, but for `useless`, which is set before the peer is published: */
     bool useless; /* the segment could not be opened, or failed its checks; not tried again */
-    struct mapped_file *segment;
+    struct mapped_file *tables, *queue_file;
     struct mapped_view *segment_view, *qps_view, *queues_view;
     struct mapped_file *files[SEGMENT_FILES];
     bool file_tried[SEGMENT_FILES];

@@ -138,21 +138,35 @@ static bool table_fits(const struct segment_table *table, size_t stride, uint32_
            (uint64_t)count * stride <= end - table->offset && table->offset % CACHE_LINE == 0;
 }
 
+/* Opens the file of the segment's queues. NULL: it cannot be opened, or its owner has closed it. */
+static struct mapped_file *open_queues(const struct direct_peer *peer, const struct segment_header *header)
+{
+    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED,
+                                                  .inode = header->queues.inode,
+                                                  .device = header->queues.device,
+                                                  .size = header->arena_size};
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link), (int)header->queues.fd);
+    return description.inode ? open_file(path, &description, false) : NULL;
+}
+
 /* Maps the peer's first QP records and the beginning of the segment's arena, where most programs have all their queues.
  * No more, because mlockall() in this program populates and locks the mapping. Without the mapping, nothing is deposited. */
 static void map_queues(struct direct_peer *peer, const struct segment_header *header, uint64_t page)
 {
-    uint64_t end = header->total_size & ~(page - 1), from = header->arena_offset;
+    uint64_t end = header->arena_offset, length = min_of(header->arena_size, (uint64_t)DIRECT_QUEUES);
     struct mapped_view *qps, *queues = NULL;
     int error;
 
     if (!table_fits(&header->qps, sizeof(struct qp_record), LIMIT_QP, end) || header->qps.offset % page ||
-        from > end || from % page)
+        end > UINT64_MAX - length)
         return;
-    qps = mapped_attach(peer->segment, header->qps.offset,
+    peer->queue_file = open_queues(peer, header);
+    qps = mapped_attach(peer->tables, header->qps.offset,
                         (DIRECT_QPS * sizeof(struct qp_record) + page - 1) & ~(page - 1), &error);
-    if (qps)
-        queues = mapped_attach(peer->segment, from, min_of(end - from, (uint64_t)DIRECT_QUEUES), &error);
+    if (qps && peer->queue_file)
+        queues = mapped_attach(peer->queue_file, 0, length & ~(page - 1), &error);
     if (!queues) {
         if (qps)
             mapped_detach(qps);
@@ -161,9 +175,9 @@ static void map_queues(struct direct_peer *peer, const struct segment_header *he
     peer->qps_view = qps;
     peer->queues_view = queues;
     peer->qps = mapped_view_address(qps, header->qps.offset);
-    peer->queues = mapped_view_address(queues, from);
-    peer->queues_from = from;
-    peer->queues_end = from + min_of(end - from, (uint64_t)DIRECT_QUEUES);
+    peer->queues = mapped_view_address(queues, 0);
+    peer->queues_from = header->arena_offset;
+    peer->queues_end = header->arena_offset + (length & ~(page - 1));
 }
 
 /* Maps the tables by which requests are checked. The header is checked in a private copy: the peer could change it
@@ -176,7 +190,7 @@ static bool map_segment(struct direct_peer *peer)
     uint64_t end;
     int error;
 
-    first = mapped_attach(peer->segment, 0, (uint64_t)page, &error);
+    first = mapped_attach(peer->tables, 0, (uint64_t)page, &error);
     if (!first)
         return false;
     memcpy(&header, mapped_view_address(first, 0), sizeof(header));
@@ -191,7 +205,7 @@ static bool map_segment(struct direct_peer *peer)
         !table_fits(&header.directs, sizeof(struct direct_record), LIMIT_QP, end))
         return false;
     end = (end + (uint64_t)page - 1) & ~((uint64_t)page - 1);
-    peer->segment_view = mapped_attach(peer->segment, 0, end, &error);
+    peer->segment_view = mapped_attach(peer->tables, 0, end, &error);
     if (!peer->segment_view)
         return false;
     peer->header = mapped_view_address(peer->segment_view, 0);
@@ -210,8 +224,8 @@ static bool open_peer(struct direct_peer *peer)
 
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link),
              link_peer_segment(peer->link));
-    peer->segment = open_file(path, &description, false);
-    if (!peer->segment || !map_segment(peer))
+    peer->tables = open_file(path, &description, false);
+    if (!peer->tables || !map_segment(peer))
         return false;
     peer->access_slots = access_slot_of(peer->link, true, 0);
     peer->admission = admission_of(peer->link, true);
@@ -276,7 +290,8 @@ void direct_link_down(struct link *link)
             mapped_detach(peer->queues_view);
         if (peer->segment_view)
             mapped_detach(peer->segment_view);
-        mapped_file_drop(peer->segment);
+        mapped_file_drop(peer->tables);
+        mapped_file_drop(peer->queue_file);
         free(peer);
     }
     direct_link_gone();
