@@ -341,6 +341,17 @@ void sys_forget_thread(void)
     this_thread = 0;
 }
 
+int sys_permitted_capabilities(pid_t thread, uint64_t *ret_permitted)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = thread};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
+    int saved = errno;
+    int error = (int)value_or_error(syscall(SYS_capget, &header, data), saved);
+
+    *ret_permitted = data[0].permitted | (uint64_t)data[1].permitted << 32;
+    return error;
+}
+
 bool sys_has_capability(int capability)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};

@@ -76,6 +76,8 @@ ns_t sys_now(void);
 pid_t sys_gettid(void);
 /* In the child of a fork: drops the cached thread id. */
 void sys_forget_thread(void);
+/* The permitted capabilities of a thread of any process, as a bit mask; 0: of this thread. 0 or -errno. */
+int sys_permitted_capabilities(pid_t thread, uint64_t *ret_permitted);
 /* True if the capability (CAP_...) is effective in this thread. */
 bool sys_has_capability(int capability);
 

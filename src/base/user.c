@@ -9,13 +9,14 @@
 
 #include "base/event.h"
 
-#define OVERFLOW_UID 65534u
+#define OVERFLOW_ID 65534u
 
-static bool all_users_mapped(void)
+/* path: of a map in our user namespace (user_namespaces(7)). */
+static bool all_are_mapped(const char *path)
 {
     char map[128];
     unsigned long inside, outside, count;
-    int saved = errno, fd = fd_own(open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
+    int saved = errno, fd = fd_own(open(path, O_RDONLY | O_CLOEXEC));
     ssize_t length = -1;
 
     if (fd >= 0) {
@@ -29,7 +30,12 @@ static bool all_users_mapped(void)
 
 bool user_is_known(uid_t uid)
 {
-    return uid != OVERFLOW_UID || all_users_mapped();
+    return uid != OVERFLOW_ID || all_are_mapped("/proc/self/uid_map");
+}
+
+bool group_is_known(gid_t gid)
+{
+    return gid != OVERFLOW_ID || all_are_mapped("/proc/self/gid_map");
 }
 
 bool user_is_own(uid_t uid)

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "local/blocks.h"
 #include "local/handshake_internal.h"
 #include "local/names.h"
+#include "local/ptrace_access.h"
 #include "local/reference.h"
 #include "local/start.h"
 
@@ -140,21 +140,19 @@ void handshake_receive_ready(struct handshake *handshake, const struct handshake
 
 /* --- requests for the published segment ----------------------------------------------------------------- */
 
-/* The segment shows what ptrace(2) would show. So only our own user and root get the descriptor, and no
- * process while the program forbids ptrace (PR_SET_DUMPABLE). */
+/* The segment shows what ptrace(2) would show. Processes of our pid namespace, and root's, open it through /proc. */
 void handshake_serve_segment_request(struct handshake *handshake)
 {
-    bool allowed =
-        (reference_same_user(handshake->peer.uid) || handshake->peer.uid == 0) && prctl(PR_GET_DUMPABLE) == 1;
     int files[SEGMENT_REQUEST_FILES];
-    bool granted = allowed && local.ops->published(files) == 0;
+    bool granted = ptrace_access_of_peer(handshake->socket.fd) && local.ops->published(files) == 0;
 
     for (unsigned i = 0; granted && i < SEGMENT_REQUEST_FILES; i++)
         files[i] = fd_own(files[i]);
     if (!granted)
-        log_info("process %d (uid %u) may not read the SoftHCA state of this process (other user, or "
-                 "PR_SET_DUMPABLE is 0)",
-                 (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
+        log_info(
+            "process %d (uid %u) may not read the SoftHCA state of this process: not known to have ptrace "
+            "access (user, group, user namespace, capabilities, PR_SET_DUMPABLE)",
+            (int)handshake->peer.pid, (unsigned)handshake->peer.uid);
     /* If the send fails, the requester sees the end of the socket. */
     (void)handshake_answer_segment_request(handshake->socket.fd, granted ? SEGMENT_GRANTED : SEGMENT_REFUSED,
                                            granted ? files : NULL);

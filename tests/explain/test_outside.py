@@ -364,17 +364,17 @@ def test_a_process_that_is_killed_while_it_is_looked_at():
 # --- where /proc does not help
 
 
-def in_other_pids():
-    """A command in front that runs the rest where our processes have no numbers."""
-    command = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if os.geteuid() != 0:
-        command[1:1] = ["--user", "--map-current-user"]
+def in_other_pids(users=False):
+    """A command in front that runs the rest where our processes have no numbers; users: and in a user namespace of its own."""
+    command = ["unshare", *(["--user", "--map-current-user"] if users else []), "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
         raise tap.Skip("no pid namespace of our own is to be had")
     return command
 
 
 def test_across_pid_namespaces():
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 11):
+        raise tap.Skip("before Linux 6.11 the user namespace of the process that asks is not known")
     command = in_other_pids()
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
@@ -385,8 +385,30 @@ def test_across_pid_namespaces():
         situation.end()
 
 
+def test_another_user_namespace_sees_nothing():
+    """There the same user has all capabilities, and here he has none by that."""
+    command = in_other_pids(users=True)
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        matches(r"reading its SoftHCA state is refused", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
+        situation.end()
+
+
+def test_fewer_capabilities_see_nothing():
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    if os.geteuid() != 0:
+        raise tap.Skip("an ordinary user has no capabilities to lose")
+    if subprocess.run([*command, "true"], capture_output=True).returncode != 0:
+        raise tap.Skip("setpriv cannot take capabilities away here")
+    with Situation("no-receive") as situation:
+        qpn = situation.until_it_hangs()
+        matches(r"refuses access|is refused", softhca("why", situation.pid, command=command, status=1))
+        matches(r"reading its SoftHCA state is refused", softhca("why", f"@{qpn >> 8:x}", command=command, status=1))
+        situation.end()
+
+
 def test_a_stopped_process_across_pid_namespaces_says_so():
-    command = in_other_pids()
+    command = in_other_pids(users=os.geteuid() != 0)
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
         os.kill(situation.pid, signal.SIGSTOP)

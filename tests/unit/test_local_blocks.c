@@ -5,10 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 #include "local/handshake_message.h"
 
@@ -209,104 +206,6 @@ static void test_descriptors_end_with_an_error(void **state)
     RUN_SIDES(runs_out_of_descriptors);
 }
 
-/* --- being looked at ------------------------------------------------------------------------------------ */
-
-/* The answer to a look; *ret_fd: what came along, or -1. */
-static enum segment_request_result request_segment(uint32_t qpn, int ret_fds[SEGMENT_REQUEST_FILES])
-{
-    struct segment_request message = {
-        .magic = SEGMENT_REQUEST_MAGIC, .version = SEGMENT_REQUEST_VERSION, .type = SEGMENT_REQUEST_TYPE};
-    struct iovec part = {&message, sizeof(message)};
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(SEGMENT_REQUEST_FILES * sizeof(int))];
-    } control = {0};
-    struct msghdr answer = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    struct sockaddr_un address;
-    socklen_t length = block_address(qpn / LOCAL_BLOCK_QPNS, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    CHECK(connect(fd, (struct sockaddr *)&address, length) == 0);
-    CHECK(send(fd, &message, sizeof(message), 0) == sizeof(message));
-    CHECK(recvmsg(fd, &answer, MSG_CMSG_CLOEXEC) == sizeof(message));
-    CHECK(message.magic == SEGMENT_REQUEST_MAGIC && message.type == SEGMENT_REQUEST_TYPE);
-    ret_fds[0] = ret_fds[1] = -1;
-    if (answer.msg_controllen >= CMSG_LEN(SEGMENT_REQUEST_FILES * sizeof(int)))
-        memcpy(ret_fds, CMSG_DATA(&control.header), SEGMENT_REQUEST_FILES * sizeof(int));
-    close(fd);
-    return (enum segment_request_result)message.result;
-}
-
-static void is_looked_at(unsigned number)
-{
-    unsigned fds;
-
-    publish_qpn(0);
-    fds = count_fds();
-    UNTIL(atomic_load(&board->word[0]) == 1);
-    CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
-    atomic_store(&board->word[0], 2);
-    UNTIL(atomic_load(&board->word[0]) == 3);
-    CHECK(prctl(PR_SET_DUMPABLE, 1) == 0); /* /proc/self is ours again */
-    CHECK(count_fds() == fds);
-    atomic_store(&board->word[0], 4);
-    meet(1, 2);
-}
-
-static void looks(unsigned number)
-{
-    uint32_t qpn = await_qpn(0);
-    static const char *const files[] = {"/dev/zero", "/dev/null"};
-    struct stat shown, wanted;
-    int fds[SEGMENT_REQUEST_FILES];
-
-    CHECK(request_segment(qpn, fds) == SEGMENT_GRANTED);
-    for (unsigned i = 0; i < SEGMENT_REQUEST_FILES; i++) {
-        CHECK(fds[i] >= 0 && fstat(fds[i], &shown) == 0 && stat(files[i], &wanted) == 0);
-        CHECK(shown.st_rdev == wanted.st_rdev);
-        close(fds[i]);
-    }
-    atomic_store(&board->word[0], 1);
-    UNTIL(atomic_load(&board->word[0]) == 2);
-    /* The program has forbidden that others of its user look into it. */
-    CHECK(request_segment(qpn, fds) == SEGMENT_REFUSED && fds[0] < 0);
-    atomic_store(&board->word[0], 3);
-    UNTIL(atomic_load(&board->word[0]) == 4);
-    CHECK(find_link(qpn) != NULL); /* all else is as it was */
-    meet(1, 2);
-}
-
-static void test_who_may_look_is_shown_what_is_published(void **state)
-{
-    board_clear();
-    RUN_SIDES(is_looked_at, looks);
-}
-
-static void looks_as_somebody_else(unsigned number)
-{
-    uint32_t qpn = await_qpn(0);
-    int fds[SEGMENT_REQUEST_FILES];
-
-    CHECK(setresgid(12345, 12345, 12345) == 0 && setresuid(12345, 12345, 12345) == 0);
-    CHECK(request_segment(qpn, fds) == SEGMENT_REFUSED && fds[0] < 0);
-    atomic_store(&board->word[0], 1);
-}
-
-static void is_not_looked_at(unsigned number)
-{
-    publish_qpn(0);
-    UNTIL(atomic_load(&board->word[0]) == 1);
-}
-
-static void test_another_user_is_shown_nothing(void **state)
-{
-    if (geteuid() != 0)
-        skip();
-    board_clear();
-    RUN_SIDES(is_not_looked_at, looks_as_somebody_else);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,8 +217,6 @@ int main(void)
         cmocka_unit_test(test_lots_are_shared_when_they_run_out),
         cmocka_unit_test(test_the_kernel_arbitrates),
         cmocka_unit_test(test_descriptors_end_with_an_error),
-        cmocka_unit_test(test_who_may_look_is_shown_what_is_published),
-        cmocka_unit_test(test_another_user_is_shown_nothing),
     };
 
     return run_local_tests("local_blocks", tests);

@@ -220,8 +220,9 @@ static bool ask(int fd, struct attached *at)
         return refuse_file(at);
     }
     if (reply.magic == SEGMENT_REQUEST_MAGIC && reply.result == SEGMENT_REFUSED)
-        return refuse(at, "reading its SoftHCA state is refused (PR_SET_DUMPABLE is 0, or a uid of another "
-                          "user namespace)");
+        return refuse(
+            at, "reading its SoftHCA state is refused: softhca is not known there to have ptrace access "
+                "(user, group, user namespace, capabilities, PR_SET_DUMPABLE)");
     return refuse(at, "it does not answer requests for its state: another release of SoftHCA");
 }
 
