@@ -72,6 +72,24 @@ static void listens(unsigned number)
     calls->service_release(service);
 }
 
+static void note_peer(struct link *link, void *argument)
+{
+    bool *found = argument;
+
+    *found |= !link_is_self(link);
+}
+
+/* The peer may have its end of the link before this process has read READY. */
+static void await_link(void)
+{
+    bool found = false;
+
+    while (!found) {
+        usleep(1000);
+        local_for_each_link(note_peer, &found);
+    }
+}
+
 /* Takes memory back that peers say they access. */
 static void takes_memory_back(unsigned number)
 {
@@ -82,6 +100,7 @@ static void takes_memory_back(unsigned number)
     atomic_store(&board->qpn[number], qpn);
     while (!atomic_load(&board->word[ATTACKED]))
         usleep(1000);
+    await_link();
     atomic_store(&board->word[GIVEN_UP], direct_settle(OBJECT_MR, KEY, SETTLE_STORES));
     atomic_store(&board->word[DONE], 1);
 }

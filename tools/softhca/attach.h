@@ -12,8 +12,8 @@
 struct attached {
     struct view view;
     int files[SEGMENT_PARTS]; /* -1: they could not be opened, */
-    char why[160]; /* and this is why */
-    pid_t pid;     /* as we see it; 0: we do not */
+    char why[160];            /* and this is why */
+    pid_t pid;                /* as we see it; 0: we do not */
     uid_t uid;
     uint32_t block; /* of QP numbers, by which it was found; 0: by its descriptor */
 };

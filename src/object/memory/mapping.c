@@ -399,7 +399,7 @@ static void ask_for_no_more(struct mr *mr)
 /* Why the region was not switched, if that may change: threads of the program may end. 0: it will not. */
 static uint32_t hindrance(const struct mapped_region *region)
 {
-    struct mapped_refusal refusals[4];
+    struct mapped_refusal refusals[4] = {{0}};
     unsigned count =
         min_of(mapped_refusals(region, refusals, array_size(refusals)), (unsigned)array_size(refusals));
 
