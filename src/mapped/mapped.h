@@ -144,6 +144,9 @@ void mapped_fork_child(void);
  * sandbox could punish. */
 enum mapped_reason mapped_unasked(bool *ret_in_calls);
 
+/* Why nothing can be switched in this call, though it can in others (*ret_in_calls above); MAPPED_YES: it can. */
+enum mapped_reason mapped_hindrance(void);
+
 /* For diagnosis: the abilities of this process, and its use of them. */
 struct mapped_means {
     enum mapped_reason reason; /* why nothing can be switched; MAPPED_YES: switching works */

@@ -382,6 +382,20 @@ void mapped_set_ports(const struct mapped_ports *ports)
     lock_release(&mapped_lock);
 }
 
+enum mapped_reason mapped_hindrance(void)
+{
+    enum mapped_reason reason = MAPPED_YES;
+    int saved = errno;
+
+    if (!owner_enter())
+        return MAPPED_CHANGED;
+    if (owner.in_calls)
+        reason = not_alone();
+    owner_leave();
+    errno = saved;
+    return reason;
+}
+
 void mapped_probe(struct mapped_means *ret_means)
 {
     int saved = errno;

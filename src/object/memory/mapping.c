@@ -396,19 +396,6 @@ static void ask_for_no_more(struct mr *mr)
     mr->mapping.wanted_to = mr->mapping.to;
 }
 
-/* Why the region was not switched, if that may change: threads of the program may end. 0: it will not. */
-static uint32_t hindrance(const struct mapped_region *region)
-{
-    struct mapped_refusal refusals[4] = {{0}};
-    unsigned count =
-        min_of(mapped_refusals(region, refusals, array_size(refusals)), (unsigned)array_size(refusals));
-
-    for (unsigned i = 0; i < count; i++)
-        if (refusals[i].reason == MAPPED_THREADS || refusals[i].reason == MAPPED_ASYNC)
-            return (uint32_t)refusals[i].reason;
-    return 0;
-}
-
 /* Switches what is new in the window; mapping_lock held. */
 static void grow(struct mr *mr, uint64_t from, uint64_t to)
 {
@@ -417,17 +404,19 @@ static void grow(struct mr *mr, uint64_t from, uint64_t to)
     uint64_t end = to > mr->mapping.to ? to : mr->mapping.from;
     uint64_t mapped = largest_piece(before).length;
 
+    /* The record stays as it is, so that peers ask for it more and more seldom. */
+    mr->mapping.hindrance = (uint32_t)mapped_hindrance();
+    if (mr->mapping.hindrance) {
+        set(segment_mapped(mr->slot)->reason, mr->mapping.hindrance);
+        ask_for_no_more(mr);
+        return;
+    }
     if (close_all(start, end)) {
         mr->mapping.region = map_region(from, to - from, mr->access);
         mapped_remove(before, false);
-        mr->mapping.hindrance = hindrance(mr->mapping.region);
-        if (mr->mapping.hindrance) {
-            ask_for_no_more(mr);
-        } else {
-            mr->mapping.from = from;
-            mr->mapping.to = to;
-            mr->mapping.refused = largest_piece(mr->mapping.region).length <= mapped;
-        }
+        mr->mapping.from = from;
+        mr->mapping.to = to;
+        mr->mapping.refused = largest_piece(mr->mapping.region).length <= mapped;
     } else {
         ask_for_no_more(mr);
     }
