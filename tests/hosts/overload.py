@@ -112,6 +112,8 @@ def run_all(opt, host, two):
         try:
             rates = run(opt, host, two, streams, busy)
             for stream, (sent, arrived) in zip(streams, rates):
+                if not sent:
+                    raise pairs.Failure(f'{stream.name}: nothing was sent in {opt.seconds} s')
                 share = f', {100 * arrived / sent:.0f} %' if stream.service != 'RC' else ''
                 print(f'# {stream.name}: {sent:.0f} MiB/s sent, {arrived:.0f} arrive{share}')
             arrived = sum(a for _, a in rates)
