@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What applications were compiled against (verbs.md §0.4, compatibility.md §3). Compiled into the
- * library: a header that differs does not build. Sizes hold for every 64-bit architecture that we build for;
+/* What applications were compiled against (verbs.md §0.4, compatibility.md §3), whatever header the library is built
+ * with: a header that differs does not build, and what a structure has gained since rdma-core 33 is compared with our
+ * declarations of it (base/verbs.h). Sizes hold for every 64-bit architecture that we build for;
  * those of pthread types differ on aarch64 (pthread_mutex_t is 48 bytes there), so structures that contain
  * one are asserted on x86-64. */
 #include <stddef.h>
 #include <stdint.h>
 
-#include <infiniband/verbs.h>
+#include "base/verbs.h"
+#include "object/device/context.h"
 
 #define SIZE(type, bytes) _Static_assert(sizeof(struct type) == (bytes), #type)
 #define OFFSET(type, member, bytes)                                                                          \
     _Static_assert(offsetof(struct type, member) == (bytes), #type "." #member)
-/* It has grown since rdma-core 44, at its end: nobody is told its size, or it is passed along. */
+/* It has grown since rdma-core 33, at its end: nobody is told its size, or it is passed along. */
 #define GROWN(type, bytes) _Static_assert(sizeof(struct type) >= (bytes), #type)
 /* verbs_context grows at its head: programs count from its end. */
 #define OPERATION(member, bytes)                                                                             \
@@ -111,9 +113,34 @@ SIZE(ibv_srq, 128);
 SIZE(ibv_wq, 152);
 SIZE(ibv_qp, 160);
 OFFSET(ibv_qp, events_completed, 152);
-GROWN(ibv_qp_ex, 352);
+GROWN(ibv_qp_ex, 344);
 OFFSET(ibv_qp_ex, wr_id, 168);
 OFFSET(ibv_qp_ex, wr_atomic_cmp_swp, 184);
 OFFSET(ibv_qp_ex, wr_start, 320);
-OFFSET(ibv_qp_ex, wr_atomic_write, 344);
+OFFSET(ibv_qp_ex, wr_abort, 336);
+_Static_assert(offsetof(union newest_qp, wr_atomic_write) == 344, "ibv_qp_ex.wr_atomic_write");
+_Static_assert(offsetof(union newest_qp, wr_flush) == 352, "ibv_qp_ex.wr_flush");
+_Static_assert(sizeof(union newest_qp) >= 360, "ibv_qp_ex");
+#endif
+
+/* --- our declarations ----------------------------------------------------------------------------------- */
+
+_Static_assert(offsetof(union newest_device_attr, phys_port_cnt_ex) == 396, "newest_device_attr");
+_Static_assert(sizeof(union newest_device_attr) >= 400, "newest_device_attr");
+_Static_assert(offsetof(union newest_dm, handle) == 28 && sizeof(union newest_dm) >= 32, "newest_dm");
+_Static_assert(VERBS_HEAD == 368, "verbs_context");
+#ifdef HAVE_IBV_DEVICE_ATTR_EX_PHYS_PORT_CNT_EX
+OFFSET(ibv_device_attr_ex, phys_port_cnt_ex, offsetof(union newest_device_attr, phys_port_cnt_ex));
+#endif
+#ifdef HAVE_IBV_DM_HANDLE
+OFFSET(ibv_dm, handle, offsetof(union newest_dm, handle));
+#endif
+#ifdef HAVE_IBV_PORT_ATTR_ACTIVE_SPEED_EX
+OFFSET(ibv_port_attr, active_speed_ex, 52);
+#endif
+#ifdef HAVE_IBV_QP_EX_WR_ATOMIC_WRITE
+OFFSET(ibv_qp_ex, wr_atomic_write, offsetof(union newest_qp, wr_atomic_write));
+#endif
+#ifdef HAVE_IBV_QP_EX_WR_FLUSH
+OFFSET(ibv_qp_ex, wr_flush, offsetof(union newest_qp, wr_flush));
 #endif

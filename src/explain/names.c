@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "explain/names.h"
 
-#include <infiniband/verbs.h>
-
 #include "base/types.h"
+#include "base/verbs.h"
 #include "published/record.h"
 #include "transport/qp.h"
 

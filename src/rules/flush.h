@@ -3,8 +3,9 @@
 #ifndef RULES_FLUSH_H
 #define RULES_FLUSH_H
 
-#include <infiniband/verbs.h>
 #include <stdint.h>
+
+#include "base/verbs.h"
 
 #define WR_FLUSH 14u /* enum ibv_wr_opcode */
 #define WC_FLUSH 8u  /* enum ibv_wc_opcode */

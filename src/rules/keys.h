@@ -16,13 +16,13 @@
 #ifndef RULES_KEYS_H
 #define RULES_KEYS_H
 
-#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "base/types.h"
+#include "base/verbs.h"
 #include "rules/limits.h"
 #include "rules/verdict.h"
 

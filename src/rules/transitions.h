@@ -3,9 +3,10 @@
 #ifndef RULES_TRANSITIONS_H
 #define RULES_TRANSITIONS_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base/verbs.h"
 
 /* What the values of attributes are checked against. */
 struct transition_limits {

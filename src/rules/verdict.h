@@ -4,9 +4,10 @@
 #ifndef RULES_VERDICT_H
 #define RULES_VERDICT_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "base/verbs.h"
 
 enum verdict {
     VERDICT_OK,

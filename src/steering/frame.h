@@ -4,10 +4,11 @@
 #ifndef STEERING_FRAME_H
 #define STEERING_FRAME_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/verbs.h"
 
 enum frame_lengths {
     ETHERNET_LENGTH = 14,

@@ -16,12 +16,12 @@
 #ifndef TRANSPORT_PORTS_H
 #define TRANSPORT_PORTS_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
 #include "base/types.h"
+#include "base/verbs.h"
 #include "rules/keys.h"
 #include "rules/verdict.h"
 #include "transport/tags.h"

@@ -5,13 +5,13 @@
 #ifndef TRANSPORT_QP_H
 #define TRANSPORT_QP_H
 
-#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/psn.h"
 #include "base/types.h"
+#include "base/verbs.h"
 #include "published/record.h"
 #include "transport/ports.h"
 

@@ -4,11 +4,11 @@
 #ifndef TRANSPORT_WQE_H
 #define TRANSPORT_WQE_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/psn.h"
+#include "base/verbs.h"
 #include "rules/flush.h"
 #include "rules/keys.h"
 

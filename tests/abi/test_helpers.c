@@ -16,11 +16,11 @@
 
 #include <cmocka.h>
 #include <infiniband/sa.h>
-#include <infiniband/verbs.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
 
 #include "base/types.h"
+#include "base/verbs.h"
 
 static void *theirs, *ours;
 

@@ -365,7 +365,7 @@ static void an_object_outlives_the_structure_that_it_was_made_with(void **state)
     struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), 0);
 
     mr_handle = mr->handle;
-    dm_handle = dm->handle;
+    dm_handle = newest_dm_handle(dm);
     ibv_unimport_mr(mr);
     ibv_unimport_pd(pd);
     ibv_unimport_dm(dm);
@@ -458,7 +458,7 @@ static void another_process_imports_device_memory_by_descriptor(void **state)
     dm = ibv_alloc_dm(context, &attr);
     assert_non_null(dm);
     assert_int_equal(ibv_memcpy_to_dm(dm, 8, &word, sizeof(word)), 0);
-    handle = dm->handle;
+    handle = newest_dm_handle(dm);
     CMSG_FIRSTHDR(&message)->cmsg_level = SOL_SOCKET;
     CMSG_FIRSTHDR(&message)->cmsg_type = SCM_RIGHTS;
     CMSG_FIRSTHDR(&message)->cmsg_len = CMSG_LEN(sizeof(int));

@@ -2,8 +2,6 @@
 /* verbs.md §3.9: FLUSH, as programs post it that were built with a newer header, and atomic write. */
 #include "work.h"
 
-#include <stddef.h>
-
 /* What Debian 12's header does not have. */
 enum {
     WR_FLUSH = 14,
@@ -19,16 +17,10 @@ enum {
 static const uint64_t device_flush_global = 1ull << 38, device_flush_persistent = 1ull << 39,
                       device_atomic_write = 1ull << 40;
 
-typedef void flush_fn(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address, size_t length, uint8_t types,
-                      uint8_t level);
-
 static void wr_flush(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address, size_t length, unsigned types,
                      unsigned level)
 {
-    flush_fn *fn;
-
-    memcpy(&fn, (char *)qpx + offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *), sizeof(fn));
-    fn(qpx, rkey, address, length, (uint8_t)types, (uint8_t)level);
+    ibv_wr_flush(qpx, rkey, address, length, (uint8_t)types, (uint8_t)level);
 }
 
 enum { LENGTH = 65536 };

@@ -24,7 +24,7 @@ void make_here(void *arg)
     part->dm = ibv_alloc_dm(part->context, &attr);
     CHECK(part->pd && part->dm, "PD and device memory: %s", strerror(errno));
     part->pd_handle = part->pd->handle;
-    part->dm_handle = part->dm->handle;
+    part->dm_handle = newest_dm_handle(part->dm);
 }
 
 /* --- the importer --------------------------------------------------------------------------------------- */

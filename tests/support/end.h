@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include <infiniband/verbs.h>
+#include "base/verbs.h"
 
 struct end_attr {
     enum ibv_qp_type type;

@@ -407,7 +407,7 @@ static void test_more_interfaces_than_devices(void **state)
 static void test_attributes(void **state)
 {
     struct device_options options = {.vendor_part_id = 4119};
-    struct ibv_device_attr_ex device;
+    union newest_device_attr device;
     struct ibv_port_attr port;
 
     begin(&options);
@@ -421,13 +421,13 @@ static void test_attributes(void **state)
     add_address(4, "192.0.2.4", 24);
     apply();
     device_query(&table, listed(0), &device);
-    assert_int_equal(device.orig_attr.vendor_part_id, 4119);
-    assert_int_not_equal(device.orig_attr.vendor_id, 0);
-    assert_true(device.orig_attr.node_guid != 0);
-    assert_int_equal(device.orig_attr.atomic_cap, IBV_ATOMIC_GLOB);
-    assert_int_equal(device.phys_port_cnt_ex, device.orig_attr.phys_port_cnt);
-    assert_true(device.orig_attr.device_cap_flags & IBV_DEVICE_XRC);
-    assert_int_equal(device.max_dm_size, LIMIT_DM_SIZE);
+    assert_int_equal(device.ibv.orig_attr.vendor_part_id, 4119);
+    assert_int_not_equal(device.ibv.orig_attr.vendor_id, 0);
+    assert_true(device.ibv.orig_attr.node_guid != 0);
+    assert_int_equal(device.ibv.orig_attr.atomic_cap, IBV_ATOMIC_GLOB);
+    assert_int_equal(device.phys_port_cnt_ex, device.ibv.orig_attr.phys_port_cnt);
+    assert_true(device.ibv.orig_attr.device_cap_flags & IBV_DEVICE_XRC);
+    assert_int_equal(device.ibv.max_dm_size, LIMIT_DM_SIZE);
 
     static const enum ibv_mtu mtus[] = {IBV_MTU_1024, IBV_MTU_4096, IBV_MTU_256, IBV_MTU_4096};
     for (unsigned i = 0; i < array_size(mtus); i++) {

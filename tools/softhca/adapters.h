@@ -4,9 +4,10 @@
 #ifndef SOFTHCA_ADAPTERS_H
 #define SOFTHCA_ADAPTERS_H
 
-#include <infiniband/verbs.h>
 #include <net/if.h>
 #include <stdint.h>
+
+#include "base/verbs.h"
 
 struct adapter_gid {
     uint32_t index;

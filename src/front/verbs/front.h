@@ -5,11 +5,11 @@
 #define FRONT_VERBS_FRONT_H
 
 #include <errno.h>
-#include <infiniband/verbs.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "base/types.h"
+#include "base/verbs.h"
 #include "front/verbs/export.h"
 #include "object/device/context.h"
 

@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include <infiniband/sa.h>
-#include <infiniband/verbs.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
 
 #include "base/fd.h"
 #include "base/types.h"
+#include "base/verbs.h"
 #include "front/verbs/export.h"
 
 /* Not declared in any public header. */

@@ -4,7 +4,7 @@
 #ifndef FRONT_VERBS_NEWER_H
 #define FRONT_VERBS_NEWER_H
 
-#include <infiniband/verbs.h>
+#include "base/verbs.h"
 
 struct ibv_buf;
 struct ibv_comp_cntr;

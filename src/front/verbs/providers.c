@@ -12,10 +12,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <infiniband/verbs.h>
-
 #include "base/fd.h"
 #include "base/sys.h"
+#include "base/verbs.h"
 #include "front/verbs/export.h"
 #include "front/verbs/nodes.h"
 

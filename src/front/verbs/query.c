@@ -23,7 +23,7 @@ int provided_ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsig
 int front_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
                           struct ibv_device_attr_ex *attributes, size_t size)
 {
-    struct ibv_device_attr_ex ours;
+    union newest_device_attr ours;
 
     if (input && input->comp_mask)
         return positive(-EINVAL);
@@ -34,10 +34,10 @@ int front_query_device_ex(struct ibv_context *context, const struct ibv_query_de
 
 VERBS_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attributes)
 {
-    struct ibv_device_attr_ex ours;
+    union newest_device_attr ours;
 
     device_query(&host_devices, context_of(context)->device, &ours);
-    *attributes = ours.orig_attr;
+    *attributes = ours.ibv.orig_attr;
     return 0;
 }
 

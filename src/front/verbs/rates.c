@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Conversions of the static rate (verbs.md §10.12). The reverse functions map exactly the listed values. */
-#include <infiniband/verbs.h>
 
 #include "base/types.h"
+#include "base/verbs.h"
 #include "front/verbs/export.h"
 
 #define NO_MULTIPLE (-1)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Texts that tools print and scripts compare: part of the ABI in practice (verbs.md §9.3). */
-#include <infiniband/verbs.h>
 
 #include "base/types.h"
+#include "base/verbs.h"
 #include "front/verbs/export.h"
 #include "front/verbs/nodes.h"
 #include "rules/flush.h"

@@ -164,8 +164,8 @@ void front_fill_wr_ops(struct ibv_qp_ex *qp)
     qp->wr_abort = wr_abort;
     qp->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
     qp->wr_atomic_fetch_add = wr_atomic_fetch_add;
-    qp->wr_atomic_write = wr_atomic_write;
-    qp_of_extended(qp)->newer.wr_flush = wr_flush;
+    qp_of_extended(qp)->newest.wr_atomic_write = wr_atomic_write;
+    qp_of_extended(qp)->newest.wr_flush = wr_flush;
     qp->wr_bind_mw = wr_bind_mw;
     qp->wr_local_inv = wr_local_inv;
     qp->wr_rdma_read = wr_rdma_read;

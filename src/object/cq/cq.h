@@ -3,7 +3,6 @@
 #ifndef OBJECT_CQ_CQ_H
 #define OBJECT_CQ_CQ_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -11,6 +10,7 @@
 #include "base/lock.h"
 #include "base/notify.h"
 #include "base/timer.h"
+#include "base/verbs.h"
 #include "object/device/context.h"
 #include "object/event/event.h"
 #include "object/pd/pd.h"

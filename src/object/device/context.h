@@ -4,7 +4,6 @@
 #ifndef OBJECT_DEVICE_CONTEXT_H
 #define OBJECT_DEVICE_CONTEXT_H
 
-#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,14 +11,16 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "object/event/event.h"
 
 struct device;
 struct share;
 
-/* Bytes of struct verbs_context in front of its member `context` in rdma-core 64, which is more than older
- * headers define. Programs read operations there after they have checked verbs_context.sz. */
-#define VERBS_HEAD 368
+/* Bytes of struct verbs_context in front of its member `context` in rdma-core 64: older headers define less. Programs
+ * read operations there after they have checked verbs_context.sz. */
+#define VERBS_HEAD    ((size_t)368)
+#define HEADER_S_HEAD offsetof(struct verbs_context, context)
 
 struct context {
     struct device *device;
@@ -31,10 +32,11 @@ struct context {
     struct async_queue events; /* its descriptor is verbs.context.async_fd */
     struct list all;           /* in `contexts`; under contexts_lock */
     /* Last: applications compute the start of verbs_context from its end, and it grows at the start. */
-    void (*newer[(VERBS_HEAD - offsetof(struct verbs_context, context)) / sizeof(void (*)(void))])(void);
+    void (*newer[(VERBS_HEAD > HEADER_S_HEAD ? VERBS_HEAD - HEADER_S_HEAD : 0) / sizeof(void (*)(void))])(
+        void);
     struct verbs_context verbs;
 };
-_Static_assert(offsetof(struct context, verbs.context) - offsetof(struct context, newer) == VERBS_HEAD,
+_Static_assert(offsetof(struct context, verbs.context) - offsetof(struct context, newer) >= VERBS_HEAD,
                "there is nothing between the two");
 
 extern struct lock contexts_lock;

@@ -5,7 +5,6 @@
 #ifndef OBJECT_DEVICE_DEVICE_H
 #define OBJECT_DEVICE_DEVICE_H
 
-#include <infiniband/verbs.h>
 #include <net/if.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,6 +12,7 @@
 #include <string.h>
 
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "rules/limits.h"
 #include "transport/qp.h"
 
@@ -146,7 +146,7 @@ uint32_t device_valid_gids(struct device_table *table, const struct device *devi
 enum ibv_mtu device_active_mtu(struct device_table *table, const struct device *device);
 uint32_t device_mtu(struct device_table *table, const struct device *device); /* of the interface */
 void device_query(struct device_table *table, const struct device *device,
-                  struct ibv_device_attr_ex *ret_attributes);
+                  union newest_device_attr *ret_newest);
 /* -EINVAL: no such port. */
 int device_query_port(struct device_table *table, const struct device *device, uint32_t port,
                       struct ibv_port_attr *ret_attributes);

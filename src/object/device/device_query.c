@@ -52,11 +52,12 @@ uint32_t device_mtu(struct device_table *table, const struct device *device)
 }
 
 void device_query(struct device_table *table, const struct device *device,
-                  struct ibv_device_attr_ex *ret_attributes)
+                  union newest_device_attr *ret_newest)
 {
+    struct ibv_device_attr_ex *ret_attributes = &ret_newest->ibv;
     struct ibv_device_attr *base = &ret_attributes->orig_attr;
 
-    memset(ret_attributes, 0, sizeof(*ret_attributes));
+    memset(ret_newest, 0, sizeof(*ret_newest));
     snprintf(base->fw_ver, sizeof(base->fw_ver), "%s", SOFTHCA_VERSION);
     memcpy(&base->node_guid, device->node_guid, sizeof(base->node_guid));
     memcpy(&base->sys_image_guid, device->node_guid, sizeof(base->sys_image_guid));
@@ -121,7 +122,7 @@ void device_query(struct device_table *table, const struct device *device,
     ret_attributes->tm_caps.max_sge = LIMIT_TAG_SGE;
     ret_attributes->cq_mod_caps.max_cq_count = LIMIT_CQ_MODERATION_COUNT;
     ret_attributes->cq_mod_caps.max_cq_period = LIMIT_CQ_MODERATION_PERIOD;
-    ret_attributes->phys_port_cnt_ex = 1;
+    ret_newest->phys_port_cnt_ex = 1;
 }
 
 int device_query_port(struct device_table *table, const struct device *device, uint32_t port,

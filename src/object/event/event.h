@@ -13,12 +13,12 @@
 #ifndef OBJECT_EVENT_EVENT_H
 #define OBJECT_EVENT_EVENT_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "published/record.h"
 
 struct event_queue {

@@ -33,7 +33,7 @@ static int fill(struct dm *dm)
     dm->ibv.context = &dm->context->verbs.context;
     dm->ibv.memcpy_to_dm = dm_copy_to;
     dm->ibv.memcpy_from_dm = dm_copy_from;
-    dm->ibv.handle = dm->shared->handle;
+    dm->newest.handle = dm->shared->handle;
     dm->item = publish(dm);
     atomic_fetch_add_explicit(&dm->context->objects, 1, memory_order_relaxed);
     return 0;

@@ -3,15 +3,18 @@
 #ifndef OBJECT_MEMORY_DM_H
 #define OBJECT_MEMORY_DM_H
 
-#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/verbs.h"
 #include "object/device/context.h"
 
 struct dm {
-    struct ibv_dm ibv;
+    union {
+        struct ibv_dm ibv;
+        union newest_dm newest;
+    };
     struct context *context;
     char *at;
     uint64_t length;

@@ -3,11 +3,11 @@
 #ifndef OBJECT_PD_PD_H
 #define OBJECT_PD_PD_H
 
-#include <infiniband/verbs.h>
 #include <stdint.h>
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "object/device/context.h"
 #include "object/memory/dmabuf.h"
 #include "object/memory/mapping.h"

@@ -9,7 +9,6 @@
 #ifndef OBJECT_QP_QP_H
 #define OBJECT_QP_QP_H
 
-#include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +16,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/timer.h"
+#include "base/verbs.h"
 #include "object/cq/cq.h"
 #include "object/device/context.h"
 #include "object/pd/pd.h"
@@ -41,11 +41,7 @@ struct qp {
     union {
         struct ibv_qp ibv;
         struct ibv_qp_ex ex;
-        struct { /* struct ibv_qp_ex of a newer verbs.h, which programs may be built with */
-            char before[offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *)];
-            void (*wr_flush)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_address, size_t length,
-                             uint8_t types, uint8_t level);
-        } newer;
+        union newest_qp newest; /* programs may be built with a newer verbs.h */
     };
     /* Guards record, queues, the engine's private state, and all fields that name no other lock. */
     struct lock lock;

@@ -3,11 +3,11 @@
 #ifndef OBJECT_RECEIVE_SRQ_H
 #define OBJECT_RECEIVE_SRQ_H
 
-#include <infiniband/verbs.h>
 #include <stdint.h>
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "object/pd/pd.h"
 
 struct cq;

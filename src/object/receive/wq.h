@@ -3,11 +3,11 @@
 #ifndef OBJECT_RECEIVE_WQ_H
 #define OBJECT_RECEIVE_WQ_H
 
-#include <infiniband/verbs.h>
 #include <stdint.h>
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "object/cq/cq.h"
 #include "object/pd/pd.h"
 

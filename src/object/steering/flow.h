@@ -4,10 +4,10 @@
 #ifndef OBJECT_STEERING_FLOW_H
 #define OBJECT_STEERING_FLOW_H
 
-#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/verbs.h"
 #include "object/qp/qp.h"
 #include "steering/rule.h"
 

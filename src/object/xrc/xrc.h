@@ -3,11 +3,11 @@
 #ifndef OBJECT_XRC_XRC_H
 #define OBJECT_XRC_XRC_H
 
-#include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/verbs.h"
 #include "object/device/context.h"
 #include "object/qp/qp.h"
 #include "object/receive/srq.h"
