@@ -7,6 +7,7 @@
  *   direct        link.direct_up_to, .deposits, .fetched_from          every request travels as packets
  *   tag_matching  transport_qp.tag_matching                            the SRQ has no tags
  *   xrc           the QP is of type XRC_RECV                           the owner creates no such QP
+ *   counter       transport_qp.counts_remote                           nobody counts the peer's requests
  *
  * The owner sets a link property or a QP attribute of the second column only if the table is there, so the data path
  * does not check for NULL.
@@ -117,6 +118,11 @@ struct transport_xrc_ports {
     int (*hand_over)(struct transport_qp *qp, const struct packet *packet, bool may_move);
 };
 
+struct transport_counter_ports {
+    /* An RDMA WRITE (or READ) of the peer is executed: for the first time, and to its end. */
+    void (*executed)(struct transport_qp *qp, bool read, uint32_t bytes);
+};
+
 struct transport_ports {
     /* Hands a packet to the link; the payload is gathered from `gather` (checked addresses of this process) unless the
      * packet is by reference. 0: on its way. -EAGAIN: no space; the owner calls sender_run() and responder_run() when
@@ -162,6 +168,7 @@ struct transport_ports {
     const struct transport_direct_ports *direct;
     const struct transport_tag_ports *tag_matching;
     const struct transport_xrc_ports *xrc;
+    const struct transport_counter_ports *counter;
 };
 
 #endif

@@ -314,6 +314,7 @@ struct transport_qp {
     uint32_t receive_pd; /* of receive buffers: the SRQ's, or the QP's own */
     struct tagged tagged;
     bool tag_matching;  /* its SRQ is a tag matching one */
+    bool counts_remote; /* the owner counts what the peer's requests have done */
     bool building;      /* tag_matching: the owner builds WQEs behind `posted` */
     uint8_t next_hints; /* enum packet_hints, of the next request */
     bool exposes;       /* ports->reference->exposes() was called */

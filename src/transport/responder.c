@@ -484,6 +484,8 @@ static void advance(struct request *request)
             responder->ack_owed = true;
     }
     if (request->properties & (OPCODE_LAST | OPCODE_ONLY)) {
+        if (unlikely(request->qp->counts_remote) && (request->properties & OPCODE_WRITE))
+            request->qp->ports->counter->executed(request->qp, false, responder->write_length);
         responder->message = MESSAGE_NONE;
         responder->offset = 0;
         responder->msn++;

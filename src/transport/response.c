@@ -118,6 +118,8 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     resource->fresh = false;
     resource->sent += length;
     resource->responded = last;
+    if (unlikely(qp->counts_remote) && last && !resource->repeated)
+        qp->ports->counter->executed(qp, true, resource->end);
     slice->packets--;
     if (!resource->by_reference)
         slice->bytes -= min_of(slice->bytes, length);

@@ -2,6 +2,7 @@
 /* Verbs of rdma-core since 44, by manual page, as programs call them that were built with a newer header:
  * names and layouts are this file's own. */
 #include <errno.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,8 +95,6 @@ static void reg_mr_ex_refuses_what_does_not_fit_together(void **state)
     }
     attr.comp_mask = FD | FD_OFFSET | IOVA;
     assert_refused(&attr, EBADF);
-    attr.comp_mask = ADDR | DMAH;
-    assert_refused(&attr, EOPNOTSUPP);
     attr.comp_mask = ADDR | 1ull << 40;
     assert_refused(&attr, EOPNOTSUPP);
 }
@@ -162,30 +161,134 @@ static void the_speed_is_width_times_lane(void **state)
     assert_int_equal(ibv_query_port_speed(context, 2, &speed), EINVAL);
 }
 
+struct dmah_init_attr {
+    uint32_t comp_mask, cpu_id;
+    uint8_t ph, tph_mem_type;
+};
+enum { CPU_ID = 1, HINT = 2, MEMORY_TYPE = 4 };
+
+static struct ibv_dmah *allocate_dmah(struct dmah_init_attr attr)
+{
+    errno = 0;
+    return ibv_alloc_dmah(context, (struct ibv_dmah_init_attr *)&attr);
+}
+
+static uint32_t a_processor(void)
+{
+    cpu_set_t set;
+
+    assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+    for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET(cpu, &set))
+            return cpu;
+    }
+    return 0;
+}
+
+static void a_dma_handle_belongs_to_the_regions_that_name_it(void **state)
+{
+    static char memory[4096];
+    struct ibv_dmah *dmah =
+        allocate_dmah((struct dmah_init_attr){CPU_ID | HINT | MEMORY_TYPE, a_processor(), 3, 1});
+    struct mr_init_attr attr = {.length = 4096,
+                                .access = IBV_ACCESS_LOCAL_WRITE,
+                                .comp_mask = ADDR | DMAH,
+                                .addr = memory,
+                                .dmah = dmah};
+    struct ibv_mr *mr;
+
+    assert_non_null(dmah);
+    mr = register_ex(&attr);
+    assert_non_null(mr);
+    assert_int_equal(ibv_dealloc_dmah(dmah), EBUSY);
+    attr.access |= IBV_ACCESS_ON_DEMAND;
+    assert_refused(&attr, EINVAL);
+    attr.access = IBV_ACCESS_LOCAL_WRITE;
+    attr.dmah = NULL;
+    assert_refused(&attr, EINVAL);
+    assert_int_equal(ibv_dereg_mr(mr), 0);
+    assert_int_equal(ibv_dealloc_dmah(dmah), 0);
+}
+
+static void a_dma_handle_needs_a_hint_and_all_of_its_tag(void **state)
+{
+    struct ibv_dmah *dmah = allocate_dmah((struct dmah_init_attr){.comp_mask = HINT});
+
+    assert_non_null(dmah);
+    assert_int_equal(ibv_dealloc_dmah(dmah), 0);
+    assert_null(allocate_dmah((struct dmah_init_attr){.comp_mask = 0}));
+    assert_int_equal(errno, EINVAL);
+    assert_null(allocate_dmah((struct dmah_init_attr){.comp_mask = HINT, .ph = 4}));
+    assert_int_equal(errno, EINVAL);
+    assert_null(allocate_dmah((struct dmah_init_attr){.comp_mask = HINT | CPU_ID, .cpu_id = a_processor()}));
+    assert_int_equal(errno, EINVAL);
+    assert_null(allocate_dmah((struct dmah_init_attr){HINT | CPU_ID | MEMORY_TYPE, a_processor(), 0, 2}));
+    assert_int_equal(errno, EINVAL);
+    assert_null(allocate_dmah((struct dmah_init_attr){HINT | CPU_ID | MEMORY_TYPE, 0xffff, 0, 0}));
+    assert_int_equal(errno, EPERM);
+    assert_null(allocate_dmah((struct dmah_init_attr){.comp_mask = HINT | 8}));
+    assert_int_equal(errno, EOPNOTSUPP);
+}
+
+struct comp_cntr_init_attr {
+    uint32_t comp_mask;
+    int type;
+    uint32_t flags;
+};
+
+static struct ibv_comp_cntr *create_counter(struct comp_cntr_init_attr attr)
+{
+    errno = 0;
+    return ibv_create_comp_cntr(context, (struct ibv_comp_cntr_init_attr *)&attr);
+}
+
+static void a_counter_has_two_values_that_are_set_and_increased_and_wrap(void **state)
+{
+    struct {
+        uint64_t max_value;
+        uint32_t max_counters, operations;
+        char guard[8];
+    } caps = {.guard = "unused."};
+    struct ibv_comp_cntr *counter = create_counter((struct comp_cntr_init_attr){0});
+    uint64_t value = 7;
+
+    assert_int_equal(_ibv_query_comp_cntr_caps(context, (struct ibv_comp_cntr_caps *)&caps, 16), 0);
+    assert_int_equal(caps.max_value, UINT64_MAX);
+    assert_true(caps.max_counters > 0);
+    assert_int_equal(caps.operations, 0x3f);
+    assert_string_equal(caps.guard, "unused.");
+    assert_non_null(counter);
+    assert_ptr_equal(*(struct ibv_context **)counter, context);
+    assert_int_equal(ibv_read_comp_cntr(counter, &value), 0);
+    assert_int_equal(value, 0);
+    assert_int_equal(ibv_set_comp_cntr(counter, UINT64_MAX), 0);
+    assert_int_equal(ibv_inc_err_comp_cntr(counter, 5), 0);
+    assert_int_equal(ibv_read_comp_cntr(counter, &value), 0);
+    assert_int_equal(value, UINT64_MAX);
+    assert_int_equal(ibv_inc_comp_cntr(counter, 3), 0);
+    assert_int_equal(ibv_read_comp_cntr(counter, &value), 0);
+    assert_int_equal(value, 2);
+    assert_int_equal(ibv_read_err_comp_cntr(counter, &value), 0);
+    assert_int_equal(value, 5);
+    assert_int_equal(ibv_set_err_comp_cntr(counter, 0), 0);
+    assert_int_equal(ibv_read_err_comp_cntr(counter, &value), 0);
+    assert_int_equal(value, 0);
+    assert_int_equal(ibv_destroy_comp_cntr(counter), 0);
+    assert_null(create_counter((struct comp_cntr_init_attr){.comp_mask = 1}));
+    assert_int_equal(errno, EOPNOTSUPP);
+    assert_null(create_counter((struct comp_cntr_init_attr){.type = 2}));
+    assert_int_equal(errno, EOPNOTSUPP);
+    assert_null(create_counter((struct comp_cntr_init_attr){.flags = 1}));
+    assert_int_equal(errno, EOPNOTSUPP);
+}
+
 static void what_is_not_there_is_eopnotsupp(void **state)
 {
-    struct ibv_comp_cntr *counter = (struct ibv_comp_cntr *)state;
     uint64_t room[4] = {0};
 
-    assert_null(ibv_alloc_dmah(context, (struct ibv_dmah_init_attr *)room));
-    assert_int_equal(errno, EOPNOTSUPP);
-    assert_int_equal(ibv_dealloc_dmah((struct ibv_dmah *)room), EOPNOTSUPP);
     errno = 0;
     assert_int_equal(ibv_dm_export_dmabuf_fd((struct ibv_dm *)room), -1);
     assert_int_equal(errno, EOPNOTSUPP);
-    assert_int_equal(_ibv_query_comp_cntr_caps(context, (struct ibv_comp_cntr_caps *)room, sizeof(room)),
-                     EOPNOTSUPP);
-    errno = 0;
-    assert_null(ibv_create_comp_cntr(context, (struct ibv_comp_cntr_init_attr *)room));
-    assert_int_equal(errno, EOPNOTSUPP);
-    assert_int_equal(ibv_destroy_comp_cntr(counter), EOPNOTSUPP);
-    assert_int_equal(ibv_set_comp_cntr(counter, 1), EOPNOTSUPP);
-    assert_int_equal(ibv_set_err_comp_cntr(counter, 1), EOPNOTSUPP);
-    assert_int_equal(ibv_inc_comp_cntr(counter, 1), EOPNOTSUPP);
-    assert_int_equal(ibv_inc_err_comp_cntr(counter, 1), EOPNOTSUPP);
-    assert_int_equal(ibv_read_comp_cntr(counter, room), EOPNOTSUPP);
-    assert_int_equal(ibv_read_err_comp_cntr(counter, room), EOPNOTSUPP);
-    assert_int_equal(ibv_qp_attach_comp_cntr((struct ibv_qp *)room, counter, NULL), EOPNOTSUPP);
 }
 
 /* verbs_context of rdma-core 64 begins 368 bytes in front of the context. */
@@ -209,6 +312,9 @@ int main(void)
         cmocka_unit_test(a_buffer_is_pages_that_can_be_registered_in_its_pd_within_its_bounds),
         cmocka_unit_test(a_parent_domain_may_allow_unprotected_buffers),
         cmocka_unit_test(the_speed_is_width_times_lane),
+        cmocka_unit_test(a_dma_handle_belongs_to_the_regions_that_name_it),
+        cmocka_unit_test(a_dma_handle_needs_a_hint_and_all_of_its_tag),
+        cmocka_unit_test(a_counter_has_two_values_that_are_set_and_increased_and_wrap),
         cmocka_unit_test(what_is_not_there_is_eopnotsupp),
         cmocka_unit_test(the_newest_table_is_there_and_full),
     };

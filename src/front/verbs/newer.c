@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Verbs newer than rdma-core 44. DMA handles, completion counters and dma-bufs of device memory are not supported. */
+/* Verbs newer than rdma-core 44, but for completion counters (comp_cntr.c). Dma-bufs of device memory are not
+ * supported. */
 #include "front/verbs/newer.h"
 
 #include <stdlib.h>
@@ -9,6 +10,8 @@
 #include "base/sys.h"
 #include "front/verbs/front.h"
 #include "object/device/device.h"
+#include "object/memory/dmah.h"
+#include "object/pd/pd.h"
 
 /* --- regions -------------------------------------------------------------------------------------------- */
 
@@ -20,7 +23,7 @@ struct mr_init_attr { /* struct ibv_mr_init_attr */
     void *address;
     int fd;
     uint64_t fd_offset;
-    struct ibv_dmah *dmah;
+    struct dmah *dmah;
     struct ibv_buf *buffer;
 };
 
@@ -29,8 +32,9 @@ enum {
     MR_ADDRESS = 1 << 1,
     MR_FD = 1 << 2,
     MR_FD_OFFSET = 1 << 3,
+    MR_DMAH = 1 << 4,
     MR_BUFFER = 1 << 5,
-    MR_KNOWN = MR_IOVA | MR_ADDRESS | MR_FD | MR_FD_OFFSET | MR_BUFFER
+    MR_KNOWN = MR_IOVA | MR_ADDRESS | MR_FD | MR_FD_OFFSET | MR_DMAH | MR_BUFFER
 };
 
 struct ibv_buf {
@@ -50,9 +54,10 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_
 {
     const struct mr_init_attr *wanted = (const struct mr_init_attr *)attributes;
     const bool of_memory = wanted->comp_mask & MR_ADDRESS, of_file = wanted->comp_mask & MR_FD;
+    struct dmah *dmah = wanted->comp_mask & MR_DMAH ? wanted->dmah : NULL;
     uint64_t iova = of_file ? 0 : (uintptr_t)wanted->address, offset = 0;
+    struct ibv_mr *mr;
 
-    /* Rejects DMA handles, too, which cannot be allocated. */
     if (wanted->comp_mask & ~(uint64_t)MR_KNOWN)
         return null_with(EOPNOTSUPP);
     if (of_memory == of_file || (!of_file && (wanted->comp_mask & MR_FD_OFFSET)))
@@ -60,13 +65,21 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_
     if ((wanted->comp_mask & MR_BUFFER) && (of_file || !wanted->buffer || wanted->buffer->pd != pd ||
                                             !is_within(wanted->buffer, wanted->address, wanted->length)))
         return null_with(EINVAL);
+    /* Pages of on-demand memory move, and steering tags do not (kernel). */
+    if ((wanted->comp_mask & MR_DMAH) &&
+        (!dmah || dmah->ibv.context != pd->context || ((unsigned)wanted->access & IBV_ACCESS_ON_DEMAND)))
+        return null_with(EINVAL);
     if (wanted->comp_mask & MR_FD_OFFSET)
         iova = offset = wanted->fd_offset;
     if (wanted->comp_mask & MR_IOVA)
         iova = wanted->iova;
-    if (of_file)
-        return ibv_reg_dmabuf_mr(pd, offset, wanted->length, iova, wanted->fd, wanted->access);
-    return ibv_reg_mr_iova2(pd, wanted->address, wanted->length, iova, (unsigned)wanted->access);
+    mr = of_file ? ibv_reg_dmabuf_mr(pd, offset, wanted->length, iova, wanted->fd, wanted->access)
+                 : ibv_reg_mr_iova2(pd, wanted->address, wanted->length, iova, (unsigned)wanted->access);
+    if (mr && dmah) {
+        mr_of(mr)->dmah = dmah;
+        dmah_use(dmah);
+    }
+    return mr;
 }
 
 VERBS_EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **ret_buffer)
@@ -123,15 +136,20 @@ VERBS_EXPORT int ibv_dm_export_dmabuf_fd(struct ibv_dm *dm)
     return minus_one(-EOPNOTSUPP);
 }
 
+/* --- DMA handles ---------------------------------------------------------------------------------------- */
+
 VERBS_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context,
                                              struct ibv_dmah_init_attr *attributes)
 {
-    return null_with(EOPNOTSUPP);
+    struct dmah *dmah;
+    int result = dmah_allocate(context_of(context), (const struct dmah_attributes *)attributes, &dmah);
+
+    return result < 0 ? null_with(result) : (struct ibv_dmah *)&dmah->ibv;
 }
 
 VERBS_EXPORT int ibv_dealloc_dmah(struct ibv_dmah *dmah)
 {
-    return positive(-EOPNOTSUPP);
+    return positive(dmah_deallocate((struct dmah *)dmah));
 }
 
 /* --- the port ------------------------------------------------------------------------------------------- */
@@ -161,59 +179,4 @@ VERBS_EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port
     if (result == 0)
         *ret_speed = lane_speed(attributes.active_speed) * lane_count(attributes.active_width);
     return positive(result);
-}
-
-/* --- completion counters -------------------------------------------------------------------------------- */
-
-VERBS_EXPORT int _ibv_query_comp_cntr_caps(struct ibv_context *context, struct ibv_comp_cntr_caps *caps,
-                                           size_t size)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT struct ibv_comp_cntr *ibv_create_comp_cntr(struct ibv_context *context,
-                                                        struct ibv_comp_cntr_init_attr *attributes)
-{
-    return null_with(EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_destroy_comp_cntr(struct ibv_comp_cntr *counter)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_set_comp_cntr(struct ibv_comp_cntr *counter, uint64_t value)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_set_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t value)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_inc_comp_cntr(struct ibv_comp_cntr *counter, uint64_t amount)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_inc_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t amount)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_read_comp_cntr(struct ibv_comp_cntr *counter, uint64_t *ret_value)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_read_err_comp_cntr(struct ibv_comp_cntr *counter, uint64_t *ret_value)
-{
-    return positive(-EOPNOTSUPP);
-}
-
-VERBS_EXPORT int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *counter,
-                                         struct ibv_qp_attach_comp_cntr_attr *attributes)
-{
-    return positive(-EOPNOTSUPP);
 }

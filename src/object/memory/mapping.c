@@ -632,6 +632,13 @@ static uint32_t open_access(const struct qp *qp)
 {
     const struct qp_attributes *attributes = &qp->record->attributes;
     enum ibv_qp_state state = qp_state(qp);
+    uint32_t access = attributes->access_flags;
+
+    /* What is counted here must come as packets: a peer that executes it tells nobody. */
+    if (qp->counted & COUNTED_BIT(COUNTED_REMOTE_READ))
+        access &= ~(uint32_t)IBV_ACCESS_REMOTE_READ;
+    if (qp->counted & COUNTED_BIT(COUNTED_REMOTE_WRITE))
+        access &= ~(uint32_t)IBV_ACCESS_REMOTE_WRITE;
 
     /* In RTR only after the first packet, which has to raise COMM_EST. */
     if (qp->record->type != IBV_QPT_RC ||
@@ -639,7 +646,7 @@ static uint32_t open_access(const struct qp *qp)
          (state != IBV_QPS_RTR || !qp->record->responder.established)) ||
         !attributes->path.destination_ifindex || !qp->transport.link.reliable)
         return 0;
-    return attributes->access_flags &
+    return access &
            (IBV_ACCESS_REMOTE_WRITE |
             (attributes->max_dest_rd_atomic ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0u));
 }

@@ -8,6 +8,7 @@
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/memory/dm.h"
+#include "object/memory/dmah.h"
 #include "object/memory/memory.h"
 #include "object/memory/share.h"
 #include "object/pd/pd.h"
@@ -294,6 +295,8 @@ static void end_region(struct mr *region)
     atomic_fetch_sub_explicit(&regions, 1, memory_order_relaxed);
     if (region->dm)
         dm_unuse(region->dm);
+    if (region->dmah)
+        dmah_unuse(region->dmah);
     if (region->dmabuf.at)
         dmabuf_unmap(&region->dmabuf);
     pd_unuse(region->pd);

@@ -43,6 +43,7 @@ struct mr {
     struct pd *pd;
     struct dm *dm;        /* registered device memory, or NULL */
     struct dmabuf dmabuf; /* registered dma-buf; at is NULL: none */
+    struct dmah *dmah;    /* used by the region, or NULL */
     uint32_t slot;        /* of the key table */
     uint32_t access;      /* enum ibv_access_flags */
     uint64_t iova;

@@ -519,6 +519,7 @@ static int destroy(struct qp *qp)
     tagged_forget(&qp->transport);
     qp->receive_taken = false;
     qp_ports->unlock(qp, false);
+    comp_cntr_detach_all(qp);
     rundown_exit();
     if (mapping_must_evict())
         mapping_evict();

@@ -20,6 +20,7 @@
 #include "object/cq/cq.h"
 #include "object/device/context.h"
 #include "object/pd/pd.h"
+#include "object/qp/comp_cntr.h"
 #include "object/receive/srq.h"
 #include "segment/provenance.h"
 #include "transport/qp.h"
@@ -64,7 +65,9 @@ struct qp {
     struct ind_table *spreads_over;
     uint64_t hash_fields;
     uint8_t hash_key[40];
-    uint32_t flows; /* flow rules that steer to the QP */
+    uint32_t flows;   /* flow rules that steer to the QP */
+    uint32_t counted; /* operations that have a completion counter (comp_cntr.h), by bit */
+    struct comp_cntr *comp_cntrs[COUNTED_OPERATIONS];
     /* A delegate (xrc/delegate.c) executes requests for an XRC_RECV QP of another process, and has its QPN: */
     struct link *origin; /* to the process with that QP; NULL: not a delegate */
     uint32_t origin_connection;

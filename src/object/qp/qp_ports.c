@@ -42,11 +42,48 @@ static enum ibv_wc_opcode send_wc_opcode(uint8_t opcode)
     }
 }
 
+/* Before the completion can be polled, so that who has polled it finds it counted. */
+static cold_path void count(struct qp *qp, enum counted_operation operation, enum verdict verdict,
+                            uint32_t bytes)
+{
+    if (qp->counted & COUNTED_BIT(operation))
+        comp_cntr_count(qp->comp_cntrs[operation], verdict == VERDICT_OK, bytes);
+}
+
+static cold_path void count_send(struct qp *qp, uint8_t opcode, enum verdict verdict, uint32_t bytes)
+{
+    switch (opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
+        count(qp, COUNTED_SEND, verdict, bytes);
+        break;
+    case IBV_WR_RDMA_READ:
+        count(qp, COUNTED_READ, verdict, bytes);
+        break;
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+        count(qp, COUNTED_WRITE, verdict, bytes);
+        break;
+    default: /* no counter counts atomics, FLUSH, and what stays in this process */
+        break;
+    }
+}
+
+/* transport_counter_ports.executed: a request of the peer */
+static void count_executed(struct transport_qp *transport, bool read, uint32_t bytes)
+{
+    count(container_of(transport, struct qp, transport), read ? COUNTED_REMOTE_READ : COUNTED_REMOTE_WRITE,
+          VERDICT_OK, bytes);
+}
+
 static void complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,
                           enum verdict verdict, uint32_t byte_len)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
 
+    if (unlikely(qp->counted))
+        count_send(qp, wqe->opcode, verdict, byte_len);
     /* Errors and flushes complete whether signaled or not (verbs.md §2.6). */
     if (!(wqe->flags & WQE_SIGNALED) && verdict == VERDICT_OK)
         return;
@@ -109,6 +146,8 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
         .flow_tag = completion->flow_tag,
     };
 
+    if (unlikely(qp->counted))
+        count(qp, COUNTED_RECV, completion->verdict, completion->byte_len);
     qp_receives_completed++;
     if (unlikely(qp->transport.tag_matching)) {
         cqe.kind = CQE_TAGGED;
@@ -277,6 +316,8 @@ static const struct transport_tag_ports tag_ports = {
     .complete_tagged = complete_tagged,
 };
 
+static const struct transport_counter_ports counter_ports = {.executed = count_executed};
+
 static const struct transport_xrc_ports xrc_ports = {
     .select_srq = select_srq,
     .hand_over = hand_over,
@@ -303,6 +344,7 @@ void qp_ports_install(const struct qp_ports *ports)
     install_shared_tables(&ports->transport);
     qp_transport_ports.tag_matching = &tag_ports;
     qp_transport_ports.xrc = &xrc_ports;
+    qp_transport_ports.counter = &counter_ports;
     qp_transport_ports.alloc_copies = datagram_copies_begin;
     qp_transport_ports.complete_send = complete_send;
     qp_transport_ports.take_receive = take_receive;
