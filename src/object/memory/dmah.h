@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* DMA handles (verbs.md §4.10): hints to a device's DMA, which the processor that copies here does not need. They are
+/* DMA handles (verbs.md §4.9): hints to a device's DMA, which the processor that copies here does not need. They are
  * checked and kept like an adapter's. */
 #ifndef OBJECT_MEMORY_DMAH_H
 #define OBJECT_MEMORY_DMAH_H
