@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,12 +19,10 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/memory_file.h"
+#include "base/newer_kernel.h"
 #include "base/sys.h"
 #include "mapped/mapped.h"
 
-#ifndef CLOSE_RANGE_UNSHARE
-#define CLOSE_RANGE_UNSHARE (1u << 1)
-#endif
 /* A write to a standard stream in this thread must not hit a file of the keeper. */
 #define LOWEST_FD  16
 #define STACK_SIZE (256u * 1024)

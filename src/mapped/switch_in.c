@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "base/newer_kernel.h"
 #include "base/sys.h"
 #include "base/types.h"
 #include "mapped/keeper.h"

@@ -3,7 +3,6 @@
  * of the program fails during a switch, no sandbox kills the process for a system call of SoftHCA, no page fault
  * becomes a SIGBUS, and fork(), which copies the mapped memory, needs no memory that is not available. */
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/newer_kernel.h"
 #include "base/sys.h"
 #include "mapped/internal.h"
 

@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <linux/userfaultfd.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/newer_kernel.h"
 #include "base/sys.h"
 #include "base/types.h"
 #include "mapped/keeper.h"

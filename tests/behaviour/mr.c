@@ -10,6 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1 /* Linux 5.11 */
+#endif
+
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static char memory[16384] __attribute__((aligned(4096)));

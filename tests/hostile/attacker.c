@@ -18,6 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/newer_kernel.h"
+
 enum { COMMAND_SECONDS = 30, TEXT_MAX = 1 << 20, FIRST_FD = 3 };
 
 static bool lo_up(void)
@@ -107,7 +109,7 @@ struct attacker attacker_start(uid_t user, attack *body, const void *argument)
     if (attacker.pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         /* A side of the test ends when nobody else has the other end of its socket. */
-        CHECK(dup2(ends[1], FIRST_FD) == FIRST_FD && close_range(FIRST_FD + 1, ~0u, 0) == 0,
+        CHECK(dup2(ends[1], FIRST_FD) == FIRST_FD && syscall(SYS_close_range, FIRST_FD + 1, ~0u, 0) == 0,
               "close_range: %s", strerror(errno));
         if (user != geteuid())
             become(user);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What is refused, and that a refusal changes nothing: limits of the machine, of the process and of its
  * sandbox, and failures at every step. */
+#include "base/newer_kernel.h"
 #include "fixture.h"
 
 #include <fcntl.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What programs do to memory that is mapped: free it and put something else there, move it, advise the
  * kernel, change protections, lock it, pin it, close descriptors that they do not know. */
+#include "base/newer_kernel.h"
 #include "fixture.h"
 
 #include <fcntl.h>
 #include <linux/io_uring.h>
-#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -31,13 +31,13 @@ struct rs_pair {
         errno = 0;                                                                                           \
         const long long failed_ = (long long)(call);                                                         \
         CHECK(failed_ == -1 && errno == (expected), "%s is %lld, errno %s, and not %s", #call, failed_,      \
-              strerrorname_np(errno), strerrorname_np(expected));                                            \
+              strerror(errno), strerror(expected));                                                          \
     } while (0)
 
 #define RS_IS(call, expected)                                                                                \
     do {                                                                                                     \
         const long long got_ = (long long)(call), expected_ = (long long)(expected);                         \
-        CHECK(got_ == expected_, "%s is %lld, errno %s, and not %lld", #call, got_, strerrorname_np(errno),  \
+        CHECK(got_ == expected_, "%s is %lld, errno %s, and not %lld", #call, got_, strerror(errno),         \
               expected_);                                                                                    \
     } while (0)
 

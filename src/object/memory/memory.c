@@ -13,13 +13,8 @@
 #include <unistd.h>
 
 #include "base/maps.h"
+#include "base/newer_kernel.h"
 #include "base/sys.h"
-
-/* linux/mman.h has them since 5.14 */
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
 
 static _Atomic bool expects_copies;
 
