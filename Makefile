@@ -7,8 +7,11 @@ DESTDIR ?=
 CHECK  ?=
 # Of make check and check-long: only the tests of a topic, such as cq (docs/testing.md).
 ONLY   ?=
+# Of make check-distros: one of them, such as bullseye; and a folder where roots stay, so that the next run is cheap.
+DISTRO ?=
+ROOTS  ?=
 
-.PHONY: all demo quick check check-long check-distros bench bench-check bench-guest install lint clean help
+.PHONY: all demo quick check check-long check-distros check-packages deb rpm dist-binary bench bench-check bench-guest install lint clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -36,8 +39,23 @@ check-long:
 
 check-distros:
 	@scripts/install-deps.sh long
-	@scripts/check-distro.sh trixie
-	@scripts/check-distro.sh sid
+	@SOFTHCA_ROOTS='$(ROOTS)' scripts/check-distros.sh $(DISTRO)
+
+deb:
+	@scripts/install-deps.sh build package
+	@packaging/deb.sh
+
+rpm:
+	@scripts/install-deps.sh build package
+	@packaging/rpm.sh
+
+dist-binary:
+	@scripts/install-deps.sh long
+	@SOFTHCA_ROOTS='$(ROOTS)' packaging/dist-binary.sh $(ARCH)
+
+check-packages:
+	@scripts/install-deps.sh long
+	@SOFTHCA_ROOTS='$(ROOTS)' packaging/check.sh $(PACKAGE)
 
 bench: all
 	@scripts/install-deps.sh build bench
@@ -65,7 +83,7 @@ lint:
 	@scripts/lint.sh
 
 clean:
-	@rm -rf build build-gcc build-clang build-asan build-tsan build-install
+	@rm -rf build build-gcc build-clang build-asan build-tsan build-install build-distros
 
 help:
 	@echo 'make                        build/softhca and build/lib'
@@ -74,7 +92,10 @@ help:
 	@echo 'make check                  all tests; the last line is "N passed, N failed, N skipped"'
 	@echo 'make check ONLY=TOPIC       the tests of a topic, such as cq, on all its paths'
 	@echo 'make check-long             these and the long ones, without a limit on time'
-	@echo 'make check-distros          the same tree in newer releases of Debian, as root'
+	@echo 'make check-distros [DISTRO=bullseye] [ROOTS=FOLDER]  the same tree in other distributions, as root'
+	@echo 'make deb, make rpm          packages of this tree, in dist/'
+	@echo 'make dist-binary [ARCH=x86_64]  a tarball that runs where it is unpacked, in dist/; as root'
+	@echo 'make check-packages         these and packaging/ in fresh roots, as root'
 	@echo 'make bench [CHECK=--check]  measurements (against their bars)'
 	@echo 'make bench-guest [CHECK=--check]  the network path against the kernel, in a guest of QEMU'
 	@echo 'make install PREFIX=/usr/local DESTDIR='

@@ -1,74 +1,178 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: check-distro.sh RELEASE   (trixie, sid, …)
-# The tree in a fresh root of another release of Debian: both compilers without a warning, the demo, the tests that
-# need nothing else, with that release's pyverbs, and its ibverbs-utils and perftest. Needs root, debootstrap and the
-# mirror that apt knows; exit status 77 and the reason where one of them is missing.
+# usage: check-distro.sh RELEASE [PART…]   (bullseye, bookworm, trixie, sid, jammy, noble; alma8 to alma10)
+# The tree in a fresh root of another distribution, and its programs, unmodified, as ordinary users. Parts, all of them
+# by default:
+#   build        both compilers without a warning
+#   demo         make demo
+#   quick        the tests of make quick
+#   programs     ibverbs-utils, perftest, rdmacm-utils, qperf, fio, UCX, libfabric, Open MPI, MPICH
+#   conformance  pyverbs, and rdma-core's own tests of that release
+#   providers    its vendors' provider libraries find every symbol in ours
+#   served       its programs with the library that Debian 11 built
+# Needs root, debootstrap and a mirror; exit status 77 and the reason where one of them is missing. What came out is
+# in $SOFTHCA_RESULTS (build-distros), of which scripts/distro-table.py makes the table of docs/conformance.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-release=${1:?usage: check-distro.sh RELEASE}
+# shellcheck source=scripts/distro.sh
+. scripts/distro.sh
+name=${1:?usage: check-distro.sh RELEASE [PART…]}
+shift
+parts=("${@:-all}")
+case $name in
+alma*) skip "$name: no mirror of AlmaLinux can be reached with the tools of this machine (debootstrap)" ;;
+esac
 
-skip()
-{
-    echo "$*"
-    exit 77
-}
-
-[ "$(id -u)" -eq 0 ] || skip "a root of $release needs root"
-command -v debootstrap >/dev/null || skip "debootstrap is not here"
-# shellcheck disable=SC2016
-mirror=$(apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
-         awk '$1 == "Debian" && $2 == "Debian" { print $3; exit }')
-[ -n "$mirror" ] || skip "apt knows no mirror of Debian"
-
-work=$(mktemp -d /var/tmp/softhca-distro-XXXXXX)
-trap 'rm -rf "$work"' EXIT
-chmod 755 "$work"
-root=$work/root
-
-# Its mounts and processes end with it. $1: --net for a network of its own, with nothing but lo. Not by chroot, in
-# which no user may have a user namespace.
-inside()
-{
-    local network=$1
-    shift
-    # shellcheck disable=SC2016,SC2086
-    unshare --mount --pid --fork $network bash -c '
-        set -e
-        ip link set lo up
-        mount --bind "$0" "$0"
-        cd "$0"
-        mount -t proc proc proc
-        mount -t sysfs sysfs sys
-        mount --rbind /dev dev
-        pivot_root . mnt
-        umount -l /mnt
-        cd /softhca
-        exec env -i HOME=/root TERM=dumb LC_ALL=C.UTF-8 \
-            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"' "$root" "$@" </dev/null
-}
-
-debootstrap --variant=minbase "$release" "$root" "$mirror" >"$work/log" 2>&1 || {
-    tail -n5 "$work/log"
-    skip "no root of $release from the mirror"
-}
-mkdir "$root/softhca"
-tar --create --exclude-vcs --exclude='./build*' . | tar --extract --no-same-owner --directory "$root/softhca"
-# A mirror may be a snapshot.
-echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/softhca"
-inside '' scripts/install-deps.sh build distro >"$work/log" 2>&1 || {
-    tail -n20 "$work/log"
-    exit 1
-}
-
-inside --net meson setup build -Dwerror=true
-inside --net ninja -C build
-inside --net env CC=clang meson setup build-clang -Dwerror=true
-inside --net ninja -C build-clang
-inside --net make demo
+results=${SOFTHCA_RESULTS:-build-distros}
+mkdir -p "$results"
+results=$(cd "$results" && pwd)
+distro_begin "$name"
+distro_with full build distro
+distro_tree
 failed=0
-inside --net meson test -C build --no-rebuild --print-errorlogs --timeout-multiplier 4 --no-suite long \
-    --suite unit --suite sim --suite abi --suite tools --suite ring --suite conformance || failed=1
-# Newer ones call into the vendor's library for the part numbers that the others pretend to.
-inside --net tests/programs/run.py --lib build/lib --softhca build/softhca --filter 'ring ib(v)?_(?!.*known part)' || failed=1
+
+wanted()
+{
+    [[ " ${parts[*]} " == *" all "* || " ${parts[*]} " == *" $1 "* ]]
+}
+
+# A row of the table replaces what an earlier run said. $1: row, $2: outcome
+report()
+{
+    local file=$results/$name.tsv
+    touch "$file"
+    awk -F'\t' -v row="$1" '$1 != row' "$file" >"$file.new"
+    printf '%s\t%s\n' "$1" "$2" >>"$file.new"
+    mv "$file.new" "$file"
+    echo "$name: $1: $2"
+}
+
+# What holds or does not. $1: row, the rest: a command
+step()
+{
+    local row=$1
+    shift
+    if "$@" >"$work/step" 2>&1 && ! grep -q 'warning:' "$work/step"; then
+        report "$row" yes
+    else
+        tail -n40 "$work/step"
+        report "$row" no
+        failed=1
+        return 1
+    fi
+}
+
+# What counts its cases in TAP. $1: row, the rest: a command
+cases()
+{
+    local row=$1 status=0 passed refused skipped
+    shift
+    "$@" >"$work/tap" 2>"$work/tap.err" || status=$?
+    passed=$(grep -cE '^ok .*' "$work/tap") || true
+    skipped=$(grep -cE '^ok .*# SKIP|^1\.\.0 # SKIP' "$work/tap") || true
+    refused=$(grep -cE '^not ok' "$work/tap") || true
+    if grep -q '^1\.\.0' "$work/tap"; then
+        report "$row" "skipped: $(sed -n 's/^1\.\.0 # SKIP //p' "$work/tap")"
+        return
+    fi
+    passed=$((passed - skipped))
+    grep -A12 '^not ok' "$work/tap" || true
+    if [ "$status" -ne 0 ] || [ "$passed" -eq 0 ]; then
+        tail -n5 "$work/tap.err"
+        failed=1
+        [ "$refused" -gt 0 ] || refused="exit status $status,"
+    fi
+    report "$row" "$passed passed, $refused failed, $skipped skipped"
+}
+
+packaged()
+{
+    # shellcheck disable=SC2016
+    inside '' dpkg-query -W -f '${Version}' "$1" 2>/dev/null
+}
+
+if wanted build; then
+    report 'rdma-core' "$(packaged libibverbs1)"
+    # shellcheck disable=SC2016
+    report 'glibc, gcc, clang, meson' "$(inside '' sh -c 'ldd --version | sed -n "1s/.* //p"; gcc -dumpfullversion
+        clang --version | sed -n "1s/.*version \([0-9.]*\).*/\1/p"; meson --version' | paste -sd, | sed 's/,/, /g')"
+fi
+# A build directory is ninja's, of an earlier check as well.
+setup()
+{
+    [ -e "$tree/$1/build.ninja" ] || inside --net env CC="$2" meson setup "$1" -Dwerror=true
+}
+if wanted build; then
+    step 'builds with gcc without warnings' setup build gcc && step 'builds with gcc without warnings' inside --net ninja -C build
+    step 'builds with clang without warnings' setup build-clang clang &&
+        step 'builds with clang without warnings' inside --net ninja -C build-clang
+fi
+[ -x "$tree/build/softhca" ] || { echo "$name: build/softhca is not there"; exit 1; }
+
+if wanted demo; then
+    step 'make demo' inside --net make demo || true
+fi
+if wanted quick; then
+    inside --net scripts/run-tests.py --quick >"$work/quick" 2>&1 || {
+        failed=1
+        tail -n60 "$work/quick"
+    }
+    report 'make quick' "$(tail -n1 "$work/quick")"
+fi
+
+# $1: where lib and softhca are, $2: what to put behind the names of rows
+programs()
+{
+    local where=(--lib "$1/lib" --softhca "$1/softhca") what=$2
+    # Newer ones call into the vendor's library for the part numbers that the others pretend to.
+    cases "ibverbs-utils$what" inside --net tests/programs/run.py "${where[@]}" --filter '^(ring )?ibv_'
+    cases "perftest$what" inside --net tests/programs/run.py "${where[@]}" --filter '^ring ib_(?!.*known part)'
+    cases "rdmacm-utils$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^(rping|udaddy|ucmatose|cmtime|mckey|rdma_)'
+    cases "perftest -R$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^ib_'
+    cases "qperf$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^qperf'
+    cases "fio$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^fio'
+    cases "UCX$what" inside --net tests/programs/cm.py "${where[@]}" --filter '^UCX'
+    cases "libfabric$what" inside --net tests/programs/libfabric.py "${where[@]}"
+    cases "Open MPI$what" inside --net tests/programs/mpi.py "${where[@]}" --filter 'auto Open MPI'
+    cases "MPICH$what" inside --net tests/programs/mpi.py "${where[@]}" --filter 'auto MPICH'
+}
+if wanted programs; then
+    step 'UCX finds rc_verbs' inside --net sh -c 'build/softhca run -- ucx_info -d | grep rc_verbs' || true
+    programs build ''
+fi
+
+if wanted conformance; then
+    # shellcheck disable=SC2016
+    step 'pyverbs' inside --net scripts/as-user.sh build/softhca run -- python3 -c '
+import pyverbs.device as d
+names = [x.name.decode() for x in d.get_device_list()]
+assert names, "no device"
+[d.Context(name=n).query_device() for n in names]' || true
+    older=()
+    case $name in bullseye | jammy) older=(--older) ;; esac
+    for user in root ordinary namespace; do
+        cases "rdma-core's tests, $user" inside --net tests/conformance/run.py --softhca build/softhca --user "$user" "${older[@]}"
+    done
+fi
+
+if wanted providers; then
+    cases 'provider libraries' inside --net tests/programs/providers.py build/lib
+fi
+
+if wanted served; then
+    old=$roots/bullseye.tree/build
+    if [ "$name" = bullseye ]; then
+        :
+    elif [ -e "$old/softhca" ]; then
+        # The files that build/lib links to.
+        rm -rf "$tree/build-bullseye"
+        mkdir -p "$tree/build-bullseye/lib"
+        cp -L "$old/lib/"* "$tree/build-bullseye/lib/"
+        cp "$old/softhca" "$tree/build-bullseye/"
+        cases "provider libraries, built on Debian 11" inside --net tests/programs/providers.py build-bullseye/lib
+        programs build-bullseye ', built on Debian 11'
+    else
+        echo "$name: SOFTHCA_ROOTS has no library that bullseye built"
+    fi
+fi
 exit $failed

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# usage: install-deps.sh GROUP…   (build, demo, check, distro, long, bench, guest)
+# usage: install-deps.sh GROUP…   (build, demo, check, distro, cross, package, long, bench, guest)
 # Installs with apt what is missing of the named groups, through sudo when not root. Touches nothing, and needs no
 # network, when everything is there.
 set -euo pipefail
@@ -10,10 +10,13 @@ build=(gcc libc6-dev make meson ninja-build pkg-config python3 libibverbs-dev li
 demo=(ibverbs-utils perftest iproute2)
 check=("${demo[@]}" libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev cppcheck binutils util-linux procps
        python3-pyverbs libfabric-bin rdma-core ibverbs-providers rdmacm-utils qperf fio ucx-utils valgrind strace
-       iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark crun)
+       iperf3 curl socat libjemalloc2 libtcmalloc-minimal4 qemu-system-x86 busybox-static cpio kmod tshark crun gdb sudo)
 # What check-distro.sh needs in the other release: names that every release has.
 distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyverbs rdma-core ibverbs-providers
-        rdmacm-utils)
+        rdmacm-utils qperf fio ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev)
+# For another processor (packaging/dist-binary.sh): the libraries are that processor's, which apt has to be told of.
+cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64)
+package=(build-essential debhelper dpkg-dev lintian rpm)
 long=(debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils crun)
@@ -26,6 +29,8 @@ for group in "$@"; do
     demo) wanted+=("${demo[@]}") ;;
     check) wanted+=("${check[@]}") ;;
     distro) wanted+=("${distro[@]}") ;;
+    cross) wanted+=("${cross[@]}") ;;
+    package) wanted+=("${package[@]}") ;;
     long) wanted+=("${long[@]}") ;;
     bench) wanted+=("${bench[@]}") ;;
     guest) wanted+=("${guest[@]}") ;;
@@ -41,6 +46,10 @@ fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     as_root=(sudo)
+fi
+
+if [[ " $* " == *" cross "* ]] && ! dpkg --print-foreign-architectures | grep -qx arm64; then
+    "${as_root[@]}" dpkg --add-architecture arm64
 fi
 
 missing=()
