@@ -112,8 +112,11 @@ distro_with()
 distro_tree()
 {
     tree=$roots/$release.tree
+    rm -rf "$tree.new"
     mkdir -p "$tree.new"
-    tar --create --exclude-vcs --exclude='./build*' --exclude=./dist . | tar --extract --no-same-owner --directory "$tree.new"
+    # Also while somebody edits a file of it.
+    { tar --create --warning=no-file-changed --exclude-vcs --exclude='./build*' --exclude=./dist . || [ $? -eq 1 ]; } |
+        tar --extract --no-same-owner --directory "$tree.new"
     if [ -d "$tree" ]; then
         find "$tree" -maxdepth 1 \( -name 'build*' -o -name dist \) -exec mv -t "$tree.new" {} +
         rm -rf "$tree"
