@@ -55,7 +55,8 @@ step()
     if "$@" >"$work/step" 2>&1 && ! grep -q 'warning:' "$work/step"; then
         report "$row" yes
     else
-        tail -n40 "$work/step"
+        grep -E "error|undefined|warning:" "$work/step" | tail -n60
+        tail -n10 "$work/step"
         report "$row" no
         failed=1
         return 1
@@ -103,9 +104,9 @@ setup()
     [ -e "$tree/$1/build.ninja" ] || inside --net env CC="$2" meson setup "$1" -Dwerror=true
 }
 if wanted build; then
-    step 'builds with gcc without warnings' setup build gcc && step 'builds with gcc without warnings' inside --net ninja -C build
+    step 'builds with gcc without warnings' setup build gcc && step 'builds with gcc without warnings' inside --net ninja -k 0 -C build
     step 'builds with clang without warnings' setup build-clang clang &&
-        step 'builds with clang without warnings' inside --net ninja -C build-clang
+        step 'builds with clang without warnings' inside --net ninja -k 0 -C build-clang
 fi
 [ -x "$tree/build/softhca" ] || { echo "$name: build/softhca is not there"; exit 1; }
 
