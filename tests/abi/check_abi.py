@@ -14,7 +14,8 @@ import sys
 
 NEWEST_GLIBC = (2, 34)
 DEBIAN_12_GLIBC = (2, 36)
-ALLOWED_NEEDED = {"libc.so.6"}
+# Threads and dlsym() are in libraries of their own before glibc 2.34.
+ALLOWED_NEEDED = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 # What librdmacm takes of libibverbs' private names.
 RDMACM_TAKES = "softhca_communication@SOFTHCA_PRIVATE_3"
 
