@@ -131,7 +131,7 @@ inside()
     local network=$1
     shift
     # shellcheck disable=SC2016,SC2086
-    network=$network unshare --mount --pid --fork $network bash -c '
+    network=$network unshare --mount --pid --fork --kill-child $network bash -c '
         set -e
         root=$0 lower=$1 upper=$2 overlay=$3 tree=$4 archives=$5
         shift 5
