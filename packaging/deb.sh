@@ -25,5 +25,5 @@ lintian --fail-on error --suppress-tags dir-or-file-in-home,bogus-mail-host "$wo
     exit 1
 }
 rm -f dist/*.deb
-cp "$work"/*.deb dist/
+find "$work" -maxdepth 1 -name "*.deb" ! -name "*-dbgsym_*" -exec cp -t dist/ {} +
 ls dist/*.deb
