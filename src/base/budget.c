@@ -98,6 +98,19 @@ void budget_return(struct budget *budget, uid_t uid, uint32_t amount)
     lock_release(&budget->lock);
 }
 
+void budget_return_all(struct budget *budget)
+{
+    lock_acquire(&budget->lock);
+    list_for_each_safe (node, following, &budget->users) {
+        struct budget_user *user = list_entry(node, struct budget_user, node);
+
+        user->used = 0;
+        forget_if_idle(user);
+    }
+    budget->used = 0;
+    lock_release(&budget->lock);
+}
+
 void budget_after_fork_in_child(struct budget *budget)
 {
     lock_init(&budget->lock);

@@ -35,6 +35,8 @@ struct budget {
 bool budget_take(struct budget *budget, uid_t uid, uint32_t amount, uint32_t limit);
 /* Exactly what was taken, in parts or at once. */
 void budget_return(struct budget *budget, uid_t uid, uint32_t amount);
+/* All that was taken is returned. For what is counted per time. */
+void budget_return_all(struct budget *budget);
 /* In a forked child, which holds nothing. */
 void budget_after_fork_in_child(struct budget *budget);
 

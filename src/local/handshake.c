@@ -184,6 +184,7 @@ void handshake_set_link_peer(struct handshake *handshake, const struct handshake
     memcpy(link->instance, message->instance, sizeof(link->instance));
     link->peer_segment = (int)(min_of(message->segment, (uint32_t)INT32_MAX)) - 1;
     link->pidfd.fd = peer_pidfd(handshake->socket.fd, handshake->peer.pid);
+    link->identity = process_identity(link->pidfd.fd, handshake->peer.pid);
 }
 
 bool handshake_is_pending(const struct list *handshakes, enum handshake_type awaits, const struct ucred *peer)
@@ -246,7 +247,8 @@ void handshake_ready(struct event_source *source, uint32_t events)
     struct handshake *handshake = container_of(source, struct handshake, socket);
     struct handshake_message message = {0};
     int memory_fd = -1;
-    int error = handshake_message_receive(source->fd, handshake->awaits, &message, &memory_fd);
+    pid_t sender;
+    int error = handshake_message_receive(source->fd, handshake->awaits, &message, &memory_fd, &sender);
 
     if (error == -EAGAIN) {
         fd_close(memory_fd);
@@ -268,7 +270,7 @@ void handshake_ready(struct event_source *source, uint32_t events)
         handshake_receive_hello(handshake, &message, memory_fd);
         break;
     case HANDSHAKE_WELCOME:
-        handshake_receive_welcome(handshake, &message);
+        handshake_receive_welcome(handshake, &message, sender);
         break;
     case HANDSHAKE_READY:
         handshake_receive_ready(handshake, &message);

@@ -29,7 +29,7 @@ static ns_t accept_again = NS_NEVER;
 /* True if a link to that process is installed, or will be when its READY arrives. */
 static bool is_known(const struct handshake *except, const struct handshake_message *hello)
 {
-    if (link_find(hello->instance, except->peer.pid, except->peer.uid))
+    if (link_find(hello->instance, peer_identity(except->socket.fd), except->peer.uid))
         return true;
     list_for_each (node, &handshakes_incoming) {
         const struct handshake *other = list_entry(node, struct handshake, node);

@@ -56,6 +56,9 @@ static int send_hello(struct handshake *handshake)
 
     if (!peer_credentials(handshake->socket.fd, &handshake->peer))
         return -errno;
+    error = handshake_want_sender(handshake->socket.fd, true);
+    if (error)
+        return error;
     error = link_memory_create(&memory_fd, &memory);
     if (error) {
         log_error("cannot create the shared memory of the link to process %d: %s", (int)handshake->peer.pid,
@@ -107,7 +110,8 @@ void handshake_connect(struct handshake *handshake)
 /* WELCOME with result KNOWN: the two processes have a link already. */
 static void use_known_link(struct handshake *handshake, const struct handshake_message *welcome)
 {
-    struct link *link = link_find(welcome->instance, handshake->peer.pid, handshake->peer.uid);
+    struct link *link =
+        link_find(welcome->instance, peer_identity(handshake->socket.fd), handshake->peer.uid);
 
     /* Without a link here, the peer's READY is still on its way, or the peer has not seen yet that its link is
      * down. */
@@ -134,10 +138,27 @@ static void install_welcomed_link(struct handshake *handshake, const struct hand
         handshake_finish(handshake, link);
 }
 
-void handshake_receive_welcome(struct handshake *handshake, const struct handshake_message *welcome)
+/* The kernel's word about the peer is about the process that called listen(), and a descriptor of the listener may have
+ * been given away: the owner of UDP port 4791 gets one as a proof. Of two processes outside of our pid namespace only the
+ * user is known. */
+static bool is_from_owner(const struct handshake *handshake, pid_t sender)
+{
+    if (sender == handshake->peer.pid)
+        return true;
+    log_warn("handshake: process %d accepted a connection to the name of process %d: refused", (int)sender,
+             (int)handshake->peer.pid);
+    return false;
+}
+
+void handshake_receive_welcome(struct handshake *handshake, const struct handshake_message *welcome,
+                               pid_t sender)
 {
     char buffer[24];
 
+    if (!is_from_owner(handshake, sender) || handshake_want_sender(handshake->socket.fd, false) != 0) {
+        handshake_fail(handshake);
+        return;
+    }
     switch (welcome->result) {
     case HANDSHAKE_OK:
         install_welcomed_link(handshake, welcome);

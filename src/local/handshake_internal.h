@@ -61,7 +61,9 @@ bool handshake_is_pending(const struct list *handshakes, enum handshake_type awa
 void handshake_connect(struct handshake *handshake);
 /* Closes the socket; handshake_expire() connects again after RETRY_AFTER. */
 void handshake_retry_later(struct handshake *handshake);
-void handshake_receive_welcome(struct handshake *handshake, const struct handshake_message *welcome);
+/* sender: of handshake_message_receive(). */
+void handshake_receive_welcome(struct handshake *handshake, const struct handshake_message *welcome,
+                               pid_t sender);
 /* What the handshake is looking for, for log messages. */
 const char *handshake_target(const struct handshake *handshake, char buffer[static 24]);
 

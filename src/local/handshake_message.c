@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "base/sys.h"
 #include "base/unix_names.h"
@@ -12,6 +14,8 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
+#define IS_PID      (UINT64_C(1) << 63) /* in an identity */
+#define PIDFS_MAGIC 0x50494446          /* PID_FS_MAGIC of linux/magic.h since Linux 6.9 */
 
 socklen_t block_address(uint32_t block, struct sockaddr_un *ret_address)
 {
@@ -117,22 +121,45 @@ int take_descriptor(struct msghdr *msg)
     return kept;
 }
 
+int handshake_want_sender(int fd, bool wanted)
+{
+    const int value = wanted;
+
+    return setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &value, sizeof(value)) < 0 ? -errno : 0;
+}
+
+static pid_t sender_of(struct msghdr *msg)
+{
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(msg); header; header = CMSG_NXTHDR(msg, header)) {
+        struct ucred sender;
+
+        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
+            header->cmsg_len == CMSG_LEN(sizeof(sender))) {
+            memcpy(&sender, CMSG_DATA(header), sizeof(sender));
+            return sender.pid;
+        }
+    }
+    return -1;
+}
+
 int handshake_message_receive(int fd, enum handshake_type type, struct handshake_message *message,
-                              int *ret_memory_fd)
+                              int *ret_memory_fd, pid_t *ret_sender)
 {
     struct iovec part = {message, sizeof(*message)};
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(4 * sizeof(int))];
+        char space[CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
     } control;
     struct msghdr msg = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
     ssize_t length = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     *ret_memory_fd = -1;
+    *ret_sender = -1;
     if (length < 0)
         return errno == EINTR ? -EAGAIN : -errno;
     *ret_memory_fd = take_descriptor(&msg);
+    *ret_sender = sender_of(&msg);
     if (length == 0)
         return -ECONNRESET;
     if (length != (ssize_t)sizeof(*message) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
@@ -157,4 +184,32 @@ int peer_pidfd(int fd, pid_t pid)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) < 0)
         pidfd = pid > 0 ? sys_pidfd_open(pid) : -1;
     return fd_own(max_of(pidfd, -1));
+}
+
+uint64_t process_identity(int pidfd, pid_t pid)
+{
+    struct statfs system;
+    struct stat status;
+
+    if (pidfd >= 0 && fstatfs(pidfd, &system) == 0 && system.f_type == PIDFS_MAGIC &&
+        fstat(pidfd, &status) == 0)
+        return status.st_ino;
+    return pid > 0 ? IS_PID | (uint64_t)pid : 0;
+}
+
+bool identity_is_for_good(uint64_t identity)
+{
+    return identity && !(identity & IS_PID);
+}
+
+uint64_t peer_identity(int fd)
+{
+    struct ucred peer = {.pid = 0};
+    int pidfd = peer_pidfd(fd, 0);
+    uint64_t identity;
+
+    peer_credentials(fd, &peer);
+    identity = process_identity(pidfd, peer.pid);
+    fd_close(pidfd);
+    return identity;
 }

@@ -54,9 +54,12 @@ int handshake_answer_segment_request(int fd, enum segment_request_result result,
 int handshake_message_send(int fd, const struct handshake_message *message, int memory_fd);
 /* 0; -EAGAIN: nothing has arrived; -ECONNRESET: end of the socket; -EPROTO: not a message of that type and version;
  * another -errno. *ret_memory_fd is the descriptor that came with the message, -1 if none; the caller closes it in
- * every case. */
+ * every case. *ret_sender is the process that sent the message, as the kernel says (SCM_CREDENTIALS): 0 if it is outside
+ * of our pid namespace, -1 without handshake_want_sender(). */
 int handshake_message_receive(int fd, enum handshake_type type, struct handshake_message *message,
-                              int *ret_memory_fd);
+                              int *ret_memory_fd, pid_t *ret_sender);
+/* From here on (true), messages that fd receives come with their sender; or no longer. 0 or -errno. */
+int handshake_want_sender(int fd, bool wanted);
 
 /* Returns the first descriptor in the ancillary data and closes all others; -1: none. */
 int take_descriptor(struct msghdr *msg);
@@ -67,6 +70,14 @@ bool peer_credentials(int fd, struct ucred *ret_peer);
  * belong to another process yet if the probe finds the nonce there or, without a probe, while the socket stays open.
  * -1: no pidfd; the end of the socket is then the only sign of death. */
 int peer_pidfd(int fd, pid_t pid);
+/* A number of the process which no other process has as long as this one is there, and with pidfs (Linux 6.9) never
+ * again: the inode of its pidfd. Else it is made of pid, which the kernel uses again. 0: outside of our pid namespace,
+ * without pidfs. */
+uint64_t process_identity(int pidfd, pid_t pid);
+/* It is such an inode. */
+bool identity_is_for_good(uint64_t identity);
+/* Of the process at the other end: the one that connected or, seen from there, that called listen(). */
+uint64_t peer_identity(int fd);
 
 /* Followed by the block in four lower-case hexadecimal digits. */
 #define BLOCK_NAME_PREFIX SEGMENT_REQUEST_NAME_PREFIX

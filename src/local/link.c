@@ -14,6 +14,7 @@
 #include "base/memory_file.h"
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "base/user.h"
 #include "local/handshake_message.h"
 #include "local/notify.h"
 #include "local/start.h"
@@ -159,6 +160,7 @@ void link_free(struct link *link)
     event_close(&link->socket);
     event_close(&link->pidfd);
     notify_peer_free(atomic_load_explicit(&link->peer, memory_order_relaxed));
+    free(atomic_load_explicit(&link->owned, memory_order_relaxed));
     sys_munmap(link->memory, LAYOUT_SIZE);
     free(link);
 }
@@ -171,6 +173,15 @@ bool link_charge(struct link *link)
     if (!link->is_charged)
         budget_return(&links_of_others, link->peer_uid, 1);
     return link->is_charged;
+}
+
+static uint64_t own_identity(void)
+{
+    int pidfd = fd_own(sys_pidfd_open(getpid()));
+    uint64_t identity = process_identity(pidfd, getpid());
+
+    fd_close(pidfd);
+    return identity;
 }
 
 struct link *local_self_link(void)
@@ -204,8 +215,9 @@ struct link *local_self_link(void)
     link->may_pull = link->may_refer = local.mechanism != MECHANISM_RING;
     link->peer_pid = getpid();
     link->peer_uid = geteuid();
+    link->identity = own_identity();
     link->index = SELF_INDEX;
-    link->serial = SELF_SERIAL;
+    link->serial = link->process = SELF_SERIAL;
     memcpy(link->instance, local.instance, sizeof(link->instance));
     atomic_store_explicit(&link->primary, true, memory_order_relaxed);
     atomic_store_explicit(&link->state, LINK_UP, memory_order_release);
@@ -283,6 +295,7 @@ static _Atomic uint64_t *waits_word(struct link *link, bool ours)
 int link_install(struct link *link)
 {
     unsigned index, end = atomic_load_explicit(&links_end, memory_order_relaxed);
+    struct link *first;
     int error;
 
     for (index = SELF_INDEX + 1; index < end; index++) {
@@ -296,8 +309,11 @@ int link_install(struct link *link)
     link->index = index;
     last_serial += LINKS_MAX;
     link->serial = last_serial + index;
-    atomic_store_explicit(&link->primary, !link_find(link->instance, link->peer_pid, link->peer_uid),
-                          memory_order_relaxed);
+    first = link_find(link->instance, link->identity, link->peer_uid);
+    link->process = first ? first->process : link->serial;
+    /* Those whom we do not see may be of a container, whose users are not ours by number alone. */
+    link->is_of_other_user = !user_is_own(link->peer_uid) || link->peer_pid <= 0;
+    atomic_store_explicit(&link->primary, !first, memory_order_relaxed);
     link->socket.ready = socket_ready;
     link->pidfd.ready = pidfd_ready;
     error = event_change(&link->socket, EPOLLIN);
@@ -339,7 +355,7 @@ void link_remove(struct link *link, bool drain, const char *why)
         end--;
     atomic_store_explicit(&links_end, end, memory_order_release);
     if (atomic_load_explicit(&link->primary, memory_order_relaxed)) {
-        struct link *other = link_find(link->instance, link->peer_pid, link->peer_uid);
+        struct link *other = link_find(link->instance, link->identity, link->peer_uid);
 
         if (other)
             atomic_store_explicit(&other->primary, true, memory_order_relaxed);
@@ -374,30 +390,32 @@ void link_remove_broken(void)
     }
 }
 
-static bool same_process(const struct link *link, const uint8_t *instance, pid_t pid, uid_t uid)
+/* The instance tells apart what a process was before and after exec. It may change its user meanwhile, so the uid counts
+ * only where the kernel says nothing else. */
+static bool same_process(const struct link *link, const uint8_t *instance, uint64_t identity, uid_t uid)
 {
-    return link->peer_pid == pid && link->peer_uid == uid &&
+    return link->identity == identity && (identity || link->peer_uid == uid) &&
            memcmp(link->instance, instance, sizeof(link->instance)) == 0;
 }
 
-struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid)
+struct link *link_find(const uint8_t *instance, uint64_t identity, uid_t uid)
 {
     for (unsigned i = SELF_INDEX; i < atomic_load_explicit(&links_end, memory_order_relaxed); i++) {
         struct link *link = atomic_load_explicit(&links[i], memory_order_relaxed);
 
         if (link && !atomic_load_explicit(&link->broken, memory_order_relaxed) &&
-            same_process(link, instance, pid, uid))
+            same_process(link, instance, identity, uid))
             return link;
     }
     return NULL;
 }
 
-struct link *link_find_process(pid_t pid, uid_t uid)
+struct link *link_find_process(uint64_t identity)
 {
     for (unsigned i = SELF_INDEX; i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
         struct link *link = atomic_load_explicit(&links[i], memory_order_acquire);
 
-        if (link && link->peer_pid == pid && link->peer_uid == uid && link_is_up(link) &&
+        if (link && identity && link->identity == identity && link_is_up(link) &&
             !atomic_load_explicit(&link->broken, memory_order_relaxed) &&
             atomic_load_explicit(&link->primary, memory_order_relaxed))
             return link;
@@ -420,6 +438,12 @@ unsigned link_count(pid_t pid)
 void link_table_set(uint32_t block, struct link *link)
 {
     atomic_store_explicit(&block_table[block % BLOCKS], link, memory_order_release);
+}
+
+void link_table_clear(uint32_t block, struct link *link)
+{
+    atomic_compare_exchange_strong_explicit(&block_table[block % BLOCKS], &link, NULL, memory_order_release,
+                                            memory_order_relaxed);
 }
 
 struct link *link_table_get(uint32_t block)
@@ -476,6 +500,23 @@ uint64_t link_serial(const struct link *link)
 uint64_t local_self_serial(void)
 {
     return SELF_SERIAL;
+}
+
+uint64_t link_process(const struct link *link)
+{
+    return link->process;
+}
+
+struct link *local_link_of_process(uint64_t process)
+{
+    struct link *link = local_link_of_serial(process);
+
+    for (unsigned i = SELF_INDEX; !link && i < atomic_load_explicit(&links_end, memory_order_acquire); i++) {
+        link = atomic_load_explicit(&links[i], memory_order_acquire);
+        if (link && (link->process != process || !link_is_up(link)))
+            link = NULL;
+    }
+    return link;
 }
 
 struct link *local_link_of_serial(uint64_t serial)

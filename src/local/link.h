@@ -68,8 +68,6 @@ struct lane {
 
 enum link_state { LINK_NEW, LINK_UP, LINK_DOWN };
 
-#define LINK_OWNED 8u
-
 struct notify_peer;
 
 struct link {
@@ -85,15 +83,18 @@ struct link {
     _Atomic bool primary; /* the first link to that process; written by the helper thread */
     unsigned index;       /* in links[] */
     uint64_t serial;      /* index in the lower bits */
+    uint64_t process;     /* serial of the first link to that process, of those that were there at once */
+    uint64_t identity;    /* process_identity() */
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];
-    /* Cache of blocks that the peer owns, as the kernel said; 0: empty. A new one replaces the oldest. Any thread in
-     * a rundown section. */
-    _Atomic uint32_t owned[LINK_OWNED];
-    _Atomic uint32_t owned_writes; /* number of blocks written to owned[] */
-    void *memory;                  /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
-    struct event_source socket;    /* doorbell, and messages of notify.h */
+    /* owners.c: the blocks that the peer is known to own, a bit each; NULL: none. Of another user they are forgotten
+     * OWNED_FOR after owned_since. Any thread in a rundown section. */
+    _Atomic(_Atomic uint64_t *) owned;
+    _Atomic ns_t owned_since;
+    bool is_of_other_user;
+    void *memory;               /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
+    struct event_source socket; /* doorbell, and messages of notify.h */
     _Atomic(struct notify_peer *) peer; /* notification page and channels that the peer offered; NULL: none */
     _Atomic uint64_t offered;  /* bit per channel that this process offered; the highest bit: the page */
     struct event_source pidfd; /* readable: the peer is dead; fd -1: the kernel has no pidfds */
@@ -118,11 +119,11 @@ void link_remove(struct link *link, bool drain, const char *why);
 void link_declare_broken(struct link *link, const char *what);
 /* Removes the links that were declared broken. Helper thread. */
 void link_remove_broken(void);
-/* The first installed link to that process, NULL if there is none. Helper thread. */
-struct link *link_find(const uint8_t *instance, pid_t pid, uid_t uid);
-/* The primary link to a process of this number, NULL if there is none. The number may have been reused since: the
- * caller checks the link's pidfd. In a rundown section, or the helper thread. */
-struct link *link_find_process(pid_t pid, uid_t uid);
+/* The first installed link to that process, NULL if there is none. uid: if the identity is 0. Helper thread. */
+struct link *link_find(const uint8_t *instance, uint64_t identity, uid_t uid);
+/* The primary link to a process of this identity, NULL if there is none. Without pidfs the number may have been reused
+ * since: the caller checks the link's pidfd. In a rundown section, or the helper thread. */
+struct link *link_find_process(uint64_t identity);
 /* The number of links with one process. Helper thread. */
 unsigned link_count(pid_t pid);
 /* Counts the link and its descriptors in what the peer's user, another one than ours, may have of this process, until
@@ -135,6 +136,8 @@ void link_ring(struct link *link, uint8_t message);
 /* True if fd, which may come from another process, is a memfd of that size that is safe to map. */
 bool shared_memory_is_sound(int fd, size_t size);
 void link_table_set(uint32_t block, struct link *link);
+/* Forgets that the block leads to that link. Any thread. */
+void link_table_clear(uint32_t block, struct link *link);
 struct link *link_table_get(uint32_t block);
 int link_start(void);
 void link_after_fork_in_child(void);

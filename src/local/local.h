@@ -106,9 +106,12 @@ bool local_is_block_socket(int fd, uint32_t block, int connection);
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);
 /* The link to the block's owner if it is known already, else NULL. In a rundown section. */
 struct link *local_known_owner(uint32_t block);
-/* True if the peer of the link owns the block. Asks the kernel (connect, SO_PEERCRED) unless the owner is known;
- * false also if the kernel does not say. In a rundown section. */
+/* True if the peer of the link owns the block, and so speaks for the QP numbers in it (owners.c). Asks the kernel unless
+ * that is known; false also if the kernel does not say, or the peer's user has caused too many questions. In a rundown
+ * section. */
 bool local_is_owner(struct link *link, uint32_t block);
+/* False: what local_is_owner() said may have changed, so the caller does not keep it. */
+bool link_owns_for_good(const struct link *link);
 
 /* --- names ---------------------------------------------------------------------------------------------- */
 
@@ -150,6 +153,11 @@ bool link_can_pull(const struct link *link);
 uint64_t link_serial(const struct link *link);
 /* NULL: the link is down. In a rundown section. */
 struct link *local_link_of_serial(uint64_t serial);
+/* The process at the other end of a link: the serial of the first link to it. A process that calls exec, or comes back
+ * after its links have broken, is another one. */
+uint64_t link_process(const struct link *link);
+/* A link to that process; NULL: it is gone. In a rundown section. */
+struct link *local_link_of_process(uint64_t process);
 /* The serial of the link to ourselves, which exists once this process owns a block. */
 uint64_t local_self_serial(void);
 /* The number of the descriptor of the peer's published segment (segment/segment.h) in the peer; -1: unknown. */

@@ -9,6 +9,7 @@
 #include "base/lock.h"
 #include "local/handshake.h"
 #include "local/link.h"
+#include "local/owners.h"
 #include "local/start.h"
 
 #define BLOCKS 65536
@@ -58,8 +59,10 @@ void lookup_block(uint32_t block)
 
 void lookup_finish(uint32_t block, struct link *link)
 {
-    if (link)
+    if (link) {
+        owners_note(link, block);
         link_table_set(block, link);
+    }
     atomic_fetch_and_explicit(&wanted[block / 64], ~(1ull << (block % 64)), memory_order_release);
     local.ops->resolved(block, link);
 }
@@ -85,14 +88,23 @@ static void begin_fresh(void)
     }
 }
 
+/* link: what the table says, NULL or a process of another user. */
+static struct link *cold_path resolve_slowly(uint32_t block, struct link *link)
+{
+    if (link && local_is_owner(link, block))
+        return link;
+    if (link)
+        link_table_clear(block, link);
+    lookup_block(block);
+    return NULL;
+}
+
 struct link *local_resolve(uint32_t qpn)
 {
     uint32_t block = qpn / LOCAL_BLOCK_QPNS % BLOCKS;
     struct link *link = link_table_get(block);
 
-    if (unlikely(!link))
-        lookup_block(block);
-    return link;
+    return likely(link && !link->is_of_other_user) ? link : resolve_slowly(block, link);
 }
 
 unsigned local_discover_peers(void)

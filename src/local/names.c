@@ -177,12 +177,8 @@ static bool is_alive(const struct link *link)
 
 struct link *names_link_behind(int fd)
 {
-    struct ucred holder;
-    struct link *link;
+    struct link *link = link_find_process(peer_identity(fd));
 
-    if (!peer_credentials(fd, &holder) || holder.pid <= 0)
-        return NULL;
-    link = link_find_process(holder.pid, holder.uid);
     return link && is_alive(link) ? link : NULL;
 }
 
@@ -200,54 +196,6 @@ void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1])
     _Static_assert(sizeof(BLOCK_NAME_PREFIX) == sizeof(NAME_PREFIX "qpn/"), "the rest of that name");
 
     snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x", block & 0xffff);
-}
-
-struct link *local_known_owner(uint32_t block)
-{
-    return link_table_get(block);
-}
-
-/* Valid as long as the link: a process owns its blocks until it ends. */
-static bool is_known_to_own(struct link *link, uint32_t block)
-{
-    for (unsigned i = 0; i < LINK_OWNED; i++) {
-        if (atomic_load_explicit(&link->owned[i], memory_order_relaxed) == block)
-            return true;
-    }
-    return false;
-}
-
-static void note_owned(struct link *link, uint32_t block)
-{
-    uint32_t count = atomic_fetch_add_explicit(&link->owned_writes, 1, memory_order_relaxed);
-
-    atomic_store_explicit(&link->owned[count % LINK_OWNED], block, memory_order_relaxed);
-}
-
-bool local_is_owner(struct link *link, uint32_t block)
-{
-    const struct link *owner = link_table_get(block);
-    char text[LOCAL_BLOCK_NAME_MAX + 1];
-    struct ucred holder;
-    int saved = errno, fd;
-    bool is_owner;
-
-    if (!block)
-        return false; /* block 0 has no owner */
-    if (owner)
-        return owner->peer_pid == link->peer_pid && owner->peer_uid == link->peer_uid;
-    if (is_known_to_own(link, block))
-        return true;
-    local_block_name(block, text);
-    fd = names_connect(text);
-    /* All processes outside our pid namespace have the number 0; for those this only compares the user. */
-    is_owner = fd >= 0 && peer_credentials(fd, &holder) && holder.pid == link->peer_pid &&
-               holder.uid == link->peer_uid;
-    fd_close(fd);
-    errno = saved;
-    if (is_owner)
-        note_owned(link, block);
-    return is_owner;
 }
 
 int local_name_find(const char *text, struct link **ret_link)

@@ -16,6 +16,7 @@
 #include "local/handshake.h"
 #include "local/names.h"
 #include "local/notify.h"
+#include "local/owners.h"
 
 struct local_state local;
 
@@ -143,6 +144,7 @@ void local_after_fork_in_child(void)
     lookups_after_fork_in_child();
     blocks_after_fork_in_child();
     names_after_fork_in_child();
+    owners_after_fork_in_child();
     progress_after_fork_in_child();
     notify_after_fork_in_child();
     link_after_fork_in_child();

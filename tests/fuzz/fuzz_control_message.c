@@ -56,7 +56,8 @@ static void read_handshake_message(uint8_t choice)
 {
     enum handshake_type type = HANDSHAKE_HELLO + choice % 3;
     struct handshake_message handshake;
-    int fd, error = handshake_message_receive(ends[0], type, &handshake, &fd);
+    pid_t sender;
+    int fd, error = handshake_message_receive(ends[0], type, &handshake, &fd, &sender);
 
     require(error <= 0 && fd >= -1);
     if (!error)
