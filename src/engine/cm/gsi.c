@@ -450,7 +450,7 @@ static void send_on_host(struct outgoing *outgoing)
     uint32_t comm_id;
     uint64_t service_id;
     enum cm_addressee addressee = cm_mad_addressee(outgoing->mad, MAD_LENGTH, &comm_id, &service_id);
-    struct link *link = outgoing->to.peer ? local_link_of_serial(outgoing->to.peer) : NULL;
+    struct link *link = outgoing->to.peer ? local_link_of_process(outgoing->to.peer) : NULL;
 
     if (addressee == CM_FOR_SERVICE) {
         send_to_service(service_id, outgoing);
@@ -544,7 +544,7 @@ void gsi_receive(struct lane *lane, const struct packet *packet)
         .traffic_class = packet->grh.traffic_class,
         .hop_limit = packet->grh.hop_limit,
         .service_level = packet->grh.service_level,
-        .peer = from_network ? 0 : link_serial(link),
+        .peer = from_network ? 0 : link_process(link),
     };
     uint8_t mad[MAD_LENGTH];
 

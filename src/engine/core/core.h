@@ -39,8 +39,12 @@ struct lane_state {
     uint32_t notice_count, notice_capacity;
     struct list mads;         /* gsi.c: MADs that wait for space, oldest first */
     struct list remote_opens; /* remote_open.c: messages that wait for space, oldest first */
-    bool notices_charged;     /* notice_capacity counts in the budget of the peer's user; under `lock` */
-    _Atomic bool kick;        /* packets were sent during the batch: ring at its end if the reader sleeps */
+    /* What admission_of_source() has found to be the peer's: block of the last source, and address of this host. Under
+     * the receive lock. */
+    uint32_t source_block;
+    uint8_t source_gid[16];
+    bool notices_charged; /* notice_capacity counts in the budget of the peer's user; under `lock` */
+    _Atomic bool kick;    /* packets were sent during the batch: ring at its end if the reader sleeps */
     _Atomic bool stalled; /* raw.c: the peer took no frames for long: RAW_PACKET QPs do not wait for space */
     _Atomic bool gave_up; /* exit_flush.c: a QP that was to end has waited for space without success */
 };

@@ -65,12 +65,29 @@ static void acknowledge_due(struct lane *lane, struct lane_state *state)
     }
 }
 
-/* QP lock and the lane's receive lock held. */
-static bool receive_locked(struct qp *qp, struct lane *lane, const struct packet *packet, bool request)
+/* The fast path of admission.c: of each packet one comparison, of a datagram three. */
+static inline bool is_admitted(struct qp *qp, struct lane *lane, const struct packet *packet)
+{
+    const struct lane_state *state;
+
+    if (likely(route_of(qp)->arrival_lane == lane))
+        return true;
+    if (qp->record->type != IBV_QPT_UD)
+        return admission_of_lane(qp, lane);
+    state = lane_state(lane);
+    return likely(state->source_block == packet->src_qpn / LOCAL_BLOCK_QPNS &&
+                  memcmp(state->source_gid, packet->grh.source, sizeof(state->source_gid)) == 0) ||
+           admission_of_source(lane, packet);
+}
+
+/* Inline, because gcc would rather call it. QP lock and the lane's receive lock held. */
+static inline __attribute__((always_inline)) bool receive_locked(struct qp *qp, struct lane *lane,
+                                                                 const struct packet *packet, bool request)
 {
     enum arrival_result result;
 
-    route_of(qp)->arrival_lane = lane;
+    if (unlikely(!is_admitted(qp, lane, packet)))
+        return false;
     if (request)
         route_set_reply_lane(qp, lane);
     result = arrival_receive(qp, packet, request);
@@ -120,7 +137,8 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     }
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
         /* receive_multicast() only reads the packet. */
-        multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
+        if (admission_of_source(lane, packet))
+            multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {

@@ -34,6 +34,7 @@ void lane_states_init(struct link *link)
         lock_init(&state->lock);
         list_init(&state->mads);
         list_init(&state->remote_opens);
+        state->source_block = UINT32_MAX;
     }
 }
 

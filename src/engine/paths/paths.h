@@ -32,6 +32,18 @@ void route_note_refused(struct qp *qp);
 /* local_ops. */
 void route_link_down(struct link *link);
 
+/* --- admission.c: who may speak to a QP ------------------------------------------------------------------- */
+
+/* A link to the process that the connected QP speaks to; NULL: it is gone or, with route.peer_process 0, not known yet,
+ * and ops->resolved() follows. QP lock held, in a rundown section. */
+struct link *admission_find_peer(struct qp *qp, uint32_t dest_qpn);
+/* May packets of this lane be for the QP, which is not a UD QP? If so, route.arrival_lane is the lane. QP lock and the
+ * lane's receive lock held. */
+bool admission_of_lane(struct qp *qp, struct lane *lane);
+/* Datagrams: are the packet's source QP a number of the process behind the lane, and its source GID an address of this
+ * host? The lane's receive lock held. */
+bool admission_of_source(struct lane *lane, const struct packet *packet);
+
 /* --- network.c: the network path ------------------------------------------------------------------------- */
 
 /* SOFTHCA_PATH=wire: packets to this host take the network path, too. Constant after network_start(). */

@@ -279,7 +279,9 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
     if (unlikely(!route_of(qp)->lane)) {
         struct link *link;
 
-        link = local_resolve(packet->dest_qpn);
+        link = admission_find_peer(qp, packet->dest_qpn);
+        if (!link && route_of(qp)->peer_process)
+            return -EHOSTUNREACH; /* whoever has the number now */
         if (!link) {
             if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
                 route_of(qp)->missing_block = 0;
@@ -291,6 +293,7 @@ static int engine_send(struct transport_qp *transport, const struct packet *pack
                 publish_path(qp, PATH_SEARCHED, NULL);
                 return -EAGAIN;
             }
+            route_of(qp)->peer_process = link_process(link);
         }
         set_lane(qp, connection_lane(link, packet->src_qpn, packet->dest_qpn));
     }
@@ -394,7 +397,7 @@ static void engine_connect(struct qp *qp)
     qp->transport.link.reference_mtu = route_of(qp)->by_network ? 0 : LOCAL_REFERENCE_MTU;
     qp->transport.link.reliable = !route_of(qp)->by_network;
     if (!route_of(qp)->by_network && is_connected(qp->record))
-        link = local_resolve(qp->record->attributes.dest_qpn);
+        link = admission_find_peer(qp, qp->record->attributes.dest_qpn);
     if (link)
         notice_mark_stale(qp, connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn));
     set_lane(qp, link ? connection_lane(link, qp->ibv.qp_num, qp->record->attributes.dest_qpn) : NULL);
@@ -429,7 +432,8 @@ static void engine_disconnect(struct qp *qp)
     relay_end(qp);
     leave_lists(qp);
     route_of(qp)->relay_lane = NULL;
-    route_of(qp)->reply_lane = NULL;
+    route_of(qp)->reply_lane = route_of(qp)->arrival_lane = NULL;
+    route_of(qp)->peer_process = 0;
     route_of(qp)->missing_block = 0;
     route_of(qp)->by_network = false;
     set_lane(qp, NULL);
@@ -480,6 +484,8 @@ static void leave_link(struct qp *qp, void *argument)
     if ((route_of(qp)->reply_lane && lane_link(route_of(qp)->reply_lane) == link) ||
         (route_of(qp)->lane && lane_link(route_of(qp)->lane) == link))
         transport_revoke(&qp->transport);
+    if (route_of(qp)->arrival_lane && lane_link(route_of(qp)->arrival_lane) == link)
+        route_of(qp)->arrival_lane = NULL;
     if (route_of(qp)->reply_lane && lane_link(route_of(qp)->reply_lane) == link) {
         route_of(qp)->reply_lane = NULL;
         route_of(qp)->kick_reply = false;
@@ -504,6 +510,8 @@ static void leave_link(struct qp *qp, void *argument)
  * into a QP. So the QPs are visited twice, the second time after rundown_wait(). */
 void route_link_down(struct link *link)
 {
+    bool gone;
+
     for (int pass = 0; pass < 2; pass++) {
         rundown_enter();
         qp_for_each(leave_link, link);
@@ -521,7 +529,11 @@ void route_link_down(struct link *link)
     }
     remote_open_link_down(link_serial(link));
     direct_link_down(link);
-    cm_agent_peer_gone(link_serial(link));
+    rundown_enter();
+    gone = !local_link_of_process(link_process(link));
+    rundown_exit();
+    if (gone)
+        cm_agent_peer_gone(link_process(link));
 }
 
 /* The helper thread answers processes that resolve the number, so it runs from the first QP on. */

@@ -85,7 +85,8 @@ static struct link *owner_of(struct qp *qp, uint32_t srqn, int *ret_error)
         *ret_error = -EAGAIN;
         link = route_resolve_or_wait(qp, srqn);
     }
-    if (link && link_is_self(link)) {
+    /* Who has the number of an SRQ that has died gets nothing unless the domain is his, too. */
+    if (link && (link_is_self(link) || !xrc_domain_admits(qp->xrcd->domain, link_peer_uid(link)))) {
         *ret_error = -ENOENT;
         return NULL;
     }
@@ -212,6 +213,9 @@ static void receive_terms(struct lane *lane, const struct packet *packet)
     if (packet->payload_length != sizeof(terms) || (packet->flags & PACKET_BY_REFERENCE))
         return;
     memcpy(&terms, packet->payload, sizeof(terms)); /* shared memory: copied before it is checked */
+    /* The number is in completions. */
+    if (!terms.ends && !local_is_owner(link, packet->src_qpn / LOCAL_BLOCK_QPNS))
+        return;
     /* If no delegate can be made, the request that follows is answered with a drop notice. */
     (void)delegate_accept(link, link_peer_uid(link), packet->src_qpn, &terms);
 }
