@@ -21,15 +21,18 @@
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "base/user.h"
+#include "local/block_names.h"
 #include "local/handshake.h"
 #include "local/handshake_message.h"
 #include "local/names.h"
 #include "local/start.h"
 
-#define RESTING    64   /* numbers */
-#define BLOCKS_MAX 4096 /* for a million QPs; the limit of descriptors is lower */
-#define BIND_TRIES 256
-#define BACKLOG    64
+#define RESTING       64   /* numbers */
+#define BLOCKS_MAX    4096 /* for a million QPs; the limit of descriptors is lower */
+#define BIND_TRIES    256
+#define BACKLOG       64
+#define BLOCKS        65536u
+#define OF_USER_TRIES 4096
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
@@ -108,7 +111,7 @@ static int bind_block(int fd, uint32_t *ret_number)
         sys_random(&number, sizeof(number));
         if (i < BIND_TRIES / 2) /* afterwards: our shard has no free block left */
             number = (uint16_t)((number & ~(LOCAL_SHARDS - 1)) | shard);
-        if (number == 0 || number > BLOCKS_LAST)
+        if (block_is_of_user(number) || number > BLOCKS_LAST)
             continue;
         length = block_address(number, &address);
         if (bind(fd, (struct sockaddr *)&address, length) == 0) {
@@ -121,13 +124,65 @@ static int bind_block(int fd, uint32_t *ret_number)
     return -EAGAIN;
 }
 
+static void note_taken(uint32_t block, uid_t uid, void *argument)
+{
+    uint64_t *taken = argument;
+    uint32_t number = block / LOCAL_SHARDS;
+
+    taken[number / 64] |= 1ull << number % 64;
+}
+
+/* Binds a name with our uid: of a block that no other user has, if there is one. 0 or -errno. */
+static int bind_block_of_user(int fd, uint32_t *ret_number)
+{
+    uint64_t taken[BLOCKS / LOCAL_SHARDS / 64] = {0};
+
+    block_names_of_users(note_taken, taken);
+    for (int i = 0; i < OF_USER_TRIES; i++) {
+        char text[LOCAL_BLOCK_NAME_MAX + 1];
+        struct sockaddr_un address;
+        uint16_t number;
+        socklen_t length;
+
+        sys_random(&number, sizeof(number));
+        number %= BLOCKS / LOCAL_SHARDS;
+        if (!number || (i < OF_USER_TRIES / 2 && taken[number / 64] >> number % 64 & 1))
+            continue;
+        block_name_of(number * LOCAL_SHARDS, geteuid(), text);
+        length = names_address(text, &address);
+        if (bind(fd, (struct sockaddr *)&address, length) == 0) {
+            *ret_number = number * LOCAL_SHARDS;
+            return 0;
+        }
+        if (errno != EADDRINUSE)
+            return -errno;
+    }
+    return -EAGAIN;
+}
+
+static int bind_any_block(int fd, uint32_t *ret_number)
+{
+    static bool told; /* lock */
+    int error = bind_block(fd, ret_number);
+
+    if (error != -EAGAIN)
+        return error;
+    error = bind_block_of_user(fd, ret_number);
+    if (!error && !told)
+        log_warn("nearly all blocks of QP numbers of this host are taken: this process uses one that carries "
+                 "its uid "
+                 "(softhca ps shows who has the others)");
+    told = true;
+    return error;
+}
+
 static int open_block(struct block *block)
 {
     int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error;
 
     if (fd < 0)
         return -errno;
-    error = bind_block(fd, &block->number);
+    error = bind_any_block(fd, &block->number);
     if (!error && listen(fd, BACKLOG) < 0)
         error = -errno;
     block->listener.fd = fd;
@@ -261,10 +316,10 @@ static bool has_option(int fd, int option, int wanted)
 }
 
 /* A socket of another type may have the same name: the kernel tells names apart by type and namespace. */
-static bool listens_by_name_of(int fd, uint32_t block)
+static bool listens_by_name_of(int fd, const char *block_name)
 {
     struct sockaddr_un expected, name = {0};
-    socklen_t expected_length = block_address(block, &expected), length = sizeof(name);
+    socklen_t expected_length = names_address(block_name, &expected), length = sizeof(name);
 
     return has_option(fd, SO_TYPE, SOCK_SEQPACKET) && has_option(fd, SO_ACCEPTCONN, 1) &&
            getsockname(fd, (struct sockaddr *)&name, &length) == 0 && length == expected_length &&
@@ -282,15 +337,12 @@ static bool namespace_of(int fd, uint64_t *ret_cookie)
 
 /* Did the process at the other end of the connection make the socket that has the block's name in our namespace? Of two
  * processes that are outside of our pid namespace, only the user is compared. */
-static bool made_listener(int connection, uint32_t block)
+static bool made_listener(int connection, const char *block_name)
 {
-    char text[LOCAL_BLOCK_NAME_MAX + 1];
+    int fd = names_connect(block_name);
     struct ucred peer, maker;
     bool is_it;
-    int fd;
 
-    local_block_name(block, text);
-    fd = names_connect(text);
     is_it = fd >= 0 && peer_credentials(fd, &maker) && peer_credentials(connection, &peer) &&
             maker.pid == peer.pid && maker.uid == peer.uid && user_is_known(peer.uid);
     fd_close(fd);
@@ -299,14 +351,20 @@ static bool made_listener(int connection, uint32_t block)
 
 bool local_is_block_socket(int fd, uint32_t block, int connection)
 {
+    char text[LOCAL_BLOCK_NAME_MAX + 1];
+    struct ucred peer;
     uint64_t here, there;
     int saved = errno;
-    bool is_it = listens_by_name_of(fd, block);
+    bool is_it = peer_credentials(connection, &peer);
 
+    if (is_it) {
+        block_name_of(block, peer.uid, text);
+        is_it = listens_by_name_of(fd, text);
+    }
     if (is_it && namespace_of(connection, &here) && namespace_of(fd, &there))
         is_it = here == there;
     else if (is_it)
-        is_it = made_listener(connection, block);
+        is_it = made_listener(connection, text);
     errno = saved;
     return is_it;
 }

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/unix_names.h"
+#include "local/block_names.h"
 #include "local/handshake_message.h"
 #include "local/lookups.h"
 
@@ -24,18 +25,28 @@ static bool block_of(const char digits[DIGITS], uint32_t *ret_block)
             return false;
     }
     *ret_block = block;
-    return block != 0 && block <= BLOCKS_LAST;
+    return block != 0 && block <= BLOCKS_LAST && !block_is_of_user(block);
+}
+
+static void look_up(uint32_t block, unsigned *found)
+{
+    if (link_table_get(block))
+        return;
+    lookup_block(block);
+    ++*found;
 }
 
 static void visit(const char *digits, void *argument)
 {
-    unsigned *found = argument;
     uint32_t block;
 
-    if (!block_of(digits, &block) || link_table_get(block))
-        return;
-    lookup_block(block);
-    ++*found;
+    if (block_of(digits, &block))
+        look_up(block, argument);
+}
+
+static void visit_of_user(uint32_t block, uid_t uid, void *argument)
+{
+    look_up(block, argument);
 }
 
 unsigned discover_blocks(void)
@@ -45,5 +56,6 @@ unsigned discover_blocks(void)
 
     if (error)
         log_warn("cannot discover other processes: reading /proc/net/unix: %s", strerror(-error));
+    block_names_of_users(visit_of_user, &found);
     return found;
 }

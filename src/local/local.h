@@ -30,7 +30,8 @@
 #define LOCAL_LANES      4
 #define LOCAL_BLOCK_QPNS 256
 /* The lower bits of a block's number are its shard. All blocks of a process have one shard, and other processes have
- * other ones as long as there are free ones (local/blocks.c). Shard 0 belongs to no process. */
+ * other ones as long as there are free ones (local/blocks.c). Shard 0 belongs to no process: its blocks are for users whom
+ * others leave no name (local/block_names.h). */
 #define LOCAL_SHARDS 64u
 
 struct link;
@@ -102,7 +103,7 @@ int local_block_socket(uint32_t block);
  * namespace of the connection. */
 bool local_is_block_socket(int fd, uint32_t block, int connection);
 /* The name of the block's owner, for local_name_find() and local_name_search(). */
-#define LOCAL_BLOCK_NAME_MAX 8
+#define LOCAL_BLOCK_NAME_MAX 17
 void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1]);
 /* The link to the block's owner if it is known already, else NULL. In a rundown section. */
 struct link *local_known_owner(uint32_t block);

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
+#include "local/block_names.h"
 #include "local/handshake.h"
 #include "local/handshake_message.h"
 #include "local/start.h"
@@ -24,7 +25,7 @@
 #define BACKLOG 256
 
 /* text comes from this process, not from a peer. */
-static socklen_t name_address(const char *text, struct sockaddr_un *ret_address)
+socklen_t names_address(const char *text, struct sockaddr_un *ret_address)
 {
     char name[sizeof(NAME_PREFIX) + LOCAL_NAME_MAX];
 
@@ -94,7 +95,7 @@ static void listener_ready(struct event_source *source, uint32_t events)
 static int open_name(struct local_name *name, const char *text)
 {
     struct sockaddr_un address;
-    socklen_t length = name_address(text, &address);
+    socklen_t length = names_address(text, &address);
     int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error = 0;
 
     if (fd < 0)
@@ -150,8 +151,10 @@ void local_name_release(struct local_name *name)
 int names_connect(const char *text)
 {
     struct sockaddr_un address;
-    socklen_t length = name_address(text, &address);
+    socklen_t length = names_address(text, &address);
     int fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    struct ucred holder;
+    uid_t uid;
 
     if (fd < 0) {
         log_error("cannot create a socket to connect to %s: %m", text);
@@ -162,6 +165,11 @@ int names_connect(const char *text)
 
         fd_close(fd);
         return error;
+    }
+    /* Any user can take a name with the uid of another one. */
+    if (block_name_uid(text, &uid) && !(peer_credentials(fd, &holder) && holder.uid == uid)) {
+        fd_close(fd);
+        return -ECONNREFUSED;
     }
     return fd;
 }
@@ -189,13 +197,6 @@ bool local_name_is_held(const char *text)
     fd_close(fd);
     errno = saved;
     return fd >= 0 || fd == -EAGAIN;
-}
-
-void local_block_name(uint32_t block, char ret_text[LOCAL_BLOCK_NAME_MAX + 1])
-{
-    _Static_assert(sizeof(BLOCK_NAME_PREFIX) == sizeof(NAME_PREFIX "qpn/"), "the rest of that name");
-
-    snprintf(ret_text, LOCAL_BLOCK_NAME_MAX + 1, "qpn/%04x", block & 0xffff);
 }
 
 int local_name_find(const char *text, struct link **ret_link)

@@ -5,11 +5,16 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "local/local.h"
 
-/* Connects to the holder of the name. A descriptor, or -errno: -ECONNREFUSED: no holder; -EAGAIN: the holder's listen
- * backlog is full. */
+/* The address of a name; returns its length. */
+socklen_t names_address(const char *text, struct sockaddr_un *ret_address);
+/* Connects to the holder of the name, unless that is another user than the one whom the name names
+ * (local/block_names.h). A descriptor, or -errno: -ECONNREFUSED: no holder; -EAGAIN: the holder's listen backlog is
+ * full. */
 int names_connect(const char *text);
 /* The link to the process at the other end of that connection; NULL: no link yet, a handshake is needed. In a rundown
  * section, or the helper thread. */

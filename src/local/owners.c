@@ -12,6 +12,7 @@
 
 #include "base/budget.h"
 #include "base/sys.h"
+#include "local/block_names.h"
 #include "local/handshake_message.h"
 #include "local/names.h"
 
@@ -131,7 +132,7 @@ static bool ask(struct link *link, uint32_t block)
     bool is_owner;
     int fd;
 
-    local_block_name(block, text);
+    block_name_of(block, link->peer_uid, text);
     fd = names_connect(text);
     if (fd == -ECONNREFUSED)
         return may_be_last_words(link);
