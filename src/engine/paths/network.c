@@ -54,12 +54,12 @@ static struct {
     unsigned packets;
 } locked;
 
-/* Cache of interface_of(): valid for one generation of the device table. udp receive lock. */
-static struct {
+/* Caches of interface_of(): valid for one generation of the device table. udp receive lock. */
+static struct address_cache {
     uint64_t generation;
     uint8_t gid[16];
     uint32_t ifindex;
-} last_address;
+} last_destination, last_source;
 
 bool network_is_forced(void)
 {
@@ -229,18 +229,24 @@ void network_flush_mads(void)
 
 /* --- receiving ----------------------------------------------------------------------------------- */
 
-/* The interface that has the destination address of a packet; 0: none. */
-static uint32_t interface_of(const uint8_t gid[16])
+/* The interface of this host that has that address; 0: none. */
+static uint32_t interface_of(struct address_cache *last, const uint8_t gid[16])
 {
     uint64_t generation = device_table_generation(&host_devices);
 
-    if (last_address.generation != generation || memcmp(last_address.gid, gid, 16) != 0) {
-        last_address.generation = generation;
-        memcpy(last_address.gid, gid, 16);
-        if (!device_table_is_local(&host_devices, gid, &last_address.ifindex))
-            last_address.ifindex = 0;
+    if (last->generation != generation || memcmp(last->gid, gid, 16) != 0) {
+        last->generation = generation;
+        memcpy(last->gid, gid, 16);
+        if (!device_table_is_local(&host_devices, gid, &last->ifindex))
+            last->ifindex = 0;
     }
-    return last_address.ifindex;
+    return last->ifindex;
+}
+
+/* Within a host datagrams come over links, unless SOFTHCA_PATH=wire: any program can send one to the port. */
+static bool is_from_this_host(const struct packet *packet)
+{
+    return !forced && interface_of(&last_source, packet->grh.source);
 }
 
 /* A connected QP takes packets only from the addresses of its primary path (IBA 9.6.1.2). */
@@ -332,7 +338,7 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
-        if (packet->dest_qpn == PSN_MASK)
+        if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
             multicast_deliver(packet->grh.destination, receive_multicast, packet);
         return;
     }
@@ -342,12 +348,12 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         mads_came = true;
         return;
     }
-    packet->dest_ifindex = interface_of(packet->grh.destination);
+    packet->dest_ifindex = interface_of(&last_destination, packet->grh.destination);
     qp = lock_number(packet->dest_qpn);
     if (unlikely(!qp))
         return;
     if (likely(arrival_is_accepted(qp, packet, request) &&
-               (qp->record->type == IBV_QPT_UD || is_from_peer(qp, packet)))) {
+               (qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet)))) {
         if (unlikely(arrival->congested))
             congestion_notify(qp, packet, arrival);
         if (arrival_receive(qp, packet, request) == ARRIVAL_ACK_DUE)
@@ -499,7 +505,7 @@ static void clear(void)
     locked.qp = NULL;
     network_ack_start();
     (void)network_take_batched();
-    last_address.generation = 0;
+    last_destination.generation = last_source.generation = 0;
 }
 
 void network_start(void)
