@@ -3,14 +3,14 @@
  * polls. Whatever else the machine does takes time from the clock on the wall, not from this figure: so it
  * compares variants of the library where a rate would compare moods of the machine.
  *
- * usage: message_cost send|write [MESSAGES] */
+ * usage: message_cost send|write|datagram [MESSAGES] */
 #include "common.h"
 #include "endpoint.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { BYTES = 8, WINDOW = 64, POLL_BATCH = 16 };
+enum { BYTES = 8, WINDOW = 64, POLL_BATCH = 16, GRH = 40, QKEY = 0x11111111 };
 
 static uint64_t thread_ns(void)
 {
@@ -38,40 +38,83 @@ static void collect(struct ibv_cq *cq, int count)
     }
 }
 
+static struct ibv_qp *datagram_qp(const struct endpoint *ep, struct ibv_cq *cq)
+{
+    struct ibv_qp_init_attr init = {
+        .send_cq = cq, .recv_cq = cq, .cap = {WINDOW, WINDOW, 1, 1, 0}, .qp_type = IBV_QPT_UD};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+    struct ibv_qp *qp = ibv_create_qp(ep->pd, &init);
+
+    if (!qp ||
+        (errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)))
+        give_up("datagram QP");
+    attr.qp_state = IBV_QPS_RTR;
+    if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE)))
+        give_up("RTR");
+    attr.qp_state = IBV_QPS_RTS;
+    if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN)))
+        give_up("RTS");
+    return qp;
+}
+
+static struct ibv_ah *address_of(const struct endpoint *ep)
+{
+    struct ibv_ah_attr attr = {
+        .is_global = 1,
+        .port_num = 1,
+        .grh = {.dgid = ep->gid, .sgid_index = (uint8_t)ep->gid_index, .hop_limit = 64}};
+    struct ibv_ah *ah = ibv_create_ah(ep->pd, &attr);
+
+    if (!ah)
+        give_up("ibv_create_ah");
+    return ah;
+}
+
 int main(int argc, char **argv)
 {
-    const bool sends = argc > 1 && !strcmp(argv[1], "send");
+    const bool datagrams = argc > 1 && !strcmp(argv[1], "datagram");
+    const bool sends = argc > 1 && (datagrams || !strcmp(argv[1], "send"));
     const long messages = argc > 2 ? atol(argv[2]) : 300000;
     const struct qp_shape shape = {.send_wr = WINDOW, .recv_wr = WINDOW};
     struct ibv_recv_wr receive = {.num_sge = 1}, *bad_receive;
     struct ibv_send_wr send = {.num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad_send;
     struct contact contacts[2];
     struct endpoint ep;
+    struct ibv_ah *ah = NULL;
     struct ibv_qp *qps[2];
-    struct ibv_sge sge;
+    struct ibv_sge sge, into;
     struct ibv_cq *cq;
     uint64_t began;
     long done;
 
     if (argc < 2 || (!sends && strcmp(argv[1], "write")) || messages < 1) {
-        fprintf(stderr, "usage: %s send|write [MESSAGES]\n", argv[0]);
+        fprintf(stderr, "usage: %s send|write|datagram [MESSAGES]\n", argv[0]);
         return 2;
     }
-    endpoint_open(&ep, NULL, 0, BYTES);
+    endpoint_open(&ep, NULL, 0, GRH + BYTES);
     cq = ibv_create_cq(ep.context, 2 * WINDOW, NULL, NULL, 0);
     if (!cq)
         give_up("ibv_create_cq");
     for (int i = 0; i < 2; i++) {
-        qps[i] = endpoint_qp(&ep, cq, cq, shape);
+        qps[i] = datagrams ? datagram_qp(&ep, cq) : endpoint_qp(&ep, cq, cq, shape);
         contacts[i] = endpoint_contact(&ep, qps[i]);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2 && !datagrams; i++)
         endpoint_connect(&ep, qps[i], &contacts[1 - i]);
     sge = (struct ibv_sge){.addr = (uintptr_t)ep.buffer, .length = BYTES, .lkey = ep.mr->lkey};
-    receive.sg_list = send.sg_list = &sge;
+    into = sge;
+    into.length = GRH + BYTES;
+    receive.sg_list = &into;
+    send.sg_list = &sge;
     send.opcode = sends ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
-    send.wr.rdma.remote_addr = contacts[1].address;
-    send.wr.rdma.rkey = contacts[1].rkey;
+    if (datagrams) {
+        send.wr.ud.ah = ah = address_of(&ep);
+        send.wr.ud.remote_qpn = contacts[1].qp_num;
+        send.wr.ud.remote_qkey = QKEY;
+    } else {
+        send.wr.rdma.remote_addr = contacts[1].address;
+        send.wr.rdma.rkey = contacts[1].rkey;
+    }
     began = thread_ns();
     for (done = 0; done < messages; done += WINDOW) {
         for (int i = 0; i < WINDOW; i++) {
@@ -86,6 +129,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++)
         if ((errno = ibv_destroy_qp(qps[i])))
             give_up("ibv_destroy_qp");
+    if (ah && (errno = ibv_destroy_ah(ah)))
+        give_up("ibv_destroy_ah");
     if ((errno = ibv_destroy_cq(cq)))
         give_up("ibv_destroy_cq");
     endpoint_close(&ep);
