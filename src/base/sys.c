@@ -127,6 +127,17 @@ int sys_pidfd_open(pid_t pid)
     return (int)value_or_error(fd_lift((int)syscall(SYS_pidfd_open, pid, 0)), saved);
 }
 
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438 /* Linux 5.6, the same on all architectures */
+#endif
+
+int sys_pidfd_getfd(int pidfd, int fd)
+{
+    int saved = errno;
+
+    return (int)value_or_error(fd_lift((int)syscall(SYS_pidfd_getfd, (long)pidfd, (long)fd, 0l)), saved);
+}
+
 int sys_open(const char *path, int flags)
 {
     int saved = errno;

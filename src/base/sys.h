@@ -36,6 +36,8 @@ int sys_memfd_create(const char *name, unsigned flags);
 /* fallocate(PUNCH_HOLE): frees the pages, which read as zero afterwards. On failure the contents stay. */
 int sys_punch_hole(int fd, off_t offset, off_t length);
 int sys_pidfd_open(pid_t pid);
+/* A duplicate of a descriptor of the process, if the kernel would let this thread trace it. */
+int sys_pidfd_getfd(int pidfd, int fd);
 /* Unlike libc's these are not cancellation points: a cancelled thread must not end while it holds our locks or is in
  * a rundown section. */
 int sys_open(const char *path, int flags);

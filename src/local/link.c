@@ -15,6 +15,7 @@
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "base/user.h"
+#include "local/files.h"
 #include "local/handshake_message.h"
 #include "local/notify.h"
 #include "local/start.h"
@@ -231,9 +232,9 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
 }
 
 /* Returns the length of a message, 0 at the end of the socket, or -1 with errno. */
-static ssize_t receive_message(int socket, struct link_offer *offer, int *ret_fd)
+static ssize_t receive_message(int socket, struct link_question *question, int *ret_fd)
 {
-    struct iovec part = {offer, sizeof(*offer)};
+    struct iovec part = {question, sizeof(*question)};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
@@ -251,7 +252,7 @@ static void accept_wish(const struct link *link, const struct link_offer *offer)
     struct link_wish wish;
 
     memcpy(&wish, offer, sizeof(wish));
-    if (link->may_refer && local.ops->wanted)
+    if (files_wants_direct(link) && local.ops->wanted)
         local.ops->wanted(wish.slot, (uint32_t)wish.step_high << 16 | wish.step_low);
 }
 
@@ -261,18 +262,24 @@ static void socket_ready(struct event_source *source, uint32_t events)
     bool rung = false;
 
     for (int i = 0; i < DOORBELLS_AT_ONCE; i++) {
-        struct link_offer offer = {0};
+        struct link_question question = {0};
+        const struct link_offer *offer = &question.offer;
         int fd;
-        ssize_t length = receive_message(source->fd, &offer, &fd);
+        ssize_t length = receive_message(source->fd, &question, &fd);
 
         if (length > 0) {
-            if (offer.type == LINK_CHECK_LATER)
+            if (offer->type == LINK_CHECK_LATER)
                 local_check_later();
-            else if (offer.type == LINK_RINGS)
+            else if (offer->type == LINK_RINGS)
                 rung = true;
-            else if (offer.type == LINK_WANTS_MAPPED)
-                accept_wish(link, &offer);
-            notify_accept(link, &offer, fd);
+            else if (offer->type == LINK_WANTS_MAPPED)
+                accept_wish(link, offer);
+            else if (offer->type == LINK_WANTS_FILE)
+                files_answer(link, &question);
+            if (offer->type == LINK_ANSWERS_FILE)
+                files_accept(link, offer, fd);
+            else
+                notify_accept(link, offer, fd);
             continue;
         }
         if (length < 0 && (errno == EAGAIN || errno == EINTR))
@@ -286,10 +293,22 @@ static void socket_ready(struct event_source *source, uint32_t events)
         local_became_hot();
 }
 
-/* Behind the admission flag of the slots that the requester takes. ours: the word that this process writes. */
+/* Behind the admission flag of the slots that the requester takes: what its owner does when it takes memory back. ours:
+ * the word that this process writes. */
+enum { WAITS_FOR_COPIES = 1, WATCHES_SLOTS = 2 };
+
 static _Atomic uint64_t *waits_word(struct link *link, bool ours)
 {
     return (_Atomic uint64_t *)link_access_slot(link, !ours, LOCAL_ACCESS_SLOTS) + 1;
+}
+
+void link_watch(struct link *link)
+{
+    atomic_store_explicit(&link->is_watched, true, memory_order_relaxed);
+    /* A thread that takes memory back looks at the slots of this link, or has changed its records before the peer gets to
+     * know of it. Partner: direct_settle() in engine/direct/owner.c. */
+    atomic_thread_fence(memory_order_seq_cst);
+    atomic_fetch_or_explicit(waits_word(link, true), WATCHES_SLOTS, memory_order_release);
 }
 
 int link_install(struct link *link)
@@ -326,7 +345,10 @@ int link_install(struct link *link)
     if (index == end)
         atomic_store_explicit(&links_end, end + 1, memory_order_release);
     /* From here on whoever takes memory back finds this link. Release: partner is link_waits_for_copies(). */
-    atomic_store_explicit(waits_word(link, true), link->may_refer, memory_order_release);
+    atomic_store_explicit(waits_word(link, true), link->may_refer ? WAITS_FOR_COPIES : 0,
+                          memory_order_release);
+    if (files_may_be_opened(link))
+        link_watch(link);
     log_info("link to process %d (uid %u) is up%s", (int)link->peer_pid, (unsigned)link->peer_uid,
              link->may_refer ? ", large payloads copied by process_vm_readv" : "");
     return 0;
@@ -461,7 +483,14 @@ void link_ring(struct link *link, uint8_t message)
 
 bool link_waits_for_copies(struct link *link, bool ours)
 {
-    return ours ? link->may_refer : atomic_load_explicit(waits_word(link, false), memory_order_acquire) != 0;
+    return ours ? link->may_refer
+                : atomic_load_explicit(waits_word(link, false), memory_order_acquire) & WAITS_FOR_COPIES;
+}
+
+bool link_is_watched(struct link *link, bool ours)
+{
+    return ours ? atomic_load_explicit(&link->is_watched, memory_order_relaxed)
+                : atomic_load_explicit(waits_word(link, false), memory_order_acquire) & WATCHES_SLOTS;
 }
 
 void link_want_mapped(struct link *link, uint32_t slot, uint32_t step)

@@ -80,11 +80,15 @@ struct link {
     void *owner_data;
     bool may_pull;  /* this process can read the peer's memory, so the peer may send by reference */
     bool may_refer; /* the peer said that it can read our memory, so this process may send by reference */
-    _Atomic bool primary; /* the first link to that process; written by the helper thread */
-    unsigned index;       /* in links[] */
-    uint64_t serial;      /* index in the lower bits */
-    uint64_t process;     /* serial of the first link to that process, of those that were there at once */
-    uint64_t identity;    /* process_identity() */
+    /* This process looks at the access slots that the peer takes, when it takes memory back. Set before the peer can have
+     * mapped any; read by any thread. */
+    _Atomic bool is_watched;
+    uint8_t files_asked, files_given; /* bits of enum link_file; helper thread */
+    _Atomic bool primary;             /* the first link to that process; written by the helper thread */
+    unsigned index;                   /* in links[] */
+    uint64_t serial;                  /* index in the lower bits */
+    uint64_t process;  /* serial of the first link to that process, of those that were there at once */
+    uint64_t identity; /* process_identity() */
     pid_t peer_pid;
     uid_t peer_uid;
     uint8_t instance[INSTANCE_BYTES];
@@ -131,6 +135,8 @@ unsigned link_count(pid_t pid);
 bool link_charge(struct link *link);
 /* The link to ourselves, created by the first call; NULL: no memory. Any thread; callers serialise. */
 struct link *local_self_link(void);
+/* From here on this process looks at the access slots that the peer takes. Helper thread. */
+void link_watch(struct link *link);
 /* Rings the peer's helper thread; message: LINK_RINGS, LINK_CHECK_LATER. */
 void link_ring(struct link *link, uint8_t message);
 /* True if fd, which may come from another process, is a memfd of that size that is safe to map. */

@@ -37,6 +37,15 @@
 struct link;
 struct lane; /* of a link: a ring to the peer and one from the peer */
 
+/* Files of memory that a peer asks for over the link. */
+enum link_file {
+    LINK_FILE_TABLES,    /* of the published segment, SEGMENT_TABLES; read-only */
+    LINK_FILE_WRITABLE,  /* the arena of memory that peers write */
+    LINK_FILE_READ_ONLY, /* the arena of memory that peers only read; read-only */
+    LINK_FILES,
+};
+#define LINK_SECRET_BYTES 16
+
 /* Callbacks of the engine. packet and batch_end run in local_poll(), inside a rundown section and with the lane's
  * receive lock held. A callback marked optional may be NULL. */
 struct local_ops {
@@ -73,6 +82,14 @@ struct local_ops {
     /* Optional. False: no peer has a reason yet to have the kernel copy from or to memory of this process. Helper
      * thread. */
     bool (*expects_copies)(void);
+    /* Optional. Opens a file of this process for a peer. 0 or more, or -errno: there is none yet. Helper thread. */
+    int (*open_file)(enum link_file which);
+    /* Optional. Has the peer quoted the secret of our segment, which it can know only if it has read the segment? Helper
+     * thread. */
+    bool (*knows_segment)(const uint8_t secret[LINK_SECRET_BYTES]);
+    /* Optional. The answer to link_ask_file(): a descriptor, which the callee takes over, or -1: the peer does not give
+     * it. Helper thread. */
+    void (*file_came)(struct link *link, enum link_file which, int fd);
 };
 
 /* --- this process --------------------------------------------------------------------------------------- */
@@ -175,6 +192,17 @@ void *link_access_slot(struct link *link, bool ours, uint32_t number);
  * memory of the link when the link is up, because a requester must not copy where the owner does not wait. ours: what
  * this process says; else the peer. */
 bool link_waits_for_copies(struct link *link, bool ours);
+/* Does the owner of memory look at the access slots of the requester when it takes memory back? Each process says so in
+ * the memory of the link when the link is up, or when it gives the first file. ours: what this process says; else the
+ * peer. */
+bool link_is_watched(struct link *link, bool ours);
+/* Asks the peer for a file; ops->file_came() brings the answer, unless the link goes down or the peer does not answer.
+ * secret: of the peer's segment, NULL if this process has not read it. False: not asked; a later call may. Helper
+ * thread. */
+bool link_ask_file(struct link *link, enum link_file which, const uint8_t *secret);
+/* A duplicate of the peer's descriptor, as the kernel permits it to whoever may trace the peer (pidfd_getfd(2)), or
+ * -errno. Needs no number of the peer. The caller closes it. */
+int link_open_descriptor(const struct link *link, int number);
 /* Copies by the kernel between `here` and the peer's memory at the addresses `there`, without further checks. The number
  * of bytes; -ESRCH, -EFAULT, -EPERM, -ENOSYS... */
 ssize_t link_copy(const struct link *link, bool to_peer, const struct iovec *here, unsigned here_count,

@@ -141,11 +141,9 @@ void local_hide_qp(uint32_t qpn)
                                                 memory_order_relaxed);
 }
 
-static bool send_offer(const struct link *link, enum link_message type, unsigned channel, uint32_t serial,
-                       int fd)
+bool notify_send(const struct link *link, const struct link_offer *offer, int fd)
 {
-    struct link_offer offer = {.type = (uint8_t)type, .channel = (uint8_t)channel, .serial = serial};
-    struct iovec part = {&offer, sizeof(offer)};
+    struct iovec part = {(void *)(uintptr_t)offer, sizeof(*offer)};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
@@ -155,7 +153,14 @@ static bool send_offer(const struct link *link, enum link_message type, unsigned
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
     memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-    return event_is_intact(&link->socket) && sys_sendmsg(link->socket.fd, &message) == sizeof(offer);
+    return event_is_intact(&link->socket) && sys_sendmsg(link->socket.fd, &message) == sizeof(*offer);
+}
+
+static bool send_offer(const struct link *link, enum link_message type, unsigned channel, uint32_t serial,
+                       int fd)
+{
+    return notify_send(
+        link, &(struct link_offer){.type = (uint8_t)type, .channel = (uint8_t)channel, .serial = serial}, fd);
 }
 
 /* Only processes of the same user get the descriptors, because their holder can wake this process at will. */

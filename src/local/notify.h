@@ -14,6 +14,8 @@ enum link_message {
     LINK_OFFERS_PAGE,    /* descriptor: the sender's notification page */
     LINK_OFFERS_CHANNEL, /* descriptor: the eventfd of a completion channel */
     LINK_WANTS_MAPPED,   /* the sender accesses memory of the receiver often; a struct link_wish */
+    LINK_WANTS_FILE,     /* a struct link_question; channel: enum link_file */
+    LINK_ANSWERS_FILE,   /* a struct link_offer; channel: enum link_file; a descriptor, or none: refused */
 };
 struct link_offer {
     uint8_t type, channel; /* enum link_message; line in the notification page */
@@ -28,10 +30,17 @@ struct link_wish {
     uint32_t slot;
 };
 _Static_assert(sizeof(struct link_wish) == sizeof(struct link_offer), "one format of messages");
+/* secret: of the receiver's segment; all zero: the sender has not read it. */
+struct link_question {
+    struct link_offer offer;
+    uint8_t secret[LINK_SECRET_BYTES];
+};
 
 /* What a peer has offered. Written by the helper thread, freed with the link. */
 struct notify_peer;
 
+/* Sends a message with a descriptor. False: not sent. */
+bool notify_send(const struct link *link, const struct link_offer *offer, int fd);
 /* Handles a message of the peer; takes over fd, -1 if none. Helper thread. */
 void notify_accept(struct link *link, const struct link_offer *offer, int fd);
 void notify_peer_free(struct notify_peer *peer);

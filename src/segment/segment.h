@@ -66,7 +66,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 10u
+#define SEGMENT_VERSION 11u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -98,7 +98,7 @@ struct segment_header {
     uint64_t magic; /* written last, with release order */
     uint32_t version, header_size;
     uint64_t total_size;
-    uint8_t instance[16]; /* random; names this segment */
+    uint8_t instance[16]; /* random; names this segment. Whoever quotes it has read it (local/files.h) */
     int32_t pid;          /* in the owner's pid namespace */
     uint32_t uid;
     uint64_t start_ns;         /* CLOCK_MONOTONIC, when the segment was opened */

@@ -398,4 +398,7 @@ const struct local_ops engine_local_ops = {
     .published = open_published,
     .segment = tables_fd,
     .expects_copies = memory_expects_copies,
+    .open_file = direct_open_file,
+    .knows_segment = direct_knows_segment,
+    .file_came = direct_file_came,
 };

@@ -25,7 +25,8 @@ enum path_why direct_why_not(const struct link *link)
 
 bool direct_may_open(const struct link *link)
 {
-    return local_wants_direct() && link_can_pull(link) && link_peer_segment(link) >= 0 && !link_is_self(link);
+    /* Only peers of the same user have told where their segment is. */
+    return local_wants_direct() && link_peer_segment(link) >= 0 && !link_is_self(link);
 }
 
 bool direct_may_map(const struct link *link)

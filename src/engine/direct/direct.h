@@ -40,6 +40,13 @@ struct direct_view {
 /* A peer's views are a direct-mapped table, indexed by key slot modulo this. */
 #define DIRECT_VIEWS 1024u
 
+enum direct_peer_state {
+    DIRECT_PEER_NEW,
+    DIRECT_PEER_ASKED,   /* for its tables, which come over the link */
+    DIRECT_PEER_USABLE,  /* all that other threads use is set, and does not change any more */
+    DIRECT_PEER_USELESS, /* the segment could not be opened, or failed its checks; not tried again */
+};
+
 /* A process whose memory this process may access. Created by the helper thread, published in link_owner_data(), freed
  * when no QP uses the link. The peer's segment may contain anything: sizes and offsets are checked. */
 struct direct_peer {
@@ -60,12 +67,13 @@ struct direct_peer {
     const char *queues;
     uint64_t queues_from, queues_end;
     _Atomic(struct direct_view *) views[DIRECT_VIEWS];
-    /* Used by the helper thread only, but for `useless`, which is set before the peer is published: */
-    bool useless; /* the segment could not be opened, or failed its checks; not tried again */
+    /* Used by the helper thread only, but for `state`: */
+    _Atomic enum direct_peer_state state;
+    bool by_link; /* the peer's files come over the link: /proc does not show them here */
     struct mapped_file *tables, *queue_file;
     struct mapped_view *segment_view, *qps_view, *queues_view;
     struct mapped_file *files[SEGMENT_FILES];
-    bool file_tried[SEGMENT_FILES];
+    bool file_tried[SEGMENT_FILES], file_asked[SEGMENT_FILES];
 };
 
 /* --- direct.c ------------------------------------------------------------------------------------------- */
@@ -79,10 +87,17 @@ bool direct_can_execute(struct transport_qp *transport, uint32_t rkey, uint64_t 
  * beginning of this process's. */
 static inline enum segment_copies direct_copies(const struct direct_peer *peer)
 {
-    if (atomic_load_explicit(&peer->refused, memory_order_relaxed) ||
+    if (atomic_load_explicit(&peer->refused, memory_order_relaxed) || !link_can_pull(peer->link) ||
         !link_waits_for_copies(peer->link, false))
         return SEGMENT_NO_COPIES;
     return (enum segment_copies)atomic_load_explicit(&peer->header->copies, memory_order_acquire);
+}
+
+/* Does the peer map memory that is accessed often? */
+static inline bool direct_maps_on_demand(const struct direct_peer *peer)
+{
+    return (enum segment_copies)atomic_load_explicit(&peer->header->copies, memory_order_acquire) ==
+           SEGMENT_COPIES_AND_MAPS;
 }
 
 /* Is the peer alive and the admission flag open, and is its QP unchanged since the helper thread connected to it? */
@@ -146,7 +161,7 @@ static inline bool direct_is_hot(struct direct_route *direct, const struct direc
 {
     direct->accesses += 1 + length / DIRECT_WISH_BYTES;
     if (likely(direct->accesses < DIRECT_WISH_FIRST << direct->wishes) || !peer ||
-        direct_copies(peer) != SEGMENT_COPIES_AND_MAPS)
+        !direct_maps_on_demand(peer))
         return false;
     direct->accesses = 0;
     return true;
@@ -157,9 +172,10 @@ bool direct_ask_to_map(struct direct_route *direct, const struct direct_peer *pe
                        const struct key_view *key, uint64_t there, uint32_t length);
 /* Why memory of the peer is not mapped, for path explanations. */
 enum path_why direct_why_not(const struct link *link);
-/* Do the settings want memory of the peer mapped, and may this process open the peer's files (link_can_pull())? */
+/* Do the settings want memory of the peer mapped, and may this process open the peer's files? */
 bool direct_may_map(const struct link *link);
-/* May this process open the peer's segment, to execute requests there in either way? */
+/* May this process try to open the peer's segment, to execute requests there in either way? The kernel, or the peer, may
+ * refuse it still. */
 bool direct_may_open(const struct link *link);
 /* The region with the key in that slot is needed and not mapped here. Is a request to the helper thread worth its cost?
  * Yes when the region's record has changed since the last request, else after ever more misses. peer: NULL before the
@@ -217,6 +233,10 @@ const struct direct_peer *direct_peer_of(struct link *link);
 void direct_run(void);
 /* Unmaps the peer. Helper thread, when no QP uses the link any more. */
 void direct_link_down(struct link *link);
+/* local_ops.open_file, knows_segment, file_came */
+int direct_open_file(enum link_file which);
+bool direct_knows_segment(const uint8_t secret[LINK_SECRET_BYTES]);
+void direct_file_came(struct link *link, enum link_file which, int fd);
 void direct_after_fork_in_child(void);
 
 /* --- owner.c -------------------------------------------------------------------------------------------- */

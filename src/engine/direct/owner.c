@@ -166,11 +166,16 @@ static void settle_access_slot(struct settling *settling, struct link *link, str
 /* Peers that cannot access memory of this process are not waited for, whatever they write into their slots. */
 static void settle_link(struct link *link, void *argument)
 {
-    if (!link_waits_for_copies(link, true) ||
+    struct settling *settling = argument;
+    bool copies = settling->copies;
+
+    if (!link_is_watched(link, true) ||
         atomic_load_explicit(admission_of(link, false), memory_order_relaxed) == ADMISSION_NEW)
         return;
+    settling->copies = copies && link_waits_for_copies(link, true);
     for (uint32_t i = 0; i < LOCAL_ACCESS_SLOTS; i++)
-        settle_access_slot(argument, link, access_slot_of(link, false, i));
+        settle_access_slot(settling, link, access_slot_of(link, false, i));
+    settling->copies = copies;
 }
 
 /* Between two looks the thread is outside of the rundown section, so that others do not wait for the peer. */

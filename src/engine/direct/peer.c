@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Peers whose memory is mapped in this process. The helper thread opens a peer's files through /proc/PID/fd, where the
- * kernel checks ptrace access, and maps its segment and the regions that requests need. The contents are not trusted:
- * numbers are checked and offsets bounded, and the files are sealed against shrinking. */
+/* Peers whose memory is mapped in this process. The helper thread opens a peer's files where the kernel checks ptrace
+ * access (/proc/PID/fd, pidfd_getfd(2)), or asks the peer for them (link_ask_file()), and maps its segment and the regions
+ * that requests need. The contents are not trusted: numbers are checked and offsets bounded, and the files are sealed
+ * against shrinking. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/event.h"
 #include "base/log.h"
 #include "base/memory_file.h"
 #include "base/rundown.h"
@@ -76,53 +78,109 @@ static bool next_request(struct request *ret_request)
     return count != 0;
 }
 
+/* Requests for which a file is on its way. Helper thread. */
+static struct parked {
+    struct request request;
+    uint64_t link; /* serial */
+} parked[REQUESTS];
+static unsigned parked_count;
+
+/* Such a request is repeated when the file is there; meanwhile packets go. */
+static void park(const struct request *request, const struct link *link)
+{
+    if (parked_count < REQUESTS)
+        parked[parked_count++] = (struct parked){.request = *request, .link = link_serial(link)};
+}
+
+/* again: adds the parked requests of the link to those of above; else forgets them. */
+static void unpark(const struct link *link, bool again)
+{
+    unsigned left = 0;
+
+    for (unsigned i = 0; i < parked_count; i++) {
+        if (parked[i].link != link_serial(link))
+            parked[left++] = parked[i];
+        else if (again)
+            add_request(&parked[i].request);
+    }
+    parked_count = left;
+}
+
 /* --- files ------------------------------------------------------------------------------------------ */
 
-/* Opens a file of the peer by the path of its descriptor. *description says which kind and size it must have and, if
- * its inode is not 0, which inode; otherwise size and inode are filled in. */
-static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
-                                     bool writable)
+/* A descriptor of a peer's file. *description says which kind and size it must have and, if its inode is not 0, which
+ * inode; otherwise size and inode are filled in. The descriptor stays the caller's. */
+static struct mapped_file *accept_file(int fd, const char *name, struct mapped_file_description *description,
+                                       bool writable)
 {
     struct mapped_file *file = NULL;
     struct stat status;
     uint64_t size = 0;
-    int error = -EBADF, fd = memory_file_open(path, writable ? O_RDWR : O_RDONLY, &size);
+    int error = memory_file_check(fd, &size);
+
+    if (!description->inode && fstat(fd, &status) == 0) {
+        description->inode = status.st_ino;
+        description->device = status.st_dev;
+        description->size = size;
+    }
+    if (!error)
+        file = mapped_file_accept(fd, description, writable, false, &error);
+    if (!file)
+        log_info(
+            "mapped memory: %s of the peer process cannot be used (wrong type, seals, size or inode): %s",
+            name, strerror(-error));
+    return file;
+}
+
+/* Opens a file of the peer by the path of its descriptor, as accept_file(). */
+static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
+                                     bool writable)
+{
+    struct mapped_file *file;
+    uint64_t size;
+    int fd = memory_file_open(path, writable ? O_RDWR : O_RDONLY, &size);
 
     if (fd < 0) {
         log_info("mapped memory: cannot open %s of the peer process (EBADF: no memfd; EPERM: not sealed): %s",
                  path, strerror(-fd));
         return NULL;
     }
-    if (!description->inode && fstat(fd, &status) == 0) {
-        description->inode = status.st_ino;
-        description->device = status.st_dev;
-        description->size = size;
-    }
-    file = mapped_file_accept(fd, description, writable, false, &error);
-    if (!file)
-        log_info(
-            "mapped memory: %s of the peer process cannot be used (wrong type, seals, size or inode): %s",
-            path, strerror(-error));
+    file = accept_file(fd, path, description, writable);
     sys_close(fd);
     return file;
 }
 
-/* The peer's arena with that number, opened at its first use. NULL: not published, or cannot be opened. */
+static struct mapped_file_description arena_description(const struct direct_peer *peer, uint32_t number)
+{
+    return (struct mapped_file_description){.kind = MAPPED_KIND_ARENA,
+                                            .size = MAPPED_ARENA_SIZE,
+                                            .writable = number == 0,
+                                            .inode = peer->header->files[number].inode,
+                                            .device = peer->header->files[number].device};
+}
+
+static const enum link_file link_file_of_arena[SEGMENT_FILES] = {LINK_FILE_WRITABLE, LINK_FILE_READ_ONLY};
+
+/* The peer's arena with that number, opened at its first use. NULL: not published, cannot be opened, or asked for. */
 static struct mapped_file *arena_of(struct direct_peer *peer, uint32_t number)
 {
     const struct segment_header *header = peer->header;
     int32_t thread = atomic_load_explicit(&header->files_thread, memory_order_acquire);
-    struct mapped_file_description description = {.kind = MAPPED_KIND_ARENA, .size = MAPPED_ARENA_SIZE};
+    struct mapped_file_description description;
     char path[80];
 
     if (number >= SEGMENT_FILES || thread <= 0)
         return NULL;
     if (peer->file_tried[number])
         return peer->files[number];
+    description = arena_description(peer, number);
+    if (peer->by_link) {
+        peer->file_tried[number] =
+            link_ask_file(peer->link, link_file_of_arena[number], peer->header->instance);
+        peer->file_asked[number] = peer->file_tried[number];
+        return NULL;
+    }
     peer->file_tried[number] = true;
-    description.writable = number == 0;
-    description.inode = header->files[number].inode;
-    description.device = header->files[number].device;
     snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", (int)link_peer_pid(peer->link), (int)thread,
              (int)header->files[number].fd);
     if (description.inode)
@@ -152,7 +210,8 @@ static struct mapped_file *open_queues(const struct direct_peer *peer, const str
 }
 
 /* Maps the peer's first QP records and the beginning of the segment's arena, where most programs have all their queues.
- * No more, because mlockall() in this program populates and locks the mapping. Without the mapping, nothing is deposited. */
+ * No more, because mlockall() in this program populates and locks the mapping. Without the mapping, nothing is deposited:
+ * so across pid namespaces, where payload by reference, which a deposit is part of, is not possible either. */
 static void map_queues(struct direct_peer *peer, const struct segment_header *header, uint64_t page)
 {
     uint64_t end = header->arena_offset, length = min_of(header->arena_size, (uint64_t)DIRECT_QUEUES);
@@ -162,7 +221,7 @@ static void map_queues(struct direct_peer *peer, const struct segment_header *he
     if (!table_fits(&header->qps, sizeof(struct qp_record), LIMIT_QP, end) || header->qps.offset % page ||
         end > UINT64_MAX - length)
         return;
-    peer->queue_file = open_queues(peer, header);
+    peer->queue_file = peer->by_link ? NULL : open_queues(peer, header);
     qps = mapped_attach(peer->tables, header->qps.offset,
                         (DIRECT_QPS * sizeof(struct qp_record) + page - 1) & ~(page - 1), &error);
     if (qps && peer->queue_file)
@@ -196,8 +255,10 @@ static bool map_segment(struct direct_peer *peer)
     memcpy(&header, mapped_view_address(first, 0), sizeof(header));
     mapped_detach(first);
     if (header.magic != SEGMENT_MAGIC || header.version != SEGMENT_VERSION ||
-        header.header_size != sizeof(header) || header.pid != link_peer_pid(peer->link))
+        header.header_size != sizeof(header))
         return false;
+    /* Another number here: the peer is of another pid namespace, and so is the thread that has the arenas. */
+    peer->by_link = peer->by_link || header.pid != link_peer_pid(peer->link);
     end = segment_direct_end(&header);
     if (end > header.total_size ||
         !table_fits(&header.keys, sizeof(struct key_entry), LIMIT_KEY_SLOTS, end) ||
@@ -217,14 +278,9 @@ static bool map_segment(struct direct_peer *peer)
     return peer->alive != 0;
 }
 
-static bool open_peer(struct direct_peer *peer)
+/* The peer's tables are open. */
+static bool begin_access(struct direct_peer *peer)
 {
-    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED};
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link),
-             link_peer_segment(peer->link));
-    peer->tables = open_file(path, &description, false);
     if (!peer->tables || !map_segment(peer))
         return false;
     peer->access_slots = access_slot_of(peer->link, true, 0);
@@ -236,7 +292,51 @@ static bool open_peer(struct direct_peer *peer)
     return link_peer_is_there(peer->link);
 }
 
-/* Opens the peer at its first use. NULL: it cannot be used. */
+/* NULL: not by what the kernel permits. */
+static struct mapped_file *open_tables(struct direct_peer *peer)
+{
+    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED};
+    int number = link_peer_segment(peer->link), fd;
+    struct mapped_file *file;
+    char path[64];
+
+    if (link_peer_pid(peer->link) > 0) {
+        snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link), number);
+        return open_file(path, &description, false);
+    }
+    peer->by_link = true;
+    fd = link_open_descriptor(peer->link, number);
+    if (fd < 0)
+        return NULL;
+    file = accept_file(fd, "the published segment", &description, false);
+    fd_close(fd);
+    return file;
+}
+
+static void set_state(struct direct_peer *peer, enum direct_peer_state state)
+{
+    /* Release: publishes the initialised peer. Partner: direct_peer_of(). */
+    atomic_store_explicit(&peer->state, state, memory_order_release);
+    log_info("mapped memory of peer process %d: %s", (int)link_peer_pid(peer->link),
+             state == DIRECT_PEER_USELESS
+                 ? "not available: its published segment (the memory in which it publishes its "
+                   "objects) cannot be opened, or is of another SoftHCA release"
+             : state == DIRECT_PEER_ASKED ? "asked for"
+                                          : "available");
+}
+
+static void open_peer(struct direct_peer *peer)
+{
+    peer->tables = open_tables(peer);
+    if (peer->tables)
+        set_state(peer, begin_access(peer) ? DIRECT_PEER_USABLE : DIRECT_PEER_USELESS);
+    else if (!peer->by_link)
+        set_state(peer, DIRECT_PEER_USELESS);
+    else if (link_ask_file(peer->link, LINK_FILE_TABLES, NULL))
+        set_state(peer, DIRECT_PEER_ASKED);
+}
+
+/* Opens the peer at its first use. NULL: it cannot be used, or not yet. */
 static struct direct_peer *open_peer_once(struct link *link)
 {
     void **place = link_owner_data(link);
@@ -247,22 +347,86 @@ static struct direct_peer *open_peer_once(struct link *link)
         if (!peer)
             return NULL;
         peer->link = link;
-        peer->useless = !open_peer(peer);
-        /* Release: publishes the initialised peer. Partner: direct_peer_of(). */
         __atomic_store_n(place, peer, __ATOMIC_RELEASE);
-        log_info("mapped memory of peer process %d: %s", (int)link_peer_pid(link),
-                 peer->useless ? "not available: its published segment (the memory in which it publishes its "
-                                 "objects) cannot be opened, or is of another SoftHCA release"
-                               : "available");
     }
-    return peer->useless ? NULL : peer;
+    /* If the peer does not watch the slots yet, its end of the link is not up, or it does not want it. */
+    if (peer->state == DIRECT_PEER_NEW &&
+        (link_can_pull(link) || link_peer_pid(link) <= 0 || link_is_watched(link, false)))
+        open_peer(peer);
+    return peer->state == DIRECT_PEER_USABLE ? peer : NULL;
+}
+
+static bool is_asked(struct link *link)
+{
+    const struct direct_peer *peer = *link_owner_data(link);
+
+    return peer && peer->state == DIRECT_PEER_ASKED;
 }
 
 const struct direct_peer *direct_peer_of(struct link *link)
 {
     const struct direct_peer *peer = __atomic_load_n(link_owner_data(link), __ATOMIC_ACQUIRE);
 
-    return peer && !peer->useless ? peer : NULL;
+    return peer && atomic_load_explicit(&peer->state, memory_order_acquire) == DIRECT_PEER_USABLE ? peer
+                                                                                                  : NULL;
+}
+
+/* --- files that come over the link ------------------------------------------------------------------ */
+
+int direct_open_file(enum link_file which)
+{
+    const struct segment_header *header = segment_header();
+    int32_t thread = atomic_load_explicit(&header->files_thread, memory_order_acquire);
+    const struct file_record *record = &header->files[which == LINK_FILE_WRITABLE ? 0 : 1];
+    struct stat file;
+    char path[80];
+    int fd;
+
+    if (which == LINK_FILE_TABLES)
+        return segment_open_for_reading(SEGMENT_TABLES);
+    if (thread <= 0)
+        return -ENOENT;
+    /* Any thread can open descriptors of another thread's table through /proc. */
+    snprintf(path, sizeof(path), "/proc/self/task/%d/fd/%d", (int)thread, (int)record->fd);
+    fd = sys_open(path, (which == LINK_FILE_WRITABLE ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &file) != 0 || file.st_ino != record->inode || file.st_dev != record->device)) {
+        sys_close(fd);
+        fd = -EBADF;
+    }
+    return fd;
+}
+
+bool direct_knows_segment(const uint8_t secret[LINK_SECRET_BYTES])
+{
+    _Static_assert(sizeof(segment_header()->instance) == LINK_SECRET_BYTES, "the secret");
+    return segment_is_open() && memcmp(segment_header()->instance, secret, LINK_SECRET_BYTES) == 0;
+}
+
+static void arena_came(struct direct_peer *peer, uint32_t number, int fd)
+{
+    struct mapped_file_description description = arena_description(peer, number);
+
+    peer->file_asked[number] = false;
+    if (fd >= 0 && description.inode)
+        peer->files[number] = accept_file(fd, "an arena", &description, number == 0);
+}
+
+void direct_file_came(struct link *link, enum link_file which, int fd)
+{
+    struct direct_peer *peer = *link_owner_data(link);
+    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED};
+
+    if (peer && peer->state == DIRECT_PEER_ASKED && which == LINK_FILE_TABLES) {
+        peer->tables = fd < 0 ? NULL : accept_file(fd, "the published segment", &description, false);
+        set_state(peer, begin_access(peer) ? DIRECT_PEER_USABLE : DIRECT_PEER_USELESS);
+    } else if (peer && peer->state == DIRECT_PEER_USABLE && which != LINK_FILE_TABLES) {
+        for (uint32_t i = 0; i < SEGMENT_FILES; i++) {
+            if (peer->file_asked[i] && link_file_of_arena[i] == which)
+                arena_came(peer, i, fd);
+        }
+    }
+    fd_close(fd);
+    unpark(link, fd >= 0);
 }
 
 static void drop_view(struct direct_view *view)
@@ -279,6 +443,7 @@ void direct_link_down(struct link *link)
     struct direct_peer *peer = *place;
 
     *place = NULL;
+    unpark(link, false);
     if (peer) {
         for (uint32_t i = 0; i < DIRECT_VIEWS; i++)
             drop_view(atomic_load_explicit(&peer->views[i], memory_order_relaxed));
@@ -328,8 +493,9 @@ bool direct_read_record(const struct mapped_record *record, struct direct_view *
     return read_place(record, ret_view, &file, &offset);
 }
 
-/* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table. */
-static void attach(struct direct_peer *peer, uint32_t slot)
+/* Maps the region whose key is in that slot, unless another region that is still valid has its place in the table. True:
+ * the file that it is in is on its way. */
+static bool attach(struct direct_peer *peer, uint32_t slot)
 {
     _Atomic(struct direct_view *) *place = &peer->views[slot % DIRECT_VIEWS];
     struct direct_view *old = atomic_load_explicit(place, memory_order_relaxed), *view;
@@ -342,22 +508,22 @@ static void attach(struct direct_peer *peer, uint32_t slot)
     /* A valid view may be in use by QPs, and stays. */
     if (old &&
         atomic_load_explicit(&peer->mapped[old->slot].generation, memory_order_relaxed) == old->generation)
-        return;
+        return false;
     if (!read_place(&peer->mapped[slot], &found, &number, &offset))
-        return;
+        return false;
     found.slot = slot;
     file = arena_of(peer, number);
     if (!file)
-        return;
+        return peer->file_asked[number];
     found.view = mapped_attach(file, offset, found.length, &error);
     if (!found.view)
-        return;
+        return false;
     found.writable = number == 0;
     found.base = mapped_view_address(found.view, offset);
     view = malloc(sizeof(*view));
     if (!view) {
         mapped_detach(found.view);
-        return;
+        return false;
     }
     *view = found;
     atomic_store_explicit(place, view, memory_order_release);
@@ -365,6 +531,7 @@ static void attach(struct direct_peer *peer, uint32_t slot)
         rundown_wait(); /* threads that use the old view are in a rundown section */
         drop_view(old);
     }
+    return false;
 }
 
 /* The direct record of the peer's QP that is connected to QP `requester` of this process. */
@@ -465,10 +632,9 @@ static void serve(const struct request *request)
     struct qp *qp;
 
     peer = link ? open_peer_once(link) : NULL;
-    if (!peer)
-        return;
-    attach(peer, request->slot);
-    if (known || !request->qpn)
+    if (link && (peer ? attach(peer, request->slot) : is_asked(link)))
+        park(request, link);
+    if (!peer || known || !request->qpn)
         return;
     record = find_qp(peer, dest_qpn, request->qpn);
     if (!record)
@@ -537,4 +703,5 @@ void direct_after_fork_in_child(void)
     direct_owner_after_fork_in_child();
     lock_init(&requests_lock);
     atomic_store_explicit(&request_count, 0, memory_order_relaxed);
+    parked_count = 0;
 }
