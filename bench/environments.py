@@ -270,6 +270,14 @@ def pod(there):
         yield Sides(one, two, how='crun, the same profile, a PID namespace each')
 
 
+def unconfined_pod(*more):
+    @contextlib.contextmanager
+    def make(there):
+        with containers(there.build, 2, filtered=False, more=more) as (one, two):
+            yield Sides(one, two, how='crun, no filter, ' + (f'with {" and ".join(more)}, ' if more else '') + 'a PID namespace each')
+    return make
+
+
 @contextlib.contextmanager
 def pod_with_one_pid_namespace(there):
     with containers(there.build, 2, pids=there.pids) as (one, two):
@@ -292,8 +300,10 @@ def yama(scope):
 
 # What softhca doctor says of users: mapped memory in programs with one thread, and copies by the kernel in others.
 BY_THREADS = 'mapped or copied, by threads'
+MAPPED_OR_RING = 'mapped or ring, by threads'
 # What softhca doctor advises.
 SYSCTL, MEMORY = r'sysctl -w vm\.unprivileged_userfaultfd=1 \(as root\)', r'ulimit -l unlimited'
+YAMA_1 = r'sysctl -w kernel\.yama\.ptrace_scope=1 \(as root\)'
 NO_FILTER = r'podman run --security-opt seccomp=unconfined --cap-add=SYS_PTRACE'
 RULE = r'podman run --security-opt seccomp=FILE, .*process_vm_readv'
 
@@ -320,8 +330,10 @@ ENVIRONMENTS = (
     Environment('container, process_vm_* refused, too', RING, RULE, in_container(*COPIES.split(','))),
     Environment('container, no filter, CAP_SYS_PTRACE', MAPPED, MEMORY, unconfined),
     Environment('user, filter after connecting', RING, SYSCTL, filter_later, doctor=BY_THREADS),
-    Environment('two containers of one pod', RING, NO_FILTER, pod, doctor=COPY),
-    Environment('the same, one PID namespace', COPY, NO_FILTER, pod_with_one_pid_namespace),
+    Environment("pod, containers-common's profile", RING, NO_FILTER, pod, doctor=COPY),
+    Environment('pod, no filter, one thread', MAPPED, SYSCTL, unconfined_pod(), 0, doctor=BY_THREADS),
+    Environment('pod, no filter, CAP_SYS_PTRACE', MAPPED, MEMORY, unconfined_pod('CAP_SYS_PTRACE')),
+    Environment('pod, one PID namespace', COPY, NO_FILTER, pod_with_one_pid_namespace),
     Environment('two users', RING, SYSCTL, two_users, doctor=BY_THREADS),
 )
 # In a guest whose kernel is Debian 12's, which has Yama.
@@ -331,7 +343,8 @@ IN_GUEST = (
     Environment('user, threads', COPY, SYSCTL, user, doctor=BY_THREADS),
     Environment('user, threads, sysctl set', MAPPED, MEMORY, user_with_sysctl, changes=True),
     Environment('user, threads, Yama 1', COPY, SYSCTL, yama(1), doctor=BY_THREADS, changes=True),
-    Environment('user, threads, Yama 2', RING, r'sysctl -w kernel\.yama\.ptrace_scope=1 \(as root\)', yama(2), changes=True),
+    Environment('user, one thread, Yama 2', MAPPED, YAMA_1, yama(2), 0, doctor=MAPPED_OR_RING, changes=True),
+    Environment('user, threads, Yama 2', RING, YAMA_1, yama(2), doctor=MAPPED_OR_RING, changes=True),
 )
 
 

@@ -127,15 +127,14 @@ int sys_pidfd_open(pid_t pid)
     return (int)value_or_error(fd_lift((int)syscall(SYS_pidfd_open, pid, 0)), saved);
 }
 
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438 /* Linux 5.6, the same on all architectures */
-#endif
+/* Of Linux 5.6, which headers that this is built with may not know; the same on all architectures. */
+enum { PIDFD_GETFD = 438 };
 
 int sys_pidfd_getfd(int pidfd, int fd)
 {
     int saved = errno;
 
-    return (int)value_or_error(fd_lift((int)syscall(SYS_pidfd_getfd, (long)pidfd, (long)fd, 0l)), saved);
+    return (int)value_or_error(fd_lift((int)syscall((long)PIDFD_GETFD, (long)pidfd, (long)fd, 0l)), saved);
 }
 
 int sys_open(const char *path, int flags)
