@@ -5,8 +5,8 @@
  *   it quotes the secret of our published segment   It has read the segment, so the kernel has let it.
  *   ptrace_access_of_peer()                         This process decides by what the kernel says about the peer.
  *
- * Each file is given once per link, and accepted once per link, if it was asked for. So a peer gets LINK_FILES descriptors
- * at most, and can leave as many in this process. */
+ * Each file is given once per link, so a peer gets LINK_FILES descriptors at most. An answer is accepted if it was asked
+ * for, and the engine asks once for each file. */
 #ifndef LOCAL_FILES_H
 #define LOCAL_FILES_H
 
