@@ -227,9 +227,19 @@ enum mapped_reason not_alone(void)
                                                         : MAPPED_YES;
 }
 
+static bool faults_may_wait(void)
+{
+    return keeper.uffd >= 0 && (keeper.uffd_full || !owner.in_calls);
+}
+
+enum switch_means switch_means_unhindered(void)
+{
+    return faults_may_wait() ? SWITCH_BY_FAULTS : owner.in_calls ? SWITCH_ALONE : switch_means(false);
+}
+
 enum switch_means switch_means(bool must)
 {
-    if (keeper.uffd >= 0 && (keeper.uffd_full || !owner.in_calls))
+    if (faults_may_wait())
         return SWITCH_BY_FAULTS;
     if (not_alone() == MAPPED_YES)
         return SWITCH_ALONE;

@@ -79,6 +79,8 @@ enum switch_means {
 };
 /* must: late stores of a peer make it necessary, and system calls of the program may fail. */
 enum switch_means switch_means(bool must);
+/* After mapped_hindrance() in the same call of the program. */
+enum switch_means switch_means_unhindered(void);
 /* Why the caller is not alone with the memory: there are other threads, or the kernel may write by itself (io_uring,
  * Linux AIO). MAPPED_YES: it is. */
 enum mapped_reason not_alone(void);
@@ -117,7 +119,7 @@ void region_relocate(struct mapped_region *region, uint32_t file, uint64_t from,
 /* Switches private pages [start, end) of one mapping into the arena; *ret_done is how many bytes from the start were
  * switched. */
 enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool locked_by_program, bool alone,
-                            uint64_t *ret_done, uint64_t *ret_offset);
+                            const struct mapped_portions *portions, uint64_t *ret_done, uint64_t *ret_offset);
 /* Would the kernel merge [start, end) in the arena with a neighbour into one mapping? */
 bool place_continues(uint64_t start, uint64_t end, unsigned arena);
 /* Adds a region to pages that are in an arena already. -ENOMEM; -ESTALE: the arena has no such extent. */

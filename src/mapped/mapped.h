@@ -77,6 +77,18 @@ struct mapped_region;
 /* Switches every page that can be switched. Returns NULL when the handle cannot be allocated (errno is not set). A
  * region may have no piece at all. */
 struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned access);
+/* The same in portions, for memory that is accessed meanwhile. before(start, end): the pages [start, end) are switched
+ * next; false: not now, and the region ends there. after(start, end) follows when they are switched, or could not be. Both
+ * are called while the calling thread waits, by another one, and must not call this component. `size` is a power of two. */
+struct mapped_portions {
+    uint64_t size;
+    bool
+        unhindered; /* mapped_hindrance() has said MAPPED_YES in this call of the program: it is not asked again */
+    bool (*before)(uint64_t start, uint64_t end);
+    void (*after)(uint64_t start, uint64_t end);
+};
+struct mapped_region *mapped_add_in_portions(uint64_t address, uint64_t length, unsigned access,
+                                             const struct mapped_portions *portions);
 /* The pages become private again, as they were, where the mapping is still the arena's: memory that the program has
  * freed or mapped over is not touched. `stores_may_come`: an initiator may still write to the old offsets, which stay
  * out of use until mapped_forget_orphans(). NULL is allowed. */

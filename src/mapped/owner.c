@@ -20,6 +20,7 @@ struct adding {
     enum mapped_reason switching; /* why no private pages at all can be switched */
     bool switching_known;
     bool alone;
+    const struct mapped_portions *portions; /* NULL: all at once */
 };
 
 static unsigned wanted_arena(const struct adding *adding)
@@ -31,7 +32,8 @@ static unsigned wanted_arena(const struct adding *adding)
 static enum mapped_reason may_switch(struct adding *adding)
 {
     if (!adding->switching_known) {
-        enum switch_means means = switch_means(false);
+        bool unhindered = adding->portions && adding->portions->unhindered;
+        enum switch_means means = unhindered ? switch_means_unhindered() : switch_means(false);
 
         adding->switching_known = true;
         adding->alone = means == SWITCH_ALONE;
@@ -74,7 +76,7 @@ static enum mapped_reason add_private(struct adding *adding, const struct mappin
     locked = is_locked(start);
     reason = allowed_by_budget(*end - start, locked, !place_continues(start, *end, arena));
     if (reason == MAPPED_YES)
-        reason = place_in(start, *end, arena, locked, adding->alone, ret_done, &offset);
+        reason = place_in(start, *end, arena, locked, adding->alone, adding->portions, ret_done, &offset);
     /* Cannot fail: region_reserve() has made space for the piece. */
     if (*ret_done)
         add_piece(adding, start, *ret_done, arena, offset, place_generation(arena, offset));
@@ -235,7 +237,13 @@ static void ready_regions(void)
 
 struct mapped_region *mapped_add(uint64_t address, uint64_t length, unsigned access)
 {
-    struct adding adding = {0};
+    return mapped_add_in_portions(address, length, access, NULL);
+}
+
+struct mapped_region *mapped_add_in_portions(uint64_t address, uint64_t length, unsigned access,
+                                             const struct mapped_portions *portions)
+{
+    struct adding adding = {.portions = portions};
     int saved = errno;
 
     if (!owner_enter())

@@ -99,8 +99,8 @@ bool place_continues(uint64_t start, uint64_t end, unsigned arena)
            (after && after->start == end && after->shadow == preferred_shadow(end));
 }
 
-/* The only thread of the program must not write to its memory in a signal handler either. *ret_before: for end_alone(). */
-static void begin_alone(bool alone, sigset_t *ret_before)
+/* The only thread of the program must not write to its memory in a signal handler either. */
+static void block_signals(bool alone, sigset_t *ret_before)
 {
     sigset_t all;
 
@@ -108,28 +108,40 @@ static void begin_alone(bool alone, sigset_t *ret_before)
         return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, ret_before);
-    if (owner.ports)
+}
+
+static void unblock_signals(bool alone, const sigset_t *before)
+{
+    if (alone)
+        pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+/* *ret_before: for end_alone(). */
+static void begin_alone(bool alone, sigset_t *ret_before)
+{
+    block_signals(alone, ret_before);
+    if (alone && owner.ports)
         owner.ports->pause();
 }
 
 static void end_alone(bool alone, const sigset_t *before)
 {
-    if (!alone)
-        return;
-    if (owner.ports)
+    if (alone && owner.ports)
         owner.ports->resume();
-    pthread_sigmask(SIG_SETMASK, before, NULL);
+    unblock_signals(alone, before);
 }
 
 enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool locked_by_program, bool alone,
-                            uint64_t *ret_done, uint64_t *ret_offset)
+                            const struct mapped_portions *portions, uint64_t *ret_done, uint64_t *ret_offset)
 {
     struct extents *live = &owner.arena[arena].live;
     struct switch_in request = {.address = start,
                                 .length = end - start,
                                 .arena = arena,
                                 .locked_by_program = locked_by_program,
-                                .alone = alone};
+                                .alone = alone,
+                                .portions = portions,
+                                .ports = alone && portions ? owner.ports : NULL};
     struct extent *extent;
     sigset_t signals;
 
@@ -142,9 +154,16 @@ enum mapped_reason place_in(uint64_t start, uint64_t end, unsigned arena, bool l
     if (!extent)
         return MAPPED_NO_MEMORY;
     request.preferred = preferred_shadow(start);
-    begin_alone(alone, &signals);
+    /* The keeper pauses other threads for one portion after the other, so that they get on in between. */
+    if (portions)
+        block_signals(alone, &signals);
+    else
+        begin_alone(alone, &signals);
     keeper_call(switch_in_call, &request);
-    end_alone(alone, &signals);
+    if (portions)
+        unblock_signals(alone, &signals);
+    else
+        end_alone(alone, &signals);
     if (!request.done) {
         free(extent);
         return request.reason;

@@ -21,9 +21,11 @@ struct switch_in {
     uint64_t address, length;
     unsigned arena;
     uint64_t offset;
-    bool locked_by_program; /* locked memory stays locked */
-    bool alone;             /* no userfaultfd, and no other thread writes */
-    uintptr_t preferred;    /* preferred address of the shadow; 0: anywhere */
+    bool locked_by_program;                 /* locked memory stays locked */
+    bool alone;                             /* no userfaultfd, and no other thread writes */
+    const struct mapped_portions *portions; /* NULL: nobody is told of chunks, which have their usual size */
+    const struct mapped_ports *ports;       /* pauses other threads for each chunk; NULL: nobody */
+    uintptr_t preferred;                    /* preferred address of the shadow; 0: anywhere */
     /* output */
     uint64_t done;    /* bytes from the start */
     uintptr_t shadow; /* shadow of the switched bytes */

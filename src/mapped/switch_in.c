@@ -20,6 +20,8 @@ struct job {
     bool move_aside;   /* move whole chunks aside before copying; otherwise only the first page, afterwards */
     bool alone;
     bool lock_after;
+    const struct mapped_portions *portions; /* NULL: chunks have their usual size, and nobody is told */
+    const struct mapped_ports *ports;       /* NULL: nobody has to wait */
 };
 
 static enum mapped_reason reason_of(int error)
@@ -32,16 +34,29 @@ static enum mapped_reason reason_of(int error)
         return MAPPED_SPECIAL;
     case EFAULT:
         return MAPPED_CHANGED;
+    case EAGAIN:
+        return MAPPED_PUT_OFF;
     default:
         return MAPPED_NO_MEMORY;
     }
+}
+
+/* Length of a chunk that is populated. */
+static size_t dense(const struct job *job)
+{
+    uintptr_t address = job->address + job->done;
+    size_t length = min_of(job->length - job->done, dense_chunk()), portion = length;
+
+    if (job->portions)
+        portion = max_of((size_t)job->portions->size, page_size());
+    return min_of(length, portion - (address & (portion - 1)));
 }
 
 /* Length of the next chunk. */
 static size_t next_chunk(const struct job *job)
 {
     uintptr_t address = job->address + job->done;
-    size_t left = job->length - job->done, chunk = min_of(left, dense_chunk()), at = 0, start, length;
+    size_t left = job->length - job->done, chunk = dense(job), at = 0, start, length;
 
     /* The first page is a chunk of its own where moving it leaves the address unmapped for an instant. */
     if (!job->done && !job->move_aside)
@@ -52,7 +67,7 @@ static size_t next_chunk(const struct job *job)
     chunk = min_of(chunk, SPARSE_CHUNK);
     at = 0;
     if (pages_read(address, chunk) != 0)
-        return min_of(left, dense_chunk());
+        return dense(job);
     return pages_next(&at, &start, &length) ? start : chunk;
 }
 
@@ -130,12 +145,42 @@ static int switch_chunk(struct job *job, size_t length)
     }
     if (!job->alone)
         window_wake(target, length);
+    return 0;
+}
+
+/* What is left to do when the chunk is in place and may be accessed. */
+static void finish_chunk(const struct job *job, size_t length)
+{
+    uintptr_t target = job->address + job->done, aside = job->shadow + job->done;
+
     if (job->lock_after)
         sys_mlock((void *)target, length, MLOCK_ONFAULT);
     populate(target);
-    if (moved)
-        sys_madvise((void *)aside, job->move_aside ? length : page_size(), MADV_DONTNEED);
-    return 0;
+    if (job->move_aside)
+        sys_madvise((void *)aside, length, MADV_DONTNEED);
+    else if (!job->done)
+        sys_madvise((void *)aside, page_size(), MADV_DONTNEED);
+}
+
+/* The same, while nobody accesses the pages. */
+static int switch_portion(struct job *job, size_t length)
+{
+    uintptr_t start = job->address + job->done;
+    int error = -EAGAIN;
+
+    if (job->portions && !job->portions->before(start, start + length))
+        goto after;
+    if (job->ports)
+        job->ports->pause();
+    error = switch_chunk(job, length);
+    if (job->ports)
+        job->ports->resume();
+after:
+    if (job->portions)
+        job->portions->after(start, start + length);
+    if (!error)
+        finish_chunk(job, length);
+    return error;
 }
 
 /* The one page that was moved aside grows to the length of the range: a mapping of the same kind and origin. */
@@ -163,7 +208,7 @@ static int switch_chunks(struct job *job)
         return -ENOMEM;
     while (job->done < job->length) {
         size_t chunk = next_chunk(job);
-        int error = switch_chunk(job, chunk);
+        int error = switch_portion(job, chunk);
 
         if (error)
             return error;
@@ -188,6 +233,8 @@ void switch_in(struct switch_in *request)
         .move_aside = keeper.uffd_full && !copy.alone,
         .alone = copy.alone,
         .lock_after = copy.locked_by_program,
+        .portions = copy.portions,
+        .ports = copy.ports,
     };
     size_t length = copy.length; /* length of the mapping made below; job.length may shrink */
     int error;

@@ -93,7 +93,7 @@ enum segment_copies {
 };
 
 /* Written once when the segment is opened (fill_header() in segment.c), except for: explains, copies,
- * directs_used, files_thread, files, network, application_polls, alive, robust. */
+ * directs_used, files_thread, files, network, application_polls, growing, alive, robust. */
 struct segment_header {
     uint64_t magic; /* written last, with release order */
     uint32_t version, header_size;
@@ -118,6 +118,9 @@ struct segment_header {
     /* How often threads of the program have polled an empty CQ. A peer that sees it grow leaves small requests to
      * them. Concurrent pollers may lose an increment. */
     _Atomic uint32_t application_polls cache_aligned;
+    /* Regions whose memory is being mapped. While there are any, a thread that polls may be busy with that, or wait for a
+     * processor: small requests are not left to it. */
+    _Atomic uint32_t growing;
     /* Thread id of the helper thread. The kernel changes the value when that thread ends
      * (set_robust_list(2): FUTEX_OWNER_DIED), which is before other processes can observe the death. */
     _Atomic uint32_t alive cache_aligned;

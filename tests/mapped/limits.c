@@ -5,6 +5,7 @@
 #include "fixture.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -348,6 +349,75 @@ static void threads_of_ours_are_paused(void **state)
     pthread_join(thread, NULL);
 }
 
+/* --- portions ------------------------------------------------------------------------------------------ */
+
+enum { PORTION = 16384 };
+
+static struct {
+    uint64_t start, end;  /* the one that is being switched; 0: none */
+    uint64_t next;        /* where the next one begins */
+    unsigned count, most; /* how many have begun; how many may */
+} portion;
+
+static bool before_portion(uint64_t start, uint64_t end)
+{
+    CHECK(!portion.start && start == portion.next && start < end &&
+              end - start <= (uint64_t)(PORTION > PAGE ? PORTION : PAGE) &&
+              (end - 1) / PORTION == start / PORTION,
+          "portion %u", portion.count);
+    portion.start = start;
+    portion.end = end;
+    return portion.count++ < portion.most;
+}
+
+static void after_portion(uint64_t start, uint64_t end)
+{
+    CHECK(start == portion.start && end == portion.end, "after another portion");
+    portion.next = end;
+    portion.start = portion.end = 0;
+}
+
+static void memory_is_switched_in_portions(void **state)
+{
+    static const struct mapped_ports ports = {is_our_thread, pause_it, resume_it};
+    static const struct mapped_portions portions = {
+        .size = PORTION, .before = before_portion, .after = after_portion};
+    enum way way = begin(64 * PAGE);
+    char *memory = map(64 * PAGE);
+    struct mapped_region *region;
+    struct mapped_refusal refusal;
+    struct mapped_piece piece = {0};
+
+    memset(memory, 'x', 64 * PAGE);
+    if (way == WAY_ALONE)
+        mapped_set_ports(&ports);
+    portion.next = (uintptr_t)memory;
+    portion.most = UINT_MAX;
+    region = mapped_add_in_portions((uintptr_t)memory, 64 * PAGE, MAPPED_PEERS_READ | MAPPED_PEERS_WRITE,
+                                    &portions);
+    CHECK(portion.next == (uintptr_t)memory + 64 * PAGE && !portion.start, "not all of it");
+    CHECK(portion.count >= 64 * PAGE / PORTION && (way != WAY_ALONE || pauses == portion.count) &&
+              pauses == resumes,
+          "%u portions, %u pauses", portion.count, pauses);
+    CHECK(mapped_pieces(region, &piece, 1) == 1 && piece.length == 64 * PAGE, "one piece");
+    mapped_remove(region, false);
+
+    /* Who says no ends the region there. */
+    portion.next = (uintptr_t)memory;
+    portion.most = 3;
+    portion.count = 0;
+    region = mapped_add_in_portions((uintptr_t)memory, 64 * PAGE, MAPPED_PEERS_READ | MAPPED_PEERS_WRITE,
+                                    &portions);
+    CHECK(portion.count == 4 && !portion.start, "%u portions", portion.count);
+    CHECK(mapped_pieces(region, &piece, 1) == 1 && piece.address == (uintptr_t)memory &&
+              piece.length < 64 * PAGE,
+          "one piece");
+    CHECK(mapped_refusals(region, &refusal, 1) == 1 && refusal.reason == MAPPED_PUT_OFF, "put off");
+    for (size_t at = 0; at < 64 * PAGE; at++)
+        CHECK(memory[at] == 'x', "byte %zu", at);
+    mapped_remove(region, false);
+}
+
 /* --- switched off, tools, sandboxes ------------------------------------------------------------------ */
 
 static void switched_off(void **state)
@@ -505,6 +575,7 @@ int main(int argc, char **argv)
         TEST_WITH(address_space_is_limited, .fars = 0),
         TEST_WITH(threads_matter_without_userfaultfd_only, .fars = 0),
         TEST_WITH(threads_of_ours_are_paused, .fars = 0),
+        TEST_WITH(memory_is_switched_in_portions, .fars = 0),
         TEST_WITH(switched_off, .fars = 0),
         TEST_WITH(under_valgrind, .fars = 0),
         TEST_WITH(sandbox_without_userfaultfd, .fars = 0),

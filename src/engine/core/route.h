@@ -50,6 +50,7 @@ struct direct_route {
     ns_t stream_from;           /* before that time, a stream does not take the ring */
     /* Accesses to memory that is not mapped, since the peer was asked to map it; how often it was asked for the same. */
     uint32_t accesses, wishes, wished_slot, wished_generation;
+    uint32_t waited_generation; /* of a closed record: it was waited for */
     /* engine/direct/deposit.c, about receives of the peer: */
     bool receives_known;    /* first_receive is valid */
     uint32_t first_receive; /* number of the receive that the QP's first request with a receive took */

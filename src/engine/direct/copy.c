@@ -64,6 +64,10 @@ bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint3
 {
     if (likely(direct->ring == RING_NOT) || length > RING_UP_TO)
         return false;
+    if (unlikely(atomic_load_explicit(&direct->peer->header->growing, memory_order_relaxed))) {
+        direct->ring = RING_NOT;
+        return false;
+    }
     /* The first request wakes the peer. */
     if (direct->until_look != LOOK_EVERY && lane_reader_sleeps(route_of(qp)->lane))
         direct->ring = RING_NOT;
@@ -150,6 +154,8 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
         direct->copied.length = 0; /* as long as the key stays as it is */
     if (!open)
         direct->peer = NULL; /* the helper thread connects the QP anew */
+    else if (atomic_load_explicit(&peer->header->growing, memory_order_relaxed))
+        direct->stream = 0;
     else if (polls_of(peer) - polls >= POLLS_OF_A_SPIN)
         use_ring(direct, RING_POLLED, 0);
     else if (began)

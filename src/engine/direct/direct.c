@@ -2,6 +2,7 @@
 #include "engine/direct/direct.h"
 
 #include "base/prefetch.h"
+#include "base/sys.h"
 #include "engine/core/route.h"
 #include "object/memory/mapping.h"
 
@@ -47,6 +48,25 @@ uint32_t direct_limit(const struct qp *qp, const struct link *link)
 }
 
 /* --- checks ----------------------------------------------------------------------------------------- */
+
+/* The peer closes a record while it switches a portion of the region's pages: for some tens of microseconds, if it has a
+ * processor. A packet would wait for the end of that, too, and then for a thread of the peer. Not twice for the same
+ * portion: a peer that has no processor, or takes the memory back, is left to packets. */
+#define WAIT_FOR_PORTION (100 * NS_PER_US)
+
+static void wait_for_portion(struct direct_route *direct, uint32_t slot)
+{
+    const _Atomic uint32_t *generation = &direct->peer->mapped[slot].generation;
+    uint32_t seen = atomic_load_explicit(generation, memory_order_relaxed);
+    ns_t until;
+
+    if (likely(!(seen & 1)) || direct->waited_generation == seen)
+        return;
+    direct->waited_generation = seen;
+    until = sys_now() + WAIT_FOR_PORTION;
+    while (atomic_load_explicit(generation, memory_order_relaxed) == seen && sys_now() < until)
+        cpu_relax();
+}
 
 /* Reads the key, and checks what both ways have in common. */
 static bool read_key(const struct direct_route *direct, uint32_t rkey, struct key_view *ret_key,
@@ -96,6 +116,7 @@ bool direct_find_copied(struct direct_route *direct, uint32_t rkey)
     struct direct_key *found = &direct->copied;
     struct key_view key;
 
+    wait_for_portion(direct, key_slot(rkey));
     /* A closed record: pages are being switched. */
     if (!read_key(direct, rkey, &key, found) || direct_copies(direct->peer) == SEGMENT_NO_COPIES ||
         (rkey & KEY_COPIED) || (found->place_generation & 1) ||

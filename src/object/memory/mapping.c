@@ -140,9 +140,10 @@ static void write_record(struct mr *mr)
     open_record(&record->generation);
 }
 
-static struct mapped_region *map_region(uint64_t address, uint64_t length, unsigned access)
+/* The access that peers get. */
+static unsigned mapped_access(unsigned access)
 {
-    return mapped_add(address, length, MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0));
+    return MAPPED_PEERS_READ | (access & REMOTE_WRITES ? MAPPED_PEERS_WRITE : 0);
 }
 
 void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, unsigned access)
@@ -158,7 +159,7 @@ void mapping_begin(struct mapping *mapping, uint64_t address, uint64_t length, u
     }
     mapping->wanted = true;
     if (!on_demand())
-        mapping->region = map_region(address, length, access);
+        mapping->region = mapped_add(address, length, mapped_access(access));
 }
 
 /* mapping_lock held. */
@@ -213,13 +214,20 @@ static void write_records(uint64_t start, uint64_t end)
     }
 }
 
+/* Peers get to know before the first step begins. mapping_lock held. */
+static void count_growing(uint32_t count)
+{
+    atomic_store_explicit(&segment_header()->growing, count, memory_order_relaxed);
+    atomic_store_explicit(&mapping_growing, count, memory_order_release);
+}
+
 /* mapping_lock held. */
 static void stop_growing(struct mr *mr)
 {
     if (!list_linked(&mr->mapping.growing))
         return;
     list_remove(&mr->mapping.growing);
-    atomic_fetch_sub_explicit(&mapping_growing, 1, memory_order_relaxed);
+    count_growing(atomic_load_explicit(&mapping_growing, memory_order_relaxed) - 1);
 }
 
 /* The pages cannot move within the arena (no space, or no memory): they become private memory that peers cannot
@@ -318,8 +326,12 @@ static struct mr *region_in(uint32_t slot)
 /* --- in the background ------------------------------------------------------------------------------- */
 
 /* The window of a region is the part that was switched so far, contiguous, because a record describes one part. It
- * grows by steps towards what peers have asked for. Peers have the kernel copy meanwhile; during a step the records of
- * all regions on its pages are closed, because a copy into pages that are moving would be lost. */
+ * grows by steps towards what peers have asked for. Peers have the kernel copy meanwhile. A step is switched in portions, and
+ * while one is, the records of all regions on its pages are closed, because a copy into pages that are moving would be
+ * lost. A requester that finds a closed record waits for a moment (direct_find_copied()). */
+
+/* Bytes. A portion takes some tens of microseconds, mostly for system calls. */
+#define PORTION ((uint64_t)16 << 10)
 
 static void ask_for(struct mr *mr, uint64_t start, uint64_t end)
 {
@@ -336,7 +348,7 @@ static void ask_for(struct mr *mr, uint64_t start, uint64_t end)
         (mapping->from == mapping->wanted_from && mapping->to == mapping->wanted_to))
         return;
     list_push_back(&growing, &mapping->growing);
-    atomic_fetch_add_explicit(&mapping_growing, 1, memory_order_relaxed);
+    count_growing(atomic_load_explicit(&mapping_growing, memory_order_relaxed) + 1);
 }
 
 bool mapping_want(uint32_t slot, uint32_t step)
@@ -373,7 +385,10 @@ static bool next_window(const struct mapping *mapping, uint64_t step, uint64_t *
     return true;
 }
 
-/* Closes the records of all regions on these pages. False: a peer's kernel copy has not ended in time. mapping_lock held. */
+/* A copy into the portion has not ended in time. mapping_lock held. */
+static bool copies_hinder;
+
+/* mapped_portions.before: closes the records of all regions on these pages. mapping_lock held. */
 static bool close_all(uint64_t start, uint64_t end)
 {
     bool ended = true;
@@ -386,8 +401,23 @@ static bool close_all(uint64_t start, uint64_t end)
         close_record(&segment_mapped(mr->slot)->generation);
         ended = ended && !object_ports->settle(OBJECT_MR, mr->slot, SETTLE_TRY);
     }
+    copies_hinder = !ended;
     return ended;
 }
+
+/* mapped_portions.after: what the records say has not changed. mapping_lock held. */
+static void open_all(uint64_t start, uint64_t end)
+{
+    list_for_each (node, &regions) {
+        struct mr *mr = list_entry(node, struct mr, mapping_node);
+
+        if (overlaps(mr, start, end) && !mr->mapping.ending)
+            open_record(&segment_mapped(mr->slot)->generation);
+    }
+}
+
+static const struct mapped_portions portions = {
+    .size = PORTION, .unhindered = true, .before = close_all, .after = open_all};
 
 /* Until a peer asks again. */
 static void ask_for_no_more(struct mr *mr)
@@ -399,7 +429,7 @@ static void ask_for_no_more(struct mr *mr)
 /* Switches what is new in the window; mapping_lock held. */
 static void grow(struct mr *mr, uint64_t from, uint64_t to)
 {
-    struct mapped_region *before = mr->mapping.region;
+    struct mapped_region *before = mr->mapping.region, *grown;
     uint64_t start = to > mr->mapping.to ? mr->mapping.to : from;
     uint64_t end = to > mr->mapping.to ? to : mr->mapping.from;
     uint64_t mapped = largest_piece(before).length;
@@ -411,14 +441,18 @@ static void grow(struct mr *mr, uint64_t from, uint64_t to)
         ask_for_no_more(mr);
         return;
     }
-    if (close_all(start, end)) {
-        mr->mapping.region = map_region(from, to - from, mr->access);
-        mapped_remove(before, false);
+    copies_hinder = false;
+    grown = mapped_add_in_portions(from, to - from, mapped_access(mr->access), &portions);
+    if (grown) {
+        mr->mapping.region = grown;
+        mapped_remove(before, false); /* its pages are those of the larger one, too */
+    }
+    if (copies_hinder) { /* what is switched already is found by the next step */
+        ask_for_no_more(mr);
+    } else {
         mr->mapping.from = from;
         mr->mapping.to = to;
         mr->mapping.refused = largest_piece(mr->mapping.region).length <= mapped;
-    } else {
-        ask_for_no_more(mr);
     }
     if (mr->mapping.refused)
         stop_growing(mr);
