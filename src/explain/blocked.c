@@ -143,6 +143,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
     if (kind != OBJECT_CM_ID) /* a CM event knows whose it is */
         find_overpaid(view, &overpaid);
     add_cause(view, &cause, &object, events, overpaid.completion, &overpaid);
+    out->wrong = true;
     explanation_begin(view, out, "blocked", cause.text);
     out_string(out, "verb", object_waiting_verb(&object));
     out_begin(out, "event");
@@ -204,6 +205,7 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
         words_add(&cause, " by ");
         words_add_thread(view, &cause, events->acked_by);
     }
+    out->wrong = true;
     explanation_begin(view, out, "resumed", cause.text);
     out_string(out, "verb", object_waiting_verb(&object));
     out_number(out, "waited_ms", view_age(view, object.provenance.destroying_ns));

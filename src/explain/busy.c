@@ -119,6 +119,7 @@ bool explain_busy(const struct view *view, struct out *out, enum object_kind kin
         add_holders(view, &cause, &object, &holders);
     else
         words_add(&cause, "it was in use at the call, and no user of it is left now");
+    out->remarks[REMARK_BUSY] = 1;
     explanation_begin(view, out, "busy", cause.text);
     out_string(out, "verb", object_destroy_verb(kind));
     out_string(out, "errno", "EBUSY");
@@ -274,6 +275,7 @@ bool explain_in_use(const struct view *view, struct out *out, uint32_t number)
               users.total == 1 ? "s" : "", users.first);
     if (users.queues > 1)
         words_add(&cause, " and %u more queue%s", users.queues - 1, users.queues == 2 ? "" : "s");
+    out->remarks[REMARK_IN_USE] = 1;
     explanation_begin(view, out, "in_use", cause.text);
     out_string(out, "verb", "ibv_dereg_mr");
     object_describe(view, out, "object", 1, &region, STACK_LINES);

@@ -95,6 +95,10 @@ static bool losses_of_qp(const struct view *view, struct out *out, const struct 
     }
     if (!sends.ids.total && !receives.ids.total && !completions.ids.total && !taken.ids.total && !events)
         return false;
+    out->remarks[REMARK_SENDS] = sends.ids.total;
+    out->remarks[REMARK_COMPLETIONS] = completions.ids.total;
+    out->remarks[REMARK_RECEIVES] = receives.ids.total + taken.ids.total;
+    out->remarks[REMARK_EVENTS] = events;
     words_add(&cause, "ibv_destroy_qp(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &taken, &reported);
     add_loss(&cause, &sends, &reported);
@@ -142,6 +146,9 @@ static bool losses_of_cq(const struct view *view, struct out *out, const struct 
     wr_ids_finish(&completions.ids);
     if (!completions.ids.total && !armed && !events)
         return false;
+    out->remarks[REMARK_COMPLETIONS] = completions.ids.total;
+    out->remarks[REMARK_EVENTS] = events;
+    out->remarks[REMARK_ARMED] = armed;
     words_add(&cause, "ibv_destroy_cq(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &completions, &reported);
     if (events)
@@ -174,6 +181,8 @@ static bool losses_of_srq(const struct view *view, struct out *out, const struct
     wr_ids_finish(&receives.ids);
     if (!receives.ids.total && !srq->limit)
         return false;
+    out->remarks[REMARK_RECEIVES] = receives.ids.total;
+    out->remarks[REMARK_ARMED] = srq->limit != 0;
     words_add(&cause, "ibv_destroy_srq(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &receives, &reported);
     if (srq->limit)
@@ -201,6 +210,8 @@ static bool losses_of_wq(const struct view *view, struct out *out, const struct 
     wr_ids_finish(&completions.ids);
     if (!receives.ids.total && !completions.ids.total)
         return false;
+    out->remarks[REMARK_RECEIVES] = receives.ids.total;
+    out->remarks[REMARK_COMPLETIONS] = completions.ids.total;
     words_add(&cause, "ibv_destroy_wq(%s) discarded ", object_label(view, object).text);
     add_loss(&cause, &completions, &reported);
     add_loss(&cause, &receives, &reported);
@@ -257,6 +268,7 @@ bool explain_overrun(const struct view *view, struct out *out, uint32_t number)
 
     if (!object_read(view, OBJECT_CQ, number, &object) || !object.cq.lost)
         return false;
+    out->wrong = true;
     words_add(&cause, "%s overrun: the completion of wr_id ", object_label(view, &object).text);
     words_add_one_wr_id(&cause, object.cq.lost_wr_id);
     words_add(&cause, " of QP 0x%06x was lost: all %u entries held unpolled completions", object.cq.lost_qpn,
@@ -326,6 +338,7 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context)
     objects_for_each(view, ALL_KINDS & ~(1u << OBJECT_CONTEXT), note_left, &leaks);
     if (!left->total && !contexts->total)
         return false;
+    out->remarks[REMARK_OBJECTS] = left->total;
     if (context == NO_OBJECT)
         words_add(&cause, "the process exits with ");
     else if (object_read(view, OBJECT_CONTEXT, context, &closed))

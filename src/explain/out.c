@@ -22,7 +22,7 @@ void out_fini(struct out *out)
 
 static void add_bytes(struct out *out, const char *bytes, size_t length)
 {
-    if (out->cut || length == 0)
+    if (out->cut || length == 0 || out->counting)
         return;
     if (out->length + length > out->limit) {
         out->cut = true;

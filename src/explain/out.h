@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "explain/remarks.h"
+
 #define OUT_DEPTH 16
 
 struct out {
@@ -20,6 +22,10 @@ struct out {
     bool comma[OUT_DEPTH];
     size_t head;           /* where the first line ends, for out_fit() */
     uint64_t symbols_read; /* for symbol_find() */
+    /* Nothing is written, only what follows is filled in. */
+    bool counting;
+    bool wrong; /* the explanation is of something that failed or hangs, and not counted below */
+    uint64_t remarks[REMARKS];
 };
 
 void out_init(struct out *out, bool json, size_t limit);

@@ -214,7 +214,7 @@ void stack_describe(const struct view *view, struct out *out, const char *key, u
     struct stack_record record;
     unsigned depth, first, last;
 
-    if (stack == 0 || lines == 0 || !view_record(view, &view->header.stacks, stack, &record))
+    if (stack == 0 || lines == 0 || out->counting || !view_record(view, &view->header.stacks, stack, &record))
         return;
     depth = min_of((uint32_t)record.depth, (uint32_t)STACK_FRAMES);
     for (unsigned i = 0; i < depth; i++)

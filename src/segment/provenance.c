@@ -9,10 +9,12 @@
 #include "segment/segment.h"
 #include "segment/stack.h"
 
-_Atomic bool provenance_is_explained;
+_Atomic bool provenance_is_explained, provenance_has_times;
 
-void provenance_explain(void)
+void provenance_explain(bool times)
 {
+    if (times)
+        atomic_store_explicit(&provenance_has_times, true, memory_order_relaxed);
     atomic_store_explicit(&provenance_is_explained, true, memory_order_relaxed);
     atomic_store_explicit(&segment_header()->explains, 1, memory_order_relaxed);
 }

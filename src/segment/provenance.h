@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Provenance of objects: which thread created or destroys an object, when, and from which call stack. The
  * records are in the published segment, where explanations read them. Threads and times of objects are always
- * recorded; stacks, and times of work requests, only while explanations are on, because they take time. */
+ * recorded; stacks only while explanations are on, and times of work requests only if all is to be told
+ * (SOFTHCA_EXPLAIN_WHAT), because they take time. */
 #ifndef SEGMENT_PROVENANCE_H
 #define SEGMENT_PROVENANCE_H
 
@@ -14,9 +15,9 @@
 
 struct id_record;
 
-extern _Atomic bool provenance_is_explained;
+extern _Atomic bool provenance_is_explained, provenance_has_times;
 
-/* Are explanations on: are stacks, and times of work requests, recorded? */
+/* Are explanations on: are stacks recorded? */
 static inline bool explained(void)
 {
 #ifdef NO_EXPLANATIONS
@@ -26,8 +27,18 @@ static inline bool explained(void)
 #endif
 }
 
-/* Turns explanations on for the rest of the process. */
-void provenance_explain(void);
+/* Are times of work requests and packets recorded, too? That costs the data path a few percent. */
+static inline bool times_recorded(void)
+{
+#ifdef NO_EXPLANATIONS
+    return false;
+#else
+    return unlikely(atomic_load_explicit(&provenance_has_times, memory_order_relaxed));
+#endif
+}
+
+/* Turns explanations on for the rest of the process; times: those of work requests, too. */
+void provenance_explain(bool times);
 
 /* Records that the calling thread creates the object. */
 void provenance_created(struct provenance_record *provenance);
@@ -50,10 +61,10 @@ void provenance_key_moved(uint32_t slot, uint32_t domain);
 
 /* The stamp of the present time, never STAMP_NONE. */
 uint32_t provenance_stamp_now(void);
-/* The same while explanations are on, else STAMP_NONE. */
+/* The same while times are recorded, else STAMP_NONE. */
 static inline uint32_t provenance_stamp(void)
 {
-    return explained() ? provenance_stamp_now() : STAMP_NONE;
+    return times_recorded() ? provenance_stamp_now() : STAMP_NONE;
 }
 
 /* One stamp for a batch of received packets: the clock is read for the first packet only. A thread that
@@ -64,7 +75,7 @@ extern struct provenance_batch {
 } provenance_batch;
 static inline void provenance_batch_begin(void)
 {
-    if (explained())
+    if (times_recorded())
         atomic_store_explicit(&provenance_batch.stamp, STAMP_NONE, memory_order_relaxed);
 }
 uint32_t provenance_batch_stamp(void);

@@ -3,7 +3,7 @@
  *
  * usage: situations NAME        (without one: lists them)
  *
- * A situation that ends by itself does so with status 0. One that hangs says "hangs" on stdout first, and
+ * A situation that ends by itself does so with status 0, unless it is about a program that fails. One that hangs says "hangs" on stdout first, and
  * goes on when it reads a line. What is wrong is for the explanation to say: test_explain.py looks at that.
  */
 #include <errno.h>
@@ -758,6 +758,32 @@ static void leak_at_exit(void)
     make_a_qp_and_forget_it(&node, make_cq(&node, 16, NULL));
 }
 
+/* --- what is only counted, and the end of a program that fails ------------------------------------------- */
+
+static void leave_things_behind(void)
+{
+    struct ibv_cq *cq;
+    struct node node;
+
+    node_open(&node);
+    cq = make_cq(&node, 16, NULL);
+    make_a_qp_and_forget_it(&node, cq);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(ibv_destroy_cq(cq) == EBUSY);
+}
+
+static void failing_program(void)
+{
+    leave_things_behind();
+    exit(3);
+}
+
+static void failing_quickly(void)
+{
+    leave_things_behind();
+    _exit(3);
+}
+
 /* --- nothing is wrong ----------------------------------------------------------------------------------- */
 
 static void all_well(void)
@@ -838,6 +864,8 @@ static const struct {
     {"sqd", sqd},
     {"leak-at-close", leak_at_close},
     {"leak-at-exit", leak_at_exit},
+    {"failing-program", failing_program},
+    {"failing-quickly", failing_quickly},
     {"all-well", all_well},
     {"xrc-qp-opened", xrc_qp_opened},
 };

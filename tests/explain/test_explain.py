@@ -36,6 +36,7 @@ class Situation:
         env = environment(**more)
         if form:
             env["SOFTHCA_EXPLAIN"] = form
+        env.setdefault("SOFTHCA_EXPLAIN_WHAT", "all")
         self.process = subprocess.Popen([*command, program, name], env=env, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.pid = self.process.pid
@@ -370,8 +371,62 @@ def test_silent_unless_asked():
 
 
 def test_softhca_run_asks():
-    with Situation("cq-before-qp", None, command=[SOFTHCA, "run", "--no-shim", "--"]) as situation:
+    with Situation("cq-before-qp", None, command=[SOFTHCA, "run", "--no-shim", "--all", "--"],
+                   SOFTHCA_EXPLAIN_WHAT="wrong") as situation:
         matches(r"^softhca\[\d+\]: ibv_destroy_cq\(CQ \d+\) fails with EBUSY", situation.end())
+
+
+# --- what is wrong, and what is counted
+
+
+def ended(name, what, status):
+    with Situation(name, "text", SOFTHCA_EXPLAIN_WHAT=what) as situation:
+        _, text = situation.process.communicate("\n", timeout=PATIENCE)
+        tap.equal(situation.process.returncode, status, text)
+        return text
+
+
+def test_what_is_normal_is_not_told_where_the_status_is_0():
+    for name in "wrong-order", "cq-before-qp", "mr-left-behind", "mr-freed-before-users", "leak-at-exit", "leak-at-close":
+        tap.equal(ended(name, "wrong", 0), "", name)
+    for name in "unsignaled", "lost-srq-receive":
+        with Situation(name, "text", SOFTHCA_EXPLAIN_WHAT="wrong") as situation:
+            situation.until_it_hangs()
+            tap.equal(situation.end(), "", name)
+
+
+def test_what_was_counted_is_one_line_where_the_program_fails():
+    matches(r"^softhca\[\d+\]: the program ends with status 3; not told on its way, but with SOFTHCA_EXPLAIN_WHAT=all "
+            r"\(softhca run --all\): 4 refused destroys \(EBUSY\), 4 objects not destroyed\n$", ended("failing-program", "wrong", 3))
+    tap.equal(ended("failing-quickly", "wrong", 3), "")
+
+
+def test_a_call_site_is_told_of_once():
+    lines = [line for line in ended("failing-program", "all", 3).splitlines() if not line.startswith(" ")]
+    tap.equal(len(lines), 3, lines)
+    matches(r"fails with EBUSY", lines[0])
+    matches(r"the process exits with", lines[1])
+    matches(r"status 3; .*: 3 repetitions of what was told$", lines[2])
+
+
+def test_what_is_wrong_is_told_by_default():
+    with Situation("overrun", "text", SOFTHCA_EXPLAIN_WHAT="wrong") as situation:
+        situation.until_it_hangs()
+        matches(r"^softhca\[\d+\]: CQ \d+ overrun: ", situation.process.stderr.readline())
+        situation.end()
+    with Situation("own-event", "text", SOFTHCA_EXPLAIN_WHAT="wrong") as situation:
+        situation.until_it_hangs()
+        matches(r"^softhca\[\d+\]: ibv_destroy_qp\(.*\) is blocked: ", situation.process.stderr.readline())
+        situation.end()
+
+
+def test_a_paragraph_begins_a_new_line_on_a_terminal():
+    near, far = os.openpty()
+    with Situation("cq-before-qp", "text", stderr=far) as situation:
+        situation.process.communicate("\n", timeout=PATIENCE)
+    os.close(far)
+    matches(r"^\r\nsofthca\[\d+\]: ibv_destroy_cq", os.read(near, 4096).decode())
+    os.close(near)
 
 
 def test_nothing_is_said_of_a_program_that_does_well():

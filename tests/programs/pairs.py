@@ -2,6 +2,7 @@
 """Two ends of a program: started, met, ended, each within a limit."""
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -32,12 +33,13 @@ class Skip(Exception):
 class Host:
     """Where the programs find the library, and who runs them."""
 
-    def __init__(self, lib=None, softhca=None, system=False, users=True, local=None):
+    def __init__(self, lib=None, softhca=None, system=False, users=True, local=None, quiet=False):
         self.lib = lib and os.path.abspath(lib)
         self.softhca = softhca and os.path.abspath(softhca)
         self.system = system  # the machine's own libibverbs and devices, to check the table against a real adapter
         self.root = os.geteuid() == 0 and users  # may become other users
         self.local = local  # SOFTHCA_LOCAL, whatever a case says
+        self.quiet = quiet  # explanations as `softhca run` has them; of who exits with 0 there must be none
         self.staged = None
         if self.root and not system:
             self._stage()
@@ -74,6 +76,8 @@ class Host:
             env.update(extra or {})
         if self.local:
             env['SOFTHCA_LOCAL'] = self.local
+        if self.quiet:
+            env.update(SOFTHCA_EXPLAIN='text', SOFTHCA_LOG='warn')
         return env
 
 
@@ -91,11 +95,12 @@ def add_options(parser):
     parser.add_argument('--lib', help='directory of libibverbs.so.1')
     parser.add_argument('--softhca', help='the softhca command')
     parser.add_argument('--local', metavar='WAY', help='SOFTHCA_LOCAL for all programs')
+    parser.add_argument('--quiet', action='store_true', help='no word of ours from a program that exits with 0')
     parser.add_argument('--as-root', action='store_true', help='root stays root')
 
 
 def host_of(options):
-    return Host(options.lib, options.softhca, getattr(options, 'system', False), not options.as_root, options.local)
+    return Host(options.lib, options.softhca, getattr(options, 'system', False), not options.as_root, options.local, options.quiet)
 
 
 class Side:
@@ -103,6 +108,7 @@ class Side:
 
     def __init__(self, host, argv, *, user='a', env=None, launch='lib', signals=None, stdout=None, prefix=()):
         self.name = os.path.basename(argv[0])
+        self.quiet = host.quiet
         self.out = tempfile.TemporaryFile()
         kw = {}
         if host.root and not host.system:
@@ -126,9 +132,12 @@ class Side:
 
     def wait(self, deadline):
         try:
-            return self.p.wait(max(0.01, deadline - time.monotonic()))
+            status = self.p.wait(max(0.01, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             return None
+        if self.quiet and status == 0 and (words := re.search(r'softhca\[\d+\].*', self.text())):
+            raise Failure(f'{self.name} exits with 0 and is told: {words.group()}')
+        return status
 
     def kill(self):
         """Its session too: a wrapper may have left a child. The zombie keeps the number ours until wait()."""

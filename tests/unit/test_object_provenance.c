@@ -245,7 +245,7 @@ static void without_explanations_no_stacks_are_taken(void **state)
     assert_int_equal(cq->record->provenance.created_by, gettid());
     assert_int_equal(cq->record->provenance.created_stack, NO_STACK);
     assert_int_equal(cq_destroy(cq), 0);
-    provenance_explain(); /* from here on they are on: nothing turns them off again */
+    provenance_explain(true); /* from here on they are on: nothing turns them off again */
 }
 
 int main(void)

@@ -24,19 +24,21 @@ struct options {
     const char *devices;
     const char *explain;
     const char *log;
-    bool no_shim;
+    bool all, no_shim;
     char **program;
 };
 
-enum { OPTION_DEVICES = 256, OPTION_EXPLAIN, OPTION_LOG, OPTION_NO_SHIM };
+enum { OPTION_DEVICES = 256, OPTION_ALL, OPTION_EXPLAIN, OPTION_LOG, OPTION_NO_SHIM };
 
 static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
-    {"explain", OPTION_EXPLAIN, "FORM", 0,
-     "text, json or off: explanations of EBUSY, blocked destroys, lost work requests and leaks "
-     "(SOFTHCA_EXPLAIN; default text)",
+    {"all", OPTION_ALL, NULL, 0,
+     "Explain also what is normal: EBUSY of a program that goes on, what a destroy throws away, objects that "
+     "are left at the end (SOFTHCA_EXPLAIN_WHAT=all; default wrong: what fails or hangs)",
      0},
+    {"explain", OPTION_EXPLAIN, "FORM", 0,
+     "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json: of all)", 0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
     {"no-shim", OPTION_NO_SHIM, NULL, 0,
      "Do not preload libsofthca-shim.so: programs that look into /sys/class/infiniband or /dev/infiniband do "
@@ -52,6 +54,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_DEVICES:
         options->devices = argument;
+        return 0;
+    case OPTION_ALL:
+        options->all = true;
         return 0;
     case OPTION_EXPLAIN:
         if (strcmp(argument, "text") != 0 && strcmp(argument, "json") != 0 && strcmp(argument, "off") != 0)
@@ -227,6 +232,7 @@ int command_run(int argc, char **argv)
         set("SOFTHCA_EXPLAIN", options.explain             ? options.explain
                                : getenv("SOFTHCA_EXPLAIN") ? getenv("SOFTHCA_EXPLAIN")
                                                            : "text") ||
+        (options.all && set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
         set("SOFTHCA_LOG", options.log             ? options.log
                            : getenv("SOFTHCA_LOG") ? getenv("SOFTHCA_LOG")
                                                    : "warn") ||

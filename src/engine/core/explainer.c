@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "explain/explain.h"
 #include "segment/segment.h"
+#include "segment/stack.h"
 
 #define TEXT_LIMIT     (256u << 10)
 #define TOLD_OF_A_KIND 32u
@@ -21,12 +22,16 @@ enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
 
 static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static enum form form;
+/* Only what failed or hangs is told, when it does. The rest is counted (explain/remarks.h). */
+static bool only_wrong;
 static void (*handler)(const char *text, void *argument);
 static void *handler_argument;
-/* Topics (hashes of the first line) of texts that were given. Programs retry a destroy that is refused: the same text
- * is given once. */
+/* Topics (call sites or hashes of the first line) of texts that were given. Programs retry a destroy that is refused:
+ * a call site is told of once. */
 static uint64_t told[REMEMBERED];
 static unsigned told_next;
+static uint64_t remarks[REMARKS];
+static int exit_status; /* 0: also if it is not known */
 #define KIND_LOSSES (EXPLAIN_OVERRUN + 1)
 static unsigned told_of_kind[KIND_LOSSES + 1]; /* texts given of each enum explanation, and of losses */
 
@@ -47,14 +52,38 @@ static enum form wanted_form(void)
     return FORM_OFF;
 }
 
+static bool wants_only_wrong(void)
+{
+    const char *wanted = secure_getenv("SOFTHCA_EXPLAIN_WHAT");
+
+    if (!wanted || strcmp(wanted, "wrong") == 0)
+        return true;
+    if (strcmp(wanted, "all") != 0)
+        log_warn("SOFTHCA_EXPLAIN_WHAT=%s: invalid (valid: wrong, all); using wrong", wanted);
+    return strcmp(wanted, "all") != 0;
+}
+
+/* Called by exit(), before the destructors: of this library, that prints (explainer_tell_at_exit()). */
+static void note_exit_status(int status, void *argument)
+{
+    exit_status = status;
+}
+
 void explainer_start(void)
 {
+    static bool notes_exit_status; /* engine_start() serialises; a forked child inherits the registration */
+
     lock_acquire(&lock);
-    if (!handler)
+    if (!handler) {
         form = wanted_form();
+        only_wrong = form == FORM_TEXT && wants_only_wrong();
+    }
     lock_release(&lock);
-    if (form != FORM_OFF)
-        provenance_explain();
+    if (form == FORM_OFF)
+        return;
+    provenance_explain(!only_wrong);
+    if (form == FORM_TEXT && !handler && !notes_exit_status)
+        notes_exit_status = on_exit(note_exit_status, NULL) == 0;
 }
 
 void explainer_after_fork_in_child(void)
@@ -63,6 +92,7 @@ void explainer_after_fork_in_child(void)
     told_next = 0;
     memset(told, 0, sizeof(told));
     memset(told_of_kind, 0, sizeof(told_of_kind));
+    memset(remarks, 0, sizeof(remarks));
 }
 
 void explainer_set_handler(void (*wanted)(const char *text, void *argument), void *argument, bool json)
@@ -71,9 +101,10 @@ void explainer_set_handler(void (*wanted)(const char *text, void *argument), voi
     handler = wanted;
     handler_argument = argument;
     form = json ? FORM_JSON : FORM_TEXT;
+    only_wrong = false;
     lock_release(&lock);
     if (segment_is_open())
-        provenance_explain();
+        provenance_explain(true);
 }
 
 /* --- output --------------------------------------------------------------------------------------------- */
@@ -85,15 +116,23 @@ static bool open_view(struct view *ret_view)
     return view_open(ret_view, header, header->total_size, segment_fd_intact(SEGMENT_TABLES), getpid()) == 0;
 }
 
-/* False: the same text was given before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock
- * held. */
+/* Is it told of once only? Destroys that block are different each time. */
+static bool has_topic(unsigned kind)
+{
+    return kind == EXPLAIN_BUSY || kind == EXPLAIN_IN_USE || kind == EXPLAIN_OVERRUN ||
+           (form == FORM_TEXT && kind == KIND_LOSSES);
+}
+
+/* False: the same was told before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock held. */
 static bool is_new(unsigned kind, uint64_t topic, bool *ret_last)
 {
     *ret_last = false;
-    if (kind == EXPLAIN_BUSY || kind == EXPLAIN_IN_USE || kind == EXPLAIN_OVERRUN) {
+    if (has_topic(kind)) {
         for (unsigned i = 0; i < REMEMBERED; i++) {
-            if (told[i] == topic)
+            if (told[i] == topic) {
+                remarks[REMARK_REPEATED]++;
                 return false;
+            }
         }
         told[told_next++ % REMEMBERED] = topic;
     }
@@ -102,6 +141,14 @@ static bool is_new(unsigned kind, uint64_t topic, bool *ret_last)
     told_of_kind[kind]++;
     *ret_last = told_of_kind[kind] == TOLD_OF_A_KIND;
     return told_of_kind[kind] <= TOLD_OF_A_KIND;
+}
+
+/* What the text is about: in JSON its first line, else the place in the program, if it is known. */
+static uint64_t topic_of(unsigned kind, const struct out *out, uint32_t stack)
+{
+    if (form == FORM_JSON || stack == NO_STACK)
+        return out->topic;
+    return (segment_stack(stack)->frame[0] * 16 + kind) | 1;
 }
 
 static void write_all(const char *text, size_t length)
@@ -127,16 +174,17 @@ static void print(const struct out *out, bool last)
         write_all(out->text, out->length);
         return;
     }
+    /* One write, so that lines of the program are not in between. On a terminal it may have begun a line. */
     length = asprintf(
-        &line, "softhca[%d]: %s%s", (int)getpid(), out->text,
-        last ? "    (further explanations of this kind are suppressed; SOFTHCA_EXPLAIN=json prints all)\n"
+        &line, "%ssofthca[%d]: %s%s", isatty(STDERR_FILENO) ? "\n" : "", (int)getpid(), out->text,
+        last ? "    (further explanations of this kind are suppressed; SOFTHCA_EXPLAIN=json tells all)\n"
              : "");
     if (length > 0)
         write_all(line, (size_t)length);
     free(line);
 }
 
-static void tell(unsigned kind, const struct out *out)
+static void tell(unsigned kind, const struct out *out, uint32_t stack)
 {
     void (*to)(const char *text, void *argument);
     void *argument;
@@ -147,7 +195,7 @@ static void tell(unsigned kind, const struct out *out)
     lock_acquire(&lock);
     to = handler;
     argument = handler_argument;
-    wanted = is_new(kind, out->topic, &last);
+    wanted = is_new(kind, topic_of(kind, out, stack), &last);
     lock_release(&lock);
     if (!wanted)
         return;
@@ -157,12 +205,45 @@ static void tell(unsigned kind, const struct out *out)
         print(out, last);
 }
 
-static void begin(struct out *out)
+static void begin(struct out *out, bool counting)
 {
     out_init(out, form == FORM_JSON, TEXT_LIMIT);
+    out->counting = counting;
+}
+
+/* Has the explanation that was counted to be written? */
+static bool is_told(const struct out *out)
+{
+    if (!only_wrong || out->wrong)
+        return true;
+    lock_acquire(&lock);
+    for (unsigned i = 0; i < REMARKS; i++)
+        remarks[i] += out->remarks[i];
+    lock_release(&lock);
+    return false;
 }
 
 /* --- ports ---------------------------------------------------------------------------------------------- */
+
+static bool explain(const struct view *view, struct out *out, enum explanation what, enum object_kind kind,
+                    uint32_t number)
+{
+    switch (what) {
+    case EXPLAIN_BUSY:
+        return explain_busy(view, out, kind, number);
+    case EXPLAIN_BLOCKED:
+        return explain_blocked(view, out, kind, number);
+    case EXPLAIN_RESUMED:
+        return explain_resumed(view, out, kind, number);
+    case EXPLAIN_IN_USE:
+        return explain_in_use(view, out, number);
+    case EXPLAIN_LEAKS:
+        return explain_leaks(view, out, number);
+    case EXPLAIN_OVERRUN:
+        return explain_overrun(view, out, number);
+    }
+    return false;
+}
 
 void explainer_explain(enum explanation what, enum object_kind kind, uint32_t number)
 {
@@ -172,34 +253,20 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
 
     if (!open_view(&view))
         return;
-    begin(&out);
-    switch (what) {
-    case EXPLAIN_BUSY:
-        explain_busy(&view, &out, kind, number);
-        break;
-    case EXPLAIN_BLOCKED:
-        explain_blocked(&view, &out, kind, number);
-        break;
-    case EXPLAIN_RESUMED:
-        explain_resumed(&view, &out, kind, number);
-        break;
-    case EXPLAIN_IN_USE:
-        explain_in_use(&view, &out, number);
-        break;
-    case EXPLAIN_LEAKS:
-        explain_leaks(&view, &out, number);
-        break;
-    case EXPLAIN_OVERRUN:
-        explain_overrun(&view, &out, number);
-        break;
+    begin(&out, only_wrong);
+    if (explain(&view, &out, what, kind, number) && is_told(&out)) {
+        out_fini(&out);
+        begin(&out, false);
+        explain(&view, &out, what, kind, number);
+        tell(what, &out, what == EXPLAIN_BUSY || what == EXPLAIN_IN_USE ? stack_capture() : NO_STACK);
     }
-    tell(what, &out);
     out_fini(&out);
     errno = saved;
 }
 
 struct losses {
     struct out out;
+    uint32_t stack;
 };
 
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number)
@@ -211,11 +278,15 @@ struct losses *explainer_note_losses(enum object_kind kind, uint32_t number)
 
     if (!open_view(&view))
         return NULL;
-    begin(&out);
-    if (explain_losses(&view, &out, kind, number))
+    begin(&out, only_wrong);
+    if (explain_losses(&view, &out, kind, number) && is_told(&out)) {
         losses = malloc(sizeof(*losses));
+        out_fini(&out);
+        begin(&out, false);
+        explain_losses(&view, &out, kind, number);
+    }
     if (losses)
-        losses->out = out;
+        *losses = (struct losses){out, stack_capture()};
     else
         out_fini(&out);
     errno = saved;
@@ -226,7 +297,7 @@ void explainer_report_losses(struct losses *losses)
 {
     int saved = errno;
 
-    tell(KIND_LOSSES, &losses->out);
+    tell(KIND_LOSSES, &losses->out, losses->stack);
     out_fini(&losses->out);
     free(losses);
     errno = saved;
@@ -249,12 +320,36 @@ void explainer_tell_overruns(void)
     errno = saved;
 }
 
-void explainer_tell_leaks(void)
+/* What was counted, if the program failed: it may be part of the reason. */
+static void tell_remarks(void)
+{
+    struct words words = {.length = 0};
+    struct out out;
+    bool any;
+
+    words_add(&words, "the program ends with status %d; not told on its way, but with %s: ", exit_status,
+              "SOFTHCA_EXPLAIN_WHAT=all (softhca run --all)");
+    lock_acquire(&lock);
+    any = words_add_remarks(&words, remarks);
+    memset(remarks, 0, sizeof(remarks));
+    lock_release(&lock);
+    if (!any)
+        return;
+    begin(&out, false);
+    out_line(&out, 0, "%s", words.text);
+    if (out.length)
+        print(&out, false);
+    out_fini(&out);
+}
+
+void explainer_tell_at_exit(void)
 {
     if (!explained() || !segment_is_open())
         return;
     explainer_tell_overruns();
     explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
+    if (form == FORM_TEXT && !handler && exit_status != 0)
+        tell_remarks();
 }
 
 /* --- for the program ------------------------------------------------------------------------------------ */

@@ -9,7 +9,7 @@
 
 #include "object/ports.h"
 
-/* After segment_open(): reads SOFTHCA_EXPLAIN and SOFTHCA_LOG. */
+/* After segment_open(): reads SOFTHCA_EXPLAIN, SOFTHCA_EXPLAIN_WHAT and SOFTHCA_LOG. */
 void explainer_start(void);
 void explainer_after_fork_in_child(void);
 
@@ -20,8 +20,9 @@ void explainer_report_losses(struct losses *losses);
 
 /* Explains each CQ overrun that was not explained yet. No lock held. */
 void explainer_tell_overruns(void);
-/* At exit: explains which objects were not destroyed. */
-void explainer_tell_leaks(void);
+/* At exit: explains which objects were not destroyed; or, if only what is wrong is told and the exit status is not 0,
+ * tells in one line what was counted. */
+void explainer_tell_at_exit(void);
 
 /* Turns explanations on, and passes them to the handler instead of stderr; NULL: to stderr. `text` is valid during the
  * call and ends with a newline. */

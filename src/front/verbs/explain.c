@@ -155,5 +155,5 @@ VERBS_EXPORT const struct softhca_api softhca_api = {
  * destroyed there are no leaks. Does nothing unless explanations are on. */
 __attribute__((destructor)) static void report_leaks_at_exit(void)
 {
-    explainer_tell_leaks();
+    explainer_tell_at_exit();
 }

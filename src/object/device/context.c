@@ -108,6 +108,7 @@ void object_after_fork_in_child(void)
     sys_forget_thread();
     /* The child has no published segment to write explanations to. */
     atomic_store_explicit(&provenance_is_explained, false, memory_order_relaxed);
+    atomic_store_explicit(&provenance_has_times, false, memory_order_relaxed);
     lock_init(&contexts_lock);
     lock_init(&host_devices.lock); /* the child applies a new snapshot before it uses the table */
     share_after_fork_in_child();

@@ -214,7 +214,7 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp);
 void qp_note_times(struct qp *qp, bool heard, uint32_t now);
 static inline void qp_note(struct qp *qp, bool heard)
 {
-    if (explained())
+    if (times_recorded())
         qp_note_times(qp, heard, heard ? provenance_batch_stamp() : provenance_stamp_now());
 }
 

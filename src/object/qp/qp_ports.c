@@ -434,7 +434,7 @@ bool qp_run_sender(struct qp *qp, uint32_t stamp)
             responder_run(&qp->transport);
         }
         sender_run(&qp->transport);
-        if (explained())
+        if (times_recorded())
             qp_note_times(qp, false, stamp ? stamp : provenance_stamp_now());
         return sender->waiting == SENDER_RUNS &&
                sender->next != atomic_load_explicit(&sender->posted, memory_order_relaxed);
