@@ -29,6 +29,11 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
 bool explain_losses(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
 /* losses.c: a CQ overran; which completion was lost? */
 bool explain_overrun(const struct view *view, struct out *out, uint32_t number);
+/* fault.c: what sent a QP to ERR, or to SQE? */
+bool explain_fault(const struct view *view, struct out *out, uint32_t number);
+/* "went to ERR 0.4 s ago: ..."; false: it did not, and nothing is added. */
+bool words_add_fault(const struct view *view, struct words *words, const struct object *qp);
+void words_add_access(struct words *words, uint64_t flags);
 /* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of
  * the process. */
 bool explain_leaks(const struct view *view, struct out *out, uint32_t context);

@@ -53,7 +53,7 @@ void out_newline(struct out *out);
 
 /* A string in a buffer: cut where it is full. */
 struct words {
-    char text[480];
+    char text[800];
     size_t length;
 };
 void words_add(struct words *words, const char *format, ...) __attribute__((format(printf, 2, 3)));

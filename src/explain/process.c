@@ -18,6 +18,16 @@ static void sender_describe(const struct view *view, struct out *out, unsigned l
     out_line(out, level, "%s", words.text);
 }
 
+static void fault_describe(const struct view *view, struct out *out, unsigned level, const struct object *qp)
+{
+    struct words words = {.length = 0};
+
+    if (!words_add_fault(view, &words, qp))
+        return;
+    out_string(out, "first_error", words.text);
+    out_line(out, level, "%s", words.text);
+}
+
 /* --- one object ----------------------------------------------------------------------------------------- */
 
 bool explain_object(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
@@ -40,8 +50,10 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
     }
     explanation_begin(view, out, "object", cause.text);
     object_describe(view, out, "object", 1, &object, STACK_LINES);
-    if (kind == OBJECT_QP)
+    if (kind == OBJECT_QP) {
+        fault_describe(view, out, 2, &object);
         sender_describe(view, out, 2, &object);
+    }
     if (holders.total)
         out_line(out, 1, "used by:");
     out_number(out, "holders_total", holders.total);
@@ -57,6 +69,12 @@ struct stuck {
     unsigned found;
 };
 
+/* Not by the program itself. */
+static bool has_failed(const struct qp_record *qp)
+{
+    return qp->fault.ns && !fault_is_wanted(&qp->fault);
+}
+
 static bool look_for_trouble(const struct view *view, const struct object *object, void *argument)
 {
     struct stuck *stuck = argument;
@@ -68,6 +86,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         stuck->found += explain_blocked(view, stuck->out, object->kind, object->number);
     } else if (object->kind == OBJECT_CQ && object->cq.lost) {
         stuck->found += explain_overrun(view, stuck->out, object->number);
+    } else if (object->kind == OBJECT_QP && has_failed(&object->qp)) {
+        stuck->found += explain_fault(view, stuck->out, object->number);
     } else if (object->kind == OBJECT_QP && object->qp.sender.posted != object->qp.sender.completed) {
         words_add(&cause, "%s: ", object_label(view, object).text);
         words_add_sender(view, &cause, object);
@@ -99,7 +119,7 @@ void explain_process(const struct view *view, struct out *out)
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);
-    words_add(&cause, "idle: no blocked destroy, no outstanding send, no unread event");
+    words_add(&cause, "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
     explanation_begin(view, out, "idle", cause.text);
     if (all.total) {
         struct words counts = {.length = 0};
@@ -129,8 +149,10 @@ static bool describe_listed(const struct view *view, const struct object *object
         return true;
     listing->listed++;
     object_describe(view, listing->out, NULL, 1, object, 0);
-    if (object->kind == OBJECT_QP && !listing->out->json)
+    if (object->kind == OBJECT_QP && !listing->out->json) {
+        fault_describe(view, listing->out, 2, object);
         sender_describe(view, listing->out, 2, object);
+    }
     if (listing->out->json || object->kind == OBJECT_MR || object->kind == OBJECT_AH)
         return true;
     listed_holders(view, object, &holders);

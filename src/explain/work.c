@@ -320,6 +320,7 @@ static void describe_completion(const struct view *view, struct search *search, 
 {
     struct label label = object_label(view, cq);
     struct words words = {.length = 0};
+    struct object qp;
 
     words_add(&words, "wr_id ");
     words_add_one_wr_id(&words, cqe->wr_id);
@@ -333,6 +334,10 @@ static void describe_completion(const struct view *view, struct search *search, 
             words_add(&words, ", behind %u other%s", before, before == 1 ? "" : "s");
         if (cq->cq.events.raised != cq->cq.events.reported)
             words_add(&words, "; its completion channel has an unread event");
+    }
+    if (cqe->status != IBV_WC_SUCCESS && object_read_qpn(view, cqe->qpn, &qp) && qp.qp.fault.ns) {
+        words_add(&words, "; the QP ");
+        words_add_fault(view, &words, &qp);
     }
     if (!place_begin(search, polled ? "polled" : "completion_queue", &words))
         return;

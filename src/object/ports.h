@@ -73,6 +73,11 @@ struct object_ports {
     /* The following are called only if explained(). number: of the table in the published segment. No lock
      * held. */
     void (*explain)(enum explanation what, enum object_kind kind, uint32_t number);
+    /* A QP has failed, of which the first cause is in its record: told later, without locks. slot: of the QP. Its lock
+     * is held. */
+    void (*qp_failed)(uint32_t slot);
+    /* Tells of such QPs now. No lock held, except maybe a CQ's poll_lock. */
+    void (*tell_faults)(void);
     /* Collects the work requests and completions that a destroy discards, before it does so; the object's lock
      * may be held. NULL: there are none; else passed to report_losses() after the destroy, without locks. */
     struct losses *(*note_losses)(enum object_kind kind, uint32_t number);

@@ -47,9 +47,11 @@ enum fault_cause {
     FAULT_WORK_REQUEST, /* the opcode does not fit the QP */
     FAULT_BIND,         /* a bind or local invalidate */
     FAULT_REFERENCE,    /* the peer could not read the memory of the message */
+    FAULT_PSN,          /* as FAULT_SILENCE, but for NAKs of a PSN that was never sent */
     /* --- of the owner */
     FAULT_MODIFIED = 96, /* ibv_modify_qp(IBV_QPS_ERR), or librdmacm for the program */
     FAULT_OVERRUN,       /* a CQ of the QP. value: its number */
+    FAULT_CLOSED,        /* ibv_close_device() with the QP in it */
     FAULT_UNSPECIFIED,
 };
 
@@ -86,6 +88,12 @@ struct access {
     bool remote;
 };
 void fault_diagnose(const struct key_table *table, const struct access *access, struct fault_record *fault);
+
+/* Has the owner moved the QP to ERR as the program wanted it? */
+static inline bool fault_is_wanted(const struct fault_record *fault)
+{
+    return fault->side == FAULT_OF_OWNER && fault->cause != FAULT_OVERRUN;
+}
 
 /* What a completion has as vendor_err. */
 static inline uint32_t fault_vendor_err(uint8_t verdict, uint16_t cause)

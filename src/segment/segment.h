@@ -32,7 +32,7 @@
  * Every field is a format between processes. A process reads the segments of processes that run other builds
  * of SoftHCA, and all of the layout has one version number, SEGMENT_VERSION. The format consists of the
  * structures and enums in this file, published/record.h and published/counters.h, struct qp_record and the
- * structures in it (transport/qp.h), the work queue elements (transport/wqe.h), struct key_entry
+ * structures in it (transport/qp.h; rules/fault.h), the work queue elements (transport/wqe.h), struct key_entry
  * (rules/keys.h), and of the limits that size the tables (rules/limits.h).
  *
  * Raise SEGMENT_VERSION when a field or a table is added, removed, moved or resized, or when the meaning or

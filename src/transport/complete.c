@@ -15,6 +15,7 @@ void sender_fail_oldest(struct transport_qp *qp, enum verdict verdict)
 
     sender_revoke(qp);
     counter = sender->completed++;
+    fault_send(qp, send_wqe_at(qp, counter), verdict);
     complete_request(qp, send_wqe_at(qp, counter), counter, verdict, 0);
     qp->ports->sender_failed(qp);
 }
@@ -195,6 +196,8 @@ static void negatively_acknowledged(struct transport_qp *qp, const struct packet
     uint8_t code = SYNDROME_VALUE(packet->syndrome);
 
     if (unlikely(!is_outstanding(qp, packet->psn))) {
+        /* The responder expects a PSN that was not sent: counted, because it explains its silence. */
+        sender->sequence_naks += SYNDROME_KIND(packet->syndrome) == SYNDROME_NAK && code == NAK_SEQUENCE;
         sender_psn_mismatch(qp);
         return;
     }

@@ -16,6 +16,7 @@
  *   relay.c             XRC requests for an SRQ of another process, and their responses
  *   ud.c                datagrams, both directions
  *   raw.c               Ethernet frames, both directions
+ *   fault.c             why the QP fails -> its published record
  *   gather.c            SGEs -> checked addresses
  *   ordered_copy.h      bytes -> the program's memory
  */
@@ -109,6 +110,26 @@ enum verdict gather_check(const struct transport_qp *qp, const struct wqe_sge *s
 uint32_t gather_referenced(const struct packet *packet);
 /* Copies received bytes into the list. */
 void gather_place(const struct gather *gather, const void *payload);
+
+/* --- fault.c -------------------------------------------------------------------------------------- */
+
+/* Each notes why the QP is about to fail; what was noted first stays. Of a request: what it asked for. */
+void fault_request(struct transport_qp *qp, const struct packet *packet, enum fault_cause cause,
+                   uint64_t value, uint64_t wanted);
+/* A check of rkey, range, rights or alignment has failed. */
+void fault_access(struct transport_qp *qp, const struct packet *packet, const struct access *access,
+                  enum verdict verdict);
+/* The same for a request that was accepted before. */
+void fault_response(struct transport_qp *qp, const struct responder_resource *resource, enum verdict verdict);
+/* The current receive fails; length: of the packet. */
+void fault_receive(struct transport_qp *qp, const struct packet *packet, enum verdict verdict,
+                   uint32_t length);
+/* The same of a datagram, which does not fail the QP. */
+void fault_datagram(struct transport_qp *qp, const struct recv_wqe *receive, const struct packet *packet,
+                    enum verdict verdict);
+void fault_send(struct transport_qp *qp, struct send_wqe *wqe, enum verdict verdict);
+/* The QP does not fail (UC). */
+void fault_forget(struct transport_qp *qp);
 
 /* --- sender.c ------------------------------------------------------------------------------------- */
 

@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "base/verbs.h"
 #include "published/record.h"
+#include "rules/fault.h"
 #include "transport/ports.h"
 
 /* Attributes as ibv_modify_qp() set them and ibv_query_qp() reports them. */
@@ -189,6 +190,7 @@ struct qp_record {
     struct path_record path;
     struct event_record events;
     struct provenance_record provenance;
+    struct fault_record fault;
 } cache_aligned;
 
 /* RC, and both ends of XRC. */

@@ -83,6 +83,7 @@ static struct responder_resource *new_resource(struct transport_qp *qp, const st
         refused = true;
     }
     if (refused) {
+        fault_request(qp, packet, FAULT_TOO_MANY_READS, 0, responder->resources);
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
         return NULL;
     }
@@ -109,6 +110,20 @@ static void enqueue(struct transport_qp *qp, const struct responder_resource *re
     responder->msn++;
 }
 
+static cold_path void note_access(struct transport_qp *qp, const struct packet *packet,
+                                  const struct responder_resource *resource, uint32_t right,
+                                  enum verdict verdict)
+{
+    const struct access access = {.pd = resource->pd,
+                                  .key = resource->rkey,
+                                  .address = resource->address,
+                                  .length = resource->length,
+                                  .right = right,
+                                  .remote = true};
+
+    fault_access(qp, packet, &access, verdict);
+}
+
 void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet)
 {
     struct responder_resource *resource = new_resource(qp, packet);
@@ -119,6 +134,7 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
         return;
     resource->length = resource->end = packet->dma_length;
     if (packet->dma_length > LIMIT_MESSAGE) {
+        fault_request(qp, packet, FAULT_LENGTH, packet->dma_length, LIMIT_MESSAGE);
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }
@@ -137,6 +153,7 @@ void responder_enqueue_read(struct transport_qp *qp, const struct packet *packet
     verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, packet->dma_length, REMOTE_READ, &range);
     if (verdict != VERDICT_OK) {
+        note_access(qp, packet, resource, IBV_ACCESS_REMOTE_READ, verdict);
         responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }
@@ -157,6 +174,7 @@ void responder_enqueue_atomic(struct transport_qp *qp, const struct packet *pack
     verdict = keys_check_remote(qp->keys, resource->pd, qp->record->attributes.access_flags, packet->rkey,
                                 packet->address, sizeof(uint64_t), REMOTE_ATOMIC, &range);
     if (verdict != VERDICT_OK) {
+        note_access(qp, packet, resource, IBV_ACCESS_REMOTE_ATOMIC, verdict);
         responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }
@@ -191,6 +209,7 @@ void responder_enqueue_atomic_write(struct transport_qp *qp, const struct packet
         verdict = responder_check_atomic_write(qp, resource, &range);
     }
     if (verdict != VERDICT_OK) {
+        note_access(qp, packet, resource, IBV_ACCESS_REMOTE_WRITE, verdict);
         responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }
@@ -215,6 +234,7 @@ void responder_enqueue_flush(struct transport_qp *qp, const struct packet *packe
     resource->flush = packet->flush;
     verdict = responder_check_flush(qp, resource);
     if (verdict != VERDICT_OK) {
+        note_access(qp, packet, resource, flush_access(packet->flush & FLUSH_TYPES), verdict);
         responder_violation(qp, packet->psn, verdict, IBV_EVENT_QP_ACCESS_ERR);
         return;
     }

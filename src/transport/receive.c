@@ -8,8 +8,10 @@ static cold_path void receive_unknown(struct transport_qp *qp, const struct pack
 {
     struct responder *responder = &qp->record->responder;
 
-    if (is_reliable(qp->record) && !responder->fails && psn_equal(packet->psn, responder->expected_psn))
+    if (is_reliable(qp->record) && !responder->fails && psn_equal(packet->psn, responder->expected_psn)) {
+        fault_request(qp, packet, FAULT_OPCODE, packet->opcode, 0);
         responder_violation(qp, packet->psn, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
+    }
 }
 
 static bool receive_response(struct transport_qp *qp, const struct packet *packet, uint32_t properties)

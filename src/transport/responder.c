@@ -36,6 +36,7 @@ void responder_violation(struct transport_qp *qp, psn_t psn, enum verdict verdic
     if (qp->record->type == IBV_QPT_UC) {
         /* Dropped silently up to the next message (verbs.md §3.10), which uses the receive that was taken. */
         qp->record->responder.message = MESSAGE_DISCARD;
+        fault_forget(qp);
         return;
     }
     qp->ports->raise_event(qp, event);
@@ -51,6 +52,7 @@ static bool fail_receive(struct request *request, enum verdict verdict)
         .opcode = request->properties & OPCODE_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
     };
 
+    fault_receive(qp, request->packet, verdict, request->length);
     finish_receive(qp, &completion);
     if (is_reliable(qp->record)) {
         responder_fail(qp, request->packet->psn, (uint8_t)verdict_nak_code(verdict));
@@ -133,6 +135,7 @@ static inline bool check_psn(struct request *request)
 static bool sequence_error(struct request *request)
 {
     /* UC gets here with a packet that continues another kind of message. */
+    fault_request(request->qp, request->packet, FAULT_SEQUENCE, 0, 0);
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
@@ -161,6 +164,7 @@ static inline bool check_srq(struct request *request)
     if (likely(request->qp->record->type != IBV_QPT_XRC_RECV) ||
         request->qp->ports->xrc->select_srq(request->qp, request->packet->srqn))
         return true;
+    fault_request(request->qp, request->packet, FAULT_SRQ, request->packet->srqn, 0);
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
 }
 
@@ -279,6 +283,9 @@ static bool length_error(struct request *request)
     if (request->qp->current_receive && is_reliable(request->qp->record) &&
         (request->properties & OPCODE_NEEDS_RECEIVE))
         return fail_receive(request, VERDICT_LOCAL_LENGTH);
+    fault_request(request->qp, request->packet, FAULT_MESSAGE_SHORT,
+                  request->qp->record->responder.offset + request->length,
+                  request->qp->record->responder.write_length);
     return reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_ACCESS_ERR);
 }
 
@@ -399,7 +406,15 @@ static bool execute_send(struct request *request)
 static cold_path bool write_violation(struct request *request, enum verdict verdict)
 {
     struct transport_qp *qp = request->qp;
+    const struct responder *responder = &qp->record->responder;
+    const struct access access = {.pd = remote_pd(qp),
+                                  .key = responder->write_rkey,
+                                  .address = responder->write_address + responder->offset,
+                                  .length = responder->write_length - responder->offset,
+                                  .right = IBV_ACCESS_REMOTE_WRITE,
+                                  .remote = true};
 
+    fault_access(qp, request->packet, &access, verdict);
     /* With immediate data a receive reports it, as "local access" (verbs.md §3.10). */
     if (is_reliable(qp->record) && qp->current_receive && verdict == VERDICT_REMOTE_ACCESS)
         return fail_receive(request, VERDICT_LOCAL_ACCESS);
@@ -512,6 +527,8 @@ static void receive_message(struct request *request)
     if (request->properties & (OPCODE_FIRST | OPCODE_ONLY))
         qp->record->responder.offset = 0;
     if (unlikely(!measure(request) || is_segmented_wrong(request))) {
+        fault_request(qp, request->packet, FAULT_PACKET_LENGTH, request->length,
+                      responder_common_mtu(qp, request->packet));
         reject(request, VERDICT_INVALID_REQUEST, IBV_EVENT_QP_REQ_ERR);
         return;
     }

@@ -65,6 +65,7 @@ static int fail_response(struct transport_qp *qp, const struct responder_resourc
 {
     struct responder *responder = &qp->record->responder;
 
+    fault_response(qp, resource, verdict);
     responder->resource_next = responder->resource_tail;
     responder->ack_owed = false;
     qp->ports->raise_event(qp, IBV_EVENT_QP_ACCESS_ERR);

@@ -239,5 +239,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
     /* The completion reports errors of the receive; the QP does not fail, since any host may send it a packet
      * (verbs.md §3.10). */
     completion.verdict = place_datagram(qp, receive, packet);
+    if (unlikely(completion.verdict != VERDICT_OK))
+        fault_datagram(qp, receive, packet, completion.verdict);
     qp->ports->complete_receive(qp, &completion);
 }

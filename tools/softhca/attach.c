@@ -15,11 +15,10 @@
 
 #include "base/memory_file.h"
 #include "base/unix_names.h"
+#include "explain/neighbour.h"
 #include "published/segment_request.h"
 
-#define MEMFD_NAME      "/memfd:softhca (deleted)"
-#define ANSWER_MS       3000
-#define DESCRIPTORS_MAX 65536
+#define ANSWER_MS 3000
 
 static __attribute__((format(printf, 2, 3))) bool refuse(struct attached *at, const char *format, ...)
 {
@@ -48,100 +47,45 @@ static bool refuse_file(struct attached *at)
                       "sealed against shrinking and growing");
 }
 
-/* at->files: files that memory_file_check() has accepted. False: they are closed. */
-static bool read_segment(struct attached *at, const uint64_t sizes[SEGMENT_PARTS])
+static void note_view(struct attached *at)
 {
-    int error = view_open_files(&at->view, at->files, sizes, at->pid);
-
-    if (error) {
-        refuse(at, error == -EPROTONOSUPPORT ? "its published segment has another format version: another "
-                                               "release of SoftHCA"
-                                             : "its published segment is damaged");
-        attached_end(at);
-        return false;
-    }
     at->uid = at->view.header.uid;
     if (at->view.same_pids) /* then it knows its peers by the numbers that we know */
         at->view.find_peer = attach_peer;
-    return true;
 }
 
 /* --- by /proc ------------------------------------------------------------------------------------------- */
 
-/* The owner's descriptor is writable; that of a reader (another `softhca ps`) is not. */
-static bool is_writable(const char *path)
+static bool refuse_view(struct attached *at, int error)
 {
-    struct stat link;
-
-    return lstat(path, &link) == 0 && (link.st_mode & S_IWUSR);
+    return refuse(at, error == -EPROTONOSUPPORT ? "its published segment has another format version: another "
+                                                  "release of SoftHCA"
+                                                : "its published segment is damaged");
 }
 
-/* Opens both files, the second one by what the header in the first one says of it; its size is 0 if the process has closed
- * it. 0; -EBADF or -EPERM: not safe to read; another -errno. */
-static int open_files(pid_t pid, const char *tables, struct attached *at, uint64_t ret_sizes[SEGMENT_PARTS])
-{
-    struct segment_header header;
-    struct stat status;
-    char path[64];
-    int fd = memory_file_open(tables, O_RDONLY, &ret_sizes[SEGMENT_TABLES]);
-
-    if (fd < 0)
-        return fd;
-    at->files[SEGMENT_TABLES] = fd;
-    ret_sizes[SEGMENT_QUEUES] = 0;
-    if (pread(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header) || header.magic != SEGMENT_MAGIC ||
-        header.version != SEGMENT_VERSION)
-        return 0; /* read_segment() tells */
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, (int)header.queues.fd);
-    fd = memory_file_open(path, O_RDONLY, &ret_sizes[SEGMENT_QUEUES]);
-    if (fd < 0)
-        return fd;
-    at->files[SEGMENT_QUEUES] = fd;
-    if (fstat(fd, &status) != 0 || status.st_ino != header.queues.inode ||
-        status.st_dev != header.queues.device)
-        ret_sizes[SEGMENT_QUEUES] = 0;
-    return 0;
-}
-
-/* 1: opened; 0: it has no segment; -errno: it cannot be asked. */
+/* 1: opened; 0: it has no segment that can be used; -errno: it cannot be asked. */
 static int attach_by_proc(pid_t pid, struct attached *at)
 {
-    char directory[64], path[320], target[64];
-    struct dirent *entry;
-    DIR *descriptors;
-    int result = 0;
+    struct neighbour neighbour;
+    int result = neighbour_open(pid, &neighbour);
 
-    snprintf(directory, sizeof(directory), "/proc/%d/fd", (int)pid);
-    descriptors = opendir(directory);
-    if (!descriptors)
-        return -errno;
-    for (unsigned seen = 0; result == 0 && seen < DESCRIPTORS_MAX && (entry = readdir(descriptors)) != NULL;
-         seen++) {
-        uint64_t sizes[SEGMENT_PARTS];
-        ssize_t length;
-        int error;
-
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
-        length = readlink(path, target, sizeof(target) - 1);
-        if (length < 0 && errno == EACCES)
-            result = -EACCES;
-        if (length != (ssize_t)strlen(MEMFD_NAME) || memcmp(target, MEMFD_NAME, (size_t)length) != 0 ||
-            !is_writable(path))
-            continue;
-        error = open_files(pid, path, at, sizes);
-        if (error == -EBADF || error == -EPERM) /* another library's of the same name */
-            refuse_file(at);
-        else if (error)
-            result = error;
-        else if (read_segment(at, sizes))
-            result = 1;
-        if (result != 1) /* or a forked child's, whose parent's is closed */
-            attached_end(at);
+    switch (result) {
+    case 1:
+        memcpy(at->files, neighbour.files, sizeof(at->files));
+        at->view = neighbour.view;
+        note_view(at);
+        return 1;
+    case -EBADF:
+    case -EPERM:
+        refuse_file(at);
+        return 0;
+    case -EPROTO:
+    case -EPROTONOSUPPORT:
+        refuse_view(at, result);
+        return 0;
+    default:
+        return result;
     }
-    closedir(descriptors);
-    return result;
 }
 
 /* --- by its socket -------------------------------------------------------------------------------------- */
@@ -197,6 +141,19 @@ static bool are_safe(const int files[SEGMENT_PARTS], uint64_t ret_sizes[SEGMENT_
             return false;
     }
     return true;
+}
+
+/* at->files: files that memory_file_check() has accepted. False: they are closed. */
+static bool read_segment(struct attached *at, const uint64_t sizes[SEGMENT_PARTS])
+{
+    int error = view_open_files(&at->view, at->files, sizes, at->pid);
+
+    if (!error) {
+        note_view(at);
+        return true;
+    }
+    attached_end(at);
+    return refuse_view(at, error);
 }
 
 /* fd: a connection. */

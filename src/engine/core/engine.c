@@ -42,6 +42,8 @@ static const struct object_ports ports = {
     .forget_orphans = direct_forget_orphans,
     .evict_soon = direct_evict_soon,
     .explain = explainer_explain,
+    .qp_failed = explainer_qp_failed,
+    .tell_faults = explainer_tell_faults,
     .note_losses = explainer_note_losses,
     .report_losses = explainer_report_losses,
 };

@@ -10,7 +10,9 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "engine/core/core.h"
 #include "explain/explain.h"
+#include "explain/neighbour.h"
 #include "segment/segment.h"
 #include "segment/stack.h"
 
@@ -33,7 +35,16 @@ static unsigned told_next;
 static uint64_t remarks[REMARKS];
 static int exit_status; /* 0: also if it is not known */
 #define KIND_LOSSES (EXPLAIN_OVERRUN + 1)
-static unsigned told_of_kind[KIND_LOSSES + 1]; /* texts given of each enum explanation, and of losses */
+#define KIND_FAULT  (EXPLAIN_OVERRUN + 2)
+static unsigned told_of_kind[KIND_FAULT + 1]; /* texts given of each enum explanation, of losses, of faults */
+
+#define FAULTS 64u
+static struct lock faults_lock = LOCK_INIT; /* a leaf; guards both below */
+static uint32_t faults[FAULTS];             /* slots of QPs of whose first error is not told yet */
+static _Atomic unsigned fault_count;        /* also read without the lock */
+/* Held while faults are told, so that a thread which polls their completions goes on afterwards. Above `lock`. */
+static struct lock telling = LOCK_INIT;
+static _Atomic bool is_telling;
 
 /* --- settings ------------------------------------------------------------------------------------------- */
 
@@ -89,6 +100,10 @@ void explainer_start(void)
 void explainer_after_fork_in_child(void)
 {
     lock_init(&lock);
+    lock_init(&faults_lock);
+    lock_init(&telling);
+    atomic_store_explicit(&is_telling, false, memory_order_relaxed);
+    atomic_store_explicit(&fault_count, 0, memory_order_relaxed);
     told_next = 0;
     memset(told, 0, sizeof(told));
     memset(told_of_kind, 0, sizeof(told_of_kind));
@@ -264,6 +279,88 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
     errno = saved;
 }
 
+/* --- first errors of QPs ---------------------------------------------------------------------------------- */
+
+void explainer_qp_failed(uint32_t slot)
+{
+    unsigned count;
+
+    lock_acquire(&faults_lock);
+    count = atomic_load_explicit(&fault_count, memory_order_relaxed);
+    if (count < FAULTS) {
+        faults[count] = slot;
+        atomic_store_explicit(&fault_count, count + 1, memory_order_seq_cst);
+    }
+    lock_release(&faults_lock);
+    helper_kick();
+}
+
+static bool next_fault(uint32_t *ret_slot)
+{
+    unsigned count;
+
+    lock_acquire(&faults_lock);
+    count = atomic_load_explicit(&fault_count, memory_order_relaxed);
+    if (count) {
+        *ret_slot = faults[0];
+        memmove(faults, faults + 1, (count - 1) * sizeof(faults[0]));
+        atomic_store_explicit(&fault_count, count - 1, memory_order_seq_cst);
+    }
+    lock_release(&faults_lock);
+    return count != 0;
+}
+
+/* The process of the peer, as long as an error is told of. */
+static __thread struct neighbour *peer;
+
+static const struct view *find_peer(int32_t pid)
+{
+    if (!peer)
+        return NULL;
+    if (peer->files[SEGMENT_TABLES] >= 0 && peer->view.pid == pid)
+        return &peer->view;
+    neighbour_close(peer);
+    return neighbour_open(pid, peer) == 1 ? &peer->view : NULL;
+}
+
+static void tell_fault(uint32_t slot)
+{
+    struct neighbour neighbour = {.files = {-1, -1}};
+    struct view view;
+    struct out out;
+
+    if (!open_view(&view))
+        return;
+    if (view.same_pids)
+        view.find_peer = find_peer;
+    peer = &neighbour;
+    begin(&out, false);
+    if (explain_fault(&view, &out, slot))
+        tell(KIND_FAULT, &out, NO_STACK);
+    out_fini(&out);
+    neighbour_close(&neighbour);
+    peer = NULL;
+}
+
+void explainer_tell_faults(void)
+{
+    int saved = errno;
+    uint32_t slot;
+
+    if (!atomic_load_explicit(&fault_count, memory_order_seq_cst) &&
+        !atomic_load_explicit(&is_telling, memory_order_seq_cst))
+        return;
+    lock_acquire(&telling);
+    atomic_store_explicit(&is_telling, true, memory_order_seq_cst); /* before the count falls */
+    while (next_fault(&slot))
+        tell_fault(slot);
+    atomic_store_explicit(&is_telling, false, memory_order_seq_cst);
+    lock_release(&telling);
+    errno = saved;
+}
+
+/* --- losses ----------------------------------------------------------------------------------------------- */
+
 struct losses {
     struct out out;
     uint32_t stack;
@@ -347,6 +444,7 @@ void explainer_tell_at_exit(void)
     if (!explained() || !segment_is_open())
         return;
     explainer_tell_overruns();
+    explainer_tell_faults();
     explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
     if (form == FORM_TEXT && !handler && exit_status != 0)
         tell_remarks();

@@ -18,6 +18,10 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number);
 void explainer_report_losses(struct losses *losses);
 
+/* object_ports.qp_failed, .tell_faults. */
+void explainer_qp_failed(uint32_t slot);
+void explainer_tell_faults(void);
+
 /* Explains each CQ overrun that was not explained yet. No lock held. */
 void explainer_tell_overruns(void);
 /* At exit: explains which objects were not destroyed; or, if only what is wrong is told and the exit status is not 0,

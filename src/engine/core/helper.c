@@ -25,6 +25,7 @@
 #include "base/thread.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
+#include "engine/core/explainer.h"
 #include "engine/direct/direct.h"
 #include "engine/host/interfaces.h"
 #include "engine/host/packet_socket.h"
@@ -230,6 +231,7 @@ static bool dispatch(int fd, bool *later)
     if (fd == kick_fd) {
         if (read(kick_fd, &kicks, sizeof(kicks)) < 0 && errno != EAGAIN)
             log_error("helper thread: read from its eventfd: %s", strerror(errno));
+        explainer_tell_faults();
     } else if (fd == local_event_fd()) {
         bool check_later, packets = local_dispatch(&check_later);
 

@@ -79,8 +79,10 @@ static void silence_qp(struct qp *qp, void *context)
 {
     lock_acquire(&qp->lock);
     if (qp->context == context && !qp_is_open_elsewhere(qp, context) && !qp->handle &&
-        atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != 0)
+        atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) != 0) {
+        qp_note_owner_fault(qp, FAULT_CLOSED);
         qp_enter_error(qp);
+    }
     lock_release(&qp->lock);
 }
 

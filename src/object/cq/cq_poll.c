@@ -87,8 +87,11 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
     /* Release: the slots were read. Partner: make_space() in cq.c. */
     atomic_store_explicit(&record->consumed, consumed, memory_order_release);
     lock_release(&cq->poll_lock);
-    if (unlikely(error))
+    if (unlikely(error)) {
         before_error_completion();
+        if (explained())
+            object_ports->tell_faults(); /* before the program goes on, which may end it */
+    }
     return taken;
 }
 
@@ -134,8 +137,11 @@ static bool load_next(struct cq *cq)
     lock_release(&cq->ring_lock);
     if (kind == CQE_PURGED)
         return false;
-    if (unlikely(cq->copy.status != IBV_WC_SUCCESS))
+    if (unlikely(cq->copy.status != IBV_WC_SUCCESS)) {
         before_error_completion();
+        if (explained())
+            object_ports->tell_faults();
+    }
     cq->current = &cq->copy;
     /* Now, and not in cq_end_poll(): applications post before that and need the slot. */
     if (kind == CQE_SEND)

@@ -350,6 +350,8 @@ int mr_deregister(struct mr *mr)
         object_ports->explain(EXPLAIN_IN_USE, OBJECT_MR, region->slot);
     lock_acquire(&keys_lock);
     error = withdraw(region);
+    if (!error && explained()) /* the slot keeps it until another region has it */
+        provenance_destroying(segment_key_provenance(region->slot));
     lock_release(&keys_lock);
     if (error == -EBUSY)
         return busy_because(OBJECT_MR, region->slot);

@@ -391,6 +391,7 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     if (qp->pd)
         provenance_in_domain(&record->provenance, qp->pd->record_number);
     record->attributes.signal_all = attributes->sq_sig_all != 0;
+    record->fault = (struct fault_record){.cause = FAULT_NONE};
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
 

@@ -200,6 +200,8 @@ struct qp *qp_lock_number(uint32_t qpn);
  * matters. */
 void qp_for_each(void (*visit)(struct qp *qp, void *argument), void *argument);
 
+/* The owner's reason to move the QP to ERR; lock held. What was noted first stays. */
+void qp_note_owner_fault(struct qp *qp, enum fault_cause cause);
 /* Moves the QP to ERR and flushes its queues; lock held. */
 void qp_enter_error(struct qp *qp);
 /* Moves the QP to ERR with QP_FATAL if one of its CQs has overrun. No lock held. */

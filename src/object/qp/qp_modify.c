@@ -148,6 +148,7 @@ static void enter_reset(struct qp *qp)
     record->receive.from_srq = false;
     qp->transport.current_receive = NULL;
     memset(&record->attributes, 0, sizeof(record->attributes));
+    record->fault = (struct fault_record){.cause = FAULT_NONE};
     record->attributes.signal_all = signal_all;
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
@@ -180,6 +181,7 @@ static void enter_state(struct qp *qp, enum ibv_qp_state from, enum ibv_qp_state
         break;
     case IBV_QPS_ERR:
         qp_answer(qp);
+        qp_note_owner_fault(qp, FAULT_MODIFIED);
         qp_enter_error(qp);
         break;
     case IBV_QPS_SQE:

@@ -4,11 +4,14 @@
 #include <errno.h>
 
 #include "base/rundown.h"
+#include "base/sys.h"
 #include "object/memory/memory.h"
+#include "object/ports.h"
 #include "object/qp/qp_internal.h"
 #include "object/receive/tm.h"
 #include "object/xrc/open_qp.h"
 #include "object/xrc/xrc.h"
+#include "segment/stack.h"
 
 const struct qp_ports *qp_ports;
 __thread uint32_t qp_receives_completed;
@@ -77,6 +80,32 @@ static void count_executed(struct transport_qp *transport, bool read, uint32_t b
           VERDICT_OK, bytes);
 }
 
+/* Flushed work requests have the cause of the first error, too. */
+static cold_path uint32_t vendor_err_of(const struct qp *qp, enum verdict verdict)
+{
+    return fault_vendor_err((uint8_t)verdict, qp->record->fault.cause);
+}
+
+/* Stamps the cause that transport has noted, which stays until RESET, and has it told. Lock held. */
+static cold_path void note_fault(struct qp *qp)
+{
+    struct fault_record *fault = &qp->record->fault;
+    const struct provenance_record *key;
+
+    if (fault->ns || fault->cause == FAULT_NONE)
+        return;
+    if (fault->cause == FAULT_KEY_WITHDRAWN && explained()) {
+        key = segment_key_provenance(key_slot(fault->key));
+        fault->withdrawn_ns = key->destroying_ns;
+        fault->withdrawn_by = key->destroying_by;
+        fault->withdrawn_stack = key->destroying_stack;
+    }
+    /* Release: a reader that sees the time also sees the rest. */
+    __atomic_store_n(&fault->ns, sys_now(), __ATOMIC_RELEASE);
+    if (explained() && !fault_is_wanted(fault))
+        object_ports->qp_failed(qp->slot);
+}
+
 static void complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,
                           enum verdict verdict, uint32_t byte_len)
 {
@@ -87,6 +116,8 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
     /* Errors and flushes complete whether signaled or not (verbs.md §2.6). */
     if (!(wqe->flags & WQE_SIGNALED) && verdict == VERDICT_OK)
         return;
+    if (unlikely(verdict != VERDICT_OK) && verdict != VERDICT_FLUSHED)
+        note_fault(qp); /* before the completion can be polled */
     const struct cqe cqe = {
         .wr_id = wqe->wr_id,
         .qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed),
@@ -95,7 +126,7 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
         .opcode = (uint8_t)send_wc_opcode(wqe->opcode),
         .kind = CQE_SEND,
         .byte_len = byte_len,
-        .vendor_err = (uint32_t)verdict,
+        .vendor_err = unlikely(verdict != VERDICT_OK) ? vendor_err_of(qp, verdict) : 0,
     };
     cq_push(qp->send_cq, &cqe, verdict != VERDICT_OK);
 }
@@ -141,7 +172,8 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
         .wc_flags = completion->wc_flags,
         .imm_or_rkey = completion->imm_or_rkey,
         .src_qpn = completion->src_qpn,
-        .vendor_err = (uint32_t)completion->verdict,
+        .vendor_err =
+            unlikely(completion->verdict != VERDICT_OK) ? vendor_err_of(qp, completion->verdict) : 0,
         .vlan = completion->vlan,
         .flow_tag = completion->flow_tag,
     };
@@ -165,6 +197,22 @@ static void complete_tagged(struct transport_qp *transport, uint64_t wr_id,
     push_receive(container_of(transport, struct qp, transport), wr_id, completion);
 }
 
+void qp_note_owner_fault(struct qp *qp, enum fault_cause cause)
+{
+    struct fault_record *fault = &qp->record->fault;
+
+    if (fault->ns)
+        return;
+    if (fault->cause == FAULT_NONE || cause == FAULT_OVERRUN)
+        *fault = (struct fault_record){.cause = (uint16_t)cause, .side = FAULT_OF_OWNER};
+    if (cause == FAULT_OVERRUN)
+        fault->value = qp->send_cq->record->failed ? qp->send_cq->number : qp->recv_cq->number;
+    if (fault->cause == FAULT_MODIFIED) {
+        fault->by = (uint32_t)sys_gettid();
+        fault->stack = explained() ? stack_capture() : NO_STACK;
+    }
+}
+
 static void complete_receive(struct transport_qp *transport, const struct receive_completion *completion)
 {
     struct qp *qp = container_of(transport, struct qp, transport);
@@ -182,6 +230,8 @@ static void complete_receive(struct transport_qp *transport, const struct receiv
     }
     qp->receive_taken = false;
     transport->current_receive = NULL;
+    if (unlikely(completion->verdict != VERDICT_OK) && completion->verdict != VERDICT_FLUSHED)
+        note_fault(qp);
     push_receive(qp, wqe->wr_id, completion);
 }
 
@@ -231,6 +281,9 @@ void qp_enter_error(struct qp *qp)
 
     if (qp_state(qp) == IBV_QPS_ERR)
         return;
+    if (qp->record->fault.cause == FAULT_NONE)
+        qp_note_owner_fault(qp, FAULT_UNSPECIFIED);
+    note_fault(qp);
     qp_set_state(qp, IBV_QPS_ERR);
     if (unlikely(qp->transport.relay.used))
         qp_ports->end_relay(qp);
@@ -258,6 +311,7 @@ static void sender_failed(struct transport_qp *transport)
         qp_enter_error(qp);
         return;
     }
+    note_fault(qp);
     qp_set_state(qp, IBV_QPS_SQE); /* only the send queue stops (verbs.md §2.6 rule 7) */
     sender_flush(transport);
 }
@@ -369,6 +423,7 @@ void qp_fail_on_overrun(struct qp *qp)
         (qp->send_cq->record->failed || qp->recv_cq->record->failed ||
          (qp->transport.tag_matching && qp->srq->cq->record->failed))) {
         qp_raise(qp, IBV_EVENT_QP_FATAL);
+        qp_note_owner_fault(qp, FAULT_OVERRUN);
         qp_enter_error(qp);
     }
     lock_release(&qp->lock);

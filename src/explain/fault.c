@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What sent a QP to ERR, in words: of the record that its owner has made, and of what the peer's process says of the same
+ * request, where it can be looked at. */
+#include <string.h>
+
+#include "explain/explain.h"
+#include "explain/names.h"
+
+#define STACK_LINES 6u
+#define PRESENT_MS  100u /* what is told as it happens has no age */
+
+static const struct {
+    uint32_t flag;
+    const char *name;
+} access_names[] = {
+    {IBV_ACCESS_LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE"},
+    {IBV_ACCESS_REMOTE_WRITE, "IBV_ACCESS_REMOTE_WRITE"},
+    {IBV_ACCESS_REMOTE_READ, "IBV_ACCESS_REMOTE_READ"},
+    {IBV_ACCESS_REMOTE_ATOMIC, "IBV_ACCESS_REMOTE_ATOMIC"},
+    {IBV_ACCESS_MW_BIND, "IBV_ACCESS_MW_BIND"},
+    {ACCESS_FLUSH_GLOBAL, "IBV_ACCESS_FLUSH_GLOBAL"},
+    {ACCESS_FLUSH_PERSISTENT, "IBV_ACCESS_FLUSH_PERSISTENT"},
+};
+
+void words_add_access(struct words *words, uint64_t flags)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < array_size(access_names); i++) {
+        if (!(flags & access_names[i].flag))
+            continue;
+        words_add(words, "%s%s", any ? " | " : "", access_names[i].name);
+        any = true;
+    }
+    if (!any)
+        words_add(words, "0");
+}
+
+static void add_region(struct words *words, const struct fault_record *fault)
+{
+    if (fault->window)
+        words_add(words, "the MW with rkey 0x%x", fault->region_rkey);
+    else
+        words_add(words, "the MR with lkey 0x%x (%llu bytes at 0x%llx)", fault->region_lkey,
+                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address);
+}
+
+static void add_withdrawn(const struct view *view, struct words *words, const struct fault_record *fault)
+{
+    words_add(words, "its MR was deregistered");
+    if (!fault->withdrawn_ns)
+        return;
+    words_add(words, " ");
+    words_add_age(words, view_age(view, fault->withdrawn_ns));
+    words_add(words, " by ");
+    words_add_thread(view, words, fault->withdrawn_by);
+}
+
+/* Causes of a key, which requesters, responders and receives have in common. false: it is none of them. */
+static bool add_key_reason(const struct view *view, struct words *words, const struct fault_record *fault)
+{
+    bool remote = fault->side == FAULT_OF_RESPONDER;
+    const char *name = remote ? "rkey" : "lkey";
+    unsigned long long value = fault->value;
+
+    switch (fault->cause) {
+    case FAULT_KEY_UNKNOWN:
+        words_add(words, "no MR%s has this %s", remote ? " or bound MW" : "", name);
+        return true;
+    case FAULT_KEY_IS_LKEY:
+        words_add(words, "that is the lkey of the MR of %llu bytes at 0x%llx, its rkey is 0x%x",
+                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
+                  fault->region_rkey);
+        return true;
+    case FAULT_KEY_IS_RKEY:
+        words_add(words, "that is the rkey of the MR of %llu bytes at 0x%llx, its lkey is 0x%x",
+                  (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
+                  fault->region_lkey);
+        return true;
+    case FAULT_KEY_SWAPPED:
+        words_add(words, "the %s is byte-swapped: 0x%x is that of ", name, __builtin_bswap32(fault->key));
+        add_region(words, fault);
+        return true;
+    case FAULT_KEY_WITHDRAWN:
+        add_withdrawn(view, words, fault);
+        return true;
+    case FAULT_KEY_REPLACED:
+        words_add(words, "no MR has this %s (any more); its place in the key table is now that of ", name);
+        add_region(words, fault);
+        return true;
+    case FAULT_WINDOW_UNBOUND:
+        words_add(words, "the MW is not bound (any more)");
+        return true;
+    case FAULT_WINDOW_REBOUND:
+        words_add(words, "the MW was bound again, its rkey is 0x%x now", fault->region_rkey);
+        return true;
+    case FAULT_PD:
+        add_region(words, fault);
+        words_add(words, " belongs to PD %llu, and the QP to PD %llu", value,
+                  (unsigned long long)fault->wanted);
+        return true;
+    case FAULT_ACCESS:
+        add_region(words, fault);
+        words_add(words, " lacks ");
+        words_add_access(words, fault->wanted);
+        words_add(words, ", it was registered with ");
+        words_add_access(words, fault->region_access);
+        return true;
+    case FAULT_ADDRESS_SWAPPED:
+        words_add(words, "the address is byte-swapped: 0x%llx is in ",
+                  (unsigned long long)__builtin_bswap64(fault->address));
+        add_region(words, fault);
+        return true;
+    case FAULT_RANGE_END:
+        words_add(words, "the range ends %llu byte%s behind ", value, value == 1 ? "" : "s");
+        add_region(words, fault);
+        return true;
+    case FAULT_RANGE_BEGIN:
+        words_add(words, "the range begins %llu byte%s in front of ", value, value == 1 ? "" : "s");
+        add_region(words, fault);
+        return true;
+    case FAULT_RANGE_OUTSIDE:
+        words_add(words, "the range is outside ");
+        add_region(words, fault);
+        return true;
+    case FAULT_PAGES:
+        words_add(words, "memory of ");
+        add_region(words, fault);
+        words_add(words, " is not mapped (any more), or not writable");
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* --- the peer ------------------------------------------------------------------------------------------- */
+
+static const struct view *peer_view(const struct view *view, const struct qp_record *qp)
+{
+    if (qp->path.kind == PATH_SELF)
+        return view;
+    return view->find_peer && qp->path.peer_pid > 0 ? view->find_peer(qp->path.peer_pid) : NULL;
+}
+
+static void add_peer(struct words *words, const struct qp_record *qp)
+{
+    words_add(words, "QP 0x%06x", qp->attributes.dest_qpn);
+    if (qp->path.kind == PATH_WIRE) {
+        words_add(words, " at ");
+        words_add_gid(words, qp->attributes.path.destination_gid);
+    } else if (qp->path.kind != PATH_SELF && qp->path.peer_pid > 0) {
+        words_add(words, " of process %d", (int)qp->path.peer_pid);
+    }
+}
+
+/* Is what the peer has noted about this request? The peer's QP may have failed by another one. */
+static bool is_same_request(const struct fault_record *ours, const struct fault_record *theirs)
+{
+    if (!theirs->ns)
+        return false;
+    if (theirs->side == FAULT_OF_RECEIVE)
+        return ours->opcode == IBV_WR_SEND || ours->opcode == IBV_WR_SEND_WITH_IMM ||
+               ours->opcode == IBV_WR_SEND_WITH_INV;
+    return theirs->side == FAULT_OF_RESPONDER &&
+           (theirs->key == ours->key || theirs->cause == FAULT_SEQUENCE || theirs->cause == FAULT_OPCODE ||
+            theirs->cause == FAULT_PACKET_LENGTH);
+}
+
+/* --- the request --------------------------------------------------------------------------------------- */
+
+static bool names_memory_of_peer(uint8_t opcode)
+{
+    return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
+           opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+           opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode >= WR_FLUSH;
+}
+
+static bool is_of_local_key(const struct fault_record *fault)
+{
+    return fault->side != FAULT_OF_RESPONDER && fault->cause >= FAULT_KEY_UNKNOWN &&
+           fault->cause <= FAULT_PAGES;
+}
+
+static void add_request(struct words *words, const struct object *qp)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+
+    switch ((enum fault_side)fault->side) {
+    case FAULT_OF_REQUESTER:
+        words_add(words, "wr_id ");
+        words_add_one_wr_id(words, fault->wr_id);
+        words_add(words, ", %s", name_send_opcode(fault->opcode));
+        break;
+    case FAULT_OF_RESPONDER:
+        words_add(words, "%s", name_send_opcode(fault->opcode));
+        break;
+    case FAULT_OF_RECEIVE:
+        words_add(words, "receive wr_id ");
+        words_add_one_wr_id(words, fault->wr_id);
+        if (fault->by_srq)
+            words_add(words, " of SRQ %u", qp->qp.srq);
+        break;
+    case FAULT_OF_OWNER:
+        return;
+    }
+    if (is_of_local_key(fault))
+        words_add(words, ", %u bytes at 0x%llx with lkey 0x%x", fault->length,
+                  (unsigned long long)fault->address, fault->key);
+    else if (fault->side != FAULT_OF_RECEIVE && names_memory_of_peer(fault->opcode))
+        words_add(words, " of %u bytes %s 0x%llx with rkey 0x%x", fault->length,
+                  fault->opcode == IBV_WR_RDMA_READ ? "from" : "to", (unsigned long long)fault->address,
+                  fault->key);
+    else if (fault->side == FAULT_OF_REQUESTER)
+        words_add(words, " of %u bytes", fault->length);
+    if (fault->side == FAULT_OF_RESPONDER) {
+        words_add(words, " from ");
+        add_peer(words, &qp->qp);
+    }
+    words_add(words, ": ");
+}
+
+static void add_reason(const struct view *view, struct words *words, const struct object *qp, bool look);
+
+static void add_refusal(const struct view *view, struct words *words, const struct object *qp)
+{
+    static const char *const naks[] = {
+        [NAK_SEQUENCE] = "PSN sequence error",
+        [NAK_INVALID_REQUEST] =
+            "invalid request: its qp_access_flags, an alignment, a length, more READs than "
+            "max_dest_rd_atomic, or a receive that is too small",
+        [NAK_REMOTE_ACCESS] = "remote access error: rkey, PD, range or access flags of the MR there",
+        [NAK_REMOTE_OPERATION] =
+            "remote operational error: the receive posted there names memory that must not be "
+            "written",
+    };
+    const struct fault_record *fault = &qp->qp.fault;
+    const struct view *there = peer_view(view, &qp->qp);
+    struct object peer;
+
+    if (there && object_read_qpn(there, qp->qp.attributes.dest_qpn, &peer) &&
+        is_same_request(fault, &peer.qp.fault)) {
+        if (peer.qp.fault.cause == FAULT_RECEIVE_SHORT && fault->length > peer.qp.fault.wanted) {
+            peer.qp.fault.value = fault->length; /* the peer knows the part that had come */
+            peer.qp.fault.length = fault->length;
+        }
+        if (is_of_local_key(&peer.qp.fault)) { /* of its receive */
+            add_peer(words, &qp->qp);
+            words_add(words, " cannot use its ");
+            add_request(words, &peer);
+        }
+        add_reason(there, words, &peer, false);
+        return;
+    }
+    add_peer(words, &qp->qp);
+    words_add(words, " refused it (%s)", fault->value < array_size(naks) ? naks[fault->value] : "NAK");
+}
+
+static bool is_receiving(uint32_t state)
+{
+    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
+}
+
+/* What the peer's record says of its silence. false: nothing. */
+static bool add_silent_peer(const struct view *there, struct words *words, const struct object *qp)
+{
+    const struct qp_attributes *ours = &qp->qp.attributes, *theirs;
+    struct object peer;
+
+    if (!object_read_qpn(there, ours->dest_qpn, &peer) || !peer.qp.qpn) {
+        add_peer(words, &qp->qp);
+        words_add(words, " is destroyed, or never existed");
+        return true;
+    }
+    theirs = &peer.qp.attributes;
+    if (peer.qp.state == IBV_QPS_ERR) {
+        words_add(words, "QP 0x%06x went to ERR ", ours->dest_qpn);
+        words_add_age(words, view_age(there, peer.qp.fault.ns));
+        words_add(words, ": ");
+        add_reason(there, words, &peer, false);
+    } else if (!is_receiving(peer.qp.state)) {
+        words_add(words, "QP 0x%06x is in %s and receives nothing", ours->dest_qpn,
+                  name_qp_state(peer.qp.state));
+    } else if (theirs->dest_qpn != object_qpn(qp)) {
+        words_add(words, "QP 0x%06x is connected to QP 0x%06x and not to this one (dest_qp_num)",
+                  ours->dest_qpn, theirs->dest_qpn);
+    } else if (theirs->rq_psn != ours->sq_psn) {
+        words_add(words, "the PSNs differ: sq_psn here is 0x%06x, rq_psn of QP 0x%06x is 0x%06x",
+                  ours->sq_psn, ours->dest_qpn, theirs->rq_psn);
+    } else {
+        words_add(words, "QP 0x%06x is in %s and did not acknowledge in time", ours->dest_qpn,
+                  name_qp_state(peer.qp.state));
+    }
+    return true;
+}
+
+static void add_silence(const struct view *view, struct words *words, const struct object *qp, bool look)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+    const struct view *there = look ? peer_view(view, &qp->qp) : NULL;
+    int32_t pid = (int32_t)fault->wanted;
+
+    if (fault->value == PATH_GONE ||
+        ((fault->value == PATH_NOBODY || fault->value == PATH_SEARCHED) && pid > 0)) {
+        words_add(words, "peer process %d has ended", (int)pid);
+        return;
+    }
+    if (fault->value == PATH_NOBODY || fault->value == PATH_SEARCHED || fault->value == PATH_UNKNOWN) {
+        words_add(
+            words,
+            "no process of this host owns QP 0x%06x: dest_qp_num is wrong, or its owner has not come or has "
+            "ended",
+            qp->qp.attributes.dest_qpn);
+        return;
+    }
+    if (fault->value != PATH_SELF && fault->value != PATH_WIRE && process_is_stopped(view, pid)) {
+        words_add(words, "peer process %d is stopped", (int)pid);
+        return;
+    }
+    if (there && add_silent_peer(there, words, qp))
+        return;
+    add_peer(words, &qp->qp);
+    if (fault->cause == FAULT_PSN)
+        words_add(words, " answers with PSN sequence errors: sq_psn here (0x%06x) may not be rq_psn there",
+                  qp->qp.attributes.sq_psn);
+    else if (fault->value == PATH_WIRE)
+        words_add(
+            words,
+            " did not acknowledge: wrong dest_qp_num, PSN or GID, its QP is not in RTR yet or in ERR, or "
+            "packets are lost");
+    else
+        words_add(
+            words,
+            " drops the requests: it is not in RTR yet or in ERR or destroyed, or its dest_qp_num is not "
+            "this QP");
+    words_add(words, " (retry_cnt %u, timeout %u)", qp->qp.attributes.retry_count, qp->qp.attributes.timeout);
+}
+
+static void add_response(const struct view *view, struct words *words, const struct object *qp)
+{
+    const struct view *there = peer_view(view, &qp->qp);
+    struct object peer;
+
+    if (there && object_read_qpn(there, qp->qp.attributes.dest_qpn, &peer) &&
+        peer.qp.attributes.path_mtu != qp->qp.attributes.path_mtu)
+        words_add(words, "path_mtu differs: %u bytes here, %u at QP 0x%06x",
+                  128u << (qp->qp.attributes.path_mtu & 7), 128u << (peer.qp.attributes.path_mtu & 7),
+                  qp->qp.attributes.dest_qpn);
+    else
+        words_add(words, "the response does not fit it (path_mtu may differ: here %u bytes)",
+                  128u << (qp->qp.attributes.path_mtu & 7));
+}
+
+/* --- the reason ----------------------------------------------------------------------------------------- */
+
+static void add_short_receive(struct words *words, const struct object *qp, bool own)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+    unsigned long long came = fault->value, room = fault->wanted;
+
+    if (own) {
+        words_add(words, "it");
+    } else {
+        words_add(words, "the receive wr_id ");
+        words_add_one_wr_id(words, fault->wr_id);
+        words_add(words, " of QP 0x%06x", object_qpn(qp));
+    }
+    words_add(words, " has %llu bytes, %llu too few", room, came > room ? came - room : 0);
+    if (qp->qp.type == IBV_QPT_UD)
+        words_add(words, " (the message has %llu, and 40 for the GRH come in front of it)", came - 40);
+    else
+        words_add(words, " for the %llu that came", came);
+}
+
+/* look: at the peer, too. */
+static void add_reason(const struct view *view, struct words *words, const struct object *qp, bool look)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+    unsigned long long value = fault->value, wanted = fault->wanted;
+
+    if (add_key_reason(view, words, fault))
+        return;
+    switch (fault->cause) {
+    case FAULT_QP_ACCESS:
+        words_add(words, "qp_access_flags of QP 0x%06x lack ", object_qpn(qp));
+        words_add_access(words, wanted);
+        return;
+    case FAULT_ATOMIC_ALIGNMENT:
+        words_add(words, "the address is no multiple of 8, as atomics need it");
+        return;
+    case FAULT_TOO_MANY_READS:
+        words_add(words,
+                  "more READs and atomics at once than max_dest_rd_atomic of QP 0x%06x, which is %llu "
+                  "(max_rd_atomic of the requester must not be more)",
+                  object_qpn(qp), wanted);
+        return;
+    case FAULT_RECEIVE_SHORT:
+        add_short_receive(words, qp, look);
+        return;
+    case FAULT_PACKET_LENGTH:
+        if (wanted < UINT32_MAX)
+            words_add(words,
+                      "path_mtu of the two ends differs, and a message longer than the smaller one (%llu "
+                      "bytes) cannot pass; at QP 0x%06x it is %u bytes",
+                      wanted, object_qpn(qp), 128u << (qp->qp.attributes.path_mtu & 7));
+        else
+            words_add(words,
+                      "a packet of %llu bytes does not fit path_mtu of QP 0x%06x (%u bytes): path_mtu of the "
+                      "two ends differs",
+                      value, object_qpn(qp), 128u << (qp->qp.attributes.path_mtu & 7));
+        return;
+    case FAULT_MESSAGE_SHORT:
+        words_add(words, "%llu bytes came of %llu that its first packet announced", value, wanted);
+        return;
+    case FAULT_SEQUENCE:
+        words_add(words, "a packet continued another kind of message");
+        return;
+    case FAULT_OPCODE:
+        words_add(words, "opcode 0x%02llx is none of RC", value);
+        return;
+    case FAULT_SRQ:
+        words_add(words, "no SRQ has number %llu in the XRC domain of QP 0x%06x", value, object_qpn(qp));
+        return;
+    case FAULT_INVALIDATE:
+        words_add(words, "rkey 0x%x names no bound type 2 MW of this PD", fault->key);
+        return;
+    case FAULT_NAK:
+        if (look)
+            add_refusal(view, words, qp);
+        else
+            words_add(words, "the peer refused it");
+        return;
+    case FAULT_NO_RECEIVE:
+        add_peer(words, &qp->qp);
+        words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu", value);
+        return;
+    case FAULT_SILENCE:
+    case FAULT_PSN:
+        add_silence(view, words, qp, look);
+        return;
+    case FAULT_RESPONSE:
+        add_response(view, words, qp);
+        return;
+    case FAULT_READ_DEPTH:
+        words_add(words, qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC"
+                                                         : "max_rd_atomic of the QP is 0");
+        return;
+    case FAULT_LENGTH:
+        words_add(words, "the message has %llu bytes, and %llu are possible", value, wanted);
+        return;
+    case FAULT_WORK_REQUEST:
+        words_add(words, "this QP cannot do that (its type, or how it was created)");
+        return;
+    case FAULT_BIND:
+        words_add(
+            words,
+            "the MW cannot be bound so: another PD, bound already (type 2), a key of another MW, or access "
+            "flags that its MR does not give");
+        return;
+    case FAULT_REFERENCE:
+        words_add(words, "the peer could not read its memory, which is not there (any more)");
+        return;
+    case FAULT_MODIFIED:
+        words_add(words, "ibv_modify_qp(IBV_QPS_ERR) by ");
+        words_add_thread(view, words, fault->by);
+        return;
+    case FAULT_CLOSED:
+        words_add(words, "ibv_close_device() of its device");
+        return;
+    case FAULT_OVERRUN:
+        words_add(words, "CQ %llu has overrun", value);
+        return;
+    default:
+        words_add(words, "status %s", name_status(verdict_wc_status((enum verdict)fault->verdict)));
+        return;
+    }
+}
+
+bool words_add_fault(const struct view *view, struct words *words, const struct object *qp)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+
+    if (!fault->ns || qp->qp.opened)
+        return false;
+    if (qp->qp.type == IBV_QPT_UD && fault->side == FAULT_OF_RECEIVE)
+        words_add(words, "had its first error");
+    else if ((qp->qp.type == IBV_QPT_UD || qp->qp.type == IBV_QPT_UC || qp->qp.type == IBV_QPT_RAW_PACKET) &&
+             fault->side == FAULT_OF_REQUESTER)
+        words_add(words, "went to SQE");
+    else
+        words_add(words, "went to ERR");
+    if (view_age(view, fault->ns) >= PRESENT_MS) {
+        words_add(words, " ");
+        words_add_age(words, view_age(view, fault->ns));
+    }
+    words_add(words, ": ");
+    add_request(words, qp);
+    add_reason(view, words, qp, true);
+    return true;
+}
+
+static void describe_numbers(struct out *out, const struct fault_record *fault)
+{
+    static const char *const sides[] = {"owner", "requester", "responder", "receive"};
+
+    out_begin(out, "fault");
+    out_string(out, "side", fault->side < array_size(sides) ? sides[fault->side] : "?");
+    out_number(out, "cause_number", fault->cause);
+    out_number(out, "vendor_err", fault_vendor_err(fault->verdict, fault->cause));
+    out_string(out, "status", name_status(verdict_wc_status((enum verdict)fault->verdict)));
+    out_number(out, "wr_id", fault->wr_id);
+    out_number(out, "length", fault->length);
+    out_number(out, "address", fault->address);
+    out_number(out, "key", fault->key);
+    out_number(out, "lkey", fault->region_lkey);
+    out_number(out, "rkey", fault->region_rkey);
+    out_number(out, "value", fault->value);
+    out_number(out, "wanted", fault->wanted);
+    out_end(out);
+}
+
+bool explain_fault(const struct view *view, struct out *out, uint32_t number)
+{
+    struct words cause = {.length = 0}, words = {.length = 0};
+    const struct fault_record *fault;
+    struct object object;
+
+    if (!object_read(view, OBJECT_QP, number, &object))
+        return false;
+    fault = &object.qp.fault;
+    words_add(&words, "%s ", object_label(view, &object).text);
+    if (!words_add_fault(view, &words, &object))
+        return false;
+    out->wrong = !fault_is_wanted(fault);
+    cause = words;
+    explanation_begin(view, out, "fault", cause.text);
+    describe_numbers(out, fault);
+    out_line(out, 1, "status %s, vendor_err 0x%x",
+             name_status(verdict_wc_status((enum verdict)fault->verdict)),
+             fault_vendor_err(fault->verdict, fault->cause));
+    if (fault->withdrawn_ns) {
+        out_line(out, 1, "deregistered at");
+        stack_describe(view, out, "deregistered", 2, fault->withdrawn_stack, STACK_LINES);
+    }
+    if (fault->cause == FAULT_MODIFIED)
+        stack_describe(view, out, "stack", 1, fault->stack, STACK_LINES);
+    object_describe(view, out, "object", 1, &object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}

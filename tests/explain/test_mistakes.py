@@ -1,0 +1,198 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""What sent a QP to ERR (mistakes.c): both ends say the cause in their first line, on each path, on stderr and to
+`softhca why`.
+
+usage: test_mistakes.py MISTAKES SOFTHCA
+"""
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import tap  # noqa: E402
+
+MISTAKES, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
+LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
+PATIENCE = 60
+
+# A network namespace of its own, for other people's processes and for UDP port 4791.
+ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+
+PATHS = {
+    "ring": {"SOFTHCA_LOCAL": "ring"},
+    "cma": {"SOFTHCA_LOCAL": "cma"},
+    "mapped": {"SOFTHCA_LOCAL": "mapped"},
+    "wire": {"SOFTHCA_PATH": "wire"},
+    "same": {},
+}
+
+QP = r"QP 0x[0-9a-f]{6}"
+MR = r"the MR with lkey 0x[0-9a-f]+ \(4096 bytes at 0x[0-9a-f]+\)"
+NEAR = r"wr_id 4711 \(0x1267\), "
+WRITE = r"RDMA WRITE of (64|200) bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]+"
+READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]+"
+SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]+: "
+REFUSED = f"{QP} at 127.0.0.1 refused it "
+ACCESS = REFUSED + r"\(remote access error: rkey, PD, range or access flags of the MR there\)"
+INVALID = REFUSED + r"\(invalid request: "
+
+
+class Mistake:
+    """What both ends say behind "went to ERR: ". wire: what the near end says if it sees packets only; None: the same.
+    status of the near end's completion and of the far end's; a cause of rules/fault.h."""
+
+    def __init__(self, near, far=None, wire=None, request="", first=NEAR, paths=tuple(PATHS)):
+        self.near, self.far, self.wire, self.paths = near and first + request + near, far, wire, paths
+        self.wire = self.near if wire is None else wire and first + request + wire
+        if self.far and request:
+            self.far = f"{request[:-2]} from {QP}.*: {far}"
+
+
+def access(reason, request=WRITE):
+    """The far end finds the mistake; the near end is told of it where it may look."""
+    return Mistake(reason, reason, ACCESS, request + ": ")
+
+
+EXPECTED = {
+    "rkey-is-lkey": access(r"that is the lkey of the MR of 4096 bytes at 0x[0-9a-f]+, its rkey is 0x[0-9a-f]+$"),
+    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]+ is that of " + MR, READ),
+    "rkey-unknown": access(r"no MR or bound MW has this rkey$"),
+    "range-too-long": access(r"the range ends 100 bytes behind " + MR),
+    "range-too-early": access(r"the range begins 16 bytes in front of " + MR),
+    "address-swapped": access(r"the address is byte-swapped: 0x[0-9a-f]+ is in " + MR),
+    "no-remote-write": access(MR + r" lacks IBV_ACCESS_REMOTE_WRITE, it was registered with IBV_ACCESS_LOCAL_WRITE \| "
+                                   r"IBV_ACCESS_REMOTE_READ \| IBV_ACCESS_REMOTE_ATOMIC$"),
+    "no-remote-read": access(MR + r" lacks IBV_ACCESS_REMOTE_READ", READ),
+    "qp-without-remote-write": Mistake(fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
+                                       fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$", INVALID, WRITE + ": "),
+    "far-deregistered": access(r"its MR was deregistered \d.* ago by thread \d+"),
+    "far-other-pd": access(MR + r" belongs to PD \d+, and the QP to PD \d+$"),
+    "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]+ now$"),
+    "window-unbound": access(r"the MW is not bound \(any more\)$"),
+    "too-many-reads": Mistake(fr"wr_id 471\d .*: more READs and atomics at once than max_dest_rd_atomic of {QP}, which is 1",
+                              fr"{READ} from {QP}.*: more READs and atomics at once than max_dest_rd_atomic of {QP}, which is 1",
+                              rf"wr_id 471\d .*: {INVALID}", first=""),
+    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0$"),
+    "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
+                                 r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few", "SEND of 256 bytes: " + INVALID),
+    "datagram-without-grh": Mistake(None, r"receive wr_id 77 \(0x4d\): it has 100 bytes, 40 too few \(the message has 100, and "
+                                          r"40 for the GRH come in front of it\)$"),
+    "receive-not-writable": Mistake(fr"SEND of 64 bytes: {QP}.* cannot use its receive wr_id 77 \(0x4d\){SGE}{MR} lacks "
+                                    "IBV_ACCESS_LOCAL_WRITE, it was registered with 0$",
+                                    fr"receive wr_id 77 \(0x4d\){SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE",
+                                    fr"SEND of 64 bytes: {REFUSED}\(remote operational error"),
+    "no-receive": Mistake(fr"SEND of 64 bytes: {QP}.* had no receive posted \(RNR NAK\), and rnr_retry is 0$"),
+    "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}that is the rkey of the MR of 4096 bytes at 0x[0-9a-f]+, its lkey is 0x[0-9a-f]+$"),
+    "lkey-unknown": Mistake(fr"SEND{SGE}no MR has this lkey$"),
+    "local-too-long": Mistake(fr"SEND{SGE}the range ends 100 bytes behind {MR}$"),
+    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, and the QP to PD \d+$"),
+    "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with 0$"),
+    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* is destroyed, or never existed$", None,
+                             fr"{WRITE}: {QP} at 127.0.0.1 did not acknowledge: "),
+    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET and receives nothing$", None,
+                         fr"{WRITE}: {QP} at 127.0.0.1 did not acknowledge: "),
+    "far-in-error": Mistake(fr"{WRITE}: {QP} went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
+                            fr"{WRITE}: {QP} at 127.0.0.1 did not acknowledge: "),
+    "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner has not come or "
+                        r"has ended|peer process \d+ has ended)$", None,
+                        fr"SEND of 64 bytes: {QP} at 127.0.0.1 did not acknowledge: ", paths=("ring", "cma", "mapped", "wire")),
+    "far-stopped": Mistake(fr"SEND of 64 bytes: {QP} at 127.0.0.1 did not acknowledge: ", paths=("wire",)),
+    "wrong-psn": Mistake(fr"SEND of 64 bytes: the PSNs differ: sq_psn here is 0x0003ef, rq_psn of {QP} is 0x0003e8$", None,
+                         fr"SEND of 64 bytes: {QP} at 127.0.0.1 answers with PSN sequence errors: sq_psn here \(0x0003ef\)"),
+    "wrong-qpn": Mistake(fr"SEND of 64 bytes: no process of this host owns {QP}: dest_qp_num is wrong", None,
+                         fr"SEND of 64 bytes: {QP} at 127.0.0.1 did not acknowledge: "),
+    "wrong-mtu": Mistake(r"SEND of 2048 bytes: path_mtu of the two ends differs, and a message longer than the smaller one "
+                         fr"\(1024 bytes\) cannot pass; at {QP} it is 1024 bytes$",
+                         fr"SEND.* from {QP}.*: path_mtu of the two ends differs",
+                         fr"SEND of 2048 bytes: {INVALID}"),
+}
+
+
+def environment(path):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTHCA_", "LD_"))}
+    return dict(clean, LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", SOFTHCA_EXPLAIN="json", **PATHS[path])
+
+
+class Run:
+    """A mistake that has happened."""
+
+    def __init__(self, name, path, *arguments):
+        arguments = arguments or (("same",) if path == "same" else ())
+        self.process = subprocess.Popen([*ALONE, MISTAKES, name, *arguments], env=environment(path), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.told, self.rest = [], b""
+
+    def __enter__(self):
+        line = self.process.stdout.readline().split()
+        tap.equal(line[:1], [b"done"], (line, self.process.stderr.read() if not line else ""))
+        self.near, self.far = int(line[1]), int(line[2])
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def says(self, pid, pattern):
+        """Waits until that process says of a QP what is expected."""
+        pattern = re.compile(fr"^{QP} (went to ERR|went to SQE|had its first error)( \S+ \S+ ago)?: {pattern}")
+        until = time.monotonic() + PATIENCE
+        while not any(one["pid"] == pid and pattern.search(one["cause"]) for one in self.told):
+            ready, _, _ = select.select([self.process.stderr], [], [], max(0.0, until - time.monotonic()))
+            data = os.read(self.process.stderr.fileno(), 1 << 16) if ready else b""
+            if not data:
+                raise AssertionError(f"process {pid} does not say {pattern.pattern!r}: {[one['cause'] for one in self.told]}")
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            self.told += [json.loads(line) for line in lines if line.startswith(b"{")]
+        self.why(pid, pattern)
+
+    def why(self, pid, pattern):
+        done = subprocess.run([SOFTHCA, "why", "--json", str(pid)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE)
+        tap.equal(done.returncode, 0, done.stderr)
+        causes = [json.loads(line)["cause"] for line in done.stdout.splitlines()]
+        if not any(pattern.search(cause) for cause in causes):
+            raise AssertionError(f"softhca why {pid} does not say {pattern.pattern!r}: {causes}")
+
+
+def check(name, path):
+    mistake = EXPECTED[name]
+    with Run(name, path) as run:
+        near = mistake.wire if path == "wire" else mistake.near
+        if near:
+            run.says(run.near, near)
+        if mistake.far:
+            run.says(run.far, mistake.far)
+
+
+def test_each_program_has_its_words():
+    listed = subprocess.run([MISTAKES], capture_output=True, text=True, check=False, env=environment("same")).stdout.split()
+    tap.equal(sorted(listed), sorted(EXPECTED))
+
+
+def test_another_user_hears_what_a_nak_says():
+    if os.geteuid() != 0:
+        raise tap.Skip("only root can become two users")
+    with Run("rkey-is-lkey", "ring", "users") as run:
+        run.says(run.far, f"{WRITE} from {QP}.*: that is the lkey of the MR")
+        # The tool, as root, may look at both; the process itself may not.
+        told, = [one["cause"] for one in run.told if one["pid"] == run.near] or [None]
+        assert told and re.search(fr"{NEAR}{WRITE}: {QP}.* refused it \(remote access error", told), run.told
+        assert "lkey" not in told, told
+
+
+for mistake_name, expected in EXPECTED.items():
+    for path_name in expected.paths:
+        def one(name=mistake_name, path=path_name):
+            check(name, path)
+        globals()[f"test_{mistake_name.replace('-', '_')}_on_{path_name}"] = one
+
+if __name__ == "__main__":
+    tap.main(sys.modules[__name__])
