@@ -38,6 +38,8 @@ void words_add_access(struct words *words, uint64_t flags);
  * the process. */
 bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 
+/* hangs.c (hangs.h): what nothing under way will end. */
+
 /* work.c: where is the work request, and what does it wait for? qpn: only those of that QP; 0: of all.
  * Returns the number of places found; 0 is reported, too. */
 unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, uint32_t qpn);
@@ -71,6 +73,7 @@ void wr_ids_finish(struct wr_ids *ids);
 void words_add_wait(const struct view *view, struct words *words, const struct qp_record *qp);
 void words_add_awaited(const struct view *view, struct words *words, const struct qp_record *qp);
 void words_add_heard(const struct view *view, struct words *words, const struct sender *sender);
+bool sender_is_being_refused(const struct qp_record *qp);
 
 /* queues.c: copies of queue entries; false if the queue does not lie in the segment. */
 bool send_wqe_read(const struct view *view, const struct qp_record *qp, uint32_t counter,

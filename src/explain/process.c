@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "explain/explain.h"
+#include "explain/hangs.h"
 #include "explain/names.h"
 
 #define STACK_LINES     12u
@@ -95,15 +96,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         object_describe(view, stuck->out, "object", 1, object, 4);
         explanation_end(stuck->out);
         stuck->found++;
-    } else if (object->kind == OBJECT_CQ && object->cq.channel != NO_OBJECT &&
-               object->cq.events.raised != object->cq.events.reported) {
-        words_add(&cause, "%s has an unread completion event (ibv_get_cq_event)",
-                  object_label(view, object).text);
-        explanation_begin(view, stuck->out, "unread", cause.text);
-        object_describe(view, stuck->out, "object", 1, object, 4);
-        explanation_end(stuck->out);
-        stuck->found++;
     }
+    stuck->found += explain_hang_of(view, stuck->out, object);
     return true;
 }
 
@@ -113,9 +107,7 @@ void explain_process(const struct view *view, struct out *out)
     struct words cause = {.length = 0};
     struct listed all;
 
-    objects_for_each(
-        view, 1u << OBJECT_QP | 1u << OBJECT_SRQ | 1u << OBJECT_CQ | 1u << OBJECT_WQ | 1u << OBJECT_CM_ID,
-        look_for_trouble, &stuck);
+    objects_for_each(view, HANG_KINDS, look_for_trouble, &stuck);
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);

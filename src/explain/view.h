@@ -24,6 +24,8 @@ struct view {
     /* The segment of another process of this host, by the number that this one knows; NULL, or answers NULL:
      * unknown. */
     const struct view *(*find_peer)(int32_t pid);
+    /* Those of all processes of this host that we may look at, from 0 on; NULL behind the last, or not set. */
+    const struct view *(*find_process)(unsigned index);
     struct segment_header header;
     uint64_t now_ns; /* as it was when the view was opened */
     uint32_t stamp;

@@ -138,12 +138,35 @@ static void add_full_link(const struct view *view, struct words *words, const st
     words_add(words, " is full: the peer does not drain it");
 }
 
+/* Also between two retries, where the request has been sent again or is about to be. */
+bool sender_is_being_refused(const struct qp_record *qp)
+{
+    switch ((enum sender_wait)qp->sender.waiting) {
+    case SENDER_RUNS:
+    case SENDER_WAITS_FOR_LINK:
+    case SENDER_WAITS_FOR_WINDOW:
+    case SENDER_WAITS_FOR_READ_DEPTH:
+    case SENDER_WAITS_FOR_FENCE:
+        return sender_is_refused(&qp->attributes, &qp->sender);
+    case SENDER_WAITS_FOR_RNR_TIMER:
+    case SENDER_WAITS_FOR_RETRY: /* the peer does not answer at all, which is worse */
+    case SENDER_WAITS_IN_SQD:
+    case SENDER_WAITS_TO_FAIL:
+        break;
+    }
+    return false;
+}
+
 /* Why the WQE that is next does not go on. */
 void words_add_wait(const struct view *view, struct words *words, const struct qp_record *qp)
 {
     const struct sender *sender = &qp->sender;
     struct send_wqe wqe;
 
+    if (sender_is_being_refused(qp)) {
+        add_rnr(view, words, qp);
+        return;
+    }
     switch ((enum sender_wait)sender->waiting) {
     case SENDER_RUNS:
         words_add(words, "ready to be sent");
@@ -196,7 +219,8 @@ bool words_add_sender(const struct view *view, struct words *words, const struct
         words_add_duration(words, view_stamp_age(view, oldest.stamp));
     }
     words_add(words, ": ");
-    if (qp->sender.waiting != SENDER_RUNS || qp->sender.next != qp->sender.posted) {
+    if (qp->sender.waiting != SENDER_RUNS || qp->sender.next != qp->sender.posted ||
+        sender_is_being_refused(qp)) {
         words_add_wait(view, words, qp);
     } else {
         words_add(words, "sent, waiting for the acknowledgement of ");

@@ -125,7 +125,7 @@ static void describe_in_flight(const struct view *view, struct search *search, c
     bool waits = qp->sender.waiting == SENDER_WAITS_FOR_RNR_TIMER ||
                  qp->sender.waiting == SENDER_WAITS_FOR_RETRY ||
                  (qp->sender.waiting == SENDER_WAITS_FOR_LINK && counter == qp->sender.next) ||
-                 qp->sender.waiting == SENDER_WAITS_TO_FAIL;
+                 qp->sender.waiting == SENDER_WAITS_TO_FAIL || sender_is_being_refused(qp);
     uint32_t before = counter - qp->sender.completed;
     struct words words;
 

@@ -21,6 +21,7 @@ enum explanation {
     EXPLAIN_IN_USE,  /* an MR is deregistered: work requests may use it */
     EXPLAIN_LEAKS,   /* a context is closed, maybe with objects in it */
     EXPLAIN_OVERRUN, /* a CQ has overrun */
+    EXPLAIN_HANG,    /* the object is in a state that nothing under way will end */
 };
 
 /* Which accesses of peers are waited for, and how long. */

@@ -228,10 +228,14 @@ struct cq_record {
     uint32_t failed;               /* 1: the CQ has overrun */
     uint32_t lost;                 /* completions dropped because the ring was full; of the first of them: */
     uint32_t lost_qpn;
-    uint32_t reserved;
+    uint32_t owed; /* events that peers have announced and that are not counted as raised yet (channel.c) */
     uint64_t ring_offset; /* from the start of the segment */
 
     _Atomic uint32_t consumed cache_aligned; /* free-running; also written by compact() in object/cq/cq.c */
+    /* Thread ids, 0: none. Which thread is between ibv_start_poll() and ibv_end_poll(), and since when one waits for
+     * it; window_waits_ns is 0 while none does, and written last. */
+    _Atomic uint32_t window_by, window_waits_by;
+    _Atomic uint64_t window_waits_ns; /* CLOCK_MONOTONIC */
 
     struct event_record events cache_aligned; /* completion events */
     struct event_record async_events;
@@ -312,7 +316,8 @@ struct id_record {
     uint16_t source_port, destination_port;
     uint8_t given;    /* 1: the program holds the id; 0: of a connect request that is not reported yet */
     uint8_t waits_in; /* enum id_call: which call waits, valid while provenance.destroying_ns is not 0 */
-    uint16_t reserved;
+    uint8_t passive;  /* 1: of a connect request */
+    uint8_t reserved;
     uint8_t source[16], destination[16]; /* addresses as GIDs; all zero: none */
     struct event_record events;          /* type: enum rdma_cm_event_type */
     struct provenance_record provenance;

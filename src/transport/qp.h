@@ -121,6 +121,13 @@ struct responder_resource {
     };
 };
 
+/* The responder had no receive for the oldest request, and has not acknowledged it since: the request waits for the RNR
+ * timer, or has been sent again. */
+static inline bool sender_is_refused(const struct qp_attributes *attributes, const struct sender *sender)
+{
+    return sender->rnr_retries_left < attributes->rnr_retry && sender->begun != sender->completed;
+}
+
 struct responder {
     psn_t expected_psn;
     uint32_t msn;

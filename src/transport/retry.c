@@ -334,13 +334,13 @@ void sender_receiver_not_ready(struct transport_qp *qp, uint8_t timer_code)
 
     if (sender->waiting == SENDER_WAITS_FOR_RNR_TIMER)
         return; /* a second RNR NAK for the same packet */
-    if (qp->record->attributes.rnr_retry != 7) {
-        if (!sender->rnr_retries_left) {
-            sender_fail_oldest(qp, VERDICT_RNR_RETRY_EXCEEDED);
-            return;
-        }
-        sender->rnr_retries_left--;
+    /* 7: no limit; counted down all the same, for sender_is_refused(). */
+    if (!sender->rnr_retries_left && qp->record->attributes.rnr_retry != 7) {
+        sender_fail_oldest(qp, VERDICT_RNR_RETRY_EXCEEDED);
+        return;
     }
+    if (sender->rnr_retries_left)
+        sender->rnr_retries_left--;
     sender_go_back(qp);
     sender->probing = 1;
     sender->waiting = SENDER_WAITS_FOR_RNR_TIMER;

@@ -40,6 +40,7 @@ void attached_end(struct attached *at)
 }
 
 static const struct view *attach_peer(int32_t pid);
+static const struct view *attach_process(unsigned index);
 
 static bool refuse_file(struct attached *at)
 {
@@ -52,6 +53,7 @@ static void note_view(struct attached *at)
     at->uid = at->view.header.uid;
     if (at->view.same_pids) /* then it knows its peers by the numbers that we know */
         at->view.find_peer = attach_peer;
+    at->view.find_process = attach_process;
 }
 
 /* --- by /proc ------------------------------------------------------------------------------------------- */
@@ -427,6 +429,21 @@ static const struct view *attach_peer(int32_t pid)
     attach_pid(pid, peer);
     peer->pid = pid;
     return peer->files[SEGMENT_TABLES] >= 0 ? &peer->view : NULL;
+}
+
+/* All processes, once they are asked for. They stay open until we end. */
+static const struct view *attach_process(unsigned index)
+{
+    static struct attached *all;
+    static unsigned count;
+
+    if (!all)
+        count = attach_all(&all);
+    for (unsigned i = 0; i < count; i++) {
+        if (all[i].files[SEGMENT_TABLES] >= 0 && index-- == 0)
+            return &all[i].view;
+    }
+    return NULL;
 }
 
 void attached_free(struct attached *list, unsigned count)

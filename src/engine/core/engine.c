@@ -70,6 +70,7 @@ static void after_fork_in_child(void)
     multicast_after_fork_in_child();
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
+    hangs_after_fork_in_child();
     gsi_after_fork_in_child();
     notices_after_fork_in_child();
     remote_open_after_fork_in_child();

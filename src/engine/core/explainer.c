@@ -12,6 +12,7 @@
 #include "base/sys.h"
 #include "engine/core/core.h"
 #include "explain/explain.h"
+#include "explain/hangs.h"
 #include "explain/neighbour.h"
 #include "segment/segment.h"
 #include "segment/stack.h"
@@ -34,8 +35,8 @@ static uint64_t told[REMEMBERED];
 static unsigned told_next;
 static uint64_t remarks[REMARKS];
 static int exit_status; /* 0: also if it is not known */
-#define KIND_LOSSES (EXPLAIN_OVERRUN + 1)
-#define KIND_FAULT  (EXPLAIN_OVERRUN + 2)
+#define KIND_LOSSES (EXPLAIN_HANG + 1)
+#define KIND_FAULT  (EXPLAIN_HANG + 2)
 static unsigned told_of_kind[KIND_FAULT + 1]; /* texts given of each enum explanation, of losses, of faults */
 
 #define FAULTS 64u
@@ -93,6 +94,7 @@ void explainer_start(void)
     if (form == FORM_OFF)
         return;
     provenance_explain(!only_wrong);
+    hangs_start();
     if (form == FORM_TEXT && !handler && !notes_exit_status)
         notes_exit_status = on_exit(note_exit_status, NULL) == 0;
 }
@@ -118,8 +120,10 @@ void explainer_set_handler(void (*wanted)(const char *text, void *argument), voi
     form = json ? FORM_JSON : FORM_TEXT;
     only_wrong = false;
     lock_release(&lock);
-    if (segment_is_open())
+    if (segment_is_open()) {
         provenance_explain(true);
+        hangs_start();
+    }
 }
 
 /* --- output --------------------------------------------------------------------------------------------- */
@@ -256,6 +260,8 @@ static bool explain(const struct view *view, struct out *out, enum explanation w
         return explain_leaks(view, out, number);
     case EXPLAIN_OVERRUN:
         return explain_overrun(view, out, number);
+    case EXPLAIN_HANG:
+        return explain_hang(view, out, kind, number);
     }
     return false;
 }

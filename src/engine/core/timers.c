@@ -26,8 +26,8 @@ static ns_t timer_fd_at = NS_NEVER;
 static _Atomic uint32_t moderation_firing;
 static _Atomic ns_t next_deadline = NS_NEVER; /* earliest of both heaps; written under timers_lock */
 /* Timeouts of connection management are long: only the helper thread fires them, not application threads. */
-enum late { LATE_CM_AGENT, LATE_GSI, LATES };
-static ns_t late_at[LATES] /* under timers_lock */ = {NS_NEVER, NS_NEVER};
+enum late { LATE_CM_AGENT, LATE_GSI, LATE_HANGS, LATES };
+static ns_t late_at[LATES] /* under timers_lock */ = {NS_NEVER, NS_NEVER, NS_NEVER};
 
 int timers_fd(void)
 {
@@ -85,7 +85,7 @@ void timers_after_fork_in_child(void)
     memset(&qp_timers, 0, sizeof(qp_timers));
     memset(&moderation_timers, 0, sizeof(moderation_timers));
     atomic_store_explicit(&next_deadline, NS_NEVER, memory_order_relaxed);
-    late_at[LATE_CM_AGENT] = late_at[LATE_GSI] = NS_NEVER;
+    late_at[LATE_CM_AGENT] = late_at[LATE_GSI] = late_at[LATE_HANGS] = NS_NEVER;
     atomic_store_explicit(&moderation_firing, 0, memory_order_relaxed);
 }
 
@@ -150,6 +150,11 @@ void timers_set_cm_agent(ns_t at)
 void timers_set_gsi(ns_t at)
 {
     set_late(LATE_GSI, at);
+}
+
+void timers_set_hangs(ns_t at)
+{
+    set_late(LATE_HANGS, at);
 }
 
 /* timers_lock held. */
@@ -228,7 +233,7 @@ void timers_run(void)
 {
     uint64_t expirations;
     ns_t now = sys_now();
-    bool cm_agent, gsi;
+    bool cm_agent, gsi, hangs;
 
     if (read(timer_fd, &expirations, sizeof(expirations)) < 0 && errno != EAGAIN)
         log_error("timer: read from timerfd: %s", strerror(errno));
@@ -236,6 +241,7 @@ void timers_run(void)
     timer_fd_at = NS_NEVER;
     cm_agent = take_late(LATE_CM_AGENT, now);
     gsi = take_late(LATE_GSI, now);
+    hangs = take_late(LATE_HANGS, now);
     program();
     lock_release(&timers_lock);
     timers_run_due();
@@ -243,4 +249,6 @@ void timers_run(void)
         cm_agent_due();
     if (gsi)
         gsi_due();
+    if (hangs)
+        hangs_look();
 }

@@ -116,6 +116,8 @@ static int on_request(void *argument, struct cm_agent_id *agent_id, const struct
         return -EAGAIN;
     child->agent_id = agent_id;
     child->passive = true;
+    if (child->record)
+        child->record->passive = true;
     child->responder_resources = request->offer.responder_resources;
     child->initiator_depth = request->offer.initiator_depth;
     child->remote_ece = request->offer.ece;

@@ -129,6 +129,7 @@ static void add_debt(struct cq *cq, int32_t change)
 
     cq->debt += change;
     is = cq->debt > 0;
+    cq->record->owed = is ? (uint32_t)cq->debt : 0; /* for explanations */
     if (is && !was)
         atomic_fetch_add_explicit(&owed, 1, memory_order_relaxed);
     else if (was && !is)

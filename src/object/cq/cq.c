@@ -315,7 +315,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     if (error)
         return error;
 
-    lock_acquire(&cq->poll_lock);
+    cq_poll_enter(cq);
     /* A producer that holds `lock` and needs space can compact the ring while this thread waits for `lock`. */
     cq_stay_away(cq, true);
     lock_acquire(&cq->lock);

@@ -141,6 +141,8 @@ int cq_start_poll(struct cq *cq);
 int cq_next_poll(struct cq *cq);
 void cq_end_poll(struct cq *cq);
 
+/* Takes poll_lock. */
+void cq_poll_enter(struct cq *cq);
 /* The holder of poll_lock does not (away) or does access the ring from now on. */
 void cq_stay_away(struct cq *cq, bool away);
 

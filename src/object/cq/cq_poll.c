@@ -2,9 +2,39 @@
 /* Completion queues: the consumers' side (verbs.md §5.1, §5.6). */
 #include <errno.h>
 
+#include "base/sys.h"
 #include "object/cq/cq.h"
 #include "object/memory/mapping.h"
 #include "object/ports.h"
+
+/* Waits for poll_lock. If a thread is in extended polling, which takes as long as the program likes, and for ever if it
+ * forgets to end it or polls again, the wait is published for explanations. */
+static cold_path void wait_for_polling(struct cq *cq)
+{
+    struct cq_record *record = cq->record;
+    bool told = atomic_load_explicit(&record->window_by, memory_order_relaxed) &&
+                !atomic_load_explicit(&record->window_waits_ns, memory_order_relaxed);
+
+    if (told) {
+        atomic_store_explicit(&record->window_waits_by, (uint32_t)sys_gettid(), memory_order_relaxed);
+        /* Release: a reader that sees the time also sees the thread. */
+        atomic_store_explicit(&record->window_waits_ns, sys_now(), memory_order_release);
+    }
+    lock_acquire(&cq->poll_lock);
+    if (told)
+        atomic_store_explicit(&record->window_waits_ns, 0, memory_order_relaxed);
+}
+
+void cq_poll_enter(struct cq *cq)
+{
+    if (unlikely(!lock_try(&cq->poll_lock)))
+        wait_for_polling(cq);
+}
+
+static void set_window(struct cq *cq, uint32_t thread)
+{
+    atomic_store_explicit(&cq->record->window_by, thread, memory_order_relaxed);
+}
 
 /* Without a lock, so only a hint: a completion that is added meanwhile is found by the next poll. */
 static bool looks_empty(const struct cq *cq)
@@ -61,7 +91,7 @@ static int take(struct cq *cq, int count, struct ibv_wc *wc)
     bool error = false;
     int taken = 0;
 
-    lock_acquire(&cq->poll_lock);
+    cq_poll_enter(cq);
     /* Partner: the release in cq_push(). */
     produced = atomic_load_explicit(&record->produced, memory_order_acquire);
     consumed = atomic_load_explicit(&record->consumed, memory_order_relaxed);
@@ -154,6 +184,7 @@ static bool load_next(struct cq *cq)
 static void close_window(struct cq *cq)
 {
     cq->current = NULL;
+    set_window(cq, 0);
     cq_stay_away(cq, false);
     lock_release(&cq->poll_lock);
 }
@@ -162,7 +193,8 @@ static bool open_window(struct cq *cq)
 {
     if (looks_empty(cq))
         return false;
-    lock_acquire(&cq->poll_lock);
+    cq_poll_enter(cq);
+    set_window(cq, (uint32_t)sys_gettid());
     if (load_next(cq))
         return true;
     close_window(cq);
