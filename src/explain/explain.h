@@ -38,6 +38,10 @@ void words_add_access(struct words *words, uint64_t flags);
  * the process. */
 bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 
+/* misuse.c: a call with a destroyed object; all of them, which returns their number. */
+bool explain_misuse(const struct view *view, struct out *out, uint32_t number);
+unsigned explain_misuses(const struct view *view, struct out *out);
+
 /* hangs.c (hangs.h): what nothing under way will end. */
 
 /* work.c: where is the work request, and what does it wait for? qpn: only those of that QP; 0: of all.

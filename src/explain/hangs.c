@@ -123,8 +123,8 @@ static uint32_t slots_taken(const struct sender *sender)
 static bool is_full_and_silent(const struct view *view, const struct qp_record *qp)
 {
     const struct sender *sender = &qp->sender;
-    uint32_t count =
-        min_of(qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS), sender->posted - sender->retired);
+    uint32_t slots = qp->send_depth + min_of(qp->own_depth, OWN_REQUESTS);
+    uint32_t count = min_of(slots, sender->posted - sender->retired);
     struct send_wqe wqe;
 
     if (!qp->send_depth || qp->send_depth > LIMIT_QP_WR || slots_taken(sender) != qp->send_depth ||

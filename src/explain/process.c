@@ -108,6 +108,7 @@ void explain_process(const struct view *view, struct out *out)
     struct listed all;
 
     objects_for_each(view, HANG_KINDS, look_for_trouble, &stuck);
+    stuck.found += explain_misuses(view, out);
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);

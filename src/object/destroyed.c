@@ -2,12 +2,18 @@
 /* The quarantine of destroyed handles: a ring of addresses per kind, and a hash table to look one up. */
 #include "object/destroyed.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/types.h"
+#include "object/ports.h"
+#include "segment/misuse.h"
+#include "segment/provenance.h"
+#include "segment/segment.h"
 
 #if defined(__has_feature) && !defined(__SANITIZE_ADDRESS__)
 #if __has_feature(address_sanitizer) /* clang has no __SANITIZE_ADDRESS__ */
@@ -33,6 +39,7 @@ _Static_assert(BUCKETS == 1u << HASH_BITS, "a bucket for each hash");
 /* Without a lock: places are exchanged atomically, and a handle is looked up only after its own destroy. */
 struct destroyed_handles {
     _Atomic(void *) handle[QUARANTINED];
+    struct destroy_note note[QUARANTINED]; /* written before the handle, with release order */
     _Atomic uint32_t next;
     _Atomic uint16_t bucket[BUCKETS]; /* how many handles have that hash; 0 ends most lookups */
 };
@@ -44,25 +51,84 @@ static _Atomic uint16_t *bucket_of(struct destroyed_handles *of, const void *han
     return &of->bucket[((uint64_t)(uintptr_t)handle * 0x9e3779b97f4a7c15ull) >> (64 - HASH_BITS)];
 }
 
-bool destroyed_has(enum destroyed_kind kind, const void *handle)
+/* NULL: it is not in quarantine. */
+static const struct destroy_note *find(enum destroyed_kind kind, const void *handle)
 {
     struct destroyed_handles *of = &destroyed[kind];
 
     if (likely(!atomic_load_explicit(bucket_of(of, handle), memory_order_relaxed)))
-        return false;
+        return NULL;
     for (unsigned i = 0; i < QUARANTINED; i++) {
-        if (atomic_load_explicit(&of->handle[i], memory_order_relaxed) == handle)
-            return true;
+        if (atomic_load_explicit(&of->handle[i], memory_order_acquire) == handle)
+            return &of->note[i];
     }
-    return false;
+    return NULL;
 }
 
-void *destroyed_exchange(enum destroyed_kind kind, void *handle)
+static void name(enum destroyed_kind kind, uint32_t number, char ret[48])
+{
+    static const char *const names[DESTROYED_KINDS] = {
+        [DESTROYED_AH] = "AH %u",
+        [DESTROYED_CHANNEL] = "channel %u",
+        [DESTROYED_CONTEXT] = "context %u",
+        [DESTROYED_COUNTERS] = "set of counters %u",
+        [DESTROYED_CQ] = "CQ %u",
+        [DESTROYED_DM] = "DM %u",
+        [DESTROYED_FLOW] = "flow %u",
+        [DESTROYED_IND_TABLE] = "indirection table %u",
+        [DESTROYED_MR] = "MR with lkey 0x%x",
+        [DESTROYED_MW] = "MW with rkey 0x%x",
+        [DESTROYED_PD] = "PD %u",
+        [DESTROYED_QP] = "QP 0x%06x",
+        [DESTROYED_SRQ] = "SRQ %u",
+        [DESTROYED_TD] = "TD %u",
+        [DESTROYED_WQ] = "WQ 0x%06x",
+        [DESTROYED_XRCD] = "XRCD %u",
+    };
+
+    snprintf(ret, 48, names[kind], number);
+}
+
+static cold_path void tell(enum misuse_form form, enum destroyed_kind kind, const struct destroy_note *note,
+                           const char *verb)
+{
+    const struct destroy_note copy = *note;
+    char object[48];
+    uint32_t record;
+
+    name(kind, copy.number, object);
+    record = misuse_record(form, verb, object, -EINVAL, &copy);
+    if (record != NO_OBJECT && explained())
+        object_ports->explain(EXPLAIN_MISUSE, OBJECT_CONTEXT, record);
+}
+
+bool destroyed_has(enum destroyed_kind kind, const void *handle, const char *verb)
+{
+    const struct destroy_note *note = find(kind, handle);
+
+    if (likely(!note))
+        return false;
+    tell(MISUSE_TWICE, kind, note, verb);
+    return true;
+}
+
+cold_path int destroyed_refuse(enum destroyed_kind kind, const void *handle, const char *verb)
+{
+    const struct destroy_note *note = find(kind, handle);
+
+    if (!note)
+        return -EIO;
+    tell(MISUSE_AFTER, kind, note, verb);
+    return -EINVAL;
+}
+
+void *destroyed_exchange(enum destroyed_kind kind, void *handle, uint32_t number)
 {
     struct destroyed_handles *of = &destroyed[kind];
     uint32_t place = atomic_fetch_add_explicit(&of->next, 1, memory_order_relaxed) % QUARANTINED;
     void *oldest;
 
+    destroy_note(&of->note[place], number);
     atomic_fetch_add_explicit(bucket_of(of, handle), 1, memory_order_relaxed);
     /* Release: the last use of `handle`. Acquire: partner of the release of `oldest`, which may be reused now. */
     oldest = atomic_exchange_explicit(&of->handle[place], handle, memory_order_acq_rel);
@@ -71,14 +137,19 @@ void *destroyed_exchange(enum destroyed_kind kind, void *handle)
     return oldest;
 }
 
-void destroyed_free(enum destroyed_kind kind, void *handle, size_t size)
+void destroyed_keep(enum destroyed_kind kind, void *handle, uint32_t number)
+{
+    free(destroyed_exchange(kind, handle, number));
+}
+
+void destroyed_free(enum destroyed_kind kind, void *handle, size_t size, uint32_t number)
 {
     char *private = (char *)handle + PUBLIC;
     void *oldest;
 
     memset(private, POISON, size - PUBLIC);
     ASAN_POISON_MEMORY_REGION(private, size - PUBLIC);
-    oldest = destroyed_exchange(kind, handle);
+    oldest = destroyed_exchange(kind, handle, number);
     if (!oldest)
         return;
     /* All memory of a kind has the same size. */

@@ -22,6 +22,7 @@ enum explanation {
     EXPLAIN_LEAKS,   /* a context is closed, maybe with objects in it */
     EXPLAIN_OVERRUN, /* a CQ has overrun */
     EXPLAIN_HANG,    /* the object is in a state that nothing under way will end */
+    EXPLAIN_MISUSE,  /* a call got a destroyed object; number: of the record (segment/misuse.h) */
 };
 
 /* Which accesses of peers are waited for, and how long. */

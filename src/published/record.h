@@ -66,6 +66,20 @@ struct event_record {
 };
 _Static_assert(sizeof(struct event_record) == 40, "readable by other builds");
 
+/* Who destroyed an object, when and from where. Kept next to the object's memory while that rests; not in the segment. */
+struct destroy_note {
+    uint64_t ns; /* CLOCK_MONOTONIC; 0: not known */
+    uint32_t by, stack;
+    uint32_t number; /* by which programs know the object */
+};
+
+enum misuse_form {
+    MISUSE_NONE,
+    MISUSE_TWICE,   /* a destroyed object was destroyed again */
+    MISUSE_AFTER,   /* it was used */
+    MISUSE_CHANNEL, /* an id was used, or destroyed, after its event channel was destroyed */
+};
+
 /* The state of an id (verbs.md §11.2). Address and route resolution do not wait for an answer of another
  * host, so there is no state for a query under way. */
 enum id_state {

@@ -38,7 +38,7 @@ static struct {
     uint64_t arena_open; /* accessible so far */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
-        key_provenance, stacks, modules;
+        key_provenance, stacks, modules, misuses;
 } segment = {.part = {{.fd = -1}, {.fd = -1}}};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -67,6 +67,7 @@ static uint64_t place_tables(void)
     place(&segment.key_provenance, &offset, sizeof(struct provenance_record), LIMIT_KEY_SLOTS);
     place(&segment.stacks, &offset, sizeof(struct stack_record), SEGMENT_STACKS);
     place(&segment.modules, &offset, sizeof(struct module_record), SEGMENT_MODULES);
+    place(&segment.misuses, &offset, sizeof(struct misuse_record), SEGMENT_MISUSES);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
@@ -178,6 +179,7 @@ static void fill_header(struct segment_header *header)
     header->key_provenance = segment.key_provenance;
     header->stacks = segment.stacks;
     header->modules = segment.modules;
+    header->misuses = segment.misuses;
     header->arena_offset = segment.arena_offset;
     header->arena_size = segment.arena_size;
     header->queues = (struct file_record){.fd = segment.part[SEGMENT_QUEUES].fd,
@@ -373,6 +375,11 @@ struct stack_record *segment_stack(uint32_t number)
 struct module_record *segment_module(uint32_t number)
 {
     return (struct module_record *)segment_at(segment.modules.offset) + number;
+}
+
+struct misuse_record *segment_misuse(uint32_t number)
+{
+    return (struct misuse_record *)segment_at(segment.misuses.offset) + number;
 }
 
 /* Makes the arena accessible up to its high-water mark. segment.lock held. */

@@ -19,6 +19,7 @@
  *   key provenance   LIMIT_KEY_SLOTS x struct provenance_record: who created an MR or MW (explanations on)
  *   stacks           SEGMENT_STACKS x struct stack_record; number 0 means no stack
  *   modules          SEGMENT_MODULES x struct module_record: the files that return addresses lie in
+ *   misuses          SEGMENT_MISUSES x struct misuse_record: calls with what was destroyed
  *                    (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
  *                    at least 4 KiB (the second file)
@@ -106,7 +107,7 @@ struct segment_header {
     _Atomic uint32_t explains; /* 1: stacks and times are recorded (provenance_explain()) */
     _Atomic uint32_t copies;   /* enum segment_copies */
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
-        modules;
+        modules, misuses;
     uint64_t arena_offset, arena_size;
     /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
@@ -344,6 +345,17 @@ struct module_record {
 };
 _Static_assert(sizeof(struct module_record) == 256, "readable by other builds");
 
+/* A call with an object that the program has destroyed. Written once, apart from count (segment/misuse.c). */
+struct misuse_record {
+    _Atomic uint32_t state;      /* 1: valid; stored with release order */
+    uint32_t form, error, count; /* enum misuse_form; errno; how often from there */
+    uint32_t called_by, called_stack, destroyed_by, destroyed_stack; /* the first time */
+    uint64_t called_ns, destroyed_ns;                                /* CLOCK_MONOTONIC */
+    char call[32], object[48];                                       /* "ibv_destroy_qp", "QP 0x00012a" */
+};
+_Static_assert(sizeof(struct misuse_record) == 128, "readable by other builds");
+
+#define SEGMENT_MISUSES 64u
 #define SEGMENT_ITEMS   (1u << 20)
 #define SEGMENT_IDS     65536u
 #define SEGMENT_STACKS  8192u
@@ -378,6 +390,7 @@ struct id_record *segment_id(uint32_t number);
 struct provenance_record *segment_key_provenance(uint32_t slot);
 struct stack_record *segment_stack(uint32_t number);
 struct module_record *segment_module(uint32_t number);
+struct misuse_record *segment_misuse(uint32_t number);
 
 /* The offset of zeroed queue memory, aligned to 4 KiB; 0: -ENOMEM (offset 0 is the header). */
 uint64_t segment_allocate(size_t size);

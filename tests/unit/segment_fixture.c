@@ -163,6 +163,7 @@ struct fixture *fixture_make(void)
     fixture.mapped = place(&header->mapped, sizeof(struct mapped_record), 8);
     place(&header->directs, sizeof(struct direct_record), 8);
     fixture.modules = place(&header->modules, sizeof(struct module_record), 4);
+    fixture.misuses = place(&header->misuses, sizeof(struct misuse_record), 4);
     header->magic = SEGMENT_MAGIC;
     header->version = SEGMENT_VERSION;
     header->header_size = sizeof(*header);

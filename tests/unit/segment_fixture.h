@@ -37,6 +37,7 @@ struct fixture {
     struct stack_record *stacks;  /* 1: in this program */
     struct mapped_record *mapped; /* as the keys */
     struct module_record *modules;
+    struct misuse_record *misuses; /* none */
 };
 
 /* The same memory each time, as if nobody had touched it. */

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "explain/hangs.h"
 #include "json.h"
 #include "mapped/mapped.h"
+#include "segment/misuse.h"
 #include "segment_fixture.h"
 
 static struct fixture *f;
@@ -634,6 +636,100 @@ static void json_stays_json_where_it_is_cut(void **state)
     assert_contains(out.text, "\"holders\":[{");
 }
 
+/* --- hangs, and calls with what is gone ------------------------------------------------------------------ */
+
+static void unpolled_completions_without_an_event(void **state)
+{
+    struct cq_record *cq = &f->cqs[0];
+
+    memset(&cq->events, 0, sizeof(cq->events));
+    cq->produced = cq->consumed + 2;
+    cq->armed = CQ_ARMED_ANY;
+    *fixture_cqe(cq, cq->consumed) = (struct cqe){.wr_id = 9, .qpn = FIXTURE_QPN};
+    *fixture_cqe(cq, cq->consumed + 1) = (struct cqe){.wr_id = 10, .qpn = FIXTURE_QPN};
+    assert_contains(said(explain_hang, OBJECT_CQ, 0),
+                    "has 2 unpolled completions and no event to come: they were there");
+    cq->armed = CQ_ARMED_SOLICITED;
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "asked for solicited ones only");
+    cq->armed = CQ_UNARMED; /* a program that polls */
+    assert_null(said(explain_hang, OBJECT_CQ, 0));
+    cq->events.raised = cq->events.reported = cq->events.acked = 1;
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "was not called again after the last event");
+    cq->owed = 1; /* a peer delivers one */
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "has an unread completion event (ibv_get_cq_event)");
+    cq->owed = 0;
+    cq->window_by = cq->window_waits_by = FIXTURE_THREAD;
+    cq->window_waits_ns = FIXTURE_AGO(1500);
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and so waits for itself, for 1.5 s");
+}
+
+static void queues_that_stand_still(void **state)
+{
+    struct qp_record *qp = &f->qps[0];
+    struct sender *sender;
+
+    memset(&qp->events, 0, sizeof(qp->events));
+    qp->receive.posted = qp->receive.taken;
+    qp->receive.from_srq = 0;
+    qp->srq = NO_OBJECT;
+    assert_null(said(explain_hang, OBJECT_QP, 0));
+    qp->responder.nak_sent = NAK_OF_PACKET;
+    assert_contains(said(explain_hang, OBJECT_QP, 0), "has no receive posted: a SEND of QP 0x000013");
+    qp->receive.posted++;
+    assert_null(said(explain_hang, OBJECT_QP, 0));
+    sender = post(FIXTURE_SLOTS, FIXTURE_SLOTS);
+    sender->completed = FIXTURE_SLOTS;
+    sender->retired = 0;
+    qp->send_depth = FIXTURE_SLOTS;
+    assert_null(said(explain_hang, OBJECT_QP, 0));
+    for (uint32_t i = 0; i < FIXTURE_SLOTS; i++)
+        fixture_send(qp, i)->flags = 0;
+    assert_contains(said(explain_hang, OBJECT_QP, 0), "its send queue is full for good: all 8 slots");
+}
+
+/* A request that was refused is told as such until it is acknowledged, whatever the sender does with it meanwhile. */
+static void refused_between_two_retries(void **state)
+{
+    struct sender *sender = post(1, 1);
+
+    f->qps[0].attributes.rnr_retry = 7;
+    sender->rnr_retries_left = 7;
+    assert_contains(why(100), "waits for the acknowledgement of");
+    sender->rnr_retries_left = 6;
+    assert_contains(why(100), "has no receive posted (RNR)");
+}
+
+static bool misuse(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    return explain_misuse(view, to, number);
+}
+
+static void calls_with_what_is_gone(void **state)
+{
+    struct misuse_record *record = &f->misuses[0];
+
+    assert_null(said(misuse, OBJECT_QP, 0));
+    *record = (struct misuse_record){.state = 1,
+                                     .form = MISUSE_TWICE,
+                                     .error = EINVAL,
+                                     .count = 1,
+                                     .destroyed_by = FIXTURE_THREAD,
+                                     .destroyed_ns = FIXTURE_AGO(2500)};
+    strcpy(record->call, "ibv_destroy_qp");
+    strcpy(record->object, "QP 0x000012");
+    assert_contains(
+        said(misuse, OBJECT_QP, 0),
+        "ibv_destroy_qp(QP 0x000012) fails with EINVAL: it was destroyed already, 2.5 s ago by thread 77");
+    record->form = MISUSE_CHANNEL;
+    record->error = 0;
+    assert_contains(said(misuse, OBJECT_QP, 0), "its event channel was destroyed before it");
+    /* No terminator, nor a form that exists. */
+    memset(record->call, 'x', sizeof(record->call));
+    memset(record->object, 0xff, sizeof(record->object));
+    record->form = 4711;
+    assert_non_null(said(misuse, OBJECT_QP, 0));
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end_test)
 
 int main(void)
@@ -650,6 +746,10 @@ int main(void)
         TEST(many_places_are_counted_and_some_told),
         TEST(holders_of_each_kind),
         TEST(holders_of_thread_domains_xrc_domains_and_device_memory),
+        TEST(unpolled_completions_without_an_event),
+        TEST(queues_that_stand_still),
+        TEST(refused_between_two_retries),
+        TEST(calls_with_what_is_gone),
         TEST(accounts_of_each_kind),
         TEST(wait_that_ended),
         TEST(losses_of_each_kind),

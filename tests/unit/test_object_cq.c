@@ -153,7 +153,7 @@ static void destroy_is_refused_while_used(void **state)
 
     assert_int_equal(channel->ibv.refcnt, 1);
     assert_int_equal(channel_destroy(channel), -EBUSY);
-    assert_int_equal(cq_use(cq), 0);
+    assert_int_equal(cq_use(cq, "test"), 0);
     assert_int_equal(cq_destroy(cq), -EBUSY);
     push(cq, 1); /* no side effect: it still works */
     assert_polls(cq, 1);
@@ -563,7 +563,7 @@ static void destroy_waits_for_acknowledgements(void **state)
     /* Published: a stuck destroy is explained from outside. */
     while (atomic_load(&cq->record->state) != OBJECT_DESTROYING)
         sched_yield();
-    assert_int_equal(cq_use(cq), -EINVAL);
+    assert_int_equal(cq_use(cq, "test"), -EINVAL);
     cq_ack_events(cq, 1);
     assert_int_equal(pthread_tryjoin_np(thread, &result), EBUSY);
     cq_ack_events(cq, 1);

@@ -87,6 +87,12 @@ struct cm_agent_calls {
     void (*id_waits)(struct id_record *record, enum id_call call);
     void (*id_still_waits)(struct id_record *record);
     void (*id_waited)(struct id_record *record, bool told);
+    /* The program destroys an id, or an event channel: record NULL, and its descriptor. */
+    void (*destroyed)(struct destroy_note *ret_note, const struct id_record *record, int fd);
+    /* A call got an id, or an event channel, that is destroyed, or an id whose channel is: note says who did that. error:
+     * what the call returns, 0 or -errno. */
+    void (*misused)(enum misuse_form form, const char *call, const char *kind, uint32_t number, int error,
+                    const struct destroy_note *note);
 
     /* --- ids; errors as in cm/cm.h ---------------------------------------------------------------- */
 

@@ -2,8 +2,11 @@
 /* Published records of rdma_cm ids, for explanations. A record is NULL if the segment had no space for it. */
 #include "engine/cm/id_record.h"
 
+#include <stdio.h>
+
 #include "base/sys.h"
 #include "engine/core/explainer.h"
+#include "segment/misuse.h"
 #include "segment/provenance.h"
 #include "segment/segment.h"
 
@@ -48,4 +51,21 @@ void id_record_waited(struct id_record *record, bool told)
     if (told && explained())
         explainer_explain(EXPLAIN_RESUMED, OBJECT_CM_ID, id_number(record));
     provenance_destroy_unblocked(&record->provenance);
+}
+
+void id_record_destroyed(struct destroy_note *ret_note, const struct id_record *record, int fd)
+{
+    destroy_note(ret_note, record ? id_number(record) : (uint32_t)fd);
+}
+
+void id_record_misused(enum misuse_form form, const char *call, const char *kind, uint32_t number, int error,
+                       const struct destroy_note *note)
+{
+    char object[48];
+    uint32_t record;
+
+    snprintf(object, sizeof(object), "%s %u", kind, number);
+    record = misuse_record(form, call, object, error, note);
+    if (record != NO_OBJECT && explained())
+        explainer_explain(EXPLAIN_MISUSE, OBJECT_CM_ID, record);
 }

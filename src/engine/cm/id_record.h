@@ -16,5 +16,8 @@ void id_record_event_acknowledged(struct id_record *record);
 void id_record_waits(struct id_record *record, enum id_call call);
 void id_record_still_waits(struct id_record *record);
 void id_record_waited(struct id_record *record, bool told);
+void id_record_destroyed(struct destroy_note *ret_note, const struct id_record *record, int fd);
+void id_record_misused(enum misuse_form form, const char *call, const char *kind, uint32_t number, int error,
+                       const struct destroy_note *note);
 
 #endif

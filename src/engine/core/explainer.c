@@ -35,8 +35,8 @@ static uint64_t told[REMEMBERED];
 static unsigned told_next;
 static uint64_t remarks[REMARKS];
 static int exit_status; /* 0: also if it is not known */
-#define KIND_LOSSES (EXPLAIN_HANG + 1)
-#define KIND_FAULT  (EXPLAIN_HANG + 2)
+#define KIND_LOSSES (EXPLAIN_MISUSE + 1)
+#define KIND_FAULT  (EXPLAIN_MISUSE + 2)
 static unsigned told_of_kind[KIND_FAULT + 1]; /* texts given of each enum explanation, of losses, of faults */
 
 #define FAULTS 64u
@@ -262,6 +262,8 @@ static bool explain(const struct view *view, struct out *out, enum explanation w
         return explain_overrun(view, out, number);
     case EXPLAIN_HANG:
         return explain_hang(view, out, kind, number);
+    case EXPLAIN_MISUSE:
+        return explain_misuse(view, out, number);
     }
     return false;
 }

@@ -144,7 +144,7 @@ RDMACM_EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *add
     struct id *id = id_of(public);
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_bind_addr"));
     return conclude(address ? bind_address(id, address) : -EINVAL);
 }
 
@@ -155,7 +155,7 @@ RDMACM_EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
     int error = 0;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_listen"));
     if (backlog <= 0 || backlog > BACKLOG_MAX)
         backlog = BACKLOG_MAX;
     if (id_state(id) == ID_IDLE)

@@ -22,6 +22,7 @@ struct channel {
     struct rdma_event_channel public;
     uint32_t generation;
     _Atomic bool gone; /* destroyed; set with events_lock held */
+    struct destroy_note note;
     struct list resting;
     struct list ids;    /* linked by struct id.node */
     struct list events; /* linked by struct event.node */
@@ -124,7 +125,7 @@ static struct id *take_id(struct channel *channel)
     return node ? list_entry(node, struct id, node) : NULL;
 }
 
-void channel_free(struct rdma_event_channel *public)
+bool channel_free(struct rdma_event_channel *public)
 {
     struct channel *channel = channel_of(public);
     bool inherited = channel->generation != generation();
@@ -132,15 +133,22 @@ void channel_free(struct rdma_event_channel *public)
     int fd, saved = errno;
 
     if (!take_leave(channel))
-        return;
+        return false;
+    calls->destroyed(&channel->note, NULL, public->fd);
     /* Unread events are freed with their ids. After a fork the parent's ids are void. */
     while (!inherited && (id = take_id(channel)))
-        id_end(id);
+        id_end(id, &channel->note);
     fd = public->fd;
     public->fd = -1;
     sys_close(fd);
     rest_put(&resting, &channel->resting);
     errno = saved;
+    return true;
+}
+
+static void tell_of_use(const struct channel *channel, enum misuse_form form, const char *call, int error)
+{
+    calls->misused(form, call, "event channel with descriptor", channel->note.number, error, &channel->note);
 }
 
 int channel_join(struct rdma_event_channel *public, struct id *id)
@@ -156,6 +164,8 @@ int channel_join(struct rdma_event_channel *public, struct id *id)
         list_push_back(&channel->ids, &id->node);
     }
     lock_release(&events_lock);
+    if (error)
+        tell_of_use(channel, MISUSE_AFTER, "rdma_create_id", error);
     return error;
 }
 
@@ -179,8 +189,8 @@ RDMACM_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 
 RDMACM_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
-    if (channel)
-        channel_free(channel);
+    if (channel && !channel_free(channel))
+        tell_of_use(channel_of(channel), MISUSE_TWICE, "rdma_destroy_event_channel", 0);
 }
 
 /* --- events --------------------------------------------------------------------------------------------- */
@@ -292,6 +302,7 @@ int events_move(struct id *id, struct rdma_event_channel *to)
     lock_acquire(&events_lock);
     if (is_gone(channel_of(to))) {
         lock_release(&events_lock);
+        tell_of_use(channel_of(to), MISUSE_AFTER, "rdma_migrate_id", -EBADF);
         return -EBADF;
     }
     channel = channel_of(id->public.channel);
@@ -336,8 +347,10 @@ int events_next(struct rdma_event_channel *public, struct event **ret_event)
         struct list *first = NULL;
         uint64_t token;
 
-        if (is_gone(channel))
+        if (is_gone(channel)) {
+            tell_of_use(channel, MISUSE_AFTER, "rdma_get_cm_event", -EBADF);
             return -EBADF;
+        }
         if (channel->generation != generation())
             return -EIO; /* a forked child would read its parent's tokens */
         if (read(public->fd, &token, sizeof(token)) < 0)

@@ -164,7 +164,7 @@ RDMACM_EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param
     int error;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_connect"));
     if (id_state(id) != ID_ROUTE_RESOLVED)
         return conclude(-EINVAL);
     /* First: the reply may arrive before the call returns, and the id may be destroyed then. */
@@ -185,7 +185,7 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
     int error;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_establish"));
     if (public->qp)
         return conclude(-EINVAL);
     before = id_state(id);
@@ -245,7 +245,7 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
     int error;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_accept"));
     if (!id->passive || id_state(id) != ID_CONNECTING)
         return conclude(-EINVAL);
     id_enter(id, ID_CONNECTED); /* first: the peer may disconnect at once, and the id may be destroyed then */
@@ -264,7 +264,7 @@ static int reject(struct id *id, enum cm_reason reason, const void *private_data
     int error;
 
     if (id_check(id) != 0)
-        return id_check(id);
+        return id_refuse(id, "rdma_reject");
     if (id_state(id) != ID_CONNECTING || length > (datagrams ? CM_SIDR_REP_PRIVATE : CM_REJ_PRIVATE))
         return -EINVAL;
     if (!private_data)
@@ -291,7 +291,7 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
     struct id *id = id_of(public);
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_notify"));
     return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->agent_id) : -EINVAL);
 }
 
@@ -304,7 +304,7 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
     int error;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_disconnect"));
     if (public->qp_type == IBV_QPT_UD || (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED))
         return conclude(-EINVAL);
     error = qp_to_error(id);

@@ -127,9 +127,9 @@ RDMACM_EXPORT int rdma_get_request(struct rdma_cm_id *public, struct rdma_cm_id 
 {
     struct id *listener = id_of(public);
 
-    if (id_check(listener) == -EBADF)
-        return conclude(-EBADF);
-    if (id_check(listener) != 0 || !listener->synchronous)
+    if (id_check(listener) != 0)
+        return conclude(id_refuse(listener, "rdma_get_request") == -EBADF ? -EBADF : -EINVAL);
+    if (!listener->synchronous)
         return conclude(-EINVAL);
     if (public->event) {
         rdma_ack_cm_event(public->event);

@@ -146,8 +146,8 @@ void events_disown(struct id *id);
 /* 0 or -errno. *ret_event belongs to the program until the program acknowledges it. */
 int events_next(struct rdma_event_channel *channel, struct event **ret_event);
 struct rdma_event_channel *channel_new(void);
-/* Ends all its ids (id_end()). A second call does nothing. */
-void channel_free(struct rdma_event_channel *channel);
+/* Ends all its ids (id_end()). False: it is destroyed already, and nothing was done. */
+bool channel_free(struct rdma_event_channel *channel);
 /* From now on the id's events go to this channel. -EBADF: the channel is destroyed. */
 int channel_join(struct rdma_event_channel *channel, struct id *id);
 void channel_leave(struct id *id);
@@ -163,7 +163,10 @@ struct id {
     /* Set by the destroy call; afterwards the memory goes to struct rest. */
     _Atomic bool destroyed;
     _Atomic bool ended; /* its channel is destroyed */
-    bool synchronous;   /* has a channel of its own */
+    /* Of its destroy call, or of its channel's, whichever was first. */
+    struct destroy_note note;
+    uint32_t number;  /* of its record, which goes before the id */
+    bool synchronous; /* has a channel of its own */
     bool passive;
     bool reuse_address, one_family, one_family_set;
     bool tos_set;
@@ -226,6 +229,9 @@ static inline int id_check(const struct id *id)
     return atomic_load_explicit(&id->ended, memory_order_relaxed) ? -EBADF : 0;
 }
 
+/* The result of id_check(), which is not 0, and is told. call: the function of librdmacm. */
+int id_refuse(const struct id *id, const char *call);
+
 static inline struct sockaddr *id_source(struct id *id)
 {
     return &id->public.route.addr.src_addr;
@@ -243,7 +249,7 @@ void id_free(struct id *id);
 int id_create(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context,
               enum rdma_port_space ps, enum ibv_qp_type qp_type);
 /* For an id whose channel is destroyed: ends its connection and services; the id can only be destroyed. */
-void id_end(struct id *id);
+void id_end(struct id *id, const struct destroy_note *channel);
 void ids_after_fork_in_child(void);
 /* Destroys a child that the program does not have. */
 void id_drop(struct id *id);

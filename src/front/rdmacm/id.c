@@ -37,6 +37,8 @@ struct id *id_new(void *context, enum rdma_port_space ps, enum ibv_qp_type qp_ty
     id->generation = generation();
     id->qkey = RDMA_UDP_QKEY;
     id->record = calls->id_publish();
+    calls->destroyed(&id->note, id->record, -1);
+    id->number = id->note.number;
     id_enter(id, ID_IDLE);
     list_init(&id->multicasts);
     list_init(&id->node);
@@ -229,8 +231,20 @@ static void retire(struct id *id)
     drop_events(&unread);
 }
 
-void id_end(struct id *id)
+int id_refuse(const struct id *id, const char *call)
 {
+    int error = id_check(id);
+
+    if (error == -EINVAL)
+        calls->misused(MISUSE_AFTER, call, "id", id->number, error, &id->note);
+    else if (error == -EBADF)
+        calls->misused(MISUSE_CHANNEL, call, "id", id->number, error, &id->note);
+    return error;
+}
+
+void id_end(struct id *id, const struct destroy_note *channel)
+{
+    id->note = *channel;
     atomic_store_explicit(&id->ended, true, memory_order_relaxed);
     retire(id);
     if (id->own_port)
@@ -243,17 +257,22 @@ RDMACM_EXPORT int rdma_destroy_id(struct rdma_cm_id *public)
 {
     struct id *id = id_of(public);
 
-    if (atomic_exchange_explicit(&id->destroyed, true, memory_order_relaxed))
+    if (atomic_exchange_explicit(&id->destroyed, true, memory_order_relaxed)) {
+        calls->misused(MISUSE_TWICE, "rdma_destroy_id", "id", id->number, -EINVAL, &id->note);
         return conclude(-EINVAL);
+    }
     if (id_is_inherited(id)) {
         list_init(&id->node);
         rest_put(&resting, &id->node); /* all that it refers to belongs to the parent, or is lost */
         return 0;
     }
-    if (atomic_load_explicit(&id->ended, memory_order_relaxed))
+    if (atomic_load_explicit(&id->ended, memory_order_relaxed)) {
+        calls->misused(MISUSE_CHANNEL, "rdma_destroy_id", "id", id->number, 0, &id->note);
         events_disown(id); /* no thread could acknowledge them any more */
-    else
+    } else {
         retire(id);
+    }
+    calls->destroyed(&id->note, id->record, -1);
     if (public->event) {
         rdma_ack_cm_event(public->event);
         public->event = NULL;
@@ -272,9 +291,9 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
     struct rdma_event_channel *old = public->channel, *own = NULL;
     int error;
 
-    if (id_check(id) == -EBADF)
-        return conclude(-EBADF);
-    if (id_check(id) != 0 || (id->synchronous && !channel))
+    if (id_check(id) != 0)
+        return conclude(id_refuse(id, "rdma_migrate_id") == -EBADF ? -EBADF : -EINVAL);
+    if (id->synchronous && !channel)
         return conclude(-EINVAL);
     if (!channel) {
         own = channel_new();
@@ -371,7 +390,7 @@ RDMACM_EXPORT int rdma_set_option(struct rdma_cm_id *public, int level, int opti
     struct id *id = id_of(public);
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_set_option"));
     if (!value)
         return conclude(-EINVAL);
     if (level == RDMA_OPTION_ID)

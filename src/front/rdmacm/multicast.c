@@ -37,7 +37,7 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
     int error = 0;
 
     if (id_check(id) != 0)
-        return id_check(id);
+        return id_refuse(id, "rdma_join_multicast");
     if (address_length(address) < 0 || !id->public.verbs || id->public.qp_type != IBV_QPT_UD ||
         (id_state(id) != ID_BOUND && id_state(id) != ID_ADDRESS_RESOLVED))
         return -EINVAL;
@@ -107,7 +107,7 @@ RDMACM_EXPORT int rdma_leave_multicast(struct rdma_cm_id *public, struct sockadd
     struct multicast *multicast;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_leave_multicast"));
     if (!address || address_length(address) < 0)
         return conclude(-EINVAL);
     multicast = find(id, address);

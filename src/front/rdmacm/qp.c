@@ -111,7 +111,7 @@ RDMACM_EXPORT int rdma_init_qp_attr(struct rdma_cm_id *public, struct ibv_qp_att
     struct id *id = id_of(public);
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_init_qp_attr"));
     return conclude(attributes && ret_mask ? attributes_for(id, attributes, ret_mask) : -EINVAL);
 }
 
@@ -258,7 +258,7 @@ static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
     int error;
 
     if (id_check(id) != 0)
-        return id_check(id);
+        return id_refuse(id, "rdma_create_qp");
     if (public->qp || !public->verbs)
         return -EINVAL;
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd) {
@@ -348,7 +348,7 @@ static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
     struct ibv_srq *srq;
 
     if (id_check(id) != 0)
-        return id_check(id);
+        return id_refuse(id, "rdma_create_srq");
     if (public->srq || !public->verbs || !(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
         return -EINVAL;
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd) {

@@ -86,7 +86,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
     int error;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_resolve_addr"));
     if (!to)
         return conclude(-EINVAL);
     if (from && from->sa_family == AF_UNSPEC)
@@ -172,7 +172,7 @@ RDMACM_EXPORT int rdma_resolve_route(struct rdma_cm_id *public, int timeout_ms)
     int error;
 
     if (id_check(id) != 0)
-        return conclude(id_check(id));
+        return conclude(id_refuse(id, "rdma_resolve_route"));
     if (id_state(id) != ID_ADDRESS_RESOLVED)
         return conclude(-EINVAL);
     synchronous = id->synchronous;

@@ -4,6 +4,7 @@
 #include "base/sys.h"
 #include "engine/core/engine.h"
 #include "front/verbs/front.h"
+#include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/memory/dm.h"
 #include "object/memory/share.h"
@@ -106,6 +107,8 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
     struct share *share = context->share;
     int cmd_fd = ibv->cmd_fd;
 
+    if (destroyed_has(DESTROYED_CONTEXT, context, "ibv_close_device"))
+        return positive(-EINVAL);
     if (!context_is_inherited(context) &&
         atomic_load_explicit(&context->objects, memory_order_relaxed) != 0) {
         if (explained())
@@ -131,6 +134,8 @@ VERBS_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_asy
 {
     if (!context_is_inherited(context_of(context)))
         watch_interfaces(); /* again, if the first attempt failed */
+    else if (destroyed_refuse(DESTROYED_CONTEXT, context_of(context), "ibv_get_async_event") == -EINVAL)
+        return minus_one(-EINVAL);
     return minus_one(async_get(&context_of(context)->events, event));
 }
 

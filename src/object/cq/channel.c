@@ -25,7 +25,7 @@ int channel_create(struct context *context, struct channel **ret_channel)
     int error = -ENOMEM;
 
     if (context_is_inherited(context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_comp_channel");
     channel = calloc(1, sizeof(*channel));
     if (!channel)
         return -ENOMEM;
@@ -61,7 +61,7 @@ int channel_destroy(struct channel *channel)
 {
     bool busy;
 
-    if (destroyed_has(DESTROYED_CHANNEL, channel))
+    if (destroyed_has(DESTROYED_CHANNEL, channel, "ibv_destroy_comp_channel"))
         return -EINVAL;
     if (context_is_inherited(channel->context))
         return 0;
@@ -80,14 +80,17 @@ int channel_destroy(struct channel *channel)
     item_return(channel->item);
     number_return(&pool_channels, channel->number);
     atomic_fetch_sub_explicit(&channel->context->objects, 1, memory_order_release);
-    destroyed_free(DESTROYED_CHANNEL, channel, sizeof(*channel));
+    channel->context = &destroyed_context;
+    destroyed_keep(DESTROYED_CHANNEL, channel, channel->number);
     return 0;
 }
 
 int channel_use(struct channel *channel, const struct context *context)
 {
     if (channel->context != context)
-        return -EINVAL;
+        return channel->context == &destroyed_context
+                   ? destroyed_refuse(DESTROYED_CHANNEL, channel, "ibv_create_cq")
+                   : -EINVAL;
     lock_acquire(&channel->queue.lock);
     channel->ibv.refcnt++;
     item_use(channel->item, 1);

@@ -98,7 +98,8 @@ static void fill(struct cq *cq, struct context *context, const struct cq_attribu
 
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)
 {
-    int error = context_is_inherited(context) ? -EIO : check_attributes(attributes);
+    int error = context_is_inherited(context) ? destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_cq")
+                                              : check_attributes(attributes);
     struct queue_memory memory;
     uint32_t slots;
     struct cq *cq;
@@ -116,7 +117,7 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     }
     slots = slots_for(attributes->cqe);
     if (attributes->parent) {
-        error = pd_use(attributes->parent);
+        error = pd_use(attributes->parent, "ibv_create_cq_ex");
         if (error)
             goto return_number;
     }
@@ -184,7 +185,7 @@ int cq_destroy(struct cq *cq)
     struct losses *losses = NULL;
     struct context *context;
 
-    if (destroyed_has(DESTROYED_CQ, cq))
+    if (destroyed_has(DESTROYED_CQ, cq, "ibv_destroy_cq"))
         return -EINVAL;
     context = cq->context;
     if (context_is_inherited(context))
@@ -219,15 +220,18 @@ int cq_destroy(struct cq *cq)
     atomic_fetch_sub_explicit(&context->objects, 1, memory_order_release);
     pthread_cond_destroy(&cq->ibv.cond);
     pthread_mutex_destroy(&cq->ibv.mutex);
-    destroyed_free(DESTROYED_CQ, cq, sizeof(*cq));
+    cq->context = &destroyed_context;
+    destroyed_keep(DESTROYED_CQ, cq, cq->number);
     report_losses(losses);
     return 0;
 }
 
-int cq_use(struct cq *cq)
+int cq_use(struct cq *cq, const char *verb)
 {
     int error = 0;
 
+    if (context_is_inherited(cq->context))
+        return destroyed_refuse(DESTROYED_CQ, cq, verb);
     lock_acquire(&cq->lock);
     if (atomic_load_explicit(&cq->record->state, memory_order_relaxed) != OBJECT_ALIVE)
         error = -EINVAL;
@@ -246,6 +250,10 @@ void cq_unuse(struct cq *cq)
 
 void cq_ack_events(struct cq *cq, unsigned count)
 {
+    if (cq->context == &destroyed_context) {
+        (void)destroyed_refuse(DESTROYED_CQ, cq, "ibv_ack_cq_events");
+        return;
+    }
     ack_account_add(&cq->completion_events, &cq->ibv.mutex, &cq->ibv.cond, &cq->ibv.comp_events_completed,
                     count);
 }
@@ -307,7 +315,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     int error;
 
     if (context_is_inherited(cq->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CQ, cq, "ibv_resize_cq");
     if (cqe < 1 || cqe > LIMIT_CQE)
         return -EINVAL;
     slots = slots_for(cqe);
@@ -373,7 +381,7 @@ int cq_arm(struct cq *cq, bool solicited_only)
     uint32_t wanted = solicited_only ? CQ_ARMED_SOLICITED : CQ_ARMED_ANY;
 
     if (context_is_inherited(cq->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CQ, cq, "ibv_req_notify_cq");
     if (!cq->channel)
         return 0; /* a CQ without a channel has no events */
     object_ports->take_arrived();
@@ -403,7 +411,7 @@ int cq_moderate(struct cq *cq, uint16_t count, uint16_t period_us)
     int error = 0;
 
     if (context_is_inherited(cq->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CQ, cq, "ibv_modify_cq");
     /* Timers are started here because completions are added with locks held. */
     if (period_us)
         error = object_ports->start_timers();

@@ -156,7 +156,7 @@ void cq_purge_qp(struct cq *cq, uint32_t qpn);
 void cq_moderation_due(struct cq *cq);
 
 /* A QP or WQ starts or ends using the CQ. -EINVAL if the CQ is being destroyed. */
-int cq_use(struct cq *cq);
+int cq_use(struct cq *cq, const char *verb);
 void cq_unuse(struct cq *cq);
 
 /* Frees send slots of a QP after its completion was polled (object/qp/qp.c). The CQ's poll_lock, which is above

@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 #include "object/cq/cq.h"
+#include "object/destroyed.h"
 #include "object/memory/mapping.h"
 #include "object/ports.h"
 
@@ -132,7 +133,9 @@ int cq_poll(struct cq *cq, int count, struct ibv_wc *wc)
     if (unlikely(count <= 0))
         return 0;
     if (unlikely(context_is_inherited(cq->context)))
-        return -EIO; /* its locks may be held by threads that the child does not have */
+        return destroyed_refuse(
+            DESTROYED_CQ, cq,
+            "ibv_poll_cq"); /* its locks may be held by threads that the child does not have */
     if (!looks_empty(cq)) {
         taken = take(cq, count, wc);
         if (likely(taken > 0))
@@ -204,7 +207,7 @@ static bool open_window(struct cq *cq)
 int cq_start_poll(struct cq *cq)
 {
     if (unlikely(context_is_inherited(cq->context)))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CQ, cq, "ibv_start_poll");
     if (open_window(cq))
         return 0;
     object_ports->progress();

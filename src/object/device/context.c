@@ -8,11 +8,13 @@
 
 #include "base/sys.h"
 #include "object/cq/cq.h"
+#include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/memory/share.h"
 #include "object/pd/pd.h"
 #include "object/ports.h"
 #include "object/receive/wq.h"
+#include "segment/misuse.h"
 #include "segment/provenance.h"
 #include "segment/segment.h"
 #include "segment/stack.h"
@@ -21,6 +23,7 @@ struct lock contexts_lock = LOCK_INIT;
 struct list contexts = {&contexts, &contexts};
 _Atomic uint32_t process_generation_counter;
 const struct object_ports *object_ports;
+struct context destroyed_context = {.generation = DESTROYED_GENERATION, .number = NO_OBJECT};
 
 static void name_device(const struct context *context)
 {
@@ -99,7 +102,9 @@ void context_close(struct context *context)
         number_return(&pool_contexts, context->number);
     }
     pthread_mutex_destroy(&context->verbs.context.mutex);
-    free(context);
+    /* Its operations stay: inline verbs call them. */
+    context->generation = DESTROYED_GENERATION;
+    destroyed_keep(DESTROYED_CONTEXT, context, context->number);
 }
 
 void object_after_fork_in_child(void)
@@ -118,6 +123,7 @@ void object_after_fork_in_child(void)
         list_init(node);
     list_init(&contexts);
     stacks_after_fork_in_child();
+    misuses_after_fork_in_child();
     wq_after_fork_in_child();
     channels_after_fork_in_child();
     segment_after_fork_in_child();

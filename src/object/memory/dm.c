@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Device memory: allocating, importing and copying (verbs.md §4.9). */
 #include "object/memory/dm.h"
+#include "object/destroyed.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -76,7 +77,8 @@ static void forget(struct dm *dm)
     item_return(dm->item);
     shared_drop(dm->shared);
     atomic_fetch_sub_explicit(&dm->context->objects, 1, memory_order_release);
-    free(dm);
+    dm->context = &destroyed_context;
+    destroyed_keep(DESTROYED_DM, dm, dm->item);
 }
 
 int dm_free(struct dm *dm)
@@ -84,6 +86,8 @@ int dm_free(struct dm *dm)
     bool busy;
     int error = 0;
 
+    if (destroyed_has(DESTROYED_DM, dm, "ibv_free_dm"))
+        return -EINVAL;
     if (dm->generation != process_generation())
         return 0; /* the parent's device memory */
     lock_acquire(&dm->lock);
@@ -107,7 +111,7 @@ int dm_import(struct context *context, uint32_t handle, struct dm **ret_dm)
     int error;
 
     if (context_is_inherited(context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_import_dm");
     dm = calloc(1, sizeof(*dm));
     if (!dm)
         return -ENOMEM;

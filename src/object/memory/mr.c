@@ -69,7 +69,7 @@ int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, 
 {
     const struct key_entry *entry;
     struct mr *mr;
-    int error = pd_use(pd);
+    int error = pd_use(pd, "ibv_reg_mr");
 
     if (error)
         return error;
@@ -155,7 +155,8 @@ int mr_register_null(struct pd *pd, struct mr **ret_mr)
 int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length, unsigned access,
                    struct mr **ret_mr)
 {
-    int error = context_is_inherited(pd->context) ? -EIO : check_access(&access);
+    int error = context_is_inherited(pd->context) ? destroyed_refuse(DESTROYED_PD, pd, "ibv_reg_dm_mr")
+                                                  : check_access(&access);
     struct memory_file file;
 
     if (error)
@@ -263,9 +264,9 @@ static void forget(struct mr *mr)
     mr->forgotten = true;
     lock_release(&keys_lock);
     if (last)
-        destroyed_free(DESTROYED_MR, region, sizeof(*region));
+        destroyed_free(DESTROYED_MR, region, sizeof(*region), region->ibv.lkey);
     if (mr != region)
-        destroyed_free(DESTROYED_MR, mr, sizeof(*mr));
+        destroyed_free(DESTROYED_MR, mr, sizeof(*mr), mr->ibv.lkey);
 }
 
 /* Withdraws the key; keys_lock held. -ENOENT: the region was deregistered before. */
@@ -333,7 +334,7 @@ int mr_deregister(struct mr *mr)
     struct mr *region;
     int error;
 
-    if (destroyed_has(DESTROYED_MR, mr))
+    if (destroyed_has(DESTROYED_MR, mr, "ibv_dereg_mr"))
         return -EINVAL;
     if (context_is_inherited(context_of(mr->ibv.context)))
         return 0;
@@ -411,19 +412,24 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
 int mr_reregister(struct mr *mr, int flags, struct pd *pd, void *address, size_t length, int access,
                   int *ret_error)
 {
-    struct change change = {mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access, {0}};
-    struct pd *old_pd = mr->pd;
+    struct change change;
+    struct pd *old_pd;
     struct mapping mapping;
-    int error = context_is_inherited(context_of(mr->ibv.context)) ? -EIO
+    int error = destroyed_refuse(DESTROYED_MR, mr, "ibv_rereg_mr");
+
+    if (error != -EINVAL) {
+        change = (struct change){mr->pd, mr->ibv.addr, mr->ibv.length, mr->iova, mr->access, {0}};
+        error = context_is_inherited(context_of(mr->ibv.context)) ? -EIO
                 : mr->ended                                       ? -EINVAL
                             : check_change(mr, flags, pd, address, length, access, &change);
-
+    }
     if (!error)
-        error = pd_use(change.pd);
+        error = pd_use(change.pd, "ibv_rereg_mr");
     if (error) {
         *ret_error = error;
         return IBV_REREG_MR_ERR_INPUT; /* the region is unchanged */
     }
+    old_pd = mr->pd;
     /* Before the old mapping is dropped, so that pages in both ranges do not move. */
     mapping_begin(&mapping, (uintptr_t)change.address, change.length, change.access);
     lock_acquire(&keys_lock);

@@ -18,7 +18,7 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
 
     if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
         return -EINVAL;
-    error = pd_use(pd);
+    error = pd_use(pd, "ibv_alloc_mw");
     if (error)
         return error;
     mw = malloc(sizeof(*mw));
@@ -53,7 +53,7 @@ unuse_pd:
 
 int mw_deallocate(struct mw *mw)
 {
-    if (destroyed_has(DESTROYED_MW, mw))
+    if (destroyed_has(DESTROYED_MW, mw, "ibv_dealloc_mw"))
         return -EINVAL;
     if (context_is_inherited(mw->pd->context))
         return 0;
@@ -67,6 +67,7 @@ int mw_deallocate(struct mw *mw)
     number_return(&pool_keys, mw->slot);
     atomic_fetch_sub_explicit(&windows, 1, memory_order_relaxed);
     pd_unuse(mw->pd);
-    destroyed_free(DESTROYED_MW, mw, sizeof(*mw));
+    mw->pd = &destroyed_pd;
+    destroyed_keep(DESTROYED_MW, mw, mw->ibv.rkey);
     return 0;
 }

@@ -58,10 +58,10 @@ int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **r
 {
     struct path_address path;
     struct ah *ah;
-    int error = path_resolve(pd->context, attributes, &path);
+    int error = pd->context == &destroyed_context ? 0 : path_resolve(pd->context, attributes, &path);
 
     if (!error)
-        error = pd_use(pd);
+        error = pd_use(pd, "ibv_create_ah");
     if (error)
         return error;
     if (atomic_fetch_add_explicit(&handles, 1, memory_order_relaxed) >= LIMIT_AH)
@@ -90,13 +90,14 @@ uncount:
 
 int ah_destroy(struct ah *ah)
 {
-    if (destroyed_has(DESTROYED_AH, ah))
+    if (destroyed_has(DESTROYED_AH, ah, "ibv_destroy_ah"))
         return -EINVAL;
     if (context_is_inherited(ah->pd->context))
         return 0;
     atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
     item_return(ah->item);
     pd_unuse(ah->pd);
-    destroyed_free(DESTROYED_AH, ah, sizeof(*ah));
+    ah->pd = &destroyed_pd;
+    destroyed_keep(DESTROYED_AH, ah, ah->item);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "object/destroyed.h"
 #include "object/pd/pd.h"
 #include "object/ports.h"
 #include "segment/provenance.h"
@@ -17,7 +18,7 @@ int td_allocate(struct context *context, const struct ibv_td_init_attr *attribut
     if (attributes->comp_mask)
         return -EINVAL;
     if (context_is_inherited(context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_alloc_td");
     td = calloc(1, sizeof(*td));
     if (!td)
         return -ENOMEM;
@@ -31,13 +32,16 @@ int td_allocate(struct context *context, const struct ibv_td_init_attr *attribut
 
 int td_deallocate(struct td *td)
 {
+    if (destroyed_has(DESTROYED_TD, td, "ibv_dealloc_td"))
+        return -EINVAL;
     if (context_is_inherited(td->context))
         return 0;
     if (atomic_load_explicit(&td->users, memory_order_relaxed))
         return busy_because(OBJECT_TD, td->item);
     item_return(td->item);
     atomic_fetch_sub_explicit(&td->context->objects, 1, memory_order_release);
-    free(td);
+    td->context = &destroyed_context;
+    destroyed_keep(DESTROYED_TD, td, td->item);
     return 0;
 }
 
@@ -53,6 +57,8 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
 
     if (!attributes->pd || attributes->pd->context != &context->verbs.context)
         return -EINVAL;
+    if (attributes->td && td_of(attributes->td)->context == &destroyed_context)
+        return destroyed_refuse(DESTROYED_TD, td_of(attributes->td), "ibv_alloc_parent_domain");
     if (attributes->td && attributes->td->context != &context->verbs.context)
         return -EINVAL;
     if (pd_is_parent_domain(pd_of(attributes->pd))) /* a parent domain of a parent domain is not defined */
@@ -72,7 +78,7 @@ int parent_domain_allocate(struct context *context, const struct ibv_parent_doma
     if (error)
         return error;
     protects = pd_of(attributes->pd);
-    error = pd_use(protects);
+    error = pd_use(protects, "ibv_alloc_parent_domain");
     if (error)
         return error;
     error = pd_make_parent(context, protects, &pd);

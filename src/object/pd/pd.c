@@ -14,6 +14,7 @@
 #include "segment/provenance.h"
 
 struct lock keys_lock = LOCK_INIT;
+struct pd destroyed_pd = {.context = &destroyed_context, .number = NO_OBJECT};
 
 /* Random bits in batches: a system call per key would take half of the time of a registration. */
 static struct {
@@ -43,7 +44,7 @@ static int make(struct context *context, struct pd **ret_pd)
     struct pd *pd;
 
     if (context_is_inherited(context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_alloc_pd");
     pd = calloc(1, sizeof(*pd));
     if (!pd)
         return -ENOMEM;
@@ -144,7 +145,8 @@ static void forget(struct pd *pd)
     if (pd->shared && shared_drop(pd->shared))
         number_return(&pool_pds, number);
     atomic_fetch_sub_explicit(&pd->context->objects, 1, memory_order_release);
-    destroyed_free(DESTROYED_PD, pd, sizeof(*pd));
+    pd->context = &destroyed_context;
+    destroyed_keep(DESTROYED_PD, pd, pd->record_number);
 }
 
 void pd_unimport(struct pd *pd)
@@ -163,13 +165,13 @@ void pd_unimport(struct pd *pd)
         forget(pd);
 }
 
-int pd_use(struct pd *pd)
+int pd_use(struct pd *pd, const char *verb)
 {
     int error = 0;
 
     /* This refuses the creation of all objects in an inherited PD. */
     if (context_is_inherited(pd->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_PD, pd, verb);
     lock_acquire(&pd->lock);
     if (atomic_load_explicit(&pd->record->state, memory_order_relaxed) != OBJECT_ALIVE)
         error = -EINVAL;
@@ -202,7 +204,7 @@ int pd_deallocate(struct pd *pd)
     bool busy;
     int error = 0;
 
-    if (destroyed_has(DESTROYED_PD, pd))
+    if (destroyed_has(DESTROYED_PD, pd, "ibv_dealloc_pd"))
         return -EINVAL;
     if (context_is_inherited(pd->context))
         return 0;

@@ -114,7 +114,8 @@ int pd_deallocate(struct pd *pd);
 int pd_import(struct context *context, uint32_t handle, struct pd **ret_pd);
 /* Frees the structure when it has no users; the PD remains. */
 void pd_unimport(struct pd *pd);
-int pd_use(struct pd *pd);
+/* verb: the call, for explanations. */
+int pd_use(struct pd *pd, const char *verb);
 void pd_unuse(struct pd *pd);
 
 static inline bool pd_is_parent_domain(const struct pd *pd)

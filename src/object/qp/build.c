@@ -7,6 +7,7 @@
 
 #include "base/prefetch.h"
 #include "base/rundown.h"
+#include "object/destroyed.h"
 #include "object/qp/qp_internal.h"
 #include "rules/transitions.h"
 
@@ -22,7 +23,7 @@ void qp_build_start(struct qp *qp)
 {
     prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
     lock_acquire(&qp->post_lock);
-    if (qp->transport.tag_matching) {
+    if (qp->transport.tag_matching && !context_is_inherited(qp->context)) {
         /* tagged_post() must not use the slots that are being filled. */
         lock_acquire(&qp->lock);
         qp->transport.building = true;
@@ -30,7 +31,8 @@ void qp_build_start(struct qp *qp)
     }
     qp->build_posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
     qp->build_stamp = provenance_stamp();
-    qp->build_error = 0;
+    qp->build_error =
+        context_is_inherited(qp->context) ? destroyed_refuse(DESTROYED_QP, qp, "ibv_wr_start") : 0;
     qp->build_wqe = NULL;
     qp->build_needs_address = false;
 }
@@ -211,7 +213,7 @@ int qp_build_complete(struct qp *qp)
 
     if (qp->build_needs_address)
         qp_build_fail(qp, -EINVAL);
-    error = context_is_inherited(qp->context) ? -EIO : qp->build_error;
+    error = qp->build_error;
     rundown_enter();
     lock_acquire(&qp->lock);
     if (!error)

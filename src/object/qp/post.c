@@ -6,6 +6,7 @@
 
 #include "base/prefetch.h"
 #include "base/rundown.h"
+#include "object/destroyed.h"
 #include "object/qp/qp_internal.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
@@ -120,7 +121,7 @@ static int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_
     const struct ah *ah = wr->wr.ud.ah ? ah_of(wr->wr.ud.ah) : NULL;
 
     if (!ah || ah->pd->number != qp->pd->number)
-        return -EINVAL;
+        return ah && ah->pd == &destroyed_pd ? destroyed_refuse(DESTROYED_AH, ah, "ibv_post_send") : -EINVAL;
     *send_wqe_address(wqe) = ah->path;
     wqe->ud.remote_qpn = wr->wr.ud.remote_qpn & PSN_MASK;
     wqe->ud.remote_qkey = wr->wr.ud.remote_qkey;
@@ -216,7 +217,7 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
 
     if (context_is_inherited(qp->context)) {
         *bad_wr = wr;
-        return -EIO;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_send");
     }
     prefetch_for_write(atomic_load_explicit(&qp->prefetch_at, memory_order_relaxed));
     if (qp->is_extended)
@@ -239,7 +240,8 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     bool more = false;
     int error;
 
-    error = context_is_inherited(qp->context) ? -EIO : post_check_opcode(qp, IBV_WR_BIND_MW);
+    error = context_is_inherited(qp->context) ? destroyed_refuse(DESTROYED_QP, qp, "ibv_bind_mw")
+                                              : post_check_opcode(qp, IBV_WR_BIND_MW);
     if (error)
         return error;
     /* post_lock: a batch of extended posting uses the slots behind `posted`. */
@@ -281,7 +283,7 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
 
     if (context_is_inherited(qp->context)) {
         *bad_wr = wr;
-        return -EIO;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_recv");
     }
     lock_acquire(&qp->lock);
     posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);

@@ -100,6 +100,8 @@ static int check_xrc_receive(const struct context *context, const struct ibv_qp_
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd ||
         attributes->xrcd->context != &context->verbs.context)
         return -EINVAL;
+    if (xrcd_of(attributes->xrcd)->context == &destroyed_context)
+        return destroyed_refuse(DESTROYED_XRCD, xrcd_of(attributes->xrcd), "ibv_create_qp_ex");
     return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
 }
 
@@ -113,6 +115,9 @@ static int check_rss(const struct context *context, const struct ibv_qp_init_att
         attributes->rwq_ind_tbl->context != &context->verbs.context || attributes->recv_cq ||
         attributes->srq || attributes->cap.max_recv_wr || attributes->cap.max_recv_sge)
         return -EINVAL;
+    if (ind_table_of(attributes->rwq_ind_tbl)->context == &destroyed_context)
+        return destroyed_refuse(DESTROYED_IND_TABLE, ind_table_of(attributes->rwq_ind_tbl),
+                                "ibv_create_qp_ex");
     if (attributes->qp_type != IBV_QPT_RAW_PACKET ||
         (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
         ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags))
@@ -310,7 +315,7 @@ static int use_parts(struct qp *qp)
         xrcd_use(qp->xrcd);
         return 0;
     }
-    error = pd_use(qp->pd);
+    error = pd_use(qp->pd, "ibv_create_qp");
 
     if (error)
         return error;
@@ -318,10 +323,10 @@ static int use_parts(struct qp *qp)
         ind_table_use(qp->spreads_over);
         return 0;
     }
-    error = cq_use(qp->send_cq);
+    error = cq_use(qp->send_cq, "ibv_create_qp");
     if (error)
         goto unuse_pd;
-    error = cq_use(qp->recv_cq);
+    error = cq_use(qp->recv_cq, "ibv_create_qp");
     if (error)
         goto unuse_send_cq;
     if (qp->srq) {
@@ -457,7 +462,8 @@ free_queues:
 int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex *attributes,
               struct qp **ret_qp)
 {
-    int error = context_is_inherited(context) ? -EIO : check_create(context, attributes);
+    int error = context_is_inherited(context) ? destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_qp")
+                                              : check_create(context, attributes);
     struct qp_queues queues;
     uint32_t slot;
     struct qp *qp;
@@ -562,7 +568,7 @@ void qp_flush_before_end(struct qp *qp)
 
 int qp_destroy(struct qp *qp)
 {
-    if (destroyed_has(DESTROYED_QP, qp) || qp->creator_closed)
+    if (destroyed_has(DESTROYED_QP, qp, "ibv_destroy_qp") || qp->creator_closed)
         return -EINVAL;
     if (context_is_inherited(qp->context))
         return 0; /* the parent's QP: the child has only a copy */

@@ -7,6 +7,7 @@
 
 #include "base/rundown.h"
 #include "base/sys.h"
+#include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/qp/qp_internal.h"
 #include "object/xrc/open_qp.h"
@@ -276,7 +277,7 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
     int error;
 
     if (context_is_inherited(qp->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_modify_qp");
     if (qp->spreads_over)
         return -EOPNOTSUPP; /* an RSS QP has no states (verbs.md §7.4) */
     if (unlikely(qp->handle))
@@ -341,6 +342,8 @@ int qp_query(struct qp *qp, struct ibv_qp_attr *to, int mask, struct ibv_qp_init
 {
     int error;
 
+    if (qp->context == &destroyed_context)
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_query_qp");
     if (unlikely(qp->handle))
         return context_is_inherited(qp->context) ? -EIO : qp_handle_query(qp, to, mask, init);
     error = qp_query_shared(qp, to, mask);
@@ -366,7 +369,7 @@ int qp_set_ece(struct qp *qp, const struct ibv_ece *ece)
     enum ibv_qp_state state = qp_state(qp);
 
     if (context_is_inherited(qp->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_set_ece");
     if (ece->comp_mask)
         return -EINVAL;
     if (ece->vendor_id != DEVICE_VENDOR)

@@ -79,8 +79,12 @@ void qp_give_slot(struct qp *qp, bool destroyed)
 
     atomic_store_explicit(&slots[slot], NULL, memory_order_relaxed);
     number_return(&pool_qps, slot);
-    if (destroyed)
-        qp = destroyed_exchange(DESTROYED_QP, qp);
+    if (destroyed) {
+        lock_acquire(&qp->lock); /* as assemble() does: a thread that has found the QP may look at it still */
+        qp->context = &destroyed_context;
+        lock_release(&qp->lock);
+        qp = destroyed_exchange(DESTROYED_QP, qp, qp->ibv.qp_num);
+    }
     if (!qp)
         return;
     lock_acquire(&idle_lock);

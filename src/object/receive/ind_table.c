@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/receive/wq.h"
 #include "segment/provenance.h"
@@ -65,7 +66,9 @@ static void publish(struct ind_table *table, uint64_t offset)
 int ind_table_create(struct context *context, const struct ibv_rwq_ind_table_init_attr *attributes,
                      struct ind_table **ret_table)
 {
-    int error = context_is_inherited(context) ? -EIO : check_create(context, attributes);
+    int error = context_is_inherited(context)
+                    ? destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_rwq_ind_table")
+                    : check_create(context, attributes);
     struct ind_table *table;
     uint64_t offset;
     uint32_t count;
@@ -105,6 +108,8 @@ free_table:
 
 int ind_table_destroy(struct ind_table *table)
 {
+    if (destroyed_has(DESTROYED_IND_TABLE, table, "ibv_destroy_rwq_ind_table"))
+        return -EINVAL;
     if (context_is_inherited(table->context))
         return 0;
     if (atomic_load_explicit(&table->record->users, memory_order_relaxed))
@@ -113,6 +118,7 @@ int ind_table_destroy(struct ind_table *table)
     segment_release(table->record->offset, table->count * sizeof(uint32_t));
     number_return(&pool_ind_tables, table->number);
     unuse_entries(table, table->count);
-    free(table);
+    table->context = &destroyed_context;
+    destroyed_keep(DESTROYED_IND_TABLE, table, table->number);
     return 0;
 }

@@ -68,7 +68,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
         limit > attributes->max_wr)
         return -EINVAL;
     slots = slots_for(attributes->max_wr);
-    error = pd_use(pd);
+    error = pd_use(pd, "ibv_create_srq");
     if (error)
         return error;
     error = -ENOMEM;
@@ -124,7 +124,7 @@ int srq_destroy(struct srq *srq)
     struct losses *losses = NULL;
     bool busy;
 
-    if (destroyed_has(DESTROYED_SRQ, srq))
+    if (destroyed_has(DESTROYED_SRQ, srq, "ibv_destroy_srq"))
         return -EINVAL;
     if (context_is_inherited(srq->pd->context))
         return 0;
@@ -151,7 +151,8 @@ int srq_destroy(struct srq *srq)
     pd_unuse(srq->pd);
     pthread_cond_destroy(&srq->ibv.cond);
     pthread_mutex_destroy(&srq->ibv.mutex);
-    destroyed_free(DESTROYED_SRQ, srq, sizeof(*srq));
+    srq->pd = &destroyed_pd;
+    destroyed_keep(DESTROYED_SRQ, srq, srq->number);
     report_losses(losses);
     return 0;
 }
@@ -160,6 +161,8 @@ int srq_use(struct srq *srq)
 {
     int error = 0;
 
+    if (context_is_inherited(srq->pd->context))
+        return destroyed_refuse(DESTROYED_SRQ, srq, "ibv_create_qp");
     lock_acquire(&srq->lock);
     if (atomic_load_explicit(&srq->record->state, memory_order_relaxed) != OBJECT_ALIVE)
         error = -EINVAL;
@@ -200,7 +203,7 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     int error = 0;
 
     if (context_is_inherited(srq->pd->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_SRQ, srq, "ibv_modify_srq");
     if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
         return -EINVAL;
     if (resize) {
@@ -265,7 +268,7 @@ int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_w
 
     if (context_is_inherited(srq->pd->context)) {
         *bad_wr = wr;
-        return -EIO;
+        return destroyed_refuse(DESTROYED_SRQ, srq, "ibv_post_srq_recv");
     }
     lock_acquire(&srq->lock);
     for (; wr; wr = wr->next) {

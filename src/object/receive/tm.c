@@ -61,7 +61,7 @@ int srq_create_tm(struct pd *pd, struct cq *cq, void *user_context, struct ibv_s
     if (!tag_cap->max_num_tags || tag_cap->max_num_tags > LIMIT_TAGS || !tag_cap->max_ops ||
         tag_cap->max_ops > LIMIT_TAG_OPS)
         return -EINVAL;
-    error = cq_use(cq);
+    error = cq_use(cq, "ibv_create_srq_ex");
     if (error)
         return error;
     error = qp_ports->allocate_number(&number);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/qp/qp_internal.h"
 #include "object/steering/flow.h"
@@ -144,11 +145,11 @@ static int check_create(struct context *context, const struct ibv_wq_init_attr *
 
 static int use_parts(struct wq *wq)
 {
-    int error = pd_use(wq->pd);
+    int error = pd_use(wq->pd, "ibv_create_wq");
 
     if (error)
         return error;
-    error = cq_use(wq->cq);
+    error = cq_use(wq->cq, "ibv_create_wq");
     if (error)
         pd_unuse(wq->pd);
     return error;
@@ -202,7 +203,8 @@ _Static_assert((LIMIT_QP_WR & (LIMIT_QP_WR - 1)) == 0, "what is granted is a pow
 
 int wq_create(struct context *context, struct ibv_wq_init_attr *attributes, struct wq **ret_wq)
 {
-    int error = context_is_inherited(context) ? -EIO : check_create(context, attributes);
+    int error = context_is_inherited(context) ? destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_wq")
+                                              : check_create(context, attributes);
     uint32_t slots, max_sge;
     struct wq *wq;
 
@@ -280,6 +282,8 @@ int wq_destroy(struct wq *wq)
     const struct destroying destroying = {OBJECT_WQ, wq->number, &wq->record->provenance};
     struct losses *losses = NULL;
 
+    if (destroyed_has(DESTROYED_WQ, wq, "ibv_destroy_wq"))
+        return -EINVAL;
     if (context_is_inherited(wq->context))
         return 0;
     if (retire(wq, &losses))
@@ -300,7 +304,8 @@ int wq_destroy(struct wq *wq)
     number_return(&pool_wqs, wq->number);
     pthread_cond_destroy(&wq->ibv.cond);
     pthread_mutex_destroy(&wq->ibv.mutex);
-    free(wq);
+    wq->context = &destroyed_context;
+    destroyed_keep(DESTROYED_WQ, wq, wq->ibv.wq_num);
     report_losses(losses);
     return 0;
 }
@@ -309,6 +314,8 @@ int wq_use(struct wq *wq)
 {
     int error = 0;
 
+    if (context_is_inherited(wq->context))
+        return destroyed_refuse(DESTROYED_WQ, wq, "ibv_create_rwq_ind_table");
     lock_acquire(&wq->lock);
     if (atomic_load_explicit(&wq->record->state, memory_order_relaxed) != OBJECT_ALIVE)
         error = -EINVAL;
@@ -413,7 +420,7 @@ int wq_modify(struct wq *wq, const struct ibv_wq_attr *attributes)
     int error;
 
     if (context_is_inherited(wq->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_WQ, wq, "ibv_modify_wq");
     lock_acquire(&wq->lock);
     error = check_modify(wq_state(wq), attributes);
     if (!error && (attributes->attr_mask & IBV_WQ_ATTR_FLAGS))
@@ -476,7 +483,7 @@ int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 
     if (context_is_inherited(wq->context)) {
         *bad_wr = wr;
-        return -EIO;
+        return destroyed_refuse(DESTROYED_WQ, wq, "ibv_post_wq_recv");
     }
     rundown_enter();
     lock_acquire(&wq->lock);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/steering/flow.h"
 #include "segment/provenance.h"
@@ -15,7 +16,7 @@ int counters_create(struct context *context, const struct ibv_counters_init_attr
     struct counters *counters;
 
     if (context_is_inherited(context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_counters");
     if (attributes->comp_mask)
         return -EOPNOTSUPP;
     counters = calloc(1, sizeof(*counters));
@@ -32,6 +33,8 @@ int counters_destroy(struct counters *counters)
 {
     uint32_t bound;
 
+    if (destroyed_has(DESTROYED_COUNTERS, counters, "ibv_destroy_counters"))
+        return -EINVAL;
     if (context_is_inherited(counters->context))
         return 0;
     lock_acquire(&flows_lock);
@@ -40,7 +43,8 @@ int counters_destroy(struct counters *counters)
     if (bound)
         return counters->item == NO_OBJECT ? -EBUSY : busy_because(OBJECT_COUNTERS, counters->item);
     item_return(counters->item);
-    free(counters);
+    counters->context = &destroyed_context;
+    destroyed_keep(DESTROYED_COUNTERS, counters, counters->item);
     return 0;
 }
 
@@ -50,7 +54,7 @@ int counters_attach(struct counters *counters, const struct ibv_counter_attach_a
     int error = 0;
 
     if (context_is_inherited(counters->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_COUNTERS, counters, "ibv_attach_counters_point_flow");
     if (attributes->comp_mask)
         return -EOPNOTSUPP;
     /* Counters are bound when a flow is created; attaching to an existing flow is not supported. */
@@ -86,7 +90,7 @@ int counters_read(struct counters *counters, uint64_t *ret_values, uint32_t coun
     int error = 0;
 
     if (context_is_inherited(counters->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_COUNTERS, counters, "ibv_read_counters");
     if (flags & ~(uint32_t)IBV_READ_COUNTERS_ATTR_PREFER_CACHED)
         return -EINVAL;
     lock_acquire(&flows_lock);

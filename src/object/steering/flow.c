@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/qp/qp_internal.h"
 #include "segment/provenance.h"
@@ -118,7 +119,7 @@ int flow_create(struct qp *qp, const struct ibv_flow_attr *attributes, struct fl
     int error;
 
     if (context_is_inherited(qp->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_create_flow");
     if (qp->record->type == IBV_QPT_UD)
         return -EOPNOTSUPP; /* datagrams are delivered by QPN, and not by rules */
     if (qp->record->type != IBV_QPT_RAW_PACKET)
@@ -148,9 +149,12 @@ int flow_create(struct qp *qp, const struct ibv_flow_attr *attributes, struct fl
 
 int flow_destroy(struct flow *flow)
 {
-    struct qp *qp = flow->qp;
+    struct qp *qp;
     uint32_t place = 0;
 
+    if (destroyed_has(DESTROYED_FLOW, flow, "ibv_destroy_flow"))
+        return -EINVAL;
+    qp = flow->qp;
     if (context_is_inherited(qp->context))
         return 0;
     lock_acquire(&qp->lock);
@@ -169,7 +173,7 @@ int flow_destroy(struct flow *flow)
     /* Waits for threads that have matched the rule and are delivering. */
     rundown_wait();
     qp_ports->steers(qp);
-    free(flow);
+    destroyed_keep(DESTROYED_FLOW, flow, flow->item); /* the context is not its first member */
     return 0;
 }
 

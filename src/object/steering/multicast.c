@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/qp/qp_internal.h"
 #include "rules/limits.h"
@@ -48,7 +49,7 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     int error = 0;
 
     if (context_is_inherited(qp->context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_attach_mcast");
     if (qp->record->type != IBV_QPT_UD || !gid_is_multicast(gid->raw))
         return -EINVAL;
     attachment = malloc(sizeof(*attachment));

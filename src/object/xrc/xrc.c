@@ -8,6 +8,7 @@
 
 #include "base/rundown.h"
 #include "object/cq/cq.h"
+#include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/xrc/xrc_domain.h"
 #include "segment/provenance.h"
@@ -136,7 +137,7 @@ int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attribut
     if (attributes->comp_mask != needed)
         return -EINVAL;
     if (context_is_inherited(context))
-        return -EIO;
+        return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_open_xrcd");
     xrcd = calloc(1, sizeof(*xrcd));
     if (!xrcd)
         return -ENOMEM;
@@ -161,6 +162,8 @@ int xrcd_open(struct context *context, const struct ibv_xrcd_init_attr *attribut
 
 int xrcd_close(struct xrcd *xrcd)
 {
+    if (destroyed_has(DESTROYED_XRCD, xrcd, "ibv_close_xrcd"))
+        return -EINVAL;
     if (context_is_inherited(xrcd->context))
         return 0;
     if (atomic_load_explicit(&xrcd->users, memory_order_relaxed))
@@ -174,7 +177,8 @@ int xrcd_close(struct xrcd *xrcd)
     item_return(xrcd->item);
     xrc_domain_drop(xrcd->domain);
     atomic_fetch_sub_explicit(&xrcd->context->objects, 1, memory_order_release);
-    free(xrcd);
+    xrcd->context = &destroyed_context;
+    destroyed_keep(DESTROYED_XRCD, xrcd, xrcd->item);
     return 0;
 }
 
@@ -219,7 +223,7 @@ int srq_create_xrc(struct pd *pd, struct xrcd *xrcd, struct cq *cq, void *user_c
 {
     struct srq *srq;
     uint32_t srqn;
-    int error = cq_use(cq);
+    int error = cq_use(cq, "ibv_create_srq_ex");
 
     if (error)
         return error;
