@@ -17,6 +17,7 @@ static const struct {
     {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
     {"why", command_why, "explain what a process waits for"},
+    {"check", command_check, "compare both ends of a process's connections"},
     {"doctor", command_doctor, "check what this machine supports, and what to change"},
 };
 

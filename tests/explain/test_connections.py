@@ -1,0 +1,120 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""softhca check: both ends of a connection, compared, from either process, on each way to reach a peer.
+
+usage: test_connections.py CONNECTIONS SOFTHCA PATH...
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import tap  # noqa: E402
+
+CONNECTIONS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
+LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
+PATIENCE = 120
+PATHS = {"ring": {"SOFTHCA_LOCAL": "ring"}, "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
+ENDS = r"QP 0x[0-9a-f]{6} of process \d+ to QP 0x[0-9a-f]{6} of process \d+: "
+ONE = r"QP 0x[0-9a-f]{6}: "
+# Which check finds it, how bad it is, and what the first line says.
+FINDINGS = {
+    "all-well": (None, None, None),
+    "psn": ("psn", "wrong", rf"^wrong: {ENDS}it sends from PSN 0x000001 on \(sq_psn\), and the other end expects 0x001267"),
+    "mtu": ("path_mtu", "wrong", rf"^wrong: {ENDS}path_mtu is (1024|256) here and (256|1024) at the other end"),
+    "dest-qpn": ("dest_qp_num", "wrong", rf"^wrong: {ENDS}the other end is connected to QP 0x[0-9a-f]{{6}} \(dest_qp_num\)"),
+    "type": ("type", "wrong", rf"^wrong: {ENDS}it is RC, and the other end is UC$"),
+    "init": ("state", "wrong", rf"^wrong: {ENDS}the other end is in INIT, where it drops all that comes"),
+    "read-depth": ("max_rd_atomic", "wrong", rf"^wrong: {ENDS}max_rd_atomic is 8, and max_dest_rd_atomic of the other end is 4"),
+    "many-reads": ("rd_atomic", "nic", rf"^works here, would fail on a NIC: {ONE}max_rd_atomic 64, "),
+    "no-retries": ("timeout", "risk", rf"^risk: {ONE}timeout is 0: after a lost packet"),
+    "qp-rights": ("access", "risk", rf"^risk: {ONE}it allows IBV_ACCESS_REMOTE_READ \(qp_access_flags\), and no MR of its PD does"),
+    "mr-rights": ("access", "risk", rf"^risk: {ONE}an MR of its PD allows IBV_ACCESS_REMOTE_READ, and the QP does not"),
+}
+
+
+def namespace():
+    command = ["unshare", "--net", "sh", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "sh"]
+    if os.geteuid() != 0:
+        command[1:1] = ["--user", "--map-current-user"]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
+        raise tap.Skip("no network namespace of our own is to be had")
+    return command
+
+
+class Connection:
+    def __init__(self, name, path):
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
+        env.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", **PATHS[path])
+        self.process = subprocess.Popen([*(namespace() if path == "wire" else []), CONNECTIONS, name], env=env, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        words = self.process.stdout.readline().split()
+        tap.equal(words[:1], ["hangs"], words or self.process.stderr.read())
+        self.peer = int(words[1], 16)
+        return self
+
+    def __exit__(self, *_):
+        self.process.communicate("\n", timeout=PATIENCE)
+
+
+def check(pid, *options):
+    return subprocess.run([SOFTHCA, "check", *options, str(pid)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=PATIENCE)
+
+
+def look(name, path):
+    what, severity, line = FINDINGS[name]
+    with Connection(name, path) as connection:
+        for pid in (connection.pid, connection.peer):
+            result = check(pid, "--json")
+            told = [json.loads(text) for text in result.stdout.splitlines()]
+            counts = told[-1]
+            tap.equal((counts["explanation"], counts["alone"]), ("checked", 0), told)
+            if name == "init" and pid == connection.peer:
+                tap.equal((counts["connections"], result.returncode), (0, 0), told)
+                continue
+            tap.equal(counts["connections"], 1, told)
+            found = [one for one in told if one["explanation"] == "connection"]
+            if not what:
+                tap.equal((found, result.returncode), ([], 0))
+                continue
+            assert any((one["check"], one["severity"]) == (what, severity) and re.search(line, one["cause"])
+                       for one in found), (pid, found)
+            tap.equal(result.returncode, 0 if severity == "risk" else 1)
+        text = check(connection.pid).stdout
+        assert not line or re.search(line, text, re.MULTILINE), text
+        assert re.search(r"^1 connected QP checked: \d+ wrong, \d+ would fail on a NIC, \d+ risks?$", text, re.MULTILINE), text
+
+
+def add_tests():
+    for path in sys.argv[3:]:
+        for name in FINDINGS:
+            def test(name=name, path=path):
+                look(name, path)
+            globals()[f"test_{name}_{path}".replace("-", "_")] = test
+
+
+def test_every_situation_is_tried():
+    names = subprocess.run([CONNECTIONS], env={**os.environ, "LD_LIBRARY_PATH": LIBRARY}, capture_output=True, text=True,
+                           timeout=PATIENCE).stdout.split()
+    tap.equal(sorted(names), sorted(FINDINGS))
+
+
+def test_who_cannot_be_looked_at():
+    for arguments in (["1073741823"], [], ["nobody"]):
+        result = subprocess.run([SOFTHCA, "check", *arguments], capture_output=True, text=True, timeout=PATIENCE)
+        tap.equal((result.returncode, result.stdout), (2, ""), result)
+        assert result.stderr, arguments
+
+
+add_tests()
+
+if __name__ == "__main__":
+    tap.main(sys.modules[__name__])
