@@ -14,6 +14,8 @@
 
 #include "node.h"
 
+#undef ibv_reg_mr /* the macro of verbs.h looks at the sign of what is no constant */
+
 /* One end: what a situation spoils. */
 struct attributes {
     enum ibv_qp_type type;
