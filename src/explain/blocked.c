@@ -37,20 +37,15 @@ static const struct event_record *async_events(const struct object *object)
     return NULL;
 }
 
-static bool is_unpaid(const struct event_record *events)
-{
-    return (int32_t)(events->acked - events->reported) < 0;
-}
-
 /* The account that the destroy waits for; NULL: none (any more). */
 static const struct event_record *waiting_account(const struct object *object, bool *ret_completion)
 {
     const struct event_record *events = async_events(object);
 
-    *ret_completion = object->kind == OBJECT_CQ && is_unpaid(&object->cq.events);
+    *ret_completion = object->kind == OBJECT_CQ && events_block_destroy(&object->cq.events);
     if (*ret_completion)
         return &object->cq.events;
-    return events && is_unpaid(events) ? events : NULL;
+    return events && events_block_destroy(events) ? events : NULL;
 }
 
 /* An object with more acknowledgements than events: they may have been meant for another object. */

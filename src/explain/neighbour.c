@@ -12,8 +12,12 @@
 #include "base/memory_file.h"
 #include "base/sys.h"
 
-#define MEMFD_NAME      "/memfd:softhca (deleted)"
 #define DESCRIPTORS_MAX 65536
+
+static const char *const memfd_names[] = {
+    [OWN_SEGMENT] = "/memfd:softhca (deleted)",
+    [WATCHED_SEGMENT] = "/memfd:softhca-watch (deleted)",
+};
 
 void neighbour_close(struct neighbour *neighbour)
 {
@@ -60,7 +64,7 @@ static int open_files(pid_t pid, const char *tables, struct neighbour *ret, uint
 }
 
 /* 0: the descriptor is not that of a segment. Other results as neighbour_open(). */
-static int try_descriptor(pid_t pid, const char *name, struct neighbour *ret)
+static int try_descriptor(pid_t pid, const char *name, const char *memfd, struct neighbour *ret)
 {
     char path[320], target[64];
     uint64_t sizes[SEGMENT_PARTS];
@@ -71,8 +75,7 @@ static int try_descriptor(pid_t pid, const char *name, struct neighbour *ret)
     length = readlink(path, target, sizeof(target) - 1);
     if (length < 0)
         return errno == EACCES ? -EACCES : 0;
-    if (length != (ssize_t)strlen(MEMFD_NAME) || memcmp(target, MEMFD_NAME, (size_t)length) != 0 ||
-        !is_writable(path))
+    if (length != (ssize_t)strlen(memfd) || memcmp(target, memfd, (size_t)length) != 0 || !is_writable(path))
         return 0;
     error = open_files(pid, path, ret, sizes);
     if (!error)
@@ -100,7 +103,7 @@ static DIR *open_directory(pid_t pid)
     return directory;
 }
 
-int neighbour_open(pid_t pid, struct neighbour *ret)
+int neighbour_open(pid_t pid, enum neighbour_segment which, struct neighbour *ret)
 {
     int saved = errno, result = 0, tried;
     struct dirent *entry;
@@ -118,7 +121,7 @@ int neighbour_open(pid_t pid, struct neighbour *ret)
          seen++) {
         if (entry->d_name[0] == '.')
             continue;
-        tried = try_descriptor(pid, entry->d_name, ret);
+        tried = try_descriptor(pid, entry->d_name, memfd_names[which], ret);
         if (tried)
             result = tried;
     }

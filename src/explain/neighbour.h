@@ -12,9 +12,14 @@ struct neighbour {
     int files[SEGMENT_PARTS]; /* -1: not open */
 };
 
-/* 1: opened. 0: it has no segment. -EBADF, -EPERM: what it publishes is not safe to read; -EPROTO: it is damaged;
+enum neighbour_segment {
+    OWN_SEGMENT,     /* of its adapter, if that is ours */
+    WATCHED_SEGMENT, /* of softhca watch */
+};
+
+/* 1: opened. 0: it has no such segment. -EBADF, -EPERM: what it publishes is not safe to read; -EPROTO: it is damaged;
  * -EPROTONOSUPPORT: of another version; another -errno: it cannot be looked at. */
-int neighbour_open(pid_t pid, struct neighbour *ret);
+int neighbour_open(pid_t pid, enum neighbour_segment which, struct neighbour *ret);
 void neighbour_close(struct neighbour *neighbour);
 
 #endif

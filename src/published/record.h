@@ -7,6 +7,7 @@
 #ifndef PUBLISHED_RECORD_H
 #define PUBLISHED_RECORD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The kind of an object. New values go to the end: the numbers are in segments of other builds. */
@@ -78,6 +79,33 @@ enum misuse_form {
     MISUSE_TWICE,   /* a destroyed object was destroyed again */
     MISUSE_AFTER,   /* it was used */
     MISUSE_CHANNEL, /* an id was used, or destroyed, after its event channel was destroyed */
+};
+
+/* Does the destroy of the object wait, because an event was read and not acknowledged (ibv_ack_cq_events(3),
+ * ibv_get_async_event(3), rdma_get_cm_event(3))? The rule of blocking, for whoever keeps such a record. */
+static inline bool events_block_destroy(const struct event_record *events)
+{
+    return (int32_t)(events->acked - events->reported) < 0;
+}
+
+/* The first work request of a QP that completed in error, other than flushed. Watched processes only. */
+struct failure_record {
+    uint64_t wr_id;
+    uint64_t ns;     /* CLOCK_MONOTONIC, when it was polled; 0: none. Release, after the other fields */
+    uint32_t status; /* enum ibv_wc_status */
+    uint32_t vendor_err;
+    uint32_t length, rkey; /* of a send: bytes, and the rkey that it names */
+    uint64_t remote_address;
+    uint8_t receive; /* 1: a receive */
+    uint8_t opcode;  /* of a send: enum ibv_wr_opcode */
+    uint8_t reserved[6];
+};
+_Static_assert(sizeof(struct failure_record) == 48, "readable by other builds");
+
+/* What the records of a watched QP do not show. */
+enum unseen {
+    UNSEEN_SENDS = 1,    /* sends were posted by direct verbs */
+    UNSEEN_RECEIVES = 2, /* receives were */
 };
 
 /* The state of an id (verbs.md §11.2). Address and route resolution do not wait for an answer of another

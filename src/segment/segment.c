@@ -36,6 +36,7 @@ static struct {
     } part[SEGMENT_PARTS];
     uint64_t arena_offset, arena_size;
     uint64_t arena_open; /* accessible so far */
+    bool watched;        /* header.watched */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
         key_provenance, stacks, modules, misuses;
@@ -73,8 +74,11 @@ static uint64_t place_tables(void)
 
 static int create_part(enum segment_part part)
 {
-    static const char *const names[] = {[SEGMENT_TABLES] = "softhca", [SEGMENT_QUEUES] = "softhca-queues"};
-    int fd = memory_file_create(names[part]);
+    static const char *const names[][SEGMENT_PARTS] = {
+        {[SEGMENT_TABLES] = "softhca", [SEGMENT_QUEUES] = "softhca-queues"},
+        {[SEGMENT_TABLES] = "softhca-watch", [SEGMENT_QUEUES] = "softhca-watch-queues"},
+    };
+    int fd = memory_file_create(names[segment.watched][part]);
     struct stat file;
 
     if (fd < 0)
@@ -164,6 +168,7 @@ static void fill_header(struct segment_header *header)
     header->pid = getpid();
     header->uid = getuid();
     header->start_ns = sys_now();
+    header->watched = segment.watched;
     read_program_name(header->program, sizeof(header->program));
     header->keys = segment.keys;
     header->mapped = segment.mapped;
@@ -234,15 +239,27 @@ close_files:
     return error;
 }
 
-int segment_open(void)
+static int open_once(bool watched)
 {
     int error = 0;
 
     lock_acquire(&segment.lock);
-    if (!atomic_load_explicit(&segment.base, memory_order_relaxed))
+    if (!atomic_load_explicit(&segment.base, memory_order_relaxed)) {
+        segment.watched = watched;
         error = open_locked();
+    }
     lock_release(&segment.lock);
     return error;
+}
+
+int segment_open(void)
+{
+    return open_once(false);
+}
+
+int segment_open_watched(void)
+{
+    return open_once(true);
 }
 
 void *segment_at(uint64_t offset)

@@ -106,6 +106,10 @@ struct segment_header {
     char program[64];          /* /proc/self/comm; shown to users */
     _Atomic uint32_t explains; /* 1: stacks and times are recorded (provenance_explain()) */
     _Atomic uint32_t copies;   /* enum segment_copies */
+    /* 1: the objects are another adapter's, and src/watch keeps the records: what only the adapter knows is not in
+     * them (docs/watch.md). */
+    uint32_t watched;
+    uint32_t reserved;
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
         modules, misuses;
     uint64_t arena_offset, arena_size;
@@ -229,8 +233,10 @@ struct cq_record {
     uint32_t failed;               /* 1: the CQ has overrun */
     uint32_t lost;                 /* completions dropped because the ring was full; of the first of them: */
     uint32_t lost_qpn;
-    uint32_t owed; /* events that peers have announced and that are not counted as raised yet (channel.c) */
-    uint64_t ring_offset; /* from the start of the segment */
+    uint32_t owed;   /* events that peers have announced and that are not counted as raised yet (channel.c) */
+    uint32_t polled; /* watched: polled since it was armed */
+    uint32_t reserved;
+    uint64_t ring_offset; /* from the start of the segment; 0: the adapter does not show it (watched) */
 
     _Atomic uint32_t consumed cache_aligned; /* free-running; also written by compact() in object/cq/cq.c */
     /* Thread ids, 0: none. Which thread is between ibv_start_poll() and ibv_end_poll(), and since when one waits for
@@ -302,6 +308,11 @@ struct item_record {
         struct {
             uint64_t address, length; /* device memory: as in the keys of its MRs; bytes */
         };
+        struct {
+            /* Channel, watched: ibv_get_cq_event() waits since; 0: it does not. Release. */
+            uint64_t waiting_ns;
+            uint32_t waiting_by; /* thread id */
+        };
         uint32_t counters[4]; /* flow: items of its counters objects; NO_OBJECT: none */
     };
     struct provenance_record provenance;
@@ -366,6 +377,8 @@ enum segment_part { SEGMENT_TABLES, SEGMENT_QUEUES, SEGMENT_PARTS };
 
 /* Creates and maps the segment once per process: 0 or -errno. */
 int segment_open(void);
+/* The same, with header.watched. Its files have names of their own: a process may have both. */
+int segment_open_watched(void);
 struct segment_header *segment_header(void);
 bool segment_is_open(void);
 /* -1 if the program closed that descriptor: the number may be another file's now. */

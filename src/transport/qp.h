@@ -198,6 +198,8 @@ struct qp_record {
     struct event_record events;
     struct provenance_record provenance;
     struct fault_record fault;
+    struct failure_record failure;
+    uint32_t unseen; /* watched: enum unseen */
 } cache_aligned;
 
 /* RC, and both ends of XRC. */

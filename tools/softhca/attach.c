@@ -69,7 +69,11 @@ static bool refuse_view(struct attached *at, int error)
 static int attach_by_proc(pid_t pid, struct attached *at)
 {
     struct neighbour neighbour;
-    int result = neighbour_open(pid, &neighbour);
+    /* Under softhca watch, over our adapter, a process has two. Who watches it asks for what is watched. */
+    int result = neighbour_open(pid, WATCHED_SEGMENT, &neighbour);
+
+    if (result == 0)
+        result = neighbour_open(pid, OWN_SEGMENT, &neighbour);
 
     switch (result) {
     case 1:

@@ -328,7 +328,7 @@ static const struct view *find_peer(int32_t pid)
     if (peer->files[SEGMENT_TABLES] >= 0 && peer->view.pid == pid)
         return &peer->view;
     neighbour_close(peer);
-    return neighbour_open(pid, peer) == 1 ? &peer->view : NULL;
+    return neighbour_open(pid, OWN_SEGMENT, peer) == 1 ? &peer->view : NULL;
 }
 
 static void tell_fault(uint32_t slot)
