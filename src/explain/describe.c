@@ -136,14 +136,19 @@ static void describe_cq(const struct view *view, struct out *out, unsigned level
     uint32_t unpolled = cq->produced - cq->consumed;
 
     out_number(out, "capacity", cq->capacity);
-    out_number(out, "unpolled", unpolled);
+    if (!view->header.watched)
+        out_number(out, "unpolled", unpolled);
     out_number(out, "completions", cq->produced);
     out_bool(out, "armed", cq->armed != CQ_UNARMED);
     out_bool(out, "overrun", cq->failed != 0);
     out_number(out, "lost", cq->lost);
     out_number(out, "users", cq->users);
-    words_add(words, ": %u unpolled (%u entries)%s%s", unpolled, cq->capacity,
-              cq->armed != CQ_UNARMED ? ", notification armed" : "", cq->failed ? ", overrun" : "");
+    if (view->header.watched)
+        words_add(words, ": %u polled", cq->produced);
+    else
+        words_add(words, ": %u unpolled", unpolled);
+    words_add(words, " (%u entries)%s%s", cq->capacity, cq->armed != CQ_UNARMED ? ", notification armed" : "",
+              cq->failed ? ", overrun" : "");
     if (cq->channel != NO_OBJECT) {
         out_number(out, "channel", cq->channel);
         words_add(words, ", channel %u", cq->channel);

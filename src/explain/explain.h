@@ -50,6 +50,16 @@ unsigned explain_work(const struct view *view, struct out *out, uint64_t wr_id, 
 /* wait.c: what does the send queue of a QP wait for? False: it is empty. */
 bool words_add_sender(const struct view *view, struct words *words, const struct object *qp);
 
+/* watched.c: of processes whose records are kept from outside (header.watched). What made a QP go to ERR? Its work
+ * requests are not seen; a call for an object failed (call NULL: its destroy; detail NULL: why is not known). */
+bool explain_failure(const struct view *view, struct out *out, uint32_t number);
+bool explain_unseen(const struct view *view, struct out *out, uint32_t number);
+bool explain_refused(const struct view *view, struct out *out, const char *call, enum object_kind kind,
+                     uint32_t number, int error, const char *detail);
+/* What waits, or may be lost, because of this object? */
+bool explain_watched_trouble(const struct view *view, struct out *out, const struct object *object);
+bool words_add_watched_sender(const struct view *view, struct words *words, const struct object *qp);
+
 /* process.c: everything about one object; what is stuck in the process; all objects. */
 bool explain_object(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
 void explain_process(const struct view *view, struct out *out);

@@ -85,6 +85,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         return false;
     if (object->provenance.destroying_ns) {
         stuck->found += explain_blocked(view, stuck->out, object->kind, object->number);
+    } else if (view->header.watched) {
+        stuck->found += explain_watched_trouble(view, stuck->out, object);
     } else if (object->kind == OBJECT_CQ && object->cq.lost) {
         stuck->found += explain_overrun(view, stuck->out, object->number);
     } else if (object->kind == OBJECT_QP && has_failed(&object->qp)) {
@@ -107,12 +109,17 @@ void explain_process(const struct view *view, struct out *out)
     struct words cause = {.length = 0};
     struct listed all;
 
-    objects_for_each(view, HANG_KINDS, look_for_trouble, &stuck);
+    objects_for_each(view, HANG_KINDS | (view->header.watched ? 1u << OBJECT_CHANNEL : 0), look_for_trouble,
+                     &stuck);
     stuck.found += explain_misuses(view, out);
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);
-    words_add(&cause, "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
+    words_add(&cause,
+              view->header.watched
+                  ? "idle, as far as it is watched: no blocked destroy, no send without polled completion; "
+                    "unread events and unpolled completions only the adapter knows"
+                  : "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
     explanation_begin(view, out, "idle", cause.text);
     if (all.total) {
         struct words counts = {.length = 0};

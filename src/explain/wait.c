@@ -211,6 +211,8 @@ bool words_add_sender(const struct view *view, struct words *words, const struct
     uint32_t outstanding = qp->sender.posted - qp->sender.completed;
     struct send_wqe oldest;
 
+    if (view->header.watched)
+        return words_add_watched_sender(view, words, object);
     if (!outstanding)
         return false;
     words_add(words, "%u outstanding send%s", outstanding, outstanding == 1 ? "" : "s");

@@ -115,6 +115,23 @@ static void describe_queued(const struct view *view, struct search *search, cons
         describe_send_numbers(view, search->out, object, counter, wqe, "queued");
 }
 
+/* Posted in a watched process: where it is since only the adapter knows. */
+static void describe_watched(const struct view *view, struct search *search, const struct object *object,
+                             uint32_t counter, const struct send_wqe *wqe)
+{
+    struct label label = object_label(view, object);
+    struct words words;
+
+    begin_words(&words, wqe->wr_id, name_send_opcode(wqe->opcode), &label);
+    add_stamp(view, &words, "was posted", wqe->stamp);
+    words_add(&words, wqe->flags & WQE_SIGNALED
+                          ? "its completion was not polled: it is with the adapter, or completed (which, "
+                            "only the adapter knows)"
+                          : "is unsignaled: it has no completion, and no later one of its QP was polled");
+    if (place_begin(search, "posted", &words))
+        describe_send_numbers(view, search->out, object, counter, wqe, "posted");
+}
+
 /* Begun, without a verdict. */
 static void describe_in_flight(const struct view *view, struct search *search, const struct object *object,
                                uint32_t counter, const struct send_wqe *wqe)
@@ -220,6 +237,8 @@ static void search_sends(const struct view *view, struct search *search, const s
             describe_ended(view, search, object, counter, &wqe);
         else if (is_only_counted(search))
             continue;
+        else if (view->header.watched)
+            describe_watched(view, search, object, counter, &wqe);
         else if ((int32_t)(counter - sender->begun) < 0)
             describe_in_flight(view, search, object, counter, &wqe);
         else
@@ -356,6 +375,8 @@ static void search_cq(const struct view *view, struct search *search, const stru
     struct words words = {.length = 0};
     struct cqe cqe;
 
+    if (view->header.watched)
+        return; /* its entries are the adapter's */
     if (!search->history) {
         for (uint32_t i = 0; i < unpolled && spend(search) && cqe_read(view, cq, cq->consumed + i, &cqe);
              i++) {

@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What is inline in verbs.h calls functions whose addresses are in the structures of contexts, QPs and CQs. They are
+ * replaced in the program's copy; libibverbs and providers have tables of their own. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "watch/calls.h"
+
+__thread unsigned watch_in_cm __attribute__((tls_model("initial-exec")));
+
+static struct watched_originals *originals_of(const struct ibv_context *context)
+{
+    return &watched_context_of(context)->original;
+}
+
+/* --- data path ---------------------------------------------------------------------------------------------------- */
+
+static int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct watched_qp *qp = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+
+    if (unlikely(!qp || watch_inside))
+        return originals_of(ibv->context)->ops.post_send(ibv, wr, bad);
+    return watched_post_send(qp, ibv, wr, bad);
+}
+
+static int op_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_qp *qp = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+
+    if (unlikely(!qp || watch_inside))
+        return originals_of(ibv->context)->ops.post_recv(ibv, wr, bad);
+    return watched_post_recv(qp, ibv, wr, bad);
+}
+
+static int op_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_srq *srq = (struct watched_srq *)watched_find(ibv, OBJECT_SRQ);
+
+    if (unlikely(!srq || watch_inside))
+        return originals_of(ibv->context)->ops.post_srq_recv(ibv, wr, bad);
+    return watched_post_srq_recv(srq, ibv, wr, bad);
+}
+
+static int op_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
+{
+    struct watched_cq *cq = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
+
+    if (unlikely(!cq || watch_inside))
+        return originals_of(ibv->context)->ops.poll_cq(ibv, count, wc);
+    return watched_poll_cq(cq, ibv, count, wc);
+}
+
+static int op_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
+{
+    struct watched_cq *cq = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
+    struct cq_record *record;
+
+    if (unlikely(!cq || watch_inside))
+        return originals_of(ibv->context)->ops.req_notify_cq(ibv, solicited_only);
+    record = segment_cq(cq->base.number);
+    record->polled = 0;
+    record->armed = solicited_only ? CQ_ARMED_SOLICITED : CQ_ARMED_ANY;
+    return INSIDE(cq->req_notify(ibv, solicited_only));
+}
+
+/* --- extended CQs --------------------------------------------------------------------------------------------------- */
+
+/* The QP number can be read only if it was asked for, which op_create_cq_ex() does. */
+static void note_current(struct watched_cq *cq, struct ibv_cq_ex *ex)
+{
+    if (!ex->read_qp_num)
+        return;
+    watched_completed(cq, &(struct completion){
+                              .wr_id = ex->wr_id,
+                              .qpn = ex->read_qp_num(ex),
+                              .status = ex->status,
+                              .vendor_err = ex->status != IBV_WC_SUCCESS ? ex->read_vendor_err(ex) : 0,
+                              .receive = ex->read_opcode(ex) & IBV_WC_RECV,
+                          });
+}
+
+static int ex_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+    struct watched_cq *cq = (struct watched_cq *)table_find_cq(ex);
+    int result = cq->ex.start_poll(ex, attr);
+
+    if (cq->base.stale || watch_inside)
+        return result;
+    segment_cq(cq->base.number)->polled = 1;
+    if (result == 0)
+        note_current(cq, ex);
+    return result;
+}
+
+static int ex_next_poll(struct ibv_cq_ex *ex)
+{
+    struct watched_cq *cq = (struct watched_cq *)table_find_cq(ex);
+    int result = cq->ex.next_poll(ex);
+
+    if (result == 0 && !cq->base.stale && !watch_inside)
+        note_current(cq, ex);
+    return result;
+}
+
+static struct ibv_cq_ex *op_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
+{
+    __typeof__(&op_create_cq_ex) original = originals_of(context)->extended.create_cq_ex;
+    struct ibv_cq_init_attr_ex wanted = *attr;
+    struct watched_cq *known;
+    struct ibv_cq_ex *cq;
+
+    if (watch_inside)
+        return original(context, attr);
+    wanted.wc_flags |= IBV_WC_EX_WITH_QP_NUM;
+    cq = INSIDE(original(context, &wanted));
+    if (!cq && wanted.wc_flags != attr->wc_flags)
+        cq = INSIDE(original(context, attr));
+    if (!cq)
+        return NULL;
+    known = watched_new_cq(ibv_cq_ex_to_cq(cq),
+                           attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? attr->parent_domain : NULL);
+    if (known && cq->start_poll && cq->next_poll) {
+        known->ex.start_poll = cq->start_poll;
+        known->ex.next_poll = cq->next_poll;
+        cq->start_poll = ex_start_poll;
+        cq->next_poll = ex_next_poll;
+    }
+    return cq;
+}
+
+/* --- extended QPs --------------------------------------------------------------------------------------------------- */
+
+/* Stale QPs have their originals, too. */
+static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)
+{
+    return table_find_qp(&ex->qp_base);
+}
+
+#define BUILDS(name, opcode, parameters, ...)                                                                \
+    static void ex_##name parameters                                                                         \
+    {                                                                                                        \
+        struct watched_qp *known = of_ex(qp);                                                                \
+        struct send_wqe *wqe;                                                                                \
+                                                                                                             \
+        if (!known->base.stale && known->building) {                                                         \
+            wqe = build_send(known, qp->wr_id, qp->wr_flags, opcode);                                        \
+            if (wqe) {                                                                                       \
+                SET(wqe);                                                                                    \
+            }                                                                                                \
+        }                                                                                                    \
+        known->original->name(__VA_ARGS__);                                                                  \
+    }
+
+#define SET(wqe) (wqe->rkey = rkey, wqe->remote_address = remote_addr)
+BUILDS(wr_atomic_cmp_swp, IBV_WR_ATOMIC_CMP_AND_SWP,
+       (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap), qp,
+       rkey, remote_addr, compare, swap)
+BUILDS(wr_atomic_fetch_add, IBV_WR_ATOMIC_FETCH_AND_ADD,
+       (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, uint64_t add), qp, rkey, remote_addr, add)
+BUILDS(wr_rdma_read, IBV_WR_RDMA_READ, (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr), qp, rkey,
+       remote_addr)
+BUILDS(wr_rdma_write, IBV_WR_RDMA_WRITE, (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr), qp,
+       rkey, remote_addr)
+BUILDS(wr_rdma_write_imm, IBV_WR_RDMA_WRITE_WITH_IMM,
+       (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, __be32 imm), qp, rkey, remote_addr, imm)
+BUILDS(wr_atomic_write, IBV_WR_ATOMIC_WRITE,
+       (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, const void *data), qp, rkey, remote_addr,
+       data)
+#undef SET
+#define SET(wqe) (void)wqe
+BUILDS(wr_send, IBV_WR_SEND, (struct ibv_qp_ex * qp), qp)
+BUILDS(wr_send_imm, IBV_WR_SEND_WITH_IMM, (struct ibv_qp_ex * qp, __be32 imm), qp, imm)
+BUILDS(wr_send_inv, IBV_WR_SEND_WITH_INV, (struct ibv_qp_ex * qp, uint32_t rkey), qp, rkey)
+BUILDS(wr_local_inv, IBV_WR_LOCAL_INV, (struct ibv_qp_ex * qp, uint32_t rkey), qp, rkey)
+BUILDS(wr_send_tso, IBV_WR_TSO, (struct ibv_qp_ex * qp, void *header, uint16_t size, uint16_t mss), qp,
+       header, size, mss)
+BUILDS(wr_bind_mw, IBV_WR_BIND_MW,
+       (struct ibv_qp_ex * qp, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info), qp, mw,
+       rkey, info)
+#undef SET
+
+static bool records(const struct watched_qp *qp)
+{
+    return !qp->base.stale && qp->building;
+}
+
+static void ex_wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t address, uint32_t length)
+{
+    struct watched_qp *known = of_ex(qp);
+
+    if (records(known))
+        build_sge(known, &(struct ibv_sge){address, length, lkey}, 1);
+    known->original->wr_set_sge(qp, lkey, address, length);
+}
+
+static void ex_wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *sges)
+{
+    struct watched_qp *known = of_ex(qp);
+
+    if (records(known))
+        build_sge(known, sges, count);
+    known->original->wr_set_sge_list(qp, count, sges);
+}
+
+static void ex_wr_set_inline_data(struct ibv_qp_ex *qp, void *data, size_t length)
+{
+    struct watched_qp *known = of_ex(qp);
+
+    if (records(known))
+        build_inline(known, length);
+    known->original->wr_set_inline_data(qp, data, length);
+}
+
+static void ex_wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_data_buf *buffers)
+{
+    struct watched_qp *known = of_ex(qp);
+    size_t length = 0;
+
+    for (size_t i = 0; i < count; i++)
+        length += buffers[i].length;
+    if (records(known))
+        build_inline(known, length);
+    known->original->wr_set_inline_data_list(qp, count, buffers);
+}
+
+/* Behind the original: whoever shares the QP has left it, so that the lock here is not held by a thread that waits
+ * for the adapter's. */
+static void ex_wr_start(struct ibv_qp_ex *qp)
+{
+    struct watched_qp *known = of_ex(qp);
+
+    if (!known->base.stale && !watch_inside)
+        build_begin(known);
+    known->original->wr_start(qp);
+}
+
+static int ex_wr_complete(struct ibv_qp_ex *qp)
+{
+    struct watched_qp *known = of_ex(qp);
+    uint32_t published;
+    int result;
+
+    if (!records(known))
+        return known->original->wr_complete(qp);
+    published = build_publish(known);
+    result = INSIDE(known->original->wr_complete(qp));
+    build_end(known, published, result != 0);
+    if (result)
+        tell_refused("ibv_wr_complete", OBJECT_QP, known->base.number, result, NULL);
+    return result;
+}
+
+static void ex_wr_abort(struct ibv_qp_ex *qp)
+{
+    struct watched_qp *known = of_ex(qp);
+
+    known->original->wr_abort(qp);
+    if (records(known))
+        build_end(known, 0, false);
+}
+
+#define REPLACE_IN(structure, saved, name)                                                                   \
+    do {                                                                                                     \
+        if ((structure)->name && (structure)->name != ex_##name) {                                           \
+            (saved)->name = (structure)->name;                                                               \
+            (structure)->name = ex_##name;                                                                   \
+        }                                                                                                    \
+    } while (0)
+
+void replace_qp_ex(struct watched_qp *known)
+{
+    struct ibv_qp_ex *qp = known->ex, *saved = known->original;
+
+    if (!qp)
+        return;
+    REPLACE_IN(qp, saved, wr_atomic_cmp_swp);
+    REPLACE_IN(qp, saved, wr_atomic_fetch_add);
+    REPLACE_IN(qp, saved, wr_bind_mw);
+    REPLACE_IN(qp, saved, wr_local_inv);
+    REPLACE_IN(qp, saved, wr_rdma_read);
+    REPLACE_IN(qp, saved, wr_rdma_write);
+    REPLACE_IN(qp, saved, wr_rdma_write_imm);
+    REPLACE_IN(qp, saved, wr_send);
+    REPLACE_IN(qp, saved, wr_send_imm);
+    REPLACE_IN(qp, saved, wr_send_inv);
+    REPLACE_IN(qp, saved, wr_send_tso);
+    REPLACE_IN(qp, saved, wr_set_inline_data);
+    REPLACE_IN(qp, saved, wr_set_inline_data_list);
+    REPLACE_IN(qp, saved, wr_set_sge);
+    REPLACE_IN(qp, saved, wr_set_sge_list);
+    REPLACE_IN(qp, saved, wr_start);
+    REPLACE_IN(qp, saved, wr_complete);
+    REPLACE_IN(qp, saved, wr_abort);
+    if (known->atomic_write) /* the structure of older libraries ends before it */
+        REPLACE_IN(qp, saved, wr_atomic_write);
+}
+
+static void watch_qp_ex(struct watched_qp *known, struct ibv_qp *qp, uint64_t operations)
+{
+    struct ibv_qp_ex *ex = original_qp_to_qp_ex(qp);
+
+    known->original = ex ? calloc(1, sizeof(*known->original)) : NULL;
+    if (!known->original)
+        return;
+    known->ex = ex;
+    known->atomic_write = operations & IBV_QP_EX_WITH_ATOMIC_WRITE;
+    replace_qp_ex(known);
+}
+
+static struct ibv_qp *op_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+    __typeof__(&op_create_qp_ex) original = originals_of(context)->extended.create_qp_ex;
+    struct watched_qp *known;
+    struct ibv_qp *qp;
+
+    if (watch_inside)
+        return original(context, attr);
+    qp = INSIDE(original(context, attr));
+    if (!qp)
+        return NULL;
+    known = watched_new_qp(
+        qp, &(struct watched_qp_attr){
+                .pd = attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL,
+                .send_cq = attr->send_cq,
+                .recv_cq = attr->recv_cq,
+                .srq = attr->srq,
+                .xrcd = attr->comp_mask & IBV_QP_INIT_ATTR_XRCD ? attr->xrcd : NULL,
+                .ind_table = attr->comp_mask & IBV_QP_INIT_ATTR_IND_TABLE ? attr->rwq_ind_tbl : NULL,
+                .cap = attr->cap,
+                .signal_all = attr->sq_sig_all,
+            });
+    if (known && attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+        watch_qp_ex(known, qp, attr->send_ops_flags);
+    return qp;
+}
+
+static struct ibv_qp *op_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr)
+{
+    struct ibv_qp *qp;
+
+    if (watch_inside)
+        return originals_of(context)->extended.open_qp(context, attr);
+    qp = INSIDE(originals_of(context)->extended.open_qp(context, attr));
+    if (qp)
+        watched_new_qp(qp, &(struct watched_qp_attr){.xrcd = attr->xrcd, .opened = true});
+    return qp;
+}
+
+/* --- SRQ, XRC, WQ ------------------------------------------------------------------------------------------------- */
+
+static struct ibv_srq *op_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
+{
+    bool typed = attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE;
+    struct watched_srq *known;
+    struct ibv_srq *srq;
+
+    if (watch_inside)
+        return originals_of(context)->extended.create_srq_ex(context, attr);
+    srq = INSIDE(originals_of(context)->extended.create_srq_ex(context, attr));
+    if (!srq)
+        return NULL;
+    known = watched_new_srq(srq, attr->comp_mask & IBV_SRQ_INIT_ATTR_PD ? attr->pd : NULL,
+                            attr->comp_mask & IBV_SRQ_INIT_ATTR_CQ ? attr->cq : NULL,
+                            attr->comp_mask & IBV_SRQ_INIT_ATTR_XRCD ? attr->xrcd : NULL, attr->attr.max_wr,
+                            attr->attr.max_sge);
+    if (known && typed && attr->srq_type == IBV_SRQT_TM)
+        known->unseen = true; /* tagged receives are posted by ibv_post_srq_ops() */
+    return srq;
+}
+
+/* The original returns 0 or an errno. */
+#define DESTROYS(kind, pointer, call)                                                                        \
+    struct watched *object;                                                                                  \
+    struct blocked_destroy *blocked;                                                                         \
+    int result;                                                                                              \
+                                                                                                             \
+    if (watch_inside)                                                                                        \
+        return call;                                                                                         \
+    object = watched_find(pointer, kind);                                                                    \
+    blocked = destroy_begins(object);                                                                        \
+    result = INSIDE(call);                                                                                   \
+    destroy_ends(object, blocked, result);                                                                   \
+    return result
+
+static struct ibv_xrcd *op_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr)
+{
+    struct ibv_xrcd *xrcd = INSIDE(originals_of(context)->extended.open_xrcd(context, attr));
+
+    if (xrcd && !watch_inside)
+        watched_new_item(xrcd, OBJECT_XRCD, context, NO_OBJECT, NULL);
+    return xrcd;
+}
+
+static int op_close_xrcd(struct ibv_xrcd *xrcd)
+{
+    DESTROYS(OBJECT_XRCD, xrcd, originals_of(xrcd->context)->extended.close_xrcd(xrcd));
+}
+
+static struct ibv_wq *op_create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attr)
+{
+    struct ibv_wq *wq = INSIDE(originals_of(context)->extended.create_wq(context, attr));
+
+    if (wq && !watch_inside)
+        watched_new_wq(wq, attr->pd, attr->cq, IBV_WQS_RESET);
+    return wq;
+}
+
+static int op_modify_wq(struct ibv_wq *wq, struct ibv_wq_attr *attr)
+{
+    struct watched *known = watched_find(wq, OBJECT_WQ);
+    int result = INSIDE(originals_of(wq->context)->extended.modify_wq(wq, attr));
+
+    if (known && result == 0 && attr->attr_mask & IBV_WQ_ATTR_STATE)
+        atomic_store_explicit(&segment_wq(known->number)->wq_state, attr->wq_state, memory_order_relaxed);
+    return result;
+}
+
+static int op_destroy_wq(struct ibv_wq *wq)
+{
+    DESTROYS(OBJECT_WQ, wq, originals_of(wq->context)->extended.destroy_wq(wq));
+}
+
+static struct ibv_rwq_ind_table *op_create_rwq_ind_table(struct ibv_context *context,
+                                                         struct ibv_rwq_ind_table_init_attr *attr)
+{
+    struct ibv_rwq_ind_table *table =
+        INSIDE(originals_of(context)->extended.create_rwq_ind_table(context, attr));
+
+    if (table && !watch_inside)
+        watched_new_ind_table(table, attr->ind_tbl, 1u << min_of(attr->log_ind_tbl_size, 16u));
+    return table;
+}
+
+static int op_destroy_rwq_ind_table(struct ibv_rwq_ind_table *table)
+{
+    DESTROYS(OBJECT_IND_TABLE, table, originals_of(table->context)->extended.destroy_rwq_ind_table(table));
+}
+
+/* --- domains, device memory, windows --------------------------------------------------------------------------------- */
+
+static struct ibv_td *op_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
+{
+    struct ibv_td *td = INSIDE(originals_of(context)->extended.alloc_td(context, attr));
+
+    if (td && !watch_inside)
+        watched_new_item(td, OBJECT_TD, context, NO_OBJECT, NULL);
+    return td;
+}
+
+static int op_dealloc_td(struct ibv_td *td)
+{
+    DESTROYS(OBJECT_TD, td, originals_of(td->context)->extended.dealloc_td(td));
+}
+
+static struct ibv_pd *op_alloc_parent_domain(struct ibv_context *context,
+                                             struct ibv_parent_domain_init_attr *attr)
+{
+    struct ibv_pd *pd = INSIDE(originals_of(context)->extended.alloc_parent_domain(context, attr));
+
+    if (pd && !watch_inside)
+        watched_new_pd(pd, context, attr->pd, attr->td);
+    return pd;
+}
+
+static struct ibv_dm *op_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr)
+{
+    static _Atomic uint64_t allocated; /* its memory has no address: one that no other has */
+    struct ibv_dm *dm = INSIDE(originals_of(context)->extended.alloc_dm(context, attr));
+    uint64_t range[2] = {(atomic_fetch_add_explicit(&allocated, 1, memory_order_relaxed) + 1) << 40,
+                         attr->length};
+
+    if (dm && !watch_inside)
+        watched_new_item(dm, OBJECT_DM, context, NO_OBJECT, range);
+    return dm;
+}
+
+static int op_free_dm(struct ibv_dm *dm)
+{
+    DESTROYS(OBJECT_DM, dm, originals_of(dm->context)->extended.free_dm(dm));
+}
+
+static struct ibv_mr *op_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+                                   unsigned access)
+{
+    struct ibv_mr *mr = INSIDE(originals_of(pd->context)->extended.reg_dm_mr(pd, dm, offset, length, access));
+
+    if (mr && !watch_inside)
+        watched_new_mr(mr, pd, offset, access, dm, offset);
+    return mr;
+}
+
+static struct ibv_mw *op_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+    struct ibv_mw *mw = INSIDE(originals_of(pd->context)->ops.alloc_mw(pd, type));
+
+    if (mw && !watch_inside)
+        watched_new_mw(mw, pd);
+    return mw;
+}
+
+static int op_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+    int result = INSIDE(originals_of(qp->context)->ops.bind_mw(qp, mw, bind));
+
+    if (result == 0 && !watch_inside)
+        watched_mw_bound(mw, bind->bind_info.length ? bind->bind_info.mr : NULL, mw->rkey);
+    return result;
+}
+
+static int op_dealloc_mw(struct ibv_mw *mw)
+{
+    DESTROYS(OBJECT_MW, mw, originals_of(mw->context)->ops.dealloc_mw(mw));
+}
+
+/* --- flows, counters --------------------------------------------------------------------------------------------------- */
+
+static void counters_of(const struct ibv_flow_attr *attr, uint32_t ret_items[4])
+{
+    const char *spec = (const char *)(attr + 1), *end = (const char *)attr + attr->size;
+    unsigned found = 0;
+
+    for (unsigned i = 0; i < 4; i++)
+        ret_items[i] = NO_OBJECT;
+    for (unsigned i = 0; i < attr->num_of_specs && found < 4; i++) {
+        struct ibv_flow_spec_counter_action action;
+        struct watched *counters;
+
+        memset(&action, 0, sizeof(action));
+        if (end - spec < (ptrdiff_t)offsetof(struct ibv_flow_spec_counter_action, counters))
+            return;
+        memcpy(&action, spec, min_of((size_t)(end - spec), sizeof(action)));
+        if (action.type == IBV_FLOW_SPEC_ACTION_COUNT) {
+            counters = watched_find(action.counters, OBJECT_COUNTERS);
+            if (counters)
+                ret_items[found++] = counters->item;
+        }
+        if (!action.size)
+            return;
+        spec += action.size;
+    }
+}
+
+static struct ibv_flow *op_ibv_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr)
+{
+    struct ibv_flow *flow = INSIDE(originals_of(qp->context)->extended.ibv_create_flow(qp, attr));
+    uint32_t counters[4];
+
+    if (flow && !watch_inside) {
+        counters_of(attr, counters);
+        watched_new_item(flow, OBJECT_FLOW, qp->context, qp->qp_num, counters);
+    }
+    return flow;
+}
+
+static int op_ibv_destroy_flow(struct ibv_flow *flow)
+{
+    DESTROYS(OBJECT_FLOW, flow, originals_of(flow->context)->extended.ibv_destroy_flow(flow));
+}
+
+static struct ibv_counters *op_create_counters(struct ibv_context *context,
+                                               struct ibv_counters_init_attr *attr)
+{
+    struct ibv_counters *counters = INSIDE(originals_of(context)->extended.create_counters(context, attr));
+
+    if (counters && !watch_inside)
+        watched_new_item(counters, OBJECT_COUNTERS, context, NO_OBJECT, NULL);
+    return counters;
+}
+
+static int op_destroy_counters(struct ibv_counters *counters)
+{
+    DESTROYS(OBJECT_COUNTERS, counters, originals_of(counters->context)->extended.destroy_counters(counters));
+}
+
+/* --- contexts ----------------------------------------------------------------------------------------------------------- */
+
+/* Of the structure of a context only what it says it has (sz), and what is not NULL. */
+#define REPLACE(name)                                                                                        \
+    do {                                                                                                     \
+        if (extended->sz >= sizeof(*extended) - offsetof(struct verbs_context, name) && extended->name) {    \
+            saved->extended.name = extended->name;                                                           \
+            extended->name = op_##name;                                                                      \
+        }                                                                                                    \
+    } while (0)
+#define REPLACE_OP(name)                                                                                     \
+    do {                                                                                                     \
+        saved->ops.name = context->ops.name;                                                                 \
+        if (context->ops.name)                                                                               \
+            context->ops.name = op_##name;                                                                   \
+    } while (0)
+
+static void replace_extended(struct watched_originals *saved, struct verbs_context *extended)
+{
+    REPLACE(create_counters);
+    REPLACE(destroy_counters);
+    REPLACE(reg_dm_mr);
+    REPLACE(alloc_dm);
+    REPLACE(free_dm);
+    REPLACE(alloc_parent_domain);
+    REPLACE(dealloc_td);
+    REPLACE(alloc_td);
+    REPLACE(destroy_rwq_ind_table);
+    REPLACE(create_rwq_ind_table);
+    REPLACE(destroy_wq);
+    REPLACE(modify_wq);
+    REPLACE(create_wq);
+    REPLACE(create_cq_ex);
+    REPLACE(ibv_destroy_flow);
+    REPLACE(ibv_create_flow);
+    REPLACE(open_qp);
+    REPLACE(create_qp_ex);
+    REPLACE(create_srq_ex);
+    REPLACE(open_xrcd);
+    REPLACE(close_xrcd);
+}
+
+struct watched_context *adopt_context(struct ibv_context *context)
+{
+    struct watched_context *known = watched_context_of(context);
+    struct verbs_context *extended = verbs_get_ctx(context);
+    struct watched_originals *saved;
+
+    if (known)
+        return known;
+    known = watched_new_context(context, context->device->name);
+    if (!known)
+        return NULL;
+    if (watch_in_cm && known->base.item != NO_OBJECT)
+        item_use(known->base.item, 1); /* librdmacm keeps it open */
+    saved = &known->original;
+    REPLACE_OP(alloc_mw);
+    REPLACE_OP(bind_mw);
+    REPLACE_OP(dealloc_mw);
+    REPLACE_OP(poll_cq);
+    REPLACE_OP(req_notify_cq);
+    REPLACE_OP(post_srq_recv);
+    REPLACE_OP(post_send);
+    REPLACE_OP(post_recv);
+    if (extended)
+        replace_extended(saved, extended);
+    return known;
+}
+
+static void adopt_cq(struct ibv_cq *cq)
+{
+    if (cq && !watched_find(cq, OBJECT_CQ))
+        watched_new_cq(cq, NULL);
+}
+
+void adopt_qp(struct ibv_qp *qp, const struct watched_qp_attr *attr)
+{
+    if (watched_find(qp, OBJECT_QP) || !adopt_context(qp->context))
+        return;
+    adopt_pd(attr->pd);
+    adopt_cq(attr->send_cq);
+    adopt_cq(attr->recv_cq);
+    watched_new_qp(qp, attr);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Explanations on stderr: SOFTHCA_WATCH=text|json|off, and by SOFTHCA_EXPLAIN_WHAT=wrong|all of what. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "explain/explain.h"
+#include "watch/state.h"
+
+#define TEXT_LIMIT     (256u << 10)
+#define TOLD_OF_A_KIND 32u
+#define REMEMBERED     64u
+
+enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
+
+static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
+static enum form form;
+static bool all;
+static uint64_t told[REMEMBERED]; /* topics: programs retry what is refused, and the same is told once */
+static unsigned told_next, told_of_kind[TOLD_KINDS];
+
+void tell_start(void)
+{
+    const char *wanted = secure_getenv("SOFTHCA_WATCH"), *what = secure_getenv("SOFTHCA_EXPLAIN_WHAT");
+
+    form = !wanted                       ? FORM_OFF
+           : strcmp(wanted, "text") == 0 ? FORM_TEXT
+           : strcmp(wanted, "json") == 0 ? FORM_JSON
+                                         : FORM_OFF;
+    all = form == FORM_JSON || (what && strcmp(what, "all") == 0);
+    provenance_explain(); /* stacks are for `softhca why`, too */
+}
+
+void tell_after_fork_in_child(void)
+{
+    lock_init(&lock);
+    memset(told, 0, sizeof(told));
+    memset(told_of_kind, 0, sizeof(told_of_kind));
+}
+
+/* Programs that go on have destroys refused, leave objects to exit, and deregister what is still posted. */
+static bool is_wrong(enum told what)
+{
+    return what != TOLD_BUSY && what != TOLD_IN_USE && what != TOLD_LEAKS;
+}
+
+static bool is_new(enum told what, uint64_t topic, bool *ret_last)
+{
+    bool new = true;
+
+    *ret_last = false;
+    lock_acquire(&lock);
+    if (what != TOLD_BLOCKED && what != TOLD_RESUMED) {
+        for (unsigned i = 0; i < REMEMBERED && new; i++)
+            new = told[i] != topic;
+        if (new)
+            told[told_next++ % REMEMBERED] = topic;
+    }
+    if (new &&form == FORM_TEXT) {
+        told_of_kind[what]++;
+        *ret_last = told_of_kind[what] == TOLD_OF_A_KIND;
+        new = told_of_kind[what] <= TOLD_OF_A_KIND;
+    }
+    lock_release(&lock);
+    return new;
+}
+
+static void write_all(const char *text, size_t length)
+{
+    while (length) {
+        ssize_t written = sys_write(STDERR_FILENO, text, length);
+
+        if (written == -EINTR)
+            continue;
+        if (written <= 0)
+            return; /* stderr is closed, or full */
+        text += written;
+        length -= (size_t)written;
+    }
+}
+
+static void print(const struct out *out, bool last)
+{
+    char *line = NULL;
+    int length;
+
+    if (out->json) {
+        write_all(out->text, out->length);
+        return;
+    }
+    /* One write, so that lines of the program are not in between. */
+    length = asprintf(
+        &line, "%ssofthca[%d]: %s%s", isatty(STDERR_FILENO) ? "\n" : "", (int)getpid(), out->text,
+        last ? "    (further explanations of this kind are suppressed; SOFTHCA_WATCH=json tells all)\n" : "");
+    if (length > 0)
+        write_all(line, (size_t)length);
+    free(line);
+}
+
+static bool begin(enum told what, struct view *view, struct out *out)
+{
+    const struct segment_header *header;
+
+    if (form == FORM_OFF || !segment_is_open() || !(all || is_wrong(what)))
+        return false;
+    header = segment_header();
+    if (view_open(view, header, header->total_size, segment_fd_intact(SEGMENT_TABLES), getpid()) != 0)
+        return false;
+    out_init(out, form == FORM_JSON, TEXT_LIMIT);
+    return true;
+}
+
+static void end(enum told what, struct out *out)
+{
+    bool last;
+
+    if (out->length && is_new(what, out->topic, &last))
+        print(out, last);
+    out_fini(out);
+}
+
+void tell(enum told what, enum object_kind kind, uint32_t number)
+{
+    int saved = errno;
+    struct view view;
+    struct out out;
+
+    if (!begin(what, &view, &out))
+        return;
+    switch (what) {
+    case TOLD_BUSY:
+        explain_busy(&view, &out, kind, number);
+        break;
+    case TOLD_BLOCKED:
+        explain_blocked(&view, &out, kind, number);
+        break;
+    case TOLD_RESUMED:
+        explain_resumed(&view, &out, kind, number);
+        break;
+    case TOLD_IN_USE:
+        explain_in_use(&view, &out, number);
+        break;
+    case TOLD_LEAKS:
+        explain_leaks(&view, &out, number);
+        break;
+    case TOLD_FAILURE:
+        explain_failure(&view, &out, number);
+        break;
+    case TOLD_UNSEEN:
+        explain_unseen(&view, &out, number);
+        break;
+    case TOLD_REFUSED:
+    case TOLD_KINDS:
+        break;
+    }
+    end(what, &out);
+    errno = saved;
+}
+
+void tell_refused(const char *call, enum object_kind kind, uint32_t number, int error, const char *detail)
+{
+    int saved = errno;
+    struct view view;
+    struct out out;
+
+    if (!begin(TOLD_REFUSED, &view, &out))
+        return;
+    explain_refused(&view, &out, call, kind, number, error, detail);
+    end(TOLD_REFUSED, &out);
+    errno = saved;
+}
+
+/* Behind the program's atexit() handlers and the destructors of libraries that use verbs. */
+__attribute__((destructor)) static void tell_leaks_at_exit(void)
+{
+    if (form != FORM_OFF && segment_is_open())
+        tell(TOLD_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
+}
