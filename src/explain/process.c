@@ -99,7 +99,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         explanation_end(stuck->out);
         stuck->found++;
     }
-    stuck->found += explain_hang_of(view, stuck->out, object);
+    if (!view->header.watched)
+        stuck->found += explain_hang_of(view, stuck->out, object);
     return true;
 }
 

@@ -8,6 +8,7 @@ int command_run(int argc, char **argv);
 int command_devices(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_ps(int argc, char **argv);
+int command_watch(int argc, char **argv);
 int command_why(int argc, char **argv);
 
 /* Names below /sys/class/infiniband that are the machine's own, separated by blanks; "" if there are none. */

@@ -14,6 +14,7 @@ static const struct {
     const char *summary;
 } commands[] = {
     {"run", command_run, "run a program with SoftHCA's RDMA devices"},
+    {"watch", command_watch, "run a program with another adapter, and explain what goes wrong"},
     {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
     {"why", command_why, "explain what a process waits for"},

@@ -17,7 +17,8 @@ static int join(char *ret, const char *directory, const char *name)
 static int try_directory(const char *directory, struct place *ret)
 {
     if (!realpath(directory, ret->directory) || join(ret->verbs, ret->directory, "libibverbs.so.1") ||
-        join(ret->shim, ret->directory, "libsofthca-shim.so"))
+        join(ret->shim, ret->directory, "libsofthca-shim.so") ||
+        join(ret->watch, ret->directory, "libsofthca-watch.so"))
         return -errno;
     return access(ret->verbs, R_OK) ? -errno : 0;
 }

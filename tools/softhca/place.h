@@ -10,6 +10,7 @@ struct place {
     char directory[PATH_MAX]; /* goes in front of LD_LIBRARY_PATH */
     char verbs[PATH_MAX];     /* directory/libibverbs.so.1 */
     char shim[PATH_MAX];      /* libsofthca-shim.so */
+    char watch[PATH_MAX];     /* libsofthca-watch.so, which some builds lack */
 };
 
 /* 0, or -errno with a sentence on stderr. */

@@ -14,11 +14,9 @@
 
 #include "adapters.h"
 #include "commands.h"
+#include "launch.h"
 #include "place.h"
 #include "tree.h"
-
-/* As env(1) and nohup(1) exit. */
-enum { EXIT_OURS = 125, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
 struct options {
     const char *devices;
@@ -38,7 +36,8 @@ static const struct argp_option option_table[] = {
      "are left at the end (SOFTHCA_EXPLAIN_WHAT=all; default wrong: what fails or hangs)",
      0},
     {"explain", OPTION_EXPLAIN, "FORM", 0,
-     "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json: of all)", 0},
+     "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json: of all)",
+     0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
     {"no-shim", OPTION_NO_SHIM, NULL, 0,
      "Do not preload libsofthca-shim.so: programs that look into /sys/class/infiniband or /dev/infiniband do "
@@ -81,33 +80,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
-static int set(const char *name, const char *value)
-{
-    if (setenv(name, value, 1) == 0)
-        return 0;
-    fprintf(stderr, "softhca: cannot set %s: %s\n", name, strerror(errno));
-    return -errno;
-}
-
-/* first:rest, unless first is there already (softhca run inside softhca run). */
-static int set_in_front(const char *name, const char *first)
-{
-    const char *rest = getenv(name);
-    size_t length = strlen(first);
-    char *value;
-    int error;
-
-    if (!rest || !*rest)
-        return set(name, first);
-    if (strncmp(rest, first, length) == 0 && (rest[length] == ':' || rest[length] == '\0'))
-        return 0;
-    if (asprintf(&value, "%s:%s", first, rest) < 0)
-        return -ENOMEM;
-    error = set(name, value);
-    free(value);
-    return error;
-}
-
 /* The shim helps programs that read these files; most others run without it, so a failure is only reported.
  * */
 static int set_shim(const struct place *place)
@@ -138,11 +110,11 @@ static int set_shim(const struct place *place)
                 why);
         return 0;
     }
-    error = set("SOFTHCA_SYSFS_ROOT", root);
+    error = launch_set("SOFTHCA_SYSFS_ROOT", root);
     if (!error)
-        error = set_in_front("LD_PRELOAD", place->shim);
+        error = launch_set_in_front("LD_PRELOAD", place->shim);
     /* A program that gcc built with AddressSanitizer refuses to start behind any preloaded library. */
-    return error ? error : set_in_front("ASAN_OPTIONS", "verify_asan_link_order=0");
+    return error ? error : launch_set_in_front("ASAN_OPTIONS", "verify_asan_link_order=0");
 }
 
 static int find_program(const char *name, char *ret_path)
@@ -228,20 +200,18 @@ int command_run(int argc, char **argv)
         return EXIT_OURS;
     }
     /* First, because the devices are then read with these names. */
-    if ((options.devices && set("SOFTHCA_DEVICE_NAMES", options.devices)) ||
-        set("SOFTHCA_EXPLAIN", options.explain             ? options.explain
-                               : getenv("SOFTHCA_EXPLAIN") ? getenv("SOFTHCA_EXPLAIN")
-                                                           : "text") ||
-        (options.all && set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
-        set("SOFTHCA_LOG", options.log             ? options.log
-                           : getenv("SOFTHCA_LOG") ? getenv("SOFTHCA_LOG")
-                                                   : "warn") ||
-        set_in_front("LD_LIBRARY_PATH", place.directory))
+    if ((options.devices && launch_set("SOFTHCA_DEVICE_NAMES", options.devices)) ||
+        launch_set("SOFTHCA_EXPLAIN", options.explain             ? options.explain
+                                      : getenv("SOFTHCA_EXPLAIN") ? getenv("SOFTHCA_EXPLAIN")
+                                                                  : "text") ||
+        (options.all && launch_set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
+        launch_set("SOFTHCA_LOG", options.log             ? options.log
+                                  : getenv("SOFTHCA_LOG") ? getenv("SOFTHCA_LOG")
+                                                          : "warn") ||
+        launch_set_in_front("LD_LIBRARY_PATH", place.directory))
         return EXIT_OURS;
     if (!options.no_shim && set_shim(&place))
         return EXIT_OURS;
     warn_if_out_of_reach(options.program[0]);
-    execvp(options.program[0], options.program);
-    fprintf(stderr, "softhca: cannot run %s: %s\n", options.program[0], strerror(errno));
-    return errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+    return launch(options.program);
 }
