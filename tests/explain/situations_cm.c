@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* As situations.c, with connections of librdmacm: events that were read and not acknowledged.
  *
- * usage: situations_cm NAME        (without one: lists them)
+ * usage: situations_cm NAME [ADDRESS]        (without one: lists them)
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -27,10 +27,15 @@ static void expect_event(struct rdma_event_channel *channel, enum rdma_cm_event_
     REQUIRE(rdma_ack_cm_event(next_event(channel, type)) == 0);
 }
 
+/* Of an adapter; some have none for the loopback address. */
+static const char *address_text = "127.0.0.1";
+
 static struct sockaddr_in loopback(uint16_t port)
 {
-    return (struct sockaddr_in){
-        .sin_family = AF_INET, .sin_port = port, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = port};
+
+    REQUIRE(inet_pton(AF_INET, address_text, &address.sin_addr) == 1);
+    return address;
 }
 
 /* Listening where there is room. */
@@ -168,6 +173,8 @@ static const struct {
 
 int main(int argc, char **argv)
 {
+    if (argc > 2)
+        address_text = argv[2];
     for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
         if (argc < 2) {
             puts(situations[i].name);
