@@ -137,7 +137,7 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
     if (!signaled && outstanding >= qp->qp.send_depth)
         words_add(words,
                   ": none of them is signaled, and they fill the send queue: no completion will free a slot "
-                  "(IBV_SEND_SIGNALED)");
+                  "(IBV_SEND_SIGNALED; some adapters do without)");
     else if (!signaled)
         words_add(words, ": unsignaled, so there will be none");
     else

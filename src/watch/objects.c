@@ -6,7 +6,7 @@
 #include "base/sys.h"
 #include "watch/state.h"
 
-static struct table objects;
+struct table watched_objects;
 /* Readers may hold the address of an object that is being destroyed: such memory stays of its kind. */
 static struct lock free_lock = LOCK_INIT; /* guards the lists; a leaf */
 static struct watched *free_list[OBJECT_KINDS];
@@ -16,28 +16,21 @@ static uint64_t key_of(const void *key)
     return (uintptr_t)key;
 }
 
-struct watched *watched_find(const void *key, enum object_kind kind)
-{
-    struct watched *object = key ? table_find(&objects, key_of(key)) : NULL;
-
-    return object && object->kind == kind && !object->stale ? object : NULL;
-}
-
 struct watched_context *watched_context_of(const struct ibv_context *context)
 {
-    struct watched *object = context ? table_find(&objects, key_of(context)) : NULL;
+    struct watched *object = context ? table_find(&watched_objects, key_of(context)) : NULL;
 
     return object && object->kind == OBJECT_CONTEXT ? (struct watched_context *)object : NULL;
 }
 
 struct watched_cq *table_find_cq(const struct ibv_cq_ex *cq)
 {
-    return table_find(&objects, key_of(cq));
+    return table_find(&watched_objects, key_of(cq));
 }
 
 struct watched_qp *table_find_qp(const struct ibv_qp *qp)
 {
-    return table_find(&objects, key_of(qp));
+    return table_find(&watched_objects, key_of(qp));
 }
 
 /* --- making and dropping -------------------------------------------------------------------------------------- */
@@ -79,11 +72,11 @@ static void discard(struct watched *object)
 /* The record is filled in. An object that was destroyed unseen may have had the same address. */
 static void *publish(void *made)
 {
-    struct watched *object = made, *old = table_find(&objects, key_of(object->key));
+    struct watched *object = made, *old = table_find(&watched_objects, key_of(object->key));
 
     if (old && !old->stale)
         watched_forget(old);
-    if (!table_put(&objects, key_of(object->key), object)) {
+    if (!table_put(&watched_objects, key_of(object->key), object)) {
         watched_forget(object);
         return NULL;
     }
@@ -345,7 +338,7 @@ struct watched_cq *watched_new_cq(struct ibv_cq *ibv, struct ibv_pd *domain)
     cq->domain = domain ? (struct watched_pd *)watched_find(domain, OBJECT_PD) : NULL;
     cq->poll = cq->base.context->original.ops.poll_cq;
     cq->req_notify = cq->base.context->original.ops.req_notify_cq;
-    record = segment_cq(number);
+    record = cq->record = segment_cq(number);
     memset(record, 0, sizeof(*record));
     record->context = context_number(&cq->base);
     record->channel = number_of(cq->channel);
@@ -485,7 +478,7 @@ struct watched_qp *watched_new_qp(struct ibv_qp *ibv, const struct watched_qp_at
     qp->signal_all = attr->signal_all;
     qp->post_send = qp->base.context->original.ops.post_send;
     qp->post_recv = qp->base.context->original.ops.post_recv;
-    record = segment_qp(slot);
+    record = qp->record = segment_qp(slot);
     memset(record, 0, sizeof(*record));
     record->state = ibv->state;
     record->type = ibv->qp_type;
@@ -726,7 +719,7 @@ static void free_record(struct watched *object)
 
 void watched_forget(struct watched *object)
 {
-    table_drop(&objects, key_of(object->key), object);
+    table_drop(&watched_objects, key_of(object->key), object);
     if (!object->stale)
         free_record(object);
     discard(object);
@@ -781,7 +774,7 @@ void watched_context_closed(struct watched_context *context)
 {
     struct closing closing = {context};
 
-    table_each(&objects, forget_if_inside, &closing);
+    table_each(&watched_objects, forget_if_inside, &closing);
     watched_forget(&context->base);
 }
 
@@ -797,7 +790,7 @@ static void make_stale(void *value, void *argument)
 
 void objects_after_fork_in_child(void)
 {
-    lock_init(&objects.lock);
+    lock_init(&watched_objects.lock);
     lock_init(&free_lock);
-    table_each(&objects, make_stale, NULL);
+    table_each(&watched_objects, make_stale, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 
 #include "base/sys.h"
@@ -34,6 +35,7 @@ static enum started start_locked(void)
     if (!handles_fork && pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
         return FAILED;
     handles_fork = true;
+    bias_possible = sys_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
     if (segment_open_watched() != 0)
         return FAILED;
     tell_start();

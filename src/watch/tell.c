@@ -19,6 +19,7 @@ enum form { FORM_OFF, FORM_TEXT, FORM_JSON };
 static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static enum form form;
 static bool all;
+bool watch_times;
 static uint64_t told[REMEMBERED]; /* topics: programs retry what is refused, and the same is told once */
 static unsigned told_next, told_of_kind[TOLD_KINDS];
 
@@ -31,6 +32,7 @@ void tell_start(void)
            : strcmp(wanted, "json") == 0 ? FORM_JSON
                                          : FORM_OFF;
     all = form == FORM_JSON || (what && strcmp(what, "all") == 0);
+    watch_times = all;
     provenance_explain(); /* stacks are for `softhca why`, too */
 }
 

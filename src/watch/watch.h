@@ -17,6 +17,8 @@
 #include "base/lock.h"
 #include "segment/provenance.h"
 #include "segment/segment.h"
+#include "watch/bias.h"
+#include "watch/table.h"
 
 struct watched_context;
 
@@ -56,7 +58,8 @@ struct watched_qp;
 
 struct watched_cq {
     struct watched base;
-    struct lock lock; /* guards the completion side of QPs and SRQs that complete here, and the last QP */
+    struct cq_record *record;
+    struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and the last QP */
     uint32_t last_qpn;
     struct watched_qp *last_qp;
     struct watched *channel;
@@ -71,7 +74,7 @@ struct watched_cq {
 
 /* A ring of records of work requests in the segment; slot = counter & mask. */
 struct watched_ring {
-    struct lock
+    struct bias
         lock; /* of posts: held from before the original post to behind it. A leaf but for the adapter's locks */
     char *slots;
     uint64_t offset;
@@ -92,13 +95,15 @@ struct watched_srq {
 
 struct watched_qp {
     struct watched base;
+    struct qp_record *record;
     struct watched_ring send, receive;
     struct watched_cq *send_cq, *recv_cq;
     struct watched_srq *srq;
     struct watched_pd *pd;
     struct watched *xrcd, *ind_table;
     bool signal_all, building;
-    uint32_t built; /* sends since wr_start; behind sender.posted */
+    bool build_locked; /* of bias_acquire() by build_begin() */
+    uint32_t built;    /* sends since wr_start; behind sender.posted */
     int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
     int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
     struct ibv_qp_ex *ex;       /* NULL: not made for wr_start() */
@@ -131,7 +136,13 @@ extern __thread unsigned watch_inside __attribute__((tls_model("initial-exec")))
 /* --- objects.c: each returns NULL if nothing can be recorded --------------------------------------------------- */
 
 /* Of that kind, by the program's pointer; NULL: not known, or stale. */
-struct watched *watched_find(const void *key, enum object_kind kind);
+extern struct table watched_objects;
+static inline struct watched *watched_find(const void *key, enum object_kind kind)
+{
+    struct watched *object = likely(key) ? table_find(&watched_objects, (uintptr_t)key) : NULL;
+
+    return likely(object && object->kind == kind && !object->stale) ? object : NULL;
+}
 /* The same, also a stale one: only for its originals. */
 struct watched_context *watched_context_of(const struct ibv_context *context);
 
@@ -222,6 +233,9 @@ void watched_event_read(struct event_record *record, uint32_t type);
 void watched_events_acked(struct event_record *record, uint32_t count);
 /* NULL: not an event that has to be acknowledged, or not of a known object. */
 struct event_record *watched_async_record(const struct ibv_async_event *event);
+
+/* Are the times of all work requests recorded? */
+extern bool watch_times;
 
 /* --- tell.c: explanations on stderr ---------------------------------------------------------------------------- */
 

@@ -33,18 +33,20 @@ void work_know_qp(struct watched_qp *qp, uint32_t qpn)
 
 static void forget_in(struct watched_cq *cq, const struct watched_qp *qp)
 {
+    bool locked;
+
     if (!cq)
         return;
-    lock_acquire(&cq->lock);
+    locked = bias_acquire(&cq->lock);
     if (cq->last_qp == qp)
         cq->last_qp = NULL;
-    lock_release(&cq->lock);
+    bias_release(&cq->lock, locked);
 }
 
 /* Behind this no thread that polls finds it. */
 void work_forget_qp(struct watched_qp *qp)
 {
-    uint32_t qpn = segment_qp(qp->base.number)->qpn;
+    uint32_t qpn = qp->record->qpn;
 
     table_drop(&qpns, qpn_key(qp->base.context, qpn), qp);
     forget_in(qp->send_cq, qp);
@@ -95,14 +97,19 @@ static inline void fill_send(const struct watched_qp *qp, const struct qp_record
 
 /* Records as many of the chain as there are slots; returns the counter behind the last. */
 static inline uint32_t note_sends(struct watched_qp *qp, struct qp_record *record,
-                                  const struct ibv_send_wr *wr)
+                                  const struct ibv_send_wr **chain)
 {
+    const struct ibv_send_wr *wr = *chain;
     uint32_t posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
     uint32_t end = __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE) + qp->send.mask + 1;
-    uint32_t stamp = provenance_stamp();
+    /* The clock takes as long as the rest: of what is posted behind others the time is not recorded, unless all is to
+     * be told. */
+    uint32_t stamp =
+        unlikely(end - posted == qp->send.mask + 1 || watch_times) ? provenance_stamp_now() : STAMP_NONE;
 
     for (; wr && posted != end; wr = wr->next, posted++)
         fill_send(qp, record, send_slot(qp, posted), wr, stamp);
+    *chain = wr;
     /* Release: who polls a completion of them sees the records; partner: retire_send(). */
     atomic_store_explicit(&record->sender.posted, posted, memory_order_release);
     return posted;
@@ -111,7 +118,7 @@ static inline uint32_t note_sends(struct watched_qp *qp, struct qp_record *recor
 static cold_path void tell_refused_post(const struct watched_qp *qp, const char *call, int error,
                                         uint32_t depth, uint32_t outstanding, bool any_signaled)
 {
-    const struct qp_record *record = segment_qp(qp->base.number);
+    const struct qp_record *record = qp->record;
     struct words words = {.length = 0};
     bool send = call[9] == 's';
 
@@ -141,32 +148,76 @@ static bool has_signaled(const struct watched_qp *qp, const struct qp_record *re
     return false;
 }
 
+/* More than fits: the adapter frees slots of its own accord, without a completion, or refuses. The lock of the CQ
+ * keeps completions of what is not recorded yet away. */
+static cold_path int post_past_the_end(struct watched_qp *qp, struct qp_record *record, struct ibv_qp *ibv,
+                                       struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    uint32_t start = record->sender.posted, posted;
+    const struct ibv_send_wr *end;
+    bool locked = false;
+    int result;
+
+    if (qp->send_cq)
+        locked = bias_acquire(&qp->send_cq->lock);
+    result = qp->post_send(ibv, wr, bad);
+    end = result ? *bad : NULL;
+    posted = start;
+    for (; wr && wr != end; wr = wr->next) {
+        if (posted - record->sender.completed > qp->send.mask)
+            record->sender.completed++; /* the oldest is forgotten */
+        fill_send(qp, record, send_slot(qp, posted++), wr, provenance_stamp_now());
+        atomic_store_explicit(&record->sender.posted, posted, memory_order_release);
+    }
+    if (qp->send_cq)
+        bias_release(&qp->send_cq->lock, locked);
+    return result;
+}
+
+static cold_path void post_failed(struct watched_qp *qp, const struct qp_record *record, int result,
+                                  bool locked)
+{
+    uint32_t outstanding = record->sender.posted - record->sender.completed;
+    bool any_signaled = has_signaled(qp, record);
+
+    bias_release(&qp->send.lock, locked);
+    tell_refused_post(qp, "ibv_post_send", result < 0 ? -result : result, record->send_depth, outstanding,
+                      any_signaled);
+}
+
 int watched_post_send(struct watched_qp *qp, struct ibv_qp *ibv, struct ibv_send_wr *wr,
                       struct ibv_send_wr **bad)
 {
-    struct qp_record *record = segment_qp(qp->base.number);
-    uint32_t start, end, outstanding;
-    bool any_signaled;
+    struct qp_record *record = qp->record;
+    const struct ibv_send_wr *rest = wr;
+    uint32_t start, end;
+    bool locked;
     int result;
 
     if (unlikely(!qp->send.slots))
         return qp->post_send(ibv, wr, bad);
-    lock_acquire(&qp->send.lock);
+    locked = bias_acquire(&qp->send.lock);
     start = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
-    end = note_sends(qp, record, wr);
-    result = qp->post_send(ibv, wr, bad);
+    end = note_sends(qp, record, &rest);
+    if (unlikely(rest)) {
+        atomic_store_explicit(&record->sender.posted, start, memory_order_release);
+        result = post_past_the_end(qp, record, ibv, wr, bad);
+        if (result) {
+            post_failed(qp, record, result, locked);
+            return result;
+        }
+    } else {
+        result = qp->post_send(ibv, wr, bad);
+    }
     if (likely(!result)) {
-        lock_release(&qp->send.lock);
+        bias_release(&qp->send.lock, locked);
         return 0;
     }
     /* Those from *bad on were not posted. */
     for (; wr && wr != *bad && start != end; wr = wr->next)
         start++;
     atomic_store_explicit(&record->sender.posted, start, memory_order_release);
-    outstanding = start - record->sender.completed;
-    any_signaled = has_signaled(qp, record);
-    lock_release(&qp->send.lock);
-    tell_refused_post(qp, "ibv_post_send", result, record->send_depth, outstanding, any_signaled);
+    post_failed(qp, record, result, locked);
     return result;
 }
 
@@ -176,7 +227,7 @@ void build_begin(struct watched_qp *qp)
 {
     /* Again without a wr_complete(): the thread has the lock. */
     if (!qp->building)
-        lock_acquire(&qp->send.lock);
+        qp->build_locked = bias_acquire(&qp->send.lock);
     qp->building = true;
     qp->built = 0;
 }
@@ -188,7 +239,7 @@ static struct send_wqe *last_built(struct watched_qp *qp, const struct qp_record
 
 struct send_wqe *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flags, uint8_t opcode)
 {
-    struct qp_record *record = segment_qp(qp->base.number);
+    struct qp_record *record = qp->record;
     struct send_wqe *wqe;
 
     if (!qp->send.slots ||
@@ -210,7 +261,7 @@ struct send_wqe *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flag
 
 void build_sge(struct watched_qp *qp, const struct ibv_sge *from, size_t count)
 {
-    struct qp_record *record = segment_qp(qp->base.number);
+    struct qp_record *record = qp->record;
     struct send_wqe *wqe = last_built(qp, record);
     uint32_t kept = (uint32_t)min_of(count, (size_t)qp->send.max_sge);
 
@@ -225,7 +276,7 @@ void build_sge(struct watched_qp *qp, const struct ibv_sge *from, size_t count)
 
 void build_inline(struct watched_qp *qp, size_t length)
 {
-    struct send_wqe *wqe = last_built(qp, segment_qp(qp->base.number));
+    struct send_wqe *wqe = last_built(qp, qp->record);
 
     if (!wqe)
         return;
@@ -235,8 +286,8 @@ void build_inline(struct watched_qp *qp, size_t length)
 
 uint32_t build_publish(struct watched_qp *qp)
 {
-    struct qp_record *record = segment_qp(qp->base.number);
-    uint32_t built = qp->built, stamp = built ? provenance_stamp() : STAMP_NONE;
+    struct qp_record *record = qp->record;
+    uint32_t built = qp->built, stamp = built ? provenance_stamp_now() : STAMP_NONE;
 
     for (uint32_t i = 0; i < built; i++)
         send_slot(qp, record->sender.posted + i)->stamp = stamp;
@@ -247,7 +298,7 @@ uint32_t build_publish(struct watched_qp *qp)
 
 void build_end(struct watched_qp *qp, uint32_t published, bool failed)
 {
-    struct qp_record *record = segment_qp(qp->base.number);
+    struct qp_record *record = qp->record;
 
     if (failed)
         atomic_store_explicit(&record->sender.posted, record->sender.posted - published,
@@ -255,7 +306,7 @@ void build_end(struct watched_qp *qp, uint32_t published, bool failed)
     qp->built = 0;
     if (qp->building) {
         qp->building = false;
-        lock_release(&qp->send.lock);
+        bias_release(&qp->send.lock, qp->build_locked);
     }
 }
 
@@ -269,7 +320,8 @@ static inline struct recv_wqe *recv_slot(const struct watched_ring *ring, uint32
 static inline uint32_t note_receives(struct watched_ring *ring, uint32_t posted, uint32_t taken,
                                      const struct ibv_recv_wr *wr)
 {
-    uint32_t end = taken + ring->mask + 1, stamp = provenance_stamp();
+    uint32_t end = taken + ring->mask + 1,
+             stamp = unlikely(watch_times) ? provenance_stamp_now() : STAMP_NONE;
 
     for (; wr && posted != end; wr = wr->next, posted++) {
         struct recv_wqe *wqe = recv_slot(ring, posted);
@@ -295,25 +347,26 @@ static uint32_t accepted(uint32_t start, uint32_t end, const struct ibv_recv_wr 
 int watched_post_recv(struct watched_qp *qp, struct ibv_qp *ibv, struct ibv_recv_wr *wr,
                       struct ibv_recv_wr **bad)
 {
-    struct receive_queue *queue = &segment_qp(qp->base.number)->receive;
+    struct receive_queue *queue = &qp->record->receive;
     uint32_t start, end, taken;
+    bool locked;
     int result;
 
     if (unlikely(!qp->receive.slots))
         return qp->post_recv(ibv, wr, bad);
-    lock_acquire(&qp->receive.lock);
+    locked = bias_acquire(&qp->receive.lock);
     start = atomic_load_explicit(&queue->posted, memory_order_relaxed);
     taken = atomic_load_explicit(&queue->taken, memory_order_acquire);
     end = note_receives(&qp->receive, start, taken, wr);
     atomic_store_explicit(&queue->posted, end, memory_order_release); /* partner: retire_receive() */
     result = qp->post_recv(ibv, wr, bad);
     if (likely(!result)) {
-        lock_release(&qp->receive.lock);
+        bias_release(&qp->receive.lock, locked);
         return 0;
     }
     end = accepted(start, end, wr, *bad);
     atomic_store_explicit(&queue->posted, end, memory_order_release);
-    lock_release(&qp->receive.lock);
+    bias_release(&qp->receive.lock, locked);
     tell_refused_post(qp, "ibv_post_recv", result, queue->depth, end - taken, true);
     return result;
 }
@@ -323,18 +376,19 @@ int watched_post_srq_recv(struct watched_srq *srq, struct ibv_srq *ibv, struct i
 {
     struct srq_record *record = segment_srq(srq->base.number);
     uint32_t start, end;
+    bool locked;
     int result;
 
     if (unlikely(srq->unseen))
         return srq->post(ibv, wr, bad);
-    lock_acquire(&srq->ring.lock);
+    locked = bias_acquire(&srq->ring.lock);
     start = atomic_load_explicit(&record->posted, memory_order_relaxed);
     end = note_receives(&srq->ring, start, atomic_load_explicit(&record->taken, memory_order_acquire), wr);
     atomic_store_explicit(&record->posted, end, memory_order_release); /* partner: take_from_srq() */
     result = srq->post(ibv, wr, bad);
     if (unlikely(result))
         atomic_store_explicit(&record->posted, accepted(start, end, wr, *bad), memory_order_release);
-    lock_release(&srq->ring.lock);
+    bias_release(&srq->ring.lock, locked);
     if (unlikely(result))
         tell_refused("ibv_post_srq_recv", OBJECT_SRQ, srq->base.number, result, NULL);
     return result;
@@ -457,7 +511,7 @@ static inline enum news note_completion(struct watched_cq *cq, const struct comp
         cq->last_qp = qp;
         cq->last_qpn = completion->qpn;
     }
-    record = segment_qp(qp->base.number);
+    record = qp->record;
     receive = likely(completion->status == IBV_WC_SUCCESS) ? completion->receive
                                                            : is_receive(qp, cq, record, completion);
     if (unlikely(record->unseen & (receive ? UNSEEN_RECEIVES : UNSEEN_SENDS))) {
@@ -492,7 +546,7 @@ static cold_path void tell_news(enum news news, const struct watched_qp *qp)
 
 static inline void note_poll(struct watched_cq *cq)
 {
-    struct cq_record *record = segment_cq(cq->base.number);
+    struct cq_record *record = cq->record;
 
     if (!record->polled)
         record->polled = 1;
@@ -502,9 +556,10 @@ int watched_poll_cq(struct watched_cq *cq, struct ibv_cq *ibv, int count, struct
 {
     struct watched_qp *qp = NULL, *told = NULL;
     enum news news = NEWS_NONE, latest;
+    bool locked;
     int polled;
 
-    lock_acquire(&cq->lock);
+    locked = bias_acquire(&cq->lock);
     polled = cq->poll(ibv, count, wc);
     note_poll(cq);
     for (int i = 0; i < polled; i++) {
@@ -523,9 +578,9 @@ int watched_poll_cq(struct watched_cq *cq, struct ibv_cq *ibv, int count, struct
         }
     }
     if (likely(polled >= 0))
-        atomic_store_explicit(&segment_cq(cq->base.number)->produced,
-                              segment_cq(cq->base.number)->produced + (uint32_t)polled, memory_order_relaxed);
-    lock_release(&cq->lock);
+        atomic_store_explicit(&cq->record->produced, cq->record->produced + (uint32_t)polled,
+                              memory_order_relaxed);
+    bias_release(&cq->lock, locked);
     if (unlikely(news))
         tell_news(news, told);
     return polled;
@@ -535,19 +590,20 @@ void watched_completed(struct watched_cq *cq, const struct completion *completio
 {
     struct watched_qp *qp = NULL;
     enum news news;
+    bool locked;
 
-    lock_acquire(&cq->lock);
+    locked = bias_acquire(&cq->lock);
     note_poll(cq);
     news = note_completion(cq, completion, &qp);
-    segment_cq(cq->base.number)->produced++;
-    lock_release(&cq->lock);
+    cq->record->produced++;
+    bias_release(&cq->lock, locked);
     if (unlikely(news))
         tell_news(news, qp);
 }
 
 void work_forget(struct watched_qp *qp)
 {
-    struct qp_record *record = segment_qp(qp->base.number);
+    struct qp_record *record = qp->record;
 
     __atomic_store_n(&record->sender.completed, record->sender.posted, __ATOMIC_RELEASE);
     atomic_store_explicit(&record->sender.retired, record->sender.posted, memory_order_relaxed);

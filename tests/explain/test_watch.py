@@ -142,7 +142,11 @@ def test_thread_that_waits_and_nothing_is_armed():
 
 def test_send_queue_full_of_unsignaled():
     with Situation("full-of-unsignaled", program=WATCHED) as situation:
-        qpn = situation.until_it_hangs()
+        word, number = situation.process.stdout.readline().split()
+        qpn = int(number, 16)
+        if word == "accepted":  # by an adapter that frees slots without completions: it is not unseen
+            assert "unseen" not in situation.end()
+            return
         told = situation.next_explanation()
         matches(fr"^ibv_post_send\(QP 0x{qpn:06x}\) fails with ENOMEM: all \d+ slots of the send queue hold unsignaled", told["cause"])
         matches(r": \d+ sends without polled completion.*no completion will free a slot", softhca("why", situation.pid))

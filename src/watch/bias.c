@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "watch/bias.h"
+
+#include <linux/membarrier.h>
+#include <sched.h>
+
+#include "base/sys.h"
+
+/* Who sets up a queue often leaves it to another thread. */
+#define TIMES_ALONE 64u
+
+bool bias_possible;
+
+/* The lock is held. Behind this the owner is not inside, and will not be without the lock. */
+static void take_away(struct bias *bias)
+{
+    atomic_store_explicit(&bias->owner, BIAS_SHARED, memory_order_relaxed);
+    /* Either the owner sees the store above before it goes inside, or it is seen inside below. */
+    sys_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    while (atomic_load_explicit(&bias->busy, memory_order_acquire))
+        sched_yield();
+}
+
+cold_path bool bias_acquire_slow(struct bias *bias, uintptr_t thread)
+{
+    uintptr_t owner;
+
+    lock_acquire(&bias->lock);
+    owner = atomic_load_explicit(&bias->owner, memory_order_relaxed);
+    if (owner == BIAS_SHARED || !bias_possible)
+        return true;
+    if (owner != 0) {
+        take_away(bias);
+        return true;
+    }
+    bias->times = bias->latest == thread ? bias->times + 1 : 0;
+    bias->latest = thread;
+    if (bias->times < TIMES_ALONE)
+        return true;
+    /* The first owner: nobody else writes `busy`. */
+    atomic_store_explicit(&bias->busy, 1, memory_order_relaxed);
+    atomic_store_explicit(&bias->owner, thread, memory_order_release);
+    lock_release(&bias->lock);
+    return false;
+}
