@@ -134,7 +134,7 @@ bool explain_blocked(const struct view *view, struct out *out, enum object_kind 
         return false;
     events = waiting_account(&object, &overpaid.completion);
     if (!events)
-        return false;
+        return view->header.watched && explain_overpaid(view, out, &object);
     if (kind != OBJECT_CM_ID) /* a CM event knows whose it is */
         find_overpaid(view, &overpaid);
     add_cause(view, &cause, &object, events, overpaid.completion, &overpaid);

@@ -56,6 +56,8 @@ bool explain_failure(const struct view *view, struct out *out, uint32_t number);
 bool explain_unseen(const struct view *view, struct out *out, uint32_t number);
 bool explain_refused(const struct view *view, struct out *out, const char *call, enum object_kind kind,
                      uint32_t number, int error, const char *detail);
+/* Its destroy waits because events were acknowledged too often. */
+bool explain_overpaid(const struct view *view, struct out *out, const struct object *object);
 /* What waits, or may be lost, because of this object? */
 bool explain_watched_trouble(const struct view *view, struct out *out, const struct object *object);
 bool words_add_watched_sender(const struct view *view, struct words *words, const struct object *qp);

@@ -92,6 +92,48 @@ bool explain_refused(const struct view *view, struct out *out, const char *call,
     return true;
 }
 
+static const struct event_record *overpaid_account(const struct object *object, const char **ret_verb)
+{
+    *ret_verb = object->kind == OBJECT_CM_ID ? "rdma_ack_cm_event" : "ibv_ack_async_event";
+    if (object->kind == OBJECT_CQ && events_are_overpaid(&object->cq.events)) {
+        *ret_verb = "ibv_ack_cq_events";
+        return &object->cq.events;
+    }
+    if (object->kind == OBJECT_CQ && events_are_overpaid(&object->cq.async_events))
+        return &object->cq.async_events;
+    if (object->kind == OBJECT_QP && events_are_overpaid(&object->qp.events))
+        return &object->qp.events;
+    if (object->kind == OBJECT_SRQ && events_are_overpaid(&object->srq.events))
+        return &object->srq.events;
+    if (object->kind == OBJECT_WQ && events_are_overpaid(&object->wq.events))
+        return &object->wq.events;
+    return object->kind == OBJECT_CM_ID && events_are_overpaid(&object->id.events) ? &object->id.events
+                                                                                   : NULL;
+}
+
+bool explain_overpaid(const struct view *view, struct out *out, const struct object *object)
+{
+    const char *verb;
+    const struct event_record *events = overpaid_account(object, &verb);
+    struct words cause = {.length = 0};
+
+    if (!events || !object->provenance.destroying_ns)
+        return false;
+    words_add(&cause,
+              "%s(%s) is blocked: %u event%s read, and %u acknowledged (%s); libibverbs waits until the "
+              "numbers are "
+              "equal, which they cannot become",
+              object_waiting_verb(object), object_label(view, object).text, events->reported,
+              events->reported == 1 ? " was" : "s were", events->acked, verb);
+    explanation_begin(view, out, "blocked", cause.text);
+    out_string(out, "verb", object_waiting_verb(object));
+    out_number(out, "read", events->reported);
+    out_number(out, "acknowledged", events->acked);
+    object_describe(view, out, "object", 1, object, STACK_LINES);
+    explanation_end(out);
+    return true;
+}
+
 /* --- sends ---------------------------------------------------------------------------------------------------- */
 
 /* What the program has to wait for, as far as it is known. */

@@ -88,6 +88,13 @@ static inline bool events_block_destroy(const struct event_record *events)
     return (int32_t)(events->acked - events->reported) < 0;
 }
 
+/* More was acknowledged than read: libibverbs of rdma-core, which waits for equality, then waits for ever; SoftHCA does
+ * not. */
+static inline bool events_are_overpaid(const struct event_record *events)
+{
+    return (int32_t)(events->acked - events->reported) > 0;
+}
+
 /* The first work request of a QP that completed in error, other than flushed. Watched processes only. */
 struct failure_record {
     uint64_t wr_id;

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Records of another adapter's objects: an adapter that is none, whose functions count. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* after those */
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "watch/watch.h"
+
+enum { DEPTH = 8 };
+
+static struct ibv_context context;
+static struct ibv_pd pd = {.context = &context};
+static struct ibv_cq cq = {.context = &context, .cqe = 31};
+static struct ibv_qp qp = {.context = &context, .qp_num = 0x123, .qp_type = IBV_QPT_RC, .state = IBV_QPS_RTS};
+static unsigned accepts; /* posts; the next is refused */
+static struct ibv_wc ready[DEPTH];
+static int ready_count;
+
+static int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    for (; wr; wr = wr->next) {
+        if (!accepts) {
+            *bad = wr;
+            return ENOMEM;
+        }
+        accepts--;
+    }
+    return 0;
+}
+
+static int fake_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    for (; wr; wr = wr->next) {
+        if (!accepts) {
+            *bad = wr;
+            return ENOMEM;
+        }
+        accepts--;
+    }
+    return 0;
+}
+
+static int fake_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    return 0;
+}
+
+static int fake_poll(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
+{
+    int given = ready_count < count ? ready_count : count;
+
+    memcpy(wc, ready, (size_t)given * sizeof(*wc));
+    ready_count = 0;
+    return given;
+}
+
+static struct watched_qp *known_qp;
+static struct watched_cq *known_cq;
+
+static int open_all(void **state)
+{
+    struct watched_context *known = watched_new_context(&context, "fake0");
+
+    assert_non_null(known);
+    known->original.ops.post_send = fake_post_send;
+    known->original.ops.post_recv = fake_post_recv;
+    known->original.ops.poll_cq = fake_poll;
+    assert_non_null(watched_new_pd(&pd, &context, NULL, NULL));
+    known_cq = watched_new_cq(&cq, NULL);
+    known_qp = watched_new_qp(
+        &qp,
+        &(struct watched_qp_attr){.pd = &pd, .send_cq = &cq, .recv_cq = &cq, .cap = {DEPTH, DEPTH, 1, 1, 0}});
+    assert_non_null(known_qp);
+    accepts = 1000;
+    ready_count = 0;
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    watched_context_closed(watched_context_of(&context));
+    assert_null(watched_find(&qp, OBJECT_QP));
+    assert_null(watched_context_of(&context));
+    return 0;
+}
+
+static int send(uint64_t wr_id, unsigned flags)
+{
+    struct ibv_sge sge = {0x1000, 8, 0x77};
+    struct ibv_send_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .send_flags = flags}, *bad;
+
+    return watched_post_send(known_qp, &qp, &wr, &bad);
+}
+
+static void poll_one(uint64_t wr_id, enum ibv_wc_status status, unsigned opcode, uint32_t qpn)
+{
+    struct ibv_wc wc;
+
+    ready[0] = (struct ibv_wc){.wr_id = wr_id, .status = status, .opcode = opcode, .qp_num = qpn};
+    ready_count = 1;
+    assert_int_equal(watched_poll_cq(known_cq, &cq, 1, &wc), 1);
+}
+
+static uint32_t outstanding(void)
+{
+    return known_qp->record->sender.posted - known_qp->record->sender.completed;
+}
+
+static void a_signaled_completion_retires_those_before_it(void **state)
+{
+    assert_int_equal(send(7, 0), 0);
+    assert_int_equal(send(7, IBV_SEND_SIGNALED), 0);
+    assert_int_equal(send(7, IBV_SEND_SIGNALED), 0);
+    assert_int_equal(outstanding(), 3);
+    poll_one(7, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
+    assert_int_equal(outstanding(), 1);
+    poll_one(7, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
+    assert_int_equal(outstanding(), 0);
+    assert_int_equal(known_qp->record->unseen, 0);
+}
+
+static void what_is_refused_is_not_outstanding(void **state)
+{
+    struct ibv_send_wr chain[3] = {{.next = &chain[1]}, {.next = &chain[2]}, {.next = NULL}}, *bad = NULL;
+
+    accepts = 1;
+    assert_int_equal(watched_post_send(known_qp, &qp, chain, &bad), ENOMEM);
+    assert_ptr_equal(bad, &chain[1]);
+    assert_int_equal(outstanding(), 1);
+}
+
+static void an_adapter_that_frees_slots_by_itself(void **state)
+{
+    for (uint64_t i = 0; i < 3 * DEPTH; i++)
+        assert_int_equal(send(i, 0), 0);
+    assert_int_equal(outstanding(), DEPTH);
+    assert_int_equal(send(100, IBV_SEND_SIGNALED), 0);
+    poll_one(100, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
+    assert_int_equal(outstanding(), 0);
+    assert_int_equal(known_qp->record->unseen, 0);
+}
+
+static void posts_past_libibverbs_are_unseen(void **state)
+{
+    assert_int_equal(send(1, IBV_SEND_SIGNALED), 0);
+    poll_one(99, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE, 0x123);
+    assert_int_equal(known_qp->record->unseen, UNSEEN_SENDS);
+    poll_one(98, IBV_WC_SUCCESS, IBV_WC_RECV, 0x123);
+    assert_int_equal(known_qp->record->unseen, UNSEEN_SENDS | UNSEEN_RECEIVES);
+    poll_one(98, IBV_WC_SUCCESS, IBV_WC_RECV, 0x999); /* of nobody */
+}
+
+static void the_first_error_is_kept(void **state)
+{
+    struct ibv_recv_wr receive = {.wr_id = 5}, *bad;
+
+    assert_int_equal(watched_post_recv(known_qp, &qp, &receive, &bad), 0);
+    assert_int_equal(send(6, 0), 0);
+    assert_int_equal(send(7, IBV_SEND_SIGNALED), 0);
+    /* The opcode of a completion in error says nothing. */
+    poll_one(6, IBV_WC_REM_ACCESS_ERR, 0, 0x123);
+    poll_one(7, IBV_WC_WR_FLUSH_ERR, 0, 0x123);
+    poll_one(5, IBV_WC_WR_FLUSH_ERR, 0, 0x123);
+    assert_int_equal(known_qp->record->failure.status, IBV_WC_REM_ACCESS_ERR);
+    assert_int_equal(known_qp->record->failure.wr_id, 6);
+    assert_int_equal(known_qp->record->state, IBV_QPS_ERR);
+    assert_int_equal(outstanding(), 0);
+    assert_int_equal(known_qp->record->receive.posted, known_qp->record->receive.taken);
+}
+
+static void an_srq_is_taken_in_any_order(void **state)
+{
+    static struct ibv_srq ibv = {.context = &context};
+    static struct ibv_qp other = {.context = &context, .qp_num = 0x200, .qp_type = IBV_QPT_RC};
+    struct watched_srq *srq = watched_new_srq(&ibv, &pd, NULL, NULL, 4, 1);
+    struct srq_record *record;
+
+    assert_non_null(srq);
+    srq->post = fake_post_srq_recv;
+    watched_new_qp(&other, &(struct watched_qp_attr){.pd = &pd, .send_cq = &cq, .recv_cq = &cq, .srq = &ibv});
+    record = segment_srq(srq->base.number);
+    for (uint64_t i = 0; i < 3; i++) {
+        struct ibv_recv_wr wr = {.wr_id = i}, *bad;
+
+        assert_int_equal(watched_post_srq_recv(srq, &ibv, &wr, &bad), 0);
+    }
+    poll_one(1, IBV_WC_SUCCESS, IBV_WC_RECV, 0x200);
+    poll_one(2, IBV_WC_SUCCESS, IBV_WC_RECV, 0x200);
+    assert_int_equal(record->posted - record->taken, 1);
+    poll_one(0, IBV_WC_SUCCESS, IBV_WC_RECV, 0x200);
+    assert_int_equal(record->posted, record->taken);
+    assert_false(srq->unseen);
+}
+
+static void reset_forgets_work(void **state)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
+    assert_int_equal(send(1, IBV_SEND_SIGNALED), 0);
+    watched_qp_modified(known_qp, &attr, IBV_QP_STATE);
+    assert_int_equal(outstanding(), 0);
+}
+
+static void an_object_that_was_destroyed_unseen_makes_room(void **state)
+{
+    struct watched_qp *again =
+        watched_new_qp(&qp, &(struct watched_qp_attr){.pd = &pd, .send_cq = &cq, .recv_cq = &cq});
+
+    assert_non_null(again);
+    assert_ptr_equal(watched_find(&qp, OBJECT_QP), again);
+    assert_int_equal(known_cq->record->users, 2);
+}
+
+/* --- tables */
+
+static void a_table_keeps_what_is_put(void **state)
+{
+    static struct table table;
+    static char values[5000];
+
+    for (uint64_t round = 0; round < 20; round++) {
+        for (uint64_t i = 0; i < 5000; i++)
+            assert_true(table_put(&table, (i + 1) * 64, &values[i]));
+        for (uint64_t i = 0; i < 5000; i += 1 + round % 2)
+            table_drop(&table, (i + 1) * 64, &values[i]);
+        for (uint64_t i = 0; i < 5000; i++)
+            assert_ptr_equal(table_find(&table, (i + 1) * 64), round % 2 && i % 2 ? &values[i] : NULL);
+    }
+    table_put(&table, 64, &values[0]);
+    table_drop(&table, 64, &values[1]); /* another's */
+    assert_ptr_equal(table_find(&table, 64), &values[0]);
+}
+
+/* --- a lock that one thread owns */
+
+enum { TURNS = 100000 };
+static struct bias bias;
+static uint64_t counted; /* guarded by it */
+
+static void *count(void *argument)
+{
+    for (int i = 0; i < TURNS; i++) {
+        bool locked = bias_acquire(&bias);
+
+        counted++;
+        bias_release(&bias, locked);
+    }
+    return NULL;
+}
+
+static void an_owned_lock_excludes_others(void **state)
+{
+    pthread_t threads[3];
+
+    assert_true(watch_start());
+    count(NULL); /* owns it by now */
+    if (bias_possible)
+        assert_int_equal(bias.owner, (uintptr_t)&watch_inside);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, count, NULL), 0);
+    count(NULL);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(counted, 5 * TURNS);
+}
+
+int main(void)
+{
+#define WITH_ALL(test) cmocka_unit_test_setup_teardown(test, open_all, close_all)
+    const struct CMUnitTest tests[] = {
+        WITH_ALL(a_signaled_completion_retires_those_before_it),
+        WITH_ALL(what_is_refused_is_not_outstanding),
+        WITH_ALL(an_adapter_that_frees_slots_by_itself),
+        WITH_ALL(posts_past_libibverbs_are_unseen),
+        WITH_ALL(the_first_error_is_kept),
+        WITH_ALL(an_srq_is_taken_in_any_order),
+        WITH_ALL(reset_forgets_work),
+        WITH_ALL(an_object_that_was_destroyed_unseen_makes_room),
+        cmocka_unit_test(a_table_keeps_what_is_put),
+        cmocka_unit_test(an_owned_lock_excludes_others),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
