@@ -30,7 +30,7 @@ struct c_library {
     void *found;
 };
 
-static const char *at_base(const struct dl_phdr_info *info, ElfW(Addr) address)
+static const char *at_base(const struct dl_phdr_info *info, Elf64_Addr address)
 {
     /* glibc relocates these entries in place, other loaders do not. */
     return (const char *)(address < info->dlpi_addr ? info->dlpi_addr + address : address);
@@ -46,10 +46,10 @@ static uint32_t gnu_hash(const char *name)
 }
 
 /* By the table DT_GNU_HASH: buckets hold the number of the first symbol, chains end with an odd hash. */
-static void *symbol_of(const struct dl_phdr_info *info, const ElfW(Dyn) * dynamic, const char *wanted)
+static void *symbol_of(const struct dl_phdr_info *info, const Elf64_Dyn *dynamic, const char *wanted)
 {
     const uint32_t *hashes = NULL, *buckets, *chains;
-    const ElfW(Sym) *symbols = NULL;
+    const Elf64_Sym *symbols = NULL;
     const char *strings = NULL;
     uint32_t hash = gnu_hash(wanted), symbol;
 
@@ -63,7 +63,7 @@ static void *symbol_of(const struct dl_phdr_info *info, const ElfW(Dyn) * dynami
     }
     if (!hashes || !symbols || !strings || !hashes[0])
         return NULL;
-    buckets = hashes + 4 + hashes[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+    buckets = hashes + 4 + hashes[2] * (sizeof(Elf64_Addr) / sizeof(uint32_t));
     chains = buckets + hashes[0];
     symbol = buckets[hash % hashes[0]];
     if (symbol < hashes[1])
