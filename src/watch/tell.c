@@ -33,7 +33,7 @@ void tell_start(void)
                                          : FORM_OFF;
     all = form == FORM_JSON || (what && strcmp(what, "all") == 0);
     watch_times = all;
-    provenance_explain(); /* stacks are for `softhca why`, too */
+    provenance_explain(all); /* stacks are for `softhca why`, too */
 }
 
 void tell_after_fork_in_child(void)
