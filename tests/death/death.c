@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* usage: death [--every N] [--from K] [--kind program|helper|steps|stop] [--scenario NAME] [--point N]
+ *
+ * A trial for each point of each scenario (death.h), or for every Nth, on the path that SOFTHCA_LOCAL and SOFTHCA_PATH
+ * choose. Prints TAP: a case for each scenario and kind of points, with the number of points that were died at. */
+#include "death.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "network.h"
+
+#define LIMIT_S 120 /* of a trial, on a machine with much else to do */
+
+static const char *const scenario_names[SCENARIOS] = {"setup", "transfer", "teardown", "listen", "connect"};
+static const char *const kind_names[POINT_KINDS + 1] = {"none", "program", "helper", "steps", "stop"};
+enum { KIND_STOP = POINT_KINDS }; /* at points of POINTS_PROGRAM; of POINTS_STEPS in the transfer */
+
+/* What the tracing process tells. */
+struct outcome {
+    enum traced traced;
+    unsigned points;
+    int exit_status;
+    char place[96];
+};
+
+struct trial {
+    enum scenario scenario;
+    unsigned kind, point;
+    struct outcome outcome;
+    struct verdict first, second;
+    char why[400]; /* what is wrong; empty: nothing */
+};
+
+static struct verdict reference[SCENARIOS];
+static int names_most[SCENARIOS]; /* of sockets */
+
+static void rings(int signal)
+{
+    tracer_alarm = 1;
+}
+
+__attribute__((format(printf, 2, 3))) static void fails(struct trial *trial, const char *format, ...)
+{
+    va_list args;
+
+    if (trial->why[0])
+        return;
+    va_start(args, format);
+    vsnprintf(trial->why, sizeof(trial->why), format, args);
+    va_end(args);
+}
+
+static void pair_of(int ends[2])
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
+        perror("socketpair");
+        exit(1);
+    }
+}
+
+/* Names of sockets that the adapters hold in this network namespace. */
+static int count_names(void)
+{
+    FILE *const file = fopen("/proc/net/unix", "re");
+    char line[512];
+    int count = 0;
+
+    while (file && fgets(line, sizeof(line), file))
+        count += strstr(line, "@softhca/") != NULL;
+    if (file)
+        fclose(file);
+    return count;
+}
+
+/* Traces the victim; a process of its own, so that all that it waits for is the victim. */
+static _Noreturn void trace_victim(const struct trial *trial, int other, int told)
+{
+    struct trace trace = {.kind = trial->kind != KIND_STOP               ? (enum point_kind)trial->kind
+                                  : trial->scenario == SCENARIO_TRANSFER ? POINTS_STEPS
+                                                                         : POINTS_PROGRAM,
+                          .point = trial->point};
+    struct outcome outcome = {0};
+    char go = 0;
+    int gate[2];
+
+    pair_of(gate);
+    trace.pid = fork();
+    if (trace.pid == 0) {
+        struct party_sockets sockets = {.other = other, .heir = -1, .verdict = -1};
+
+        signal(SIGALRM, SIG_DFL);
+        if (read(gate[0], &go, 1) != 1)
+            _exit(5);
+        close(gate[0]);
+        close(gate[1]);
+        close(told);
+        party_play(trial->scenario, VICTIM, &sockets, false);
+    }
+    close(other);
+    tracer_attach(&trace);
+    if (write(gate[1], &go, 1) != 1)
+        _exit(6);
+    close(gate[0]);
+    close(gate[1]);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = rings}, NULL);
+    alarm(LIMIT_S - 20);
+    outcome.traced = tracer_run(&trace);
+    outcome.points = trace.points;
+    if (outcome.traced != TRACED_STOPPED)
+        outcome.exit_status = trace.exit_status;
+    if (outcome.traced == TRACED_STOPPED && trial->kind != KIND_STOP)
+        tracer_kill(&trace);
+    memcpy(outcome.place, trace.place, sizeof(outcome.place));
+    if (outcome.traced == TRACED_STUCK)
+        tracer_kill(&trace);
+    send(told, &outcome, sizeof(outcome), 0);
+    if (outcome.traced == TRACED_STOPPED && trial->kind == KIND_STOP) {
+        int status = 0;
+
+        if (read(told, &go, 1) == 1) { /* the peer has lost its patience */
+            tracer_release(&trace);
+            waitpid(trace.pid, &status, 0);
+        } else {
+            tracer_kill(&trace);
+        }
+        outcome.exit_status = status;
+        send(told, &outcome, sizeof(outcome), 0);
+    }
+    _exit(0);
+}
+
+static pid_t start_party(const struct trial *trial, enum role role, const struct party_sockets *sockets)
+{
+    const pid_t pid = fork();
+
+    if (pid)
+        return pid;
+    for (int fd = 3; fd < 64; fd++)
+        if (fd != sockets->other && fd != sockets->heir && fd != sockets->verdict)
+            close(fd);
+    party_play(trial->scenario, role, sockets, trial->kind == KIND_STOP);
+}
+
+static bool receive(int fd, void *data, size_t length)
+{
+    struct pollfd event = {fd, POLLIN, 0};
+
+    return poll(&event, 1, LIMIT_S * 1000) == 1 && recv(fd, data, length, 0) == (ssize_t)length;
+}
+
+static void reap(struct trial *trial, const char *who, pid_t pid)
+{
+    int status = 0;
+
+    if (trial->why[0])
+        kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    if (WIFSIGNALED(status))
+        fails(trial, "the %s ended by signal %d", who, WTERMSIG(status));
+    else if (WEXITSTATUS(status))
+        fails(trial, "the %s ended with %d", who, WEXITSTATUS(status));
+}
+
+static bool hear_verdict(struct trial *trial, int fd, struct verdict *verdict, const char *when)
+{
+    if (!receive(fd, verdict, sizeof(*verdict)))
+        fails(trial, "the peer hangs, or crashed, %s", when);
+    else if (!verdict->good)
+        fails(trial, "%s: %s", when, verdict->text);
+    return !trial->why[0];
+}
+
+static void try_point(struct trial *trial)
+{
+    int other[2], heir[2], verdict[2], told[2], lie = -1;
+    struct party_sockets sockets, heir_sockets;
+    pid_t tracer, peer, heir_pid;
+
+    trial->why[0] = '\0';
+    memset(&trial->outcome, 0, sizeof(trial->outcome));
+    pair_of(other);
+    pair_of(heir);
+    pair_of(verdict);
+    pair_of(told);
+    sockets = (struct party_sockets){
+        .other = other[1], .heir = heir[1], .verdict = verdict[1], .most = reference[trial->scenario]};
+    heir_sockets = (struct party_sockets){.other = heir[0], .heir = -1, .verdict = -1};
+    fflush(NULL);
+    peer = start_party(trial, PEER, &sockets);
+    tracer = fork();
+    if (!tracer) {
+        close(other[1]);
+        close(heir[0]);
+        close(heir[1]);
+        close(verdict[0]);
+        close(verdict[1]);
+        close(told[0]);
+        trace_victim(trial, other[0], told[1]);
+    }
+    if (trial->kind == KIND_STOP)
+        lie = other[0];
+    else
+        close(other[0]);
+    close(other[1]);
+    close(heir[1]);
+    close(verdict[1]);
+    close(told[1]);
+    if (!receive(told[0], &trial->outcome, sizeof(trial->outcome)))
+        fails(trial, "the victim is stuck");
+    else if (trial->outcome.traced == TRACED_STUCK)
+        fails(trial, "the victim is stuck, point %u not reached", trial->point);
+    if (lie >= 0) {
+        shutdown(lie, SHUT_RDWR); /* both see the other's end */
+        close(lie);
+    }
+    if (!trial->why[0] && hear_verdict(trial, verdict[0], &trial->first, "the victim dead")) {
+        int names = count_names();
+
+        /* Names of services are given back in the background. */
+        for (unsigned i = 0; i < (trial->kind == POINTS_NONE ? 300 : 5000) && trial->kind != KIND_STOP &&
+                             names > names_most[trial->scenario];
+             i++) {
+            poll(NULL, 0, 2);
+            names = count_names();
+        }
+        if (trial->kind == POINTS_NONE)
+            names_most[trial->scenario] = names;
+        else if (trial->kind != KIND_STOP && names > names_most[trial->scenario])
+            fails(trial, "%d names of sockets are left, not %d", names, names_most[trial->scenario]);
+        if (trial->kind == KIND_STOP && trial->outcome.traced == TRACED_STOPPED) {
+            if (write(told[0], "", 1) != 1 || !receive(told[0], &trial->outcome, sizeof(trial->outcome)))
+                fails(trial, "the victim does not end when it goes on");
+        }
+        if (trial->outcome.traced != TRACED_STOPPED || trial->kind == KIND_STOP) {
+            if (WIFSIGNALED(trial->outcome.exit_status))
+                fails(trial, "the victim ended by signal %d", WTERMSIG(trial->outcome.exit_status));
+            else if (WEXITSTATUS(trial->outcome.exit_status))
+                fails(trial, "the victim ended with %d", WEXITSTATUS(trial->outcome.exit_status));
+        }
+        heir_pid = start_party(trial, HEIR, &heir_sockets);
+        close(heir[0]);
+        hear_verdict(trial, verdict[0], &trial->second, "with an heir");
+        reap(trial, "heir", heir_pid);
+    } else {
+        close(heir[0]);
+    }
+    if (!trial->why[0] && trial->kind != POINTS_NONE) {
+        const struct verdict *const most = &reference[trial->scenario];
+
+        if (trial->first.fds > most->fds || trial->first.maps > most->maps)
+            fails(trial, "%d descriptors and %d mappings are left, not %d and %d", trial->first.fds,
+                  trial->first.maps, most->fds, most->maps);
+        if (trial->second.fds_end > most->fds_end || trial->second.maps_end > most->maps_end)
+            fails(trial, "behind the heir %d descriptors and %d mappings are left, not %d and %d",
+                  trial->second.fds_end, trial->second.maps_end, most->fds_end, most->maps_end);
+    }
+    reap(trial, "peer", peer);
+    close(told[0]);
+    close(verdict[0]);
+    if (trial->why[0])
+        kill(tracer, SIGKILL); /* and its victim with it */
+    waitpid(tracer, NULL, 0);
+}
+
+struct options {
+    unsigned every, from, point;
+    int kind, scenario;
+};
+
+static int find(const char *const *names, unsigned count, const char *name)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (!strcmp(names[i], name))
+            return (int)i;
+    fprintf(stderr, "there is no %s\n", name);
+    exit(2);
+}
+
+static struct options read_options(int argc, char **argv)
+{
+    struct options options = {.every = 1, .from = 1, .kind = -1, .scenario = -1};
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const char *const value = argv[i + 1];
+
+        if (!strcmp(argv[i], "--every"))
+            options.every = (unsigned)atoi(value);
+        else if (!strcmp(argv[i], "--from"))
+            options.from = (unsigned)atoi(value);
+        else if (!strcmp(argv[i], "--point"))
+            options.point = (unsigned)atoi(value);
+        else if (!strcmp(argv[i], "--kind"))
+            options.kind = find(kind_names, POINT_KINDS + 1, value);
+        else if (!strcmp(argv[i], "--scenario"))
+            options.scenario = find(scenario_names, SCENARIOS, value);
+    }
+    return options;
+}
+
+static bool make_reference(enum scenario scenario)
+{
+    struct trial trial = {.scenario = scenario, .kind = POINTS_NONE};
+
+    try_point(&trial);
+    if (trial.why[0]) {
+        printf("# %s without a death: %s\n", scenario_names[scenario], trial.why);
+        return false;
+    }
+    reference[scenario] = (struct verdict){.fds = trial.first.fds,
+                                           .maps = trial.first.maps,
+                                           .fds_end = trial.second.fds_end,
+                                           .maps_end = trial.second.maps_end};
+    return true;
+}
+
+/* True: all points went well. */
+static bool sweep(const struct options *options, enum scenario scenario, unsigned kind, unsigned *ret_died)
+{
+    const unsigned every = options->every * (kind == KIND_STOP ? 8 : 1);
+    unsigned failures = 0;
+
+    *ret_died = 0;
+    for (unsigned point = options->point ? options->point : options->from;; point += every) {
+        struct trial trial = {.scenario = scenario, .kind = kind, .point = point};
+
+        try_point(&trial);
+        if (trial.why[0]) {
+            printf("# point %u (%s): %s\n", point, trial.outcome.place, trial.why);
+            fflush(stdout);
+            if (++failures >= 20)
+                break;
+        } else if (trial.outcome.traced == TRACED_ENDED) {
+            printf("# %u points in all\n", trial.outcome.points);
+            break;
+        }
+        ++*ret_died;
+        if (options->point)
+            break;
+    }
+    return !failures;
+}
+
+int main(int argc, char **argv)
+{
+    const struct options options = read_options(argc, argv);
+    unsigned number = 0;
+    bool all = true;
+
+#if !defined(__x86_64__)
+    printf("1..0 # SKIP marks and single steps are those of x86-64\n");
+    return 0;
+#endif
+    if (!own_network()) {
+        printf("1..0 # SKIP no network namespace: %s\n", strerror(errno));
+        return 0;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    for (int fd = 3; fd < 64; fd++) /* of who started us */
+        close(fd);
+    for (unsigned scenario = 0; scenario < SCENARIOS; scenario++) {
+        bool ready;
+
+        if (options.scenario >= 0 && scenario != (unsigned)options.scenario)
+            continue;
+        ready = make_reference(scenario);
+        for (unsigned kind = POINTS_PROGRAM; kind <= KIND_STOP; kind++) {
+            struct timespec began, ended;
+            unsigned died = 0;
+            bool good;
+
+            if (options.kind >= 0 && kind != (unsigned)options.kind)
+                continue;
+            clock_gettime(CLOCK_MONOTONIC, &began);
+            good = ready && sweep(&options, scenario, kind, &died);
+            clock_gettime(CLOCK_MONOTONIC, &ended);
+            all &= good;
+            printf("%s %u - %s, %s: %u points\n", good ? "ok" : "not ok", ++number, scenario_names[scenario],
+                   kind_names[kind], died);
+            printf("# %ld s\n", (long)(ended.tv_sec - began.tv_sec));
+            fflush(stdout);
+        }
+    }
+    printf("1..%u\n", number);
+    return all ? 0 : 1;
+}
