@@ -673,7 +673,8 @@ _Noreturn void party_play(enum scenario scenario, enum role role, const struct p
     }
     play_peer(party, scenario, sockets->other);
     close(sockets->other);
-    count_rest(party, &party->verdict.fds, &party->verdict.maps, sockets->most.fds, sockets->most.maps);
+    count_rest(party, &party->verdict.fds, &party->verdict.maps, lying ? 0 : sockets->most.fds,
+               sockets->most.maps);
     say(party);
     party->lying = false;
     party->patient = true;

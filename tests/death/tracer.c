@@ -89,6 +89,7 @@ static bool read_symbols;
 static struct thread threads[THREADS];
 static unsigned thread_count;
 static bool begun, over;
+static pid_t stepping; /* through a function, last */
 volatile int tracer_alarm;
 static struct {
     uint64_t key;
@@ -335,6 +336,7 @@ static bool steps_through(struct trace *trace, struct thread *thread, struct bre
 {
     const uint64_t stack = regs->rsp;
 
+    stepping = thread->tid;
     lift(thread, b, regs);
     for (;;) {
         int status;
@@ -569,6 +571,16 @@ void tracer_release(const struct trace *trace)
 {
     for (unsigned i = 0; i < breakpoint_count && trace->kind == POINTS_STEPS; i++)
         ptrace(PTRACE_POKETEXT, trace->pid, (void *)breakpoints[i].at, (void *)breakpoints[i].word);
+    for (unsigned i = 0; i < thread_count && trace->kind == POINTS_STEPS; i++) {
+        struct user_regs_struct regs;
+
+        /* One that has met a breakpoint since: it executes what was there. */
+        if (threads[i].tid != stepping && !threads[i].ended &&
+            !ptrace(PTRACE_GETREGS, threads[i].tid, NULL, &regs) && breakpoint_at(regs.rip - 1)) {
+            regs.rip--;
+            ptrace(PTRACE_SETREGS, threads[i].tid, NULL, &regs);
+        }
+    }
     for (unsigned i = 0; i < thread_count; i++)
         if (!threads[i].ended)
             ptrace(PTRACE_DETACH, threads[i].tid, NULL, (void *)(uintptr_t)threads[i].signal);
