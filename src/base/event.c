@@ -173,18 +173,19 @@ void event_forget(struct event_source *source)
 void event_close_now(struct event_source *source)
 {
     int fd = source->fd;
+    bool intact;
 
     if (fd < 0)
         return;
-    if (source->inode && !event_is_intact(source)) {
-        source->fd = -1;
-        fd_disown(fd);
-        return;
-    }
-    /* close() alone would leave the descriptor in the epoll set while a forked child has a copy of it. */
+    intact = !source->inode || event_is_intact(source);
+    /* close() alone would leave the descriptor in the epoll set while a forked child has a copy of it. A source that cannot
+     * be told to be intact (fstat(): ENOMEM) may still be in the set, which must not name it any more. */
     control(EPOLL_CTL_DEL, source, 0);
     source->fd = -1;
-    fd_close(fd);
+    if (intact)
+        fd_close(fd);
+    else
+        fd_disown(fd);
 }
 
 void event_close(struct event_source *source)

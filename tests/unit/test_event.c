@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Descriptors that the helper thread watches, where the kernel refuses a call. */
+#include "unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/event.h"
+
+static bool refuses;
+
+/* In place of the C library's: it lacks memory. */
+int fstat(int fd, struct stat *ret_file)
+{
+    if (refuses) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return (int)syscall(SYS_newfstatat, fd, "", ret_file, AT_EMPTY_PATH);
+}
+
+static unsigned called;
+
+static void is_ready(struct event_source *source, uint32_t events)
+{
+    called++;
+}
+
+static void a_closed_source_is_not_called_even_if_it_could_not_be_looked_at(void **state)
+{
+    struct event_source source = {.ready = is_ready};
+    int ends[2], copy;
+
+    assert_int_equal(event_start(), 0);
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    copy = dup(ends[0]); /* as a forked child has it: closing alone does not stop the watching */
+    source.fd = fd_own(ends[0]);
+    assert_int_equal(event_add(&source, EPOLLIN), 0);
+    assert_int_equal(write(ends[1], "", 1), 1);
+    event_dispatch();
+    assert_int_equal(called, 1);
+    refuses = true;
+    event_close(&source);
+    refuses = false;
+    assert_int_equal(source.fd, -1);
+    event_dispatch();
+    assert_int_equal(called, 1);
+    close(copy);
+    close(ends[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_closed_source_is_not_called_even_if_it_could_not_be_looked_at),
+    };
+
+    return run_unit_tests("event", tests);
+}
