@@ -17,7 +17,7 @@ distro=("${demo[@]}" clang libcmocka-dev binutils util-linux procps python3-pyve
 # For another processor (packaging/dist-binary.sh): the libraries are that processor's, which apt has to be told of.
 cross=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross libibverbs-dev:arm64 librdmacm-dev:arm64 libdeflate-dev:arm64)
 package=(build-essential debhelper dpkg-dev lintian rpm)
-long=(debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
+long=(spin debootstrap gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user flex bison openmpi-bin libopenmpi-dev mpich
       libmpich-dev tgt libiscsi-bin libiscsi-dev g++ libgloo-dev librpma-dev ceph-mon ceph-osd ceph-common)
 bench=("${demo[@]}" gnuplot-nox ucx-utils util-linux rdmacm-utils crun)
 guest=("${demo[@]}" qemu-system-x86 busybox-static cpio kmod procps util-linux ibverbs-providers)

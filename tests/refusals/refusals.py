@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Refuses every allocation and every system call of the adapter's libraries, one in each run: for each place that calls, each
+error that the call can give, and its first, second and last occurrence, in the first of the programs that gets there. A run
+is good if it ends, by itself or with its partner, and not by a signal. Prints TAP."""
+
+import argparse
+import collections
+import errno
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PLACE = struct.Struct('<QII24si3I')
+PLACES = 4096
+LIMIT_S = 20  # of a run, in which nothing waits; three times as long before it counts as one that hangs
+GOOD_SIGNALS = (0, signal.SIGKILL, signal.SIGTERM)
+
+# name, what waits, what begins; None: one process
+PROGRAMS = [
+    ('ibv_devinfo', None, ['ibv_devinfo', '-v']),
+    ('ibv_rc_pingpong', ['ibv_rc_pingpong', '-g', '0', '-c', '-n', '50', '-e'],
+     ['ibv_rc_pingpong', '-g', '0', '-c', '-n', '50', '-e', '127.0.0.1']),
+    ('ibv_ud_pingpong', ['ibv_ud_pingpong', '-g', '0', '-n', '50'], ['ibv_ud_pingpong', '-g', '0', '-n', '50', '127.0.0.1']),
+    ('ibv_srq_pingpong', ['ibv_srq_pingpong', '-g', '0', '-c', '-n', '50', '-q', '4'],
+     ['ibv_srq_pingpong', '-g', '0', '-c', '-n', '50', '-q', '4', '127.0.0.1']),
+    ('ib_write_bw', ['ib_write_bw', '-n', '50'], ['ib_write_bw', '-n', '50', '127.0.0.1']),
+    ('ib_send_bw', ['ib_send_bw', '-n', '50'], ['ib_send_bw', '-n', '50', '127.0.0.1']),
+    ('ib_read_bw', ['ib_read_bw', '-n', '50'], ['ib_read_bw', '-n', '50', '127.0.0.1']),
+    ('rping', ['rping', '-s', '-C', '5', '-V'], ['rping', '-c', '-a', '127.0.0.1', '-C', '5', '-V']),
+    ('cmtime', ['cmtime', '-b', '127.0.0.1'], ['cmtime', '-s', '127.0.0.1', '-c', '4']),
+    ('rstream', ['rstream', '-b', '127.0.0.1', '-S', '1000', '-C', '10', '-T', 'a'],
+     ['rstream', '-s', '127.0.0.1', '-S', '1000', '-C', '10', '-T', 'a']),
+]
+
+# What the manual pages have, of calls that the libraries make. By name, or by number of syscall(). A write to an eventfd is
+# not there: it neither sleeps nor fails, but for a counter that is full.
+E = errno
+NEW_FD = [E.EMFILE, E.ENOMEM]
+FUNCTIONS = {
+    'socket': [E.EMFILE, E.EPERM], 'socketpair': [E.EMFILE], 'bind': [E.ENOMEM], 'connect': [E.EAGAIN, E.EPERM], 'listen': [E.ENOMEM],
+    'accept4': [E.EMFILE, E.EAGAIN], 'getsockname': [E.ENOMEM], 'getpeername': [E.ENOMEM], 'setsockopt': [E.ENOMEM, E.EPERM],
+    'getsockopt': [E.ENOMEM], 'open64': [E.EMFILE, E.EPERM], 'fcntl64': [E.EMFILE], 'dup3': [E.EMFILE], 'fstat64': [E.ENOMEM],
+    'ftruncate64': [E.ENOMEM, E.EINTR], 'epoll_create1': NEW_FD, 'epoll_ctl': [E.ENOMEM], 'epoll_wait': [E.EINTR],
+    'eventfd': NEW_FD, 'timerfd_create': NEW_FD, 'read': [E.EINTR], 'pread64': [E.EINTR], 'readlink': [E.ENOMEM],
+    'recv': [E.EINTR, E.EAGAIN], 'recvmsg': [E.EINTR, E.EAGAIN, E.ENOMEM], 'sendmsg': [E.EAGAIN, E.ENOMEM, E.EPERM],
+    'sendto': [E.EAGAIN, E.EINTR, E.ENOMEM], 'recvfrom': [E.EINTR, E.EAGAIN], 'pthread_create': [E.EAGAIN],
+}
+SYSCALLS = {  # x86-64
+    9: [E.ENOMEM, E.EPERM], 10: [E.ENOMEM], 11: [E.ENOMEM], 16: [E.EPERM], 17: [E.EINTR],
+    18: [E.EINTR], 25: [E.ENOMEM], 28: [E.ENOMEM, E.EAGAIN], 44: [E.EAGAIN, E.ENOMEM], 46: [E.EAGAIN, E.ENOMEM, E.EPERM],
+    47: [E.EAGAIN, E.EINTR, E.ENOMEM], 125: [E.EPERM], 202: [E.EAGAIN, E.EINTR], 232: [E.EINTR], 257: [E.EMFILE, E.EPERM], 271: [E.EINTR, E.ENOMEM],
+    281: [E.EINTR], 285: [E.ENOSYS, E.EINTR, E.ENOMEM], 299: [E.EAGAIN, E.EINTR], 307: [E.EAGAIN, E.ENOMEM], 310: [E.EPERM, E.ENOSYS, E.ENOMEM],
+    311: [E.EPERM, E.ENOSYS, E.ENOMEM], 318: [E.ENOSYS, E.EINTR], 319: [E.EMFILE, E.ENOSYS, E.ENOMEM], 324: [E.ENOSYS, E.EPERM],
+    325: [E.ENOMEM, E.EPERM], 434: [E.EMFILE, E.ENOSYS, E.EPERM], 441: [E.ENOSYS, E.EINTR],
+}
+
+Place = collections.namedtuple('Place', 'key count refused call number frames')
+
+
+def errors_of(place):
+    if place.number >= 0:
+        return SYSCALLS.get(place.number, [])
+    return FUNCTIONS.get(place.call, [E.ENOMEM] if 'alloc' in place.call or place.call == 'strdup' else [])
+
+
+class Table:
+    def __init__(self):
+        self.file = tempfile.NamedTemporaryFile(prefix='softhca-refusals-')
+        os.chmod(self.file.name, 0o666)
+        self.clear()
+
+    def clear(self):
+        self.file.truncate(0)
+        self.file.truncate(PLACES * PLACE.size)
+
+    def places(self):
+        with mmap.mmap(self.file.fileno(), PLACES * PLACE.size, prot=mmap.PROT_READ) as table:
+            for i in range(PLACES):
+                key, count, refused, call, number, *frames = PLACE.unpack_from(table, i * PLACE.size)
+                if key:
+                    yield Place(key, count, refused, call.rstrip(b'\0').decode(), number, tuple(frames))
+
+
+class Runner:
+    def __init__(self, lib, preload):
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(('SOFTHCA_', 'LD_', 'REFUSE_'))}
+        self.env.update(LD_LIBRARY_PATH=lib, SOFTHCA_RAW='host', LC_ALL='C')
+        self.preload = preload
+        self.table = Table()
+
+    def start(self, argv, refuse=None, looked_at=False):
+        env = dict(self.env)
+        if looked_at:
+            env.update(LD_PRELOAD=self.preload, REFUSE_TABLE=self.table.file.name)
+            if refuse:
+                env.update(REFUSE_KEY=f'{refuse[0]:x}', REFUSE_AT=str(refuse[1]), REFUSE_ERROR=str(refuse[2]))
+        out = tempfile.TemporaryFile()
+        p = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        p.out = out
+        return p
+
+    def listens(self, waits):
+        """Until it listens, or has ended, or sleeps on something else for good: the partner then fails to find it, which is an
+        end of the run like another one."""
+        deadline = time.monotonic() + 3
+        while waits.poll() is None and time.monotonic() < deadline:
+            for name in ('/proc/net/tcp', '/proc/net/tcp6'):
+                with open(name) as f:
+                    if any(line.split()[3] == '0A' for line in f.readlines()[1:]):
+                        return
+            with open('/proc/net/unix') as f:
+                if '@softhca/1/cm/' in f.read():
+                    return
+            time.sleep(0.005)
+
+    def run(self, program, side, refuse=None, limit=LIMIT_S):
+        """(None or what is wrong, did both end with 0)"""
+        _, waits, begins = program
+        self.table.clear()
+        sides = []
+        try:
+            if waits:
+                sides.append(self.start(waits, refuse, side == 0))
+                self.listens(sides[0])
+            sides.append(self.start(begins, refuse, side == 1))
+            deadline = time.monotonic() + limit
+            grace = None
+            while True:
+                ended = [p.poll() is not None for p in sides]
+                now = time.monotonic()
+                if all(ended) or (grace and now > grace):
+                    break
+                if any(ended) and not grace:  # its partner may wait for what does not come any more, as with a dead adapter
+                    grace = now + 1.5
+                if now > deadline:
+                    return 'both hang: ' + ' | '.join(self.text(p) for p in sides), False
+                time.sleep(0.005)
+            for p in sides:
+                if p.returncode is not None and p.returncode < 0 and -p.returncode not in GOOD_SIGNALS:
+                    return f'{p.args[0]} ended by {signal.Signals(-p.returncode).name}: {self.text(p)}', False
+                if 'invalid data' in self.text(p) or 'data mismatch' in self.text(p):
+                    return f'wrong data: {self.text(p)}', False
+            return None, all(p.returncode == 0 for p in sides)
+        finally:
+            for p in sides:
+                if p.poll() is None:
+                    os.killpg(p.pid, signal.SIGKILL)
+                    p.wait()
+                p.out.close()
+
+    @staticmethod
+    def text(p):
+        return os.pread(p.out.fileno(), 1000, 0).decode(errors='replace').replace('\n', '; ')
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument('--lib', required=True)
+    ap.add_argument('--preload', required=True)
+    ap.add_argument('--every', type=int, default=1, help='only every Nth refusal')
+    ap.add_argument('--from', dest='first', type=int, default=0)
+    ap.add_argument('--local', help='SOFTHCA_LOCAL')
+    ap.add_argument('programs', nargs='*')
+    opt = ap.parse_args()
+    runner = Runner(os.path.abspath(opt.lib), os.path.abspath(opt.preload))
+    if opt.local:
+        runner.env['SOFTHCA_LOCAL'] = opt.local
+    programs = [p for p in PROGRAMS if not opt.programs or p[0] in opt.programs]
+    tried, number, bad_cases = set(), 0, 0
+    for program in programs:
+        number += 1
+        refused = missed = ends_well = count = 0
+        wrongs = []
+        for side in (0, 1) if program[1] else (1,):
+            wrong, good = runner.run(program, side)
+            if wrong or not good:
+                wrongs.append(f'without a refusal: {wrong or "an end that is no success"}')
+                continue
+            todo = []
+            for place in sorted(runner.table.places()):
+                for error in errors_of(place):
+                    for at in sorted({1, min(2, place.count), place.count}):
+                        what = place.key, error, 'last' if at == place.count and at > 2 else at
+                        if what not in tried:
+                            tried.add(what)
+                            todo.append((place, at, error))
+            for place, at, error in todo:
+                count += 1
+                if (count - 1 - opt.first) % opt.every:
+                    continue
+                wrong, good = runner.run(program, side, (place.key, at, error))
+                hit = any(p.refused for p in runner.table.places())
+                if wrong and wrong.startswith('both hang'):  # was it only slow?
+                    wrong, good = runner.run(program, side, (place.key, at, error), 3 * LIMIT_S)
+                refused += hit
+                missed += not hit
+                ends_well += good
+                if wrong:
+                    frames = ' '.join(f'+0x{f & 0xfffffff:x}' for f in place.frames if f)
+                    wrongs.append(f'side {side}, {place.call} {place.number} at {frames}, call {at} of {place.count}, '
+                                  f'{errno.errorcode[error]}: {wrong}')
+                    print(f'# {wrongs[-1]}', flush=True)
+        bad_cases += bool(wrongs)
+        print(f'{"not ok" if wrongs else "ok"} {number} - {program[0]}: {refused} calls refused, {ends_well} without a difference, '
+              f'{missed} not reached')
+        print(''.join(f'# {w}\n' for w in wrongs if w.startswith('without')), end='', flush=True)
+    print(f'1..{number}')
+    return 1 if bad_cases else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
