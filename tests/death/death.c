@@ -23,7 +23,7 @@
 
 static const char *const scenario_names[SCENARIOS] = {"setup", "transfer", "teardown", "listen", "connect"};
 static const char *const kind_names[POINT_KINDS + 1] = {"none", "program", "helper", "steps", "stop"};
-enum { KIND_STOP = POINT_KINDS }; /* at points of POINTS_PROGRAM; of POINTS_STEPS in the transfer */
+enum { KIND_STOP = POINT_KINDS }; /* at points of POINTS_PROGRAM; of POINTS_HELPER in the transfer */
 
 /* What the tracing process tells. */
 struct outcome {
@@ -90,7 +90,7 @@ static int count_names(void)
 static _Noreturn void trace_victim(const struct trial *trial, int other, int told)
 {
     struct trace trace = {.kind = trial->kind != KIND_STOP               ? (enum point_kind)trial->kind
-                                  : trial->scenario == SCENARIO_TRANSFER ? POINTS_STEPS
+                                  : trial->scenario == SCENARIO_TRANSFER ? POINTS_HELPER
                                                                          : POINTS_PROGRAM,
                           .point = trial->point};
     struct outcome outcome = {0};
