@@ -33,7 +33,7 @@ PROGRAMS = [
     ('ib_send_bw', ['ib_send_bw', '-n', '50'], ['ib_send_bw', '-n', '50', '127.0.0.1']),
     ('ib_read_bw', ['ib_read_bw', '-n', '50'], ['ib_read_bw', '-n', '50', '127.0.0.1']),
     ('rping', ['rping', '-s', '-C', '5', '-V'], ['rping', '-c', '-a', '127.0.0.1', '-C', '5', '-V']),
-    ('cmtime', ['cmtime', '-b', '127.0.0.1'], ['cmtime', '-s', '127.0.0.1', '-c', '4']),
+    ('cmtime', ['cmtime'], ['cmtime', '-s', '127.0.0.1', '-c', '4']),
     ('rstream', ['rstream', '-b', '127.0.0.1', '-S', '1000', '-C', '10', '-T', 'a'],
      ['rstream', '-s', '127.0.0.1', '-S', '1000', '-C', '10', '-T', 'a']),
 ]
@@ -146,7 +146,7 @@ class Runner:
                     return f'{p.args[0]} ended by {signal.Signals(-p.returncode).name}: {self.text(p)}', False
                 if 'invalid data' in self.text(p) or 'data mismatch' in self.text(p):
                     return f'wrong data: {self.text(p)}', False
-            return None, all(p.returncode == 0 for p in sides)
+            return None, sides[-1].returncode == 0  # a server may stay
         finally:
             for p in sides:
                 if p.poll() is None:
