@@ -6,44 +6,50 @@
 #include "explain/objects.h"
 #include "mapped/mapped.h"
 
-/* Errors that were repaired: retries, drops, duplicates. */
-static void describe_repairs(struct out *out, const struct qp_record *qp, struct words *words)
+/* Errors that were repaired: retries, drops, duplicates. In the paragraph of an error the words have what belongs to it:
+ * retries of before are not its cause, unless no acknowledgement came. */
+static void describe_repairs(struct out *out, const struct qp_record *qp, bool failed, struct words *words)
 {
     const struct sender *sender = &qp->sender;
     const struct responder *responder = &qp->responder;
     const struct {
         const char *key, *words;
         uint32_t count;
+        bool of_retry;
     } counts[] = {
-        {"retransmissions", "retransmissions", sender->retransmissions},
-        {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks},
-        {"rnr_naks", "RNR NAKs received", sender->rnr_naks},
-        {"timeouts", "timeouts", sender->expirations},
-        {"probes", "probes for a missing acknowledgement", sender->probes_sent},
-        {"congestion_notifications", "CNPs received", sender->congestions},
-        {"duplicates", "duplicate requests", responder->duplicates},
-        {"drops", "requests dropped", responder->drops},
+        {"retransmissions", "retransmissions", sender->retransmissions, true},
+        {"sequence_naks", "PSN sequence NAKs received", sender->sequence_naks, false},
+        {"rnr_naks", "RNR NAKs received", sender->rnr_naks, false},
+        {"timeouts", "timeouts", sender->expirations, true},
+        {"probes", "probes for a missing acknowledgement", sender->probes_sent, true},
+        {"congestion_notifications", "CNPs received", sender->congestions, false},
+        {"duplicates", "duplicate requests", responder->duplicates, false},
+        {"drops", "requests dropped", responder->drops, false},
     };
+    bool retried = !failed || qp->fault.cause == FAULT_SILENCE || qp->fault.cause == FAULT_PSN;
     bool any = false;
 
     for (unsigned i = 0; i < array_size(counts); i++) {
         out_number(out, counts[i].key, counts[i].count);
-        if (!counts[i].count)
+        if (!counts[i].count || (counts[i].of_retry && !retried))
             continue;
         words_add(words, "%s%s: %u", any ? ", " : "; ", counts[i].words, counts[i].count);
         any = true;
     }
 }
 
-static void describe_path(struct out *out, const struct path_record *path, struct words *words)
+static void describe_path(struct out *out, const struct path_record *path, bool failed, struct words *words)
 {
     const char *why = name_path_why(path->why);
+    bool unsettled = path->kind == PATH_UNKNOWN || path->kind == PATH_SEARCHED;
 
-    words_add(words, " (%s", name_path(path->kind));
-    if (why) {
+    if (why)
         out_string(out, "not_mapped_because", why);
+    if (failed && unsettled)
+        return;
+    words_add(words, " (%s", path->kind == PATH_NOBODY ? "no such QP" : name_path(path->kind));
+    if (why && !failed)
         words_add(words, ", peer's memory not mapped: %s", why);
-    }
     words_add(words, ")");
 }
 
@@ -75,8 +81,7 @@ static void describe_handle(struct out *out, const struct qp_record *qp, struct 
     }
 }
 
-static void describe_qp(const struct view *view, struct out *out, unsigned level, const struct qp_record *qp,
-                        struct words *words)
+static void describe_qp(struct out *out, const struct qp_record *qp, bool failed, struct words *words)
 {
     const struct sender *sender = &qp->sender;
     uint32_t sends = sender->posted - sender->completed, receives = qp->receive.posted - qp->receive.taken;
@@ -118,9 +123,9 @@ static void describe_qp(const struct view *view, struct out *out, unsigned level
             words_add(words, " at ");
             words_add_gid(words, qp->attributes.path.destination_gid);
         }
-        describe_path(out, &qp->path, words);
+        describe_path(out, &qp->path, failed, words);
     }
-    describe_repairs(out, qp, words);
+    describe_repairs(out, qp, failed, words);
     if (qp->type == IBV_QPT_XRC_RECV)
         describe_openers(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);
@@ -319,8 +324,9 @@ static void describe_provenance(const struct view *view, struct out *out, unsign
     out_end(out);
 }
 
-void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
-                     const struct object *object, unsigned stack_frames)
+/* failed: in the paragraph of its error. */
+static void describe(const struct view *view, struct out *out, const char *key, unsigned level,
+                     const struct object *object, bool failed, unsigned stack_frames)
 {
     struct label label = object_label(view, object);
     char name[NAME_BYTES + 1];
@@ -342,7 +348,7 @@ void object_describe(const struct view *view, struct out *out, const char *key, 
         out_number(out, "xrcd", object->provenance.xrcd - 1);
     switch (object->kind) {
     case OBJECT_QP:
-        describe_qp(view, out, level, &object->qp, &words);
+        describe_qp(out, &object->qp, failed, &words);
         describe_events(view, out, "events", &object->qp.events, "event", &words);
         break;
     case OBJECT_CQ:
@@ -402,6 +408,18 @@ void object_describe(const struct view *view, struct out *out, const char *key, 
     out_line(out, level, "%s", words.text);
     describe_provenance(view, out, level + 1, object, stack_frames);
     out_end(out);
+}
+
+void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
+                     const struct object *object, unsigned stack_frames)
+{
+    describe(view, out, key, level, object, false, stack_frames);
+}
+
+void object_describe_failed(const struct view *view, struct out *out, const char *key, unsigned level,
+                            const struct object *object, unsigned stack_frames)
+{
+    describe(view, out, key, level, object, true, stack_frames);
 }
 
 void listed_describe(const struct view *view, struct out *out, const char *key, unsigned level,

@@ -34,6 +34,17 @@ bool explain_fault(const struct view *view, struct out *out, uint32_t number);
 /* "went to ERR 0.4 s ago: ..."; false: it did not, and nothing is added. */
 bool words_add_fault(const struct view *view, struct words *words, const struct object *qp);
 void words_add_access(struct words *words, uint64_t flags);
+/* nak.c: which causes a NAK of the peer can have. */
+void words_add_nak(struct words *words, const struct object *qp);
+/* limits.c: values that the ends have to agree on, of a request that `responder` has refused. requester: NULL if it
+ * cannot be read. */
+void words_add_too_many_reads(struct words *words, const struct object *requester,
+                              const struct object *responder);
+void words_add_packet_length(struct words *words, const struct object *requester,
+                             const struct object *responder);
+uint32_t qp_mtu_bytes(const struct object *qp);
+/* limits.c: "3 tries of at least 4.2 ms (timeout 10, retry_cnt 2)" */
+void words_add_tries(struct words *words, const struct qp_attributes *attributes);
 /* losses.c: objects that are left in a context that is being closed; NO_OBJECT: in all of them, at the end of
  * the process. */
 bool explain_leaks(const struct view *view, struct out *out, uint32_t context);

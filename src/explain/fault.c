@@ -33,21 +33,22 @@ void words_add_access(struct words *words, uint64_t flags)
         any = true;
     }
     if (!any)
-        words_add(words, "0");
+        words_add(words, "no access flags");
 }
 
 static void add_region(struct words *words, const struct fault_record *fault)
 {
     if (fault->window)
-        words_add(words, "the MW with rkey 0x%x", fault->region_rkey);
+        words_add(words, "the MW with rkey 0x%08x", fault->region_rkey);
     else
-        words_add(words, "the MR with lkey 0x%x (%llu bytes at 0x%llx)", fault->region_lkey,
+        words_add(words, "the MR with lkey 0x%08x (%llu bytes at 0x%llx)", fault->region_lkey,
                   (unsigned long long)fault->region_length, (unsigned long long)fault->region_address);
 }
 
 static void add_withdrawn(const struct view *view, struct words *words, const struct fault_record *fault)
 {
-    words_add(words, "its MR was deregistered");
+    words_add(words, "the MR of this %s was deregistered",
+              fault->side == FAULT_OF_RESPONDER ? "rkey" : "lkey");
     if (!fault->withdrawn_ns)
         return;
     words_add(words, " ");
@@ -68,17 +69,17 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
         words_add(words, "no MR%s has this %s", remote ? " or bound MW" : "", name);
         return true;
     case FAULT_KEY_IS_LKEY:
-        words_add(words, "that is the lkey of the MR of %llu bytes at 0x%llx, its rkey is 0x%x",
+        words_add(words, "that is the lkey of the MR of %llu bytes at 0x%llx, its rkey is 0x%08x",
                   (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
                   fault->region_rkey);
         return true;
     case FAULT_KEY_IS_RKEY:
-        words_add(words, "that is the rkey of the MR of %llu bytes at 0x%llx, its lkey is 0x%x",
+        words_add(words, "that is the rkey of the MR of %llu bytes at 0x%llx, its lkey is 0x%08x",
                   (unsigned long long)fault->region_length, (unsigned long long)fault->region_address,
                   fault->region_lkey);
         return true;
     case FAULT_KEY_SWAPPED:
-        words_add(words, "the %s is byte-swapped: 0x%x is that of ", name, __builtin_bswap32(fault->key));
+        words_add(words, "the %s is byte-swapped: 0x%08x is that of ", name, __builtin_bswap32(fault->key));
         add_region(words, fault);
         return true;
     case FAULT_KEY_WITHDRAWN:
@@ -89,34 +90,34 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
         add_region(words, fault);
         return true;
     case FAULT_WINDOW_UNBOUND:
-        words_add(words, "the MW is not bound (any more)");
+        words_add(words, "the MW of this rkey was never bound, or was invalidated since");
         return true;
     case FAULT_WINDOW_REBOUND:
-        words_add(words, "the MW was bound again, its rkey is 0x%x now", fault->region_rkey);
+        words_add(words, "the MW was bound again since, its rkey is 0x%08x now", fault->region_rkey);
         return true;
     case FAULT_PD:
         add_region(words, fault);
-        words_add(words, " belongs to PD %llu, and the QP to PD %llu", value,
+        words_add(words, " belongs to PD %llu, but the QP to PD %llu", value,
                   (unsigned long long)fault->wanted);
         return true;
     case FAULT_ACCESS:
         add_region(words, fault);
         words_add(words, " lacks ");
         words_add_access(words, fault->wanted);
-        words_add(words, ", it was registered with ");
+        words_add(words, ", it was %s with ", fault->window ? "bound" : "registered");
         words_add_access(words, fault->region_access);
         return true;
     case FAULT_ADDRESS_SWAPPED:
-        words_add(words, "the address is byte-swapped: 0x%llx is in ",
+        words_add(words, "the address is byte-swapped: 0x%016llx is in ",
                   (unsigned long long)__builtin_bswap64(fault->address));
         add_region(words, fault);
         return true;
     case FAULT_RANGE_END:
-        words_add(words, "the range ends %llu byte%s behind ", value, value == 1 ? "" : "s");
+        words_add(words, "the range ends %llu byte%s past the end of ", value, value == 1 ? "" : "s");
         add_region(words, fault);
         return true;
     case FAULT_RANGE_BEGIN:
-        words_add(words, "the range begins %llu byte%s in front of ", value, value == 1 ? "" : "s");
+        words_add(words, "the range begins %llu byte%s before the start of ", value, value == 1 ? "" : "s");
         add_region(words, fault);
         return true;
     case FAULT_RANGE_OUTSIDE:
@@ -181,6 +182,12 @@ static bool is_of_local_key(const struct fault_record *fault)
            fault->cause <= FAULT_PAGES;
 }
 
+/* One that no process can have, as it is when its bytes are swapped, has all its digits. */
+static void add_address(struct words *words, uint64_t address)
+{
+    words_add(words, address >> 47 ? "0x%016llx" : "0x%llx", (unsigned long long)address);
+}
+
 static void add_request(struct words *words, const struct object *qp)
 {
     const struct fault_record *fault = &qp->qp.fault;
@@ -192,7 +199,7 @@ static void add_request(struct words *words, const struct object *qp)
         words_add(words, ", %s", name_send_opcode(fault->opcode));
         break;
     case FAULT_OF_RESPONDER:
-        words_add(words, "%s", name_send_opcode(fault->opcode));
+        words_add(words, "incoming %s", name_send_opcode(fault->opcode));
         break;
     case FAULT_OF_RECEIVE:
         words_add(words, "receive wr_id ");
@@ -203,15 +210,18 @@ static void add_request(struct words *words, const struct object *qp)
     case FAULT_OF_OWNER:
         return;
     }
-    if (is_of_local_key(fault))
-        words_add(words, ", %u bytes at 0x%llx with lkey 0x%x", fault->length,
-                  (unsigned long long)fault->address, fault->key);
-    else if (fault->side != FAULT_OF_RECEIVE && names_memory_of_peer(fault->opcode))
-        words_add(words, " of %u bytes %s 0x%llx with rkey 0x%x", fault->length,
-                  fault->opcode == IBV_WR_RDMA_READ ? "from" : "to", (unsigned long long)fault->address,
-                  fault->key);
-    else if (fault->side == FAULT_OF_REQUESTER)
+    if (is_of_local_key(fault)) {
+        words_add(words, ", %u bytes at ", fault->length);
+        add_address(words, fault->address);
+        words_add(words, " with lkey 0x%08x", fault->key);
+    } else if (fault->side != FAULT_OF_RECEIVE && names_memory_of_peer(fault->opcode)) {
+        words_add(words, " of %u bytes %s ", fault->length,
+                  fault->opcode == IBV_WR_RDMA_READ ? "from" : "to");
+        add_address(words, fault->address);
+        words_add(words, " with rkey 0x%08x", fault->key);
+    } else if (fault->side == FAULT_OF_REQUESTER) {
         words_add(words, " of %u bytes", fault->length);
+    }
     if (fault->side == FAULT_OF_RESPONDER) {
         words_add(words, " from ");
         add_peer(words, &qp->qp);
@@ -221,18 +231,17 @@ static void add_request(struct words *words, const struct object *qp)
 
 static void add_reason(const struct view *view, struct words *words, const struct object *qp, bool look);
 
+/* The requester's end of a request that this QP has refused. */
+static const struct object *find_requester(const struct view *view, const struct object *qp,
+                                           struct object *ret)
+{
+    const struct view *there = peer_view(view, &qp->qp);
+
+    return there && object_read_qpn(there, qp->qp.attributes.dest_qpn, ret) ? ret : NULL;
+}
+
 static void add_refusal(const struct view *view, struct words *words, const struct object *qp)
 {
-    static const char *const naks[] = {
-        [NAK_SEQUENCE] = "PSN sequence error",
-        [NAK_INVALID_REQUEST] =
-            "invalid request: its qp_access_flags, an alignment, a length, more READs than "
-            "max_dest_rd_atomic, or a receive that is too small",
-        [NAK_REMOTE_ACCESS] = "remote access error: rkey, PD, range or access flags of the MR there",
-        [NAK_REMOTE_OPERATION] =
-            "remote operational error: the receive posted there names memory that must not be "
-            "written",
-    };
     const struct fault_record *fault = &qp->qp.fault;
     const struct view *there = peer_view(view, &qp->qp);
     struct object peer;
@@ -245,14 +254,20 @@ static void add_refusal(const struct view *view, struct words *words, const stru
         }
         if (is_of_local_key(&peer.qp.fault)) { /* of its receive */
             add_peer(words, &qp->qp);
-            words_add(words, " cannot use its ");
+            words_add(words, " cannot use its posted ");
             add_request(words, &peer);
         }
-        add_reason(there, words, &peer, false);
+        if (peer.qp.fault.cause == FAULT_TOO_MANY_READS)
+            words_add_too_many_reads(words, qp, &peer);
+        else if (peer.qp.fault.cause == FAULT_PACKET_LENGTH)
+            words_add_packet_length(words, qp, &peer);
+        else
+            add_reason(there, words, &peer, false);
         return;
     }
     add_peer(words, &qp->qp);
-    words_add(words, " refused it (%s)", fault->value < array_size(naks) ? naks[fault->value] : "NAK");
+    words_add(words, " refused it ");
+    words_add_nak(words, qp);
 }
 
 static bool is_receiving(uint32_t state)
@@ -278,7 +293,7 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
         words_add(words, ": ");
         add_reason(there, words, &peer, false);
     } else if (!is_receiving(peer.qp.state)) {
-        words_add(words, "QP 0x%06x is in %s and receives nothing", ours->dest_qpn,
+        words_add(words, "QP 0x%06x is in %s, where it drops all requests", ours->dest_qpn,
                   name_qp_state(peer.qp.state));
     } else if (theirs->dest_qpn != object_qpn(qp)) {
         words_add(words, "QP 0x%06x is connected to QP 0x%06x and not to this one (dest_qp_num)",
@@ -307,8 +322,8 @@ static void add_silence(const struct view *view, struct words *words, const stru
     if (fault->value == PATH_NOBODY || fault->value == PATH_SEARCHED || fault->value == PATH_UNKNOWN) {
         words_add(
             words,
-            "no process of this host owns QP 0x%06x: dest_qp_num is wrong, or its owner has not come or has "
-            "ended",
+            "no process of this host owns QP 0x%06x: dest_qp_num is wrong, or its owner is not running yet "
+            "or has ended",
             qp->qp.attributes.dest_qpn);
         return;
     }
@@ -319,20 +334,24 @@ static void add_silence(const struct view *view, struct words *words, const stru
     if (there && add_silent_peer(there, words, qp))
         return;
     add_peer(words, &qp->qp);
-    if (fault->cause == FAULT_PSN)
-        words_add(words, " answers with PSN sequence errors: sq_psn here (0x%06x) may not be rq_psn there",
-                  qp->qp.attributes.sq_psn);
-    else if (fault->value == PATH_WIRE)
+    if (fault->cause == FAULT_PSN) {
         words_add(
             words,
-            " did not acknowledge: wrong dest_qp_num, PSN or GID, its QP is not in RTR yet or in ERR, or "
-            "packets are lost");
+            " answers with PSN sequence errors: sq_psn here (0x%06x) probably differs from rq_psn there "
+            "(retry_cnt %u)",
+            qp->qp.attributes.sq_psn, qp->qp.attributes.retry_count);
+        return;
+    }
+    words_add(words, " gave no answer in ");
+    words_add_tries(words, &qp->qp.attributes);
+    if (fault->value == PATH_WIRE)
+        words_add(
+            words,
+            ": dest_qp_num or GID is wrong, here or at the peer; that QP is destroyed, not in RTR yet, or "
+            "in ERR; its process has ended; or packets are lost");
     else
-        words_add(
-            words,
-            " drops the requests: it is not in RTR yet or in ERR or destroyed, or its dest_qp_num is not "
-            "this QP");
-    words_add(words, " (retry_cnt %u, timeout %u)", qp->qp.attributes.retry_count, qp->qp.attributes.timeout);
+        words_add(words,
+                  ": that QP is destroyed, not in RTR yet, or in ERR, or its dest_qp_num is not this QP");
 }
 
 static void add_response(const struct view *view, struct words *words, const struct object *qp)
@@ -342,12 +361,12 @@ static void add_response(const struct view *view, struct words *words, const str
 
     if (there && object_read_qpn(there, qp->qp.attributes.dest_qpn, &peer) &&
         peer.qp.attributes.path_mtu != qp->qp.attributes.path_mtu)
-        words_add(words, "path_mtu differs: %u bytes here, %u at QP 0x%06x",
-                  128u << (qp->qp.attributes.path_mtu & 7), 128u << (peer.qp.attributes.path_mtu & 7),
-                  qp->qp.attributes.dest_qpn);
+        words_add(words, "path_mtu of the two ends differs: it is %u bytes here, and %u at QP 0x%06x",
+                  qp_mtu_bytes(qp), qp_mtu_bytes(&peer), qp->qp.attributes.dest_qpn);
     else
-        words_add(words, "the response does not fit it (path_mtu may differ: here %u bytes)",
-                  128u << (qp->qp.attributes.path_mtu & 7));
+        words_add(words,
+                  "the response does not fit it: path_mtu of the two ends probably differs (%u bytes here)",
+                  qp_mtu_bytes(qp));
 }
 
 /* --- the reason ----------------------------------------------------------------------------------------- */
@@ -376,6 +395,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
 {
     const struct fault_record *fault = &qp->qp.fault;
     unsigned long long value = fault->value, wanted = fault->wanted;
+    struct object requester;
 
     if (add_key_reason(view, words, fault))
         return;
@@ -388,25 +408,13 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, "the address is no multiple of 8, as atomics need it");
         return;
     case FAULT_TOO_MANY_READS:
-        words_add(words,
-                  "more READs and atomics at once than max_dest_rd_atomic of QP 0x%06x, which is %llu "
-                  "(max_rd_atomic of the requester must not be more)",
-                  object_qpn(qp), wanted);
+        words_add_too_many_reads(words, look ? find_requester(view, qp, &requester) : NULL, qp);
         return;
     case FAULT_RECEIVE_SHORT:
         add_short_receive(words, qp, look);
         return;
     case FAULT_PACKET_LENGTH:
-        if (wanted < UINT32_MAX)
-            words_add(words,
-                      "path_mtu of the two ends differs, and a message longer than the smaller one (%llu "
-                      "bytes) cannot pass; at QP 0x%06x it is %u bytes",
-                      wanted, object_qpn(qp), 128u << (qp->qp.attributes.path_mtu & 7));
-        else
-            words_add(words,
-                      "a packet of %llu bytes does not fit path_mtu of QP 0x%06x (%u bytes): path_mtu of the "
-                      "two ends differs",
-                      value, object_qpn(qp), 128u << (qp->qp.attributes.path_mtu & 7));
+        words_add_packet_length(words, look ? find_requester(view, qp, &requester) : NULL, qp);
         return;
     case FAULT_MESSAGE_SHORT:
         words_add(words, "%llu bytes came of %llu that its first packet announced", value, wanted);
@@ -421,7 +429,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, "no SRQ has number %llu in the XRC domain of QP 0x%06x", value, object_qpn(qp));
         return;
     case FAULT_INVALIDATE:
-        words_add(words, "rkey 0x%x names no bound type 2 MW of this PD", fault->key);
+        words_add(words, "rkey 0x%08x names no bound type 2 MW of this PD", fault->key);
         return;
     case FAULT_NAK:
         if (look)
@@ -441,8 +449,9 @@ static void add_reason(const struct view *view, struct words *words, const struc
         add_response(view, words, qp);
         return;
     case FAULT_READ_DEPTH:
-        words_add(words, qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC"
-                                                         : "max_rd_atomic of the QP is 0");
+        words_add(words, qp->qp.attributes.max_rd_atomic
+                             ? "READs and atomics need RC"
+                             : "max_rd_atomic of the QP is 0 (ibv_modify_qp to RTS sets it)");
         return;
     case FAULT_LENGTH:
         words_add(words, "the message has %llu bytes, and %llu are possible", value, wanted);
@@ -498,15 +507,50 @@ bool words_add_fault(const struct view *view, struct words *words, const struct 
     return true;
 }
 
-static void describe_numbers(struct out *out, const struct fault_record *fault)
+/* A request that its responder refuses has a completion at the requester only; the record has no verdict where the QP
+ * refused it before any check of memory. */
+static bool is_refused_here(const struct object *qp)
 {
+    const struct fault_record *fault = &qp->qp.fault;
+
+    return fault->side == FAULT_OF_RESPONDER &&
+           (fault->verdict == VERDICT_OK || fault->verdict == VERDICT_INVALID_REQUEST ||
+            fault->verdict == VERDICT_REMOTE_ACCESS || fault->verdict == VERDICT_REMOTE_OPERATION);
+}
+
+static const char *status_of(const struct object *qp)
+{
+    enum verdict verdict = (enum verdict)qp->qp.fault.verdict;
+
+    if (verdict == VERDICT_OK && is_refused_here(qp))
+        verdict = VERDICT_INVALID_REQUEST;
+    return name_status(verdict_wc_status(verdict));
+}
+
+/* The line has no status where the QP failed without a work request: by its owner, or because of a CQ. */
+static void describe_status(struct out *out, const struct object *qp)
+{
+    const struct fault_record *fault = &qp->qp.fault;
+
+    if (is_refused_here(qp)) {
+        if (qp->qp.type == IBV_QPT_RC || qp->qp.type == IBV_QPT_XRC_RECV)
+            out_line(out, 1, "the requester gets status %s", status_of(qp));
+    } else if (fault->verdict != VERDICT_OK) {
+        out_line(out, 1, "status %s, vendor_err 0x%x", status_of(qp),
+                 fault_vendor_err(fault->verdict, fault->cause));
+    }
+}
+
+static void describe_numbers(struct out *out, const struct object *qp)
+{
+    const struct fault_record *fault = &qp->qp.fault;
     static const char *const sides[] = {"owner", "requester", "responder", "receive"};
 
     out_begin(out, "fault");
     out_string(out, "side", fault->side < array_size(sides) ? sides[fault->side] : "?");
     out_number(out, "cause_number", fault->cause);
     out_number(out, "vendor_err", fault_vendor_err(fault->verdict, fault->cause));
-    out_string(out, "status", name_status(verdict_wc_status((enum verdict)fault->verdict)));
+    out_string(out, "status", status_of(qp));
     out_number(out, "wr_id", fault->wr_id);
     out_number(out, "length", fault->length);
     out_number(out, "address", fault->address);
@@ -533,17 +577,16 @@ bool explain_fault(const struct view *view, struct out *out, uint32_t number)
     out->wrong = !fault_is_wanted(fault);
     cause = words;
     explanation_begin(view, out, "fault", cause.text);
-    describe_numbers(out, fault);
-    out_line(out, 1, "status %s, vendor_err 0x%x",
-             name_status(verdict_wc_status((enum verdict)fault->verdict)),
-             fault_vendor_err(fault->verdict, fault->cause));
+    describe_numbers(out, &object);
+    describe_status(out, &object);
     if (fault->withdrawn_ns) {
-        out_line(out, 1, "deregistered at");
+        if (stack_is_recorded(view, fault->withdrawn_stack))
+            out_line(out, 1, "deregistered at");
         stack_describe(view, out, "deregistered", 2, fault->withdrawn_stack, STACK_LINES);
     }
     if (fault->cause == FAULT_MODIFIED)
         stack_describe(view, out, "stack", 1, fault->stack, STACK_LINES);
-    object_describe(view, out, "object", 1, &object, STACK_LINES);
+    object_describe_failed(view, out, "object", 1, &object, STACK_LINES);
     explanation_end(out);
     return true;
 }

@@ -82,6 +82,9 @@ void words_add_counts(struct words *words, const struct listed *listed);
  * of the stack that made it. */
 void object_describe(const struct view *view, struct out *out, const char *key, unsigned level,
                      const struct object *object, unsigned stack_frames);
+/* The same of a QP in the paragraph of its error: without the words that are not about that. */
+void object_describe_failed(const struct view *view, struct out *out, const char *key, unsigned level,
+                            const struct object *object, unsigned stack_frames);
 /* All of a list. */
 void listed_describe(const struct view *view, struct out *out, const char *key, unsigned level,
                      const struct listed *listed, unsigned stack_frames);
@@ -96,6 +99,8 @@ void words_add_thread(const struct view *view, struct words *words, uint32_t thr
 /* Frames, one per line. */
 void stack_describe(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
                     unsigned lines);
+/* Has stack_describe() anything to say? */
+bool stack_is_recorded(const struct view *view, uint32_t stack);
 /* wr_id as text, in a list; and alone, where both notations fit. */
 void words_add_wr_id(struct words *words, uint64_t wr_id);
 void words_add_one_wr_id(struct words *words, uint64_t wr_id);

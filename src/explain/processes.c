@@ -207,6 +207,13 @@ static unsigned frames_of_interest(const struct where *frames, unsigned depth)
     return depth;
 }
 
+bool stack_is_recorded(const struct view *view, uint32_t stack)
+{
+    struct stack_record record;
+
+    return stack != 0 && view_record(view, &view->header.stacks, stack, &record) && record.depth;
+}
+
 void stack_describe(const struct view *view, struct out *out, const char *key, unsigned level, uint32_t stack,
                     unsigned lines)
 {

@@ -33,14 +33,18 @@ PATHS = {
 }
 
 QP = r"QP 0x[0-9a-f]{6}"
-MR = r"the MR with lkey 0x[0-9a-f]+ \(4096 bytes at 0x[0-9a-f]+\)"
+MR = r"the MR with lkey 0x[0-9a-f]{8} \(4096 bytes at 0x[0-9a-f]+\)"
 NEAR = r"wr_id 4711 \(0x1267\), "
-WRITE = r"RDMA WRITE of (64|200) bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]+"
-READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]+"
-SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]+: "
+WRITE = r"RDMA WRITE of (64|200) bytes to 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
+READ = r"RDMA READ of 64 bytes from 0x[0-9a-f]+ with rkey 0x[0-9a-f]{8}"
+SGE = r", \d+ bytes at 0x[0-9a-f]+ with lkey 0x[0-9a-f]{8}: "
 REFUSED = f"{QP} at 127.0.0.1 refused it "
-ACCESS = REFUSED + r"\(remote access error: rkey, PD, range or access flags of the MR there\)"
-INVALID = REFUSED + r"\(invalid request: "
+WHICH = r"; the process of the peer says which, if it runs SoftHCA$"
+FLAG = {WRITE: "IBV_ACCESS_REMOTE_WRITE", READ: "IBV_ACCESS_REMOTE_READ"}
+MTU = r"or path_mtu of the two ends differs \(\d+ bytes here\)" + WHICH
+INVALID = REFUSED + r"\(invalid request\): "
+SILENT = (fr"{QP} at 127.0.0.1 gave no answer in 3 tries of at least 4\.2 ms \(timeout 10, retry_cnt 2\): dest_qp_num or GID is "
+          "wrong, here or at the peer; that QP is destroyed, not in RTR yet, or in ERR; its process has ended; or packets are lost$")
 
 
 class Mistake:
@@ -51,66 +55,79 @@ class Mistake:
         self.near, self.far, self.wire, self.paths = near and first + request + near, far, wire, paths
         self.wire = self.near if wire is None else wire and first + request + wire
         if self.far and request:
-            self.far = f"{request[:-2]} from {QP}.*: {far}"
+            self.far = f"incoming {request[:-2]} from {QP}.*: {far}"
 
 
 def access(reason, request=WRITE):
     """The far end finds the mistake; the near end is told of it where it may look."""
-    return Mistake(reason, reason, ACCESS, request + ": ")
+    refused = (fr"{REFUSED}\(remote access error\): no MR or bound MW there has this rkey \(it is wrong, or was deregistered, "
+               fr"invalidated or bound again\), or the MR or MW is of another PD than that QP, lacks {FLAG[request]}, or does not "
+               fr"contain the range{WHICH}")
+    return Mistake(reason, reason, refused, request + ": ")
 
 
 EXPECTED = {
-    "rkey-is-lkey": access(r"that is the lkey of the MR of 4096 bytes at 0x[0-9a-f]+, its rkey is 0x[0-9a-f]+$"),
-    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]+ is that of " + MR, READ),
+    "rkey-is-lkey": access(r"that is the lkey of the MR of 4096 bytes at 0x[0-9a-f]+, its rkey is 0x[0-9a-f]{8}$"),
+    "rkey-swapped": access(r"the rkey is byte-swapped: 0x[0-9a-f]{8} is that of " + MR, READ),
     "rkey-unknown": access(r"no MR or bound MW has this rkey$"),
-    "range-too-long": access(r"the range ends 100 bytes behind " + MR),
-    "range-too-early": access(r"the range begins 16 bytes in front of " + MR),
-    "address-swapped": access(r"the address is byte-swapped: 0x[0-9a-f]+ is in " + MR),
+    "range-too-long": access(r"the range ends 100 bytes past the end of " + MR),
+    "range-too-early": access(r"the range begins 16 bytes before the start of " + MR),
+    "address-swapped": access(r"the address is byte-swapped: 0x0000[0-9a-f]{12} is in " + MR),
     "no-remote-write": access(MR + r" lacks IBV_ACCESS_REMOTE_WRITE, it was registered with IBV_ACCESS_LOCAL_WRITE \| "
                                    r"IBV_ACCESS_REMOTE_READ \| IBV_ACCESS_REMOTE_ATOMIC$"),
     "no-remote-read": access(MR + r" lacks IBV_ACCESS_REMOTE_READ", READ),
     "qp-without-remote-write": Mistake(fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
-                                       fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$", INVALID, WRITE + ": "),
-    "far-deregistered": access(r"its MR was deregistered \d.* ago by thread \d+"),
-    "far-other-pd": access(MR + r" belongs to PD \d+, and the QP to PD \d+$"),
-    "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]+ now$"),
-    "window-unbound": access(r"the MW is not bound \(any more\)$"),
-    "too-many-reads": Mistake(fr"wr_id 471\d .*: more READs and atomics at once than max_dest_rd_atomic of {QP}, which is 1",
-                              fr"{READ} from {QP}.*: more READs and atomics at once than max_dest_rd_atomic of {QP}, which is 1",
-                              rf"wr_id 471\d .*: {INVALID}", first=""),
-    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0$"),
+                                       fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
+                                       f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE, {MTU}", WRITE + ": "),
+    "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
+    "far-other-pd": access(MR + r" belongs to PD \d+, but the QP to PD \d+$"),
+    "window-rebound": access(r"the MW was bound again since, its rkey is 0x[0-9a-f]{8} now$"),
+    "window-unbound": access(r"the MW of this rkey was never bound, or was invalidated since$"),
+    "too-many-reads": Mistake(fr"wr_id 471\d .*: more READs and atomics at once than max_dest_rd_atomic of {QP} permits \(1\): "
+                              fr"max_rd_atomic of {QP} is 8, and may be at most 1$",
+                              fr"incoming {READ} from {QP}.*: more READs and atomics at once than max_dest_rd_atomic of {QP} "
+                              fr"permits \(1\): max_rd_atomic of {QP} (is 8, and )?may be at most 1$",
+                              rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, or more READs and "
+                              rf"atomics were in flight than its max_dest_rd_atomic permits \(max_rd_atomic here is 8\){WHICH}",
+                              first=""),
+    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0 \(ibv_modify_qp to RTS sets it\)$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
-                                 r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few", "SEND of 256 bytes: " + INVALID),
+                                 r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
+                                 fr"SEND of 256 bytes: {INVALID}the receive posted there has less than 256 bytes, {MTU}"),
     "datagram-without-grh": Mistake(None, r"receive wr_id 77 \(0x4d\): it has 100 bytes, 40 too few \(the message has 100, and "
                                           r"40 for the GRH come in front of it\)$"),
-    "receive-not-writable": Mistake(fr"SEND of 64 bytes: {QP}.* cannot use its receive wr_id 77 \(0x4d\){SGE}{MR} lacks "
-                                    "IBV_ACCESS_LOCAL_WRITE, it was registered with 0$",
+    "receive-not-writable": Mistake(fr"SEND of 64 bytes: {QP}.* cannot use its posted receive wr_id 77 \(0x4d\){SGE}{MR} lacks "
+                                    "IBV_ACCESS_LOCAL_WRITE, it was registered with no access flags$",
                                     fr"receive wr_id 77 \(0x4d\){SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE",
-                                    fr"SEND of 64 bytes: {REFUSED}\(remote operational error"),
+                                    fr"SEND of 64 bytes: {REFUSED}\(remote operational error\): the buffer of the receive posted "
+                                    f"there is not usable: .*IBV_ACCESS_LOCAL_WRITE.*{WHICH}"),
     "no-receive": Mistake(fr"SEND of 64 bytes: {QP}.* had no receive posted \(RNR NAK\), and rnr_retry is 0$"),
-    "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}that is the rkey of the MR of 4096 bytes at 0x[0-9a-f]+, its lkey is 0x[0-9a-f]+$"),
+    "lkey-is-rkey": Mistake(fr"RDMA WRITE{SGE}that is the rkey of the MR of 4096 bytes at 0x[0-9a-f]+, its lkey is "
+                            r"0x[0-9a-f]{8}$"),
     "lkey-unknown": Mistake(fr"SEND{SGE}no MR has this lkey$"),
-    "local-too-long": Mistake(fr"SEND{SGE}the range ends 100 bytes behind {MR}$"),
-    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, and the QP to PD \d+$"),
-    "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with 0$"),
+    "local-too-long": Mistake(fr"SEND{SGE}the range ends 100 bytes past the end of {MR}$"),
+    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but the QP to PD \d+$"),
+    "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with no access "
+                                        "flags$"),
     "far-destroyed": Mistake(fr"{WRITE}: {QP}.* is destroyed, or never existed$", None,
-                             fr"{WRITE}: {QP} at 127.0.0.1 did not acknowledge: "),
-    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET and receives nothing$", None,
-                         fr"{WRITE}: {QP} at 127.0.0.1 did not acknowledge: "),
+                             fr"{WRITE}: {SILENT}"),
+    "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET, where it drops all requests$", None,
+                         fr"{WRITE}: {SILENT}"),
     "far-in-error": Mistake(fr"{WRITE}: {QP} went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
-                            fr"{WRITE}: {QP} at 127.0.0.1 did not acknowledge: "),
-    "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner has not come or "
-                        r"has ended|peer process \d+ has ended)$", None,
-                        fr"SEND of 64 bytes: {QP} at 127.0.0.1 did not acknowledge: ", paths=("ring", "cma", "mapped", "wire")),
-    "far-stopped": Mistake(fr"SEND of 64 bytes: {QP} at 127.0.0.1 did not acknowledge: ", paths=("wire",)),
+                            fr"{WRITE}: {SILENT}"),
+    "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner is not running "
+                        r"yet or has ended|peer process \d+ has ended)$", None,
+                        fr"SEND of 64 bytes: {SILENT}", paths=("ring", "cma", "mapped", "wire")),
+    "far-stopped": Mistake(fr"SEND of 64 bytes: {SILENT}", paths=("wire",)),
     "wrong-psn": Mistake(fr"SEND of 64 bytes: the PSNs differ: sq_psn here is 0x0003ef, rq_psn of {QP} is 0x0003e8$", None,
-                         fr"SEND of 64 bytes: {QP} at 127.0.0.1 answers with PSN sequence errors: sq_psn here \(0x0003ef\)"),
+                         fr"SEND of 64 bytes: {QP} at 127.0.0.1 answers with PSN sequence errors: sq_psn here \(0x0003ef\) "
+                         r"probably differs from rq_psn there \(retry_cnt 2\)$"),
     "wrong-qpn": Mistake(fr"SEND of 64 bytes: no process of this host owns {QP}: dest_qp_num is wrong", None,
-                         fr"SEND of 64 bytes: {QP} at 127.0.0.1 did not acknowledge: "),
-    "wrong-mtu": Mistake(r"SEND of 2048 bytes: path_mtu of the two ends differs, and a message longer than the smaller one "
-                         fr"\(1024 bytes\) cannot pass; at {QP} it is 1024 bytes$",
-                         fr"SEND.* from {QP}.*: path_mtu of the two ends differs",
-                         fr"SEND of 2048 bytes: {INVALID}"),
+                         fr"SEND of 64 bytes: {SILENT}"),
+    "wrong-mtu": Mistake(fr"SEND of 2048 bytes: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and 2048 at {QP}$",
+                         fr"incoming SEND from {QP}.*: path_mtu of the two ends differs: it is 1024 bytes at {QP}, and (2048 at|more "
+                         fr"at|a packet of 2048 bytes came from) {QP}$",
+                         fr"SEND of 2048 bytes: {INVALID}the receive posted there has less than 2048 bytes, {MTU}"),
 }
 
 
@@ -181,7 +198,7 @@ def test_another_user_hears_what_a_nak_says():
     if os.geteuid() != 0:
         raise tap.Skip("only root can become two users")
     with Run("rkey-is-lkey", "ring", "users") as run:
-        run.says(run.far, f"{WRITE} from {QP}.*: that is the lkey of the MR")
+        run.says(run.far, f"incoming {WRITE} from {QP}.*: that is the lkey of the MR")
         # The tool, as root, may look at both; the process itself may not.
         told, = [one["cause"] for one in run.told if one["pid"] == run.near] or [None]
         assert told and re.search(fr"{NEAR}{WRITE}: {QP}.* refused it \(remote access error", told), run.told
