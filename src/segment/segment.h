@@ -116,7 +116,7 @@ struct segment_header {
     /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
     _Atomic uint32_t directs_used; /* direct records from this slot on were never used; only grows */
-    _Atomic int32_t files_thread;  /* thread id; 0: files[] is not valid. Release; acquire in direct/peer.c */
+    _Atomic int32_t files_thread;  /* thread id; 0: files[] unset. Release; acquire in direct/peer_files.c */
     struct file_record files[SEGMENT_FILES];
     struct file_record queues; /* SEGMENT_QUEUES: /proc/PID/fd/FD */
     struct network_counters network cache_aligned;

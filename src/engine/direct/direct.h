@@ -2,12 +2,13 @@
 /* One-sided requests that their requester executes: in mapped memory of the peer (docs/mapped.md, "The initiator's
  * side"), or by the kernel's copy (docs/design/direct-execution.md).
  *
- *   direct.c   requester: checks of keys, addresses in mapped memory
- *   copy.c     requester: the kernel's copy, and when the ring is quicker
- *   peer.c     requester: maps the peer's segment and regions (helper thread)
- *   fetch.c    receiver of packets by reference: copies their bytes from mapped memory
- *   deposit.c  sender of a large SEND: writes half of it into the peer's receive buffer
- *   owner.c    owner of the memory: waits for peers that access it
+ *   direct.c      requester: checks of keys, addresses in mapped memory
+ *   copy.c        requester: the kernel's copy, and when the ring is quicker
+ *   peer.c        requester: maps the peer's segment and regions (helper thread)
+ *   peer_files.c  requester: opens the peer's files; owner: opens its own for a peer that asks (helper thread)
+ *   fetch.c       receiver of packets by reference: copies their bytes from mapped memory
+ *   deposit.c     sender of a large SEND: writes half of it into the peer's receive buffer
+ *   owner.c       owner of the memory: waits for peers that access it
  *
  * Requester and owner synchronise by access slots (access_slot.h). The requester takes an access slot, which names the
  * owner's QP and key slot, then checks QP and key, then accesses the memory, then releases the slot. The owner changes
@@ -233,11 +234,15 @@ const struct direct_peer *direct_peer_of(struct link *link);
 void direct_run(void);
 /* Unmaps the peer. Helper thread, when no QP uses the link any more. */
 void direct_link_down(struct link *link);
-/* local_ops.open_file, knows_segment, file_came */
-int direct_open_file(enum link_file which);
-bool direct_knows_segment(const uint8_t secret[LINK_SECRET_BYTES]);
+/* local_ops.file_came */
 void direct_file_came(struct link *link, enum link_file which, int fd);
 void direct_after_fork_in_child(void);
+
+/* --- peer_files.c --------------------------------------------------------------------------------------- */
+
+/* local_ops.open_file, knows_segment */
+int direct_open_file(enum link_file which);
+bool direct_knows_segment(const uint8_t secret[LINK_SECRET_BYTES]);
 
 /* --- owner.c -------------------------------------------------------------------------------------------- */
 

@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Peers whose memory is mapped in this process. The helper thread opens a peer's files where the kernel checks ptrace
- * access (/proc/PID/fd, pidfd_getfd(2)), or asks the peer for them (link_ask_file()), and maps its segment and the regions
- * that requests need. The contents are not trusted: numbers are checked and offsets bounded, and the files are sealed
- * against shrinking. */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+/* Peers whose memory is mapped in this process. The helper thread opens a peer's files (peer_files.c), and maps its
+ * segment and the regions that requests need. The contents are not trusted: numbers are checked and offsets bounded, and
+ * the files are sealed against shrinking. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/event.h"
 #include "base/log.h"
-#include "base/memory_file.h"
 #include "base/rundown.h"
-#include "base/sys.h"
 #include "engine/core/core.h"
 #include "engine/core/route.h"
 #include "engine/direct/direct.h"
+#include "engine/direct/peer_files.h"
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "object/memory/mapping.h"
@@ -106,107 +100,12 @@ static void unpark(const struct link *link, bool again)
     parked_count = left;
 }
 
-/* --- files ------------------------------------------------------------------------------------------ */
-
-/* A descriptor of a peer's file. *description says which kind and size it must have and, if its inode is not 0, which
- * inode; otherwise size and inode are filled in. The descriptor stays the caller's. */
-static struct mapped_file *accept_file(int fd, const char *name, struct mapped_file_description *description,
-                                       bool writable)
-{
-    struct mapped_file *file = NULL;
-    struct stat status;
-    uint64_t size = 0;
-    int error = memory_file_check(fd, &size);
-
-    if (!description->inode && fstat(fd, &status) == 0) {
-        description->inode = status.st_ino;
-        description->device = status.st_dev;
-        description->size = size;
-    }
-    if (!error)
-        file = mapped_file_accept(fd, description, writable, false, &error);
-    if (!file)
-        log_info(
-            "mapped memory: %s of the peer process cannot be used (wrong type, seals, size or inode): %s",
-            name, strerror(-error));
-    return file;
-}
-
-/* Opens a file of the peer by the path of its descriptor, as accept_file(). */
-static struct mapped_file *open_file(const char *path, struct mapped_file_description *description,
-                                     bool writable)
-{
-    struct mapped_file *file;
-    uint64_t size;
-    int fd = memory_file_open(path, writable ? O_RDWR : O_RDONLY, &size);
-
-    if (fd < 0) {
-        log_info("mapped memory: cannot open %s of the peer process (EBADF: no memfd; EPERM: not sealed): %s",
-                 path, strerror(-fd));
-        return NULL;
-    }
-    file = accept_file(fd, path, description, writable);
-    sys_close(fd);
-    return file;
-}
-
-static struct mapped_file_description arena_description(const struct direct_peer *peer, uint32_t number)
-{
-    return (struct mapped_file_description){.kind = MAPPED_KIND_ARENA,
-                                            .size = MAPPED_ARENA_SIZE,
-                                            .writable = number == 0,
-                                            .inode = peer->header->files[number].inode,
-                                            .device = peer->header->files[number].device};
-}
-
-static const enum link_file link_file_of_arena[SEGMENT_FILES] = {LINK_FILE_WRITABLE, LINK_FILE_READ_ONLY};
-
-/* The peer's arena with that number, opened at its first use. NULL: not published, cannot be opened, or asked for. */
-static struct mapped_file *arena_of(struct direct_peer *peer, uint32_t number)
-{
-    const struct segment_header *header = peer->header;
-    int32_t thread = atomic_load_explicit(&header->files_thread, memory_order_acquire);
-    struct mapped_file_description description;
-    char path[80];
-
-    if (number >= SEGMENT_FILES || thread <= 0)
-        return NULL;
-    if (peer->file_tried[number])
-        return peer->files[number];
-    description = arena_description(peer, number);
-    if (peer->by_link) {
-        peer->file_tried[number] =
-            link_ask_file(peer->link, link_file_of_arena[number], peer->header->instance);
-        peer->file_asked[number] = peer->file_tried[number];
-        return NULL;
-    }
-    peer->file_tried[number] = true;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/fd/%d", (int)link_peer_pid(peer->link), (int)thread,
-             (int)header->files[number].fd);
-    if (description.inode)
-        peer->files[number] = open_file(path, &description, number == 0);
-    return peer->files[number];
-}
-
 /* --- peers ------------------------------------------------------------------------------------------ */
 
 static bool table_fits(const struct segment_table *table, size_t stride, uint32_t count, uint64_t end)
 {
     return table->stride == stride && table->count == count && table->offset <= end &&
            (uint64_t)count * stride <= end - table->offset && table->offset % CACHE_LINE == 0;
-}
-
-/* Opens the file of the segment's queues. NULL: it cannot be opened, or its owner has closed it. */
-static struct mapped_file *open_queues(const struct direct_peer *peer, const struct segment_header *header)
-{
-    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED,
-                                                  .inode = header->queues.inode,
-                                                  .device = header->queues.device,
-                                                  .size = header->arena_size};
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link), (int)header->queues.fd);
-    return description.inode ? open_file(path, &description, false) : NULL;
 }
 
 /* Maps the peer's first QP records and the beginning of the segment's arena, where most programs have all their queues.
@@ -221,7 +120,7 @@ static void map_queues(struct direct_peer *peer, const struct segment_header *he
     if (!table_fits(&header->qps, sizeof(struct qp_record), LIMIT_QP, end) || header->qps.offset % page ||
         end > UINT64_MAX - length)
         return;
-    peer->queue_file = peer->by_link ? NULL : open_queues(peer, header);
+    peer->queue_file = peer->by_link ? NULL : peer_files_open_queues(peer, header);
     qps = mapped_attach(peer->tables, header->qps.offset,
                         (DIRECT_QPS * sizeof(struct qp_record) + page - 1) & ~(page - 1), &error);
     if (qps && peer->queue_file)
@@ -292,27 +191,6 @@ static bool begin_access(struct direct_peer *peer)
     return link_peer_is_there(peer->link);
 }
 
-/* NULL: not by what the kernel permits. */
-static struct mapped_file *open_tables(struct direct_peer *peer)
-{
-    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED};
-    int number = link_peer_segment(peer->link), fd;
-    struct mapped_file *file;
-    char path[64];
-
-    if (link_peer_pid(peer->link) > 0) {
-        snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)link_peer_pid(peer->link), number);
-        return open_file(path, &description, false);
-    }
-    peer->by_link = true;
-    fd = link_open_descriptor(peer->link, number);
-    if (fd < 0)
-        return NULL;
-    file = accept_file(fd, "the published segment", &description, false);
-    fd_close(fd);
-    return file;
-}
-
 static void set_state(struct direct_peer *peer, enum direct_peer_state state)
 {
     /* Release: publishes the initialised peer. Partner: direct_peer_of(). */
@@ -327,7 +205,7 @@ static void set_state(struct direct_peer *peer, enum direct_peer_state state)
 
 static void open_peer(struct direct_peer *peer)
 {
-    peer->tables = open_tables(peer);
+    peer->tables = peer_files_open_tables(peer);
     if (peer->tables)
         set_state(peer, begin_access(peer) ? DIRECT_PEER_USABLE : DIRECT_PEER_USELESS);
     else if (!peer->by_link)
@@ -371,59 +249,15 @@ const struct direct_peer *direct_peer_of(struct link *link)
                                                                                                   : NULL;
 }
 
-/* --- files that come over the link ------------------------------------------------------------------ */
-
-int direct_open_file(enum link_file which)
-{
-    const struct segment_header *header = segment_header();
-    int32_t thread = atomic_load_explicit(&header->files_thread, memory_order_acquire);
-    const struct file_record *record = &header->files[which == LINK_FILE_WRITABLE ? 0 : 1];
-    struct stat file;
-    char path[80];
-    int fd;
-
-    if (which == LINK_FILE_TABLES)
-        return segment_open_for_reading(SEGMENT_TABLES);
-    if (thread <= 0)
-        return -ENOENT;
-    /* Any thread can open descriptors of another thread's table through /proc. */
-    snprintf(path, sizeof(path), "/proc/self/task/%d/fd/%d", (int)thread, (int)record->fd);
-    fd = sys_open(path, (which == LINK_FILE_WRITABLE ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-    if (fd >= 0 && (fstat(fd, &file) != 0 || file.st_ino != record->inode || file.st_dev != record->device)) {
-        sys_close(fd);
-        fd = -EBADF;
-    }
-    return fd;
-}
-
-bool direct_knows_segment(const uint8_t secret[LINK_SECRET_BYTES])
-{
-    _Static_assert(sizeof(segment_header()->instance) == LINK_SECRET_BYTES, "the secret");
-    return segment_is_open() && memcmp(segment_header()->instance, secret, LINK_SECRET_BYTES) == 0;
-}
-
-static void arena_came(struct direct_peer *peer, uint32_t number, int fd)
-{
-    struct mapped_file_description description = arena_description(peer, number);
-
-    peer->file_asked[number] = false;
-    if (fd >= 0 && description.inode)
-        peer->files[number] = accept_file(fd, "an arena", &description, number == 0);
-}
-
 void direct_file_came(struct link *link, enum link_file which, int fd)
 {
     struct direct_peer *peer = *link_owner_data(link);
-    struct mapped_file_description description = {.kind = MAPPED_KIND_SEALED};
 
     if (peer && peer->state == DIRECT_PEER_ASKED && which == LINK_FILE_TABLES) {
-        peer->tables = fd < 0 ? NULL : accept_file(fd, "the published segment", &description, false);
+        peer->tables = fd < 0 ? NULL : peer_files_accept_tables(fd);
         set_state(peer, begin_access(peer) ? DIRECT_PEER_USABLE : DIRECT_PEER_USELESS);
     } else if (peer && peer->state == DIRECT_PEER_USABLE && which != LINK_FILE_TABLES) {
-        for (uint32_t i = 0; i < SEGMENT_FILES; i++) {
-            if (peer->file_asked[i] && link_file_of_arena[i] == which)
-                arena_came(peer, i, fd);
-        }
+        peer_files_arena_came(peer, which, fd);
     }
     fd_close(fd);
     unpark(link, fd >= 0);
@@ -512,7 +346,7 @@ static bool attach(struct direct_peer *peer, uint32_t slot)
     if (!read_place(&peer->mapped[slot], &found, &number, &offset))
         return false;
     found.slot = slot;
-    file = arena_of(peer, number);
+    file = peer_files_arena(peer, number);
     if (!file)
         return peer->file_asked[number];
     found.view = mapped_attach(file, offset, found.length, &error);
