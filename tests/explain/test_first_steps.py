@@ -36,9 +36,9 @@ def command():
     return wanted
 
 
-def run(program):
+def run(program, *options):
     env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
-    return subprocess.Popen([*command(), SOFTHCA, "run", "--", program], env={**env, "LC_ALL": "C"}, text=True,
+    return subprocess.Popen([*command(), SOFTHCA, "run", *options, "--", program], env={**env, "LC_ALL": "C"}, text=True,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
@@ -79,7 +79,7 @@ def look(diff, line):
         with open(path + ".c", "w", encoding="utf-8") as file:
             file.write(changed(diff))
         subprocess.run([*CC, "-o", path, path + ".c", "-lrdmacm", "-libverbs"], check=True)
-        process = run(path)
+        process = run(path, "--all")
         timer = threading.Timer(PATIENCE, end, [process])
         timer.start()
         said = []
