@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # usage: dist-binary.sh [x86_64] [aarch64]
 # dist/softhca-VERSION-linux-ARCH.tar.gz: unpacked anywhere, its bin/softhca runs. Built in a root of Debian 11, so that
-# any glibc since that of RHEL 8 will do. Needs root, debootstrap and a mirror (scripts/distro.sh), as SOFTHCA_ROOTS says.
+# glibc 2.30 or newer will do. Needs root, debootstrap and a mirror (scripts/distro.sh), as SOFTHCA_ROOTS says.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/distro.sh
