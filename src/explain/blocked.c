@@ -5,42 +5,10 @@
 
 #define STACK_LINES 16u
 
-/* NULL: objects of that kind have none. */
-static const struct event_record *async_events(const struct object *object)
-{
-    switch (object->kind) {
-    case OBJECT_CQ:
-        return &object->cq.async_events;
-    case OBJECT_QP:
-        return &object->qp.events;
-    case OBJECT_SRQ:
-        return &object->srq.events;
-    case OBJECT_WQ:
-        return &object->wq.events;
-    case OBJECT_CM_ID:
-        return &object->id.events;
-    case OBJECT_CONTEXT:
-    case OBJECT_PD:
-    case OBJECT_MR:
-    case OBJECT_MW:
-    case OBJECT_CHANNEL:
-    case OBJECT_IND_TABLE:
-    case OBJECT_AH:
-    case OBJECT_ATTACHMENT:
-    case OBJECT_TD:
-    case OBJECT_XRCD:
-    case OBJECT_DM:
-    case OBJECT_FLOW:
-    case OBJECT_COUNTERS:
-        break;
-    }
-    return NULL;
-}
-
 /* The account that the destroy waits for; NULL: none (any more). */
 static const struct event_record *waiting_account(const struct object *object, bool *ret_completion)
 {
-    const struct event_record *events = async_events(object);
+    const struct event_record *events = object_async_events(object);
 
     *ret_completion = object->kind == OBJECT_CQ && events_block_destroy(&object->cq.events);
     if (*ret_completion)
@@ -64,7 +32,7 @@ static bool note_overpaid(const struct view *view, const struct object *object, 
     if (object->context != overpaid->waiting->context ||
         (object->kind == overpaid->waiting->kind && object->number == overpaid->waiting->number))
         return true;
-    events = overpaid->completion ? &object->cq.events : async_events(object);
+    events = overpaid->completion ? &object->cq.events : object_async_events(object);
     if ((int32_t)(events->acked - events->reported) <= 0)
         return true;
     overpaid->found = *object;
@@ -189,7 +157,8 @@ bool explain_resumed(const struct view *view, struct out *out, enum object_kind 
 
     if (!object_read(view, kind, number, &object) || !object.provenance.destroying_ns)
         return false;
-    events = kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : async_events(&object);
+    events =
+        kind == OBJECT_CQ && object.cq.events.reported ? &object.cq.events : object_async_events(&object);
     if (!events)
         return false;
     words_add(&cause, "%s(%s) is no longer blocked after ", object_waiting_verb(&object),

@@ -340,48 +340,15 @@ static void describe_connecting(const struct view *view, struct out *out, const 
 /* Events that are not read, and the call that reads them. */
 static uint32_t unread_events(const struct object *object, const char **ret_kind, const char **ret_call)
 {
-    const struct event_record *events = NULL;
+    const struct event_record *events = object_async_events(object);
 
-    *ret_kind = "asynchronous event";
-    *ret_call = "ibv_get_async_event";
-    switch (object->kind) {
-    case OBJECT_CQ:
-        if (object->cq.channel != NO_OBJECT && cq_unread_events(&object->cq)) {
-            *ret_kind = "completion event";
-            *ret_call = "ibv_get_cq_event";
-            return cq_unread_events(&object->cq);
-        }
-        events = &object->cq.async_events;
-        break;
-    case OBJECT_QP:
-        events = &object->qp.events;
-        break;
-    case OBJECT_SRQ:
-        events = &object->srq.events;
-        break;
-    case OBJECT_WQ:
-        events = &object->wq.events;
-        break;
-    case OBJECT_CM_ID:
-        *ret_kind = "event";
-        *ret_call = "rdma_get_cm_event";
-        events = &object->id.events;
-        break;
-    case OBJECT_CONTEXT:
-    case OBJECT_PD:
-    case OBJECT_MR:
-    case OBJECT_MW:
-    case OBJECT_CHANNEL:
-    case OBJECT_IND_TABLE:
-    case OBJECT_AH:
-    case OBJECT_ATTACHMENT:
-    case OBJECT_TD:
-    case OBJECT_XRCD:
-    case OBJECT_DM:
-    case OBJECT_FLOW:
-    case OBJECT_COUNTERS:
-        break;
+    if (object->kind == OBJECT_CQ && object->cq.channel != NO_OBJECT && cq_unread_events(&object->cq)) {
+        *ret_kind = "completion event";
+        *ret_call = "ibv_get_cq_event";
+        return cq_unread_events(&object->cq);
     }
+    *ret_kind = object->kind == OBJECT_CM_ID ? "event" : "asynchronous event";
+    *ret_call = object->kind == OBJECT_CM_ID ? "rdma_get_cm_event" : "ibv_get_async_event";
     return events ? events->raised - events->reported : 0;
 }
 

@@ -230,6 +230,37 @@ uint32_t object_qpn(const struct object *object)
     return object->qp.qpn ? object->qp.qpn : object->qp.destroying_qpn;
 }
 
+const struct event_record *object_async_events(const struct object *object)
+{
+    switch (object->kind) {
+    case OBJECT_CQ:
+        return &object->cq.async_events;
+    case OBJECT_QP:
+        return &object->qp.events;
+    case OBJECT_SRQ:
+        return &object->srq.events;
+    case OBJECT_WQ:
+        return &object->wq.events;
+    case OBJECT_CM_ID:
+        return &object->id.events;
+    case OBJECT_CONTEXT:
+    case OBJECT_PD:
+    case OBJECT_MR:
+    case OBJECT_MW:
+    case OBJECT_CHANNEL:
+    case OBJECT_IND_TABLE:
+    case OBJECT_AH:
+    case OBJECT_ATTACHMENT:
+    case OBJECT_TD:
+    case OBJECT_XRCD:
+    case OBJECT_DM:
+    case OBJECT_FLOW:
+    case OBJECT_COUNTERS:
+        break;
+    }
+    return NULL;
+}
+
 /* --- walking -------------------------------------------------------------------------------------------- */
 
 void objects_for_each(const struct view *view, unsigned kinds,
