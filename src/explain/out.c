@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "explain/out.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/sys.h"
 #include "base/types.h"
 
 void out_init(struct out *out, bool json, size_t limit)
@@ -223,4 +226,40 @@ void out_newline(struct out *out)
         return;
     out->comma[0] = false;
     add(out, "\n");
+}
+
+/* --- stderr --------------------------------------------------------------------------------------------- */
+
+static void write_all(const char *text, size_t length)
+{
+    while (length) {
+        ssize_t written = sys_write(STDERR_FILENO, text, length);
+
+        if (written == -EINTR)
+            continue;
+        if (written <= 0)
+            return; /* stderr is closed, or full */
+        text += written;
+        length -= (size_t)written;
+    }
+}
+
+void out_print(const struct out *out, const char *rest)
+{
+    char note[112] = "", *line = NULL;
+    int length;
+
+    if (out->json) {
+        write_all(out->text, out->length);
+        return;
+    }
+    if (rest)
+        snprintf(note, sizeof(note),
+                 "    (further explanations of this kind are suppressed; %s=json tells all)\n", rest);
+    /* One write, so that lines of the program are not in between. On a terminal it may have begun a line. */
+    length = asprintf(&line, "%ssofthca[%d]: %s%s", isatty(STDERR_FILENO) ? "\n" : "", (int)getpid(),
+                      out->text, note);
+    if (length > 0)
+        write_all(line, (size_t)length);
+    free(line);
 }

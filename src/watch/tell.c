@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Explanations on stderr: SOFTHCA_WATCH=text|json|off, and by SOFTHCA_EXPLAIN_WHAT=wrong|all of what. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,38 +69,6 @@ static bool is_new(enum told what, uint64_t topic, bool *ret_last)
     return new;
 }
 
-static void write_all(const char *text, size_t length)
-{
-    while (length) {
-        ssize_t written = sys_write(STDERR_FILENO, text, length);
-
-        if (written == -EINTR)
-            continue;
-        if (written <= 0)
-            return; /* stderr is closed, or full */
-        text += written;
-        length -= (size_t)written;
-    }
-}
-
-static void print(const struct out *out, bool last)
-{
-    char *line = NULL;
-    int length;
-
-    if (out->json) {
-        write_all(out->text, out->length);
-        return;
-    }
-    /* One write, so that lines of the program are not in between. */
-    length = asprintf(
-        &line, "%ssofthca[%d]: %s%s", isatty(STDERR_FILENO) ? "\n" : "", (int)getpid(), out->text,
-        last ? "    (further explanations of this kind are suppressed; SOFTHCA_WATCH=json tells all)\n" : "");
-    if (length > 0)
-        write_all(line, (size_t)length);
-    free(line);
-}
-
 static bool begin(enum told what, struct view *view, struct out *out)
 {
     const struct segment_header *header;
@@ -120,7 +87,7 @@ static void end(enum told what, struct out *out)
     bool last;
 
     if (out->length && is_new(what, out->topic, &last))
-        print(out, last);
+        out_print(out, last ? "SOFTHCA_WATCH" : NULL);
     out_fini(out);
 }
 

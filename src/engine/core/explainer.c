@@ -170,39 +170,6 @@ static uint64_t topic_of(unsigned kind, const struct out *out, uint32_t stack)
     return (segment_stack(stack)->frame[0] * 16 + kind) | 1;
 }
 
-static void write_all(const char *text, size_t length)
-{
-    while (length) {
-        ssize_t written = sys_write(STDERR_FILENO, text, length);
-
-        if (written == -EINTR)
-            continue;
-        if (written <= 0)
-            return; /* stderr is closed, or full */
-        text += written;
-        length -= (size_t)written;
-    }
-}
-
-static void print(const struct out *out, bool last)
-{
-    char *line = NULL;
-    int length;
-
-    if (out->json) {
-        write_all(out->text, out->length);
-        return;
-    }
-    /* One write, so that lines of the program are not in between. On a terminal it may have begun a line. */
-    length = asprintf(
-        &line, "%ssofthca[%d]: %s%s", isatty(STDERR_FILENO) ? "\n" : "", (int)getpid(), out->text,
-        last ? "    (further explanations of this kind are suppressed; SOFTHCA_EXPLAIN=json tells all)\n"
-             : "");
-    if (length > 0)
-        write_all(line, (size_t)length);
-    free(line);
-}
-
 static void tell(unsigned kind, const struct out *out, uint32_t stack)
 {
     void (*to)(const char *text, void *argument);
@@ -221,7 +188,7 @@ static void tell(unsigned kind, const struct out *out, uint32_t stack)
     if (to)
         to(out->text, argument);
     else
-        print(out, last);
+        out_print(out, last ? "SOFTHCA_EXPLAIN" : NULL);
 }
 
 static void begin(struct out *out, bool counting)
@@ -443,7 +410,7 @@ static void tell_remarks(void)
     begin(&out, false);
     out_line(&out, 0, "%s", words.text);
     if (out.length)
-        print(&out, false);
+        out_print(&out, NULL);
     out_fini(&out);
 }
 
