@@ -7,12 +7,42 @@
 #include <string.h>
 #include <unistd.h>
 
+error_t launch_parse(int key, char *argument, struct argp_state *state, struct launch_options *options)
+{
+    switch (key) {
+    case LAUNCH_EXPLAIN:
+        if (strcmp(argument, "text") != 0 && strcmp(argument, "json") != 0 && strcmp(argument, "off") != 0)
+            argp_error(state, "'%s': not text, json or off", argument);
+        options->explain = argument;
+        return 0;
+    case LAUNCH_ALL:
+        options->all = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        options->program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "PROGRAM is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 int launch_set(const char *name, const char *value)
 {
     if (setenv(name, value, 1) == 0)
         return 0;
     fprintf(stderr, "softhca: cannot set %s: %s\n", name, strerror(errno));
     return -errno;
+}
+
+int launch_set_or_keep(const char *name, const char *value, const char *otherwise)
+{
+    if (!value)
+        value = getenv(name);
+    return launch_set(name, value ? value : otherwise);
 }
 
 int launch_set_in_front(const char *name, const char *first)

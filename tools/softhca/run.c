@@ -19,23 +19,22 @@
 #include "tree.h"
 
 struct options {
+    struct launch_options launch;
     const char *devices;
-    const char *explain;
     const char *log;
-    bool all, no_shim;
-    char **program;
+    bool no_shim;
 };
 
-enum { OPTION_DEVICES = 256, OPTION_ALL, OPTION_EXPLAIN, OPTION_LOG, OPTION_NO_SHIM };
+enum { OPTION_DEVICES = LAUNCH_KEYS, OPTION_LOG, OPTION_NO_SHIM };
 
 static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
      "Names of the devices instead of softhca0,softhca1,... (SOFTHCA_DEVICE_NAMES)", 0},
-    {"all", OPTION_ALL, NULL, 0,
+    {"all", LAUNCH_ALL, NULL, 0,
      "Explain also what is normal: EBUSY of a program that goes on, what a destroy throws away, objects that "
      "are left at the end (SOFTHCA_EXPLAIN_WHAT=all; default wrong: what fails or hangs)",
      0},
-    {"explain", OPTION_EXPLAIN, "FORM", 0,
+    {"explain", LAUNCH_EXPLAIN, "FORM", 0,
      "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json: of all)",
      0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
@@ -54,29 +53,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case OPTION_DEVICES:
         options->devices = argument;
         return 0;
-    case OPTION_ALL:
-        options->all = true;
-        return 0;
-    case OPTION_EXPLAIN:
-        if (strcmp(argument, "text") != 0 && strcmp(argument, "json") != 0 && strcmp(argument, "off") != 0)
-            argp_error(state, "'%s': not text, json or off", argument);
-        options->explain = argument;
-        return 0;
     case OPTION_LOG:
         options->log = argument;
         return 0;
     case OPTION_NO_SHIM:
         options->no_shim = true;
         return 0;
-    case ARGP_KEY_ARG:
-        options->program = state->argv + state->next - 1;
-        state->next = state->argc;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "PROGRAM is missing");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return launch_parse(key, argument, state, &options->launch);
     }
 }
 
@@ -201,17 +185,13 @@ int command_run(int argc, char **argv)
     }
     /* First, because the devices are then read with these names. */
     if ((options.devices && launch_set("SOFTHCA_DEVICE_NAMES", options.devices)) ||
-        launch_set("SOFTHCA_EXPLAIN", options.explain             ? options.explain
-                                      : getenv("SOFTHCA_EXPLAIN") ? getenv("SOFTHCA_EXPLAIN")
-                                                                  : "text") ||
-        (options.all && launch_set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
-        launch_set("SOFTHCA_LOG", options.log             ? options.log
-                                  : getenv("SOFTHCA_LOG") ? getenv("SOFTHCA_LOG")
-                                                          : "warn") ||
+        launch_set_or_keep("SOFTHCA_EXPLAIN", options.launch.explain, "text") ||
+        (options.launch.all && launch_set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
+        launch_set_or_keep("SOFTHCA_LOG", options.log, "warn") ||
         launch_set_in_front("LD_LIBRARY_PATH", place.directory))
         return EXIT_OURS;
     if (!options.no_shim && set_shim(&place))
         return EXIT_OURS;
-    warn_if_out_of_reach(options.program[0]);
-    return launch(options.program);
+    warn_if_out_of_reach(options.launch.program[0]);
+    return launch(options.launch.program);
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* softhca watch: preloads libsofthca-watch.so and becomes the program, which keeps the adapter and libibverbs it has. */
 #include <argp.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,21 +9,13 @@
 #include "launch.h"
 #include "place.h"
 
-struct options {
-    const char *explain;
-    bool all;
-    char **program;
-};
-
-enum { OPTION_EXPLAIN = 256, OPTION_ALL };
-
 static const struct argp_option option_table[] = {
-    {"all", OPTION_ALL, NULL, 0,
+    {"all", LAUNCH_ALL, NULL, 0,
      "Also tell what is normal at the end of many programs: refused destroys, objects not destroyed, MRs "
      "deregistered "
      "while posted (SOFTHCA_EXPLAIN_WHAT=all)",
      0},
-    {"explain", OPTION_EXPLAIN, "FORM", 0,
+    {"explain", LAUNCH_EXPLAIN, "FORM", 0,
      "text, json or off: what is told on stderr (SOFTHCA_WATCH; default text). softhca why and ps show the "
      "process in "
      "each case",
@@ -35,27 +25,7 @@ static const struct argp_option option_table[] = {
 
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
-    struct options *options = state->input;
-
-    switch (key) {
-    case OPTION_EXPLAIN:
-        if (strcmp(argument, "text") != 0 && strcmp(argument, "json") != 0 && strcmp(argument, "off") != 0)
-            argp_error(state, "'%s': not text, json or off", argument);
-        options->explain = argument;
-        return 0;
-    case OPTION_ALL:
-        options->all = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        options->program = state->argv + state->next - 1;
-        state->next = state->argc;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "PROGRAM is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    return launch_parse(key, argument, state, state->input);
 }
 
 int command_watch(int argc, char **argv)
@@ -68,7 +38,7 @@ int command_watch(int argc, char **argv)
                "wrong and "
                "what it waits for (by exec).",
     };
-    struct options options = {0};
+    struct launch_options options = {0};
     struct place place;
 
     argp_err_exit_status = EXIT_OURS;
@@ -85,9 +55,7 @@ int command_watch(int argc, char **argv)
                 place.watch);
         return EXIT_OURS;
     }
-    if (launch_set("SOFTHCA_WATCH", options.explain           ? options.explain
-                                    : getenv("SOFTHCA_WATCH") ? getenv("SOFTHCA_WATCH")
-                                                              : "text") ||
+    if (launch_set_or_keep("SOFTHCA_WATCH", options.explain, "text") ||
         (options.all && launch_set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
         launch_set_in_front("LD_PRELOAD", place.watch))
         return EXIT_OURS;
