@@ -168,6 +168,7 @@ void event_forget(struct event_source *source)
             batch[i].data.ptr = NULL;
     }
     source->fd = -1;
+    source->inode = 0;
 }
 
 void event_close_now(struct event_source *source)
@@ -182,6 +183,7 @@ void event_close_now(struct event_source *source)
      * be told to be intact (fstat(): ENOMEM) may still be in the set, which must not name it any more. */
     control(EPOLL_CTL_DEL, source, 0);
     source->fd = -1;
+    source->inode = 0; /* of the next descriptor, nothing is known */
     if (intact)
         fd_close(fd);
     else

@@ -331,13 +331,16 @@ static bool make_reference(enum scenario scenario)
     return true;
 }
 
-/* True: all points went well. */
-static bool sweep(const struct options *options, enum scenario scenario, unsigned kind, unsigned *ret_died)
+/* True: all points went well. The first that did not is told again in `ret_first`, for whoever reads what is behind the
+ * result. */
+static bool sweep(const struct options *options, enum scenario scenario, unsigned kind, unsigned *ret_died,
+                  char ret_first[static 600])
 {
     const unsigned every = options->every * (kind == KIND_STOP ? 8 : 1);
     unsigned failures = 0;
 
     *ret_died = 0;
+    ret_first[0] = '\0';
     for (unsigned point = options->point ? options->point : options->from;; point += every) {
         struct trial trial = {.scenario = scenario, .kind = kind, .point = point};
 
@@ -345,6 +348,8 @@ static bool sweep(const struct options *options, enum scenario scenario, unsigne
         if (trial.why[0]) {
             printf("# point %u (%s): %s\n", point, trial.outcome.place, trial.why);
             fflush(stdout);
+            if (!failures)
+                snprintf(ret_first, 600, "point %u (%s): %s", point, trial.outcome.place, trial.why);
             if (++failures >= 20)
                 break;
         } else if (trial.outcome.traced == TRACED_ENDED) {
@@ -384,17 +389,18 @@ int main(int argc, char **argv)
         for (unsigned kind = POINTS_PROGRAM; kind <= KIND_STOP; kind++) {
             struct timespec began, ended;
             unsigned died = 0;
+            char first[600] = "";
             bool good;
 
             if (options.kind >= 0 && kind != (unsigned)options.kind)
                 continue;
             clock_gettime(CLOCK_MONOTONIC, &began);
-            good = ready && sweep(&options, scenario, kind, &died);
+            good = ready && sweep(&options, scenario, kind, &died, first);
             clock_gettime(CLOCK_MONOTONIC, &ended);
             all &= good;
             printf("%s %u - %s, %s: %u points\n", good ? "ok" : "not ok", ++number, scenario_names[scenario],
                    kind_names[kind], died);
-            printf("# %ld s\n", (long)(ended.tv_sec - began.tv_sec));
+            printf("# %ld s%s%s\n", (long)(ended.tv_sec - began.tv_sec), first[0] ? "; first " : "", first);
             fflush(stdout);
         }
     }

@@ -53,10 +53,30 @@ static void a_closed_source_is_not_called_even_if_it_could_not_be_looked_at(void
     close(ends[1]);
 }
 
+/* A handshake that begins anew has another descriptor in its source, and may end before that one is watched. */
+static void a_source_that_is_used_again_closes_what_is_in_it(void **state)
+{
+    struct event_source source = {.ready = is_ready};
+    int first[2], second[2];
+
+    assert_int_equal(event_start(), 0);
+    assert_int_equal(pipe2(first, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(second, O_CLOEXEC), 0);
+    source.fd = fd_own(first[0]);
+    assert_int_equal(event_add(&source, EPOLLIN), 0);
+    event_close(&source);
+    source.fd = fd_own(second[0]);
+    event_close(&source);
+    assert_int_equal(fcntl(second[0], F_GETFD), -1);
+    close(first[1]);
+    close(second[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_closed_source_is_not_called_even_if_it_could_not_be_looked_at),
+        cmocka_unit_test(a_source_that_is_used_again_closes_what_is_in_it),
     };
 
     return run_unit_tests("event", tests);
