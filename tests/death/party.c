@@ -1,67 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A party waits for nothing but what must come: completions, events, and words of the other party or its end. */
-#include "death.h"
+#include "party.h"
 
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <poll.h>
-#include <rdma/rdma_cma.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
-
-enum {
-    SLOT = 65536,
-    SLOTS = 32,
-    SOURCE = 0,
-    RECEIVES = 4 * SLOT,
-    TARGET = RECEIVES + SLOTS * SLOT, /* of WRITEs, READs and atomics of the other party */
-    SCRATCH = TARGET + 8 * SLOT,
-    SIZE = SCRATCH + 8 * SLOT,
-    PORT = 7471,
-    ROUNDS = 12,
-    PEER_SENDS = SLOTS / 2,
-};
-
-enum word { WORD_CARD, WORD_READY, WORD_BYE };
-
-struct message {
-    enum word word;
-    uint32_t qpn, rkey;
-    uint64_t address;
-    union ibv_gid gid;
-};
-
-struct party {
-    enum role role;
-    struct party_sockets sockets;
-    struct verdict verdict;
-    int other; /* who plays with us now */
-    bool other_ended, other_left, lying, patient;
-    struct ibv_context *context;
-    struct ibv_pd *pd;
-    struct ibv_cq *cq;
-    struct ibv_mr *mr;
-    struct ibv_qp *qp;
-    char *memory;
-    struct message theirs;
-    unsigned posted, completed, failed; /* send requests */
-    unsigned received, sent;
-    bool connected;
-    struct rdma_event_channel *channel;
-    struct rdma_cm_id *id, *listener;
-};
 
 void party_mark(void)
 {
@@ -78,8 +28,7 @@ static void say(const struct party *party)
 }
 
 /* What must not be. The peer tells it, the others end with it. */
-__attribute__((format(printf, 2, 3))) _Noreturn static void wrong(struct party *party, const char *format,
-                                                                  ...)
+__attribute__((format(printf, 2, 3))) _Noreturn void wrong(struct party *party, const char *format, ...)
 {
     va_list args;
 
@@ -93,15 +42,9 @@ __attribute__((format(printf, 2, 3))) _Noreturn static void wrong(struct party *
     _exit(2);
 }
 
-#define MUST(condition, ...)                                                                                 \
-    do {                                                                                                     \
-        if (!(condition))                                                                                    \
-            wrong(party, __VA_ARGS__);                                                                       \
-    } while (0)
-
 /* --- words ---------------------------------------------------------------------------------------------- */
 
-static void tell(struct party *party, enum word word)
+void tell(struct party *party, enum word word)
 {
     struct message message = {.word = word};
 
@@ -115,7 +58,7 @@ static void tell(struct party *party, enum word word)
 }
 
 /* False: there is none, or the other party is at its end. */
-static bool hear(struct party *party, struct message *ret_message, bool wait)
+bool hear(struct party *party, struct message *ret_message, bool wait)
 {
     ssize_t got;
 
@@ -131,7 +74,7 @@ static bool hear(struct party *party, struct message *ret_message, bool wait)
     return false;
 }
 
-static bool other_is_there(struct party *party)
+bool other_is_there(struct party *party)
 {
     struct message message;
     ssize_t got;
@@ -145,141 +88,6 @@ static bool other_is_there(struct party *party)
         if (hear(party, &message, false))
             party->other_left = true;
     return !party->other_ended;
-}
-
-/* --- objects -------------------------------------------------------------------------------------------- */
-
-static void open_device(struct party *party)
-{
-    struct ibv_device **list = ibv_get_device_list(NULL);
-
-    MUST(list && list[0], "no device: %s", strerror(errno));
-    party->context = ibv_open_device(list[0]);
-    MUST(party->context, "ibv_open_device: %s", strerror(errno));
-    ibv_free_device_list(list);
-}
-
-static void make_objects(struct party *party)
-{
-    party->pd = ibv_alloc_pd(party->context);
-    MUST(party->pd, "ibv_alloc_pd: %s", strerror(errno));
-    party->memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    MUST(party->memory != MAP_FAILED, "mmap: %s", strerror(errno));
-    for (unsigned i = 0; i < 4; i++)
-        memset(party->memory + SOURCE + i * SLOT, (int)(0x60 + i), SLOT);
-    party->mr = ibv_reg_mr(party->pd, party->memory, SIZE,
-                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                               IBV_ACCESS_REMOTE_ATOMIC);
-    MUST(party->mr, "ibv_reg_mr: %s", strerror(errno));
-    party->cq = ibv_create_cq(party->context, 256, NULL, NULL, 0);
-    MUST(party->cq, "ibv_create_cq: %s", strerror(errno));
-}
-
-static struct ibv_qp_init_attr qp_attr(struct party *party)
-{
-    return (struct ibv_qp_init_attr){
-        .send_cq = party->cq,
-        .recv_cq = party->cq,
-        .cap = {.max_send_wr = 64, .max_recv_wr = SLOTS, .max_send_sge = 1, .max_recv_sge = 1},
-        .qp_type = IBV_QPT_RC,
-        .sq_sig_all = 1,
-    };
-}
-
-static void post_receive(struct party *party, unsigned slot)
-{
-    struct ibv_sge sge = {(uintptr_t)party->memory + RECEIVES + slot * SLOT, SLOT, party->mr->lkey};
-    struct ibv_recv_wr wr = {.wr_id = 1000 + slot, .sg_list = &sge, .num_sge = 1}, *bad;
-
-    MUST(!ibv_post_recv(party->qp, &wr, &bad), "ibv_post_recv: %s", strerror(errno));
-}
-
-static void make_qp(struct party *party)
-{
-    struct ibv_qp_init_attr init = qp_attr(party);
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
-                               .port_num = 1,
-                               .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                                  IBV_ACCESS_REMOTE_ATOMIC};
-
-    party->qp = ibv_create_qp(party->pd, &init);
-    MUST(party->qp, "ibv_create_qp: %s", strerror(errno));
-    MUST(!ibv_modify_qp(party->qp, &attr,
-                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-         "INIT");
-    for (unsigned i = 0; i < SLOTS; i++)
-        post_receive(party, i);
-}
-
-/* False: the other party has ended. */
-static bool connect_qp(struct party *party)
-{
-    const char *const path = getenv("SOFTHCA_PATH");
-    const bool over_network =
-        path && !strcmp(path, "wire"); /* where a victim that is stepped seems dead before */
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
-                               .path_mtu = IBV_MTU_1024,
-                               .max_dest_rd_atomic = 4,
-                               .min_rnr_timer = 1,
-                               .ah_attr = {.is_global = 1, .port_num = 1, .grh.hop_limit = 64}};
-
-    tell(party, WORD_CARD);
-    if (!hear(party, &party->theirs, true))
-        return false;
-    attr.dest_qp_num = party->theirs.qpn;
-    attr.ah_attr.grh.dgid = party->theirs.gid;
-    MUST(!ibv_modify_qp(party->qp, &attr,
-                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
-         "RTR: %s", strerror(errno));
-    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                                .timeout = party->patient ? 18
-                                           : over_network ? 13
-                                                          : 10, /* s, 34 ms, 4 ms */
-                                .retry_cnt = over_network ? 5 : 2,
-                                .rnr_retry = 7,
-                                .max_rd_atomic = 4};
-    MUST(!ibv_modify_qp(party->qp, &attr,
-                        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                            IBV_QP_MAX_QP_RD_ATOMIC),
-         "RTS: %s", strerror(errno));
-    party->connected = true;
-    return true;
-}
-
-static void close_objects(struct party *party)
-{
-    if (party->id) {
-        if (party->id->qp)
-            rdma_destroy_qp(party->id);
-        party->qp = NULL;
-        MUST(!rdma_destroy_id(party->id), "rdma_destroy_id: %s", strerror(errno));
-    }
-    if (party->listener)
-        MUST(!rdma_destroy_id(party->listener), "rdma_destroy_id: %s", strerror(errno));
-    if (party->qp)
-        MUST(!ibv_destroy_qp(party->qp), "ibv_destroy_qp");
-    if (party->cq)
-        MUST(!ibv_destroy_cq(party->cq), "ibv_destroy_cq");
-    if (party->mr)
-        MUST(!ibv_dereg_mr(party->mr), "ibv_dereg_mr");
-    if (party->pd)
-        MUST(!ibv_dealloc_pd(party->pd), "ibv_dealloc_pd");
-    if (party->channel)
-        rdma_destroy_event_channel(party->channel);
-    else if (party->context)
-        MUST(!ibv_close_device(party->context), "ibv_close_device");
-    if (party->memory)
-        munmap(party->memory, SIZE);
-    party->id = party->listener = NULL;
-    party->channel = NULL;
-    party->qp = NULL;
-    party->cq = NULL;
-    party->mr = NULL;
-    party->pd = NULL;
-    party->context = NULL;
-    party->memory = NULL;
-    party->connected = false;
 }
 
 /* --- work ----------------------------------------------------------------------------------------------- */
@@ -417,133 +225,6 @@ static void judge_end(struct party *party)
          "the QP is not in ERR");
 }
 
-/* --- rdma_cm -------------------------------------------------------------------------------------------- */
-
-static struct sockaddr_in address(void)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(PORT)};
-
-    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return in;
-}
-
-/* The next event, or NULL when the other party ends before. */
-static struct rdma_cm_event *next_event(struct party *party, bool whatever)
-{
-    struct rdma_cm_event *event;
-    struct pollfd fds[2] = {{party->channel->fd, POLLIN, 0}, {party->other, 0, 0}}; /* of that, the end */
-
-    for (;;) {
-        const bool there = whatever || !party->other_ended;
-
-        if (poll(fds, whatever ? 1 : 2, there ? -1 : 0) < 0 && errno != EINTR)
-            wrong(party, "poll: %s", strerror(errno));
-        if (fds[0].revents) {
-            MUST(!rdma_get_cm_event(party->channel, &event), "rdma_get_cm_event: %s", strerror(errno));
-            return event;
-        }
-        if (!there)
-            return NULL;
-        if (!whatever && fds[1].revents)
-            party->other_ended = true;
-    }
-}
-
-/* The event comes, or false: something else, which says that the other party is gone. */
-static bool await_event(struct party *party, enum rdma_cm_event_type type)
-{
-    struct rdma_cm_event *const event = next_event(party, false);
-    enum rdma_cm_event_type got;
-
-    if (!event)
-        return false;
-    got = event->event;
-    if (got == RDMA_CM_EVENT_CONNECT_REQUEST)
-        party->id = event->id;
-    MUST(!rdma_ack_cm_event(event), "rdma_ack_cm_event");
-    MUST(got == type || got == RDMA_CM_EVENT_DISCONNECTED || got == RDMA_CM_EVENT_REJECTED ||
-             got == RDMA_CM_EVENT_UNREACHABLE || got == RDMA_CM_EVENT_CONNECT_ERROR,
-         "event %s instead of %s", rdma_event_str(got), rdma_event_str(type));
-    return got == type;
-}
-
-static void make_cm_qp(struct party *party)
-{
-    struct ibv_qp_init_attr init;
-
-    party->context = party->id->verbs;
-    make_objects(party);
-    init = qp_attr(party);
-    MUST(!rdma_create_qp(party->id, party->pd, &init), "rdma_create_qp: %s", strerror(errno));
-    party->qp = party->id->qp;
-    for (unsigned i = 0; i < SLOTS; i++)
-        post_receive(party, i);
-}
-
-static struct rdma_conn_param cm_param(void)
-{
-    return (struct rdma_conn_param){
-        .responder_resources = 4, .initiator_depth = 4, .retry_count = 3, .rnr_retry_count = 7};
-}
-
-static bool cm_passive(struct party *party)
-{
-    struct sockaddr_in in = address();
-    struct rdma_conn_param param = cm_param();
-    int tries = 0;
-
-    party->channel = rdma_create_event_channel();
-    MUST(party->channel, "rdma_create_event_channel: %s", strerror(errno));
-    MUST(!rdma_create_id(party->channel, &party->listener, NULL, RDMA_PS_TCP), "rdma_create_id: %s",
-         strerror(errno));
-    MUST(!rdma_bind_addr(party->listener, (struct sockaddr *)&in), "rdma_bind_addr: %s", strerror(errno));
-    MUST(!rdma_listen(party->listener, 4), "rdma_listen: %s", strerror(errno));
-    tell(party, WORD_READY);
-    do
-        if (!await_event(party, RDMA_CM_EVENT_CONNECT_REQUEST))
-            return false;
-    while (!party->id && tries++ < 4);
-    make_cm_qp(party);
-    if (rdma_accept(party->id, &param))
-        return false;
-    return party->connected = await_event(party, RDMA_CM_EVENT_ESTABLISHED);
-}
-
-static bool cm_active(struct party *party)
-{
-    struct sockaddr_in in = address();
-    struct rdma_conn_param param = cm_param();
-    struct message message;
-
-    if (!hear(party, &message, true))
-        return false;
-    party->channel = rdma_create_event_channel();
-    MUST(party->channel, "rdma_create_event_channel: %s", strerror(errno));
-    MUST(!rdma_create_id(party->channel, &party->id, NULL, RDMA_PS_TCP), "rdma_create_id: %s",
-         strerror(errno));
-    MUST(!rdma_resolve_addr(party->id, NULL, (struct sockaddr *)&in, 2000), "rdma_resolve_addr: %s",
-         strerror(errno));
-    if (!await_event(party, RDMA_CM_EVENT_ADDR_RESOLVED))
-        return false;
-    MUST(!rdma_resolve_route(party->id, 2000), "rdma_resolve_route: %s", strerror(errno));
-    if (!await_event(party, RDMA_CM_EVENT_ROUTE_RESOLVED))
-        return false;
-    make_cm_qp(party);
-    if (rdma_connect(party->id, &param))
-        return false;
-    return party->connected = await_event(party, RDMA_CM_EVENT_ESTABLISHED);
-}
-
-static bool connect_by_cm(struct party *party, bool passive)
-{
-    if (!(passive ? cm_passive(party) : cm_active(party)))
-        return false;
-    tell(party, WORD_CARD);
-    if (!hear(party, &party->theirs, true) || party->theirs.word != WORD_CARD)
-        return false;
-    return true;
-}
-
 /* --- parts ---------------------------------------------------------------------------------------------- */
 
 static bool is_cm(enum scenario scenario)
@@ -584,7 +265,7 @@ static void play_looked_at(struct party *party, enum scenario scenario)
             ;
         MUST(marks || !party->failed, "a request of the heir failed");
     } else {
-        MUST(marks, "the heir is not connected");
+        MUST(marks, "the heir is not connected: %s", party->unconnected);
     }
     if (marks && scenario == SCENARIO_TEARDOWN)
         party_mark();
@@ -594,66 +275,6 @@ static void play_looked_at(struct party *party, enum scenario scenario)
     } else {
         close_objects(party);
     }
-}
-
-/* How much of the process's is left. */
-static void count(struct party *party, int *ret_fds, int *ret_maps)
-{
-    DIR *const dir = opendir("/proc/self/fd");
-    FILE *const maps = fopen("/proc/self/maps", "re");
-    char line[4400];
-
-    *ret_fds = *ret_maps = 0;
-    MUST(dir && maps, "/proc/self");
-    while (readdir(dir))
-        ++*ret_fds;
-    while (fgets(line, sizeof(line), maps))
-        *ret_maps += strstr(line, "memfd:") != NULL;
-    closedir(dir);
-    fclose(maps);
-}
-
-/* Tells whoever reads a failed test which descriptors are left; of a socket its name, and who is at its other end. */
-static void list_descriptors(void)
-{
-    DIR *const dir = opendir("/proc/self/fd");
-
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        const int fd = atoi(entry->d_name);
-        struct sockaddr_un name = {0};
-        struct ucred owner = {0};
-        socklen_t name_length = sizeof(name), owner_length = sizeof(owner);
-        char link[300], target[200];
-        ssize_t length;
-        char byte;
-
-        snprintf(link, sizeof(link), "/proc/self/fd/%s", entry->d_name);
-        length = readlink(link, target, sizeof(target));
-        if (length < 0)
-            continue;
-        fprintf(stderr, "# descriptor %d: %.*s", fd, (int)length, target);
-        if (!getsockname(fd, (struct sockaddr *)&name, &name_length) && name.sun_family == AF_UNIX) {
-            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_length);
-            fprintf(stderr, " '%.*s' of process %d, peer %d%s", (int)(name_length - sizeof(sa_family_t)),
-                    name.sun_path[0] ? name.sun_path : name.sun_path + 1, getpid(), owner.pid,
-                    recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ? ", which has closed it" : "");
-        }
-        fprintf(stderr, "\n");
-    }
-    if (dir)
-        closedir(dir);
-}
-
-/* Links go down in the background: until no more is left than in a trial without a death. */
-static void count_rest(struct party *party, int *ret_fds, int *ret_maps, int fds_most, int maps_most)
-{
-    for (unsigned i = 0; i < 5000; i++) {
-        count(party, ret_fds, ret_maps);
-        if (!fds_most || (*ret_fds <= fds_most && *ret_maps <= maps_most))
-            return;
-        poll(NULL, 0, 2);
-    }
-    list_descriptors();
 }
 
 static void play_peer(struct party *party, enum scenario scenario, int other)
