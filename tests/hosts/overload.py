@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Senders that stream faster than receivers take, between two hosts: how much of it arrives as whole messages, and what becomes of
 a reliable connection beside it. Unreliable services lose some, which is theirs to do; but what arrives must not collapse: it is
-held against what a reliable connection transfers alone. Prints TAP.
+held against what a reliable connection transfers alone. A sender that sends less, because its processor has other work, is no
+collapse where most of it arrives. Prints TAP.
 """
 
 import argparse
@@ -116,10 +117,10 @@ def run_all(opt, host, two):
                     raise pairs.Failure(f'{stream.name}: nothing was sent in {opt.seconds} s')
                 share = f', {100 * arrived / sent:.0f} %' if stream.service != 'RC' else ''
                 print(f'# {stream.name}: {sent:.0f} MiB/s sent, {arrived:.0f} arrive{share}')
-            arrived = sum(a for _, a in rates)
+            sent, arrived = (sum(column) for column in zip(*rates))
             if (streams, busy) == ([Stream()], 0):
                 bar = LEAST * arrived
-            if arrived < bar:
+            if arrived < bar and (arrived < sent / 2 or any(s.service == 'RC' for s in streams)):
                 raise pairs.Failure(f'{arrived:.0f} MiB/s arrive in all, at least {bar:.0f} should')
             tap.result(number, name_of(streams, busy), began, slow=LIMIT_S)
         except pairs.Failure as e:
