@@ -211,8 +211,8 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
         return -EINVAL;
 
     const struct transition *row = &transitions[current][next][service];
-    /* Rate limits exist for raw packet QPs only, and not on every adapter: EOPNOTSUPP rather than EINVAL. */
-    int unsupported = service == RAW ? mask & IBV_QP_RATE_LIMIT : 0;
+    /* rdma-core: EOPNOTSUPP for every attribute from the rate limit on, unless the adapter knows it. */
+    int unsupported = mask & ~(IBV_QP_RATE_LIMIT - 1);
 
     if (!row->legal || (mask & row->required & ~not_needed(type)) != (row->required & ~not_needed(type)) ||
         (mask & ~(row->required | row->optional | STATE | unsupported)))

@@ -192,7 +192,9 @@ static void a_transition_with_a_foreign_attribute_is_einval_and_changes_nothing(
             if ((row->required | row->optional) & 1 << bit)
                 continue;
             error = try(&end, row->from, row->to, row->required | 1 << bit);
-            CHECK(error == EINVAL || ((1 << bit) == IBV_QP_CAP && error == EOPNOTSUPP),
+            CHECK((1 << bit) < IBV_QP_RATE_LIMIT
+                      ? error == EINVAL || ((1 << bit) == IBV_QP_CAP && error == EOPNOTSUPP)
+                      : error == EOPNOTSUPP,
                   "type %d, state %d to %d with bit %d: %d", row->type, row->from, row->to, bit, error);
             CHECK(end_state(&end) == row->from, "the state changed");
         }
@@ -409,6 +411,25 @@ static void query_refuses_bits_above_the_attributes(void **state)
     end_close(&end);
 }
 
+/* rdma-core: attributes from IBV_QP_RATE_LIMIT on are unknown to an adapter that paces nothing. */
+static void attributes_from_the_rate_limit_on_are_not_supported(void **state)
+{
+    static const enum ibv_qp_type unpaced[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+
+    for (size_t i = 0; i < COUNT(unpaced); i++) {
+        struct ibv_qp_attr attr = {.rate_limit = 1000};
+        struct end end;
+
+        open_type(&end, unpaced[i]);
+        end_to_init(&end);
+        assert_int_equal(end_modify(&end, &attr, IBV_QP_RATE_LIMIT), EOPNOTSUPP);
+        assert_int_equal(end_modify(&end, &attr, 1 << 26), EOPNOTSUPP);
+        assert_int_equal(end_modify(&end, &attr, IBV_QP_RATE_LIMIT | IBV_QP_CAP), EINVAL);
+        assert_int_equal(end_state(&end), IBV_QPS_INIT);
+        end_close(&end);
+    }
+}
+
 static void upper_bits_of_24_bit_attributes_are_masked_off(void **state)
 {
     struct ibv_qp_init_attr init;
@@ -486,6 +507,7 @@ int main(int argc, char **argv)
         TEST(query_returns_what_was_set),
         TEST(query_returns_the_static_rate),
         TEST(query_refuses_bits_above_the_attributes),
+        TEST(attributes_from_the_rate_limit_on_are_not_supported),
         TEST(upper_bits_of_24_bit_attributes_are_masked_off),
         TEST(reset_forgets_the_attributes),
         TEST(every_24_bit_psn_is_a_start),
