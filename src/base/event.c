@@ -58,13 +58,12 @@ int event_start(void)
 {
     int saved = errno;
 
-    epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
+    epoll_fd = sys_epoll_create();
     if (epoll_fd < 0) {
-        int error = -errno;
-
+        errno = -epoll_fd;
         log_error("helper thread: epoll_create1: %m");
         errno = saved;
-        return error;
+        return epoll_fd;
     }
     epoll_fd = fd_own(epoll_fd);
     return min_of(epoll_fd, 0);
@@ -98,13 +97,9 @@ void event_after_fork_in_child(void)
 
 static int control(int operation, struct event_source *source, uint32_t events)
 {
-    int saved = errno, error = 0;
     struct epoll_event event = {.events = events, .data.ptr = source};
 
-    if (epoll_ctl(epoll_fd, operation, source->fd, &event) < 0)
-        error = -errno;
-    errno = saved;
-    return error;
+    return sys_epoll_ctl(epoll_fd, operation, source->fd, &event);
 }
 
 /* 0: fd is not open. */
@@ -202,7 +197,7 @@ void event_dispatch(void)
 {
     int saved = errno;
 
-    batch_count = epoll_wait(epoll_fd, batch, BATCH, 0);
+    batch_count = sys_epoll_wait(epoll_fd, batch, BATCH, 0);
     for (batch_next = 0; batch_next < batch_count;) {
         const struct epoll_event *event = &batch[batch_next++];
         struct event_source *source = event->data.ptr;

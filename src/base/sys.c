@@ -7,6 +7,7 @@
 #include <linux/capability.h>
 #include <linux/falloc.h>
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -263,17 +264,43 @@ int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns)
 #define SYS_epoll_pwait2 441
 #endif
 
+int sys_epoll_create(void)
+{
+    int saved = errno;
+
+    return (int)value_or_error(fd_lift((int)syscall(SYS_epoll_create1, (long)EPOLL_CLOEXEC)), saved);
+}
+
+int sys_epoll_ctl(int epoll, int operation, int fd, const struct epoll_event *event)
+{
+    int saved = errno;
+#ifdef __SANITIZE_THREAD__
+    /* ThreadSanitizer has to see that what epoll_wait() reports was made before. */
+    return (int)value_or_error(epoll_ctl(epoll, operation, fd, (struct epoll_event *)event), saved);
+#else
+    return (int)value_or_error(syscall(SYS_epoll_ctl, (long)epoll, (long)operation, (long)fd, event), saved);
+#endif
+}
+
 int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns)
 {
     const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / NS_PER_S),
                                      .tv_nsec = (long)(timeout_ns % NS_PER_S)};
+    const bool forever = timeout_ns == NS_NEVER;
     int saved = errno;
-    long result = syscall(SYS_epoll_pwait2, epoll, events, most, &timeout, NULL, 0L);
+    long result;
 
+#ifdef __SANITIZE_THREAD__
+    if (forever || !timeout_ns)
+        return (int)value_or_error(epoll_wait(epoll, events, most, forever ? -1 : 0), saved);
+#endif
+    result = syscall(SYS_epoll_pwait2, (long)epoll, events, (long)most, forever ? NULL : &timeout, NULL, 0L);
     /* Before Linux 5.11, or under a seccomp filter that does not know epoll_pwait2(2). */
     if (result < 0 && (errno == ENOSYS || errno == EPERM))
-        result = syscall(SYS_epoll_pwait, epoll, events, most,
-                         (int)((timeout_ns + NS_PER_MS - 1) / NS_PER_MS), NULL, 0L);
+        result =
+            syscall(SYS_epoll_pwait, (long)epoll, events, (long)most,
+                    forever ? -1l : (long)min_of((timeout_ns + NS_PER_MS - 1) / NS_PER_MS, (ns_t)INT32_MAX),
+                    NULL, 0L);
     return (int)value_or_error(result, saved);
 }
 

@@ -58,8 +58,12 @@ ssize_t sys_sendmsg(int fd, const struct msghdr *message);
 struct sockaddr;
 ssize_t sys_sendto(int fd, const struct iovec *data, const struct sockaddr *name, unsigned name_length);
 ssize_t sys_recvmsg(int fd, struct msghdr *message);
+/* Not by the names of libc: librspreload of rdma-core 61 and newer makes sets of rsockets of the program's epoll_*(). */
 struct epoll_event;
-/* timeout_ns is rounded up to milliseconds where the kernel has no epoll_pwait2(2). */
+/* A lifted descriptor with EPOLL_CLOEXEC, or -errno. */
+int sys_epoll_create(void);
+int sys_epoll_ctl(int epoll, int operation, int fd, const struct epoll_event *event);
+/* timeout_ns (NS_NEVER: none) is rounded up to milliseconds where the kernel has no epoll_pwait2(2). */
 int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #define STACK_SIZE ((size_t)256 * 1024)
 
@@ -17,6 +18,16 @@ static size_t default_stack_size(void)
         pthread_attr_destroy(&attributes);
     }
     return size;
+}
+
+void thread_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
 int thread_start(void *(*main)(void *), void *argument)

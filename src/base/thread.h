@@ -4,6 +4,10 @@
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
 
+#include <pthread.h>
+
+/* Its timed waits are pthread_cond_timedwait() by CLOCK_MONOTONIC; pthread_cond_clockwait() came with glibc 2.30. */
+void thread_cond_init(pthread_cond_t *cond);
 /* 0 or -errno. */
 int thread_start(void *(*main)(void *), void *argument);
 

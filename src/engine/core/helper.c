@@ -353,12 +353,7 @@ static void rearm_doorbells(void)
 
 static int wait_for_events(struct epoll_event *events, int most, ns_t timeout)
 {
-    int count;
-
-    if (timeout != NS_NEVER)
-        return sys_epoll_wait(epoll_fd, events, most, timeout);
-    count = epoll_wait(epoll_fd, events, most, -1);
-    return count < 0 ? -errno : count;
+    return sys_epoll_wait(epoll_fd, events, most, timeout);
 }
 
 static ns_t pause_while_watching(void)
@@ -450,7 +445,7 @@ static int watch(int fd)
 
     if (fd < 0)
         return 0;
-    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+    return sys_epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
 int helper_watch(int fd)
@@ -466,9 +461,9 @@ static int open_descriptors(void)
 
     int fd;
 
-    epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
+    epoll_fd = sys_epoll_create();
     if (epoll_fd < 0)
-        return -errno;
+        return epoll_fd;
     fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd < 0)
         return -errno;

@@ -436,7 +436,7 @@ static bool wait_until_equal(struct id *id, const uint32_t *reported, const uint
     pthread_mutex_lock(&id->mutex);
     pthread_cleanup_push(unlock, &id->mutex);
     while ((int32_t)(*acknowledged - __atomic_load_n(reported, __ATOMIC_RELAXED)) < 0 && error != ETIMEDOUT)
-        error = deadline ? pthread_cond_clockwait(&id->cond, &id->mutex, CLOCK_MONOTONIC, deadline)
+        error = deadline ? pthread_cond_timedwait(&id->cond, &id->mutex, deadline)
                          : pthread_cond_wait(&id->cond, &id->mutex);
     pthread_cleanup_pop(1);
     return error != ETIMEDOUT;

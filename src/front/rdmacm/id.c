@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "front/rdmacm/front.h"
 #include "front/rdmacm/rest.h"
 
@@ -44,7 +45,7 @@ struct id *id_new(void *context, enum rdma_port_space ps, enum ibv_qp_type qp_ty
     list_init(&id->node);
     list_init(&id->handed);
     pthread_mutex_init(&id->mutex, NULL);
-    pthread_cond_init(&id->cond, NULL);
+    thread_cond_init(&id->cond);
     return id;
 }
 

@@ -47,11 +47,11 @@ static int open_descriptors(struct datagram *datagram, int domain)
     datagram->udp = result_of(fd_lift((int)syscall(SYS_socket, domain, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
     if (datagram->udp < 0)
         return datagram->udp;
-    datagram->epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
-    datagram->poke_fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    datagram->epoll_fd = sys_epoll_create();
+    datagram->poke_fd = result_of(fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
     if (datagram->epoll_fd < 0 || datagram->poke_fd < 0)
-        return -errno;
-    return result_of(epoll_ctl(datagram->epoll_fd, EPOLL_CTL_ADD, datagram->poke_fd, &event));
+        return datagram->epoll_fd < 0 ? datagram->epoll_fd : datagram->poke_fd;
+    return sys_epoll_ctl(datagram->epoll_fd, EPOLL_CTL_ADD, datagram->poke_fd, &event);
 }
 
 int datagram_open(struct rsocket *rsocket)
@@ -301,7 +301,7 @@ bool datagram_drain(struct rsocket *rsocket)
     void *context;
     uint64_t count;
 
-    while (epoll_wait(rsocket->datagram->epoll_fd, &ready, 1, 0) == 1) {
+    while (sys_epoll_wait(rsocket->datagram->epoll_fd, &ready, 1, 0) == 1) {
         struct path *path = ready.data.ptr;
 
         something = true;

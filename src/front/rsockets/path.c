@@ -57,14 +57,18 @@ static int open_qp(struct rsocket *rsocket, struct path *path)
     const struct datagram *datagram = rsocket->datagram;
     struct ibv_context *verbs = path->id->verbs;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = path};
+    int error;
 
     path->channel = ibv_create_comp_channel(verbs);
     if (!path->channel)
         return -errno;
     path->cq = ibv_create_cq(verbs, (int)(datagram->send_requests + datagram->receive_requests), path,
                              path->channel, 0);
-    if (!path->cq || epoll_ctl(datagram->epoll_fd, EPOLL_CTL_ADD, path->channel->fd, &event) < 0)
+    if (!path->cq)
         return -errno;
+    error = sys_epoll_ctl(datagram->epoll_fd, EPOLL_CTL_ADD, path->channel->fd, &event);
+    if (error)
+        return error;
     return rdma_create_qp(path->id, NULL,
                           &(struct ibv_qp_init_attr){
                               .qp_context = path,
@@ -119,7 +123,7 @@ void path_close(struct rsocket *rsocket, struct path *path)
     if (path->id)
         rdma_destroy_qp(path->id);
     if (path->channel)
-        epoll_ctl(rsocket->datagram->epoll_fd, EPOLL_CTL_DEL, path->channel->fd, NULL);
+        sys_epoll_ctl(rsocket->datagram->epoll_fd, EPOLL_CTL_DEL, path->channel->fd, NULL);
     if (path->cq)
         ibv_destroy_cq(path->cq);
     if (path->channel)

@@ -118,18 +118,13 @@ static ns_t run_timers(void)
     return next == NS_NEVER ? NS_NEVER : next - now;
 }
 
-static int sleep_for(ns_t duration)
-{
-    return duration == NS_NEVER ? -1 : (int)min_of((duration + NS_PER_MS - 1) / NS_PER_MS, (ns_t)INT32_MAX);
-}
-
 static void *service_main(void *argument)
 {
     struct epoll_event ready;
 
     pthread_setname_np(pthread_self(), "softhca-rsocket");
     for (;;) {
-        if (epoll_wait(service.epoll_fd, &ready, 1, sleep_for(run_timers())) <= 0)
+        if (sys_epoll_wait(service.epoll_fd, &ready, 1, run_timers()) <= 0)
             continue;
         if (ready.data.u64 == READY_CHANNEL)
             read_channel();
@@ -173,7 +168,7 @@ static int watch(int fd, uint64_t what)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = what};
 
-    return epoll_ctl(service.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0 ? -errno : 0;
+    return sys_epoll_ctl(service.epoll_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
 static int start_thread(void)
@@ -182,9 +177,11 @@ static int start_thread(void)
 
     if (error)
         return error;
-    service.epoll_fd = fd_lift(epoll_create1(EPOLL_CLOEXEC));
+    service.epoll_fd = sys_epoll_create();
     service.wake_fd = fd_lift(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    error = service.epoll_fd < 0 || service.wake_fd < 0 ? -errno : watch(service.channel->fd, READY_CHANNEL);
+    error = service.wake_fd < 0 ? -errno : min_of(service.epoll_fd, 0);
+    if (!error)
+        error = watch(service.channel->fd, READY_CHANNEL);
     if (!error)
         error = watch(service.wake_fd, READY_WAKE);
     if (!error)
@@ -246,12 +243,12 @@ int service_watch_datagrams(struct rsocket *rsocket, int udp)
     if (error)
         return error;
     rsocket->watched = true;
-    return epoll_ctl(service.epoll_fd, EPOLL_CTL_ADD, udp, &event) < 0 ? -errno : 0;
+    return sys_epoll_ctl(service.epoll_fd, EPOLL_CTL_ADD, udp, &event);
 }
 
 void service_unwatch_datagrams(struct rsocket *rsocket, int udp)
 {
-    epoll_ctl(service.epoll_fd, EPOLL_CTL_DEL, udp, NULL);
+    sys_epoll_ctl(service.epoll_fd, EPOLL_CTL_DEL, udp, NULL);
     lock_acquire(&serving_lock);
     rsocket->watched = false;
     lock_release(&serving_lock);

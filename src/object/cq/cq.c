@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/sys.h"
+#include "base/thread.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
 #include "segment/provenance.h"
@@ -93,7 +94,7 @@ static void fill(struct cq *cq, struct context *context, const struct cq_attribu
     cq->ibv.cq_context = attributes->user_context;
     cq->ibv.handle = cq->number;
     pthread_mutex_init(&cq->ibv.mutex, NULL);
-    pthread_cond_init(&cq->ibv.cond, NULL);
+    thread_cond_init(&cq->ibv.cond);
 }
 
 int cq_create(struct context *context, const struct cq_attributes *attributes, struct cq **ret_cq)

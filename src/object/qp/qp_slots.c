@@ -3,6 +3,7 @@
  * (xrc/delegate.h). */
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/qp/qp_internal.h"
@@ -56,7 +57,7 @@ struct qp *qp_take_slot(uint32_t *ret_slot)
         }
         lock_init(&qp->lock);
         pthread_mutex_init(&qp->ibv.mutex, NULL);
-        pthread_cond_init(&qp->ibv.cond, NULL);
+        thread_cond_init(&qp->ibv.cond);
         list_init(&qp->exposing);
         list_init(&qp->by_origin);
         list_init(&qp->by_xrcd);

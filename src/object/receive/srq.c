@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "base/types.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
@@ -98,7 +99,7 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     srq->ibv.pd = &pd->ibv;
     srq->ibv.handle = srq->number;
     pthread_mutex_init(&srq->ibv.mutex, NULL);
-    pthread_cond_init(&srq->ibv.cond, NULL);
+    thread_cond_init(&srq->ibv.cond);
     atomic_store_explicit(&srq->record->state, OBJECT_ALIVE, memory_order_release);
     attributes->max_wr = slots - 1;
     attributes->max_sge = max_sge;

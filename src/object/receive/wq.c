@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/rundown.h"
+#include "base/thread.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/qp/qp_internal.h"
@@ -191,7 +192,7 @@ static void fill_public(struct wq *wq, const struct ibv_wq_init_attr *attributes
     wq->ibv.state = IBV_WQS_RESET;
     wq->ibv.wq_type = attributes->wq_type;
     pthread_mutex_init(&wq->ibv.mutex, NULL);
-    pthread_cond_init(&wq->ibv.cond, NULL);
+    thread_cond_init(&wq->ibv.cond);
 }
 
 static uint32_t slots_for(uint32_t max_wr)
