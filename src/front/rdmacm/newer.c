@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Functions added to librdmacm after rdma-core 44. repoll_* (epoll(7) for rsockets) is not supported. */
+/* Functions added to librdmacm after rdma-core 44, but for repoll_* (front/rsockets/epoll.c). */
 #include <stdint.h>
-#include <sys/epoll.h>
 
 #include "front/rdmacm/front.h"
 
@@ -18,9 +17,6 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *public, const char *node, const cha
 int rdma_query_addrinfo(struct rdma_cm_id *public, struct rdma_addrinfo **ret_info);
 int rdma_write_cm_event(struct rdma_cm_id *public, enum rdma_cm_event_type type, int status,
                         uint64_t argument);
-int repoll_create(int flags);
-int repoll_ctl(int set, int operation, int socket, struct epoll_event *event);
-int repoll_wait(int set, struct epoll_event *events, int count, int timeout);
 
 /* --- addresses ------------------------------------------------------------------------------------------ */
 
@@ -78,21 +74,4 @@ RDMACM_EXPORT int rdma_write_cm_event(struct rdma_cm_id *public, enum rdma_cm_ev
     memcpy(&event->public.param, &argument, sizeof(argument));
     event_push(event);
     return 0;
-}
-
-/* --- epoll ---------------------------------------------------------------------------------------------- */
-
-RDMACM_EXPORT int repoll_create(int flags)
-{
-    return conclude(-EOPNOTSUPP);
-}
-
-RDMACM_EXPORT int repoll_ctl(int set, int operation, int socket, struct epoll_event *event)
-{
-    return conclude(-EOPNOTSUPP);
-}
-
-RDMACM_EXPORT int repoll_wait(int set, struct epoll_event *events, int count, int timeout)
-{
-    return conclude(-EOPNOTSUPP);
 }

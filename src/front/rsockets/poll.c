@@ -31,7 +31,7 @@ void poll_after_fork_in_child(void)
         sys_close(pool.fds[--pool.count]);
 }
 
-static int take_wake_fd(void)
+int poll_take_wake_fd(void)
 {
     int fd = -1;
 
@@ -44,7 +44,7 @@ static int take_wake_fd(void)
     return fd < 0 ? -errno : fd;
 }
 
-static void return_wake_fd(int fd)
+void poll_return_wake_fd(int fd)
 {
     uint64_t count;
     bool kept;
@@ -295,11 +295,11 @@ static int poll_all(struct poll *poll, int timeout)
         if (ready || !timeout)
             return ready;
     } while (sys_now() - start < min_of(rsocket_defaults()->polling, deadline - start));
-    poll->wake_fd = take_wake_fd();
+    poll->wake_fd = poll_take_wake_fd();
     if (poll->wake_fd < 0)
         return poll->wake_fd;
     ready = sleep_until(poll, deadline);
-    return_wake_fd(poll->wake_fd);
+    poll_return_wake_fd(poll->wake_fd);
     return ready;
 }
 

@@ -496,8 +496,9 @@ static int close_socket(int fd)
         return close_inherited(fd, rsocket);
     error = rsocket_enter(fd, &rsocket);
     if (error)
-        return error;
+        return epoll_close(fd);
     rsocket->closing = true;
+    epoll_forget(fd);
     if (rsocket_is_stream(rsocket)) {
         close_stream(rsocket);
     } else {

@@ -279,6 +279,17 @@ void mappings_close(struct rsocket *rsocket);
 /* --- poll.c ------------------------------------------------------------------------------------- */
 
 void poll_after_fork_in_child(void);
+/* An eventfd that nobody else has, or -errno. */
+int poll_take_wake_fd(void);
+void poll_return_wake_fd(int fd);
+
+/* --- epoll.c ------------------------------------------------------------------------------------ */
+
+/* Takes a descriptor out of all sets; the rsocket's lock held, and `closing` set. */
+void epoll_forget(int fd);
+/* 0, or -EBADF: not a set. */
+int epoll_close(int fd);
+void epoll_after_fork_in_child(void);
 
 /* --- datagram.c; lock held, but for datagram_udp_ready() ---------------------------------------- */
 

@@ -27,6 +27,7 @@ void rsockets_after_fork_in_child(void)
     connect_after_fork_in_child();
     service_after_fork_in_child();
     poll_after_fork_in_child();
+    epoll_after_fork_in_child();
 }
 
 /* --- the table ------------------------------------------------------------------------------------------ */
