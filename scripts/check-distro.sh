@@ -3,7 +3,7 @@
 # usage: check-distro.sh RELEASE [PART…]   (bullseye, bookworm, trixie, sid, jammy, noble; alma8 to alma10)
 # The tree in a fresh root of another distribution, and its programs, unmodified, as ordinary users. Parts, all of them
 # by default:
-#   build        both compilers without a warning
+#   gcc, clang   builds without a warning; the tree of the other parts is gcc's
 #   demo         make demo
 #   quick        the tests of make quick
 #   programs     ibverbs-utils, perftest, rdmacm-utils, qperf, fio, UCX, libfabric, Open MPI, MPICH
@@ -20,7 +20,7 @@ name=${1:?usage: check-distro.sh RELEASE [PART…]}
 shift
 parts=("${@:-all}")
 case $name in
-alma*) skip "$name: no mirror of AlmaLinux can be reached with the tools of this machine (debootstrap)" ;;
+alma*) skip "$name: not tried, for debootstrap, which makes the roots here, knows no AlmaLinux" ;;
 esac
 
 results=${SOFTHCA_RESULTS:-build-distros}
@@ -92,7 +92,7 @@ packaged()
     inside '' dpkg-query -W -f '${Version}' "$1" 2>/dev/null
 }
 
-if wanted build; then
+if wanted gcc || wanted clang; then
     report 'rdma-core' "$(packaged libibverbs1)"
     # shellcheck disable=SC2016
     report 'glibc, gcc, clang, meson' "$(inside '' sh -c 'ldd --version | sed -n "1s/.* //p"; gcc -dumpfullversion
@@ -103,10 +103,16 @@ setup()
 {
     [ -e "$tree/$1/build.ninja" ] || inside --net env CC="$2" meson setup "$1" -Dwerror=true
 }
-if wanted build; then
-    step 'builds with gcc without warnings' setup build gcc && step 'builds with gcc without warnings' inside --net ninja -k 0 -C build
-    step 'builds with clang without warnings' setup build-clang clang &&
-        step 'builds with clang without warnings' inside --net ninja -k 0 -C build-clang
+# $1: build directory, $2: compiler
+built()
+{
+    setup "$1" "$2" && inside --net ninja -k 0 -C "$1"
+}
+if wanted gcc; then
+    step 'builds with gcc without warnings' built build gcc || true
+fi
+if wanted clang; then
+    step 'builds with clang without warnings' built build-clang clang || true
 fi
 [ -x "$tree/build/softhca" ] || { echo "$name: build/softhca is not there"; exit 1; }
 
