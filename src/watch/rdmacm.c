@@ -151,7 +151,7 @@ static struct event_record *account_of(const struct rdma_cm_event *event)
 
 static int phase_after(enum rdma_cm_event_type type)
 {
-    switch (type) {
+    switch ((int)type) { /* newer headers have more of them */
     case RDMA_CM_EVENT_ADDR_RESOLVED:
         return ID_ADDRESS_RESOLVED;
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
