@@ -299,8 +299,9 @@ for ask in (lambda m: s.send(m), lambda m: s.sendto(m, (0, 0)), lambda m: s.send
 
 def test_requests_that_the_kernel_would_refuse():
     tap.equal(python(RDMA + """
-for m in (message(9, REQUEST | ACK, 1), message(9, REQUEST | DUMP, 2), message(1, REQUEST, 3), message(1, REQUEST, 4, (1, 99)),
-          message(5, REQUEST, 5, (1, 8)), message(5, REQUEST, 6, (1, 8), (3, 2)), message(5, REQUEST | DUMP, 7)):
+for m in (message(2, REQUEST | ACK, 1), message(30, REQUEST | DUMP, 2), message(1, REQUEST, 3), message(1, REQUEST, 4, (1, 99)),
+          message(5, REQUEST, 5, (1, 8)), message(5, REQUEST, 6, (1, 8), (3, 2)), message(5, REQUEST | DUMP, 7),
+          message(9, REQUEST, 10), message(10, REQUEST | DUMP, 11), message(10, REQUEST, 12, (1, 8))):
     s.send(m)
     print(everything(s))
 s.send(message(1, REQUEST | ACK, 8, (1, 8)))
@@ -308,7 +309,7 @@ print([told[:2] for told in everything(s)], end=" ")
 s.send(message(1, 0, 9))
 print(everything(s))
 """), "".join(f"[(2, {seq}, {error})]\n" for seq, error in ((1, -95), (2, -95), (3, -22), (4, -22), (5, -22), (6, -22),
-                                                          (7, -22))) + "[(5121, 8), (2, 8)] []\n")
+                                                          (7, -22), (10, -22), (11, -22), (12, -2))) + "[(5121, 8), (2, 8)] []\n")
 
 
 def test_malformed_requests_are_dropped():

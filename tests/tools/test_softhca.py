@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -190,6 +191,41 @@ def ucx_transports(*options):
         elif words[:1] == ["Device:"]:
             found.add((transport, words[1]))
     return found
+
+
+def resources(*arguments):
+    result = softhca("run", "--", "rdma", "-j", "resource", "show", *arguments)
+    tap.equal((result.returncode, result.stderr), (0, ""))
+    return json.loads(result.stdout)
+
+
+def test_rdma_shows_the_objects_of_processes():
+    if not shutil.which("rdma", path=environment()["PATH"]):
+        raise tap.Skip("no rdma (iproute2)")
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    name = devices()[-1]["name"]
+    # It waits for a client when all objects are made.
+    server = subprocess.Popen([SOFTHCA, "run", "--", "stdbuf", "-oL", "ibv_rc_pingpong", "-d", name, "-g", "0", "-p", str(port)],
+                              env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    try:
+        server.stdout.readline()
+        own = {kind: [entry for entry in resources(kind) if entry.get("pid") == server.pid]
+               for kind in ("qp", "cq", "mr", "pd", "ctx", "srq")}
+        tap.equal({kind: len(entries) for kind, entries in own.items()},
+                  {"qp": 1, "cq": 1, "mr": 1, "pd": 1, "ctx": 1, "srq": 0})
+        qp, cq, mr, pd = (own[kind][0] for kind in ("qp", "cq", "mr", "pd"))
+        tap.equal((qp["ifname"], qp["port"], qp["type"], qp["state"], qp["comm"]), (name, 1, "RC", "INIT", "ibv_rc_pingpong"))
+        tap.equal((mr["mrlen"], pd["users"], cq["users"]), (4096, 2, 2))
+        assert cq["cqe"] >= 501 and mr["pdn"] == qp["pdn"] == pd["pdn"], own
+        tap.equal(resources("qp", "lqpn", str(qp["lqpn"]))[0]["pid"], server.pid)
+        summary = {entry["ifname"]: entry for entry in resources()}
+        assert set(summary) == {device["name"] for device in devices()}, summary
+        assert all(summary[name][kind] >= 1 for kind in ("qp", "cq", "mr", "pd", "ctx")), summary
+    finally:
+        server.kill()
+        server.communicate()
+    assert all(entry.get("pid") != server.pid for entry in resources("qp"))
 
 
 def test_ucx_finds_the_devices():

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Requests of rdma(8) and their answers: RDMA_NLDEV_CMD_GET, _PORT_GET and _SYS_GET, by index or for all.
+/* Requests of rdma(8) and their answers: RDMA_NLDEV_CMD_GET, _PORT_GET, _SYS_GET and _RES_*_GET, by index or for all.
  * Other requests are -EOPNOTSUPP. An adapter's index is what ibv_get_device_index() says. */
 #include "rdma.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <net/if.h>
@@ -16,6 +17,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "resources.h"
+
 #define NODE_TYPE_CA 1
 #define ONE_PORT     1u
 #define NETNS_SHARED 1
@@ -27,6 +30,7 @@ struct answer {
     const struct nlmsghdr *request;
     int from;
     const struct sockaddr_nl *to;
+    bool lost; /* the program's queue is full */
 };
 
 struct adapter {
@@ -120,9 +124,9 @@ static uint64_t read_guid(const char *root, const struct adapter *adapter, const
 
 static void flush(struct answer *answer)
 {
-    if (answer->length)
-        sendto(answer->from, answer->bytes, answer->length, MSG_DONTWAIT | MSG_NOSIGNAL,
-               (const struct sockaddr *)answer->to, sizeof(*answer->to));
+    if (answer->length && sendto(answer->from, answer->bytes, answer->length, MSG_DONTWAIT | MSG_NOSIGNAL,
+                                 (const struct sockaddr *)answer->to, sizeof(*answer->to)) < 0)
+        answer->lost = true;
     answer->length = 0;
 }
 
@@ -238,12 +242,213 @@ static void report_error(struct answer *answer, int error)
 
 static void report_done(struct answer *answer)
 {
-    struct nlmsghdr *message = begin(answer, NLMSG_DONE, NLM_F_MULTI);
+    struct nlmsghdr *message;
+
+    flush(answer);
+    message = begin(answer, NLMSG_DONE, answer->lost ? NLM_F_MULTI | NLM_F_DUMP_INTR : NLM_F_MULTI);
 
     memset(NLMSG_DATA(message), 0, sizeof(int));
     message->nlmsg_len += (uint32_t)sizeof(int);
     end(answer, message);
     flush(answer);
+}
+
+/* --- objects --- */
+
+/* Of Linux 5.15; the values are ABI. */
+enum {
+    GET_CTX = 22,
+    GET_SRQ,
+    TABLE_CTX = 86,
+    ENTRY_CTX,
+    TABLE_SRQ,
+    ENTRY_SRQ,
+    NUMBER_SRQ,
+};
+
+static const struct {
+    uint8_t get;
+    uint16_t table, entry, number;
+    const char *name;
+} objects[RESOURCE_KINDS] = {
+    [RESOURCE_PD] = {RDMA_NLDEV_CMD_RES_PD_GET, RDMA_NLDEV_ATTR_RES_PD, RDMA_NLDEV_ATTR_RES_PD_ENTRY,
+                     RDMA_NLDEV_ATTR_RES_PDN, "pd"},
+    [RESOURCE_CQ] = {RDMA_NLDEV_CMD_RES_CQ_GET, RDMA_NLDEV_ATTR_RES_CQ, RDMA_NLDEV_ATTR_RES_CQ_ENTRY,
+                     RDMA_NLDEV_ATTR_RES_CQN, "cq"},
+    [RESOURCE_QP] = {RDMA_NLDEV_CMD_RES_QP_GET, RDMA_NLDEV_ATTR_RES_QP, RDMA_NLDEV_ATTR_RES_QP_ENTRY,
+                     RDMA_NLDEV_ATTR_RES_LQPN, "qp"},
+    [RESOURCE_CM_ID] = {RDMA_NLDEV_CMD_RES_CM_ID_GET, RDMA_NLDEV_ATTR_RES_CM_ID,
+                        RDMA_NLDEV_ATTR_RES_CM_ID_ENTRY, RDMA_NLDEV_ATTR_RES_CM_IDN, "cm_id"},
+    [RESOURCE_MR] = {RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_ATTR_RES_MR, RDMA_NLDEV_ATTR_RES_MR_ENTRY,
+                     RDMA_NLDEV_ATTR_RES_MRN, "mr"},
+    [RESOURCE_CTX] = {GET_CTX, TABLE_CTX, ENTRY_CTX, RDMA_NLDEV_ATTR_RES_CTXN, "ctx"},
+    [RESOURCE_SRQ] = {GET_SRQ, TABLE_SRQ, ENTRY_SRQ, NUMBER_SRQ, "srq"},
+};
+
+static void put_u32(struct nlmsghdr *message, uint16_t type, uint32_t value)
+{
+    put(message, type, &value, sizeof(value));
+}
+
+static void put_u64(struct nlmsghdr *message, uint16_t type, uint64_t value)
+{
+    put(message, type, &value, sizeof(value));
+}
+
+static void put_u8(struct nlmsghdr *message, uint16_t type, uint32_t value)
+{
+    const uint8_t byte = (uint8_t)value;
+
+    put(message, type, &byte, sizeof(byte));
+}
+
+/* The attributes from here on are part of it, until close_nest(). */
+static struct nlattr *open_nest(struct nlmsghdr *message, uint16_t type)
+{
+    struct nlattr *nest = (struct nlattr *)((char *)message + message->nlmsg_len);
+
+    put(message, type | NLA_F_NESTED, "", 0);
+    return nest;
+}
+
+static void close_nest(const struct nlmsghdr *message, struct nlattr *nest)
+{
+    nest->nla_len = (uint16_t)((const char *)message + message->nlmsg_len - (const char *)nest);
+}
+
+static void put_object(struct nlmsghdr *message, const struct resource *object)
+{
+    put_u32(message, objects[object->kind].number, object->number);
+    if (object->pid)
+        put_u32(message, RDMA_NLDEV_ATTR_RES_PID, object->pid);
+    if (object->context != RESOURCE_NONE && object->kind != RESOURCE_CTX)
+        put_u32(message, RDMA_NLDEV_ATTR_RES_CTXN, object->context);
+    if (object->pd != RESOURCE_NONE && object->kind != RESOURCE_PD)
+        put_u32(message, RDMA_NLDEV_ATTR_RES_PDN, object->pd);
+    switch (object->kind) {
+    case RESOURCE_CQ:
+        put_u32(message, RDMA_NLDEV_ATTR_RES_CQE, object->entries);
+        put_u64(message, RDMA_NLDEV_ATTR_RES_USECNT, object->users);
+        break;
+    case RESOURCE_PD:
+        put_u64(message, RDMA_NLDEV_ATTR_RES_USECNT, object->users);
+        break;
+    case RESOURCE_QP:
+        put_u32(message, RDMA_NLDEV_ATTR_PORT_INDEX, ONE_PORT);
+        if (object->remote_qpn) {
+            put_u32(message, RDMA_NLDEV_ATTR_RES_RQPN, object->remote_qpn);
+            put_u32(message, RDMA_NLDEV_ATTR_RES_RQ_PSN, object->receive_psn);
+            put_u8(message, RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE, object->migration);
+        }
+        put_u32(message, RDMA_NLDEV_ATTR_RES_SQ_PSN, object->send_psn);
+        put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
+        put_u8(message, RDMA_NLDEV_ATTR_RES_STATE, object->state);
+        break;
+    case RESOURCE_CM_ID:
+        put_u32(message, RDMA_NLDEV_ATTR_PORT_INDEX, ONE_PORT);
+        put_u32(message, RDMA_NLDEV_ATTR_RES_LQPN, object->qpn);
+        put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
+        put_u32(message, RDMA_NLDEV_ATTR_RES_PS, object->port_space);
+        put_u8(message, RDMA_NLDEV_ATTR_RES_STATE, object->state);
+        put(message, RDMA_NLDEV_ATTR_RES_SRC_ADDR, &object->source, sizeof(object->source));
+        put(message, RDMA_NLDEV_ATTR_RES_DST_ADDR, &object->destination, sizeof(object->destination));
+        break;
+    case RESOURCE_MR:
+        put_u32(message, RDMA_NLDEV_ATTR_RES_RKEY, object->rkey);
+        put_u32(message, RDMA_NLDEV_ATTR_RES_LKEY, object->lkey);
+        put_u64(message, RDMA_NLDEV_ATTR_RES_MRLEN, object->length);
+        break;
+    case RESOURCE_SRQ:
+        put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
+        if (object->cq != RESOURCE_NONE)
+            put_u32(message, RDMA_NLDEV_ATTR_RES_CQN, object->cq);
+        break;
+    case RESOURCE_CTX:
+    case RESOURCE_KINDS:
+        break;
+    }
+}
+
+/* NULL: the installation has none. */
+static resources_function *find_objects(void)
+{
+    char path[PATH_MAX];
+    const char *slash;
+    Dl_info here;
+    void *library;
+
+    if (!dladdr(objects, &here) || !(slash = strrchr(here.dli_fname, '/')) ||
+        snprintf(path, sizeof(path), "%.*s/libsofthca-resources.so", (int)(slash - here.dli_fname),
+                 here.dli_fname) >= (int)sizeof(path))
+        return NULL;
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return library ? (resources_function *)dlsym(library, "softhca_resources") : NULL;
+}
+
+static struct nlmsghdr *begin_objects(struct answer *answer, const struct adapter *adapter, bool of_many)
+{
+    struct nlmsghdr *message = begin(answer, answer->request->nlmsg_type, of_many ? NLM_F_MULTI : 0);
+
+    put_u32(message, RDMA_NLDEV_ATTR_DEV_INDEX, adapter->index);
+    put_text(message, RDMA_NLDEV_ATTR_DEV_NAME, adapter->name);
+    return message;
+}
+
+struct telling {
+    struct answer *answer;
+    const struct adapter *adapter;
+    uint32_t number; /* RESOURCE_NONE: all */
+    bool found;
+    uint64_t counts[RESOURCE_KINDS];
+};
+
+static void count_object(const struct resource *object, void *argument)
+{
+    struct telling *telling = argument;
+
+    telling->counts[object->kind] += strcmp(object->device, telling->adapter->name) == 0;
+}
+
+static void tell_object(const struct resource *object, void *argument)
+{
+    struct telling *telling = argument;
+    const bool all = telling->number == RESOURCE_NONE;
+    struct nlattr *table = NULL, *entry = NULL;
+    struct nlmsghdr *message;
+
+    if (strcmp(object->device, telling->adapter->name) != 0 ||
+        (!all && (telling->found || object->number != telling->number)))
+        return;
+    telling->found = true;
+    message = begin_objects(telling->answer, telling->adapter, all);
+    if (all) {
+        table = open_nest(message, objects[object->kind].table);
+        entry = open_nest(message, objects[object->kind].entry);
+    }
+    put_object(message, object);
+    if (all) {
+        close_nest(message, entry);
+        close_nest(message, table);
+    }
+    end(telling->answer, message);
+}
+
+static void tell_summary(struct telling *telling, bool of_many, resources_function *visit_all)
+{
+    struct nlmsghdr *message;
+    struct nlattr *table, *entry;
+
+    visit_all(~0u, count_object, telling);
+    message = begin_objects(telling->answer, telling->adapter, of_many);
+    table = open_nest(message, RDMA_NLDEV_ATTR_RES_SUMMARY);
+    for (int kind = 0; kind < RESOURCE_KINDS; kind++) {
+        entry = open_nest(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY);
+        put_text(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME, objects[kind].name);
+        put_u64(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR, telling->counts[kind]);
+        close_nest(message, entry);
+    }
+    close_nest(message, table);
+    end(telling->answer, message);
 }
 
 /* --- requests --- */
@@ -302,6 +507,45 @@ static int report_all(struct answer *answer, const char *root, const struct adap
     return found ? 0 : -EINVAL;
 }
 
+/* The kind of object that an operation asks for; RESOURCE_KINDS: the summary. -1: neither. */
+static int kind_of(unsigned operation)
+{
+    if (operation == RDMA_NLDEV_CMD_RES_GET)
+        return RESOURCE_KINDS;
+    for (int kind = 0; kind < RESOURCE_KINDS; kind++)
+        if (objects[kind].get == operation)
+            return kind;
+    return -1;
+}
+
+/* Of an adapter; a summary without one is of all, one after the other. */
+static int report_objects(struct answer *answer, const struct adapters *adapters, int kind, bool dump)
+{
+    resources_function *visit_all = find_objects();
+    uint32_t index = asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
+    bool found = dump && kind == RESOURCE_KINDS && !index;
+
+    if (!visit_all)
+        return -EOPNOTSUPP;
+    for (size_t i = 0; i < adapters->count; i++) {
+        struct telling telling = {.answer = answer, .adapter = &adapters->list[i], .number = RESOURCE_NONE};
+
+        if (adapters->list[i].index != index && !(found && !index))
+            continue;
+        found = true;
+        if (kind == RESOURCE_KINDS) {
+            tell_summary(&telling, dump, visit_all);
+            continue;
+        }
+        if (!dump)
+            telling.number = asked_for(answer->request, objects[kind].number);
+        visit_all(1u << kind, tell_object, &telling);
+        if (!dump && !telling.found)
+            return -ENOENT;
+    }
+    return found ? 0 : -EINVAL;
+}
+
 static void answer_one(struct answer *answer, const char *root)
 {
     const struct nlmsghdr *request = answer->request;
@@ -310,16 +554,17 @@ static void answer_one(struct answer *answer, const char *root)
     const uint8_t mode = NETNS_SHARED;
     struct adapters *adapters;
     struct nlmsghdr *message;
-    int error = -EOPNOTSUPP;
+    int error = -EOPNOTSUPP, kind = kind_of(operation);
 
     if (RDMA_NL_GET_CLIENT(request->nlmsg_type) == RDMA_NL_NLDEV &&
-        (operation == RDMA_NLDEV_CMD_GET || operation == RDMA_NLDEV_CMD_PORT_GET)) {
+        (operation == RDMA_NLDEV_CMD_GET || operation == RDMA_NLDEV_CMD_PORT_GET || kind >= 0)) {
         adapters = malloc(sizeof(*adapters));
         error = -ENOMEM;
         if (adapters) {
             read_adapters(root, adapters);
-            error = (dump ? report_all : report_one)(answer, root, adapters,
-                                                     operation == RDMA_NLDEV_CMD_PORT_GET);
+            error = kind >= 0 ? report_objects(answer, adapters, kind, dump)
+                              : (dump ? report_all : report_one)(answer, root, adapters,
+                                                                 operation == RDMA_NLDEV_CMD_PORT_GET);
             free(adapters);
         }
     } else if (RDMA_NL_GET_CLIENT(request->nlmsg_type) == RDMA_NL_NLDEV &&
