@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # usage: dist-binary.sh [x86_64] [aarch64]
 # dist/softhca-VERSION-linux-ARCH.tar.gz: unpacked anywhere, its bin/softhca runs. Built in a root of Debian 11, so that
-# glibc 2.30 or newer will do. Needs root, debootstrap and a mirror (scripts/distro.sh), as SOFTHCA_ROOTS says.
+# glibc 2.28 or newer will do, which RHEL 8 has. Needs root, debootstrap and a mirror (scripts/distro.sh), as SOFTHCA_ROOTS says.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/distro.sh
 . scripts/distro.sh
 [ $# -gt 0 ] || set -- x86_64 aarch64
+oldest=GLIBC_2.28
 version=$(sed -n "s/^ *version: '\(.*\)',/\1/p" meson.build)
 mkdir -p dist
 
@@ -42,5 +43,9 @@ for architecture in "$@"; do
     # What the loader will ask of a machine.
     newest=$(find "$work/$name" -type f \( -name '*.so*' -o -name softhca \) -exec objdump -T {} + 2>/dev/null |
         grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n1)
+    [ "$(printf '%s\n' "$newest" "$oldest" | sort -V | tail -n1)" = "$oldest" ] || {
+        echo "dist/$name.tar.gz asks for $newest, and is to run with $oldest"
+        exit 1
+    }
     echo "dist/$name.tar.gz: $(stat -c %s "dist/$name.tar.gz") bytes, asks for ${newest:-?}"
 done

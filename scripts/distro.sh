@@ -118,6 +118,8 @@ distro_tree()
     { tar --create --warning=no-file-changed --exclude-vcs --exclude='./build*' --exclude=./dist . || [ $? -eq 1 ]; } |
         tar --extract --no-same-owner --directory "$tree.new"
     if [ -d "$tree" ]; then
+        # What was edited while the last copy was being compiled is older than the object made of that copy.
+        (cd "$tree.new" && find . -type f -exec sh -c 'for i; do cmp -s "$i" "$0/$i" || touch "$i"; done' "$tree" {} +)
         find "$tree" -maxdepth 1 \( -name 'build*' -o -name dist \) -exec mv -t "$tree.new" {} +
         rm -rf "$tree"
     fi
