@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/verbs.h"
 #include "segment/provenance.h"
 #include "segment/segment.h"
 #include "watch/bias.h"
@@ -106,9 +107,9 @@ struct watched_qp {
     uint32_t built;    /* sends since wr_start; behind sender.posted */
     int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
     int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
-    struct ibv_qp_ex *ex;       /* NULL: not made for wr_start() */
-    struct ibv_qp_ex *original; /* its functions */
-    bool atomic_write;          /* ex has wr_atomic_write */
+    struct ibv_qp_ex *ex;      /* NULL: not made for wr_start() */
+    union newest_qp *original; /* its functions */
+    bool atomic_write;         /* ex has wr_atomic_write */
 };
 
 struct watched_wq {
