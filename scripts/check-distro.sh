@@ -10,6 +10,7 @@
 #   conformance  pyverbs, and rdma-core's own tests of that release
 #   providers    its vendors' provider libraries find every symbol in ours
 #   served       its programs with the library that Debian 11 built
+# SOFTHCA_ROWS: of what counts its cases, only rows whose name matches this regular expression.
 # Needs root, debootstrap and a mirror; exit status 77 and the reason where one of them is missing. What came out is
 # in $SOFTHCA_RESULTS (build-distros), of which scripts/distro-table.py makes the table of docs/conformance.md.
 set -euo pipefail
@@ -68,6 +69,7 @@ cases()
 {
     local row=$1 status=0 passed refused skipped
     shift
+    [[ $row =~ ${SOFTHCA_ROWS:-} ]] || return 0
     "$@" >"$work/tap" 2>"$work/tap.err" || status=$?
     passed=$(grep -cE '^ok .*' "$work/tap") || true
     skipped=$(grep -cE '^ok .*# SKIP|^1\.\.0 # SKIP' "$work/tap") || true
