@@ -71,15 +71,15 @@ cases()
     shift
     [[ $row =~ ${SOFTHCA_ROWS:-} ]] || return 0
     "$@" >"$work/tap" 2>"$work/tap.err" || status=$?
-    passed=$(grep -cE '^ok .*' "$work/tap") || true
-    skipped=$(grep -cE '^ok .*# SKIP|^1\.\.0 # SKIP' "$work/tap") || true
-    refused=$(grep -cE '^not ok' "$work/tap") || true
-    if grep -q '^1\.\.0' "$work/tap"; then
+    passed=$(grep -acE '^ok .*' "$work/tap") || true
+    skipped=$(grep -acE '^ok .*# SKIP|^1\.\.0 # SKIP' "$work/tap") || true
+    refused=$(grep -acE '^not ok' "$work/tap") || true
+    if grep -aq '^1\.\.0' "$work/tap"; then
         report "$row" "skipped: $(sed -n 's/^1\.\.0 # SKIP //p' "$work/tap")"
         return
     fi
     passed=$((passed - skipped))
-    grep -A12 '^not ok' "$work/tap" || true
+    grep -a -A30 '^not ok' "$work/tap" || true
     if [ "$status" -ne 0 ] || [ "$passed" -eq 0 ]; then
         tail -n5 "$work/tap.err"
         failed=1
