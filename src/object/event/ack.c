@@ -51,8 +51,7 @@ static bool wait_for_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const ui
     pthread_mutex_lock(mutex);
     pthread_cleanup_push(unlock, mutex); /* waiting is a cancellation point */
     while ((int32_t)(*completed - reported) < 0 && error != ETIMEDOUT)
-        error = deadline ? pthread_cond_timedwait(cond, mutex, deadline)
-                         : pthread_cond_wait(cond, mutex);
+        error = deadline ? pthread_cond_timedwait(cond, mutex, deadline) : pthread_cond_wait(cond, mutex);
     pthread_cleanup_pop(1);
     return error != ETIMEDOUT;
 }
