@@ -15,7 +15,7 @@ mkdir -p dist
 distro_begin bullseye
 
 for architecture in "$@"; do
-    options=(--prefix /usr/local --libdir lib --buildtype release -Dtests=false -Dbench=false)
+    options=(--prefix /usr/local --libdir lib --buildtype release -Dstrip=true -Dtests=false -Dbench=false)
     case $architecture in
     x86_64) distro_with full build distro ;;
     aarch64)
@@ -29,7 +29,7 @@ for architecture in "$@"; do
     rm -rf "$tree/build-dist"
     inside --net meson setup build-dist "${options[@]}" >"$work/log" 2>&1 &&
         inside --net ninja -C build-dist >>"$work/log" 2>&1 &&
-        inside --net env DESTDIR=/softhca/build-dist/stage meson install -C build-dist --no-rebuild --strip >>"$work/log" 2>&1 || {
+        inside --net env DESTDIR=/softhca/build-dist/stage meson install -C build-dist --no-rebuild >>"$work/log" 2>&1 || {
         tail -n30 "$work/log"
         exit 1
     }
