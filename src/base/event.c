@@ -2,6 +2,7 @@
 #include "base/event.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
@@ -10,8 +11,9 @@
 #include "base/log.h"
 #include "base/sys.h"
 
-#define FDS_MAX (1u << 20) /* the kernel's own default limit (fs.nr_open) */
-#define BATCH   32
+#define FDS_MAX        (1u << 20) /* the kernel's own default limit (fs.nr_open) */
+#define BATCH          32
+#define DESCRIBE_TRIES 16
 
 static _Atomic uint64_t our_fds[FDS_MAX / 64];
 static _Atomic unsigned our_words; /* words of our_fds[] from here on are zero */
@@ -102,14 +104,16 @@ static int control(int operation, struct event_source *source, uint32_t events)
     return sys_epoll_ctl(epoll_fd, operation, source->fd, &event);
 }
 
-/* 0: fd is not open. */
+/* 0: fd is not open, or the kernel has no memory to describe it (fstat(2)). Asked again, because who takes a descriptor
+ * for a stranger's does not write to it, and leaves a reader asleep. */
 static ino_t inode_of(int fd, dev_t *ret_device)
 {
     int saved = errno;
     struct stat file = {0};
 
-    if (fstat(fd, &file) < 0)
-        errno = saved;
+    for (unsigned tries = 0; fstat(fd, &file) < 0 && errno == ENOMEM && tries < DESCRIBE_TRIES; tries++)
+        sched_yield();
+    errno = saved;
     *ret_device = file.st_dev;
     return file.st_ino;
 }
@@ -118,9 +122,13 @@ static int control_and_note(int operation, struct event_source *source, uint32_t
 {
     int error = control(operation, source, events);
 
-    if (!error)
-        source->inode = inode_of(source->fd, &source->device);
-    return error;
+    if (error)
+        return error;
+    source->inode = inode_of(source->fd, &source->device);
+    if (source->inode)
+        return 0;
+    control(EPOLL_CTL_DEL, source, 0);
+    return -ENOMEM;
 }
 
 int event_add(struct event_source *source, uint32_t events)

@@ -6,6 +6,8 @@ is good if it ends, by itself or with its partner, and not by a signal. Prints T
 
 import argparse
 import collections
+import concurrent.futures
+import ctypes
 import errno
 import mmap
 import os
@@ -159,45 +161,68 @@ class Runner:
         return os.pread(p.out.fileno(), 1000, 0).decode(errors='replace').replace('\n', '; ')
 
 
+runner = None  # of a worker
+
+
+def begin_work(lib, preload, local):
+    """Each worker is a host of its own, so that programs with the same ports meet their partners."""
+    global runner
+    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:  # CLONE_NEWNET
+        raise OSError(ctypes.get_errno(), 'unshare')
+    subprocess.run(['ip', 'link', 'set', 'lo', 'up'], check=True)
+    runner = Runner(lib, preload)
+    if local:
+        runner.env['SOFTHCA_LOCAL'] = local
+
+
+def look(program, side):
+    wrong, good = runner.run(program, side)
+    return wrong, good, sorted(runner.table.places())
+
+
+def refuse(program, side, place, at, error):
+    """(what is wrong, did both end with 0, was the call reached)"""
+    wrong, good = runner.run(program, side, (place.key, at, error))
+    hit = any(p.refused for p in runner.table.places())
+    if wrong and wrong.startswith('both hang'):  # was it only slow?
+        wrong, good = runner.run(program, side, (place.key, at, error), 3 * LIMIT_S)
+    return wrong, good, hit
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--lib', required=True)
     ap.add_argument('--preload', required=True)
     ap.add_argument('--every', type=int, default=1, help='only every Nth refusal')
     ap.add_argument('--from', dest='first', type=int, default=0)
+    ap.add_argument('--jobs', type=int, default=1, help='so many runs at a time')
     ap.add_argument('--local', help='SOFTHCA_LOCAL')
     ap.add_argument('programs', nargs='*')
     opt = ap.parse_args()
-    runner = Runner(os.path.abspath(opt.lib), os.path.abspath(opt.preload))
-    if opt.local:
-        runner.env['SOFTHCA_LOCAL'] = opt.local
+    pool = concurrent.futures.ProcessPoolExecutor(
+        opt.jobs, initializer=begin_work, initargs=(os.path.abspath(opt.lib), os.path.abspath(opt.preload), opt.local))
     programs = [p for p in PROGRAMS if not opt.programs or p[0] in opt.programs]
     tried, number, bad_cases = set(), 0, 0
     for program in programs:
         number += 1
-        refused = missed = ends_well = count = 0
+        refused = missed = ends_well = 0
         wrongs = []
         for side in (0, 1) if program[1] else (1,):
-            wrong, good = runner.run(program, side)
+            wrong, good, places = pool.submit(look, program, side).result()
             if wrong or not good:
                 wrongs.append(f'without a refusal: {wrong or "an end that is no success"}')
                 continue
             todo = []
-            for place in sorted(runner.table.places()):
+            for place in places:
                 for error in errors_of(place):
                     for at in sorted({1, min(2, place.count), place.count}):
                         what = place.key, error, 'last' if at == place.count and at > 2 else at
                         if what not in tried:
                             tried.add(what)
-                            todo.append((place, at, error))
-            for place, at, error in todo:
-                count += 1
-                if (count - 1 - opt.first) % opt.every:
-                    continue
-                wrong, good = runner.run(program, side, (place.key, at, error))
-                hit = any(p.refused for p in runner.table.places())
-                if wrong and wrong.startswith('both hang'):  # was it only slow?
-                    wrong, good = runner.run(program, side, (place.key, at, error), 3 * LIMIT_S)
+                            if (len(tried) - 1 - opt.first) % opt.every == 0:
+                                todo.append((place, at, error))
+            for (place, at, error), run in [(t, pool.submit(refuse, program, side, *t)) for t in todo]:
+                wrong, good, hit = run.result()
                 refused += hit
                 missed += not hit
                 ends_well += good
@@ -206,6 +231,8 @@ def main():
                     wrongs.append(f'side {side}, {place.call} {place.number} at {frames}, call {at} of {place.count}, '
                                   f'{errno.errorcode[error]}: {wrong}')
                     print(f'# {wrongs[-1]}', flush=True)
+        if not refused and not wrongs:
+            wrongs.append('without a refusal: no call was refused, so nothing was tested')
         bad_cases += bool(wrongs)
         print(f'{"not ok" if wrongs else "ok"} {number} - {program[0]}: {refused} calls refused, {ends_well} without a difference, '
               f'{missed} not reached')

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,12 +12,13 @@
 
 #include "base/event.h"
 
-static bool refuses;
+static unsigned refusals; /* that are to come */
 
 /* In place of the C library's: it lacks memory. */
 int fstat(int fd, struct stat *ret_file)
 {
-    if (refuses) {
+    if (refusals) {
+        refusals--;
         errno = ENOMEM;
         return -1;
     }
@@ -43,14 +45,55 @@ static void a_closed_source_is_not_called_even_if_it_could_not_be_looked_at(void
     assert_int_equal(write(ends[1], "", 1), 1);
     event_dispatch();
     assert_int_equal(called, 1);
-    refuses = true;
+    refusals = UINT_MAX;
     event_close(&source);
-    refuses = false;
+    refusals = 0;
     assert_int_equal(source.fd, -1);
     event_dispatch();
     assert_int_equal(called, 1);
     close(copy);
     close(ends[1]);
+    fd_close(event_epoll_fd());
+}
+
+/* Who took it for a stranger's would not write to it, and the one who waits for that would sleep for ever. */
+static void a_source_is_intact_though_the_kernel_lacked_memory_once(void **state)
+{
+    struct event_source source = {.ready = is_ready};
+    int ends[2];
+
+    assert_int_equal(event_start(), 0);
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    source.fd = fd_own(ends[0]);
+    refusals = 1;
+    assert_int_equal(event_add(&source, EPOLLIN), 0);
+    assert_true(event_is_intact(&source));
+    refusals = 1;
+    assert_true(event_is_intact(&source));
+    event_close(&source);
+    close(ends[1]);
+    fd_close(event_epoll_fd());
+}
+
+static void a_source_that_cannot_be_described_is_not_watched(void **state)
+{
+    struct event_source source = {.ready = is_ready};
+    int ends[2];
+
+    assert_int_equal(event_start(), 0);
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    source.fd = fd_own(ends[0]);
+    refusals = UINT_MAX;
+    assert_int_equal(event_add(&source, EPOLLIN), -ENOMEM);
+    refusals = 0;
+    assert_int_equal(write(ends[1], "", 1), 1);
+    called = 0;
+    event_dispatch();
+    assert_int_equal(called, 0);
+    event_close(&source);
+    assert_int_equal(fcntl(ends[0], F_GETFD), -1);
+    close(ends[1]);
+    fd_close(event_epoll_fd());
 }
 
 /* A handshake that begins anew has another descriptor in its source, and may end before that one is watched. */
@@ -77,6 +120,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_closed_source_is_not_called_even_if_it_could_not_be_looked_at),
         cmocka_unit_test(a_source_that_is_used_again_closes_what_is_in_it),
+        cmocka_unit_test(a_source_is_intact_though_the_kernel_lacked_memory_once),
+        cmocka_unit_test(a_source_that_cannot_be_described_is_not_watched),
     };
 
     return run_unit_tests("event", tests);
