@@ -473,14 +473,6 @@ struct link *link_table_get(uint32_t block)
     return atomic_load_explicit(&block_table[block % BLOCKS], memory_order_acquire);
 }
 
-void link_ring(struct link *link, uint8_t message)
-{
-    if (link->is_self)
-        local_ring_self();
-    else if (event_is_intact(&link->socket)) /* EAGAIN: rung already; EPIPE: the helper thread will see it */
-        (void)sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
 bool link_waits_for_copies(struct link *link, bool ours)
 {
     return ours ? link->may_refer

@@ -99,6 +99,7 @@ struct link {
     bool is_of_other_user;
     void *memory;               /* LAYOUT_SIZE bytes, shared; private memory in the link to ourselves */
     struct event_source socket; /* doorbell, and messages of notify.h */
+    _Atomic uint8_t owed;       /* bit per message that the kernel did not take (doorbell.c) */
     _Atomic(struct notify_peer *) peer; /* notification page and channels that the peer offered; NULL: none */
     _Atomic uint64_t offered;  /* bit per channel that this process offered; the highest bit: the page */
     struct event_source pidfd; /* readable: the peer is dead; fd -1: the kernel has no pidfds */
@@ -137,7 +138,7 @@ bool link_charge(struct link *link);
 struct link *local_self_link(void);
 /* From here on this process looks at the access slots that the peer takes. Helper thread. */
 void link_watch(struct link *link);
-/* Rings the peer's helper thread; message: LINK_RINGS, LINK_CHECK_LATER. */
+/* Rings the peer's helper thread (doorbell.c); message: LINK_RINGS, LINK_CHECK_LATER. */
 void link_ring(struct link *link, uint8_t message);
 /* True if fd, which may come from another process, is a memfd of that size that is safe to map. */
 bool shared_memory_is_sound(int fd, size_t size);

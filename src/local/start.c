@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/blocks.h"
+#include "local/doorbell.h"
 #include "local/handshake.h"
 #include "local/names.h"
 #include "local/notify.h"
@@ -147,6 +148,7 @@ void local_after_fork_in_child(void)
     owners_after_fork_in_child();
     progress_after_fork_in_child();
     notify_after_fork_in_child();
+    doorbell_after_fork_in_child();
     link_after_fork_in_child();
 }
 
@@ -210,7 +212,8 @@ bool local_dispatch(bool *ret_look_later)
     event_dispatch();
     handshake_expire();
     handshake_report_settled();
-    set_timer(handshake_deadline());
+    doorbell_ring_owed();
+    set_timer(min_of(handshake_deadline(), doorbell_deadline()));
     errno = saved;
     *ret_look_later = later_now;
     return hot_now || rung_now || writable || !later_now;
