@@ -2,7 +2,6 @@
 #include "base/event.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
@@ -11,9 +10,8 @@
 #include "base/log.h"
 #include "base/sys.h"
 
-#define FDS_MAX        (1u << 20) /* the kernel's own default limit (fs.nr_open) */
-#define BATCH          32
-#define DESCRIBE_TRIES 16
+#define FDS_MAX (1u << 20) /* the kernel's own default limit (fs.nr_open) */
+#define BATCH   32
 
 static _Atomic uint64_t our_fds[FDS_MAX / 64];
 static _Atomic unsigned our_words; /* words of our_fds[] from here on are zero */
@@ -104,16 +102,13 @@ static int control(int operation, struct event_source *source, uint32_t events)
     return sys_epoll_ctl(epoll_fd, operation, source->fd, &event);
 }
 
-/* 0: fd is not open, or the kernel has no memory to describe it (fstat(2)). Asked again, because who takes a descriptor
- * for a stranger's does not write to it, and leaves a reader asleep. */
+/* 0: fd is not open, or the kernel has no memory to describe it. */
 static ino_t inode_of(int fd, dev_t *ret_device)
 {
-    int saved = errno;
-    struct stat file = {0};
+    struct stat file;
 
-    for (unsigned tries = 0; fstat(fd, &file) < 0 && errno == ENOMEM && tries < DESCRIBE_TRIES; tries++)
-        sched_yield();
-    errno = saved;
+    if (fd_stat(fd, &file) != 0)
+        return 0;
     *ret_device = file.st_dev;
     return file.st_ino;
 }
@@ -148,7 +143,7 @@ void event_note(struct event_source *source)
 
 bool event_is_intact(const struct event_source *source)
 {
-    dev_t device;
+    dev_t device = 0;
 
     return source->fd >= 0 && source->inode && inode_of(source->fd, &device) == source->inode &&
            device == source->device;

@@ -3,10 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/sys.h"
+
+#define TRIES 16
 
 int fd_lift(int fd)
 {
@@ -19,4 +24,51 @@ int fd_lift(int fd)
     sys_close(fd);
     errno = error;
     return lifted;
+}
+
+static bool is_tried_again(int error, unsigned *tries)
+{
+    if ((error != ENOMEM && error != EINTR) || ++*tries == TRIES)
+        return false;
+    sched_yield();
+    return true;
+}
+
+int fd_stat(int fd, struct stat *ret_status)
+{
+    int saved = errno, error;
+    unsigned tries = 0;
+
+    do {
+        error = fstat(fd, ret_status) < 0 ? errno : 0;
+    } while (unlikely(error && is_tried_again(error, &tries)));
+    errno = saved;
+    return -error;
+}
+
+int fd_statfs(int fd, struct statfs *ret_system)
+{
+    int saved = errno, error;
+    unsigned tries = 0;
+
+    do {
+        error = fstatfs(fd, ret_system) < 0 ? errno : 0;
+    } while (unlikely(error && is_tried_again(error, &tries)));
+    errno = saved;
+    return -error;
+}
+
+bool error_may_pass(long error)
+{
+    switch (-error) {
+    case EAGAIN:
+    case EINTR:
+    case ENOMEM:
+    case ENOBUFS:
+    case EMFILE:
+    case ENFILE:
+        return true;
+    default:
+        return false;
+    }
 }

@@ -2,9 +2,20 @@
 #ifndef BASE_FD_H
 #define BASE_FD_H
 
+#include <stdbool.h>
+
 /* Applied to each new descriptor of SoftHCA: moves 0 to 2 to a higher number. A program that was started with stdin,
  * stdout or stderr closed would otherwise print into our descriptor. Returns fd, also a negative one; -1 with errno:
  * no other number is free, and fd is closed. */
 int fd_lift(int fd);
+
+struct stat;
+struct statfs;
+/* fstat(2) and fstatfs(2), asked again some times where the kernel lacks memory. 0 or -errno; errno is kept. */
+int fd_stat(int fd, struct stat *ret_status);
+int fd_statfs(int fd, struct statfs *ret_system);
+
+/* -errno of a call that may succeed later: the kernel or this process lacks something, or a signal came. */
+bool error_may_pass(long error);
 
 #endif

@@ -15,6 +15,7 @@
 
 #include <linux/magic.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -36,6 +37,17 @@ int memory_file_create(const char *name)
     return fd == -EINVAL ? sys_memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
+/* Again after a signal, which the program may have a handler for. */
+static int resize(int fd, uint64_t size)
+{
+    int result;
+
+    do {
+        result = ftruncate(fd, (off_t)size) != 0 ? -errno : 0;
+    } while (result == -EINTR);
+    return result;
+}
+
 int memory_file_resize(int fd, uint64_t size)
 {
     int saved = errno, error = 0;
@@ -44,8 +56,8 @@ int memory_file_resize(int fd, uint64_t size)
     /* Beyond the limit, ftruncate() raises SIGXFSZ, which ends a program. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && size > limit.rlim_cur)
         error = -EFBIG;
-    else if (ftruncate(fd, (off_t)size) != 0)
-        error = -errno;
+    else
+        error = resize(fd, size);
     errno = saved;
     return error;
 }
@@ -91,8 +103,8 @@ int memory_file_check(int fd, uint64_t *ret_size)
     struct statfs filesystem;
     struct stat file;
 
-    if (seals < 0 || fstatfs(fd, &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC ||
-        fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size <= 0)
+    if (seals < 0 || fd_statfs(fd, &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC ||
+        fd_stat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size <= 0)
         error = -EBADF;
     else if ((seals & SEALS_NEEDED) != SEALS_NEEDED)
         error = -EPERM;

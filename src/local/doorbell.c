@@ -3,10 +3,10 @@
  * not read its socket) is owed: nothing else wakes the peer. The helper thread rings again, until the link is down. */
 #include "local/doorbell.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 #include "local/link.h"
 #include "local/start.h"
@@ -17,16 +17,11 @@
 static _Atomic bool owed;       /* a link has one (link.owed) */
 static ns_t again_at, interval; /* helper thread */
 
-static bool is_for_later(ssize_t result)
-{
-    return result == -EAGAIN || result == -ENOMEM || result == -ENOBUFS || result == -EINTR;
-}
-
 /* True also if the link has no socket any more: the helper thread takes it down. */
 static bool ring(struct link *link, uint8_t message)
 {
     return !event_is_intact(&link->socket) ||
-           !is_for_later(sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+           !error_may_pass(sys_send(link->socket.fd, &message, 1, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 static void owe(struct link *link, uint8_t messages)

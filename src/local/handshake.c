@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/handshake_internal.h"
@@ -106,7 +107,7 @@ void handshake_fail(struct handshake *handshake)
         handshake_free(handshake);
 }
 
-bool handshake_install_link(struct handshake *handshake)
+int handshake_install_link(struct handshake *handshake)
 {
     struct link *link = handshake->link;
     int error;
@@ -114,13 +115,12 @@ bool handshake_install_link(struct handshake *handshake)
     link->socket.fd = handshake->socket.fd;
     error = link_install(link);
     if (error) {
-        log_warn("cannot set up the link to process %d: %s", (int)handshake->peer.pid, strerror(-error));
         link->socket.fd = -1; /* handshake_free() closes it */
-        return false;
+        return error;
     }
     event_forget(&handshake->socket);
     handshake->link = NULL;
-    return true;
+    return 0;
 }
 
 /* --- links that the peer may have before this process does ---------------------------------------------- */
@@ -175,16 +175,21 @@ bool handshake_peer_may_refer(const struct ucred *peer, const struct handshake_m
            reference_same_user(peer->uid);
 }
 
-void handshake_set_link_peer(struct handshake *handshake, const struct handshake_message *message)
+int handshake_set_link_peer(struct handshake *handshake, const struct handshake_message *message)
 {
     struct link *link = handshake->link;
+    int pidfd = peer_pidfd(handshake->socket.fd, handshake->peer.pid);
+
+    if (error_may_pass(pidfd))
+        return pidfd;
 
     link->peer_pid = handshake->peer.pid;
     link->peer_uid = handshake->peer.uid;
     memcpy(link->instance, message->instance, sizeof(link->instance));
     link->peer_segment = (int)(min_of(message->segment, (uint32_t)INT32_MAX)) - 1;
-    link->pidfd.fd = peer_pidfd(handshake->socket.fd, handshake->peer.pid);
-    link->identity = process_identity(link->pidfd.fd, handshake->peer.pid);
+    link->pidfd.fd = pidfd;
+    link->identity = process_identity(pidfd, handshake->peer.pid);
+    return 0;
 }
 
 bool handshake_is_pending(const struct list *handshakes, enum handshake_type awaits, const struct ucred *peer)
@@ -226,11 +231,8 @@ static void receive_failed(struct handshake *handshake, const struct handshake_m
         handshake_fail(handshake);
         return;
     }
-    /* The owner closed the connection: it died, or dropped the oldest handshakes. The next connection attempt shows
-     * which. A malformed message is not retried. */
-    if (handshake->is_outgoing && (error == -ECONNRESET || error == -EPIPE) &&
-        sys_now() - handshake->began < handshake_timeout) {
-        handshake_retry_later(handshake);
+    if (handshake->is_outgoing && error != -EPROTO) {
+        handshake_retry_or_fail(handshake, error);
         return;
     }
     log_failure(handshake, error);

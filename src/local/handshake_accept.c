@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/blocks.h"
@@ -26,10 +27,10 @@ static ns_t accept_again = NS_NEVER;
 
 /* --- HELLO ---------------------------------------------------------------------------------------------- */
 
-/* True if a link to that process is installed, or will be when its READY arrives. */
-static bool is_known(const struct handshake *except, const struct handshake_message *hello)
+/* True if a link to that process is installed, or will be when its READY arrives. identity: of that process. */
+static bool is_known(const struct handshake *except, const struct handshake_message *hello, uint64_t identity)
 {
-    if (link_find(hello->instance, peer_identity(except->socket.fd), except->peer.uid))
+    if (link_find(hello->instance, identity, except->peer.uid))
         return true;
     list_for_each (node, &handshakes_incoming) {
         const struct handshake *other = list_entry(node, struct handshake, node);
@@ -77,38 +78,65 @@ void handshake_refuse(struct handshake *handshake, enum handshake_result result)
     handshake_fail(handshake);
 }
 
-/* Creates handshake->link over the connector's memory; false: refuse. */
-static bool create_link(struct handshake *handshake, int memory_fd)
+/* Creates handshake->link over the connector's memory. 0 or -errno. */
+static int create_link(struct handshake *handshake, int memory_fd)
 {
     void *memory;
     int error = link_memory_accept(memory_fd, &memory);
 
+    if (error_may_pass(error))
+        return error;
     if (error) {
         log_error("handshake: shared memory of process %d (uid %u) rejected (not a sealed memfd of the right "
                   "size?): %s",
                   (int)handshake->peer.pid, (unsigned)handshake->peer.uid, strerror(-error));
-        return false;
+        return error;
     }
     handshake->link = link_new(memory, false);
-    if (!handshake->link)
-        sys_munmap(memory, LAYOUT_SIZE);
-    return handshake->link != NULL;
+    if (handshake->link)
+        return 0;
+    sys_munmap(memory, LAYOUT_SIZE);
+    return -ENOMEM;
+}
+
+/* Refuses for good, or closes the connection: the connector then tries again. */
+static void cannot_accept(struct handshake *handshake, int error)
+{
+    if (error_may_pass(error)) {
+        log_warn("cannot accept the link of process %d (uid %u) now: %s", (int)handshake->peer.pid,
+                 (unsigned)handshake->peer.uid, strerror(-error));
+        handshake_fail(handshake);
+    } else {
+        handshake_refuse(handshake, HANDSHAKE_REFUSED);
+    }
 }
 
 void handshake_receive_hello(struct handshake *handshake, const struct handshake_message *hello,
                              int memory_fd)
 {
     struct handshake_message welcome;
+    uint64_t identity;
+    int error = peer_identity(handshake->socket.fd, &identity);
 
-    if (is_known(handshake, hello) || crosses_outgoing(handshake, hello)) {
+    if (error) {
+        cannot_accept(handshake, error);
+        return;
+    }
+    if (is_known(handshake, hello, identity) || crosses_outgoing(handshake, hello)) {
         handshake_refuse(handshake, HANDSHAKE_KNOWN);
         return;
     }
-    if (exceeds_limits(&handshake->peer) || !create_link(handshake, memory_fd)) {
+    if (exceeds_limits(&handshake->peer)) {
         handshake_refuse(handshake, HANDSHAKE_REFUSED);
         return;
     }
-    handshake_set_link_peer(handshake, hello);
+    error = create_link(handshake, memory_fd);
+    if (!error)
+        error = handshake_set_link_peer(handshake, hello);
+    if (error) {
+        cannot_accept(handshake, error);
+        return;
+    }
     if (is_counted(&handshake->peer) && !link_charge(handshake->link)) {
         handshake_refuse(handshake, HANDSHAKE_REFUSED);
         return;
@@ -128,13 +156,17 @@ void handshake_receive_hello(struct handshake *handshake, const struct handshake
 
 void handshake_receive_ready(struct handshake *handshake, const struct handshake_message *ready)
 {
+    int error = 0;
+
     handshake->link->may_refer = handshake_peer_may_refer(&handshake->peer, ready);
     if (memcmp(ready->instance, handshake->link->instance, sizeof(ready->instance)) != 0)
         log_error("handshake: process %d identified itself differently in HELLO and READY (instance ID), "
                   "link refused",
                   (int)handshake->peer.pid);
     else
-        handshake_install_link(handshake);
+        error = handshake_install_link(handshake);
+    if (error)
+        log_warn("cannot set up the link to process %d: %s", (int)handshake->peer.pid, strerror(-error));
     handshake_fail(handshake); /* frees the handshake; an installed link is no longer part of it */
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sys.h"
 #include "local/handshake_internal.h"
@@ -24,26 +25,46 @@ const char *handshake_target(const struct handshake *handshake, char buffer[stat
 
 void handshake_retry_later(struct handshake *handshake)
 {
+    handshake_set_coming(handshake, false);
     event_close(&handshake->socket);
     link_free(handshake->link);
     handshake->link = NULL;
     handshake->retry_at = sys_now() + RETRY_AFTER;
 }
 
-/* 0; -EAGAIN: the owner's listen backlog is full. */
+void handshake_retry_or_fail(struct handshake *handshake, int error)
+{
+    char buffer[24];
+
+    /* The owner closed the connection: it died, lacks something, or dropped the oldest handshakes. The next connection
+     * attempt shows which. */
+    if (error == -ECONNRESET || error == -EPIPE)
+        error = -EAGAIN;
+    if (error_may_pass(error) && sys_now() - handshake->began < handshake_timeout) {
+        if (error != -EAGAIN && !handshake->has_warned)
+            log_warn("no link to the owner of %s yet: %s; trying again for %llu s",
+                     handshake_target(handshake, buffer), strerror(-error),
+                     (unsigned long long)(handshake_timeout / NS_PER_S));
+        handshake->has_warned |= error != -EAGAIN;
+        handshake_retry_later(handshake);
+        return;
+    }
+    /* Refused: nobody has the name. */
+    if (error != -ECONNREFUSED)
+        log_warn("no link to the owner of %s: %s", handshake_target(handshake, buffer), strerror(-error));
+    handshake_fail(handshake);
+}
+
+/* 0 or -errno; -EAGAIN: the owner's listen backlog is full. */
 static int open_connection(struct handshake *handshake)
 {
-    char buffer[24], block[LOCAL_BLOCK_NAME_MAX + 1];
+    char block[LOCAL_BLOCK_NAME_MAX + 1];
     int fd;
 
     local_block_name(handshake->block, block);
     fd = names_connect(handshake->search ? handshake->search->text : block);
-    if (fd < 0) {
-        if (fd != -EAGAIN && fd != -ECONNREFUSED)
-            log_warn("cannot connect to the owner of %s: %s", handshake_target(handshake, buffer),
-                     strerror(-fd));
+    if (fd < 0)
         return fd;
-    }
     handshake->socket.fd = fd;
     return 0;
 }
@@ -60,11 +81,8 @@ static int send_hello(struct handshake *handshake)
     if (error)
         return error;
     error = link_memory_create(&memory_fd, &memory);
-    if (error) {
-        log_error("cannot create the shared memory of the link to process %d: %s", (int)handshake->peer.pid,
-                  strerror(-error));
+    if (error)
         return error;
-    }
     handshake->link = link_new(memory, true);
     if (!handshake->link) {
         sys_munmap(memory, LAYOUT_SIZE);
@@ -88,10 +106,6 @@ void handshake_connect(struct handshake *handshake)
 
     handshake->retry_at = NS_NEVER;
     error = open_connection(handshake);
-    if (error == -EAGAIN) {
-        handshake_retry_later(handshake);
-        return;
-    }
     if (!error && handshake->search) {
         /* No rundown section: only this thread takes links down. */
         struct link *link = names_link_behind(handshake->socket.fd);
@@ -104,15 +118,17 @@ void handshake_connect(struct handshake *handshake)
     if (!error)
         error = send_hello(handshake);
     if (error)
-        handshake_fail(handshake);
+        handshake_retry_or_fail(handshake, error);
 }
 
 /* WELCOME with result KNOWN: the two processes have a link already. */
 static void use_known_link(struct handshake *handshake, const struct handshake_message *welcome)
 {
-    struct link *link =
-        link_find(welcome->instance, peer_identity(handshake->socket.fd), handshake->peer.uid);
+    uint64_t identity;
+    struct link *link = NULL;
 
+    if (peer_identity(handshake->socket.fd, &identity) == 0)
+        link = link_find(welcome->instance, identity, handshake->peer.uid);
     /* Without a link here, the peer's READY is still on its way, or the peer has not seen yet that its link is
      * down. */
     if (link)
@@ -125,15 +141,22 @@ static void install_welcomed_link(struct handshake *handshake, const struct hand
 {
     struct link *link = handshake->link;
     struct handshake_message ready;
+    int error = handshake_set_link_peer(handshake, welcome);
 
-    handshake_set_link_peer(handshake, welcome);
+    if (error) {
+        handshake_retry_or_fail(handshake, error);
+        return;
+    }
     link->may_refer = handshake_peer_may_refer(&handshake->peer, welcome);
     link->may_pull = handshake_probe(&handshake->peer, welcome);
     handshake_message_fill(&ready, HANDSHAKE_READY, HANDSHAKE_OK, link->may_pull);
     handshake_tell_own_user(&handshake->peer, &ready);
     handshake_set_coming(handshake, true);
-    if (handshake_message_send(handshake->socket.fd, &ready, -1) != 0 || !handshake_install_link(handshake))
-        handshake_fail(handshake);
+    error = handshake_message_send(handshake->socket.fd, &ready, -1);
+    if (!error)
+        error = handshake_install_link(handshake);
+    if (error)
+        handshake_retry_or_fail(handshake, error);
     else
         handshake_finish(handshake, link);
 }
@@ -154,9 +177,15 @@ void handshake_receive_welcome(struct handshake *handshake, const struct handsha
                                pid_t sender)
 {
     char buffer[24];
+    int error;
 
-    if (!is_from_owner(handshake, sender) || handshake_want_sender(handshake->socket.fd, false) != 0) {
+    if (!is_from_owner(handshake, sender)) {
         handshake_fail(handshake);
+        return;
+    }
+    error = handshake_want_sender(handshake->socket.fd, false);
+    if (error) {
+        handshake_retry_or_fail(handshake, error);
         return;
     }
     switch (welcome->result) {

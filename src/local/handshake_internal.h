@@ -18,6 +18,7 @@ struct handshake {
     struct ucred peer;
     struct link *link; /* not installed yet; NULL before HELLO */
     bool is_coming;    /* counted by local_link_is_coming() */
+    bool has_warned;   /* that it is tried again */
 };
 
 extern struct list handshakes_outgoing, handshakes_incoming;
@@ -31,15 +32,15 @@ struct handshake *handshake_new(bool is_outgoing, uint32_t block);
 void handshake_finish(struct handshake *handshake, struct link *link);
 /* Ends a handshake of either direction without a link. */
 void handshake_fail(struct handshake *handshake);
-/* Installs handshake->link, which takes over the socket. False: handshake->link and the socket stay here. */
-bool handshake_install_link(struct handshake *handshake);
+/* Installs handshake->link, which takes over the socket. 0; -errno: handshake->link and the socket stay here. */
+int handshake_install_link(struct handshake *handshake);
 /* event_source.ready of a handshake's socket: reads one message and takes the next step. */
 void handshake_ready(struct event_source *source, uint32_t events);
 /* local_link_is_coming() counts the handshake (true) or no longer does (false). A caller passes true before it
  * sends the message that lets the peer install its link. The lock of a name may be held. */
 void handshake_set_coming(struct handshake *handshake, bool is_coming);
-/* Copies the peer's identity from the socket and the message to handshake->link. */
-void handshake_set_link_peer(struct handshake *handshake, const struct handshake_message *message);
+/* Copies the peer's identity from the socket and the message to handshake->link. 0 or -errno, which may pass. */
+int handshake_set_link_peer(struct handshake *handshake, const struct handshake_message *message);
 /* Lets the peer have the kernel copy from and to memory of this process, if it is of the same user and there may be a
  * reason for it. */
 void handshake_permit_copies(const struct ucred *peer);
@@ -61,6 +62,8 @@ bool handshake_is_pending(const struct list *handshakes, enum handshake_type awa
 void handshake_connect(struct handshake *handshake);
 /* Closes the socket; handshake_expire() connects again after RETRY_AFTER. */
 void handshake_retry_later(struct handshake *handshake);
+/* The same if the error may pass and there is time for it; else the handshake ends without a link. */
+void handshake_retry_or_fail(struct handshake *handshake, int error);
 /* sender: of handshake_message_receive(). */
 void handshake_receive_welcome(struct handshake *handshake, const struct handshake_message *welcome,
                                pid_t sender);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include "base/fd.h"
 #include "base/sys.h"
 #include "base/unix_names.h"
 #include "local/start.h"
@@ -157,12 +158,14 @@ int handshake_message_receive(int fd, enum handshake_type type, struct handshake
     *ret_memory_fd = -1;
     *ret_sender = -1;
     if (length < 0)
-        return errno == EINTR ? -EAGAIN : -errno;
+        return error_may_pass(-errno) ? -EAGAIN : -errno; /* the message is still there */
     *ret_memory_fd = take_descriptor(&msg);
     *ret_sender = sender_of(&msg);
     if (length == 0)
         return -ECONNRESET;
-    if (length != (ssize_t)sizeof(*message) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
+    if (msg.msg_flags & MSG_CTRUNC) /* no number is free for its descriptor */
+        return -EMFILE;
+    if (length != (ssize_t)sizeof(*message) || (msg.msg_flags & MSG_TRUNC) ||
         message->magic != HANDSHAKE_MAGIC || message->version != HANDSHAKE_VERSION || message->type != type ||
         message->layout_size != LAYOUT_SIZE)
         return -EPROTO;
@@ -182,8 +185,10 @@ int peer_pidfd(int fd, pid_t pid)
     socklen_t length = sizeof(pidfd);
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) < 0)
-        pidfd = pid > 0 ? sys_pidfd_open(pid) : -1;
-    return fd_own(max_of(pidfd, -1));
+        pidfd = error_may_pass(-errno) ? -errno : pid > 0 ? sys_pidfd_open(pid) : -1;
+    if (pidfd >= 0)
+        return fd_own(pidfd);
+    return error_may_pass(pidfd) ? pidfd : -1;
 }
 
 uint64_t process_identity(int pidfd, pid_t pid)
@@ -191,8 +196,8 @@ uint64_t process_identity(int pidfd, pid_t pid)
     struct statfs system;
     struct stat status;
 
-    if (pidfd >= 0 && fstatfs(pidfd, &system) == 0 && system.f_type == PIDFS_MAGIC &&
-        fstat(pidfd, &status) == 0)
+    if (pidfd >= 0 && fd_statfs(pidfd, &system) == 0 && system.f_type == PIDFS_MAGIC &&
+        fd_stat(pidfd, &status) == 0)
         return status.st_ino;
     return pid > 0 ? IS_PID | (uint64_t)pid : 0;
 }
@@ -202,14 +207,20 @@ bool identity_is_for_good(uint64_t identity)
     return identity && !(identity & IS_PID);
 }
 
-uint64_t peer_identity(int fd)
+int peer_identity(int fd, uint64_t *ret_identity)
 {
     struct ucred peer = {.pid = 0};
     int pidfd = peer_pidfd(fd, 0);
-    uint64_t identity;
 
-    peer_credentials(fd, &peer);
-    identity = process_identity(pidfd, peer.pid);
+    if (error_may_pass(pidfd))
+        return pidfd;
+    if (!peer_credentials(fd, &peer)) {
+        int error = -errno;
+
+        fd_close(pidfd);
+        return error;
+    }
+    *ret_identity = process_identity(pidfd, peer.pid);
     fd_close(pidfd);
-    return identity;
+    return 0;
 }

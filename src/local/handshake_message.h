@@ -68,7 +68,7 @@ int take_descriptor(struct msghdr *msg);
 bool peer_credentials(int fd, struct ucred *ret_peer);
 /* A pidfd of the process at the other end: SO_PEERPIDFD from Linux 6.5 on, else pidfd_open(pid). The number cannot
  * belong to another process yet if the probe finds the nonce there or, without a probe, while the socket stays open.
- * -1: no pidfd; the end of the socket is then the only sign of death. */
+ * -1: no pidfd; the end of the socket is then the only sign of death. Another -errno: one that may pass. */
 int peer_pidfd(int fd, pid_t pid);
 /* A number of the process which no other process has as long as this one is there, and with pidfs (Linux 6.9) never
  * again: the inode of its pidfd. Else it is made of pid, which the kernel uses again. 0: outside of our pid namespace,
@@ -76,8 +76,9 @@ int peer_pidfd(int fd, pid_t pid);
 uint64_t process_identity(int pidfd, pid_t pid);
 /* It is such an inode. */
 bool identity_is_for_good(uint64_t identity);
-/* Of the process at the other end: the one that connected or, seen from there, that called listen(). */
-uint64_t peer_identity(int fd);
+/* Of the process at the other end: the one that connected or, seen from there, that called listen(). 0, or -errno: the
+ * kernel lacks what it takes to tell, and may tell later. */
+int peer_identity(int fd, uint64_t *ret_identity);
 
 /* Followed by the block in four lower-case hexadecimal digits. */
 #define BLOCK_NAME_PREFIX SEGMENT_REQUEST_NAME_PREFIX

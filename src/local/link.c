@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/budget.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/memory_file.h"
 #include "base/rundown.h"
@@ -282,7 +283,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
                 notify_accept(link, offer, fd);
             continue;
         }
-        if (length < 0 && (errno == EAGAIN || errno == EINTR))
+        if (length < 0 && error_may_pass(-errno)) /* the message is still there */
             break;
         link_remove(link, true, "the peer process closed the connection");
         return;
@@ -336,10 +337,11 @@ int link_install(struct link *link)
     link->socket.ready = socket_ready;
     link->pidfd.ready = pidfd_ready;
     error = event_change(&link->socket, EPOLLIN);
-    if (!error && link->pidfd.fd >= 0)
-        error = event_add(&link->pidfd, EPOLLIN);
     if (error)
         return error;
+    if (link->pidfd.fd >= 0 && event_add(&link->pidfd, EPOLLIN) != 0)
+        log_info("cannot watch process %d: the end of its socket will tell of its death",
+                 (int)link->peer_pid);
     atomic_store_explicit(&link->state, LINK_UP, memory_order_release);
     atomic_store_explicit(&links[index], link, memory_order_release);
     if (index == end)

@@ -156,10 +156,8 @@ int names_connect(const char *text)
     struct ucred holder;
     uid_t uid;
 
-    if (fd < 0) {
-        log_error("cannot create a socket to connect to %s: %m", text);
+    if (fd < 0)
         return -errno;
-    }
     if (connect(fd, (struct sockaddr *)&address, length) < 0) {
         int error = -errno;
 
@@ -185,7 +183,8 @@ static bool is_alive(const struct link *link)
 
 struct link *names_link_behind(int fd)
 {
-    struct link *link = link_find_process(peer_identity(fd));
+    uint64_t identity;
+    struct link *link = peer_identity(fd, &identity) == 0 ? link_find_process(identity) : NULL;
 
     return link && is_alive(link) ? link : NULL;
 }

@@ -112,15 +112,19 @@ static bool may_be_last_words(const struct link *link)
     return !link->is_of_other_user || !link_peer_is_there(link);
 }
 
-/* Is the process that listens at the other end that of the link? */
-static bool is_peer(const struct link *link, int fd)
+/* Is the process that listens at the other end that of the link? 1, 0, or -errno: the kernel does not say now. */
+static int is_peer(const struct link *link, int fd)
 {
     struct ucred holder;
 
-    if (identity_is_for_good(link->identity))
-        return peer_identity(fd) == link->identity;
+    if (identity_is_for_good(link->identity)) {
+        uint64_t identity;
+        int error = peer_identity(fd, &identity);
+
+        return error ? error : identity == link->identity;
+    }
     if (!peer_credentials(fd, &holder))
-        return false;
+        return -errno;
     /* A number, which is not used again while the process is there; of all whom we do not see, only the user is known. */
     return link->identity ? process_identity(-1, holder.pid) == link->identity && link_peer_is_there(link)
                           : !holder.pid && holder.uid == link->peer_uid;
@@ -129,22 +133,19 @@ static bool is_peer(const struct link *link, int fd)
 static bool ask(struct link *link, uint32_t block)
 {
     char text[LOCAL_BLOCK_NAME_MAX + 1];
-    bool is_owner;
-    int fd;
+    int fd, answer;
 
     block_name_of(block, link->peer_uid, text);
     fd = names_connect(text);
     if (fd == -ECONNREFUSED)
         return may_be_last_words(link);
-    /* Not answered: the listener's backlog is full (EAGAIN) while many processes meet, or we have no descriptor left. What
-     * is refused then is lost, and our own user's processes could as well trace us. */
-    if (fd < 0)
-        return !link->is_of_other_user;
-    is_owner = is_peer(link, fd);
+    answer = fd < 0 ? fd : is_peer(link, fd);
     fd_close(fd);
-    if (is_owner)
+    if (answer > 0)
         owners_note(link, block);
-    return is_owner;
+    /* Not answered: the listener's backlog is full (EAGAIN) while many processes meet, or we lack descriptors or memory.
+     * What is refused then is lost, and our own user's processes could as well trace us. */
+    return answer < 0 ? !link->is_of_other_user : answer;
 }
 
 struct link *local_known_owner(uint32_t block)

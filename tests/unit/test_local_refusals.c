@@ -4,18 +4,42 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
-/* In place of the C library's: refuses the next calls of that number. */
+/* Which calls are refused: of one number, or the n-th of those that a link takes. */
 static _Atomic long refused_number = -1;
-static _Atomic unsigned refusals;
+static _Atomic unsigned refusals, calls, refused_call;
+static _Atomic bool counts;
 static int refused_error;
 
-long syscall(long number, ...)
+static long raw(long number, long a, long b, long c, long d, long e, long f)
 {
     static long (*real)(long, ...);
+
+    if (!real)
+        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    return real(number, a, b, c, d, e, f);
+}
+
+static bool is_refused(const char *call)
+{
+    if (!atomic_load(&counts) || atomic_fetch_add(&calls, 1) + 1 != atomic_load(&refused_call))
+        return false;
+    fprintf(stderr, "# call %u, %s: refused\n", atomic_load(&refused_call), call);
+    errno = ENOMEM;
+    return true;
+}
+
+/* In place of the C library's. */
+long syscall(long number, ...)
+{
     long a[6];
     va_list list;
 
@@ -28,9 +52,73 @@ long syscall(long number, ...)
         errno = refused_error;
         return -1;
     }
-    if (!real)
-        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if ((number == SYS_mmap || number == SYS_memfd_create || number == SYS_madvise) && is_refused(__func__))
+        return -1;
+    return raw(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+#define ADDRESS(pointer) ((long)(uintptr_t)(pointer))
+
+int socket(int domain, int type, int protocol)
+{
+    return is_refused(__func__) ? -1 : (int)raw(SYS_socket, domain, type, protocol, 0, 0, 0);
+}
+
+int connect(int fd, const struct sockaddr *name, socklen_t length)
+{
+    return is_refused(__func__) ? -1 : (int)raw(SYS_connect, fd, ADDRESS(name), length, 0, 0, 0);
+}
+
+int accept4(int fd, struct sockaddr *name, socklen_t *length, int flags)
+{
+    return is_refused(__func__) ? -1 : (int)raw(SYS_accept4, fd, ADDRESS(name), ADDRESS(length), flags, 0, 0);
+}
+
+int getsockopt(int fd, int level, int option, void *value, socklen_t *length)
+{
+    return is_refused(__func__)
+               ? -1
+               : (int)raw(SYS_getsockopt, fd, level, option, ADDRESS(value), ADDRESS(length), 0);
+}
+
+int setsockopt(int fd, int level, int option, const void *value, socklen_t length)
+{
+    return is_refused(__func__) ? -1 : (int)raw(SYS_setsockopt, fd, level, option, ADDRESS(value), length, 0);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    return is_refused(__func__) ? -1 : raw(SYS_sendmsg, fd, ADDRESS(message), flags, 0, 0, 0);
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return is_refused(__func__) ? -1 : raw(SYS_recvmsg, fd, ADDRESS(message), flags, 0, 0, 0);
+}
+
+int ftruncate(int fd, off_t length)
+{
+    return is_refused(__func__) ? -1 : (int)raw(SYS_ftruncate, fd, length, 0, 0, 0, 0);
+}
+
+int fstat(int fd, struct stat *ret_status)
+{
+    return is_refused(__func__)
+               ? -1
+               : (int)raw(SYS_newfstatat, fd, ADDRESS(""), ADDRESS(ret_status), AT_EMPTY_PATH, 0, 0);
+}
+
+int fstatfs(int fd, struct statfs *ret_system)
+{
+    return is_refused(__func__) ? -1 : (int)raw(SYS_fstatfs, fd, ADDRESS(ret_system), 0, 0, 0, 0);
+}
+
+int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
+{
+    /* Removal needs no memory. */
+    return operation == EPOLL_CTL_ADD && is_refused(__func__)
+               ? -1
+               : (int)raw(SYS_epoll_ctl, epoll, operation, fd, ADDRESS(event), 0, 0);
 }
 
 static void refuse(long number, int error, unsigned times)
@@ -90,10 +178,79 @@ static void test_a_doorbell_that_the_kernel_does_not_take_is_rung_again(void **s
     }
 }
 
+/* --- links --------------------------------------------------------------------------------------------------- */
+
+enum { REFUSED_SIDE = 5, REFUSED_CALL, CALLS }; /* words of the board */
+
+/* The calls of this side are counted, and one of them refused, from here on. */
+static void begin_to_count(unsigned number)
+{
+    atomic_store(&calls, 0);
+    atomic_store(&refused_call, atomic_load(&board->word[REFUSED_SIDE]) == number
+                                    ? atomic_load(&board->word[REFUSED_CALL])
+                                    : 0);
+    atomic_store(&counts, true);
+}
+
+static void end_counting(unsigned number)
+{
+    atomic_store(&counts, false);
+    if (atomic_load(&board->word[REFUSED_SIDE]) == number)
+        atomic_store(&board->word[CALLS], atomic_load(&calls));
+}
+
+static void is_asked(unsigned number)
+{
+    uint32_t mine = publish_qpn(number);
+
+    begin_to_count(number);
+    UNTIL(seen.packets == 1);
+    send_text(link_lane(lane_link(seen.lane), mine), seen.last.src_qpn, mine, "pong");
+    end_counting(number);
+    meet(0, 2);
+}
+
+static void asks_once(unsigned number)
+{
+    uint32_t mine = publish_qpn(number), other = await_qpn(0);
+    struct link *link;
+
+    begin_to_count(number);
+    link = find_link(other);
+    CHECK(link && !link_is_self(link));
+    send_text(link_lane(link, mine), other, mine, "ping");
+    UNTIL(seen.packets == 1);
+    CHECK(link_find_process(link->identity) == link);
+    end_counting(number);
+    meet(0, 2);
+}
+
+static unsigned try_link(unsigned side, unsigned call)
+{
+    board_clear();
+    atomic_store(&board->word[REFUSED_SIDE], side);
+    atomic_store(&board->word[REFUSED_CALL], call);
+    RUN_SIDES(is_asked, asks_once);
+    return atomic_load(&board->word[CALLS]);
+}
+
+static void test_a_link_comes_up_though_any_one_call_is_refused(void **state)
+{
+    for (unsigned side = 0; side < 2; side++) {
+        unsigned all = try_link(side, 0);
+
+        assert_true(all > 10);
+        for (unsigned call = 1; call <= all; call++) {
+            try_link(side, call);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_doorbell_that_the_kernel_does_not_take_is_rung_again),
+        cmocka_unit_test(test_a_link_comes_up_though_any_one_call_is_refused),
     };
 
     return run_local_tests("local_refusals", tests);
