@@ -4,6 +4,7 @@
 #include "runner.h"
 #include "side.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 /* --- allocations that fail ------------------------------------------------------------------------------ */
 
@@ -182,21 +184,106 @@ static int run_program(struct program *p)
     return error ? error : carry_message(p);
 }
 
+/* --- a program with rdma_cm ----------------------------------------------------------------------------- */
+
+struct connected {
+    struct rdma_event_channel *channel;
+    struct rdma_cm_id *listener, *client, *server;
+    bool is_over[2]; /* at the client, at the server */
+};
+
+static struct connected connected;
+
+static int prepare_connection(struct connected *c)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr *name = (struct sockaddr *)&address;
+
+    NEED(c->channel = rdma_create_event_channel());
+    NEED(rdma_create_id(c->channel, &c->listener, NULL, RDMA_PS_TCP) == 0);
+    NEED(rdma_create_id(c->channel, &c->client, NULL, RDMA_PS_TCP) == 0);
+    NEED(rdma_bind_addr(c->listener, name) == 0);
+    NEED(rdma_listen(c->listener, 1) == 0);
+    address.sin_port = rdma_get_src_port(c->listener);
+    NEED(rdma_resolve_addr(c->client, NULL, name, 1000) == 0);
+    return 0;
+}
+
+static int create_connected_qp(struct rdma_cm_id *id)
+{
+    struct ibv_qp_init_attr attr = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+
+    NEED(rdma_create_qp(id, NULL, &attr) == 0);
+    return 0;
+}
+
+/* The step that follows an event. */
+static int go_on(struct connected *c, const struct rdma_cm_event *event)
+{
+    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 7};
+
+    if (event->event == RDMA_CM_EVENT_ADDR_RESOLVED) {
+        NEED(rdma_resolve_route(event->id, 1000) == 0);
+    } else if (event->event == RDMA_CM_EVENT_ROUTE_RESOLVED) {
+        int error = create_connected_qp(event->id);
+
+        if (error)
+            return error;
+        NEED(rdma_connect(event->id, &param) == 0);
+    } else if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        int error = create_connected_qp(event->id);
+
+        c->server = event->id;
+        if (error)
+            return error;
+        NEED(rdma_accept(event->id, &param) == 0);
+    } else if (event->event == RDMA_CM_EVENT_ESTABLISHED) {
+        if (event->id == c->server)
+            NEED(rdma_disconnect(event->id) == 0);
+    } else if (event->event == RDMA_CM_EVENT_DISCONNECTED) {
+        c->is_over[event->id == c->server] = true;
+        if (event->id == c->client)
+            NEED(rdma_disconnect(event->id) == 0);
+    } else if (event->event != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
+        return event->status ? abs(event->status) : -1;
+    }
+    return 0;
+}
+
+static int run_connection(struct connected *c)
+{
+    int error = prepare_connection(c);
+
+    while (!error && !(c->is_over[0] && c->is_over[1])) {
+        struct rdma_cm_event *event;
+
+        NEED(rdma_get_cm_event(c->channel, &event) == 0);
+        error = go_on(c, event);
+        rdma_ack_cm_event(event);
+    }
+    return error;
+}
+
 /* What the program ended with: its errno, and the number of its allocations. */
 struct end_of_program {
     int error;
     unsigned int allocations;
 };
 
-static struct end_of_program in_child(int (*body)(void *argument), void *argument, const char *what)
+struct child {
+    pid_t pid;
+    int tells;
+};
+
+static struct child start_child(int (*body)(void *argument), void *argument)
 {
-    struct end_of_program told = {-1, 0};
-    int both[2], status;
-    pid_t child;
+    struct end_of_program told;
+    struct child child;
+    int both[2];
 
     CHECK(pipe(both) == 0, "pipe: %s", strerror(errno));
-    child = fork();
-    if (child == 0) {
+    child.pid = fork();
+    if (child.pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm(ALARM);
         told.error = body(argument);
@@ -204,12 +291,26 @@ static struct end_of_program in_child(int (*body)(void *argument), void *argumen
         _exit(write(both[1], &told, sizeof(told)) != sizeof(told));
     }
     close(both[1]);
-    CHECK(waitpid(child, &status, 0) == child, "waitpid: %s", strerror(errno));
+    child.tells = both[0];
+    return child;
+}
+
+static struct end_of_program finish_child(struct child child, const char *what)
+{
+    struct end_of_program told = {-1, 0};
+    int status;
+
+    CHECK(waitpid(child.pid, &status, 0) == child.pid, "waitpid: %s", strerror(errno));
     CHECK(WIFEXITED(status), "%s: the program was ended by signal %d (%s)", what, WTERMSIG(status),
           strsignal(WTERMSIG(status)));
-    CHECK(read(both[0], &told, sizeof(told)) == sizeof(told), "%s: the program said nothing", what);
-    close(both[0]);
+    CHECK(read(child.tells, &told, sizeof(told)) == sizeof(told), "%s: the program said nothing", what);
+    close(child.tells);
     return told;
+}
+
+static struct end_of_program in_child(int (*body)(void *argument), void *argument, const char *what)
+{
+    return finish_child(start_child(body, argument), what);
 }
 
 /* --- memory --------------------------------------------------------------------------------------------- */
@@ -238,6 +339,38 @@ static void any_allocation_up_to_the_first_message_may_fail(void **state)
         succeeded += told.error == 0;
     }
     assert_true(succeeded < whole.allocations);
+}
+
+static int connect_with_failure(void *argument)
+{
+    atomic_store(&allocations, 0);
+    atomic_store(&failing, *(unsigned int *)argument);
+    return run_connection(&connected);
+}
+
+/* An event that is lost would leave the program waiting for it. Many at a time: some wait until the CM repeats a message. */
+static void nor_does_a_connection_hang_without_memory(void **state)
+{
+    enum { AT_ONCE = 32 };
+    unsigned int none = NONE;
+    struct end_of_program whole = in_child(connect_with_failure, &none, "without a failure");
+
+    assert_int_equal(whole.error, 0);
+    for (unsigned int first = 1; first <= whole.allocations; first += AT_ONCE) {
+        const unsigned int left = whole.allocations - first + 1, count = left < AT_ONCE ? left : AT_ONCE;
+        struct child children[AT_ONCE];
+        char what[40];
+
+        for (unsigned int i = 0; i < count; i++) {
+            unsigned int failed = first + i;
+
+            children[i] = start_child(connect_with_failure, &failed);
+        }
+        for (unsigned int i = 0; i < count; i++) {
+            snprintf(what, sizeof(what), "allocation %u of %u failed", first + i, whole.allocations);
+            (void)finish_child(children[i], what);
+        }
+    }
 }
 
 enum { THREADS = 1500 };
@@ -358,6 +491,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         TEST_WITH(any_allocation_up_to_the_first_message_may_fail, .fars = 0),
+        TEST_WITH(nor_does_a_connection_hang_without_memory, .fars = 0),
         TEST_WITH(a_thread_gets_no_page_for_its_first_verb, .fars = 0),
         TEST_WITH(a_small_file_size_limit_is_an_error_of_open_device, .fars = 0),
         TEST_WITH(a_limit_that_is_lowered_later_ends_nothing, .fars = 0),

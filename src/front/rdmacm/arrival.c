@@ -158,7 +158,8 @@ static enum rdma_cm_event_type event_type(enum cm_event_type type)
 static void on_event(void *end, const struct cm_event *from)
 {
     struct id *id = end;
-    struct event *event = event_new(id, event_type(from->type), from->status);
+    /* The peer does not say it again, and the program may wait for it without a limit. */
+    struct event *event = event_new_or_reserve(id, event_type(from->type), from->status);
 
     if (!event) {
         log_error("out of memory: RDMA CM event %s lost", rdma_event_str(event_type(from->type)));

@@ -195,17 +195,33 @@ RDMACM_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel
 
 /* --- events --------------------------------------------------------------------------------------------- */
 
-struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status)
+static void event_fill(struct event *event, struct id *id, enum rdma_cm_event_type type, int status)
 {
-    struct event *event = calloc(1, sizeof(*event));
-
-    if (!event)
-        return NULL;
     event->account = id;
     event->public.id = &id->public;
     event->public.event = type;
     event->public.status = status;
     list_init(&event->node);
+}
+
+struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status)
+{
+    struct event *event = calloc(1, sizeof(*event));
+
+    if (event)
+        event_fill(event, id, type, status);
+    return event;
+}
+
+struct event *event_new_or_reserve(struct id *id, enum rdma_cm_event_type type, int status)
+{
+    struct event *event = event_new(id, type, status);
+
+    if (event || !id->reserve)
+        return event;
+    event = id->reserve;
+    id->reserve = NULL;
+    event_fill(event, id, type, status);
     return event;
 }
 

@@ -126,6 +126,8 @@ struct event {
 
 /* NULL: out of memory. */
 struct event *event_new(struct id *id, enum rdma_cm_event_type type, int status);
+/* The same, or the id's reserve; NULL: that is used. */
+struct event *event_new_or_reserve(struct id *id, enum rdma_cm_event_type type, int status);
 /* Queues the event at the id's channel. Any thread. */
 void event_push(struct event *event);
 /* Moves the event to another id (rdma_get_request()). */
@@ -189,6 +191,8 @@ struct id {
     /* rdma_resolve_addrinfo(): result that the program has not fetched yet. */
     _Atomic(struct rdma_addrinfo *) resolved;
     struct list multicasts;
+    /* For an event from the peer that finds no memory, made with the id; NULL: it is used. The CM agent's lock guards it. */
+    struct event *reserve;
     /* In its channel's ids (events_lock), once the program has the id; later in struct rest. */
     struct list node;
     struct list handed;  /* events that the program has (struct event.node); events_lock guards it */

@@ -28,10 +28,14 @@ static struct id *allocate(void)
 
 struct id *id_new(void *context, enum rdma_port_space ps, enum ibv_qp_type qp_type)
 {
-    struct id *id = allocate();
+    struct event *reserve = calloc(1, sizeof(*reserve));
+    struct id *id = reserve ? allocate() : NULL;
 
-    if (!id)
+    if (!id) {
+        free(reserve);
         return NULL;
+    }
+    id->reserve = reserve;
     id->public.context = context;
     id->public.ps = ps;
     id->public.qp_type = qp_type;
@@ -83,6 +87,7 @@ void id_free(struct id *id)
         channel_free(id->public.channel);
     free(id->public.route.path_rec);
     id->public.route.path_rec = NULL;
+    free(id->reserve);
     free(id->endpoint);
     free(id->connect_data);
     rdma_freeaddrinfo(atomic_load_explicit(&id->resolved, memory_order_relaxed));
