@@ -39,6 +39,7 @@ static uint64_t wanted;
 static int refuse_at, refuse_error;
 static struct {
     uintptr_t from, to, base;
+    uint32_t library; /* 0: libibverbs; 1: librdmacm */
 } ours[4];
 static unsigned ours_count;
 static _Atomic int ready; /* 1: being set up; 2: set up */
@@ -53,6 +54,7 @@ static int note_library(struct dl_phdr_info *info, size_t size, void *data)
     for (unsigned i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X) && ours_count < 4) {
             ours[ours_count].base = info->dlpi_addr;
+            ours[ours_count].library = strstr(info->dlpi_name, "librdmacm.so") != NULL;
             ours[ours_count].from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
             ours[ours_count].to = ours[ours_count].from + info->dlpi_phdr[i].p_memsz;
             ours_count++;
@@ -64,7 +66,7 @@ static bool is_ours(uintptr_t at, uint32_t *ret_offset)
 {
     for (unsigned i = 0; i < ours_count; i++)
         if (at >= ours[i].from && at < ours[i].to) {
-            *ret_offset = (uint32_t)(at - ours[i].base) | (uint32_t)i << 28;
+            *ret_offset = (uint32_t)(at - ours[i].base) | ours[i].library << 28;
             return true;
         }
     return false;
