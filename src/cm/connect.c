@@ -157,7 +157,7 @@ int on_rep(struct cm *cm, struct cm_id *id, const struct cm_path *from, const st
         return on_duplicate_rep(cm, id, from, mad, now);
     if (!qpn_is_valid(rep->qpn) || !mad->local_comm_id)
         return -EPROTO;
-    stale = table_qpn(cm, from->remote_gid, rep->qpn);
+    stale = table_qpn(cm, from, rep->qpn);
     if (stale) {
         respond_rej(cm, from, mad, CM_REASON_STALE_CONNECTION);
         end_stale(cm, stale, now);
@@ -258,7 +258,7 @@ static int on_duplicate_req(struct cm *cm, struct cm_id *id, const struct cm_pat
 static bool is_stale(struct cm *cm, const struct cm_path *from, const struct cm_mad *mad, ns_t now)
 {
     const struct cm_event superseded = {.type = CM_EVENT_REJECTED, .status = CM_REASON_TIMEOUT};
-    struct cm_id *other = table_qpn(cm, from->remote_gid, mad->req.qpn);
+    struct cm_id *other = table_qpn(cm, from, mad->req.qpn);
 
     if (!other)
         return false;

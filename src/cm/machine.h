@@ -74,7 +74,8 @@ static inline bool has_reply(const struct cm_id *id)
 
 struct cm_id *table_local(struct cm *cm, uint32_t local_comm_id);
 struct cm_id *table_remote(struct cm *cm, const uint8_t gid[16], uint32_t comm_id, bool datagram);
-struct cm_id *table_qpn(struct cm *cm, const uint8_t gid[16], uint32_t qpn);
+/* The connection of that process with that QP. Processes of one host have GIDs in common. */
+struct cm_id *table_qpn(struct cm *cm, const struct cm_path *from, uint32_t qpn);
 /* Keys: local_comm_id; remote_comm_id and path; remote_qpn and path. */
 void table_add_local(struct cm *cm, struct cm_id *id);
 void table_add_remote(struct cm *cm, struct cm_id *id);

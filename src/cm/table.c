@@ -69,12 +69,12 @@ struct cm_id *table_remote(struct cm *cm, const uint8_t gid[16], uint32_t comm_i
     return NULL;
 }
 
-struct cm_id *table_qpn(struct cm *cm, const uint8_t gid[16], uint32_t qpn)
+struct cm_id *table_qpn(struct cm *cm, const struct cm_path *from, uint32_t qpn)
 {
-    for (struct cm_link *link = cm->by_qpn[bucket_of(cm, gid, qpn)]; link; link = link->next) {
+    for (struct cm_link *link = cm->by_qpn[bucket_of(cm, from->remote_gid, qpn)]; link; link = link->next) {
         struct cm_id *id = container_of(link, struct cm_id, by_qpn);
 
-        if (id->remote_qpn == qpn && !memcmp(id->path.remote_gid, gid, sizeof(id->path.remote_gid)))
+        if (id->remote_qpn == qpn && id->path.peer == from->peer && from_peer(id, from))
             return id;
     }
     return NULL;

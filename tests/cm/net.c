@@ -50,7 +50,7 @@ static void launch(struct net *net, const struct side *from, unsigned to, const 
     memcpy(flight->from.local_gid, from->path.remote_gid, 16);
     memcpy(flight->from.remote_gid, from->path.local_gid, 16);
     flight->from.local_guid = from->path.local_guid ^ 1;
-    flight->from.peer = from->incarnation;
+    flight->from.peer = net->of_other_hosts ? 0 : from->incarnation;
     flight->to = to;
     memcpy(flight->bytes, bytes, MAD_LENGTH);
     list_push_back(&net->flying, &flight->node);
@@ -557,7 +557,7 @@ int side_inject(struct side *side, const struct cm_mad *mad)
     struct cm_path from = side->path;
     uint8_t bytes[MAD_LENGTH];
 
-    from.peer = other->incarnation;
+    from.peer = side->net->of_other_hosts ? 0 : other->incarnation;
     cm_mad_encode(mad, bytes);
     return cm_receive(&side->cm, &from, bytes, sizeof(bytes), side->net->now);
 }

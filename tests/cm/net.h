@@ -110,7 +110,8 @@ struct net {
     unsigned logged, delivered;
     uint64_t incarnations;
     bool trace;
-    bool misdirected; /* MADs go to a third host, which does not exist */
+    bool of_other_hosts; /* nothing is known of the processes at the other end */
+    bool misdirected;    /* MADs go to a third host, which does not exist */
     /* Called before each MAD is delivered; false: drop it. */
     bool (*on_delivery)(struct net *net, unsigned to, const struct cm_mad *mad);
     void *user;

@@ -235,14 +235,17 @@ static void a_request_id_is_used_again(void **state)
 
 /* --- restarted processes ------------------------------------------------------------------------------- */
 
-/* A new process gets the QPN of its predecessor. */
+/* A new process gets the QPN of its predecessor, on another host. */
 static void a_stale_connection_is_found_and_ended(void **state)
 {
     struct net *net = *state;
-    struct end *active = side_connect(net->sides[0]), *passive, *again;
-    uint32_t qpn = active->qpn;
+    struct end *active, *passive, *again;
+    uint32_t qpn;
     struct cm_connect connect;
 
+    net->of_other_hosts = true;
+    active = side_connect(net->sides[0]);
+    qpn = active->qpn;
     net_settle(net);
     passive = side_passive(net->sides[1]);
     again = end_new(side_restart(net, 0));
@@ -265,9 +268,11 @@ static void a_stale_connection_is_found_and_ended(void **state)
 static void a_stale_connection_is_found_on_the_active_side_too(void **state)
 {
     struct net *net = *state;
-    struct end *old = side_connect(net->sides[0]), *active;
+    struct end *old, *active;
     uint32_t qpn;
 
+    net->of_other_hosts = true;
+    old = side_connect(net->sides[0]);
     net_settle(net);
     qpn = side_passive(net->sides[1])->qpn;
     side_restart(net, 1)->next_qpn = qpn;
@@ -277,6 +282,34 @@ static void a_stale_connection_is_found_on_the_active_side_too(void **state)
     assert_int_equal(active->seen[0].status, CM_REASON_STALE_CONNECTION);
     assert_int_equal(end_saw(old, CM_EVENT_DISCONNECTED)->status, 0);
     assert_int_equal(side_passive(net->sides[1])->seen[0].status, CM_REASON_STALE_CONNECTION);
+}
+
+/* Of another process of this host, with the same GID, which is not the one with the QP. */
+static void a_request_ends_no_connection_of_another_process(void **state)
+{
+    struct net *net = *state;
+    struct end *active = side_connect(net->sides[0]), *passive;
+    struct cm_mad mad = {.attribute = CM_REQ,
+                         .transaction_id = 1,
+                         .local_comm_id = 0x47110001,
+                         .req = {.qpn = active->qpn, .pkey = 0xffff, .path_mtu = 3}};
+
+    memcpy(mad.req.primary.local_gid, net->sides[1]->path.remote_gid, 16);
+    net_settle(net);
+    passive = side_passive(net->sides[1]);
+    net->sides[1]->listens = false;
+    net->sides[0]->incarnation += 100;
+    assert_int_equal(side_inject(net->sides[1], &mad), -ENOENT);
+    net->sides[0]->incarnation -= 100;
+    net_settle(net);
+    assert_state(active, CM_STATE_ESTABLISHED);
+    assert_state(passive, CM_STATE_ESTABLISHED);
+    /* Of the process with the QP, it does. */
+    mad.local_comm_id++;
+    assert_int_equal(side_inject(net->sides[1], &mad), -EINVAL);
+    net_settle(net);
+    assert_int_equal(end_saw(active, CM_EVENT_DISCONNECTED)->status, 0);
+    assert_int_equal(end_saw(passive, CM_EVENT_DISCONNECTED)->status, 0);
 }
 
 /* After a request that timed out and whose REJ was lost, its QP is used for the next request. */
@@ -544,6 +577,7 @@ int main(void)
         TEST(a_request_id_is_used_again),
         TEST(a_stale_connection_is_found_and_ended),
         TEST(a_stale_connection_is_found_on_the_active_side_too),
+        TEST(a_request_ends_no_connection_of_another_process),
         TEST(an_attempt_supersedes_the_one_before),
         TEST(a_request_that_is_given_up_is_taken_back),
         TEST(a_comm_id_that_is_used_twice_is_refused),
