@@ -306,7 +306,13 @@ int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout
 
 int sys_poll_now(struct pollfd *watched, unsigned count)
 {
-    return sys_poll(watched, count, 0);
+    int ready, tries = 0;
+
+    do {
+        ready = sys_poll(watched, count, 0);
+    } while (unlikely(ready < 0) && (ready == -EINTR || ready == -ENOMEM || ready == -EAGAIN) &&
+             ++tries < 16);
+    return ready;
 }
 
 ssize_t sys_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,

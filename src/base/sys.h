@@ -67,7 +67,7 @@ int sys_epoll_ctl(int epoll, int operation, int fd, const struct epoll_event *ev
 int sys_epoll_wait(int epoll, struct epoll_event *events, int most, ns_t timeout_ns);
 struct pollfd;
 int sys_poll(struct pollfd *watched, unsigned long count, ns_t timeout_ns);
-/* Does not block. */
+/* Does not block. Asks again some times after a signal and where the kernel lacks memory. */
 int sys_poll_now(struct pollfd *watched, unsigned count);
 /* Reads or writes the memory of another process; `remote` are its addresses. */
 ssize_t sys_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,

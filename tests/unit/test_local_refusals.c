@@ -221,6 +221,8 @@ static void asks_once(unsigned number)
     send_text(link_lane(link, mine), other, mine, "ping");
     UNTIL(seen.packets == 1);
     CHECK(link_find_process(link->identity) == link);
+    refuse(SYS_ppoll, EINTR, 3);
+    CHECK(link_peer_is_there(link) && atomic_load(&refusals) == 0);
     end_counting(number);
     meet(0, 2);
 }
