@@ -30,7 +30,7 @@
 #define RESTING       64   /* numbers */
 #define BLOCKS_MAX    4096 /* for a million QPs; the limit of descriptors is lower */
 #define BIND_TRIES    256
-#define BACKLOG       64
+#define BACKLOG       4096 /* the kernel takes no more than net.core.somaxconn */
 #define BLOCKS        65536u
 #define OF_USER_TRIES 4096
 #ifndef SO_NETNS_COOKIE

@@ -22,7 +22,7 @@
 #include "local/handshake_message.h"
 #include "local/start.h"
 
-#define BACKLOG 256
+#define BACKLOG 4096
 
 /* text comes from this process, not from a peer. */
 socklen_t names_address(const char *text, struct sockaddr_un *ret_address)

@@ -23,7 +23,7 @@
 #include "udp/internal.h"
 
 #define BLOCKS                 65536u
-#define BACKLOG                64
+#define BACKLOG                4096
 #define CLIENTS_MAX            1024u
 #define OTHER_USER_CLIENTS_MAX 256u
 #define CLIENT_GROUPS_MAX      64u

@@ -493,6 +493,41 @@ static void a_user_who_takes_all_blocks_stops_nobody(void **state)
     pair_close(&p);
 }
 
+/* --- a crowd at the door ---------------------------------------------------------------------------------------- */
+
+/* Whose number a packet has, its receiver asks by a connection. A third user's connections keep nobody from that. */
+static void a_crowd_of_connections_keeps_no_packet_out(void **state)
+{
+    enum { FORGOTTEN_MS = 1200 };
+    const struct end_attr attr = mortal(IBV_QPT_UD);
+    struct attacker attacker;
+    struct pair p;
+
+    need_root();
+    make_user(VICTIM, VICTIM_USER);
+    make_user(PEER, OTHER_USER);
+    end_open(&p.a, VICTIM, &attr);
+    end_open(&p.b, PEER, &attr);
+    end_connect(&p.a, &p.b);
+    end_recv(&p.a, a_recv(&p.a, 1, 0, GRH + 64));
+    end_send(&p.b, a_datagram(&p.b, 1, 0, 8, &p.a));
+    end_expect_success(&p.b, SQ, 1, IBV_WC_SEND);
+    end_expect_success(&p.a, RQ, 1, IBV_WC_RECV); /* there is a link */
+    end_recv(&p.a, a_recv(&p.a, 2, 0, GRH + 64));
+    attacker = start_attacker(ATTACKER_USER);
+    side_stop(VICTIM);
+    end_send(&p.b, a_datagram(&p.b, 2, 0, 8, &p.a));
+    end_expect_success(&p.b, SQ, 2, IBV_WC_SEND);
+    side_stop(PEER); /* accepts nobody */
+    assert_true(tell(&attacker, CROWD, p.b.qp_num).number > 0);
+    poll(NULL, 0, FORGOTTEN_MS); /* what is known of another user's process */
+    side_continue(VICTIM);
+    end_expect_success(&p.a, RQ, 2, IBV_WC_RECV);
+    side_continue(PEER);
+    attacker_end(&attacker);
+    pair_close(&p);
+}
+
 /* --- what goes on working -------------------------------------------------------------------------------------- */
 
 static void use_both_ways(struct end *a, struct end *b)
@@ -612,6 +647,7 @@ int main(int argc, char **argv)
         TEST_WITH(datagrams_carry_numbers_and_addresses_of_their_sender, .fars = CLAIM_SIDES),
         TEST_WITH(nor_does_a_datagram_to_the_port_come_from_this_host, .fars = CLAIM_SIDES),
         TEST_WITH(a_user_who_takes_all_blocks_stops_nobody, .fars = 3),
+        TEST_WITH(a_crowd_of_connections_keeps_no_packet_out, .fars = CLAIM_SIDES),
         TEST_WITH(a_process_that_changes_its_user_goes_on, .fars = 3),
         TEST_WITH(nor_does_a_change_before_the_first_link_hinder_it, .fars = CLAIM_SIDES),
         TEST_WITH(processes_in_other_pid_namespaces_are_told_apart, .fars = 3),

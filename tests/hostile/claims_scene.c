@@ -81,6 +81,9 @@ static void obey(int connection, const void *argument)
         case ACCEPT_AND_ACK:
             answer.done = accept_and_acknowledge(listener, &speaker);
             break;
+        case CROWD:
+            answer.number = speaker_crowd(order.number, CROWD_SIZE);
+            break;
         case TAKE_ALL:
             answer.number = take_all(order.number);
             break;

@@ -20,7 +20,8 @@ enum {
     REPLY_MS = 10000,
     GRH = 40,
     ATTACKERS = 8,
-    OTHER_USER = 61013
+    OTHER_USER = 61013,
+    CROWD_SIZE = 800
 };
 
 enum order_kind {
@@ -34,7 +35,8 @@ enum order_kind {
     SEND_BY_NETWORK,
     HEAR,
     ACCEPT_AND_ACK,
-    TAKE_ALL
+    TAKE_ALL,
+    CROWD /* connections to the owner of the QP number, CROWD_SIZE of them */
 };
 
 struct order {

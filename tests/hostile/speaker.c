@@ -162,6 +162,20 @@ struct speaker *speaker_accept(int listener, int timeout_ms)
     return NULL;
 }
 
+unsigned int speaker_crowd(uint32_t qpn, unsigned int count)
+{
+    struct sockaddr_un address;
+    socklen_t length = name_of(qpn / BLOCK_QPNS, &address);
+
+    for (unsigned int i = 0; i < count; i++) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        if (connect(fd, (struct sockaddr *)&address, length) != 0)
+            return i;
+    }
+    return count;
+}
+
 void speaker_hang_up(struct speaker *speaker)
 {
     close(speaker->socket);

@@ -18,6 +18,8 @@ int speaker_listen(uint32_t block);
 struct speaker *speaker_connect(uint32_t qpn);
 /* Is greeted; NULL: by nobody within that time, or not to the end. */
 struct speaker *speaker_accept(int listener, int timeout_ms);
+/* Connects so often to the owner of the QP number, and says nothing. Returns how many connections there are. */
+unsigned int speaker_crowd(uint32_t qpn, unsigned int count);
 /* Ends the link. The process that accepts one next says that it is another one. */
 void speaker_hang_up(struct speaker *speaker);
 /* Writes a packet into the ring of that QP number, and rings. */
