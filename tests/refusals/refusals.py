@@ -71,7 +71,7 @@ OWN_FAULTS = [
     ('rping', 'ibv_get_cq_event', 'Failed to get cq event'),
     # It uses an id that rdma_create_id() has refused, and the context of an id that it has not set.
     ('cmtime', 'id_new', 'SIGSEGV'), ('cmtime', 'id_create', 'SIGSEGV'), ('cmtime', 'rdma_create_id', 'SIGSEGV'),
-    ('cmtime', 'resolve_name', 'SIGSEGV'), ('cmtime', '', 'bind address failed'),
+    ('cmtime', 'resolve_name', 'SIGSEGV'), ('cmtime', 'rdma_getaddrinfo', 'SIGSEGV'), ('cmtime', '', 'bind address failed'),
 ]
 
 Place = collections.namedtuple('Place', 'key count refused call number frames')
