@@ -191,8 +191,11 @@ static void *answer(void *handle, const char *name, const char *version)
 {
     if (!name || handle == RTLD_NEXT || handle == RTLD_DEFAULT || watch_inside)
         return NULL;
-    if (strncmp(name, "ibv_", 4) == 0)
-        return ours_for(verbs_originals, verbs_originals_count, handle, name, version);
+    if (strncmp(name, "ibv_", 4) == 0) {
+        void *ours = ours_for(verbs_originals, verbs_originals_count, handle, name, version);
+
+        return ours ? ours : ours_for(memory_originals, memory_originals_count, handle, name, version);
+    }
     if (strncmp(name, "rdma_", 5) == 0)
         return ours_for(rdmacm_originals, rdmacm_originals_count, handle, name, version);
     return NULL;

@@ -19,9 +19,9 @@ struct original {
 /* NULL: the library is not loaded, or lacks it. A library that was found once stays loaded. */
 void *original_find(struct original *original);
 
-/* verbs.c, rdmacm.c: their functions, for dlsym(). */
-extern struct original verbs_originals[], rdmacm_originals[];
-extern const size_t verbs_originals_count, rdmacm_originals_count;
+/* verbs.c, verbs_memory.c, rdmacm.c: their functions, for dlsym(). */
+extern struct original verbs_originals[], memory_originals[], rdmacm_originals[];
+extern const size_t verbs_originals_count, memory_originals_count, rdmacm_originals_count;
 
 /* Calls the original of a function of this library. */
 #define ORIGINAL(entry, type) ((type)original_find(entry))

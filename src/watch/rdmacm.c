@@ -62,12 +62,6 @@ struct original rdmacm_originals[CALLS] = {
 };
 const size_t rdmacm_originals_count = CALLS;
 
-#define FIND(which, verb, failure)                                                                           \
-    __typeof__(&verb) original = (__typeof__(&verb))original_find(&rdmacm_originals[which]);                 \
-    if (unlikely(!original)) {                                                                               \
-        errno = ENOSYS;                                                                                      \
-        return failure;                                                                                      \
-    }
 /* Not INSIDE(): the verbs that librdmacm calls are recorded. */
 #define IN_CM(call)                                                                                          \
     ({                                                                                                       \
@@ -184,7 +178,7 @@ WATCH_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rd
 {
     struct event_record *account;
     int result;
-    FIND(GET_CM_EVENT, rdma_get_cm_event, -1);
+    FIND(rdmacm_originals[GET_CM_EVENT], rdma_get_cm_event, -1);
 
     if (watch_inside)
         return original(channel, ret_event);
@@ -201,7 +195,7 @@ WATCH_EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rd
 WATCH_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event)
 {
     struct event_record *account = event && !watch_inside ? account_of(event) : NULL;
-    FIND(ACK_CM_EVENT, rdma_ack_cm_event, -1);
+    FIND(rdmacm_originals[ACK_CM_EVENT], rdma_ack_cm_event, -1);
 
     if (account)
         watched_events_acked(account, 1); /* before the destroy that waits for it frees the id */
@@ -212,7 +206,7 @@ WATCH_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event)
 
 WATCH_EXPORT struct rdma_event_channel *rdma_create_event_channel(void)
 {
-    FIND(CREATE_EVENT_CHANNEL, rdma_create_event_channel, NULL);
+    FIND(rdmacm_originals[CREATE_EVENT_CHANNEL], rdma_create_event_channel, NULL);
 
     return IN_CM(original());
 }
@@ -221,7 +215,7 @@ WATCH_EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_
                                 enum rdma_port_space ps)
 {
     int result;
-    FIND(CREATE_ID, rdma_create_id, -1);
+    FIND(rdmacm_originals[CREATE_ID], rdma_create_id, -1);
 
     if (watch_inside)
         return original(channel, ret_id, context, ps);
@@ -259,7 +253,7 @@ static int call_destroy_id(struct rdma_cm_id *id, void *argument)
 
 WATCH_EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 {
-    FIND(DESTROY_ID, rdma_destroy_id, -1);
+    FIND(rdmacm_originals[DESTROY_ID], rdma_destroy_id, -1);
 
     return watch_inside ? original(id) : wait_in(id, ID_CALL_DESTROY, call_destroy_id, (void *)original);
 }
@@ -271,7 +265,7 @@ static int call_migrate_id(struct rdma_cm_id *id, void *argument)
 
 WATCH_EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel)
 {
-    FIND(MIGRATE_ID, rdma_migrate_id, -1);
+    FIND(rdmacm_originals[MIGRATE_ID], rdma_migrate_id, -1);
 
     return watch_inside ? original(id, channel) : wait_in(id, ID_CALL_MIGRATE, call_migrate_id, channel);
 }
@@ -280,7 +274,7 @@ WATCH_EXPORT int rdma_create_ep(struct rdma_cm_id **ret_id, struct rdma_addrinfo
                                 struct ibv_qp_init_attr *attr)
 {
     int result;
-    FIND(CREATE_EP, rdma_create_ep, -1);
+    FIND(rdmacm_originals[CREATE_EP], rdma_create_ep, -1);
 
     if (watch_inside)
         return original(ret_id, info, pd, attr);
@@ -331,7 +325,7 @@ WATCH_EXPORT void rdma_destroy_ep(struct rdma_cm_id *id)
 
 #define REFRESHING(which, verb, phase, ...)                                                                  \
     int result;                                                                                              \
-    FIND(which, verb, -1)                                                                                    \
+    FIND(rdmacm_originals[which], verb, -1)                                                                  \
     if (watch_inside)                                                                                        \
         return original(__VA_ARGS__);                                                                        \
     result = IN_CM(original(__VA_ARGS__));                                                                   \
@@ -377,7 +371,7 @@ WATCH_EXPORT int rdma_disconnect(struct rdma_cm_id *id)
 WATCH_EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **ret_id)
 {
     int result;
-    FIND(GET_REQUEST, rdma_get_request, -1);
+    FIND(rdmacm_originals[GET_REQUEST], rdma_get_request, -1);
 
     if (watch_inside)
         return original(listen, ret_id);
@@ -392,7 +386,7 @@ WATCH_EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id *
 WATCH_EXPORT int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
     int result;
-    FIND(CREATE_QP, rdma_create_qp, -1);
+    FIND(rdmacm_originals[CREATE_QP], rdma_create_qp, -1);
 
     if (watch_inside)
         return original(id, pd, attr);
@@ -408,7 +402,7 @@ WATCH_EXPORT int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct
 WATCH_EXPORT int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
     int result;
-    FIND(CREATE_QP_EX, rdma_create_qp_ex, -1);
+    FIND(rdmacm_originals[CREATE_QP_EX], rdma_create_qp_ex, -1);
 
     if (watch_inside)
         return original(id, attr);
@@ -440,7 +434,7 @@ WATCH_EXPORT void rdma_destroy_qp(struct rdma_cm_id *id)
 WATCH_EXPORT struct ibv_context **rdma_get_devices(int *count)
 {
     struct ibv_context **devices;
-    FIND(GET_DEVICES, rdma_get_devices, NULL);
+    FIND(rdmacm_originals[GET_DEVICES], rdma_get_devices, NULL);
 
     if (watch_inside)
         return original(count);
@@ -455,7 +449,7 @@ WATCH_EXPORT struct ibv_context **rdma_get_devices(int *count)
 WATCH_EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
                                   struct rdma_addrinfo **ret)
 {
-    FIND(GETADDRINFO, rdma_getaddrinfo, -1);
+    FIND(rdmacm_originals[GETADDRINFO], rdma_getaddrinfo, -1);
 
     return IN_CM(original(node, service, hints, ret));
 }

@@ -15,7 +15,6 @@ enum call {
     DESTROY_COMP_CHANNEL,
     ACK_ASYNC_EVENT,
     ACK_CQ_EVENTS,
-    ALLOC_PD,
     ATTACH_MCAST,
     CLOSE_DEVICE,
     CREATE_AH,
@@ -23,8 +22,6 @@ enum call {
     CREATE_CQ,
     CREATE_QP,
     CREATE_SRQ,
-    DEALLOC_PD,
-    DEREG_MR,
     DESTROY_AH,
     DESTROY_CQ,
     DESTROY_QP,
@@ -35,33 +32,17 @@ enum call {
     MODIFY_QP,
     MODIFY_SRQ,
     OPEN_DEVICE,
-    REG_MR,
-    REREG_MR,
     RESIZE_CQ,
     QP_TO_QP_EX,
-    REG_MR_IOVA,
-    REG_MR_IOVA2,
     IMPORT_DEVICE,
-    IMPORT_MR,
-    IMPORT_PD,
-    UNIMPORT_MR,
-    UNIMPORT_PD,
-    REG_DMABUF_MR,
-    IMPORT_DM,
-    UNIMPORT_DM,
     CALLS
 };
 
-#define VERBS(verb, node)                                                                                    \
-    {                                                                                                        \
-        .library = ORIGINAL_VERBS, .name = #verb, .version = "IBVERBS_" node, .ours = (void *)verb           \
-    }
 struct original verbs_originals[CALLS] = {
     [CREATE_COMP_CHANNEL] = VERBS(ibv_create_comp_channel, "1.0"),
     [DESTROY_COMP_CHANNEL] = VERBS(ibv_destroy_comp_channel, "1.0"),
     [ACK_ASYNC_EVENT] = VERBS(ibv_ack_async_event, "1.1"),
     [ACK_CQ_EVENTS] = VERBS(ibv_ack_cq_events, "1.1"),
-    [ALLOC_PD] = VERBS(ibv_alloc_pd, "1.1"),
     [ATTACH_MCAST] = VERBS(ibv_attach_mcast, "1.1"),
     [CLOSE_DEVICE] = VERBS(ibv_close_device, "1.1"),
     [CREATE_AH] = VERBS(ibv_create_ah, "1.1"),
@@ -69,8 +50,6 @@ struct original verbs_originals[CALLS] = {
     [CREATE_CQ] = VERBS(ibv_create_cq, "1.1"),
     [CREATE_QP] = VERBS(ibv_create_qp, "1.1"),
     [CREATE_SRQ] = VERBS(ibv_create_srq, "1.1"),
-    [DEALLOC_PD] = VERBS(ibv_dealloc_pd, "1.1"),
-    [DEREG_MR] = VERBS(ibv_dereg_mr, "1.1"),
     [DESTROY_AH] = VERBS(ibv_destroy_ah, "1.1"),
     [DESTROY_CQ] = VERBS(ibv_destroy_cq, "1.1"),
     [DESTROY_QP] = VERBS(ibv_destroy_qp, "1.1"),
@@ -81,37 +60,18 @@ struct original verbs_originals[CALLS] = {
     [MODIFY_QP] = VERBS(ibv_modify_qp, "1.1"),
     [MODIFY_SRQ] = VERBS(ibv_modify_srq, "1.1"),
     [OPEN_DEVICE] = VERBS(ibv_open_device, "1.1"),
-    [REG_MR] = VERBS(ibv_reg_mr, "1.1"),
-    [REREG_MR] = VERBS(ibv_rereg_mr, "1.1"),
     [RESIZE_CQ] = VERBS(ibv_resize_cq, "1.1"),
     [QP_TO_QP_EX] = VERBS(ibv_qp_to_qp_ex, "1.6"),
-    [REG_MR_IOVA] = VERBS(ibv_reg_mr_iova, "1.7"),
-    [REG_MR_IOVA2] = VERBS(ibv_reg_mr_iova2, "1.8"),
     [IMPORT_DEVICE] = VERBS(ibv_import_device, "1.10"),
-    [IMPORT_MR] = VERBS(ibv_import_mr, "1.10"),
-    [IMPORT_PD] = VERBS(ibv_import_pd, "1.10"),
-    [UNIMPORT_MR] = VERBS(ibv_unimport_mr, "1.10"),
-    [UNIMPORT_PD] = VERBS(ibv_unimport_pd, "1.10"),
-    [REG_DMABUF_MR] = VERBS(ibv_reg_dmabuf_mr, "1.12"),
-    [IMPORT_DM] = VERBS(ibv_import_dm, "1.13"),
-    [UNIMPORT_DM] = VERBS(ibv_unimport_dm, "1.13"),
 };
 const size_t verbs_originals_count = CALLS;
-
-/* Declares `original`; a program that reaches us has it, unless it has libibverbs under another name. */
-#define FIND(which, verb, failure)                                                                           \
-    __typeof__(&verb) original = (__typeof__(&verb))original_find(&verbs_originals[which]);                  \
-    if (unlikely(!original)) {                                                                               \
-        errno = ENOSYS;                                                                                      \
-        return failure;                                                                                      \
-    }
 
 /* --- devices and events ----------------------------------------------------------------------------------------- */
 
 WATCH_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
     struct ibv_context *context;
-    FIND(OPEN_DEVICE, ibv_open_device, NULL);
+    FIND(verbs_originals[OPEN_DEVICE], ibv_open_device, NULL);
 
     if (watch_inside)
         return original(device);
@@ -124,7 +84,7 @@ WATCH_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 WATCH_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 {
     struct ibv_context *context;
-    FIND(IMPORT_DEVICE, ibv_import_device, NULL);
+    FIND(verbs_originals[IMPORT_DEVICE], ibv_import_device, NULL);
 
     if (watch_inside)
         return original(cmd_fd);
@@ -139,7 +99,7 @@ WATCH_EXPORT int ibv_close_device(struct ibv_context *ibv)
     struct watched_context *context =
         watch_inside ? NULL : (struct watched_context *)watched_find(ibv, OBJECT_CONTEXT);
     int result;
-    FIND(CLOSE_DEVICE, ibv_close_device, -1);
+    FIND(verbs_originals[CLOSE_DEVICE], ibv_close_device, -1);
 
     if (!context)
         return original(ibv);
@@ -154,7 +114,7 @@ WATCH_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_asy
 {
     struct event_record *record;
     int result;
-    FIND(GET_ASYNC_EVENT, ibv_get_async_event, -1);
+    FIND(verbs_originals[GET_ASYNC_EVENT], ibv_get_async_event, -1);
 
     if (watch_inside)
         return original(context, event);
@@ -204,7 +164,7 @@ WATCH_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_c
 {
     struct watched *waited = watch_inside ? NULL : watched_find(channel, OBJECT_CHANNEL), *ready;
     int result;
-    FIND(GET_CQ_EVENT, ibv_get_cq_event, -1);
+    FIND(verbs_originals[GET_CQ_EVENT], ibv_get_cq_event, -1);
 
     result = waited && waited->item != NO_OBJECT ? get_cq_event(original, waited, channel, cq, cq_context)
                                                  : original(channel, cq, cq_context);
@@ -231,7 +191,7 @@ WATCH_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
 WATCH_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
     struct ibv_comp_channel *channel;
-    FIND(CREATE_COMP_CHANNEL, ibv_create_comp_channel, NULL);
+    FIND(verbs_originals[CREATE_COMP_CHANNEL], ibv_create_comp_channel, NULL);
 
     if (watch_inside)
         return original(context);
@@ -241,239 +201,9 @@ WATCH_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context
     return channel;
 }
 
-/* Around the original destroy verb of a kind, which returns 0 or an errno. */
-#define DESTROY(which, verb, object_kind, pointer)                                                           \
-    struct watched *object;                                                                                  \
-    struct blocked_destroy *blocked;                                                                         \
-    int result;                                                                                              \
-    FIND(which, verb, ENOSYS)                                                                                \
-    if (watch_inside)                                                                                        \
-        return original(pointer);                                                                            \
-    object = watched_find(pointer, object_kind);                                                             \
-    blocked = destroy_begins(object);                                                                        \
-    result = INSIDE(original(pointer));                                                                      \
-    destroy_ends(object, blocked, result);                                                                   \
-    return result
-
 WATCH_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
-    DESTROY(DESTROY_COMP_CHANNEL, ibv_destroy_comp_channel, OBJECT_CHANNEL, channel);
-}
-
-/* --- PD, MR ------------------------------------------------------------------------------------------------------- */
-
-struct watched_pd *adopt_pd(struct ibv_pd *pd)
-{
-    struct watched_pd *known = (struct watched_pd *)watched_find(pd, OBJECT_PD);
-
-    if (known || !pd)
-        return known;
-    adopt_context(pd->context);
-    known = watched_new_pd(pd, pd->context, NULL, NULL);
-    if (known)
-        segment_pd(known->base.number)->kept = 1;
-    return known;
-}
-
-WATCH_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
-{
-    struct watched_pd *known;
-    struct ibv_pd *pd;
-    FIND(ALLOC_PD, ibv_alloc_pd, NULL);
-
-    if (watch_inside)
-        return original(context);
-    pd = INSIDE(original(context));
-    known = pd ? watched_new_pd(pd, context, NULL, NULL) : NULL;
-    if (known && watch_in_cm)
-        segment_pd(known->base.number)->kept = 1;
-    return pd;
-}
-
-WATCH_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
-{
-    struct watched_pd *known;
-    struct ibv_pd *pd;
-    FIND(IMPORT_PD, ibv_import_pd, NULL);
-
-    if (watch_inside)
-        return original(context, handle);
-    pd = INSIDE(original(context, handle));
-    known = pd ? watched_new_pd(pd, context, NULL, NULL) : NULL;
-    if (known)
-        segment_pd(known->base.number)->imported = 1;
-    return pd;
-}
-
-static void forget(const void *key, enum object_kind kind)
-{
-    struct watched *object = watch_inside ? NULL : watched_find(key, kind);
-
-    if (object)
-        watched_forget(object);
-}
-
-/* What an unimport frees may have a new owner at once: the record goes first. */
-#define UNIMPORT(which, verb, object_kind, pointer)                                                          \
-    __typeof__(&verb) original = (__typeof__(&verb))original_find(&verbs_originals[which]);                  \
-    forget(pointer, object_kind);                                                                            \
-    if (original)                                                                                            \
-    original(pointer)
-
-WATCH_EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
-{
-    UNIMPORT(UNIMPORT_PD, ibv_unimport_pd, OBJECT_PD, pd);
-}
-
-WATCH_EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
-{
-    UNIMPORT(UNIMPORT_MR, ibv_unimport_mr, OBJECT_MR, mr);
-}
-
-WATCH_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
-{
-    UNIMPORT(UNIMPORT_DM, ibv_unimport_dm, OBJECT_DM, dm);
-}
-
-WATCH_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
-{
-    struct ibv_dm *dm;
-    FIND(IMPORT_DM, ibv_import_dm, NULL);
-
-    if (watch_inside)
-        return original(context, handle);
-    dm = INSIDE(original(context, handle));
-    if (dm)
-        watched_new_item(dm, OBJECT_DM, context, NO_OBJECT, NULL);
-    return dm;
-}
-
-WATCH_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
-{
-    DESTROY(DEALLOC_PD, ibv_dealloc_pd, OBJECT_PD, pd);
-}
-
-/* Of a PD, because there is no MR: which range, and what the kernel answers. */
-static void refused_registration(const struct ibv_pd *pd, const char *call, const void *address,
-                                 size_t length, unsigned access)
-{
-    const struct watched *known = watched_find(pd, OBJECT_PD);
-    struct words words = {.length = 0};
-    int error = errno;
-
-    if (!known)
-        return;
-    words_add(&words, "%zu bytes at 0x%llx, access 0x%x", length, (unsigned long long)(uintptr_t)address,
-              access);
-    if (error == EFAULT)
-        words_add(&words, ": a page of it is not mapped, or not writable as the access flags ask");
-    else if (error == ENOMEM)
-        words_add(&words, ": more than may be locked (ulimit -l), or the adapter has no room for it");
-    else if (error == EINVAL && access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) &&
-             !(access & IBV_ACCESS_LOCAL_WRITE))
-        words_add(&words, ": remote write or atomic access needs IBV_ACCESS_LOCAL_WRITE, too");
-    tell_refused(call, OBJECT_PD, known->number, error, words.text);
-    errno = error;
-}
-
-WATCH_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
-{
-    struct ibv_mr *mr;
-    FIND(REG_MR, ibv_reg_mr, NULL);
-
-    if (watch_inside)
-        return original(pd, address, length, access);
-    mr = INSIDE(original(pd, address, length, access));
-    if (mr)
-        watched_new_mr(mr, pd, (uintptr_t)address, (unsigned)access, NULL, 0);
-    else
-        refused_registration(pd, "ibv_reg_mr", address, length, (unsigned)access);
-    return mr;
-}
-
-WATCH_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
-                                            int access)
-{
-    struct ibv_mr *mr;
-    FIND(REG_MR_IOVA, ibv_reg_mr_iova, NULL);
-
-    if (watch_inside)
-        return original(pd, address, length, iova, access);
-    mr = INSIDE(original(pd, address, length, iova, access));
-    if (mr)
-        watched_new_mr(mr, pd, iova, (unsigned)access, NULL, 0);
-    else
-        refused_registration(pd, "ibv_reg_mr_iova", address, length, (unsigned)access);
-    return mr;
-}
-
-WATCH_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
-                                             unsigned access)
-{
-    struct ibv_mr *mr;
-    FIND(REG_MR_IOVA2, ibv_reg_mr_iova2, NULL);
-
-    if (watch_inside)
-        return original(pd, address, length, iova, access);
-    mr = INSIDE(original(pd, address, length, iova, access));
-    if (mr)
-        watched_new_mr(mr, pd, iova, access, NULL, 0);
-    else
-        refused_registration(pd, "ibv_reg_mr", address, length, access);
-    return mr;
-}
-
-WATCH_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
-                                              uint64_t iova, int fd, int access)
-{
-    struct ibv_mr *mr;
-    FIND(REG_DMABUF_MR, ibv_reg_dmabuf_mr, NULL);
-
-    if (watch_inside)
-        return original(pd, offset, length, iova, fd, access);
-    mr = INSIDE(original(pd, offset, length, iova, fd, access));
-    if (mr)
-        watched_new_mr(mr, pd, iova, (unsigned)access, NULL, 0);
-    return mr;
-}
-
-WATCH_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
-{
-    struct ibv_mr *mr;
-    FIND(IMPORT_MR, ibv_import_mr, NULL);
-
-    if (watch_inside)
-        return original(pd, handle);
-    mr = INSIDE(original(pd, handle));
-    if (mr)
-        watched_new_mr(mr, pd, (uintptr_t)mr->addr, 0, NULL, 0);
-    return mr;
-}
-
-WATCH_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
-                              int access)
-{
-    struct watched *known = watch_inside ? NULL : watched_find(mr, OBJECT_MR);
-    unsigned before = known ? segment_keys()->entry[known->number].access : 0;
-    int result;
-    FIND(REREG_MR, ibv_rereg_mr, -1);
-
-    if (!known)
-        return original(mr, flags, pd, address, length, access);
-    result = INSIDE(original(mr, flags, pd, address, length, access));
-    if (result == 0)
-        watched_mr_changed(mr, flags & IBV_REREG_MR_CHANGE_PD ? pd : NULL, (uintptr_t)mr->addr,
-                           flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned)access : before);
-    return result;
-}
-
-WATCH_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
-{
-    struct watched *known = watch_inside ? NULL : watched_find(mr, OBJECT_MR);
-
-    if (known)
-        tell(TOLD_IN_USE, OBJECT_MR, known->number);
-    DESTROY(DEREG_MR, ibv_dereg_mr, OBJECT_MR, mr);
+    DESTROY(verbs_originals[DESTROY_COMP_CHANNEL], ibv_destroy_comp_channel, OBJECT_CHANNEL, channel);
 }
 
 /* --- CQ, SRQ -------------------------------------------------------------------------------------------------------- */
@@ -482,7 +212,7 @@ WATCH_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entri
                                           struct ibv_comp_channel *channel, int vector)
 {
     struct ibv_cq *cq;
-    FIND(CREATE_CQ, ibv_create_cq, NULL);
+    FIND(verbs_originals[CREATE_CQ], ibv_create_cq, NULL);
 
     if (watch_inside)
         return original(context, entries, cq_context, channel, vector);
@@ -496,7 +226,7 @@ WATCH_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int entries)
 {
     struct watched *known = watch_inside ? NULL : watched_find(cq, OBJECT_CQ);
     int result;
-    FIND(RESIZE_CQ, ibv_resize_cq, ENOSYS);
+    FIND(verbs_originals[RESIZE_CQ], ibv_resize_cq, ENOSYS);
 
     result = watch_inside ? original(cq, entries) : INSIDE(original(cq, entries));
     if (known && result == 0)
@@ -506,13 +236,13 @@ WATCH_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int entries)
 
 WATCH_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 {
-    DESTROY(DESTROY_CQ, ibv_destroy_cq, OBJECT_CQ, cq);
+    DESTROY(verbs_originals[DESTROY_CQ], ibv_destroy_cq, OBJECT_CQ, cq);
 }
 
 WATCH_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
     struct ibv_srq *srq;
-    FIND(CREATE_SRQ, ibv_create_srq, NULL);
+    FIND(verbs_originals[CREATE_SRQ], ibv_create_srq, NULL);
 
     if (watch_inside)
         return original(pd, attr);
@@ -526,7 +256,7 @@ WATCH_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, 
 {
     struct watched *known = watch_inside ? NULL : watched_find(srq, OBJECT_SRQ);
     int result;
-    FIND(MODIFY_SRQ, ibv_modify_srq, ENOSYS);
+    FIND(verbs_originals[MODIFY_SRQ], ibv_modify_srq, ENOSYS);
 
     if (!known)
         return original(srq, attr, mask);
@@ -538,14 +268,14 @@ WATCH_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, 
 
 WATCH_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
 {
-    DESTROY(DESTROY_SRQ, ibv_destroy_srq, OBJECT_SRQ, srq);
+    DESTROY(verbs_originals[DESTROY_SRQ], ibv_destroy_srq, OBJECT_SRQ, srq);
 }
 
 /* --- QP ------------------------------------------------------------------------------------------------------------- */
 
 struct ibv_qp_ex *original_qp_to_qp_ex(struct ibv_qp *qp)
 {
-    FIND(QP_TO_QP_EX, ibv_qp_to_qp_ex, NULL);
+    FIND(verbs_originals[QP_TO_QP_EX], ibv_qp_to_qp_ex, NULL);
     return original(qp);
 }
 
@@ -557,7 +287,7 @@ WATCH_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 WATCH_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
     struct ibv_qp *qp;
-    FIND(CREATE_QP, ibv_create_qp, NULL);
+    FIND(verbs_originals[CREATE_QP], ibv_create_qp, NULL);
 
     if (watch_inside)
         return original(pd, attr);
@@ -595,7 +325,7 @@ WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
     struct watched_qp *known = watch_inside ? NULL : (struct watched_qp *)watched_find(qp, OBJECT_QP);
     struct words words = {.length = 0};
     int result;
-    FIND(MODIFY_QP, ibv_modify_qp, ENOSYS);
+    FIND(verbs_originals[MODIFY_QP], ibv_modify_qp, ENOSYS);
 
     if (!known)
         return original(qp, attr, mask);
@@ -615,13 +345,13 @@ WATCH_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int 
 
 WATCH_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 {
-    DESTROY(DESTROY_QP, ibv_destroy_qp, OBJECT_QP, qp);
+    DESTROY(verbs_originals[DESTROY_QP], ibv_destroy_qp, OBJECT_QP, qp);
 }
 
 WATCH_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
     int result;
-    FIND(ATTACH_MCAST, ibv_attach_mcast, ENOSYS);
+    FIND(verbs_originals[ATTACH_MCAST], ibv_attach_mcast, ENOSYS);
 
     if (watch_inside)
         return original(qp, gid, lid);
@@ -634,7 +364,7 @@ WATCH_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
 WATCH_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
     int result;
-    FIND(DETACH_MCAST, ibv_detach_mcast, ENOSYS);
+    FIND(verbs_originals[DETACH_MCAST], ibv_detach_mcast, ENOSYS);
 
     if (watch_inside)
         return original(qp, gid, lid);
@@ -649,7 +379,7 @@ WATCH_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, u
 WATCH_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
     struct ibv_ah *ah;
-    FIND(CREATE_AH, ibv_create_ah, NULL);
+    FIND(verbs_originals[CREATE_AH], ibv_create_ah, NULL);
 
     if (watch_inside)
         return original(pd, attr);
@@ -663,7 +393,7 @@ WATCH_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_
                                                   uint8_t port)
 {
     struct ibv_ah *ah;
-    FIND(CREATE_AH_FROM_WC, ibv_create_ah_from_wc, NULL);
+    FIND(verbs_originals[CREATE_AH_FROM_WC], ibv_create_ah_from_wc, NULL);
 
     if (watch_inside)
         return original(pd, wc, grh, port);
@@ -675,5 +405,5 @@ WATCH_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_
 
 WATCH_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 {
-    DESTROY(DESTROY_AH, ibv_destroy_ah, OBJECT_AH, ah);
+    DESTROY(verbs_originals[DESTROY_AH], ibv_destroy_ah, OBJECT_AH, ah);
 }
