@@ -29,21 +29,32 @@ extern __thread unsigned watch_inside __attribute__((tls_model("initial-exec")))
 /* False: as the owner, true: with the lock. */
 bool bias_acquire_slow(struct bias *bias, uintptr_t thread);
 
-/* The result goes to bias_release(). */
-static inline bool bias_acquire(struct bias *bias)
+/* Only as the owner. */
+static inline bool bias_enter(struct bias *bias)
 {
     uintptr_t thread = (uintptr_t)&watch_inside;
 
-    if (likely(atomic_load_explicit(&bias->owner, memory_order_relaxed) == thread)) {
-        atomic_store_explicit(&bias->busy, 1, memory_order_relaxed);
-        /* The store comes before the load: here only for the compiler, for the processor by the membarrier of who takes
-         * the lock away (bias_acquire_slow()). Acquire: what its last holder wrote. */
-        atomic_signal_fence(memory_order_seq_cst);
-        if (likely(atomic_load_explicit(&bias->owner, memory_order_acquire) == thread))
-            return false;
-        atomic_store_explicit(&bias->busy, 0, memory_order_release);
-    }
-    return bias_acquire_slow(bias, thread);
+    if (unlikely(atomic_load_explicit(&bias->owner, memory_order_relaxed) != thread))
+        return false;
+    atomic_store_explicit(&bias->busy, 1, memory_order_relaxed);
+    /* The store comes before the load: here only for the compiler, for the processor by the membarrier of who takes the
+     * lock away (bias_acquire_slow()). Acquire: what its last holder wrote. */
+    atomic_signal_fence(memory_order_seq_cst);
+    if (likely(atomic_load_explicit(&bias->owner, memory_order_acquire) == thread))
+        return true;
+    atomic_store_explicit(&bias->busy, 0, memory_order_release);
+    return false;
+}
+
+static inline void bias_leave(struct bias *bias)
+{
+    atomic_store_explicit(&bias->busy, 0, memory_order_release);
+}
+
+/* The result goes to bias_release(). */
+static inline bool bias_acquire(struct bias *bias)
+{
+    return unlikely(!bias_enter(bias)) && bias_acquire_slow(bias, (uintptr_t)&watch_inside);
 }
 
 static inline void bias_release(struct bias *bias, bool locked)
@@ -51,7 +62,7 @@ static inline void bias_release(struct bias *bias, bool locked)
     if (unlikely(locked))
         lock_release(&bias->lock);
     else
-        atomic_store_explicit(&bias->busy, 0, memory_order_release);
+        bias_leave(bias);
 }
 
 #endif

@@ -25,7 +25,7 @@ static int ex_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
     struct watched_cq *cq = (struct watched_cq *)table_find_cq(ex);
     int result = cq->ex.start_poll(ex, attr);
 
-    if (cq->base.stale || watch_inside)
+    if (is_stale(&cq->base) || watch_inside)
         return result;
     segment_cq(cq->base.number)->polled = 1;
     if (result == 0)
@@ -38,7 +38,7 @@ static int ex_next_poll(struct ibv_cq_ex *ex)
     struct watched_cq *cq = (struct watched_cq *)table_find_cq(ex);
     int result = cq->ex.next_poll(ex);
 
-    if (result == 0 && !cq->base.stale && !watch_inside)
+    if (result == 0 && !is_stale(&cq->base) && !watch_inside)
         note_current(cq, ex);
     return result;
 }
@@ -67,7 +67,7 @@ static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)
         struct watched_qp *known = of_ex(qp);                                                                \
         struct send_wqe *wqe;                                                                                \
                                                                                                              \
-        if (!known->base.stale && known->building) {                                                         \
+        if (!is_stale(&known->base) && known->building) {                                                    \
             wqe = build_send(known, qp->wr_id, qp->wr_flags, opcode);                                        \
             if (wqe) {                                                                                       \
                 SET(wqe);                                                                                    \
@@ -106,7 +106,7 @@ BUILDS(wr_bind_mw, IBV_WR_BIND_MW,
 
 static bool records(const struct watched_qp *qp)
 {
-    return !qp->base.stale && qp->building;
+    return !is_stale(&qp->base) && qp->building;
 }
 
 static void ex_wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t address, uint32_t length)
@@ -154,7 +154,7 @@ static void ex_wr_start(struct ibv_qp_ex *qp)
 {
     struct watched_qp *known = of_ex(qp);
 
-    if (!known->base.stale && !watch_inside)
+    if (!is_stale(&known->base) && !watch_inside)
         build_begin(known);
     known->original->wr_start(qp);
 }

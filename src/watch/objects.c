@@ -39,7 +39,7 @@ void *object_make(enum object_kind kind, size_t size, const void *key, const str
     struct watched_context *context = watched_context_of(ibv);
     struct watched *object = NULL;
 
-    if (!watch_start() || !key || (ibv && (!context || context->base.stale)))
+    if (!watch_start() || !key || (ibv && (!context || is_stale(&context->base))))
         return NULL;
     lock_acquire(&free_lock);
     if (free_list[kind]) {
@@ -56,6 +56,7 @@ void *object_make(enum object_kind kind, size_t size, const void *key, const str
     object->key = key;
     object->context = context;
     object->kind = kind;
+    object->found_as = kind;
     object->number = object->item = NO_OBJECT;
     return object;
 }
@@ -73,7 +74,7 @@ void *object_publish(void *made)
 {
     struct watched *object = made, *old = table_find(&watched_objects, key_of(object->key));
 
-    if (old && !old->stale)
+    if (old && !is_stale(old))
         watched_forget(old);
     if (!table_put(&watched_objects, key_of(object->key), object)) {
         watched_forget(object);
@@ -207,7 +208,7 @@ static void free_record(struct watched *object)
 void watched_forget(struct watched *object)
 {
     table_drop(&watched_objects, key_of(object->key), object);
-    if (!object->stale)
+    if (!is_stale(object))
         free_record(object);
     object_discard(object);
 }
@@ -252,7 +253,7 @@ static void forget_if_inside(void *value, void *argument)
     const struct closing *closing = argument;
     struct watched *object = value;
 
-    if (object->context == closing->context && !object->stale)
+    if (object->context == closing->context && !is_stale(object))
         watched_forget(object);
 }
 
@@ -272,7 +273,7 @@ static void make_stale(void *value, void *argument)
 {
     struct watched *object = value;
 
-    object->stale = true;
+    object->found_as = OBJECT_KINDS;
 }
 
 void objects_after_fork_in_child(void)

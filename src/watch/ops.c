@@ -14,40 +14,72 @@ static struct watched_originals *originals_of(const struct ibv_context *context)
 
 /* --- data path ---------------------------------------------------------------------------------------------------- */
 
+static cold_path int post_send_slow(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct watched_qp *known = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+
+    if (!known || watch_inside)
+        return originals_of(ibv->context)->ops.post_send(ibv, wr, bad);
+    return watched_post_send(ibv, wr, bad, known);
+}
+
 static int op_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-    struct watched_qp *qp = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+    struct watched_qp *known = watched_at_once(ibv, OBJECT_QP);
 
-    if (unlikely(!qp || watch_inside))
-        return originals_of(ibv->context)->ops.post_send(ibv, wr, bad);
-    return watched_post_send(qp, ibv, wr, bad);
+    return likely(known && !watch_inside) ? watched_post_send(ibv, wr, bad, known)
+                                          : post_send_slow(ibv, wr, bad);
+}
+
+static cold_path int post_recv_slow(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_qp *known = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+
+    if (!known || watch_inside)
+        return originals_of(ibv->context)->ops.post_recv(ibv, wr, bad);
+    return watched_post_recv(ibv, wr, bad, known);
 }
 
 static int op_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-    struct watched_qp *qp = (struct watched_qp *)watched_find(ibv, OBJECT_QP);
+    struct watched_qp *known = watched_at_once(ibv, OBJECT_QP);
 
-    if (unlikely(!qp || watch_inside))
-        return originals_of(ibv->context)->ops.post_recv(ibv, wr, bad);
-    return watched_post_recv(qp, ibv, wr, bad);
+    return likely(known && !watch_inside) ? watched_post_recv(ibv, wr, bad, known)
+                                          : post_recv_slow(ibv, wr, bad);
+}
+
+static cold_path int post_srq_recv_slow(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct watched_srq *known = (struct watched_srq *)watched_find(ibv, OBJECT_SRQ);
+
+    if (!known || watch_inside)
+        return originals_of(ibv->context)->ops.post_srq_recv(ibv, wr, bad);
+    return watched_post_srq_recv(ibv, wr, bad, known);
 }
 
 static int op_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-    struct watched_srq *srq = (struct watched_srq *)watched_find(ibv, OBJECT_SRQ);
+    struct watched_srq *known = watched_at_once(ibv, OBJECT_SRQ);
 
-    if (unlikely(!srq || watch_inside))
-        return originals_of(ibv->context)->ops.post_srq_recv(ibv, wr, bad);
-    return watched_post_srq_recv(srq, ibv, wr, bad);
+    return likely(known && !watch_inside) ? watched_post_srq_recv(ibv, wr, bad, known)
+                                          : post_srq_recv_slow(ibv, wr, bad);
+}
+
+static cold_path int poll_cq_slow(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
+{
+    struct watched_cq *known = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
+
+    if (!known || watch_inside)
+        return originals_of(ibv->context)->ops.poll_cq(ibv, count, wc);
+    return watched_poll_cq(ibv, count, wc, known);
 }
 
 static int op_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc)
 {
-    struct watched_cq *cq = (struct watched_cq *)watched_find(ibv, OBJECT_CQ);
+    struct watched_cq *known = watched_at_once(ibv, OBJECT_CQ);
 
-    if (unlikely(!cq || watch_inside))
-        return originals_of(ibv->context)->ops.poll_cq(ibv, count, wc);
-    return watched_poll_cq(cq, ibv, count, wc);
+    return likely(known && !watch_inside) ? watched_poll_cq(ibv, count, wc, known)
+                                          : poll_cq_slow(ibv, count, wc);
 }
 
 static int op_req_notify_cq(struct ibv_cq *ibv, int solicited_only)

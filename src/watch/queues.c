@@ -52,6 +52,8 @@ static bool ring_open(struct watched_ring *ring, uint32_t slots, uint32_t stride
     ring->max_sge = max_sge;
     ring->offset = segment_allocate(ring->size);
     ring->slots = ring->offset ? segment_at(ring->offset) : NULL;
+    ring->depth = ring->slots ? slots : 0;
+    ring->plain = watch_times ? 0 : ring->depth;
     return ring->slots;
 }
 
@@ -73,7 +75,7 @@ struct watched_srq *watched_new_srq(struct ibv_srq *ibv, struct ibv_pd *pd, stru
 {
     struct watched_srq *srq = object_make(OBJECT_SRQ, sizeof(*srq), ibv, ibv->context);
     uint32_t number = srq ? number_take(&pool_srqs) : NO_OBJECT;
-    uint32_t depth = min_of(max_wr, LIMIT_SRQ_WR), sges = min_of(max_sge, LIMIT_SRQ_SGE);
+    uint32_t depth = min_of(max_wr, LIMIT_SRQ_WR), sges = max_of(min_of(max_sge, LIMIT_SRQ_SGE), 1u);
     struct srq_record *record;
 
     if (number == NO_OBJECT) {
@@ -122,11 +124,13 @@ static void srq_use(struct watched_srq *srq, int users)
 static void open_rings(struct watched_qp *qp, struct qp_record *record, const struct ibv_qp_cap *cap)
 {
     uint32_t sends = min_of(cap->max_send_wr, LIMIT_QP_WR), receives = min_of(cap->max_recv_wr, LIMIT_QP_WR);
-    uint32_t send_sge = min_of(cap->max_send_sge, LIMIT_SGE), recv_sge = min_of(cap->max_recv_sge, LIMIT_SGE);
-    size_t header = sizeof(struct send_wqe) + (record->type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
+    /* post.c counts on room for one. */
+    uint32_t send_sge = max_of(min_of(cap->max_send_sge, LIMIT_SGE), 1u);
+    uint32_t recv_sge = max_of(min_of(cap->max_recv_sge, LIMIT_SGE), 1u);
 
+    qp->sges_at = sizeof(struct send_wqe) + (record->type == IBV_QPT_UD ? sizeof(struct path_address) : 0);
     if (sends && !ring_open(&qp->send, slots_of(sends),
-                            (uint32_t)(header + send_sge * sizeof(struct wqe_sge)), send_sge))
+                            (uint32_t)(qp->sges_at + send_sge * sizeof(struct wqe_sge)), send_sge))
         record->unseen |= UNSEEN_SENDS;
     if (receives && !qp->srq &&
         !ring_open(&qp->receive, slots_of(receives), (uint32_t)RECV_WQE_SIZE(recv_sge), recv_sge))
@@ -160,7 +164,8 @@ struct watched_qp *watched_new_qp(struct ibv_qp *ibv, const struct watched_qp_at
     qp->srq = (struct watched_srq *)watched_find(attr->srq, OBJECT_SRQ);
     qp->xrcd = watched_find(attr->xrcd, OBJECT_XRCD);
     qp->ind_table = watched_find(attr->ind_table, OBJECT_IND_TABLE);
-    qp->signal_all = attr->signal_all;
+    qp->qpn = ibv->qp_num;
+    qp->always = attr->signal_all ? WQE_SIGNALED : 0;
     qp->post_send = qp->base.context->original.ops.post_send;
     qp->post_recv = qp->base.context->original.ops.post_recv;
     record = qp->record = segment_qp(slot);

@@ -10,6 +10,27 @@ static uint32_t entries(const struct table_array *array)
     return (uint32_t)(1ull << (64 - array->shift));
 }
 
+void *table_find(const struct table *table, uint64_t key)
+{
+    /* Acquire: as in table_look(). */
+    const struct table_array *array = atomic_load_explicit(&table->array, memory_order_acquire);
+    uint64_t mask, place;
+
+    if (!array)
+        return NULL;
+    mask = entries(array) - 1;
+    place = table_place(array, key);
+    for (;;) {
+        uint64_t found = atomic_load_explicit(&array->entry[place].key, memory_order_acquire);
+
+        if (found == key)
+            return atomic_load_explicit(&array->entry[place].value, memory_order_relaxed);
+        if (found == 0)
+            return NULL;
+        place = (place + 1) & mask;
+    }
+}
+
 static struct table_array *make(unsigned log)
 {
     struct table_array *array = calloc(1, sizeof(*array) + (sizeof(struct table_entry) << log));
@@ -22,7 +43,7 @@ static struct table_array *make(unsigned log)
 /* The key is not there. */
 static void add(struct table_array *array, uint64_t key, void *value)
 {
-    uint32_t mask = entries(array) - 1, place = table_place(array, key);
+    uint64_t mask = entries(array) - 1, place = table_place(array, key);
 
     while (atomic_load_explicit(&array->entry[place].key, memory_order_relaxed) > TABLE_GAP)
         place = (place + 1) & mask;
@@ -35,7 +56,7 @@ static void add(struct table_array *array, uint64_t key, void *value)
 
 static struct table_entry *entry_of(struct table_array *array, uint64_t key)
 {
-    uint32_t mask = entries(array) - 1, place = table_place(array, key);
+    uint64_t mask = entries(array) - 1, place = table_place(array, key);
     uint64_t found;
 
     while ((found = atomic_load_explicit(&array->entry[place].key, memory_order_relaxed)) != 0) {
@@ -46,7 +67,7 @@ static struct table_entry *entry_of(struct table_array *array, uint64_t key)
     return NULL;
 }
 
-/* Three quarters are the most, also of gaps. */
+/* A quarter is the most, also of gaps: most lookups take one step (table_look()). */
 static struct table_array *grow(struct table *table, struct table_array *old)
 {
     struct table_array *array = make(old ? 64 - old->shift + 1 : SMALLEST);
@@ -76,7 +97,7 @@ bool table_put(struct table *table, uint64_t key, void *value)
     if (entry) {
         atomic_store_explicit(&entry->value, value, memory_order_release);
     } else {
-        if (!array || array->used >= entries(array) / 4 * 3)
+        if (!array || array->used >= entries(array) / 4)
             array = grow(table, array);
         if (array)
             add(array, key, value);
@@ -94,7 +115,7 @@ void table_drop(struct table *table, uint64_t key, const void *value)
     array = atomic_load_explicit(&table->array, memory_order_relaxed);
     entry = array ? entry_of(array, key) : NULL;
     if (entry && atomic_load_explicit(&entry->value, memory_order_relaxed) == value) {
-        uint32_t mask = entries(array) - 1, place = (uint32_t)(entry - array->entry);
+        uint64_t mask = entries(array) - 1, place = (uint64_t)(entry - array->entry);
 
         atomic_store_explicit(&entry->key, TABLE_GAP, memory_order_release);
         /* A gap that no key lies behind is an end. */

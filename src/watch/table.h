@@ -29,32 +29,25 @@ struct table {
     _Atomic(struct table_array *) array;
 };
 
-static inline uint32_t table_place(const struct table_array *array, uint64_t key)
+static inline uint64_t table_place(const struct table_array *array, uint64_t key)
 {
-    return (uint32_t)((key * 0x9e3779b97f4a7c15ull) >> array->shift);
+    return (key * 0x9e3779b97f4a7c15ull) >> array->shift;
 }
 
-/* NULL: none. The key is not 0 or TABLE_GAP. */
-static inline void *table_find(const struct table *table, uint64_t key)
+/* NULL: none where it is looked for first. The key is not 0 or TABLE_GAP, and the table has had an entry. */
+static inline void *table_look(const struct table *table, uint64_t key)
 {
     /* Acquire: the entries; partner: the release in table_put(). */
     const struct table_array *array = atomic_load_explicit(&table->array, memory_order_acquire);
-    uint32_t mask, place;
+    const struct table_entry *entry = &array->entry[table_place(array, key)];
 
-    if (unlikely(!array))
+    if (unlikely(atomic_load_explicit(&entry->key, memory_order_acquire) != key))
         return NULL;
-    mask = (uint32_t)((1ull << (64 - array->shift)) - 1);
-    place = table_place(array, key);
-    for (;;) {
-        uint64_t found = atomic_load_explicit(&array->entry[place].key, memory_order_acquire);
-
-        if (likely(found == key))
-            return atomic_load_explicit(&array->entry[place].value, memory_order_relaxed);
-        if (found == 0)
-            return NULL;
-        place = (place + 1) & mask;
-    }
+    return atomic_load_explicit(&entry->value, memory_order_relaxed);
 }
+
+/* NULL: none. The key is not 0 or TABLE_GAP. */
+void *table_find(const struct table *table, uint64_t key);
 
 /* Replaces what has the key. False: no memory. */
 bool table_put(struct table *table, uint64_t key, void *value);

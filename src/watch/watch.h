@@ -21,6 +21,9 @@
 #include "watch/bias.h"
 #include "watch/table.h"
 
+/* Variables of this library: found without its offset table. */
+#define WATCH_OURS __attribute__((visibility("hidden")))
+
 struct watched_context;
 
 /* The beginning of each of the structures below. */
@@ -28,11 +31,16 @@ struct watched {
     const void *key; /* the program's structure */
     struct watched_context *context;
     enum object_kind kind;
-    uint32_t number; /* in its table of the segment; contexts and channels: that which other records use */
-    uint32_t item;   /* of a kind without a table of its own; NO_OBJECT: none */
-    bool stale;      /* inherited by fork() */
+    uint32_t found_as; /* the kind; OBJECT_KINDS: stale, inherited by fork() */
+    uint32_t number;   /* in its table of the segment; contexts and channels: that which other records use */
+    uint32_t item;     /* of a kind without a table of its own; NO_OBJECT: none */
     struct watched *next_free;
 };
+
+static inline bool is_stale(const struct watched *object)
+{
+    return object->found_as != object->kind;
+}
 
 /* Originals of what is inline in verbs.h, and of which the program's copy is replaced. */
 struct watched_originals {
@@ -57,12 +65,14 @@ struct watched_key { /* MR and MW */
 
 struct watched_qp;
 
+/* Of a CQ: QPs that completed here lately, found without the table. */
+#define RECENT_QPS 16u
+
 struct watched_cq {
     struct watched base;
     struct cq_record *record;
-    struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and the last QP */
-    uint32_t last_qpn;
-    struct watched_qp *last_qp;
+    struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and `recent` */
+    struct watched_qp *recent[RECENT_QPS]; /* by QP number */
     struct watched *channel;
     struct watched_pd *domain;
     int (*poll)(struct ibv_cq *cq, int count, struct ibv_wc *wc);
@@ -80,6 +90,8 @@ struct watched_ring {
     char *slots;
     uint64_t offset;
     size_t size;
+    uint32_t depth; /* slots; 0: nothing is recorded */
+    uint32_t plain; /* the same for posts of which no time is recorded, else 0 */
     uint32_t mask, stride, max_sge;
 };
 
@@ -97,12 +109,15 @@ struct watched_srq {
 struct watched_qp {
     struct watched base;
     struct qp_record *record;
+    uint32_t qpn;
+    uint8_t always;  /* WQE_SIGNALED with sq_sig_all */
+    uint8_t sges_at; /* offset of the SGEs in a slot of a send */
     struct watched_ring send, receive;
     struct watched_cq *send_cq, *recv_cq;
     struct watched_srq *srq;
     struct watched_pd *pd;
     struct watched *xrcd, *ind_table;
-    bool signal_all, building;
+    bool building;
     bool build_locked; /* of bias_acquire() by build_begin() */
     uint32_t built;    /* sends since wr_start; behind sender.posted */
     int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
@@ -137,14 +152,22 @@ extern __thread unsigned watch_inside __attribute__((tls_model("initial-exec")))
 /* --- objects.c: each returns NULL if nothing can be recorded --------------------------------------------------- */
 
 /* Of that kind, by the program's pointer; NULL: not known, or stale. */
-extern struct table watched_objects;
+extern struct table watched_objects WATCH_OURS;
 static inline struct watched *watched_find(const void *key, enum object_kind kind)
 {
     struct watched *object = likely(key) ? table_find(&watched_objects, (uintptr_t)key) : NULL;
 
-    return likely(object && object->kind == kind && !object->stale) ? object : NULL;
+    return likely(object && object->found_as == kind) ? object : NULL;
 }
-/* The same, also a stale one: only for its originals. */
+/* The same without a search: also NULL where other keys are in the way. For what is called often, by functions of a
+ * context, which is known. */
+static inline void *watched_at_once(const void *key, enum object_kind kind)
+{
+    struct watched *object = table_look(&watched_objects, (uintptr_t)key);
+
+    return likely(object && object->found_as == kind) ? object : NULL;
+}
+/* The same as watched_find(), also a stale one: only for its originals. */
 struct watched_context *watched_context_of(const struct ibv_context *context);
 
 /* The same of a CQ and QP whose functions were replaced, and which are therefore known. */
@@ -196,15 +219,16 @@ void destroy_ends(struct watched *object, struct blocked_destroy *blocked, int r
 /* Of a call that waits as a destroy does, and leaves the object. */
 void destroy_waited(struct watched *object, struct blocked_destroy *blocked);
 
-/* --- work.c: what is posted and polled -------------------------------------------------------------------------- */
+/* --- post.c, build.c, complete.c: what is posted and polled ------------------------------------------------------ */
 
-int watched_post_send(struct watched_qp *qp, struct ibv_qp *ibv, struct ibv_send_wr *wr,
-                      struct ibv_send_wr **bad);
-int watched_post_recv(struct watched_qp *qp, struct ibv_qp *ibv, struct ibv_recv_wr *wr,
-                      struct ibv_recv_wr **bad);
-int watched_post_srq_recv(struct watched_srq *srq, struct ibv_srq *ibv, struct ibv_recv_wr *wr,
-                          struct ibv_recv_wr **bad);
-int watched_poll_cq(struct watched_cq *cq, struct ibv_cq *ibv, int count, struct ibv_wc *wc);
+/* The program's arguments, in their order, and whom they are for. */
+int watched_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                      struct watched_qp *qp);
+int watched_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                      struct watched_qp *qp);
+int watched_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                          struct watched_srq *srq);
+int watched_poll_cq(struct ibv_cq *ibv, int count, struct ibv_wc *wc, struct watched_cq *cq);
 /* One completion; no lock held. */
 struct completion {
     uint64_t wr_id;
@@ -236,7 +260,7 @@ void watched_events_acked(struct event_record *record, uint32_t count);
 struct event_record *watched_async_record(const struct ibv_async_event *event);
 
 /* Are the times of all work requests recorded? */
-extern bool watch_times;
+extern bool watch_times WATCH_OURS;
 
 /* --- tell.c: explanations on stderr ---------------------------------------------------------------------------- */
 

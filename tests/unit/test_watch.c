@@ -95,7 +95,7 @@ static int send(uint64_t wr_id, unsigned flags)
     struct ibv_sge sge = {0x1000, 8, 0x77};
     struct ibv_send_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .send_flags = flags}, *bad;
 
-    return watched_post_send(known_qp, &qp, &wr, &bad);
+    return watched_post_send(&qp, &wr, &bad, known_qp);
 }
 
 static void poll_one(uint64_t wr_id, enum ibv_wc_status status, unsigned opcode, uint32_t qpn)
@@ -104,7 +104,7 @@ static void poll_one(uint64_t wr_id, enum ibv_wc_status status, unsigned opcode,
 
     ready[0] = (struct ibv_wc){.wr_id = wr_id, .status = status, .opcode = opcode, .qp_num = qpn};
     ready_count = 1;
-    assert_int_equal(watched_poll_cq(known_cq, &cq, 1, &wc), 1);
+    assert_int_equal(watched_poll_cq(&cq, 1, &wc, known_cq), 1);
 }
 
 static uint32_t outstanding(void)
@@ -125,12 +125,68 @@ static void a_signaled_completion_retires_those_before_it(void **state)
     assert_int_equal(known_qp->record->unseen, 0);
 }
 
+/* The rkey of an atomic is elsewhere in the work request than a WRITE's; a SEND has none. */
+static void what_a_work_request_names_is_recorded(void **state)
+{
+    struct ibv_sge sge = {0x1000, 8, 0x77};
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP}, *bad;
+    const struct send_wqe *wqe = (void *)known_qp->send.slots;
+
+    wr.wr.atomic.remote_addr = 0x2000;
+    wr.wr.atomic.compare_add = 5;
+    wr.wr.atomic.rkey = 0x99;
+    assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
+    assert_int_equal(wqe->remote_address, 0x2000);
+    assert_int_equal(wqe->rkey, 0x99);
+    assert_int_equal(wqe->length, 8);
+    for (unsigned i = 1; i < known_qp->send.depth; i++) {
+        assert_int_equal(send(i, IBV_SEND_SIGNALED), 0);
+        poll_one(i, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
+    }
+    wr.opcode = IBV_WR_SEND_WITH_INV;
+    assert_int_equal(watched_post_send(&qp, &wr, &bad, known_qp), 0);
+    assert_int_equal(wqe->remote_address, 0);
+    assert_int_equal(wqe->rkey, 0);
+}
+
+/* Queues that a thread uses often are its own: the same records as before, and of several at once. */
+static void the_owner_of_a_queue_posts_and_polls(void **state)
+{
+    struct ibv_send_wr chain[2] = {{.wr_id = 1, .next = &chain[1]},
+                                   {.wr_id = 2, .send_flags = IBV_SEND_SIGNALED}},
+                       *bad;
+    const struct recv_wqe *receives = (void *)known_qp->receive.slots;
+    struct ibv_sge sge = {0x3000, 16, 0x88};
+    struct ibv_recv_wr receive = {.wr_id = 70, .sg_list = &sge, .num_sge = 1}, *bad_receive;
+
+    for (unsigned i = 0; i < 200; i++) {
+        receive.wr_id = i;
+        assert_int_equal(watched_post_recv(&qp, &receive, &bad_receive, known_qp), 0);
+        assert_int_equal(receives[0].num_sge, 1);
+        assert_int_equal(send(i, i % 2 ? IBV_SEND_SIGNALED : 0), 0);
+        if (i % 2)
+            poll_one(i, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
+        poll_one(i, IBV_WC_SUCCESS, IBV_WC_RECV, 0x123);
+        assert_int_equal(known_qp->record->receive.posted - known_qp->record->receive.taken, 0);
+    }
+    assert_int_equal(outstanding(), 0);
+    assert_int_equal(watched_post_send(&qp, chain, &bad, known_qp), 0);
+    assert_int_equal(outstanding(), 2);
+    accepts = 0;
+    assert_int_equal(send(3, 0), ENOMEM);
+    assert_int_equal(outstanding(), 2);
+    accepts = 1000;
+    poll_one(2, IBV_WC_SUCCESS, IBV_WC_SEND, 0x123);
+    assert_int_equal(outstanding(), 0);
+    assert_int_equal(known_qp->record->unseen, 0);
+}
+
 static void what_is_refused_is_not_outstanding(void **state)
 {
     struct ibv_send_wr chain[3] = {{.next = &chain[1]}, {.next = &chain[2]}, {.next = NULL}}, *bad = NULL;
 
     accepts = 1;
-    assert_int_equal(watched_post_send(known_qp, &qp, chain, &bad), ENOMEM);
+    assert_int_equal(watched_post_send(&qp, chain, &bad, known_qp), ENOMEM);
     assert_ptr_equal(bad, &chain[1]);
     assert_int_equal(outstanding(), 1);
 }
@@ -160,7 +216,7 @@ static void the_first_error_is_kept(void **state)
 {
     struct ibv_recv_wr receive = {.wr_id = 5}, *bad;
 
-    assert_int_equal(watched_post_recv(known_qp, &qp, &receive, &bad), 0);
+    assert_int_equal(watched_post_recv(&qp, &receive, &bad, known_qp), 0);
     assert_int_equal(send(6, 0), 0);
     assert_int_equal(send(7, IBV_SEND_SIGNALED), 0);
     /* The opcode of a completion in error says nothing. */
@@ -188,7 +244,7 @@ static void an_srq_is_taken_in_any_order(void **state)
     for (uint64_t i = 0; i < 3; i++) {
         struct ibv_recv_wr wr = {.wr_id = i}, *bad;
 
-        assert_int_equal(watched_post_srq_recv(srq, &ibv, &wr, &bad), 0);
+        assert_int_equal(watched_post_srq_recv(&ibv, &wr, &bad, srq), 0);
     }
     poll_one(1, IBV_WC_SUCCESS, IBV_WC_RECV, 0x200);
     poll_one(2, IBV_WC_SUCCESS, IBV_WC_RECV, 0x200);
@@ -275,6 +331,8 @@ int main(void)
 #define WITH_ALL(test) cmocka_unit_test_setup_teardown(test, open_all, close_all)
     const struct CMUnitTest tests[] = {
         WITH_ALL(a_signaled_completion_retires_those_before_it),
+        WITH_ALL(what_a_work_request_names_is_recorded),
+        WITH_ALL(the_owner_of_a_queue_posts_and_polls),
         WITH_ALL(what_is_refused_is_not_outstanding),
         WITH_ALL(an_adapter_that_frees_slots_by_itself),
         WITH_ALL(posts_past_libibverbs_are_unseen),

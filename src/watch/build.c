@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* ibv_wr_*(): work requests are recorded in the slots behind those that are posted, and are posted by wr_complete(). */
+#include "base/sys.h"
+#include "watch/ring.h"
+
+void build_begin(struct watched_qp *qp)
+{
+    /* Again without a wr_complete(): the thread has the lock. */
+    if (!qp->building)
+        qp->build_locked = bias_acquire(&qp->send.lock);
+    qp->building = true;
+    qp->built = 0;
+}
+
+static struct send_wqe *last_built(struct watched_qp *qp, const struct qp_record *record)
+{
+    return qp->built ? send_slot(qp, record->sender.posted + qp->built - 1) : NULL;
+}
+
+struct send_wqe *build_send(struct watched_qp *qp, uint64_t wr_id, unsigned flags, uint8_t opcode)
+{
+    struct qp_record *record = qp->record;
+    struct send_wqe *wqe;
+
+    if (!qp->send.slots ||
+        record->sender.posted + qp->built - __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE) >
+            qp->send.mask)
+        return NULL;
+    qp->built++;
+    wqe = last_built(qp, record);
+    wqe->wr_id = wr_id;
+    wqe->opcode = opcode;
+    wqe->flags = wqe_flags(qp, flags);
+    wqe->num_sge = 0;
+    wqe->length = 0;
+    wqe->rkey = 0;
+    wqe->remote_address = 0;
+    wqe->stamp = STAMP_NONE;
+    return wqe;
+}
+
+void build_sge(struct watched_qp *qp, const struct ibv_sge *from, size_t count)
+{
+    struct send_wqe *wqe = last_built(qp, qp->record);
+    uint32_t kept = (uint32_t)min_of(count, (size_t)qp->send.max_sge);
+
+    if (!wqe)
+        return;
+    for (uint32_t i = 0; i < kept; i++) {
+        send_sges(qp, wqe)[i] = (struct wqe_sge){from[i].addr, from[i].length, from[i].lkey};
+        wqe->length += from[i].length;
+    }
+    wqe->num_sge = (uint8_t)kept;
+}
+
+void build_inline(struct watched_qp *qp, size_t length)
+{
+    struct send_wqe *wqe = last_built(qp, qp->record);
+
+    if (!wqe)
+        return;
+    wqe->flags |= WQE_INLINE;
+    wqe->length = (uint32_t)length;
+}
+
+uint32_t build_publish(struct watched_qp *qp)
+{
+    struct qp_record *record = qp->record;
+    uint32_t built = qp->built, stamp = built ? provenance_stamp_now() : STAMP_NONE;
+
+    for (uint32_t i = 0; i < built; i++)
+        send_slot(qp, record->sender.posted + i)->stamp = stamp;
+    qp->built = 0;
+    atomic_store_explicit(&record->sender.posted, record->sender.posted + built, memory_order_release);
+    return built;
+}
+
+void build_end(struct watched_qp *qp, uint32_t published, bool failed)
+{
+    struct qp_record *record = qp->record;
+
+    if (failed)
+        atomic_store_explicit(&record->sender.posted, record->sender.posted - published,
+                              memory_order_release);
+    qp->built = 0;
+    if (qp->building) {
+        qp->building = false;
+        bias_release(&qp->send.lock, qp->build_locked);
+    }
+}

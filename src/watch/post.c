@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Posts: work requests are recorded before the original post, so that a completion which another thread polls finds
+ * them (complete.c). A post is under its ring's lock, a completion under the lock of its CQ; posted is the former's,
+ * completed and taken the latter's.
+ *
+ * Each post of the program comes through here: what is likely is one work request with one SGE. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/sys.h"
+#include "explain/names.h"
+#include "explain/out.h"
+#include "rules/transitions.h"
+#include "watch/ring.h"
+#include "watch/state.h"
+
+static cold_path void tell_refused_post(const struct watched_qp *qp, const char *call, int error,
+                                        uint32_t depth, uint32_t outstanding, bool any_signaled)
+{
+    const struct qp_record *record = qp->record;
+    struct words words = {.length = 0};
+    bool send = call[9] == 's';
+
+    if (error == ENOMEM && outstanding >= depth && send && !any_signaled)
+        words_add(
+            &words,
+            "all %u slots of the send queue hold unsignaled work requests: no completion will free them "
+            "(IBV_SEND_SIGNALED)",
+            depth);
+    else if (error == ENOMEM && outstanding >= depth)
+        words_add(&words, "all %u slots of the %s queue are in use: of none a completion was polled", depth,
+                  send ? "send" : "receive");
+    else if (error == EINVAL && (send ? transition_check_post_send((enum ibv_qp_type)record->type,
+                                                                   (enum ibv_qp_state)record->state)
+                                      : transition_check_post_recv((enum ibv_qp_type)record->type,
+                                                                   (enum ibv_qp_state)record->state)))
+        words_add(&words, "not possible in the state of the QP, %s", name_qp_state(record->state));
+    tell_refused(call, OBJECT_QP, qp->base.number, error, words.length ? words.text : NULL);
+}
+
+/* --- sends ---------------------------------------------------------------------------------------------------- */
+
+/* All but the SGEs, num_sge and length. */
+static inline void fill_header(const struct watched_qp *qp, struct send_wqe *wqe,
+                               const struct ibv_send_wr *wr)
+{
+    uint32_t opcode = wr->opcode;
+
+    wqe->wr_id = wr->wr_id;
+    wqe->opcode = (uint8_t)opcode;
+    wqe->flags = wqe_flags(qp, wr->send_flags);
+    if (opcode <= IBV_WR_RDMA_WRITE_WITH_IMM || opcode == IBV_WR_RDMA_READ) {
+        wqe->remote_address = wr->wr.rdma.remote_addr;
+        wqe->rkey = wr->wr.rdma.rkey;
+    } else if (unlikely(opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)) {
+        wqe->remote_address = wr->wr.atomic.remote_addr;
+        wqe->rkey = wr->wr.atomic.rkey;
+    } else {
+        wqe->remote_address = 0;
+        wqe->rkey = 0;
+    }
+}
+
+static void fill_send(const struct watched_qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr,
+                      uint32_t stamp)
+{
+    uint32_t count = min_of((uint32_t)wr->num_sge, qp->send.max_sge), length = 0;
+
+    fill_header(qp, wqe, wr);
+    memcpy(send_sges(qp, wqe), wr->sg_list, count * sizeof(struct wqe_sge));
+    for (uint32_t i = 0; i < count; i++)
+        length += wr->sg_list[i].length;
+    wqe->num_sge = (uint8_t)(wqe->flags & WQE_INLINE ? 0 : count);
+    wqe->length = length;
+    wqe->stamp = stamp;
+}
+
+/* A work request with one SGE, for which each slot has room; its time is not recorded. */
+static inline void fill_small_send(const struct watched_qp *qp, struct send_wqe *wqe,
+                                   const struct ibv_send_wr *wr)
+{
+    fill_header(qp, wqe, wr);
+    memcpy(send_sges(qp, wqe), wr->sg_list, sizeof(struct wqe_sge));
+    wqe->num_sge = !(wqe->flags & WQE_INLINE);
+    wqe->length = wr->sg_list->length;
+    wqe->stamp = STAMP_NONE;
+}
+
+/* Records as many of the chain as there are slots; returns the counter behind the last. */
+static uint32_t note_sends(struct watched_qp *qp, struct qp_record *record, const struct ibv_send_wr **chain)
+{
+    const struct ibv_send_wr *wr = *chain;
+    uint32_t posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
+    uint32_t end = __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE) + qp->send.depth;
+    /* Of what is posted behind others the time is not recorded, unless all is to be told. */
+    uint32_t stamp = end - posted == qp->send.depth || watch_times ? provenance_stamp_now() : STAMP_NONE;
+
+    for (; wr && posted != end; wr = wr->next, posted++)
+        fill_send(qp, send_slot(qp, posted), wr, stamp);
+    *chain = wr;
+    /* Release: who polls a completion of them sees the records; partner: retire_send(). */
+    atomic_store_explicit(&record->sender.posted, posted, memory_order_release);
+    return posted;
+}
+
+static bool has_signaled(const struct watched_qp *qp, const struct qp_record *record)
+{
+    for (uint32_t i = record->sender.completed; i != record->sender.posted; i++) {
+        if (send_slot(qp, i)->flags & WQE_SIGNALED)
+            return true;
+    }
+    return false;
+}
+
+/* More than fits: the adapter frees slots of its own accord, without a completion, or refuses. The lock of the CQ
+ * keeps completions of what is not recorded yet away. */
+static cold_path int post_past_the_end(struct watched_qp *qp, struct qp_record *record, struct ibv_qp *ibv,
+                                       struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    uint32_t start = record->sender.posted, posted;
+    const struct ibv_send_wr *end;
+    bool locked = false;
+    int result;
+
+    if (qp->send_cq)
+        locked = bias_acquire(&qp->send_cq->lock);
+    result = qp->post_send(ibv, wr, bad);
+    end = result ? *bad : NULL;
+    posted = start;
+    for (; wr && wr != end; wr = wr->next) {
+        if (posted - record->sender.completed > qp->send.mask)
+            record->sender.completed++; /* the oldest is forgotten */
+        fill_send(qp, send_slot(qp, posted++), wr, provenance_stamp_now());
+        atomic_store_explicit(&record->sender.posted, posted, memory_order_release);
+    }
+    if (qp->send_cq)
+        bias_release(&qp->send_cq->lock, locked);
+    return result;
+}
+
+static cold_path void post_failed(struct watched_qp *qp, const struct qp_record *record, int result,
+                                  bool locked)
+{
+    uint32_t outstanding = record->sender.posted - record->sender.completed;
+    bool any_signaled = has_signaled(qp, record);
+
+    bias_release(&qp->send.lock, locked);
+    tell_refused_post(qp, "ibv_post_send", result < 0 ? -result : result, record->send_depth, outstanding,
+                      any_signaled);
+}
+
+/* As many as there are, by whichever thread. */
+static cold_path int post_any(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                              struct watched_qp *qp)
+{
+    struct qp_record *record = qp->record;
+    const struct ibv_send_wr *rest = wr;
+    uint32_t start, end;
+    bool locked;
+    int result;
+
+    if (!qp->send.depth)
+        return qp->post_send(ibv, wr, bad);
+    locked = bias_acquire(&qp->send.lock);
+    start = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
+    end = note_sends(qp, record, &rest);
+    if (rest) {
+        atomic_store_explicit(&record->sender.posted, start, memory_order_release);
+        result = post_past_the_end(qp, record, ibv, wr, bad);
+    } else {
+        result = qp->post_send(ibv, wr, bad);
+        /* Those from *bad on were not posted. */
+        for (const struct ibv_send_wr *one = wr; result && one && one != *bad && start != end;
+             one = one->next)
+            start++;
+        if (result)
+            atomic_store_explicit(&record->sender.posted, start, memory_order_release);
+    }
+    if (result)
+        post_failed(qp, record, result, locked);
+    else
+        bias_release(&qp->send.lock, locked);
+    return result;
+}
+
+static cold_path int post_one_failed(struct watched_qp *qp, int result)
+{
+    struct qp_record *record = qp->record;
+
+    atomic_store_explicit(&record->sender.posted, record->sender.posted - 1, memory_order_release);
+    post_failed(qp, record, result, false);
+    return result;
+}
+
+/* One small work request, by the thread that owns the queue; little is kept across the call. */
+int watched_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                      struct watched_qp *qp)
+{
+    struct qp_record *record = qp->record;
+    uint32_t posted, outstanding;
+    int result;
+
+    if (unlikely(!wr || wr->next || wr->num_sge != 1 || !bias_enter(&qp->send.lock)))
+        return post_any(ibv, wr, bad, qp);
+    posted = atomic_load_explicit(&record->sender.posted, memory_order_relaxed);
+    outstanding = posted - __atomic_load_n(&record->sender.completed, __ATOMIC_ACQUIRE);
+    if (unlikely(outstanding >= qp->send.plain)) {
+        bias_leave(&qp->send.lock);
+        return post_any(ibv, wr, bad, qp);
+    }
+    fill_small_send(qp, send_slot(qp, posted), wr);
+    /* Release: as in note_sends(). */
+    atomic_store_explicit(&record->sender.posted, posted + 1, memory_order_release);
+    result = qp->post_send(ibv, wr, bad);
+    if (unlikely(result))
+        return post_one_failed(qp, result);
+    if (outstanding == 0)
+        send_slot(qp, qp->record->sender.posted - 1)->stamp = provenance_stamp_now();
+    bias_leave(&qp->send.lock);
+    return 0;
+}
+
+/* --- receives --------------------------------------------------------------------------------------------------- */
+
+static void fill_receive(const struct watched_ring *ring, struct recv_wqe *wqe, const struct ibv_recv_wr *wr,
+                         uint32_t stamp)
+{
+    uint32_t count = min_of((uint32_t)wr->num_sge, ring->max_sge);
+
+    memcpy(wqe->sge, wr->sg_list, count * sizeof(struct wqe_sge));
+    wqe->wr_id = wr->wr_id;
+    wqe->num_sge = count;
+    wqe->stamp = stamp;
+}
+
+static uint32_t note_receives(struct watched_ring *ring, uint32_t posted, uint32_t taken,
+                              const struct ibv_recv_wr *wr)
+{
+    uint32_t end = taken + ring->depth, stamp = watch_times ? provenance_stamp_now() : STAMP_NONE;
+
+    for (; wr && posted != end; wr = wr->next, posted++)
+        fill_receive(ring, recv_slot(ring, posted), wr, stamp);
+    return posted;
+}
+
+static uint32_t accepted(uint32_t start, uint32_t end, const struct ibv_recv_wr *wr,
+                         const struct ibv_recv_wr *bad)
+{
+    for (; wr && wr != bad && start != end; wr = wr->next)
+        start++;
+    return start;
+}
+
+static cold_path int receive_refused(struct watched_qp *qp, uint32_t posted, int result, bool locked)
+{
+    struct receive_queue *queue = &qp->record->receive;
+    uint32_t outstanding = posted - atomic_load_explicit(&queue->taken, memory_order_acquire);
+
+    atomic_store_explicit(&queue->posted, posted, memory_order_release);
+    bias_release(&qp->receive.lock, locked);
+    tell_refused_post(qp, "ibv_post_recv", result, queue->depth, outstanding, true);
+    return result;
+}
+
+static cold_path int receive_any(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                                 struct watched_qp *qp)
+{
+    struct receive_queue *queue = &qp->record->receive;
+    uint32_t start, end;
+    bool locked;
+    int result;
+
+    if (!qp->receive.depth)
+        return qp->post_recv(ibv, wr, bad);
+    locked = bias_acquire(&qp->receive.lock);
+    start = atomic_load_explicit(&queue->posted, memory_order_relaxed);
+    end = note_receives(&qp->receive, start, atomic_load_explicit(&queue->taken, memory_order_acquire), wr);
+    atomic_store_explicit(&queue->posted, end, memory_order_release); /* partner: retire_receive() */
+    result = qp->post_recv(ibv, wr, bad);
+    if (result)
+        return receive_refused(qp, accepted(start, end, wr, *bad), result, locked);
+    bias_release(&qp->receive.lock, locked);
+    return 0;
+}
+
+/* As watched_post_send(). */
+int watched_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                      struct watched_qp *qp)
+{
+    struct receive_queue *queue = &qp->record->receive;
+    uint32_t posted, outstanding;
+    struct recv_wqe *wqe;
+    int result;
+
+    if (unlikely(!wr || wr->next || wr->num_sge != 1 || !bias_enter(&qp->receive.lock)))
+        return receive_any(ibv, wr, bad, qp);
+    posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
+    outstanding = posted - atomic_load_explicit(&queue->taken, memory_order_acquire);
+    if (unlikely(outstanding >= qp->receive.plain)) {
+        bias_leave(&qp->receive.lock);
+        return receive_any(ibv, wr, bad, qp);
+    }
+    wqe = recv_slot(&qp->receive, posted);
+    wqe->wr_id = wr->wr_id;
+    wqe->num_sge = 1;
+    wqe->stamp = STAMP_NONE;
+    memcpy(wqe->sge, wr->sg_list, sizeof(struct wqe_sge));                   /* each slot has room for one */
+    atomic_store_explicit(&queue->posted, posted + 1, memory_order_release); /* partner: retire_receive() */
+    result = qp->post_recv(ibv, wr, bad);
+    if (unlikely(result))
+        return receive_refused(qp, qp->record->receive.posted - 1, result, false);
+    bias_leave(&qp->receive.lock);
+    return 0;
+}
+
+int watched_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad,
+                          struct watched_srq *srq)
+{
+    struct srq_record *record = segment_srq(srq->base.number);
+    uint32_t start, end;
+    bool locked;
+    int result;
+
+    if (unlikely(srq->unseen || !wr))
+        return srq->post(ibv, wr, bad);
+    locked = bias_acquire(&srq->ring.lock);
+    start = atomic_load_explicit(&record->posted, memory_order_relaxed);
+    end = note_receives(&srq->ring, start, atomic_load_explicit(&record->taken, memory_order_acquire), wr);
+    atomic_store_explicit(&record->posted, end, memory_order_release); /* partner: take_from_srq() */
+    result = srq->post(ibv, wr, bad);
+    if (unlikely(result))
+        atomic_store_explicit(&record->posted, accepted(start, end, wr, *bad), memory_order_release);
+    bias_release(&srq->ring.lock, locked);
+    if (unlikely(result))
+        tell_refused("ibv_post_srq_recv", OBJECT_SRQ, srq->base.number, result, NULL);
+    return result;
+}
