@@ -157,12 +157,21 @@ static bool is_not_ready(const struct view *view, const struct qp_record *qp)
            qp->responder.nak_sent == NAK_OF_PACKET && !has_receives(view, qp);
 }
 
+static bool waits_for_stopped(const struct view *view, const struct qp_record *qp)
+{
+    return qp->sender.posted != qp->sender.completed &&
+           (qp->path.kind == PATH_RING || qp->path.kind == PATH_CMA || qp->path.kind == PATH_MAPPED) &&
+           process_is_stopped(view, qp->path.peer_pid);
+}
+
 static bool find_of_qp(const struct view *view, const struct qp_record *qp, struct hang *ret)
 {
     if (is_not_ready(view, qp))
         return found(ret, HANG_NOT_READY, true, mix(mix(qp->responder.msn, qp->receive.posted), qp->state));
     if (is_full_and_silent(view, qp))
         return found(ret, HANG_SEND_QUEUE, true, mix(mix(qp->sender.posted, qp->sender.retired), qp->state));
+    if (waits_for_stopped(view, qp))
+        return found(ret, HANG_PEER_STOPPED, true, (uint64_t)qp->path.peer_pid);
     return false;
 }
 
@@ -214,6 +223,19 @@ static void describe_not_ready(const struct view *view, struct out *out, const s
         out_line(out, 1, "none was ever posted to it");
     else
         out_line(out, 1, "messages have taken all that were posted");
+}
+
+static void describe_stopped(const struct view *view, struct out *out, const struct object *object,
+                             struct words *words)
+{
+    words_add(words, "%s: ", object_label(view, object).text);
+    words_add_sender(view, words, object);
+    explanation_begin(view, out, "hang", words->text);
+    out_string(out, "hang", "peer_stopped");
+    out_signed(out, "peer_pid", object->qp.path.peer_pid);
+    out_line(out, 1,
+             "it takes nothing until it is continued: by its debugger, fg in its terminal, or kill -CONT %d",
+             (int)object->qp.path.peer_pid);
 }
 
 /* --- ids -------------------------------------------------------------------------------------------------- */
@@ -409,6 +431,9 @@ bool explain_hang_of(const struct view *view, struct out *out, const struct obje
         break;
     case HANG_NOT_READY:
         describe_not_ready(view, out, object, &words);
+        break;
+    case HANG_PEER_STOPPED:
+        describe_stopped(view, out, object, &words);
         break;
     case HANG_REQUEST:
         describe_request(view, out, object, &words);

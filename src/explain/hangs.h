@@ -16,6 +16,7 @@ enum hang_form {
     HANG_NO_EVENT,     /* CQ with a channel: unpolled completions, and no event to come */
     HANG_SEND_QUEUE,   /* QP: the send queue is full of ended requests of which none generates a completion */
     HANG_NOT_READY,    /* QP: the peer's SEND was refused, because no receive is posted */
+    HANG_PEER_STOPPED, /* QP: requests are under way to a process of this host that is stopped */
     HANG_REQUEST,      /* id that listens: a connection request is unread */
     HANG_UNANSWERED,   /* id: the program has read a connection request and does not answer it */
     HANG_CONNECTING,   /* id: its connection request is not answered */
@@ -25,7 +26,7 @@ enum hang_form {
 struct hang {
     enum hang_form form;
     bool watched;  /* programs that work do not stay in it for seconds */
-    uint64_t mark; /* differs as soon as anything has moved */
+    uint64_t mark; /* differs as soon as anything has moved; HANG_PEER_STOPPED: the process */
 };
 
 /* The kinds of objects that can be in such a state. */

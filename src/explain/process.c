@@ -80,6 +80,7 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
 {
     struct stuck *stuck = argument;
     struct words cause = {.length = 0};
+    struct hang hang;
 
     if (stuck->found >= LISTED_PER_KIND)
         return false;
@@ -99,7 +100,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         explanation_end(stuck->out);
         stuck->found++;
     }
-    if (!view->header.watched)
+    /* Of a stopped peer the outstanding sends tell already. */
+    if (!view->header.watched && hang_find(view, object, &hang) && hang.form != HANG_PEER_STOPPED)
         stuck->found += explain_hang_of(view, stuck->out, object);
     return true;
 }

@@ -91,18 +91,35 @@ void words_add_thread(const struct view *view, struct words *words, uint32_t thr
     words_add(words, " (%s)", clean);
 }
 
-bool process_is_stopped(const struct view *view, int32_t pid)
+static bool ask_whether_stopped(int32_t pid)
 {
     char path[64], stat[512];
     const char *state;
 
-    if (!view->same_pids || pid <= 0)
-        return false;
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     if (read_file(path, stat, sizeof(stat)) <= 0)
         return false;
     state = strrchr(stat, ')');
     return state && state[1] == ' ' && (state[2] == 'T' || state[2] == 't');
+}
+
+bool process_is_stopped(const struct view *view, int32_t pid)
+{
+    struct view_asked *asked = view->asked;
+
+    if (!view->same_pids || pid <= 0)
+        return false;
+    if (!asked)
+        return ask_whether_stopped(pid);
+    for (unsigned i = 0; i < asked->count; i++) {
+        if (asked->of[i].pid == pid)
+            return asked->of[i].stopped;
+    }
+    if (asked->count == VIEW_ASKED)
+        return false;
+    asked->of[asked->count].pid = pid;
+    asked->of[asked->count].stopped = ask_whether_stopped(pid);
+    return asked->of[asked->count++].stopped;
 }
 
 /* --- stacks --------------------------------------------------------------------------------------------- */

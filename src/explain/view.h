@@ -13,6 +13,16 @@
 
 #include "segment/segment.h"
 
+/* Processes that a look has asked the kernel about. */
+#define VIEW_ASKED 32u
+struct view_asked {
+    unsigned count;
+    struct {
+        int32_t pid;
+        bool stopped;
+    } of[VIEW_ASKED];
+};
+
 struct view {
     const char *base; /* NULL: the files are read */
     uint64_t size;
@@ -26,6 +36,8 @@ struct view {
     const struct view *(*find_peer)(int32_t pid);
     /* Those of all processes of this host that we may look at, from 0 on; NULL behind the last, or not set. */
     const struct view *(*find_process)(unsigned index);
+    struct view_asked
+        *asked; /* each process is asked about once, and so many at most; NULL: whenever it matters */
     struct segment_header header;
     uint64_t now_ns; /* as it was when the view was opened */
     uint32_t stamp;

@@ -308,6 +308,39 @@ static void no_receive_posted(void)
     announce_and_stay();
 }
 
+/* The peer is in a debugger, or was suspended by its terminal. */
+static void stop_peer(int others)
+{
+    struct node node;
+    struct ibv_qp *qp;
+    int status;
+
+    fork_peer(obey);
+    node_open(&node);
+    qp = connected_qp(&node, NULL);
+    for (int i = 0; i < others; i++)
+        make_qp(&node, qp->send_cq, NULL, 1);
+    /* So that the processes know each other. */
+    post_send(&node, qp, 4710, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
+    REQUIRE(wait_for_completion(qp->send_cq).status == IBV_WC_SUCCESS);
+    REQUIRE(kill(peer.pid, SIGSTOP) == 0);
+    REQUIRE(waitpid(peer.pid, &status, WUNTRACED) == peer.pid && WIFSTOPPED(status));
+    for (int i = 0; i < 2; i++)
+        post_send(&node, qp, 4711, IBV_WR_SEND, 64, IBV_SEND_SIGNALED);
+    announce_and_stay();
+}
+
+static void peer_stopped(void)
+{
+    stop_peer(0);
+}
+
+/* Among more objects than are looked at in a second. */
+static void peer_stopped_of_many(void)
+{
+    stop_peer(3000);
+}
+
 static void srq_ran_dry(void)
 {
     struct ibv_srq_init_attr attributes = {.attr = {.max_wr = 4, .max_sge = 1}};
@@ -434,6 +467,8 @@ static const struct {
     {"never-signaled", never_signaled},
     {"no-receive-posted", no_receive_posted},
     {"srq-ran-dry", srq_ran_dry},
+    {"peer-stopped", peer_stopped},
+    {"peer-stopped-of-many", peer_stopped_of_many},
     {"async-event-unread", async_event_unread},
     {"request-unread", request_unread},
     {"request-put-aside", request_put_aside},
