@@ -5,16 +5,19 @@
 #include <rdma/rdma_verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define CHECK(call) ((call) ? (void)0 : (perror(#call), exit(1)))
 
-struct message {
-    uint64_t address;
-    uint32_t rkey;
-};
+/* Each process has its own, and registers it. */
+static struct {
+    struct {
+        uint64_t address;
+        uint32_t rkey;
+    } where; /* the server's text */
+    char text[32], copy[32], word[8];
+} memory = {.word = "done"};
+static struct ibv_mr *mr;
 
 static struct rdma_cm_id *open_endpoint(int flags)
 {
@@ -33,38 +36,30 @@ static void completed(int (*get)(struct rdma_cm_id *, struct ibv_wc *), struct r
     struct ibv_wc wc;
 
     CHECK(get(id, &wc) == 1);
-    if (wc.status != IBV_WC_SUCCESS) {
-        fprintf(stderr, "status: %s\n", ibv_wc_status_str(wc.status));
-        exit(1);
-    }
+    if (wc.status != IBV_WC_SUCCESS)
+        fprintf(stderr, "status: %s\n", ibv_wc_status_str(wc.status)), exit(1);
 }
 
 static void server(int listening)
 {
     struct rdma_cm_id *listener = open_endpoint(RAI_PASSIVE), *id;
     struct rdma_cm_event *event;
-    struct message message;
-    char memory[64] = "", word[8];
 
     CHECK(rdma_listen(listener, 1) == 0);
     CHECK(write(listening, "", 1) == 1);
     CHECK(rdma_get_request(listener, &id) == 0);
-    struct ibv_mr *mr = ibv_reg_mr(id->pd, memory, sizeof(memory),
-                                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
-    struct ibv_mr *message_mr = rdma_reg_msgs(id, &message, sizeof(message)),
-                  *word_mr = rdma_reg_msgs(id, word, sizeof(word));
-    CHECK(mr && message_mr && word_mr);
-    CHECK(rdma_post_recv(id, NULL, word, sizeof(word), word_mr) == 0);
+    CHECK(mr = ibv_reg_mr(id->pd, &memory, sizeof(memory),
+                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+    CHECK(rdma_post_recv(id, NULL, memory.word, sizeof(memory.word), mr) == 0);
     CHECK(rdma_accept(id, NULL) == 0);
-    message = (struct message){(uintptr_t)memory, mr->rkey};
-    CHECK(rdma_post_send(id, NULL, &message, sizeof(message), message_mr, IBV_SEND_SIGNALED) == 0);
+    memory.where.address = (uintptr_t)memory.text;
+    memory.where.rkey = mr->rkey;
+    CHECK(rdma_post_send(id, NULL, &memory.where, sizeof(memory.where), mr, IBV_SEND_SIGNALED) == 0);
     completed(rdma_get_send_comp, id);
     completed(rdma_get_recv_comp, id);
-    printf("server: %s; the client wrote \"%s\"\n", word, memory);
+    printf("server: %s; the client wrote \"%s\"\n", memory.word, memory.text);
     CHECK(rdma_get_cm_event(id->channel, &event) == 0);
     rdma_ack_cm_event(event);
-    rdma_dereg_mr(word_mr);
-    rdma_dereg_mr(message_mr);
     rdma_dereg_mr(mr);
     rdma_destroy_ep(id);
     rdma_destroy_ep(listener);
@@ -73,45 +68,37 @@ static void server(int listening)
 static void client(void)
 {
     struct rdma_cm_id *id = open_endpoint(0);
-    char mine[64] = "hello, memory", copy[64] = "", word[8] = "done";
-    struct message to;
-    struct ibv_mr *to_mr = rdma_reg_msgs(id, &to, sizeof(to)), *mr = rdma_reg_msgs(id, mine, sizeof(mine));
-    struct ibv_mr *copy_mr = rdma_reg_msgs(id, copy, sizeof(copy)),
-                  *word_mr = rdma_reg_msgs(id, word, sizeof(word));
 
-    CHECK(to_mr && mr && copy_mr && word_mr);
-    CHECK(rdma_post_recv(id, NULL, &to, sizeof(to), to_mr) == 0);
+    CHECK(mr = rdma_reg_msgs(id, &memory, sizeof(memory)));
+    CHECK(rdma_post_recv(id, NULL, &memory.where, sizeof(memory.where), mr) == 0);
     CHECK(rdma_connect(id, NULL) == 0);
     completed(rdma_get_recv_comp, id);
-    CHECK(rdma_post_write(id, NULL, mine, sizeof(mine), mr, IBV_SEND_SIGNALED, to.address, to.rkey) == 0);
+    snprintf(memory.text, sizeof(memory.text), "hello, memory");
+    CHECK(rdma_post_write(id, NULL, memory.text, sizeof(memory.text), mr, IBV_SEND_SIGNALED,
+                          memory.where.address, memory.where.rkey) == 0);
     completed(rdma_get_send_comp, id);
-    CHECK(rdma_post_read(id, NULL, copy, sizeof(copy), copy_mr, IBV_SEND_SIGNALED, to.address, to.rkey) == 0);
+    CHECK(rdma_post_read(id, NULL, memory.copy, sizeof(memory.copy), mr, IBV_SEND_SIGNALED,
+                         memory.where.address, memory.where.rkey) == 0);
     completed(rdma_get_send_comp, id);
-    printf("client: read back \"%s\"\n", copy);
-    CHECK(rdma_post_send(id, NULL, word, sizeof(word), word_mr, IBV_SEND_SIGNALED) == 0);
+    printf("client: read back \"%s\"\n", memory.copy);
+    CHECK(rdma_post_send(id, NULL, memory.word, sizeof(memory.word), mr, IBV_SEND_SIGNALED) == 0);
     completed(rdma_get_send_comp, id);
     CHECK(rdma_disconnect(id) == 0);
-    rdma_dereg_mr(word_mr);
-    rdma_dereg_mr(copy_mr);
     rdma_dereg_mr(mr);
-    rdma_dereg_mr(to_mr);
     rdma_destroy_ep(id);
 }
 
 int main(void)
 {
-    int listening[2], status;
+    int listening[2];
     char byte;
 
     CHECK(pipe(listening) == 0);
     if (fork() == 0) {
+        close(listening[1]); /* so that read() returns 0 if the server ends before it listens */
+        if (read(listening[0], &byte, 1) == 1)
+            client();
+    } else {
         server(listening[1]);
-        exit(0);
     }
-    close(listening[1]); /* so that read() returns 0 if the server ends before it listens */
-    if (read(listening[0], &byte, 1) != 1)
-        return 1;
-    client();
-    wait(&status);
-    return status != 0;
 }

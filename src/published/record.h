@@ -62,10 +62,11 @@ struct event_record {
     uint32_t acked_by; /* thread id of the latest acknowledgement; 0 unless stacks are recorded */
     uint32_t type;     /* enum ibv_event_type (ids: enum rdma_cm_event_type); completion events: 0 */
     uint32_t read_by, read_stack; /* the thread that read it */
-    uint32_t reserved;
-    uint64_t read_ns; /* CLOCK_MONOTONIC */
+    uint32_t latest_type;         /* the same of the event that was read last; not of completion events */
+    uint64_t read_ns, latest_ns;  /* CLOCK_MONOTONIC */
+    uint32_t latest_by, latest_stack;
 };
-_Static_assert(sizeof(struct event_record) == 40, "readable by other builds");
+_Static_assert(sizeof(struct event_record) == 56, "readable by other builds");
 
 /* Who destroyed an object, when and from where. Kept next to the object's memory while that rests; not in the segment. */
 struct destroy_note {

@@ -79,18 +79,36 @@ cold_path uint32_t provenance_batch_stamp(void)
     return stamp;
 }
 
+static void oldest_is_latest(struct event_record *record)
+{
+    record->type = record->latest_type;
+    record->read_by = record->latest_by;
+    record->read_stack = record->latest_stack;
+    record->read_ns = record->latest_ns;
+}
+
 void provenance_event_read(struct event_record *record, uint32_t type, uint32_t reported)
 {
     uint32_t acked = __atomic_load_n(&record->acked, __ATOMIC_RELAXED);
+    bool is_oldest = (int32_t)(acked - record->reported) >= 0;
 
-    /* All earlier events are acknowledged: this one is now the oldest that is not. */
-    if ((int32_t)(acked - record->reported) >= 0) {
-        record->type = type;
-        record->read_by = (uint32_t)sys_gettid();
-        record->read_stack = explained() ? stack_capture() : NO_STACK;
-        record->read_ns = sys_now();
+    /* Completion events are frequent, and alike. */
+    if (is_oldest || type) {
+        record->latest_type = type;
+        record->latest_by = (uint32_t)sys_gettid();
+        record->latest_stack = explained() ? stack_capture() : NO_STACK;
+        record->latest_ns = sys_now();
     }
+    /* All earlier events are acknowledged: this one is now the oldest that is not. */
+    if (is_oldest)
+        oldest_is_latest(record);
     __atomic_store_n(&record->reported, reported, __ATOMIC_RELEASE);
+}
+
+void provenance_event_acked(struct event_record *record, uint32_t type)
+{
+    if (record->reported - record->acked == 1 && record->type == type)
+        oldest_is_latest(record);
 }
 
 struct id_record *id_publish(void)

@@ -18,11 +18,13 @@ void watched_event_read(struct event_record *record, uint32_t type)
     lock_release(&lock);
 }
 
-void watched_events_acked(struct event_record *record, uint32_t count)
+void watched_events_acked(struct event_record *record, uint32_t count, uint32_t type)
 {
     lock_acquire(&lock);
     record->acked_by = (uint32_t)sys_gettid();
     __atomic_store_n(&record->acked, record->acked + count, __ATOMIC_RELAXED);
+    if (type)
+        provenance_event_acked(record, type);
     lock_release(&lock);
 }
 

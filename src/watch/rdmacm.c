@@ -198,7 +198,8 @@ WATCH_EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event)
     FIND(rdmacm_originals[ACK_CM_EVENT], rdma_ack_cm_event, -1);
 
     if (account)
-        watched_events_acked(account, 1); /* before the destroy that waits for it frees the id */
+        watched_events_acked(account, 1,
+                             event->event); /* before the destroy that waits for it frees the id */
     return original(event);
 }
 

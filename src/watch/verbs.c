@@ -132,7 +132,8 @@ WATCH_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
         (__typeof__(&ibv_ack_async_event))original_find(&verbs_originals[ACK_ASYNC_EVENT]);
 
     if (record)
-        watched_events_acked(record, 1); /* before the destroy that waits for it frees the object */
+        watched_events_acked(record, 1,
+                             event->event_type); /* before the destroy that waits for it frees the object */
     if (original)
         original(event);
 }
@@ -183,7 +184,7 @@ WATCH_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
         (__typeof__(&ibv_ack_cq_events))original_find(&verbs_originals[ACK_CQ_EVENTS]);
 
     if (acked)
-        watched_events_acked(&segment_cq(acked->number)->events, count);
+        watched_events_acked(&segment_cq(acked->number)->events, count, 0);
     if (original)
         original(cq, count);
 }

@@ -255,7 +255,8 @@ void work_forget_qp(struct watched_qp *qp);
 /* --- events.c ------------------------------------------------------------------------------------------------- */
 
 void watched_event_read(struct event_record *record, uint32_t type);
-void watched_events_acked(struct event_record *record, uint32_t count);
+/* type: as when it was read. */
+void watched_events_acked(struct event_record *record, uint32_t count, uint32_t type);
 /* NULL: not an event that has to be acknowledged, or not of a known object. */
 struct event_record *watched_async_record(const struct ibv_async_event *event);
 

@@ -236,6 +236,22 @@ static void the_first_unacknowledged_event_is_remembered(void **state)
     assert_int_equal(events.reported, 3);
 }
 
+/* librdmacm itself reads and acknowledges some; which one the program has left is told. */
+static void the_event_that_is_left_is_known(void **state)
+{
+    struct event_record events = {.raised = 2};
+
+    provenance_event_read(&events, IBV_EVENT_COMM_EST, 1);
+    provenance_event_read(&events, IBV_EVENT_QP_FATAL, 2);
+    events.acked = 1;
+    provenance_event_acked(&events, IBV_EVENT_QP_FATAL);
+    assert_int_equal(events.type, IBV_EVENT_COMM_EST);
+    provenance_event_acked(&events, IBV_EVENT_COMM_EST);
+    assert_int_equal(events.type, IBV_EVENT_QP_FATAL);
+    assert_int_equal(events.read_by, gettid());
+    assert_true(stack_names(events.read_stack, (const void *)the_event_that_is_left_is_known));
+}
+
 static void without_explanations_no_stacks_are_taken(void **state)
 {
     struct cq *cq;
@@ -262,6 +278,7 @@ int main(void)
         cmocka_unit_test(contexts_and_channels_have_records),
         cmocka_unit_test(thread_domains_have_records_and_keys_say_what_they_are_of),
         cmocka_unit_test(the_first_unacknowledged_event_is_remembered),
+        cmocka_unit_test(the_event_that_is_left_is_known),
     };
 
     return cmocka_run_group_tests(tests, open_contexts, close_contexts);

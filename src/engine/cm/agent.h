@@ -81,7 +81,7 @@ struct cm_agent_calls {
     void (*id_withdraw)(struct id_record *record);
     /* The program has got an event of the id; has acknowledged one. type: enum rdma_cm_event_type. */
     void (*id_event_read)(struct id_record *record, uint32_t type);
-    void (*id_event_acknowledged)(struct id_record *record);
+    void (*id_event_acknowledged)(struct id_record *record, uint32_t type);
     /* A call blocks until the program acknowledges events: it begins to wait; has waited for a second, which is
      * explained; has ended waiting, told: after it was explained. Called without locks. */
     void (*id_waits)(struct id_record *record, enum id_call call);

@@ -22,12 +22,13 @@ void id_record_event_read(struct id_record *record, uint32_t type)
         provenance_event_read(&record->events, type, record->events.reported + 1);
 }
 
-void id_record_event_acknowledged(struct id_record *record)
+void id_record_event_acknowledged(struct id_record *record, uint32_t type)
 {
     if (!record)
         return;
     record->events.acked_by = explained() ? (uint32_t)sys_gettid() : 0;
     __atomic_fetch_add(&record->events.acked, 1, __ATOMIC_RELAXED);
+    provenance_event_acked(&record->events, type);
 }
 
 void id_record_waits(struct id_record *record, enum id_call call)

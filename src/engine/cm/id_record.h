@@ -12,7 +12,7 @@ struct id_record; /* segment/segment.h */
 
 void id_record_withdraw(struct id_record *record);
 void id_record_event_read(struct id_record *record, uint32_t type);
-void id_record_event_acknowledged(struct id_record *record);
+void id_record_event_acknowledged(struct id_record *record, uint32_t type);
 void id_record_waits(struct id_record *record, enum id_call call);
 void id_record_still_waits(struct id_record *record);
 void id_record_waited(struct id_record *record, bool told);

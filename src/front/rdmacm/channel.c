@@ -390,7 +390,8 @@ void event_transfer(struct event *event, struct id *to)
 {
     lock_acquire(&events_lock);
     event->account->reported--;
-    calls->id_event_acknowledged(event->account->record); /* the id that counts the event */
+    /* The id that counts the event. */
+    calls->id_event_acknowledged(event->account->record, event->public.event);
     event->account = to;
     list_remove(&event->node);
     list_push_back(&to->handed, &event->node);
@@ -409,7 +410,7 @@ static void acknowledge_locked(struct event *event)
 
     list_remove(&event->node);
     pthread_mutex_lock(&id->mutex);
-    calls->id_event_acknowledged(id->record);
+    calls->id_event_acknowledged(id->record, event->public.event);
     if (event->multicast)
         event->multicast->acknowledged++;
     else
