@@ -27,6 +27,8 @@ void work_know_qp(struct watched_qp *qp, uint32_t qpn)
     table_put(&qpns, qpn_key(qp->base.context, qpn), qp);
 }
 
+struct watched_qp no_qp = {.qpn = UINT32_MAX};
+
 static inline struct watched_qp **recent_of(struct watched_cq *cq, uint32_t qpn)
 {
     return &cq->recent[qpn % RECENT_QPS];
@@ -42,7 +44,7 @@ static void forget_in(struct watched_cq *cq, const struct watched_qp *qp)
     locked = bias_acquire(&cq->lock);
     recent = recent_of(cq, qp->qpn);
     if (*recent == qp)
-        *recent = NULL;
+        *recent = &no_qp;
     bias_release(&cq->lock, locked);
 }
 
@@ -162,7 +164,7 @@ static inline bool note_oldest(struct watched_cq *cq, uint32_t qpn, uint64_t wr_
     struct qp_record *record;
     uint32_t oldest;
 
-    if (unlikely(!qp || qp->qpn != qpn))
+    if (unlikely(qp->qpn != qpn))
         return false;
     record = qp->record;
     if (receive) {
@@ -197,7 +199,7 @@ static cold_path enum news note_completion(struct watched_cq *cq, const struct c
     struct qp_record *record;
     bool receive, found = true;
 
-    if (!qp || qp->qpn != completion->qpn) {
+    if (qp->qpn != completion->qpn) {
         qp = table_find(&qpns, qpn_key(cq->base.context, completion->qpn));
         if (!qp || is_stale(&qp->base))
             return NEWS_NONE;

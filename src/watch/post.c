@@ -81,7 +81,7 @@ static inline void fill_small_send(const struct watched_qp *qp, struct send_wqe 
 {
     fill_header(qp, wqe, wr);
     memcpy(send_sges(qp, wqe), wr->sg_list, sizeof(struct wqe_sge));
-    wqe->num_sge = !(wqe->flags & WQE_INLINE);
+    wqe->num_sge = !(wr->send_flags & IBV_SEND_INLINE);
     wqe->length = wr->sg_list->length;
     wqe->stamp = STAMP_NONE;
 }

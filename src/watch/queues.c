@@ -21,6 +21,8 @@ struct watched_cq *watched_new_cq(struct ibv_cq *ibv, struct ibv_pd *domain)
     cq->base.number = number;
     cq->channel = ibv->channel ? watched_find(ibv->channel, OBJECT_CHANNEL) : NULL;
     cq->domain = domain ? (struct watched_pd *)watched_find(domain, OBJECT_PD) : NULL;
+    for (unsigned i = 0; i < RECENT_QPS; i++)
+        cq->recent[i] = &no_qp;
     cq->poll = cq->base.context->original.ops.poll_cq;
     cq->req_notify = cq->base.context->original.ops.req_notify_cq;
     record = cq->record = segment_cq(number);

@@ -72,7 +72,7 @@ struct watched_cq {
     struct watched base;
     struct cq_record *record;
     struct bias lock; /* guards the completion side of QPs and SRQs that complete here, and `recent` */
-    struct watched_qp *recent[RECENT_QPS]; /* by QP number */
+    struct watched_qp *recent[RECENT_QPS]; /* by QP number; no_qp: none */
     struct watched *channel;
     struct watched_pd *domain;
     int (*poll)(struct ibv_cq *cq, int count, struct ibv_wc *wc);
@@ -163,9 +163,13 @@ static inline struct watched *watched_find(const void *key, enum object_kind kin
  * context, which is known. */
 static inline void *watched_at_once(const void *key, enum object_kind kind)
 {
-    struct watched *object = table_look(&watched_objects, (uintptr_t)key);
+    const struct table_entry *entry = table_first(&watched_objects, (uintptr_t)key);
+    struct watched *object;
 
-    return likely(object && object->found_as == kind) ? object : NULL;
+    if (unlikely(atomic_load_explicit(&entry->key, memory_order_acquire) != (uintptr_t)key))
+        return NULL;
+    object = atomic_load_explicit(&entry->value, memory_order_relaxed);
+    return likely(object->found_as == kind) ? object : NULL;
 }
 /* The same as watched_find(), also a stale one: only for its originals. */
 struct watched_context *watched_context_of(const struct ibv_context *context);
@@ -251,6 +255,8 @@ void work_forget(struct watched_qp *qp);
 /* By QP number, where completions name it. */
 void work_know_qp(struct watched_qp *qp, uint32_t qpn);
 void work_forget_qp(struct watched_qp *qp);
+/* Has a number that no QP has. */
+extern struct watched_qp no_qp WATCH_OURS;
 
 /* --- events.c ------------------------------------------------------------------------------------------------- */
 
