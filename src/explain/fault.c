@@ -288,13 +288,14 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
     }
     theirs = &peer.qp.attributes;
     if (peer.qp.state == IBV_QPS_ERR) {
-        words_add(words, "QP 0x%06x went to ERR ", ours->dest_qpn);
+        add_peer(words, &qp->qp);
+        words_add(words, " went to ERR ");
         words_add_age(words, view_age(there, peer.qp.fault.ns));
         words_add(words, ": ");
         add_reason(there, words, &peer, false);
     } else if (!is_receiving(peer.qp.state)) {
-        words_add(words, "QP 0x%06x is in %s, where it drops all requests", ours->dest_qpn,
-                  name_qp_state(peer.qp.state));
+        add_peer(words, &qp->qp);
+        words_add(words, " is in %s, where it drops all requests", name_qp_state(peer.qp.state));
     } else if (theirs->dest_qpn != object_qpn(qp)) {
         words_add(words, "QP 0x%06x is connected to QP 0x%06x and not to this one (dest_qp_num)",
                   ours->dest_qpn, theirs->dest_qpn);
@@ -449,9 +450,9 @@ static void add_reason(const struct view *view, struct words *words, const struc
         add_response(view, words, qp);
         return;
     case FAULT_READ_DEPTH:
-        words_add(words, qp->qp.attributes.max_rd_atomic
-                             ? "READs and atomics need RC"
-                             : "max_rd_atomic of the QP is 0 (ibv_modify_qp to RTS sets it)");
+        words_add(words, qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC"
+                                                         : "max_rd_atomic of the QP is 0, so it cannot send "
+                                                           "any (an attribute of ibv_modify_qp to RTS)");
         return;
     case FAULT_LENGTH:
         words_add(words, "the message has %llu bytes, and %llu are possible", value, wanted);

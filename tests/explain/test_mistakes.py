@@ -90,7 +90,7 @@ EXPECTED = {
                               rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, or more READs and "
                               rf"atomics were in flight than its max_dest_rd_atomic permits \(max_rd_atomic here is 8\){WHICH}",
                               first=""),
-    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0 \(ibv_modify_qp to RTS sets it\)$"),
+    "no-reads-granted": Mistake(READ + r": max_rd_atomic of the QP is 0, so it cannot send any \(an attribute of ibv_modify_qp to RTS\)$"),
     "receive-too-small": Mistake(fr"SEND of 256 bytes: the receive wr_id 77 \(0x4d\) of {QP} has 100 bytes, 156 too few",
                                  r"receive wr_id 77 \(0x4d\): it has 100 bytes, 156 too few",
                                  fr"SEND of 256 bytes: {INVALID}the receive posted there has less than 256 bytes, {MTU}"),
@@ -113,7 +113,7 @@ EXPECTED = {
                              fr"{WRITE}: {SILENT}"),
     "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET, where it drops all requests$", None,
                          fr"{WRITE}: {SILENT}"),
-    "far-in-error": Mistake(fr"{WRITE}: {QP} went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
+    "far-in-error": Mistake(fr"{WRITE}: {QP}.* went to ERR .*: ibv_modify_qp\(IBV_QPS_ERR\) by thread", None,
                             fr"{WRITE}: {SILENT}"),
     "far-left": Mistake(fr"SEND of 64 bytes: (no process of this host owns {QP}: dest_qp_num is wrong, or its owner is not running "
                         r"yet or has ended|peer process \d+ has ended)$", None,
