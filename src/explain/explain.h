@@ -53,6 +53,10 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 bool explain_misuse(const struct view *view, struct out *out, uint32_t number);
 unsigned explain_misuses(const struct view *view, struct out *out);
 
+/* refused.c: a call that was refused; all of them that are recorded, which returns their number. */
+bool explain_refusal(const struct view *view, struct out *out, uint32_t number);
+unsigned explain_refusals(const struct view *view, struct out *out);
+
 /* hangs.c (hangs.h): what nothing under way will end. */
 
 /* work.c: where is the work request, and what does it wait for? qpn: only those of that QP; 0: of all.

@@ -115,6 +115,7 @@ void explain_process(const struct view *view, struct out *out)
     objects_for_each(view, HANG_KINDS | (view->header.watched ? 1u << OBJECT_CHANNEL : 0), look_for_trouble,
                      &stuck);
     stuck.found += explain_misuses(view, out);
+    stuck.found += explain_refusals(view, out);
     if (stuck.found)
         return;
     listed_children(view, NO_OBJECT, &all);

@@ -23,6 +23,7 @@ enum explanation {
     EXPLAIN_OVERRUN, /* a CQ has overrun */
     EXPLAIN_HANG,    /* the object is in a state that nothing under way will end */
     EXPLAIN_MISUSE,  /* a call got a destroyed object; number: of the record (segment/misuse.h) */
+    EXPLAIN_REFUSED, /* a call was refused; number: of the record (segment/refused.h) */
 };
 
 /* Which accesses of peers are waited for, and how long. */

@@ -39,7 +39,7 @@ static struct {
     bool watched;        /* header.watched */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
-        key_provenance, stacks, modules, misuses;
+        key_provenance, stacks, modules, misuses, refusals;
 } segment = {.part = {{.fd = -1}, {.fd = -1}}};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -69,6 +69,7 @@ static uint64_t place_tables(void)
     place(&segment.stacks, &offset, sizeof(struct stack_record), SEGMENT_STACKS);
     place(&segment.modules, &offset, sizeof(struct module_record), SEGMENT_MODULES);
     place(&segment.misuses, &offset, sizeof(struct misuse_record), SEGMENT_MISUSES);
+    place(&segment.refusals, &offset, sizeof(struct refused_record), SEGMENT_REFUSALS);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
@@ -185,6 +186,7 @@ static void fill_header(struct segment_header *header)
     header->stacks = segment.stacks;
     header->modules = segment.modules;
     header->misuses = segment.misuses;
+    header->refusals = segment.refusals;
     header->arena_offset = segment.arena_offset;
     header->arena_size = segment.arena_size;
     header->queues = (struct file_record){.fd = segment.part[SEGMENT_QUEUES].fd,
@@ -397,6 +399,11 @@ struct module_record *segment_module(uint32_t number)
 struct misuse_record *segment_misuse(uint32_t number)
 {
     return (struct misuse_record *)segment_at(segment.misuses.offset) + number;
+}
+
+struct refused_record *segment_refused(uint32_t number)
+{
+    return (struct refused_record *)segment_at(segment.refusals.offset) + number;
 }
 
 /* Makes the arena accessible up to its high-water mark. segment.lock held. */

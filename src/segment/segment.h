@@ -20,6 +20,7 @@
  *   stacks           SEGMENT_STACKS x struct stack_record; number 0 means no stack
  *   modules          SEGMENT_MODULES x struct module_record: the files that return addresses lie in
  *   misuses          SEGMENT_MISUSES x struct misuse_record: calls with what was destroyed
+ *   refusals         SEGMENT_REFUSALS x struct refused_record: calls that were refused
  *                    (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
  *                    at least 4 KiB (the second file)
@@ -33,7 +34,7 @@
  * Every field is a format between processes. A process reads the segments of processes that run other builds
  * of SoftHCA, and all of the layout has one version number, SEGMENT_VERSION. The format consists of the
  * structures and enums in this file, published/record.h and published/counters.h, struct qp_record and the
- * structures in it (transport/qp.h; rules/fault.h), the work queue elements (transport/wqe.h), struct key_entry
+ * structures in it (transport/qp.h; rules/fault.h), enum refusal_form (base/refusal.h), the work queue elements (transport/wqe.h), struct key_entry
  * (rules/keys.h), and of the limits that size the tables (rules/limits.h).
  *
  * Raise SEGMENT_VERSION when a field or a table is added, removed, moved or resized, or when the meaning or
@@ -111,7 +112,7 @@ struct segment_header {
     uint32_t watched;
     uint32_t reserved;
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
-        modules, misuses;
+        modules, misuses, refusals;
     uint64_t arena_offset, arena_size;
     /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
@@ -366,11 +367,26 @@ struct misuse_record {
 };
 _Static_assert(sizeof(struct misuse_record) == 128, "readable by other builds");
 
-#define SEGMENT_MISUSES 64u
-#define SEGMENT_ITEMS   (1u << 20)
-#define SEGMENT_IDS     65536u
-#define SEGMENT_STACKS  8192u
-#define SEGMENT_MODULES 512u
+/* Calls that were refused for one reason at one place (segment/refused.c): the last ones. */
+struct refused_record {
+    _Atomic uint32_t state;           /* 1: valid; stored with release order */
+    uint32_t form, error, count;      /* enum refusal_form; errno; how often from there */
+    uint32_t called_by, called_stack; /* the first time */
+    uint32_t kind, number;            /* of the object: enum object_kind, 0: none; as programs know it */
+    uint64_t first_ns, last_ns;       /* CLOCK_MONOTONIC */
+    int64_t value;                    /* as base/refusal.h says */
+    uint64_t low, high;
+    char call[40], argument[48]; /* "ibv_create_qp", "cap.max_send_wr" */
+    uint64_t reserved[12];
+};
+_Static_assert(sizeof(struct refused_record) == 256, "readable by other builds");
+
+#define SEGMENT_MISUSES  64u
+#define SEGMENT_REFUSALS 64u
+#define SEGMENT_ITEMS    (1u << 20)
+#define SEGMENT_IDS      65536u
+#define SEGMENT_STACKS   8192u
+#define SEGMENT_MODULES  512u
 
 /* The files of the segment. */
 enum segment_part { SEGMENT_TABLES, SEGMENT_QUEUES, SEGMENT_PARTS };
@@ -404,6 +420,7 @@ struct provenance_record *segment_key_provenance(uint32_t slot);
 struct stack_record *segment_stack(uint32_t number);
 struct module_record *segment_module(uint32_t number);
 struct misuse_record *segment_misuse(uint32_t number);
+struct refused_record *segment_refused(uint32_t number);
 
 /* The offset of zeroed queue memory, aligned to 4 KiB; 0: -ENOMEM (offset 0 is the header). */
 uint64_t segment_allocate(size_t size);

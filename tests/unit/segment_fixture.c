@@ -164,6 +164,7 @@ struct fixture *fixture_make(void)
     place(&header->directs, sizeof(struct direct_record), 8);
     fixture.modules = place(&header->modules, sizeof(struct module_record), 4);
     fixture.misuses = place(&header->misuses, sizeof(struct misuse_record), 4);
+    fixture.refusals = place(&header->refusals, sizeof(struct refused_record), 4);
     header->magic = SEGMENT_MAGIC;
     header->version = SEGMENT_VERSION;
     header->header_size = sizeof(*header);

@@ -38,6 +38,7 @@ struct fixture {
     struct mapped_record *mapped; /* as the keys */
     struct module_record *modules;
     struct misuse_record *misuses; /* none */
+    struct refused_record *refusals;
 };
 
 /* The same memory each time, as if nobody had touched it. */

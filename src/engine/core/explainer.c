@@ -9,11 +9,13 @@
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
 #include "explain/explain.h"
 #include "explain/hangs.h"
 #include "explain/neighbour.h"
+#include "segment/refused.h"
 #include "segment/segment.h"
 #include "segment/stack.h"
 
@@ -34,9 +36,10 @@ static void *handler_argument;
 static uint64_t told[REMEMBERED];
 static unsigned told_next;
 static uint64_t remarks[REMARKS];
-static int exit_status; /* 0: also if it is not known */
-#define KIND_LOSSES (EXPLAIN_MISUSE + 1)
-#define KIND_FAULT  (EXPLAIN_MISUSE + 2)
+static uint32_t untold_refusal = NO_OBJECT; /* record of the last refused call that was only counted */
+static int exit_status;                     /* 0: also if it is not known */
+#define KIND_LOSSES (EXPLAIN_REFUSED + 1)
+#define KIND_FAULT  (EXPLAIN_REFUSED + 2)
 static unsigned told_of_kind[KIND_FAULT + 1]; /* texts given of each enum explanation, of losses, of faults */
 
 #define FAULTS 64u
@@ -110,6 +113,7 @@ void explainer_after_fork_in_child(void)
     memset(told, 0, sizeof(told));
     memset(told_of_kind, 0, sizeof(told_of_kind));
     memset(remarks, 0, sizeof(remarks));
+    untold_refusal = NO_OBJECT;
 }
 
 void explainer_set_handler(void (*wanted)(const char *text, void *argument), void *argument, bool json)
@@ -139,7 +143,7 @@ static bool open_view(struct view *ret_view)
 static bool has_topic(unsigned kind)
 {
     return kind == EXPLAIN_BUSY || kind == EXPLAIN_IN_USE || kind == EXPLAIN_OVERRUN ||
-           (form == FORM_TEXT && kind == KIND_LOSSES);
+           kind == EXPLAIN_REFUSED || (form == FORM_TEXT && kind == KIND_LOSSES);
 }
 
 /* False: the same was told before, or TOLD_OF_A_KIND of its kind. *ret_last: no text of this kind follows. Lock held. */
@@ -198,11 +202,13 @@ static void begin(struct out *out, bool counting)
 }
 
 /* Has the explanation that was counted to be written? */
-static bool is_told(const struct out *out)
+static bool is_told(const struct out *out, unsigned what, uint32_t number)
 {
     if (!only_wrong || out->wrong)
         return true;
     lock_acquire(&lock);
+    if (what == EXPLAIN_REFUSED)
+        untold_refusal = number;
     for (unsigned i = 0; i < REMARKS; i++)
         remarks[i] += out->remarks[i];
     lock_release(&lock);
@@ -231,8 +237,16 @@ static bool explain(const struct view *view, struct out *out, enum explanation w
         return explain_hang(view, out, kind, number);
     case EXPLAIN_MISUSE:
         return explain_misuse(view, out, number);
+    case EXPLAIN_REFUSED:
+        return explain_refusal(view, out, number);
     }
     return false;
+}
+
+/* Is it the place in the program that makes two of them the same? */
+static bool is_of_a_place(enum explanation what)
+{
+    return what == EXPLAIN_BUSY || what == EXPLAIN_IN_USE || what == EXPLAIN_REFUSED;
 }
 
 void explainer_explain(enum explanation what, enum object_kind kind, uint32_t number)
@@ -244,13 +258,36 @@ void explainer_explain(enum explanation what, enum object_kind kind, uint32_t nu
     if (!open_view(&view))
         return;
     begin(&out, only_wrong);
-    if (explain(&view, &out, what, kind, number) && is_told(&out)) {
+    if (explain(&view, &out, what, kind, number) && is_told(&out, what, number)) {
         out_fini(&out);
         begin(&out, false);
         explain(&view, &out, what, kind, number);
-        tell(what, &out, what == EXPLAIN_BUSY || what == EXPLAIN_IN_USE ? stack_capture() : NO_STACK);
+        tell(what, &out, is_of_a_place(what) ? stack_capture() : NO_STACK);
     }
     out_fini(&out);
+    errno = saved;
+}
+
+/* --- refused calls ---------------------------------------------------------------------------------------- */
+
+/* Is it a refusal? Other errors are a state that the program waits for (EAGAIN, ENOENT), are explained as EBUSY is, or come
+ * from the kernel. */
+static bool is_refusal(int error)
+{
+    return error == -EINVAL || error == -ENOMEM || error == -EFAULT || error == -EOPNOTSUPP ||
+           error == -EPERM || error == -ENOSPC || error == -ENOSYS;
+}
+
+void explainer_refused(const char *call, const struct refusal *refusal)
+{
+    uint32_t record;
+    int saved = errno;
+
+    if (refusal->form == REFUSAL_TOLD || (refusal->form == REFUSAL_UNSAID && !is_refusal(refusal->error)))
+        return;
+    record = refused_record(call, refusal);
+    if (record != NO_OBJECT && explained())
+        explainer_explain(EXPLAIN_REFUSED, OBJECT_CONTEXT, record);
     errno = saved;
 }
 
@@ -351,7 +388,7 @@ struct losses *explainer_note_losses(enum object_kind kind, uint32_t number)
     if (!open_view(&view))
         return NULL;
     begin(&out, only_wrong);
-    if (explain_losses(&view, &out, kind, number) && is_told(&out)) {
+    if (explain_losses(&view, &out, kind, number) && is_told(&out, KIND_LOSSES, number)) {
         losses = malloc(sizeof(*losses));
         out_fini(&out);
         begin(&out, false);
@@ -392,6 +429,20 @@ void explainer_tell_overruns(void)
     errno = saved;
 }
 
+/* The last call that was refused before the program gave up, of those that may be trials: it may be why. */
+static void tell_untold_refusal(void)
+{
+    struct view view;
+    struct out out;
+
+    if (untold_refusal == NO_OBJECT || !open_view(&view))
+        return;
+    begin(&out, false);
+    if (explain_refusal(&view, &out, untold_refusal))
+        out_print(&out, NULL);
+    out_fini(&out);
+}
+
 /* What was counted, if the program failed: it may be part of the reason. */
 static void tell_remarks(void)
 {
@@ -421,8 +472,10 @@ void explainer_tell_at_exit(void)
     explainer_tell_overruns();
     explainer_tell_faults();
     explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
-    if (form == FORM_TEXT && !handler && exit_status != 0)
-        tell_remarks();
+    if (form != FORM_TEXT || handler || exit_status == 0)
+        return;
+    tell_untold_refusal();
+    tell_remarks();
 }
 
 /* --- for the program ------------------------------------------------------------------------------------ */

@@ -15,6 +15,9 @@ void explainer_after_fork_in_child(void);
 
 /* object_ports. */
 void explainer_explain(enum explanation what, enum object_kind kind, uint32_t number);
+/* A call of the program fails: recorded, and told the first time. No lock held. */
+struct refusal;
+void explainer_refused(const char *call, const struct refusal *refusal);
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number);
 void explainer_report_losses(struct losses *losses);
 

@@ -41,41 +41,38 @@ VERBS_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
 
 /* --- queues --------------------------------------------------------------------------------------------- */
 
-static struct cq *create(struct ibv_context *context, const struct cq_attributes *attributes)
-{
-    struct cq *cq;
-    int result = cq_create(context_of(context), attributes, &cq);
-
-    if (result < 0)
-        return null_with(result);
-    return cq;
-}
-
 VERBS_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
                                           struct ibv_comp_channel *channel, int comp_vector)
 {
+    const struct cq_attributes attributes = {
+        .cqe = (uint32_t)cqe,
+        .user_context = cq_context,
+        .channel = channel ? channel_of(channel) : NULL,
+        .comp_vector = (uint32_t)comp_vector,
+    };
     struct cq *cq;
+    int result;
 
-    if (cqe < 1 || comp_vector < 0 || (channel && channel->context != context))
-        return null_with(EINVAL);
-    cq = create(context, &(struct cq_attributes){
-                             .cqe = (uint32_t)cqe,
-                             .user_context = cq_context,
-                             .channel = channel ? channel_of(channel) : NULL,
-                             .comp_vector = (uint32_t)comp_vector,
-                         });
-    return cq ? &cq->ibv : NULL;
+    if (cqe < 1)
+        return null_with(refuse_range("cqe", cqe, 1, LIMIT_CQE));
+    if (comp_vector < 0)
+        return null_with(refuse_range("comp_vector", comp_vector, 0, LIMIT_COMP_VECTORS - 1));
+    if (channel && channel->context != context)
+        return null_with(refuse_elsewhere("channel"));
+    result = cq_create(context_of(context), &attributes, &cq);
+    return result < 0 ? null_with(result) : &cq->ibv;
 }
 
 VERBS_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
-    return positive(cqe < 1 ? -EINVAL : cq_resize(cq_of(cq), (uint32_t)cqe));
+    return positive(cqe < 1 ? refuse_range("cqe", cqe, 1, LIMIT_CQE) : cq_resize(cq_of(cq), (uint32_t)cqe));
 }
 
 int front_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attributes)
 {
     if (attributes->attr_mask >= IBV_CQ_ATTR_RESERVED)
-        return positive(-EINVAL);
+        return positive(
+            refuse_bits(-EINVAL, "attr_mask", BITS_PLAIN, attributes->attr_mask, IBV_CQ_ATTR_RESERVED - 1));
     if (!(attributes->attr_mask & IBV_CQ_ATTR_MODERATE))
         return 0;
     return positive(cq_moderate(cq_of(cq), attributes->moderate.cq_count, attributes->moderate.cq_period));
@@ -122,7 +119,8 @@ static int show_current(struct cq *cq, int result)
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attributes)
 {
     if (unlikely(attributes && attributes->comp_mask))
-        return positive(-EINVAL);
+        return front_positive("start_poll",
+                              refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, 0));
     return show_current(cq_of_extended(cq), cq_start_poll(cq_of_extended(cq)));
 }
 
@@ -260,31 +258,43 @@ static void fill_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attributes)
 {
     uint32_t flags = attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attributes->flags : 0;
+    const uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     struct pd *parent = NULL;
     struct cq *cq;
+    int result;
 
-    if ((attributes->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)) ||
-        (attributes->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS) || (flags & ~(uint32_t)SUPPORTED_FLAGS))
-        return null_with(EOPNOTSUPP);
-    if (attributes->cqe < 1 || (attributes->channel && attributes->channel->context != context))
-        return null_with(EINVAL);
+    if (attributes->comp_mask & ~known)
+        return null_with(refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, known));
+    if (attributes->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS)
+        return null_with(
+            refuse_bits(-EOPNOTSUPP, "wc_flags", BITS_PLAIN, attributes->wc_flags, SUPPORTED_WC_FLAGS));
+    if (flags & ~(uint32_t)SUPPORTED_FLAGS)
+        return null_with(refuse_bits(-EOPNOTSUPP, "flags", BITS_PLAIN, flags, SUPPORTED_FLAGS));
+    if (attributes->cqe < 1)
+        return null_with(refuse_range("cqe", attributes->cqe, 1, LIMIT_CQE));
+    if (attributes->channel && attributes->channel->context != context)
+        return null_with(refuse_elsewhere("channel"));
     if (attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
         parent = attributes->parent_domain ? pd_of(attributes->parent_domain) : NULL;
-        if (!parent || !pd_is_parent_domain(parent) || parent->context != context_of(context))
-            return null_with(EINVAL);
+        if (!parent)
+            return null_with(refuse_null("parent_domain"));
+        if (!pd_is_parent_domain(parent) || parent->context != context_of(context))
+            return null_with(refuse_elsewhere("parent_domain"));
     }
-    cq = create(context, &(struct cq_attributes){
-                             .cqe = attributes->cqe,
-                             .user_context = attributes->cq_context,
-                             .channel = attributes->channel ? channel_of(attributes->channel) : NULL,
-                             .comp_vector = attributes->comp_vector,
-                             .wc_flags = attributes->wc_flags,
-                             .flags = flags,
-                             .parent = parent,
-                             .extended = true,
-                         });
-    if (!cq)
-        return NULL;
+    result = cq_create(context_of(context),
+                       &(struct cq_attributes){
+                           .cqe = attributes->cqe,
+                           .user_context = attributes->cq_context,
+                           .channel = attributes->channel ? channel_of(attributes->channel) : NULL,
+                           .comp_vector = attributes->comp_vector,
+                           .wc_flags = attributes->wc_flags,
+                           .flags = flags,
+                           .parent = parent,
+                           .extended = true,
+                       },
+                       &cq);
+    if (result < 0)
+        return null_with(result);
     fill_readers(&cq->ex, attributes->wc_flags);
     return &cq->ex;
 }

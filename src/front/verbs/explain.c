@@ -121,8 +121,10 @@ static char *why_object(enum softhca_kind kind, const void *object, enum softhca
 {
     struct named named;
 
-    if (!find(kind, object, &named))
-        return null_with(EINVAL);
+    if (!find(kind, object, &named)) {
+        errno = EINVAL;
+        return NULL;
+    }
     return answer(explainer_object(named.kind, named.number, format == SOFTHCA_JSON));
 }
 

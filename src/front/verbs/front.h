@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/types.h"
 #include "base/verbs.h"
 #include "front/verbs/export.h"
@@ -18,28 +19,38 @@
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
+/* refused.c: takes down that a call fails, and tells it. call: __func__, from which the verb's name follows. No lock held. */
+void front_refused(const char *call, int error);
+
 /* For verbs that return 0 or a positive errno, and also set errno. */
-static inline int positive(int result)
+#define positive(result) front_positive(__func__, result)
+static inline int front_positive(const char *call, int result)
 {
     if (likely(result >= 0))
         return 0;
+    front_refused(call, result);
     errno = -result;
     return -result;
 }
 
 /* For verbs that return 0 or -1 with errno. */
-static inline int minus_one(int result)
+#define minus_one(result) front_minus_one(__func__, result)
+static inline int front_minus_one(const char *call, int result)
 {
     if (likely(result >= 0))
         return 0;
+    front_refused(call, result);
     errno = -result;
     return -1;
 }
 
 /* For verbs that return a pointer, or NULL with errno. */
-static inline void *null_with(int error)
+#define null_with(error) front_null_with(__func__, error)
+static inline void *front_null_with(const char *call, int error)
 {
-    errno = error < 0 ? -error : error;
+    error = error < 0 ? error : -error;
+    front_refused(call, error);
+    errno = -error;
     return NULL;
 }
 

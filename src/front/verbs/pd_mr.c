@@ -42,30 +42,30 @@ struct ibv_pd *front_alloc_parent_domain(struct ibv_context *context,
     return result < 0 ? null_with(result) : &pd->ibv;
 }
 
-static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
-                                      unsigned access)
+static struct ibv_mr *register_region(const char *call, struct ibv_pd *pd, void *address, size_t length,
+                                      uint64_t iova, unsigned access)
 {
     struct mr *mr;
     int result = mr_register(pd_of(pd), address, length, iova, access, &mr);
 
-    return result < 0 ? null_with(result) : &mr->ibv;
+    return result < 0 ? front_null_with(call, result) : &mr->ibv;
 }
 
 VERBS_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    return register_region(pd, address, length, (uintptr_t)address, (unsigned)access);
+    return register_region(__func__, pd, address, length, (uintptr_t)address, (unsigned)access);
 }
 
 VERBS_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                             int access)
 {
-    return register_region(pd, address, length, iova, (unsigned)access);
+    return register_region(__func__, pd, address, length, iova, (unsigned)access);
 }
 
 VERBS_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                              unsigned access)
 {
-    return register_region(pd, address, length, iova, access);
+    return register_region(__func__, pd, address, length, iova, access);
 }
 
 struct ibv_mr *front_alloc_null_mr(struct ibv_pd *pd)

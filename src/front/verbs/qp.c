@@ -19,9 +19,9 @@ VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
     int result;
 
     if (!pd)
-        return null_with(EINVAL);
-    if (attributes->qp_type == IBV_QPT_XRC_RECV)
-        return null_with(EINVAL); /* an XRC_RECV QP has no PD */
+        return null_with(refuse_null("pd"));
+    if (attributes->qp_type == IBV_QPT_XRC_RECV) /* an XRC_RECV QP has no PD */
+        return null_with(refuse_invalid("qp_type", attributes->qp_type));
     memcpy(&extended, attributes, COMMON_INIT_ATTRIBUTES);
     extended.comp_mask = IBV_QP_INIT_ATTR_PD;
     extended.pd = pd;
@@ -39,9 +39,10 @@ struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
     int result;
 
     if (attributes->qp_type != IBV_QPT_XRC_RECV) {
-        if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd ||
-            attributes->pd->context != context)
-            return null_with(EINVAL);
+        if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd)
+            return null_with(refuse_null("pd"));
+        if (attributes->pd->context != context)
+            return null_with(refuse_elsewhere("pd"));
         pd = pd_of(attributes->pd);
     }
     result = qp_create(context_of(context), pd, attributes, &qp);
@@ -74,7 +75,8 @@ VERBS_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes,
                               struct ibv_qp_init_attr *init_attributes)
 {
     if (mask & ~(IBV_QP_RATE_LIMIT - 1))
-        return positive(-EOPNOTSUPP);
+        return positive(
+            refuse_bits(-EOPNOTSUPP, "attr_mask", BITS_QP_MASK, (uint32_t)mask, IBV_QP_RATE_LIMIT - 1));
     return positive(qp_query(qp_of(qp), attributes, mask, init_attributes));
 }
 

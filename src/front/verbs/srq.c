@@ -20,12 +20,18 @@ static struct ibv_srq *create_tm(struct ibv_context *context, struct ibv_srq_ini
     struct srq *srq;
     int result;
 
-    if ((attributes->comp_mask & needed) != needed || !attributes->cq || attributes->cq->context != context ||
-        (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD))
-        return null_with(EINVAL);
+    if ((attributes->comp_mask & needed) != needed || !attributes->cq)
+        return front_null_with("create_srq_ex",
+                               refuse_null(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TM ? "cq" : "tm_cap"));
+    if (attributes->cq->context != context)
+        return front_null_with("create_srq_ex", refuse_elsewhere("cq"));
+    if (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)
+        return front_null_with("create_srq_ex",
+                               refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask,
+                                           ~(uint64_t)IBV_SRQ_INIT_ATTR_XRCD));
     result = srq_create_tm(pd_of(attributes->pd), cq_of(attributes->cq), attributes->srq_context,
                            &attributes->attr, &attributes->tm_cap, &srq);
-    return result < 0 ? null_with(result) : &srq->ibv;
+    return result < 0 ? front_null_with("create_srq_ex", result) : &srq->ibv;
 }
 
 struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attributes)
@@ -37,20 +43,23 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
     int result;
 
     if (attributes->comp_mask & ~known)
-        return null_with(EOPNOTSUPP);
-    if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd ||
-        attributes->pd->context != context)
-        return null_with(EINVAL);
+        return null_with(refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, known));
+    if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd)
+        return null_with(refuse_null("pd"));
+    if (attributes->pd->context != context)
+        return null_with(refuse_elsewhere("pd"));
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_TM)
         return create_tm(context, attributes);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_XRC) {
-        if ((attributes->comp_mask & needed) != needed || !attributes->xrcd || !attributes->cq ||
-            attributes->xrcd->context != context || attributes->cq->context != context)
-            return null_with(EINVAL);
+        if ((attributes->comp_mask & needed) != needed || !attributes->xrcd || !attributes->cq)
+            return null_with(refuse_null(
+                (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) && attributes->xrcd ? "cq" : "xrcd"));
+        if (attributes->xrcd->context != context || attributes->cq->context != context)
+            return null_with(refuse_elsewhere(attributes->cq->context != context ? "cq" : "xrcd"));
         result = srq_create_xrc(pd_of(attributes->pd), xrcd_of(attributes->xrcd), cq_of(attributes->cq),
                                 attributes->srq_context, &attributes->attr, true, &srq);
     } else if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type != IBV_SRQT_BASIC) {
-        return null_with(EINVAL);
+        return null_with(refuse_invalid("srq_type", attributes->srq_type));
     } else {
         result = srq_create(pd_of(attributes->pd), attributes->srq_context, &attributes->attr, true, &srq);
     }
@@ -64,8 +73,8 @@ int front_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_op
 
 int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
 {
-    if (!srq_of(srq)->xrcd)
-        return positive(-EINVAL);
+    if (!srq_of(srq)->xrcd) /* as ibv_get_srq_num(3) says */
+        return positive(refuse_null("xrcd of the SRQ"));
     *srq_num = srq_of(srq)->srqn;
     return 0;
 }

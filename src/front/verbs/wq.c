@@ -6,7 +6,7 @@
 /* Called through the function pointer in struct ibv_wq. */
 static int post_recv(struct ibv_wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-    return positive(wq_post(wq_of(wq), wr, bad_wr));
+    return front_positive("post_wq_recv", wq_post(wq_of(wq), wr, bad_wr));
 }
 
 struct ibv_wq *front_create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attributes)

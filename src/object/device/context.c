@@ -16,6 +16,7 @@
 #include "object/receive/wq.h"
 #include "segment/misuse.h"
 #include "segment/provenance.h"
+#include "segment/refused.h"
 #include "segment/segment.h"
 #include "segment/stack.h"
 
@@ -124,6 +125,7 @@ void object_after_fork_in_child(void)
     list_init(&contexts);
     stacks_after_fork_in_child();
     misuses_after_fork_in_child();
+    refused_after_fork_in_child();
     wq_after_fork_in_child();
     channels_after_fork_in_child();
     segment_after_fork_in_child();

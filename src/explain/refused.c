@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Calls that were refused (segment/refused.h): which argument, its value, what is allowed. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/refusal.h"
+#include "explain/explain.h"
+#include "explain/names.h"
+
+#define STACK_LINES 12u
+#define PRESENT_MS  100u /* what is told as it happens has no age */
+
+static const char *const qp_mask_names[] = {
+    "IBV_QP_STATE",
+    "IBV_QP_CUR_STATE",
+    "IBV_QP_EN_SQD_ASYNC_NOTIFY",
+    "IBV_QP_ACCESS_FLAGS",
+    "IBV_QP_PKEY_INDEX",
+    "IBV_QP_PORT",
+    "IBV_QP_QKEY",
+    "IBV_QP_AV",
+    "IBV_QP_PATH_MTU",
+    "IBV_QP_TIMEOUT",
+    "IBV_QP_RETRY_CNT",
+    "IBV_QP_RNR_RETRY",
+    "IBV_QP_RQ_PSN",
+    "IBV_QP_MAX_QP_RD_ATOMIC",
+    "IBV_QP_ALT_PATH",
+    "IBV_QP_MIN_RNR_TIMER",
+    "IBV_QP_SQ_PSN",
+    "IBV_QP_MAX_DEST_RD_ATOMIC",
+    "IBV_QP_PATH_MIG_STATE",
+    "IBV_QP_CAP",
+    "IBV_QP_DEST_QPN",
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    "IBV_QP_RATE_LIMIT",
+};
+static const char *const access_bit_names[] = {
+    "IBV_ACCESS_LOCAL_WRITE",      "IBV_ACCESS_REMOTE_WRITE", "IBV_ACCESS_REMOTE_READ",
+    "IBV_ACCESS_REMOTE_ATOMIC",    "IBV_ACCESS_MW_BIND",      "IBV_ACCESS_ZERO_BASED",
+    "IBV_ACCESS_ON_DEMAND",        "IBV_ACCESS_HUGETLB",      "IBV_ACCESS_FLUSH_GLOBAL",
+    "IBV_ACCESS_FLUSH_PERSISTENT",
+};
+static const char *const send_flag_names[] = {
+    "IBV_SEND_FENCE", "IBV_SEND_SIGNALED", "IBV_SEND_SOLICITED", "IBV_SEND_INLINE", "IBV_SEND_IP_CSUM",
+};
+
+/* "IBV_QP_AV and IBV_QP_PATH_MTU", and bits without a name as a number. */
+static void add_bits(struct words *words, enum refusal_bits names, uint64_t bits)
+{
+    static const struct {
+        const char *const *names;
+        unsigned count;
+    } tables[] = {
+        [BITS_PLAIN] = {NULL, 0},
+        [BITS_QP_MASK] = {qp_mask_names, array_size(qp_mask_names)},
+        [BITS_ACCESS] = {access_bit_names, array_size(access_bit_names)},
+        [BITS_SEND_FLAGS] = {send_flag_names, array_size(send_flag_names)},
+    };
+    uint64_t rest = bits, named = 0;
+
+    if ((unsigned)names >= array_size(tables))
+        names = BITS_PLAIN;
+    for (unsigned i = 0; i < tables[names].count; i++)
+        named |= tables[names].names[i] ? 1ull << i : 0;
+    for (unsigned i = 0; i < tables[names].count; i++) {
+        if (!(rest & named & 1ull << i))
+            continue;
+        rest &= ~(1ull << i);
+        words_add(words, "%s%s", tables[names].names[i], !rest ? "" : rest & (rest - 1) ? ", " : " and ");
+    }
+    if (rest)
+        words_add(words, "0x%llx", (unsigned long long)rest);
+    if (!bits)
+        words_add(words, "none");
+}
+
+/* Names of the numbers that are set in a mask: "RTS, SQD or ERR". */
+static void add_choice(struct words *words, uint64_t mask, const char *(*name)(uint32_t value))
+{
+    for (uint32_t i = 0; i < 32 && mask; i++) {
+        if (!(mask & 1ull << i))
+            continue;
+        mask &= ~(1ull << i);
+        words_add(words, "%s%s", name(i), !mask ? "" : mask & (mask - 1) ? ", " : " or ");
+    }
+}
+
+static void add_mask(struct words *words, const struct refused_record *record)
+{
+    words_add(words, "%s to %s of a QP of type %s ", name_qp_state((uint32_t)record->value & 255),
+              name_qp_state((uint32_t)(record->value >> 8) & 255),
+              name_qp_type((uint32_t)(record->value >> 16) & 65535));
+    if (record->low) {
+        words_add(words, "needs ");
+        add_bits(words, BITS_QP_MASK, record->low);
+        words_add(words, ", which attr_mask lacks");
+    }
+    if (record->high) {
+        words_add(words, "%s", record->low ? "; it takes no " : "takes no ");
+        add_bits(words, BITS_QP_MASK, record->high);
+    }
+}
+
+static void add_page(struct words *words, const struct refused_record *record, const char *what)
+{
+    unsigned long long page = (unsigned long long)record->value, begin = record->low;
+
+    words_add(words, "the page at 0x%llx %s (%llu bytes behind the begin of the range of %llu bytes)", page,
+              what, page > begin ? page - begin : 0, (unsigned long long)record->high);
+}
+
+static void add_queue(struct words *words, const struct refused_record *record, const char *argument)
+{
+    unsigned long long slots = (unsigned long long)record->value;
+
+    if (record->form == REFUSAL_SILENT)
+        words_add(
+            words,
+            "the send queue is full for good: all %llu slots hold work requests that have ended, and none of "
+            "them was posted with IBV_SEND_SIGNALED",
+            slots);
+    else if (!slots)
+        words_add(words, "the %s has no slots: it was created with a length of 0", argument);
+    else if (record->low == slots)
+        words_add(words, "the %s is full: all %llu slots hold work requests under way", argument, slots);
+    else
+        words_add(words,
+                  "the %s is full: of %llu slots %llu hold work requests under way, the others wait until a "
+                  "completion behind them is polled",
+                  argument, slots, (unsigned long long)record->low);
+}
+
+static const char *name_wq_state(uint32_t state)
+{
+    static const char *const names[] = {"IBV_WQS_RESET", "IBV_WQS_RDY", "IBV_WQS_ERR"};
+
+    return state < array_size(names) ? names[state] : "?";
+}
+
+/* In words what the form says; false: there is nothing to say. */
+static bool add_reason(struct words *words, const struct refused_record *record, const char *argument)
+{
+    unsigned long long low = record->low, high = record->high, bits = (unsigned long long)record->value;
+    long long value = record->value;
+
+    switch ((enum refusal_form)record->form) {
+    case REFUSAL_UNSAID:
+    case REFUSAL_TOLD:
+        return false;
+    case REFUSAL_RANGE:
+    case REFUSAL_TRIED:
+        words_add(words, "%s is %lld, and ", argument, value);
+        if (low == high)
+            words_add(words, "has to be %llu", low);
+        else if (high == UINT64_MAX)
+            words_add(words, "has to be at least %llu", low);
+        else if (low == 0)
+            words_add(words, "may be at most %llu", high);
+        else
+            words_add(words, "has to be %llu to %llu", low, high);
+        break;
+    case REFUSAL_BITS:
+        words_add(words, "%s has ", argument);
+        add_bits(words, (enum refusal_bits)low, bits & ~high);
+        words_add(words, ", and may have ");
+        add_bits(words, (enum refusal_bits)low, high);
+        break;
+    case REFUSAL_NULL:
+        words_add(words, "%s is missing (NULL, or not in comp_mask)", argument);
+        break;
+    case REFUSAL_ELSEWHERE:
+        words_add(words, "%s was created with another struct ibv_context (ibv_open_device)", argument);
+        break;
+    case REFUSAL_OTHER_PD:
+        words_add(words, "%s belongs to PD %llu, but the QP to PD %llu", argument, bits, low);
+        break;
+    case REFUSAL_UNSUPPORTED:
+        words_add(words, "%s (0x%llx) is not supported by SoftHCA", argument, bits);
+        break;
+    case REFUSAL_INVALID:
+        words_add(words, "%s is %lld, which is no valid value here", argument, value);
+        break;
+    case REFUSAL_UNALIGNED:
+        words_add(words, "%s is 0x%llx, and has to be a multiple of %llu", argument, bits, low);
+        break;
+    case REFUSAL_WRAPS:
+        words_add(words, "%llu bytes at 0x%llx (%s) go past the end of the address space", low, bits,
+                  argument);
+        break;
+    case REFUSAL_COUNT:
+        words_add(words, "there are %lld %s, as many as may be", value, argument);
+        break;
+    case REFUSAL_MEMORY:
+        words_add(words, "the system has no memory left for it");
+        break;
+    case REFUSAL_TRANSITION:
+        words_add(words,
+                  "%s to %s is no transition of a QP (RESET, INIT, RTR, RTS is the way; RESET and ERR from "
+                  "anywhere)",
+                  name_qp_state((uint32_t)value & 255), name_qp_state((uint32_t)(value >> 8) & 255));
+        break;
+    case REFUSAL_MASK:
+        add_mask(words, record);
+        break;
+    case REFUSAL_CURRENT:
+        words_add(words, "cur_qp_state says %s, but the QP is in %s", name_qp_state((uint32_t)value),
+                  name_qp_state((uint32_t)low));
+        break;
+    case REFUSAL_DRAINING:
+        words_add(words, "the QP is in SQD and has sends under way (wait for IBV_EVENT_SQ_DRAINED)");
+        break;
+    case REFUSAL_QKEY:
+        words_add(words, "qkey 0x%08llx has its top bit set, which takes CAP_NET_RAW", bits);
+        break;
+    case REFUSAL_MIGRATION:
+        words_add(words, "%s: there is no automatic path migration", argument);
+        break;
+    case REFUSAL_WQ_TRANSITION:
+        words_add(words,
+                  "%s to %s is no transition of a WQ (IBV_WQS_RESET, IBV_WQS_RDY, IBV_WQS_ERR is the way)",
+                  name_wq_state((uint32_t)low), name_wq_state((uint32_t)value));
+        break;
+    case REFUSAL_MTU:
+        if (value < IBV_MTU_256 || value > IBV_MTU_4096)
+            words_add(words, "%s is %lld, which is no enum ibv_mtu (IBV_MTU_256 is 1, IBV_MTU_4096 is 5)",
+                      argument, value);
+        else
+            words_add(words, "%s is IBV_MTU_%u, and the port's active_mtu is IBV_MTU_%u", argument,
+                      128u << value, 128u << (low & 7));
+        break;
+    case REFUSAL_NO_GRH:
+        words_add(words,
+                  "%s is 0: RoCE has no addresses but GIDs, set is_global to 1 and grh.dgid to the peer's",
+                  argument);
+        break;
+    case REFUSAL_NO_GID:
+        words_add(words, "%s is %lld, where the port has no GID; it has ", argument, value);
+        for (uint32_t i = 0; i < 32; i++) {
+            if (low & 1ull << i)
+                words_add(words, "%s%u", low & ((1ull << i) - 1) ? ", " : "", i);
+        }
+        if (!low)
+            words_add(words, "others (ibv_query_gid_table)");
+        break;
+    case REFUSAL_ZERO:
+        words_add(words, "%s is all zero", argument);
+        break;
+    case REFUSAL_MULTICAST:
+        words_add(words, "%s is a multicast GID, which only datagrams can have as their destination",
+                  argument);
+        break;
+    case REFUSAL_UNICAST:
+        words_add(words, "%s is no multicast GID (ff00::/8, or ::ffff:224.0.0.0 and above)", argument);
+        break;
+    case REFUSAL_FAMILIES:
+        words_add(words,
+                  "grh.dgid and the GID at sgid_index %lld are an IPv4 and an IPv6 address: choose the "
+                  "sgid_index of the "
+                  "other family (ibv_query_gid_table)",
+                  value);
+        break;
+    case REFUSAL_STATE:
+        words_add(words, "the QP is in %s, and %s %s", name_qp_state((uint32_t)value), argument,
+                  high ? "is possible from " : "takes ");
+        add_choice(words, low, name_qp_state);
+        if (high)
+            words_add(words, " on");
+        break;
+    case REFUSAL_TYPE:
+        words_add(words, "the QP is of type %s, and %s takes ", name_qp_type((uint32_t)value), argument);
+        add_choice(words, low, name_qp_type);
+        break;
+    case REFUSAL_OPCODE:
+        words_add(words, "opcode %s (%lld) is not possible on a QP of type %s",
+                  name_send_opcode((uint32_t)value), value, name_qp_type((uint32_t)low));
+        break;
+    case REFUSAL_HAS_SRQ:
+        words_add(words, "the QP receives by its SRQ: post to that (ibv_post_srq_recv)");
+        break;
+    case REFUSAL_FULL:
+    case REFUSAL_SILENT:
+        add_queue(words, record, argument);
+        break;
+    case REFUSAL_INLINE:
+        words_add(words, "IBV_SEND_INLINE is not possible with opcode %s", name_send_opcode((uint32_t)value));
+        break;
+    case REFUSAL_NO_ADDRESS:
+        words_add(words, "a work request has no destination: %s is missing", argument);
+        break;
+    case REFUSAL_NEEDS_LOCAL_WRITE:
+        words_add(words, "%s has ", argument);
+        add_bits(words, BITS_ACCESS, bits & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC));
+        words_add(words, ", which needs IBV_ACCESS_LOCAL_WRITE, too");
+        break;
+    case REFUSAL_UNMAPPED:
+        add_page(words, record, "is not mapped");
+        break;
+    case REFUSAL_UNREADABLE:
+        add_page(words, record, "is not readable");
+        break;
+    case REFUSAL_UNWRITABLE:
+        add_page(words, record, "is not writable, and IBV_ACCESS_LOCAL_WRITE is asked for");
+        break;
+    case REFUSAL_ID_STATE:
+        words_add(words, "the id is in state \"%s\", and has to be \"", name_id_state((uint32_t)value));
+        add_choice(words, low, name_id_state);
+        words_add(words, "\"");
+        break;
+    case REFUSAL_NO_DEVICE:
+        words_add(words, "the id has no device yet: rdma_resolve_addr() and its event, or rdma_bind_addr() "
+                         "to an address of one "
+                         "device, come first");
+        break;
+    case REFUSAL_HAS_ONE:
+        words_add(words, "the id has %s already", argument);
+        break;
+    case REFUSAL_NOT_OF_ID:
+        words_add(words, "%s was created with another struct ibv_context than id->verbs", argument);
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
+/* What programs try in order to learn whether it is possible, or until it is: counted, and told by default only if the
+ * program fails. */
+static bool may_be_meant(const struct refused_record *record)
+{
+    return record->error == EOPNOTSUPP || record->form == REFUSAL_UNSAID || record->form == REFUSAL_TRIED ||
+           record->form == REFUSAL_UNSUPPORTED || (record->form == REFUSAL_FULL && record->value);
+}
+
+static void add_object(struct words *words, const struct refused_record *record)
+{
+    uint32_t number = record->number;
+
+    switch (record->kind) {
+    case OBJECT_QP:
+        words_add(words, "QP 0x%06x", number);
+        break;
+    case OBJECT_MR:
+        words_add(words, "MR with lkey 0x%x", number);
+        break;
+    case OBJECT_WQ:
+        words_add(words, "WQ 0x%06x", number);
+        break;
+    case 0:
+        break;
+    default:
+        words_add(words, "%s %u", object_kind_name((enum object_kind)record->kind, 1), number);
+        break;
+    }
+}
+
+static const char *error_name(uint32_t error)
+{
+    static const char *const names[] = {
+        [EPERM] = "EPERM",
+        [ENOENT] = "ENOENT",
+        [EIO] = "EIO",
+        [ENXIO] = "ENXIO",
+        [EBADF] = "EBADF",
+        [EAGAIN] = "EAGAIN",
+        [ENOMEM] = "ENOMEM",
+        [EACCES] = "EACCES",
+        [EFAULT] = "EFAULT",
+        [EBUSY] = "EBUSY",
+        [EEXIST] = "EEXIST",
+        [ENODEV] = "ENODEV",
+        [EINVAL] = "EINVAL",
+        [EMFILE] = "EMFILE",
+        [ENFILE] = "ENFILE",
+        [ENOSPC] = "ENOSPC",
+        [EOPNOTSUPP] = "EOPNOTSUPP",
+        [ENOSYS] = "ENOSYS",
+        [EADDRINUSE] = "EADDRINUSE",
+        [EADDRNOTAVAIL] = "EADDRNOTAVAIL",
+        [ENETUNREACH] = "ENETUNREACH",
+    };
+
+    return error < array_size(names) && names[error] ? names[error] : "an error";
+}
+
+static bool describe(const struct view *view, struct out *out, const struct refused_record *record)
+{
+    struct words cause = {.length = 0}, reason = {.length = 0}, object = {.length = 0};
+    char call[sizeof(record->call)], argument[sizeof(record->argument)];
+    const char *error = error_name(record->error);
+    bool said;
+
+    printable(call, record->call, sizeof(call) - 1);
+    printable(argument, record->argument, sizeof(argument) - 1);
+    if (record->kind < OBJECT_KINDS)
+        add_object(&object, record);
+    said = add_reason(&reason, record, argument);
+    words_add(&cause, "%s(%s) fails with %s", call, object.text, error);
+    if (said)
+        words_add(&cause, ": %s", reason.text);
+    out->wrong = !may_be_meant(record);
+    out->remarks[REMARK_REFUSED] = 1;
+    explanation_begin(view, out, "refused", cause.text);
+    out_string(out, "call", call);
+    out_string(out, "errno", error);
+    out_string(out, "label", object.text);
+    out_string(out, "argument", argument);
+    out_number(out, "form", record->form);
+    out_signed(out, "value", record->value);
+    out_number(out, "low", record->low);
+    out_number(out, "high", record->high);
+    out_number(out, "times", record->count);
+    out_number(out, "ms_ago", view_age(view, record->last_ns));
+    reason.length = 0;
+    words_add(&reason, "called by ");
+    words_add_thread(view, &reason, record->called_by);
+    if (record->count > 1)
+        words_add(&reason, ", %u times from there", record->count);
+    if (view_age(view, record->first_ns) > PRESENT_MS) {
+        words_add(&reason, record->count > 1 ? ", the first time " : ", ");
+        words_add_age(&reason, view_age(view, record->first_ns));
+    }
+    out_line(out, 1, "%s", reason.text);
+    stack_describe(view, out, "stack", 2, record->called_stack, STACK_LINES);
+    if (record->form == REFUSAL_SILENT)
+        out_line(out, 1,
+                 "slots are free once a signaled one behind them is polled: signal at least one of each %llu "
+                 "requests",
+                 (unsigned long long)record->value);
+    explanation_end(out);
+    return true;
+}
+
+bool explain_refusal(const struct view *view, struct out *out, uint32_t number)
+{
+    struct refused_record record;
+
+    return view_record(view, &view->header.refusals, number, &record) && record.state == 1 &&
+           describe(view, out, &record);
+}
+
+unsigned explain_refusals(const struct view *view, struct out *out)
+{
+    unsigned count = 0;
+
+    for (uint32_t i = 0; i < SEGMENT_REFUSALS; i++)
+        count += explain_refusal(view, out, i);
+    return count;
+}
