@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/types.h"
 #include "object/ports.h"
 #include "segment/misuse.h"
@@ -96,6 +97,7 @@ static cold_path void tell(enum misuse_form form, enum destroyed_kind kind, cons
     char object[48];
     uint32_t record;
 
+    refuse(-EINVAL, REFUSAL_TOLD, "", 0, 0, 0);
     name(kind, copy.number, object);
     record = misuse_record(form, verb, object, -EINVAL, &copy);
     if (record != NO_OBJECT && explained())

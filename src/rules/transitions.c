@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "rules/flush.h"
 #include "rules/limits.h"
 
@@ -29,6 +30,11 @@
 
 #define STATES          (IBV_QPS_ERR + 1)
 #define QKEY_CONTROLLED 0x80000000u
+
+#define BIT(value) (1ull << (value))
+#define KNOWN_TYPES                                                                                          \
+    (BIT(IBV_QPT_RC) | BIT(IBV_QPT_UC) | BIT(IBV_QPT_UD) | BIT(IBV_QPT_RAW_PACKET) | BIT(IBV_QPT_XRC_SEND) | \
+     BIT(IBV_QPT_XRC_RECV))
 
 enum service { RC, UC, UD, RAW, SERVICES };
 
@@ -123,9 +129,9 @@ static int service_of(enum ibv_qp_type type, enum service *ret_service)
         *ret_service = RAW;
         return 0;
     case IBV_QPT_DRIVER:
-        return -EOPNOTSUPP;
+        return refuse_unsupported("qp_type", type);
     }
-    return -EINVAL;
+    return refuse_invalid("qp_type", type);
 }
 
 /* An XRC QP, which has one half of an RC QP, does not need the attributes of the other half; they are accepted
@@ -145,13 +151,22 @@ static bool gid_is_multicast(const uint8_t gid[16])
 }
 
 /* RoCE needs a GRH (verbs.md §2.2). The path of a connected QP leads to one peer, so it cannot be a multicast GID. */
-static bool path_is_valid(const struct ibv_ah_attr *path, const struct transition_limits *limits)
+static int check_path(const struct ibv_ah_attr *path, const struct transition_limits *limits)
 {
     static const union ibv_gid zero;
 
-    return path->is_global && path->port_num >= 1 && path->port_num <= LIMIT_PORTS &&
-           path->grh.sgid_index < LIMIT_GIDS && (limits->gid_entries_valid >> path->grh.sgid_index & 1) &&
-           memcmp(&path->grh.dgid, &zero, sizeof(zero)) != 0 && !gid_is_multicast(path->grh.dgid.raw);
+    if (!path->is_global)
+        return refuse(-EINVAL, REFUSAL_NO_GRH, "ah_attr.is_global", 0, 0, 0);
+    if (path->port_num < 1 || path->port_num > LIMIT_PORTS)
+        return refuse_range("ah_attr.port_num", path->port_num, 1, LIMIT_PORTS);
+    if (path->grh.sgid_index >= LIMIT_GIDS || !(limits->gid_entries_valid >> path->grh.sgid_index & 1))
+        return refuse(-EINVAL, REFUSAL_NO_GID, "ah_attr.grh.sgid_index", path->grh.sgid_index,
+                      limits->gid_entries_valid, 0);
+    if (memcmp(&path->grh.dgid, &zero, sizeof(zero)) == 0)
+        return refuse(-EINVAL, REFUSAL_ZERO, "ah_attr.grh.dgid", 0, 0, 0);
+    if (gid_is_multicast(path->grh.dgid.raw))
+        return refuse(-EINVAL, REFUSAL_MULTICAST, "ah_attr.grh.dgid", 0, 0, 0);
+    return 0;
 }
 
 static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv_qp_state current,
@@ -162,40 +177,52 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND |
                             IBV_ACCESS_OPTIONAL_RANGE | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;
+    int error = mask & AV ? check_path(&attributes->ah_attr, limits) : 0;
 
     if ((mask & CUR_STATE) && attributes->cur_qp_state != current)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_CURRENT, "cur_qp_state", attributes->cur_qp_state, current, 0);
     if ((mask & PORT) && (attributes->port_num < 1 || attributes->port_num > LIMIT_PORTS))
-        return -EINVAL;
+        return refuse_range("port_num", attributes->port_num, 1, LIMIT_PORTS);
     if ((mask & PKEY) && attributes->pkey_index >= LIMIT_PKEYS)
-        return -EINVAL;
+        return refuse_range("pkey_index", attributes->pkey_index, 0, LIMIT_PKEYS - 1);
     if ((mask & ACCESS) && (attributes->qp_access_flags & ~access))
-        return -EINVAL;
-    if ((mask & AV) && !path_is_valid(&attributes->ah_attr, limits))
-        return -EINVAL;
+        return refuse_bits(-EINVAL, "qp_access_flags", BITS_ACCESS, attributes->qp_access_flags,
+                           access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
+    if (error)
+        return error;
     if ((mask & MTU) && (attributes->path_mtu < IBV_MTU_256 || attributes->path_mtu > limits->active_mtu))
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_MTU, "path_mtu", attributes->path_mtu, limits->active_mtu, 0);
     if ((mask & TIMEOUT) && attributes->timeout > 31)
-        return -EINVAL;
+        return refuse_range("timeout", attributes->timeout, 0, 31);
     if ((mask & IBV_QP_RETRY_CNT) && attributes->retry_cnt > 7)
-        return -EINVAL;
+        return refuse_range("retry_cnt", attributes->retry_cnt, 0, 7);
     if ((mask & IBV_QP_RNR_RETRY) && attributes->rnr_retry > 7)
-        return -EINVAL;
+        return refuse_range("rnr_retry", attributes->rnr_retry, 0, 7);
     if ((mask & RNR_TIMER) && attributes->min_rnr_timer > 31)
-        return -EINVAL;
+        return refuse_range("min_rnr_timer", attributes->min_rnr_timer, 0, 31);
     if ((mask & INITIATOR) && attributes->max_rd_atomic > LIMIT_RD_ATOMIC)
-        return -EINVAL;
+        return refuse_range("max_rd_atomic", attributes->max_rd_atomic, 0, LIMIT_RD_ATOMIC);
     if ((mask & RESPONDER) && attributes->max_dest_rd_atomic > LIMIT_RD_ATOMIC)
-        return -EINVAL;
+        return refuse_range("max_dest_rd_atomic", attributes->max_dest_rd_atomic, 0, LIMIT_RD_ATOMIC);
     /* Automatic path migration is not supported: no alternate path, and the only valid state is the current one
      * (verbs.md §2.10). */
     if (mask & ALT_PATH)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_MIGRATION, "alt_ah_attr", 0, 0, 0);
     if ((mask & MIGRATION) && attributes->path_mig_state != IBV_MIG_MIGRATED)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_MIGRATION, "path_mig_state", attributes->path_mig_state, 0, 0);
     if ((mask & QKEY) && (attributes->qkey & QKEY_CONTROLLED) && !limits->controlled_qkeys)
-        return -EPERM;
+        return refuse(-EPERM, REFUSAL_QKEY, "qkey", attributes->qkey, 0, 0);
     return 0;
+}
+
+/* A transition without a row has no attributes either. */
+static cold_path int refuse_mask(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
+                                 int missing, int extra, bool legal)
+{
+    int64_t which = (int64_t)type << 16 | (int64_t)to << 8 | (int64_t)from;
+
+    return legal ? refuse(-EINVAL, REFUSAL_MASK, "attr_mask", which, (unsigned)missing, (unsigned)extra)
+                 : refuse(-EINVAL, REFUSAL_TRANSITION, "qp_state", which, 0, 0);
 }
 
 int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const struct ibv_qp_attr *attributes,
@@ -208,20 +235,21 @@ int transition_check(enum ibv_qp_type type, enum ibv_qp_state current, const str
     if (error)
         return error;
     if ((unsigned)current >= STATES || (unsigned)next >= STATES)
-        return -EINVAL;
+        return refuse_invalid("qp_state", next);
 
     const struct transition *row = &transitions[current][next][service];
     /* rdma-core: EOPNOTSUPP for every attribute from the rate limit on, unless the adapter knows it. */
     int unsupported = mask & ~(IBV_QP_RATE_LIMIT - 1);
+    int missing = row->required & ~not_needed(type) & ~mask;
+    int extra = mask & ~(row->required | row->optional | STATE | unsupported);
 
-    if (!row->legal || (mask & row->required & ~not_needed(type)) != (row->required & ~not_needed(type)) ||
-        (mask & ~(row->required | row->optional | STATE | unsupported)))
-        return -EINVAL;
+    if (!row->legal || missing || extra)
+        return refuse_mask(type, current, next, missing, extra, row->legal);
     /* Messages in transmission still use the attributes (verbs.md §2.5). */
     if (limits->draining && current == IBV_QPS_SQD && next != IBV_QPS_RESET && next != IBV_QPS_ERR)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_DRAINING, "qp_state", next, 0, 0);
     error = check_values(attributes, mask, current, limits);
-    return !error && unsupported ? -EOPNOTSUPP : error;
+    return !error && unsupported ? refuse_unsupported("rate_limit", attributes->rate_limit) : error;
 }
 
 int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state)
@@ -229,7 +257,7 @@ int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state)
     enum service service;
 
     if (service_of(type, &service) || type == IBV_QPT_XRC_RECV)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_TYPE, "sending", type, KNOWN_TYPES & ~BIT(IBV_QPT_XRC_RECV), 0);
     switch (state) {
     case IBV_QPS_RTS:
     case IBV_QPS_SQD:
@@ -242,7 +270,7 @@ int transition_check_post_send(enum ibv_qp_type type, enum ibv_qp_state state)
     case IBV_QPS_UNKNOWN:
         break;
     }
-    return -EINVAL;
+    return refuse(-EINVAL, REFUSAL_STATE, "a send", state, BIT(IBV_QPS_RTS), 1);
 }
 
 int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state)
@@ -250,7 +278,8 @@ int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state)
     enum service service;
 
     if (service_of(type, &service) || type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_TYPE, "ibv_post_recv", type,
+                      KNOWN_TYPES & ~BIT(IBV_QPT_XRC_SEND) & ~BIT(IBV_QPT_XRC_RECV), 0);
     switch (state) {
     case IBV_QPS_INIT:
     case IBV_QPS_RTR:
@@ -263,5 +292,5 @@ int transition_check_post_recv(enum ibv_qp_type type, enum ibv_qp_state state)
     case IBV_QPS_UNKNOWN:
         break;
     }
-    return -EINVAL;
+    return refuse(-EINVAL, REFUSAL_STATE, "a receive", state, BIT(IBV_QPS_INIT), 1);
 }

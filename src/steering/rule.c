@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "steering/rule.h"
 
+#include "base/refusal.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ static void take_masked(void *value, void *mask, const void *from_value, const v
 static int need_layer(struct rule *rule, uint32_t layer, uint32_t excluded)
 {
     if (rule->layers & (layer | excluded))
-        return -EINVAL;
+        return refuse_invalid("specs: a layer occurs twice, or beside one that excludes it; layer", layer);
     rule->layers |= layer;
     return 0;
 }
@@ -64,7 +66,7 @@ static int parse_action(const struct ibv_flow_spec *spec, struct rule *rule)
     case IBV_FLOW_SPEC_INNER:
         break;
     }
-    return -EOPNOTSUPP;
+    return refuse_unsupported("type of a spec", spec->hdr.type);
 }
 
 static int parse_spec(const struct ibv_flow_spec *spec, struct rule *rule, bool *seen_eth)
@@ -81,24 +83,27 @@ static int parse_spec(const struct ibv_flow_spec *spec, struct rule *rule, bool 
             rule->layers |= FRAME_CVLAN;
         return 0;
     case IBV_FLOW_SPEC_IPV4:
-        error = spec->hdr.size != sizeof(spec->ipv4) ? -EINVAL : need_layer(rule, FRAME_IPV4, FRAME_IPV6);
+        error = spec->hdr.size != sizeof(spec->ipv4) ? refuse_invalid("size of a spec", spec->hdr.size)
+                                                     : need_layer(rule, FRAME_IPV4, FRAME_IPV6);
         if (!error)
             TAKE(rule, ipv4, &spec->ipv4); /* what the longer filter begins with */
         return error;
     case IBV_FLOW_SPEC_IPV4_EXT:
-        error = spec->hdr.size != sizeof(spec->ipv4_ext) ? -EINVAL : need_layer(rule, FRAME_IPV4, FRAME_IPV6);
+        error = spec->hdr.size != sizeof(spec->ipv4_ext) ? refuse_invalid("size of a spec", spec->hdr.size)
+                                                         : need_layer(rule, FRAME_IPV4, FRAME_IPV6);
         if (!error)
             TAKE(rule, ipv4, &spec->ipv4_ext);
         return error;
     case IBV_FLOW_SPEC_IPV6:
-        error = spec->hdr.size != sizeof(spec->ipv6) ? -EINVAL : need_layer(rule, FRAME_IPV6, FRAME_IPV4);
+        error = spec->hdr.size != sizeof(spec->ipv6) ? refuse_invalid("size of a spec", spec->hdr.size)
+                                                     : need_layer(rule, FRAME_IPV6, FRAME_IPV4);
         if (!error)
             take_masked(&rule->value.ipv6, &rule->mask.ipv6, &spec->ipv6.val, &spec->ipv6.mask,
                         offsetof(struct ibv_flow_ipv6_filter, hop_limit) + 1); /* behind it is padding */
         return error;
     case IBV_FLOW_SPEC_TCP:
     case IBV_FLOW_SPEC_UDP:
-        error = spec->hdr.size != sizeof(spec->tcp_udp) ? -EINVAL
+        error = spec->hdr.size != sizeof(spec->tcp_udp) ? refuse_invalid("size of a spec", spec->hdr.size)
                 : spec->hdr.type == IBV_FLOW_SPEC_TCP   ? need_layer(rule, FRAME_TCP, FRAME_UDP)
                                                         : need_layer(rule, FRAME_UDP, FRAME_TCP);
         if (!error)
@@ -109,7 +114,7 @@ static int parse_spec(const struct ibv_flow_spec *spec, struct rule *rule, bool 
     case IBV_FLOW_SPEC_GRE:
     case IBV_FLOW_SPEC_MPLS:
     case IBV_FLOW_SPEC_INNER:
-        return -EOPNOTSUPP;
+        return refuse_unsupported("type of a spec", spec->hdr.type);
     case IBV_FLOW_SPEC_ACTION_TAG:
     case IBV_FLOW_SPEC_ACTION_DROP:
     case IBV_FLOW_SPEC_ACTION_HANDLE:
@@ -121,22 +126,32 @@ static int parse_spec(const struct ibv_flow_spec *spec, struct rule *rule, bool 
 
 static int check_head(const struct ibv_flow_attr *attributes)
 {
-    if (attributes->comp_mask || attributes->port != 1 || attributes->size < sizeof(*attributes))
-        return -EINVAL;
-    if (attributes->flags & ~(uint32_t)(IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS | 1u))
-        return -EINVAL;
+    const uint32_t known = IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS | 1u;
+
+    if (attributes->comp_mask)
+        return refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, 0);
+    if (attributes->port != 1)
+        return refuse_range("port", attributes->port, 1, 1);
+    if (attributes->size < sizeof(*attributes))
+        return refuse_range("size", attributes->size, sizeof(*attributes), UINT16_MAX);
+    if (attributes->flags & ~known)
+        return refuse_bits(-EINVAL, "flags", BITS_PLAIN, attributes->flags, known);
     if (attributes->flags & IBV_FLOW_ATTR_FLAGS_EGRESS)
-        return -EOPNOTSUPP;
+        return refuse_unsupported("flags: IBV_FLOW_ATTR_FLAGS_EGRESS", attributes->flags);
     switch (attributes->type) {
     case IBV_FLOW_ATTR_NORMAL:
         return 0;
     case IBV_FLOW_ATTR_ALL_DEFAULT:
     case IBV_FLOW_ATTR_MC_DEFAULT:
-        return attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP ? -EINVAL : 0;
+        return attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP
+                   ? refuse_bits(-EINVAL, "flags", BITS_PLAIN, attributes->flags, 1u)
+                   : 0;
     case IBV_FLOW_ATTR_SNIFFER:
-        return attributes->num_of_specs || (attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP) ? -EINVAL : 0;
+        return attributes->num_of_specs || (attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
+                   ? refuse_range("num_of_specs (of a sniffer)", attributes->num_of_specs, 0, 0)
+                   : 0;
     }
-    return -EINVAL;
+    return refuse_invalid("type", attributes->type);
 }
 
 /* Some programs do not count the specs in attributes->size; any other value must be right. */
@@ -152,10 +167,11 @@ int rule_parse(const struct ibv_flow_attr *attributes, struct rule *rule)
         struct ibv_flow_spec spec = {0};
 
         if (sized && (size_t)(end - at) < sizeof(spec.hdr))
-            return -EINVAL;
+            return refuse_range("size (too small for num_of_specs)", attributes->size, attributes->size + 1u,
+                                UINT16_MAX);
         memcpy(&spec.hdr, at, sizeof(spec.hdr));
         if (spec.hdr.size < sizeof(spec.hdr) || (sized && spec.hdr.size > (size_t)(end - at)))
-            return -EINVAL;
+            return refuse_invalid("size of a spec", spec.hdr.size);
         /* One of a longer kind than we know is refused by its type. */
         memcpy(&spec, at, spec.hdr.size < sizeof(spec) ? spec.hdr.size : sizeof(spec));
         at += spec.hdr.size;
@@ -163,12 +179,18 @@ int rule_parse(const struct ibv_flow_attr *attributes, struct rule *rule)
     }
     if (error)
         return error;
-    if ((sized && at != end) || (attributes->type != IBV_FLOW_ATTR_NORMAL && (seen_eth || rule->layers)))
-        return -EINVAL;
+    if (sized && at != end)
+        return refuse_range("size", attributes->size, (size_t)(at - (const char *)attributes),
+                            (size_t)(at - (const char *)attributes));
+    if (attributes->type != IBV_FLOW_ATTR_NORMAL && (seen_eth || rule->layers))
+        return refuse_invalid("specs: only a rule of type IBV_FLOW_ATTR_NORMAL has filters; type",
+                              attributes->type);
     rule->type = attributes->type;
     rule->priority = attributes->type == IBV_FLOW_ATTR_NORMAL ? attributes->priority : 0;
     rule->dont_trap = attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
-    return rule->drops && rule->dont_trap ? -EINVAL : 0;
+    return rule->drops && rule->dont_trap
+               ? refuse_bits(-EINVAL, "flags (of a rule that drops)", BITS_PLAIN, attributes->flags, 1u)
+               : 0;
 }
 
 /* --- matching ------------------------------------------------------------------------------------- */

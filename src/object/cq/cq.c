@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "base/thread.h"
 #include "object/destroyed.h"
@@ -38,11 +39,14 @@ _Static_assert((LIMIT_CQE & (LIMIT_CQE + 1)) == 0, "the largest capacity is one 
 
 static int check_attributes(const struct cq_attributes *attributes)
 {
-    if (attributes->cqe < 1 || attributes->cqe > LIMIT_CQE || attributes->comp_vector >= LIMIT_COMP_VECTORS)
-        return -EINVAL;
-    if ((attributes->wc_flags & ~(uint64_t)WC_FLAGS_SUPPORTED) ||
-        (attributes->flags & ~(uint32_t)FLAGS_SUPPORTED))
-        return -EOPNOTSUPP;
+    if (attributes->cqe < 1 || attributes->cqe > LIMIT_CQE)
+        return refuse_range("cqe", attributes->cqe, 1, LIMIT_CQE);
+    if (attributes->comp_vector >= LIMIT_COMP_VECTORS)
+        return refuse_range("comp_vector", attributes->comp_vector, 0, LIMIT_COMP_VECTORS - 1);
+    if (attributes->wc_flags & ~(uint64_t)WC_FLAGS_SUPPORTED)
+        return refuse_bits(-EOPNOTSUPP, "wc_flags", BITS_PLAIN, attributes->wc_flags, WC_FLAGS_SUPPORTED);
+    if (attributes->flags & ~(uint32_t)FLAGS_SUPPORTED)
+        return refuse_bits(-EOPNOTSUPP, "flags", BITS_PLAIN, attributes->flags, FLAGS_SUPPORTED);
     return 0;
 }
 
@@ -113,7 +117,7 @@ int cq_create(struct context *context, const struct cq_attributes *attributes, s
     memset(cq, 0, sizeof(*cq));
     cq->number = number_take(&pool_cqs);
     if (cq->number == NO_OBJECT) {
-        error = -ENOMEM;
+        error = refuse_count("CQs", LIMIT_CQ);
         goto free_cq;
     }
     slots = slots_for(attributes->cqe);
@@ -318,7 +322,7 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     if (context_is_inherited(cq->context))
         return destroyed_refuse(DESTROYED_CQ, cq, "ibv_resize_cq");
     if (cqe < 1 || cqe > LIMIT_CQE)
-        return -EINVAL;
+        return refused_of(refuse_range("cqe", cqe, 1, LIMIT_CQE), OBJECT_CQ, cq->number);
     slots = slots_for(cqe);
     error = allocate_ring(cq->parent, slots, &memory);
     if (error)
@@ -333,7 +337,9 @@ int cq_resize(struct cq *cq, uint32_t cqe)
     produced = atomic_load_explicit(&cq->record->produced, memory_order_relaxed);
     unpolled = produced - atomic_load_explicit(&cq->record->consumed, memory_order_relaxed);
     if (unpolled > cqe) {
-        error = -EINVAL;
+        error = refused_of(
+            refuse_range("cqe (less than there are unpolled completions)", cqe, unpolled, LIMIT_CQE),
+            OBJECT_CQ, cq->number);
     } else {
         struct cqe *ring = (struct cqe *)memory.at;
 

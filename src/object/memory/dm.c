@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Device memory: allocating, importing and copying (verbs.md §4.9). */
 #include "object/memory/dm.h"
+#include "base/refusal.h"
 #include "object/destroyed.h"
 
 #include <errno.h>
@@ -45,9 +46,12 @@ int dm_allocate(struct context *context, const struct ibv_alloc_dm_attr *attribu
     struct dm *dm;
     int error;
 
-    if (attributes->comp_mask || !attributes->length || attributes->length > LIMIT_DM_SIZE ||
-        attributes->log_align_req > LIMIT_DM_LOG_ALIGNMENT)
-        return -EINVAL;
+    if (attributes->comp_mask)
+        return refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, 0);
+    if (!attributes->length || attributes->length > LIMIT_DM_SIZE)
+        return refuse_range("length", (int64_t)attributes->length, 1, LIMIT_DM_SIZE);
+    if (attributes->log_align_req > LIMIT_DM_LOG_ALIGNMENT)
+        return refuse_range("log_align_req", attributes->log_align_req, 0, LIMIT_DM_LOG_ALIGNMENT);
     dm = calloc(1, sizeof(*dm));
     if (!dm)
         return -ENOMEM;

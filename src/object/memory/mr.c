@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/memory/dm.h"
@@ -41,10 +42,10 @@ static int check_access(unsigned *access)
 {
     *access &= ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE;
     if (*access & ~(unsigned)ACCESS_KNOWN)
-        return -EINVAL;
+        return refuse_bits(-EINVAL, "access", BITS_ACCESS, *access, ACCESS_KNOWN);
     if ((*access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
         !(*access & IBV_ACCESS_LOCAL_WRITE))
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_NEEDS_LOCAL_WRITE, "access", *access, 0, 0);
     return 0;
 }
 
@@ -56,11 +57,16 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
     uint64_t end;
 
     *ret_file = (struct memory_file){.inode = 0};
-    if (!length || __builtin_add_overflow((uintptr_t)address, length, &end) ||
-        __builtin_add_overflow(iova, length, &end))
-        return -EINVAL;
+    if (!length)
+        return refuse_range("length", 0, 1, UINT64_MAX);
+    if (__builtin_add_overflow((uintptr_t)address, length, &end))
+        return refuse(-EINVAL, REFUSAL_WRAPS, "addr", (int64_t)(uintptr_t)address, length, 0);
+    if (__builtin_add_overflow(iova, length, &end))
+        return refuse(-EINVAL, REFUSAL_WRAPS, "iova", (int64_t)iova, length, 0);
     if (access & IBV_ACCESS_ON_DEMAND) /* memory is checked when it is accessed */
-        return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB) ? -EINVAL : 0;
+        return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB)
+                   ? refuse_bits(-EINVAL, "access (of all memory)", BITS_ACCESS, IBV_ACCESS_HUGETLB, 0)
+                   : 0;
     return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }
 
@@ -75,16 +81,16 @@ int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, 
         return error;
     mr = calloc(1, sizeof(*mr));
     if (!mr) {
-        error = -ENOMEM;
+        error = refuse_memory();
         goto unuse_pd;
     }
     if (atomic_fetch_add_explicit(&regions, 1, memory_order_relaxed) >= LIMIT_MR) {
-        error = -ENOMEM;
+        error = refuse_count("MRs", LIMIT_MR);
         goto free_mr;
     }
     mr->slot = number_take(&pool_keys);
     if (mr->slot == NO_OBJECT) {
-        error = -ENOMEM;
+        error = refuse_count("MRs", LIMIT_MR);
         goto free_mr;
     }
     mapping_begin(&mr->mapping, (uintptr_t)address, mappable ? length : 0, access);
@@ -161,9 +167,16 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
 
     if (error)
         return error;
-    if (!(access & IBV_ACCESS_ZERO_BASED) || (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)) ||
-        offset > dm->length || length > dm->length - offset || pd->context != dm->context)
-        return -EINVAL;
+    if (!(access & IBV_ACCESS_ZERO_BASED) || (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)))
+        return refuse_bits(-EINVAL, "access (of device memory: with IBV_ACCESS_ZERO_BASED)", BITS_ACCESS,
+                           access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB),
+                           ACCESS_KNOWN & ~(unsigned)(IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB));
+    if (offset > dm->length)
+        return refuse_range("dm_offset", (int64_t)offset, 0, dm->length);
+    if (length > dm->length - offset)
+        return refuse_range("length", (int64_t)length, 0, dm->length - offset);
+    if (pd->context != dm->context)
+        return refuse_elsewhere("dm");
     error = dm_use(dm);
     if (error)
         return error;
@@ -190,9 +203,13 @@ int mr_register_dmabuf(struct pd *pd, uint64_t offset, size_t length, uint64_t i
     struct dmabuf dmabuf = {.at = NULL};
     int error = check_access(&access);
 
-    if (!error && ((access & ~(unsigned)DMABUF_ACCESS) || ((offset ^ iova) & in_page) ||
-                   __builtin_add_overflow(iova, length, &end)))
-        error = -EINVAL;
+    if (!error && (access & ~(unsigned)DMABUF_ACCESS))
+        error = refuse_bits(-EINVAL, "access", BITS_ACCESS, access, DMABUF_ACCESS);
+    if (!error && ((offset ^ iova) & in_page))
+        error =
+            refuse(-EINVAL, REFUSAL_UNALIGNED, "offset less iova", (int64_t)(offset - iova), in_page + 1, 0);
+    if (!error && __builtin_add_overflow(iova, length, &end))
+        error = refuse(-EINVAL, REFUSAL_WRAPS, "iova", (int64_t)iova, length, 0);
     if (!error)
         error = dmabuf_map(fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &dmabuf);
     if (error)
@@ -382,11 +399,17 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
 {
     int error = 0;
 
-    if (mr->fixed || mr->of || (flags & ~REREG_KNOWN) || (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
-        return -EINVAL;
+    if (mr->fixed || mr->of)
+        return refuse_invalid("mr (of device memory, a dma-buf, or imported); flags", flags);
+    if (flags & ~REREG_KNOWN)
+        return refuse_bits(-EINVAL, "flags", BITS_PLAIN, (unsigned)flags, REREG_KNOWN);
+    if (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))
+        return refuse_range("access (without IBV_REREG_MR_CHANGE_ACCESS)", access, 0, 0);
     if (flags & IBV_REREG_MR_CHANGE_PD) {
-        if (!pd || pd->ibv.context != mr->ibv.context)
-            return -EINVAL;
+        if (!pd)
+            return refuse_null("pd");
+        if (pd->ibv.context != mr->ibv.context)
+            return refuse_elsewhere("pd");
         ret_change->pd = pd;
     }
     if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
@@ -397,8 +420,10 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
             return -EINVAL;
     }
     if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
-        if (!address || !length)
-            return -EINVAL;
+        if (!address)
+            return refuse_null("addr");
+        if (!length)
+            return refuse_range("length", 0, 1, UINT64_MAX);
         ret_change->address = address;
         ret_change->length = length;
         ret_change->iova = (uintptr_t)address;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/pd/pd.h"
@@ -17,7 +18,7 @@ int mw_allocate(struct pd *pd, enum ibv_mw_type type, struct mw **ret_mw)
     int error;
 
     if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
-        return -EINVAL;
+        return refuse_range("type", type, IBV_MW_TYPE_1, IBV_MW_TYPE_2);
     error = pd_use(pd, "ibv_alloc_mw");
     if (error)
         return error;
@@ -48,7 +49,7 @@ free_mw:
     free(mw);
 unuse_pd:
     pd_unuse(pd);
-    return -ENOMEM;
+    return refuse_count("MWs, or MRs and MWs together", LIMIT_MW);
 }
 
 int mw_deallocate(struct mw *mw)

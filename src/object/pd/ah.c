@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/pd/pd.h"
@@ -36,17 +37,23 @@ int path_resolve(struct context *context, const struct ibv_ah_attr *attributes, 
 
     /* dlid, src_path_bits and static_rate are not checked: they have no meaning on Ethernet, and programs put
      * any value there. */
-    if (!attributes->is_global || attributes->port_num != 1 || attributes->sl > 15 ||
-        gid_is_zero(destination))
-        return -EINVAL;
+    if (!attributes->is_global)
+        return refuse(-EINVAL, REFUSAL_NO_GRH, "is_global", 0, 0, 0);
+    if (attributes->port_num != 1)
+        return refuse_range("port_num", attributes->port_num, 1, 1);
+    if (attributes->sl > 15)
+        return refuse_range("sl", attributes->sl, 0, 15);
+    if (gid_is_zero(destination))
+        return refuse(-EINVAL, REFUSAL_ZERO, "grh.dgid", 0, 0, 0);
     if (device_query_gid(&host_devices, context->device, route->sgid_index, path.source_gid,
                          &path.source_ifindex) != 0)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_NO_GID, "grh.sgid_index", route->sgid_index,
+                      device_valid_gids(&host_devices, context->device), 0);
     memcpy(path.destination_gid, destination, sizeof(path.destination_gid));
     if (!path.is_multicast) {
         /* An IPv4 source cannot reach an IPv6 destination, nor the reverse. */
         if (gid_is_ipv4_mapped(path.source_gid) != gid_is_ipv4_mapped(destination))
-            return -EINVAL;
+            return refuse(-EINVAL, REFUSAL_FAMILIES, "grh.dgid", route->sgid_index, 0, 0);
         if (device_table_is_local(&host_devices, destination, &ifindex))
             path.destination_ifindex = ifindex;
     }
@@ -85,7 +92,7 @@ int ah_create(struct pd *pd, const struct ibv_ah_attr *attributes, struct ah **r
 uncount:
     atomic_fetch_sub_explicit(&handles, 1, memory_order_relaxed);
     pd_unuse(pd);
-    return -ENOMEM;
+    return refuse_count("AHs", LIMIT_AH);
 }
 
 int ah_destroy(struct ah *ah)

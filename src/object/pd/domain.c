@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "object/destroyed.h"
 #include "object/pd/pd.h"
 #include "object/ports.h"
@@ -16,7 +17,7 @@ int td_allocate(struct context *context, const struct ibv_td_init_attr *attribut
     struct td *td;
 
     if (attributes->comp_mask)
-        return -EINVAL;
+        return refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, 0);
     if (context_is_inherited(context))
         return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_alloc_td");
     td = calloc(1, sizeof(*td));
@@ -55,18 +56,22 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
     const uint32_t known =
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | ALLOW_UNPROTECTED;
 
-    if (!attributes->pd || attributes->pd->context != &context->verbs.context)
-        return -EINVAL;
+    if (!attributes->pd)
+        return refuse_null("pd");
+    if (attributes->pd->context != &context->verbs.context)
+        return refuse_elsewhere("pd");
     if (attributes->td && td_of(attributes->td)->context == &destroyed_context)
         return destroyed_refuse(DESTROYED_TD, td_of(attributes->td), "ibv_alloc_parent_domain");
     if (attributes->td && attributes->td->context != &context->verbs.context)
-        return -EINVAL;
+        return refuse_elsewhere("td");
     if (pd_is_parent_domain(pd_of(attributes->pd))) /* a parent domain of a parent domain is not defined */
-        return -EINVAL;
+        return refuse_invalid("pd: a parent domain; number", pd_of(attributes->pd)->record_number);
     if ((attributes->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
         (!attributes->alloc || !attributes->free))
-        return -EINVAL;
-    return attributes->comp_mask & ~known ? -EOPNOTSUPP : 0;
+        return refuse_null(attributes->alloc ? "free" : "alloc");
+    return attributes->comp_mask & ~known
+               ? refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, known)
+               : 0;
 }
 
 int parent_domain_allocate(struct context *context, const struct ibv_parent_domain_init_attr *attributes,

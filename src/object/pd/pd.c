@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "object/destroyed.h"
 #include "object/memory/share.h"
@@ -51,7 +52,7 @@ static int make(struct context *context, struct pd **ret_pd)
     pd->record_number = number_take(&pool_pds);
     if (pd->record_number == NO_OBJECT) {
         free(pd);
-        return -ENOMEM;
+        return refuse_count("PDs", LIMIT_PD);
     }
     pd->context = context;
     pd->number = pd->record_number;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/prefetch.h"
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/qp/qp_internal.h"
@@ -37,12 +38,21 @@ void qp_build_start(struct qp *qp)
     qp->build_needs_address = false;
 }
 
+static cold_path void refuse_without_address(struct qp *qp)
+{
+    if (!qp->build_error)
+        qp_build_fail(
+            qp, refuse(-EINVAL, REFUSAL_NO_ADDRESS,
+                       qp->record->type == IBV_QPT_UD ? "ibv_wr_set_ud_addr()" : "ibv_wr_set_xrc_srqn()", 0,
+                       0, 0));
+}
+
 struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
 {
     struct send_wqe *wqe;
 
     if (qp->build_needs_address)
-        qp_build_fail(qp, -EINVAL);
+        refuse_without_address(qp);
     if (qp->build_error)
         return NULL;
     if (post_check_opcode(qp, opcode)) {
@@ -50,7 +60,7 @@ struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
         return NULL;
     }
     if (send_queue_room(qp, qp->build_posted) == 0) {
-        qp_build_fail(qp, -ENOMEM);
+        qp_build_fail(qp, post_refuse_full(qp, qp->build_posted));
         return NULL;
     }
     wqe = send_wqe_at(&qp->transport, qp->build_posted++);
@@ -74,7 +84,7 @@ void qp_build_bind(struct qp *qp, const struct mw *mw, uint32_t rkey, const stru
     struct send_wqe *wqe;
 
     if (mw->ibv.type != IBV_MW_TYPE_2)
-        qp_build_fail(qp, -EINVAL);
+        qp_build_fail(qp, refuse_range("type of the MW", mw->ibv.type, IBV_MW_TYPE_2, IBV_MW_TYPE_2));
     wqe = qp_build_wr(qp, IBV_WR_BIND_MW);
     if (wqe)
         post_write_bind(qp, wqe, mw, rkey, 0, info);
@@ -85,7 +95,8 @@ void qp_build_atomic_write(struct qp *qp, uint32_t rkey, uint64_t remote_address
     struct send_wqe *wqe;
 
     if (remote_address % sizeof(uint64_t) != 0)
-        qp_build_fail(qp, -EINVAL);
+        qp_build_fail(qp, refuse(-EINVAL, REFUSAL_UNALIGNED, "remote_addr", (int64_t)remote_address,
+                                 sizeof(uint64_t), 0));
     wqe = qp_build_wr(qp, IBV_WR_ATOMIC_WRITE);
     if (!wqe)
         return;
@@ -102,8 +113,12 @@ void qp_build_flush(struct qp *qp, uint32_t rkey, uint64_t remote_address, size_
 {
     struct send_wqe *wqe;
 
-    if (length > UINT32_MAX || !types || (types & ~FLUSH_TYPES) || level > FLUSH_REGION)
-        qp_build_fail(qp, -EINVAL);
+    if (length > UINT32_MAX)
+        qp_build_fail(qp, refuse_range("len", (int64_t)length, 0, UINT32_MAX));
+    else if (!types || (types & ~FLUSH_TYPES))
+        qp_build_fail(qp, refuse_bits(-EINVAL, "type", BITS_PLAIN, types, FLUSH_TYPES));
+    else if (level > FLUSH_REGION)
+        qp_build_fail(qp, refuse_range("level", level, 0, FLUSH_REGION));
     wqe = qp_build_wr(qp, (enum ibv_wr_opcode)WR_FLUSH);
     if (!wqe)
         return;
@@ -122,7 +137,7 @@ void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
     if (!wqe)
         return;
     if (count > qp->record->max_send_sge) {
-        qp_build_fail(qp, -EINVAL);
+        qp_build_fail(qp, refuse_range("num_sge", (int64_t)count, 0, qp->record->max_send_sge));
         return;
     }
     copy_if_any(send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type), list, count * sizeof(*list));
@@ -132,7 +147,11 @@ void qp_build_sge_list(struct qp *qp, size_t count, const struct ibv_sge *list)
     wqe->length = total > LIMIT_MESSAGE ? UINT32_MAX : (uint32_t)total;
     if ((wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) &&
         (total != sizeof(uint64_t) || wqe->remote_address % sizeof(uint64_t) != 0))
-        qp_build_fail(qp, -EINVAL);
+        qp_build_fail(
+            qp, total != sizeof(uint64_t)
+                    ? refuse_range("length of an atomic", (int64_t)total, sizeof(uint64_t), sizeof(uint64_t))
+                    : refuse(-EINVAL, REFUSAL_UNALIGNED, "remote_addr", (int64_t)wqe->remote_address,
+                             sizeof(uint64_t), 0));
 }
 
 void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf *list)
@@ -151,7 +170,8 @@ void qp_build_inline_list(struct qp *qp, size_t count, const struct ibv_data_buf
     for (size_t i = 0; i < count; i++) {
         /* Compared by subtraction, because the sum of the application's lengths may wrap. */
         if (list[i].length > qp->record->max_inline - total) {
-            qp_build_fail(qp, -ENOSPC);
+            qp_build_fail(qp, refuse(-ENOSPC, REFUSAL_RANGE, "length of the inline data",
+                                     (int64_t)(total + list[i].length), 0, qp->record->max_inline));
             return;
         }
         total += list[i].length;
@@ -173,7 +193,8 @@ void qp_build_ud_address(struct qp *qp, struct ah *ah, uint32_t remote_qpn, uint
     if (!wqe)
         return;
     if (!ah || ah->pd->number != qp->pd->number) {
-        qp_build_fail(qp, -EINVAL);
+        qp_build_fail(qp, ah ? refuse(-EINVAL, REFUSAL_OTHER_PD, "ah", ah->pd->number, qp->pd->number, 0)
+                             : refuse_null("ah"));
         return;
     }
     *send_wqe_address(wqe) = ah->path;
@@ -188,7 +209,8 @@ void qp_build_srq_number(struct qp *qp, uint32_t srqn)
     if (qp->build_error || !qp->build_needs_address)
         return;
     if (qp->record->type != IBV_QPT_XRC_SEND) {
-        qp_build_fail(qp, -EINVAL);
+        qp_build_fail(qp, refuse(-EINVAL, REFUSAL_TYPE, "ibv_wr_set_xrc_srqn", qp->record->type,
+                                 1ull << IBV_QPT_XRC_SEND, 0));
         return;
     }
     wqe_set_srqn(send_wqe_at(&qp->transport, qp->build_posted - 1), srqn);
@@ -212,7 +234,7 @@ int qp_build_complete(struct qp *qp)
     int error;
 
     if (qp->build_needs_address)
-        qp_build_fail(qp, -EINVAL);
+        refuse_without_address(qp);
     error = qp->build_error;
     rundown_enter();
     lock_acquire(&qp->lock);
@@ -232,7 +254,7 @@ int qp_build_complete(struct qp *qp)
     qp->build_wqe = NULL;
     qp->build_needs_address = false;
     lock_release(&qp->post_lock);
-    return error;
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
 void qp_build_abort(struct qp *qp)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/prefetch.h"
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/qp/qp_internal.h"
@@ -45,7 +46,7 @@ int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
 {
     if ((unsigned)opcode >= array_size(operations) ||
         !(operations[opcode].types & TYPE_BIT(qp->record->type)))
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_OPCODE, "opcode", opcode, qp->record->type, 0);
     return 0;
 }
 
@@ -79,15 +80,17 @@ static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct
     unsigned count = (unsigned)wr->num_sge;
 
     if (wr->num_sge < 0 || count > qp->record->max_send_sge)
-        return -EINVAL;
+        return refuse_range("num_sge", wr->num_sge, 0, qp->record->max_send_sge);
     wqe->length = total_length(wr->sg_list, count);
     if (!(wr->send_flags & IBV_SEND_INLINE)) {
         wqe->num_sge = (uint8_t)count;
         copy_if_any(body, wr->sg_list, count * sizeof(struct wqe_sge));
         return 0;
     }
-    if (!(operations[wr->opcode].properties & INLINE_ALLOWED) || wqe->length > qp->record->max_inline)
-        return -EINVAL;
+    if (!(operations[wr->opcode].properties & INLINE_ALLOWED))
+        return refuse(-EINVAL, REFUSAL_INLINE, "send_flags", wr->opcode, 0, 0);
+    if (wqe->length > qp->record->max_inline)
+        return refuse_range("length of the inline data", wqe->length, 0, qp->record->max_inline);
     wqe->num_sge = 0;
     wqe->flags |= WQE_INLINE;
     for (unsigned i = 0; i < count; i++) {
@@ -120,12 +123,41 @@ static int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_
 {
     const struct ah *ah = wr->wr.ud.ah ? ah_of(wr->wr.ud.ah) : NULL;
 
-    if (!ah || ah->pd->number != qp->pd->number)
-        return ah && ah->pd == &destroyed_pd ? destroyed_refuse(DESTROYED_AH, ah, "ibv_post_send") : -EINVAL;
+    if (!ah)
+        return refuse_null("wr.ud.ah");
+    if (ah->pd->number != qp->pd->number)
+        return ah->pd == &destroyed_pd
+                   ? destroyed_refuse(DESTROYED_AH, ah, "ibv_post_send")
+                   : refuse(-EINVAL, REFUSAL_OTHER_PD, "wr.ud.ah", ah->pd->number, qp->pd->number, 0);
     *send_wqe_address(wqe) = ah->path;
     wqe->ud.remote_qpn = wr->wr.ud.remote_qpn & PSN_MASK;
     wqe->ud.remote_qkey = wr->wr.ud.remote_qkey;
     return 0;
+}
+
+#define SEND_FLAGS_KNOWN (IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE)
+
+static cold_path int refuse_alignment(const char *argument, uint64_t address)
+{
+    return refuse(-EINVAL, REFUSAL_UNALIGNED, argument, (int64_t)address, sizeof(uint64_t), 0);
+}
+
+/* Slots of requests that have ended are not free before a signaled completion behind them is polled. If all have ended and
+ * none is signaled, they never are; in all other cases a program that tries again succeeds at some time. From the newest on,
+ * because a program that signals some signals the last. The QP's lock is held, or post_lock. */
+cold_path int post_refuse_full(const struct qp *qp, uint32_t posted)
+{
+    const struct sender *sender = &qp->record->sender;
+    uint32_t under_way = posted - sender->completed, slots = qp->record->send_depth;
+
+    for (uint32_t i = 1; i <= slots && !under_way; i++) {
+        const struct send_wqe *wqe = send_wqe_at(&qp->transport, posted - i);
+
+        if (wqe->flags & (WQE_SIGNALED | WQE_OWN))
+            return refuse(-ENOMEM, REFUSAL_FULL, "send queue", slots, 0, 0);
+    }
+    return refuse(-ENOMEM, under_way || !slots ? REFUSAL_FULL : REFUSAL_SILENT, "send queue", slots,
+                  min_of(under_way, slots), 0);
 }
 
 static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
@@ -135,9 +167,10 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     if (error)
         return error;
     if (operations[wr->opcode].properties & ONLY_BUILT)
-        return -EINVAL; /* struct ibv_send_wr has no fields for it */
-    if (wr->send_flags & IBV_SEND_IP_CSUM)
-        return -EINVAL; /* checksum offload is not among the device's capabilities */
+        return refuse_invalid("opcode (only ibv_wr_flush() can)",
+                              wr->opcode); /* struct ibv_send_wr has no fields for it */
+    if (wr->send_flags & IBV_SEND_IP_CSUM) /* checksum offload is not among the device's capabilities */
+        return refuse_bits(-EINVAL, "send_flags", BITS_SEND_FLAGS, wr->send_flags, SEND_FLAGS_KNOWN);
     wqe->wr_id = wr->wr_id;
     wqe->opcode = (uint8_t)wr->opcode;
     wqe->flags = post_wqe_flags(qp, wr->send_flags);
@@ -145,8 +178,10 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     wqe->packets = 0;
     wqe->stamp = qp->stamp;
     if (wr->opcode == IBV_WR_BIND_MW) {
-        if (!wr->bind_mw.mw || wr->bind_mw.mw->type != IBV_MW_TYPE_2)
-            return -EINVAL;
+        if (!wr->bind_mw.mw)
+            return refuse_null("bind_mw.mw");
+        if (wr->bind_mw.mw->type != IBV_MW_TYPE_2)
+            return refuse_range("type of bind_mw.mw", wr->bind_mw.mw->type, IBV_MW_TYPE_2, IBV_MW_TYPE_2);
         post_write_bind(qp, wqe, mw_of(wr->bind_mw.mw), wr->bind_mw.rkey, 0, &wr->bind_mw.bind_info);
         return 0;
     }
@@ -165,8 +200,10 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     if (unlikely(qp->record->type == IBV_QPT_XRC_SEND))
         wqe_set_srqn(wqe, wr->qp_type.xrc.remote_srqn);
     if (operations[wr->opcode].properties & IS_ATOMIC) {
-        if (wqe->length != sizeof(uint64_t) || wr->wr.atomic.remote_addr % sizeof(uint64_t) != 0)
-            return -EINVAL;
+        if (wqe->length != sizeof(uint64_t))
+            return refuse_range("length of an atomic", wqe->length, sizeof(uint64_t), sizeof(uint64_t));
+        if (wr->wr.atomic.remote_addr % sizeof(uint64_t) != 0)
+            return refuse_alignment("wr.atomic.remote_addr", wr->wr.atomic.remote_addr);
         wqe->remote_address = wr->wr.atomic.remote_addr;
         wqe->rkey = wr->wr.atomic.rkey;
         wqe->atomic.compare_add = wr->wr.atomic.compare_add;
@@ -175,10 +212,13 @@ static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struc
     }
     wqe->remote_address = wr->wr.rdma.remote_addr;
     wqe->rkey = wr->wr.rdma.rkey;
-    if (wr->opcode == IBV_WR_ATOMIC_WRITE &&
-        (wqe->length != sizeof(uint64_t) || wqe->remote_address % sizeof(uint64_t) != 0))
-        return -EINVAL;
-    return 0;
+    if (wr->opcode != IBV_WR_ATOMIC_WRITE)
+        return 0;
+    if (wqe->length != sizeof(uint64_t))
+        return refuse_range("length of an atomic write", wqe->length, sizeof(uint64_t), sizeof(uint64_t));
+    return wqe->remote_address % sizeof(uint64_t)
+               ? refuse_alignment("wr.rdma.remote_addr", wqe->remote_address)
+               : 0;
 }
 
 /* Posts the list and runs the sender; QP lock held. */
@@ -194,7 +234,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
         struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
 
         if (unlikely(send_queue_room(qp, posted) == 0))
-            error = -ENOMEM;
+            error = post_refuse_full(qp, posted);
         else
             error = write_send_wqe(qp, wqe, wr);
         if (unlikely(error))
@@ -229,7 +269,7 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
     rundown_exit();
     if (qp->is_extended)
         lock_release(&qp->post_lock);
-    return error;
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
 int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
@@ -252,7 +292,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
     error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error && send_queue_room(qp, posted) == 0)
-        error = -ENOMEM;
+        error = post_refuse_full(qp, posted);
     if (!error) {
         wqe = send_wqe_at(&qp->transport, posted);
         random = qp->transport.ports->random(&qp->transport);
@@ -271,7 +311,7 @@ int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
     rundown_exit();
     if (qp->is_extended)
         lock_release(&qp->post_lock);
-    return error;
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
 int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
@@ -287,14 +327,15 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
     }
     lock_acquire(&qp->lock);
     posted = atomic_load_explicit(&queue->posted, memory_order_relaxed);
-    error = qp->srq ? -EINVAL : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    error = qp->srq ? refuse(-EINVAL, REFUSAL_HAS_SRQ, "", 0, 0, 0)
+                    : transition_check_post_recv((enum ibv_qp_type)qp->record->type, qp_state(qp));
     for (; wr && !error; wr = wr->next) {
         struct recv_wqe *wqe;
 
         if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
-            error = -EINVAL;
+            error = refuse_range("num_sge", wr->num_sge, 0, queue->max_sge);
         else if (posted - atomic_load_explicit(&queue->taken, memory_order_relaxed) >= queue->depth)
-            error = -ENOMEM;
+            error = refuse(-ENOMEM, REFUSAL_FULL, "receive queue", queue->depth, queue->depth, 0);
         if (unlikely(error))
             break;
         /* After the check of the depth: a queue of depth 0 has no ring. */
@@ -315,5 +356,5 @@ int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad
             qp->transport.ports->complete_receive(&qp->transport, &flushed);
     }
     lock_release(&qp->lock);
-    return error;
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }

@@ -58,148 +58,12 @@ _Static_assert(sizeof(((struct qp *)0)->hash_key) == TOEPLITZ_KEY_LENGTH, "a who
 
 /* --- creation ------------------------------------------------------------------------------------------- */
 
-static int check_type(const struct ibv_qp_init_attr_ex *attributes)
-{
-    switch (attributes->qp_type) {
-    case IBV_QPT_RC:
-    case IBV_QPT_UC:
-    case IBV_QPT_UD:
-        return 0;
-    case IBV_QPT_XRC_SEND:
-    case IBV_QPT_XRC_RECV:
-        return attributes->srq ? -EINVAL : 0;
-    case IBV_QPT_RAW_PACKET:
-        return attributes->srq ? -EINVAL : 0;
-    case IBV_QPT_DRIVER:
-        break;
-    }
-    return -EINVAL;
-}
-
-/* The ibv_wr_* operations of each type (verbs.md §3.8). */
-static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
-{
-    const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-    const uint64_t uc = sends | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                        IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
-    const uint64_t rc = uc | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | QP_EX_WITH_FLUSH;
-    uint64_t allowed = attributes->qp_type == IBV_QPT_UD           ? sends
-                       : attributes->qp_type == IBV_QPT_RAW_PACKET ? (uint64_t)IBV_QP_EX_WITH_SEND
-                       : attributes->qp_type == IBV_QPT_UC         ? uc
-                                                                   : rc;
-
-    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
-        return 0;
-    return attributes->send_ops_flags & ~allowed ? -EOPNOTSUPP : 0;
-}
-
-/* XRC_RECV has no queues. */
-static int check_xrc_receive(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
-{
-    if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd ||
-        attributes->xrcd->context != &context->verbs.context)
-        return -EINVAL;
-    if (xrcd_of(attributes->xrcd)->context == &destroyed_context)
-        return destroyed_refuse(DESTROYED_XRCD, xrcd_of(attributes->xrcd), "ibv_create_qp_ex");
-    return attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? -EOPNOTSUPP : 0;
-}
-
-/* An RSS QP does not send and has no queues: the WQs of its table receive (verbs.md §1.5, §7.4). */
-static int check_rss(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
-{
-    const uint32_t both = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
-    const struct ibv_rx_hash_conf *hash = &attributes->rx_hash_conf;
-
-    if ((attributes->comp_mask & both) != both || !attributes->rwq_ind_tbl ||
-        attributes->rwq_ind_tbl->context != &context->verbs.context || attributes->recv_cq ||
-        attributes->srq || attributes->cap.max_recv_wr || attributes->cap.max_recv_sge)
-        return -EINVAL;
-    if (ind_table_of(attributes->rwq_ind_tbl)->context == &destroyed_context)
-        return destroyed_refuse(DESTROYED_IND_TABLE, ind_table_of(attributes->rwq_ind_tbl),
-                                "ibv_create_qp_ex");
-    if (attributes->qp_type != IBV_QPT_RAW_PACKET ||
-        (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
-        ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags))
-        return -EOPNOTSUPP;
-    if (hash->rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ)
-        return -EOPNOTSUPP;
-    if (hash->rx_hash_key_len != TOEPLITZ_KEY_LENGTH || !hash->rx_hash_key)
-        return -EINVAL;
-    return toeplitz_check(hash->rx_hash_fields_mask);
-}
-
-static bool is_rss(const struct ibv_qp_init_attr_ex *attributes)
-{
-    return attributes->comp_mask & (IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH);
-}
-
-static int check_flags(const struct ibv_qp_init_attr_ex *attributes)
-{
-    const uint32_t raw =
-        IBV_QP_CREATE_SCATTER_FCS | IBV_QP_CREATE_CVLAN_STRIPPING | IBV_QP_CREATE_PCI_WRITE_END_PADDING;
-    uint32_t flags = attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? attributes->create_flags : 0;
-
-    if (flags & ~(raw | IBV_QP_CREATE_BLOCK_SELF_MCAST_LB))
-        return -EOPNOTSUPP;
-    if (attributes->qp_type == IBV_QPT_RAW_PACKET || !flags)
-        return 0;
-    return (flags & raw) || attributes->qp_type != IBV_QPT_UD ? -EINVAL : 0;
-}
-
-static int check_create(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
-{
-    const uint32_t known_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
-                                IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_IND_TABLE |
-                                IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    const struct ibv_qp_cap *cap = &attributes->cap;
-    int error;
-
-    if (attributes->comp_mask & ~known_mask)
-        return -EINVAL;
-    if (attributes->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER)
-        return -EOPNOTSUPP;
-    if (is_rss(attributes))
-        return check_rss(context, attributes);
-    error = check_type(attributes);
-    if (!error)
-        error = check_send_ops(attributes);
-    if (error)
-        return error;
-    if (attributes->qp_type == IBV_QPT_XRC_RECV)
-        return check_xrc_receive(context, attributes);
-    error = check_flags(attributes);
-    if (error)
-        return error;
-    if (cap->max_send_wr > LIMIT_QP_WR || cap->max_send_sge > LIMIT_SGE ||
-        cap->max_inline_data > LIMIT_INLINE)
-        return -EINVAL;
-    if (!attributes->srq && attributes->qp_type != IBV_QPT_XRC_SEND &&
-        (cap->max_recv_wr > LIMIT_QP_WR || cap->max_recv_sge > LIMIT_SGE))
-        return -EINVAL;
-    if (!attributes->send_cq || attributes->send_cq->context != &context->verbs.context)
-        return -EINVAL;
-    /* rdma_create_qp passes no receive CQ when there is nothing to receive (verbs.md §1.5). */
-    if (attributes->qp_type == IBV_QPT_XRC_SEND)
-        return 0; /* the receive side of the attributes is ignored */
-    if (attributes->recv_cq ? attributes->recv_cq->context != &context->verbs.context
-                            : attributes->srq != NULL || cap->max_recv_wr != 0)
-        return -EINVAL;
-    if (!attributes->srq)
-        return 0;
-    if (attributes->srq->context != &context->verbs.context || srq_of(attributes->srq)->xrcd)
-        return -EINVAL;
-    if (srq_of(attributes->srq)->tm && attributes->qp_type != IBV_QPT_RC)
-        return -EINVAL;
-    return 0;
-}
-
 /* Clears the attributes that the type ignores. */
 static void drop_halves(struct ibv_qp_init_attr_ex *attributes)
 {
-    if (attributes->qp_type == IBV_QPT_XRC_RECV || is_rss(attributes))
+    if (attributes->qp_type == IBV_QPT_XRC_RECV || qp_spreads(attributes))
         attributes->cap = (struct ibv_qp_cap){0};
-    if (is_rss(attributes))
+    if (qp_spreads(attributes))
         attributes->send_cq = NULL;
     if (attributes->qp_type == IBV_QPT_XRC_SEND) {
         attributes->cap.max_recv_wr = attributes->cap.max_recv_sge = 0;
@@ -417,7 +281,7 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     qp->send_cq = attributes->send_cq && pd ? cq_of(attributes->send_cq) : NULL;
     qp->recv_cq = pd && attributes->recv_cq ? cq_of(attributes->recv_cq) : qp->send_cq;
     qp->srq = attributes->srq ? srq_of(attributes->srq) : NULL;
-    qp->spreads_over = is_rss(attributes) ? ind_table_of(attributes->rwq_ind_tbl) : NULL;
+    qp->spreads_over = qp_spreads(attributes) ? ind_table_of(attributes->rwq_ind_tbl) : NULL;
     if (qp->spreads_over) {
         qp->hash_fields = attributes->rx_hash_conf.rx_hash_fields_mask;
         memcpy(qp->hash_key, attributes->rx_hash_conf.rx_hash_key, sizeof(qp->hash_key));
@@ -463,7 +327,7 @@ int qp_create(struct context *context, struct pd *pd, struct ibv_qp_init_attr_ex
               struct qp **ret_qp)
 {
     int error = context_is_inherited(context) ? destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_qp")
-                                              : check_create(context, attributes);
+                                              : qp_check_create(context, attributes);
     struct qp_queues queues;
     uint32_t slot;
     struct qp *qp;

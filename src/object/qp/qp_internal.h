@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/refusal.h"
 #include "object/qp/qp.h"
 
 /* QP lock held. Release: a reader of the segment that sees ERR also sees the fields written before. */
@@ -79,6 +80,15 @@ static inline void qp_prefetch(const struct qp *qp)
 
 /* Checks and WQE fields that ibv_post_send() and ibv_wr_*() have in common. -EINVAL: the QP's type does not
  * have the operation. */
+/* RSS: the QP receives by WQs of an indirection table. */
+static inline bool qp_spreads(const struct ibv_qp_init_attr_ex *attributes)
+{
+    return attributes->comp_mask & (IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH);
+}
+/* qp_check.c: 0 or -errno. */
+int qp_check_create(const struct context *context, const struct ibv_qp_init_attr_ex *attributes);
+/* The send queue has no room: -ENOMEM, and the reason is noted. posted: counter of the next request. */
+int post_refuse_full(const struct qp *qp, uint32_t posted);
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode);
 uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags);
 void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,

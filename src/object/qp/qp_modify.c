@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "base/sys.h"
 #include "object/destroyed.h"
@@ -213,7 +214,7 @@ static int modify_locked(struct qp *qp, const struct ibv_qp_attr *attributes, in
         if (error)
             return error;
         if (path.is_multicast)
-            return -EINVAL;
+            return refuse(-EINVAL, REFUSAL_MULTICAST, "ah_attr.grh.dgid", 0, 0, 0);
     }
     if (from == IBV_QPS_INIT && to == IBV_QPS_RTR &&
         (qp->record->type == IBV_QPT_RC || qp->record->type == IBV_QPT_XRC_RECV)) {
@@ -278,14 +279,15 @@ int qp_modify(struct qp *qp, const struct ibv_qp_attr *attributes, int mask)
 
     if (context_is_inherited(qp->context))
         return destroyed_refuse(DESTROYED_QP, qp, "ibv_modify_qp");
-    if (qp->spreads_over)
-        return -EOPNOTSUPP; /* an RSS QP has no states (verbs.md §7.4) */
+    if (qp->spreads_over) /* an RSS QP has no states (verbs.md §7.4) */
+        return refused_of(refuse_unsupported("modifying a QP with an indirection table", mask), OBJECT_QP,
+                          qp->ibv.qp_num);
     if (unlikely(qp->handle))
         return qp_handle_modify(qp, attributes, mask);
     error = qp_modify_shared(qp, attributes, mask);
     if (!error && (mask & IBV_QP_STATE))
         qp->ibv.state = attributes->qp_state;
-    return error;
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
 static void query_address(const struct qp_attributes *from, struct ibv_ah_attr *to)

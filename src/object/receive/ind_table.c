@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/receive/wq.h"
@@ -13,14 +14,20 @@ _Static_assert((LIMIT_IND_TABLE_SIZE & (LIMIT_IND_TABLE_SIZE - 1)) == 0, "sizes 
 
 static int check_create(const struct context *context, const struct ibv_rwq_ind_table_init_attr *attributes)
 {
-    if (attributes->comp_mask || !attributes->ind_tbl || attributes->log_ind_tbl_size >= 32 ||
-        1u << attributes->log_ind_tbl_size > LIMIT_IND_TABLE_SIZE)
-        return -EINVAL;
+    if (attributes->comp_mask)
+        return refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, 0);
+    if (!attributes->ind_tbl)
+        return refuse_null("ind_tbl");
+    if (attributes->log_ind_tbl_size >= 32 || 1u << attributes->log_ind_tbl_size > LIMIT_IND_TABLE_SIZE)
+        return refuse_range("log_ind_tbl_size", attributes->log_ind_tbl_size, 0,
+                            31 - (unsigned)__builtin_clz(LIMIT_IND_TABLE_SIZE));
     for (uint32_t i = 0; i < 1u << attributes->log_ind_tbl_size; i++) {
         const struct ibv_wq *wq = attributes->ind_tbl[i];
 
-        if (!wq || wq->context != &context->verbs.context)
-            return -EINVAL;
+        if (!wq)
+            return refuse_null("an entry of ind_tbl");
+        if (wq->context != &context->verbs.context)
+            return refuse_elsewhere("an entry of ind_tbl");
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/thread.h"
 #include "base/types.h"
 #include "object/destroyed.h"
@@ -65,9 +66,12 @@ int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attribute
     struct srq *srq;
     int error;
 
-    if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR || attributes->max_sge > LIMIT_SRQ_SGE ||
-        limit > attributes->max_wr)
-        return -EINVAL;
+    if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
+        return refuse_range("attr.max_wr", attributes->max_wr, 1, LIMIT_SRQ_WR);
+    if (attributes->max_sge > LIMIT_SRQ_SGE)
+        return refuse_range("attr.max_sge", attributes->max_sge, 0, LIMIT_SRQ_SGE);
+    if (limit > attributes->max_wr)
+        return refuse_range("attr.srq_limit", limit, 0, attributes->max_wr);
     slots = slots_for(attributes->max_wr);
     error = pd_use(pd, "ibv_create_srq");
     if (error)
@@ -206,10 +210,13 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     if (context_is_inherited(srq->pd->context))
         return destroyed_refuse(DESTROYED_SRQ, srq, "ibv_modify_srq");
     if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
-        return -EINVAL;
+        return refused_of(
+            refuse_bits(-EINVAL, "srq_attr_mask", BITS_PLAIN, (unsigned)mask, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT),
+            OBJECT_SRQ, srq->number);
     if (resize) {
         if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_SRQ_WR)
-            return -EINVAL;
+            return refused_of(refuse_range("max_wr", attributes->max_wr, 1, LIMIT_SRQ_WR), OBJECT_SRQ,
+                              srq->number);
         slots = slots_for(attributes->max_wr);
         error =
             queue_memory_take(srq->pd, QUEUE_SHARED_RECEIVE, (size_t)slots * srq->record->stride, &memory);
@@ -218,8 +225,12 @@ int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask)
     }
     lock_acquire(&srq->lock);
     max_wr = resize ? slots - 1 : srq->record->max_wr;
-    if ((resize && attributes->max_wr < waiting(srq)) || (arm && attributes->srq_limit > max_wr))
-        error = -EINVAL;
+    if (resize && attributes->max_wr < waiting(srq))
+        error = refuse_range("max_wr (less than there are receives)", attributes->max_wr, waiting(srq),
+                             LIMIT_SRQ_WR);
+    else if (arm && attributes->srq_limit > max_wr)
+        error = refuse_range("srq_limit", attributes->srq_limit, 0, max_wr);
+    refused_of(error, OBJECT_SRQ, srq->number);
     if (!error && resize)
         move_ring(srq, &memory, slots);
     if (!error && arm) {
@@ -250,9 +261,11 @@ static int post_one(struct srq *srq, const struct ibv_recv_wr *wr, uint32_t stam
     struct recv_wqe *wqe = wqe_at(srq, posted);
 
     if (unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->record->max_sge))
-        return -EINVAL;
+        return refused_of(refuse_range("num_sge", wr->num_sge, 0, srq->record->max_sge), OBJECT_SRQ,
+                          srq->number);
     if (unlikely(waiting(srq) >= srq->record->max_wr))
-        return -ENOMEM;
+        return refused_of(refuse(-ENOMEM, REFUSAL_FULL, "SRQ", srq->record->max_wr, srq->record->max_wr, 0),
+                          OBJECT_SRQ, srq->number);
     wqe->wr_id = wr->wr_id;
     wqe->num_sge = (uint32_t)wr->num_sge;
     wqe->stamp = stamp;

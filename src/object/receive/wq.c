@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "base/thread.h"
 #include "object/destroyed.h"
@@ -136,12 +137,22 @@ static int check_create(struct context *context, const struct ibv_wq_init_attr *
 {
     uint32_t flags = attributes->comp_mask & IBV_WQ_INIT_ATTR_FLAGS ? attributes->create_flags : 0;
 
-    if ((attributes->comp_mask & ~(uint32_t)IBV_WQ_INIT_ATTR_FLAGS) || attributes->wq_type != IBV_WQT_RQ ||
-        !attributes->pd || !attributes->cq || attributes->pd->context != &context->verbs.context ||
-        attributes->cq->context != &context->verbs.context || attributes->max_wr < 1 ||
-        attributes->max_wr > LIMIT_QP_WR || attributes->max_sge > LIMIT_SGE)
-        return -EINVAL;
-    return flags & ~(uint32_t)FLAGS_KNOWN ? -EOPNOTSUPP : 0;
+    if (attributes->comp_mask & ~(uint32_t)IBV_WQ_INIT_ATTR_FLAGS)
+        return refuse_bits(-EINVAL, "comp_mask", BITS_PLAIN, attributes->comp_mask, IBV_WQ_INIT_ATTR_FLAGS);
+    if (attributes->wq_type != IBV_WQT_RQ)
+        return refuse_range("wq_type", attributes->wq_type, IBV_WQT_RQ, IBV_WQT_RQ);
+    if (!attributes->pd || !attributes->cq)
+        return refuse_null(attributes->pd ? "cq" : "pd");
+    if (attributes->pd->context != &context->verbs.context ||
+        attributes->cq->context != &context->verbs.context)
+        return refuse_elsewhere(attributes->pd->context != &context->verbs.context ? "pd" : "cq");
+    if (attributes->max_wr < 1 || attributes->max_wr > LIMIT_QP_WR)
+        return refuse_range("max_wr", attributes->max_wr, 1, LIMIT_QP_WR);
+    if (attributes->max_sge > LIMIT_SGE)
+        return refuse_range("max_sge", attributes->max_sge, 0, LIMIT_SGE);
+    return flags & ~(uint32_t)FLAGS_KNOWN
+               ? refuse_bits(-EOPNOTSUPP, "create_flags", BITS_PLAIN, flags, FLAGS_KNOWN)
+               : 0;
 }
 
 static int use_parts(struct wq *wq)
@@ -361,16 +372,21 @@ static int check_modify(enum ibv_wq_state from, const struct ibv_wq_attr *attrib
     enum ibv_wq_state to = attributes->attr_mask & IBV_WQ_ATTR_STATE ? attributes->wq_state : from;
 
     if (attributes->attr_mask & ~(uint32_t)(IBV_WQ_ATTR_RESERVED - 1))
-        return -EINVAL;
+        return refuse_bits(-EINVAL, "attr_mask", BITS_PLAIN, attributes->attr_mask, IBV_WQ_ATTR_RESERVED - 1);
     if ((attributes->attr_mask & IBV_WQ_ATTR_CURR_STATE) && attributes->curr_wq_state != from)
-        return -EINVAL;
+        return refuse_range("curr_wq_state (enum ibv_wq_state)", attributes->curr_wq_state, from, from);
     if ((attributes->attr_mask & IBV_WQ_ATTR_STATE) && !transition_is_legal(from, to))
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_WQ_TRANSITION, "wq_state", to, from, 0);
     if (!(attributes->attr_mask & IBV_WQ_ATTR_FLAGS))
         return 0;
-    if ((attributes->flags_mask & ~(uint32_t)FLAGS_KNOWN) || to != IBV_WQS_RDY)
-        return -EINVAL;
-    return attributes->flags_mask & ~(uint32_t)FLAGS_CHANGEABLE ? -EOPNOTSUPP : 0;
+    if (attributes->flags_mask & ~(uint32_t)FLAGS_KNOWN)
+        return refuse_bits(-EINVAL, "flags_mask", BITS_PLAIN, attributes->flags_mask, FLAGS_KNOWN);
+    if (to != IBV_WQS_RDY)
+        return refuse_range("wq_state (flags change in or towards IBV_WQS_RDY)", to, IBV_WQS_RDY,
+                            IBV_WQS_RDY);
+    return attributes->flags_mask & ~(uint32_t)FLAGS_CHANGEABLE
+               ? refuse_bits(-EOPNOTSUPP, "flags_mask", BITS_PLAIN, attributes->flags_mask, FLAGS_CHANGEABLE)
+               : 0;
 }
 
 /* Lock held. */
@@ -423,7 +439,7 @@ int wq_modify(struct wq *wq, const struct ibv_wq_attr *attributes)
     if (context_is_inherited(wq->context))
         return destroyed_refuse(DESTROYED_WQ, wq, "ibv_modify_wq");
     lock_acquire(&wq->lock);
-    error = check_modify(wq_state(wq), attributes);
+    error = refused_of(check_modify(wq_state(wq), attributes), OBJECT_WQ, wq->ibv.wq_num);
     if (!error && (attributes->attr_mask & IBV_WQ_ATTR_FLAGS))
         wq->record->flags =
             (wq->record->flags & ~attributes->flags_mask) | (attributes->flags & attributes->flags_mask);
@@ -465,9 +481,9 @@ static int post_one(struct wq *wq, const struct ibv_recv_wr *wr, uint32_t stamp)
     struct recv_wqe *wqe = wqe_at(wq, posted);
 
     if (unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge))
-        return -EINVAL;
+        return refuse_range("num_sge", wr->num_sge, 0, queue->max_sge);
     if (unlikely(waiting(wq) >= queue->depth))
-        return -ENOMEM;
+        return refuse(-ENOMEM, REFUSAL_FULL, "WQ", queue->depth, queue->depth, 0);
     wqe->wr_id = wr->wr_id;
     wqe->num_sge = (uint32_t)wr->num_sge;
     wqe->stamp = stamp;
@@ -489,7 +505,7 @@ int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
     rundown_enter();
     lock_acquire(&wq->lock);
     if (wq_state(wq) == IBV_WQS_RESET)
-        error = -EINVAL;
+        error = refuse_range("state of the WQ (enum ibv_wq_state)", IBV_WQS_RESET, IBV_WQS_RDY, IBV_WQS_ERR);
     for (; wr && !error; wr = wr->next) {
         error = post_one(wq, wr, stamp);
         if (unlikely(error))
@@ -502,5 +518,5 @@ int wq_post(struct wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
     place_held(wq);
     lock_release(&wq->lock);
     rundown_exit();
-    return error;
+    return refused_of(error, OBJECT_WQ, wq->ibv.wq_num);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "object/destroyed.h"
 #include "object/ports.h"
 #include "object/steering/flow.h"
@@ -18,7 +19,7 @@ int counters_create(struct context *context, const struct ibv_counters_init_attr
     if (context_is_inherited(context))
         return destroyed_refuse(DESTROYED_CONTEXT, context, "ibv_create_counters");
     if (attributes->comp_mask)
-        return -EOPNOTSUPP;
+        return refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, 0);
     counters = calloc(1, sizeof(*counters));
     if (!counters)
         return -ENOMEM;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
@@ -121,9 +122,12 @@ int flow_create(struct qp *qp, const struct ibv_flow_attr *attributes, struct fl
     if (context_is_inherited(qp->context))
         return destroyed_refuse(DESTROYED_QP, qp, "ibv_create_flow");
     if (qp->record->type == IBV_QPT_UD)
-        return -EOPNOTSUPP; /* datagrams are delivered by QPN, and not by rules */
+        return refused_of(refuse_unsupported("a rule for a QP of type UD", 0), OBJECT_QP,
+                          qp->ibv.qp_num); /* datagrams are delivered by QPN, and not by rules */
     if (qp->record->type != IBV_QPT_RAW_PACKET)
-        return -EINVAL;
+        return refused_of(
+            refuse(-EINVAL, REFUSAL_TYPE, "a flow rule", qp->record->type, 1ull << IBV_QPT_RAW_PACKET, 0),
+            OBJECT_QP, qp->ibv.qp_num);
     flow = calloc(1, sizeof(*flow));
     if (!flow)
         return -ENOMEM;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "base/refusal.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/qp/qp_internal.h"
@@ -50,8 +51,12 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
 
     if (context_is_inherited(qp->context))
         return destroyed_refuse(DESTROYED_QP, qp, "ibv_attach_mcast");
-    if (qp->record->type != IBV_QPT_UD || !gid_is_multicast(gid->raw))
-        return -EINVAL;
+    if (qp->record->type != IBV_QPT_UD)
+        return refused_of(
+            refuse(-EINVAL, REFUSAL_TYPE, "a multicast group", qp->record->type, 1u << IBV_QPT_UD, 0),
+            OBJECT_QP, qp->ibv.qp_num);
+    if (!gid_is_multicast(gid->raw))
+        return refused_of(refuse(-EINVAL, REFUSAL_UNICAST, "gid", 0, 0, 0), OBJECT_QP, qp->ibv.qp_num);
     attachment = malloc(sizeof(*attachment));
     if (!attachment)
         return -ENOMEM;
@@ -67,7 +72,7 @@ int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
         return 0; /* attached already: no error, and still one copy per message */
     }
     if (members(gid->raw) >= LIMIT_MULTICAST_ATTACH) {
-        error = -ENOMEM;
+        error = refuse_count("QPs attached to the group", LIMIT_MULTICAST_ATTACH);
     } else {
         attachment->item =
             item_take(OBJECT_ATTACHMENT, qp->slot, qp->context->number, qp->ibv.qp_num, gid->raw);
@@ -98,7 +103,8 @@ int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     lock_release(&attachments_lock);
     lock_release(&qp->lock);
     if (!attachment)
-        return -EINVAL;
+        return refused_of(refuse_invalid("gid or lid: the QP is not attached to it; lid", lid), OBJECT_QP,
+                          qp->ibv.qp_num);
     qp_ports->detached(qp, attachment->gid);
     free(attachment);
     return 0;
