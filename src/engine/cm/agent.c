@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"
@@ -14,6 +15,7 @@
 #include "engine/cm/services.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
+#include "engine/core/explainer.h"
 #include "engine/paths/paths.h"
 #include "object/device/context.h"
 #include "object/device/device.h"
@@ -575,6 +577,7 @@ const struct cm_agent_calls cm_agent_calls = {
     .id_waited = id_record_waited,
     .destroyed = id_record_destroyed,
     .misused = id_record_misused,
+    .refused = explainer_refused,
     .announce_multicast = engine_announce_multicast,
     .create = call_create,
     .close = call_close,

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/refusal.h"
 #include "cm/cm.h"
 #include "published/record.h"
 
@@ -93,6 +94,9 @@ struct cm_agent_calls {
      * what the call returns, 0 or -errno. */
     void (*misused)(enum misuse_form form, const char *call, const char *kind, uint32_t number, int error,
                     const struct destroy_note *note);
+
+    /* A call was refused. */
+    void (*refused)(const char *call, const struct refusal *refusal);
 
     /* --- ids; errors as in cm/cm.h ---------------------------------------------------------------- */
 

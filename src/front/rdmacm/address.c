@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/refusal.h"
 #include "front/rdmacm/front.h"
 
 /* connect() of a datagram socket looks up a route and sends nothing. */
@@ -38,7 +39,7 @@ int address_length(const struct sockaddr *address)
     case AF_IB:
         return sizeof(struct sockaddr_ib);
     default:
-        return -EINVAL;
+        return refuse_invalid("sa_family", address->sa_family);
     }
 }
 

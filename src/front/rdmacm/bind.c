@@ -10,6 +10,7 @@
 #include <linux/capability.h>
 
 #include "base/fd.h"
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "front/rdmacm/front.h"
 
@@ -117,7 +118,7 @@ int bind_address(struct id *id, const struct sockaddr *wanted)
     if (length < 0)
         return length;
     if (id_state(id) != ID_IDLE)
-        return -EINVAL;
+        return id_refuse_state(id, STATE_BIT(ID_IDLE));
     memcpy(&storage, wanted, (size_t)length);
     if (address->sa_family == AF_IB)
         error = complete_gid_address(id, (struct sockaddr_ib *)(void *)address);
@@ -145,7 +146,7 @@ RDMACM_EXPORT int rdma_bind_addr(struct rdma_cm_id *public, struct sockaddr *add
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_bind_addr"));
-    return conclude(address ? bind_address(id, address) : -EINVAL);
+    return conclude(address ? bind_address(id, address) : refuse_null("addr"));
 }
 
 RDMACM_EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
@@ -161,7 +162,7 @@ RDMACM_EXPORT int rdma_listen(struct rdma_cm_id *public, int backlog)
     if (id_state(id) == ID_IDLE)
         error = bind_address(id, (const struct sockaddr *)&any);
     if (!error && id_state(id) != ID_BOUND && id_state(id) != ID_LISTENING)
-        error = -EINVAL;
+        error = id_refuse_state(id, STATE_BIT(ID_IDLE) | STATE_BIT(ID_BOUND));
     if (!error)
         error = calls->service_listen(id->service, id, (unsigned)backlog);
     if (!error)

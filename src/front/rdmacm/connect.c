@@ -4,6 +4,7 @@
 #include <endian.h>
 #include <stdlib.h>
 
+#include "base/refusal.h"
 #include "front/rdmacm/front.h"
 
 #define RETRIES_MAX 7 /* three bits in the REQ */
@@ -51,7 +52,8 @@ static int compose(struct id *id, const struct rdma_conn_param *param, size_t ro
     };
 
     if (header + id->connect_length + length > room)
-        return -EINVAL;
+        return refuse_range("private_data_len", (int64_t)length, 0,
+                            room - min_of(room, header + id->connect_length));
     if (header) {
         put_address(id_source(id), addresses.source);
         put_address(id_destination(id), addresses.destination);
@@ -71,9 +73,10 @@ static int choose_resources(struct id *id, const struct rdma_conn_param *param)
     uint8_t responder = param ? param->responder_resources : RDMA_MAX_RESP_RES;
     uint8_t initiator = param ? param->initiator_depth : RDMA_MAX_INIT_DEPTH;
 
-    if ((responder != RDMA_MAX_RESP_RES && responder > id->adapter->responder_resources) ||
-        (initiator != RDMA_MAX_INIT_DEPTH && initiator > id->adapter->initiator_depth))
-        return -EINVAL;
+    if (responder != RDMA_MAX_RESP_RES && responder > id->adapter->responder_resources)
+        return refuse_range("responder_resources", responder, 0, id->adapter->responder_resources);
+    if (initiator != RDMA_MAX_INIT_DEPTH && initiator > id->adapter->initiator_depth)
+        return refuse_range("initiator_depth", initiator, 0, id->adapter->initiator_depth);
     if (!id->passive) {
         id->responder_resources =
             responder == RDMA_MAX_RESP_RES ? id->adapter->responder_resources : responder;
@@ -125,7 +128,7 @@ static int connect_reliably(struct id *id, const struct rdma_conn_param *param)
     int error;
 
     if (!id->public.qp && !param)
-        return -EINVAL;
+        return refuse_null("conn_param (which names the QP of an id without one)");
     error = choose_resources(id, param);
     if (!error)
         error = compose(id, param, CM_REQ_PRIVATE, &message);
@@ -166,7 +169,7 @@ RDMACM_EXPORT int rdma_connect(struct rdma_cm_id *public, struct rdma_conn_param
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_connect"));
     if (id_state(id) != ID_ROUTE_RESOLVED)
-        return conclude(-EINVAL);
+        return conclude(id_refuse_state(id, STATE_BIT(ID_ROUTE_RESOLVED)));
     /* First: the reply may arrive before the call returns, and the id may be destroyed then. */
     id_enter(id, ID_CONNECTING);
     synchronous = id->synchronous;
@@ -187,7 +190,7 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_establish"));
     if (public->qp)
-        return conclude(-EINVAL);
+        return conclude(refuse_second("a QP, for which librdmacm does this itself,"));
     before = id_state(id);
     id_enter(id, ID_CONNECTED); /* first: the peer's next message may arrive at once */
     error = calls->establish(id->agent_id);
@@ -212,9 +215,9 @@ static int accept_reliably(struct id *id, const struct rdma_conn_param *param)
     int error;
 
     if (!id->public.qp && !param)
-        return -EINVAL;
+        return refuse_null("conn_param (which names the QP of an id without one)");
     if (accept.private_length > CM_REP_PRIVATE)
-        return -EINVAL;
+        return refuse_range("private_data_len", (int64_t)accept.private_length, 0, CM_REP_PRIVATE);
     error = choose_resources(id, param);
     if (!error && id->public.qp)
         error = qp_connect(id);
@@ -232,8 +235,10 @@ static int accept_datagrams(struct id *id, const struct rdma_conn_param *param)
 {
     size_t length = param && param->private_data ? param->private_data_len : 0;
 
-    if (length > CM_SIDR_REP_PRIVATE || (!id->public.qp && !param))
-        return -EINVAL;
+    if (length > CM_SIDR_REP_PRIVATE)
+        return refuse_range("private_data_len", (int64_t)length, 0, CM_SIDR_REP_PRIVATE);
+    if (!id->public.qp && !param)
+        return refuse_null("conn_param (which names the QP of an id without one)");
     return calls->resolve_accept(id->agent_id, own_qpn(id, param), id->qkey,
                                  length ? param->private_data : NULL, length);
 }
@@ -246,8 +251,11 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_accept"));
-    if (!id->passive || id_state(id) != ID_CONNECTING)
-        return conclude(-EINVAL);
+    if (!id->passive)
+        return conclude(
+            refuse_invalid("id: not of RDMA_CM_EVENT_CONNECT_REQUEST (event->id); its state", id_state(id)));
+    if (id_state(id) != ID_CONNECTING)
+        return conclude(id_refuse_state(id, STATE_BIT(ID_CONNECTING)));
     id_enter(id, ID_CONNECTED); /* first: the peer may disconnect at once, and the id may be destroyed then */
     waits = id->synchronous && !datagrams;
     error = datagrams ? accept_datagrams(id, param) : accept_reliably(id, param);
@@ -265,8 +273,11 @@ static int reject(struct id *id, enum cm_reason reason, const void *private_data
 
     if (id_check(id) != 0)
         return id_refuse(id, "rdma_reject");
-    if (id_state(id) != ID_CONNECTING || length > (datagrams ? CM_SIDR_REP_PRIVATE : CM_REJ_PRIVATE))
-        return -EINVAL;
+    if (id_state(id) != ID_CONNECTING)
+        return id_refuse_state(id, STATE_BIT(ID_CONNECTING));
+    if (length > (datagrams ? CM_SIDR_REP_PRIVATE : CM_REJ_PRIVATE))
+        return refuse_range("private_data_len", (int64_t)length, 0,
+                            datagrams ? CM_SIDR_REP_PRIVATE : CM_REJ_PRIVATE);
     if (!private_data)
         length = 0;
     error = datagrams ? calls->resolve_reject(id->agent_id, CM_SIDR_REJECTED, private_data, length)
@@ -292,7 +303,9 @@ RDMACM_EXPORT int rdma_notify(struct rdma_cm_id *public, enum ibv_event_type eve
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_notify"));
-    return conclude(event == IBV_EVENT_COMM_EST ? calls->established(id->agent_id) : -EINVAL);
+    return conclude(event == IBV_EVENT_COMM_EST
+                        ? calls->established(id->agent_id)
+                        : refuse_range("event", event, IBV_EVENT_COMM_EST, IBV_EVENT_COMM_EST));
 }
 
 /* --- the end -------------------------------------------------------------------------------------------- */
@@ -305,8 +318,10 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_disconnect"));
-    if (public->qp_type == IBV_QPT_UD || (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED))
-        return conclude(-EINVAL);
+    if (public->qp_type == IBV_QPT_UD)
+        return conclude(refuse_invalid("qp_type of the id: IBV_QPT_UD has no connection;", IBV_QPT_UD));
+    if (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED)
+        return conclude(id_refuse_state(id, STATE_BIT(ID_CONNECTED) | STATE_BIT(ID_DISCONNECTED)));
     error = qp_to_error(id);
     if (error)
         return conclude(error);

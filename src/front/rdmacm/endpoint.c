@@ -2,6 +2,7 @@
 /* Synchronous endpoints: rdma_create_ep() and related calls (verbs.md §11.3, §11.7). */
 #include <stdlib.h>
 
+#include "base/refusal.h"
 #include "front/rdmacm/front.h"
 
 static int remember(struct id *id, const struct rdma_addrinfo *info, struct ibv_pd *pd,
@@ -75,7 +76,7 @@ RDMACM_EXPORT int rdma_create_ep(struct rdma_cm_id **ret_id, struct rdma_addrinf
     int error;
 
     if (!info)
-        return conclude(-EINVAL);
+        return conclude(refuse_null("res"));
     error = id_create(NULL, &public, NULL, (enum rdma_port_space)info->ai_port_space,
                       (enum ibv_qp_type)info->ai_qp_type);
     if (error)
@@ -130,7 +131,8 @@ RDMACM_EXPORT int rdma_get_request(struct rdma_cm_id *public, struct rdma_cm_id 
     if (id_check(listener) != 0)
         return conclude(id_refuse(listener, "rdma_get_request") == -EBADF ? -EBADF : -EINVAL);
     if (!listener->synchronous)
-        return conclude(-EINVAL);
+        return conclude(refuse_invalid("listen: an id with an event channel (rdma_get_cm_event); its state",
+                                       id_state(listener)));
     if (public->event) {
         rdma_ack_cm_event(public->event);
         public->event = NULL;

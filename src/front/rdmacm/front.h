@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "base/refusal.h"
 #include "base/types.h"
 #include "engine/cm/agent.h"
 #include "segment/segment.h"
@@ -31,11 +32,17 @@
 #define BACKLOG_MAX       1024 /* the kernel's default for /proc/sys/net/rdma_ucm/max_backlog */
 #define ADDRESS_BYTES_MAX sizeof(struct sockaddr_storage)
 
+/* start.c: the call fails. If a rule of this library has noted why, that is recorded and told; a verb that it called has
+ * done so itself. */
+void refused(const char *call, int error);
+
 /* For functions that return 0, or -1 with errno. */
-static inline int conclude(int result)
+#define conclude(result) conclude_call(__func__, result)
+static inline int conclude_call(const char *call, int result)
 {
     if (likely(result >= 0))
         return 0;
+    refused(call, result);
     errno = -result;
     return -1;
 }
@@ -215,6 +222,21 @@ static inline enum id_state id_state(const struct id *id)
 }
 
 void id_enter(struct id *id, enum id_state state);
+
+#define STATE_BIT(state) (1ull << (state))
+/* The id is in none of these states: -EINVAL. */
+static inline int id_refuse_state(const struct id *id, uint64_t states)
+{
+    return refuse(-EINVAL, REFUSAL_ID_STATE, "", id_state(id), states, 0);
+}
+static inline int refuse_missing_device(void)
+{
+    return refuse(-EINVAL, REFUSAL_NO_DEVICE, "", 0, 0, 0);
+}
+static inline int refuse_second(const char *what)
+{
+    return refuse(-EINVAL, REFUSAL_HAS_ONE, what, 0, 0, 0);
+}
 
 /* An id from before a fork is void in the child. */
 static inline bool id_is_inherited(const struct id *id)

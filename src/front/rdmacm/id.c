@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/refusal.h"
 #include "base/thread.h"
 #include "front/rdmacm/front.h"
 #include "front/rdmacm/rest.h"
@@ -143,7 +144,7 @@ RDMACM_EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma
     case RDMA_PS_IPOIB:
         return conclude(id_create(channel, ret_id, context, ps, IBV_QPT_UD));
     }
-    return conclude(-EINVAL);
+    return conclude(refuse_invalid("ps", ps));
 }
 
 int id_set_device(struct id *id, struct adapter *adapter, uint8_t sgid_index)
@@ -326,7 +327,7 @@ RDMACM_EXPORT int rdma_migrate_id(struct rdma_cm_id *public, struct rdma_event_c
 static int get_int(const void *value, size_t length, int *ret_value)
 {
     if (length != sizeof(*ret_value))
-        return -EINVAL;
+        return refuse_range("optlen", (int64_t)length, sizeof(*ret_value), sizeof(*ret_value));
     memcpy(ret_value, value, sizeof(*ret_value));
     return 0;
 }
@@ -334,7 +335,7 @@ static int get_int(const void *value, size_t length, int *ret_value)
 static int set_tos(struct id *id, const void *value, size_t length)
 {
     if (length != sizeof(id->tos))
-        return -EINVAL;
+        return refuse_range("optlen", (int64_t)length, sizeof(id->tos), sizeof(id->tos));
     memcpy(&id->tos, value, sizeof(id->tos));
     id->tos_set = true;
     return 0;
@@ -345,17 +346,19 @@ static int set_ack_timeout(struct id *id, const void *value, size_t length)
     uint8_t timeout;
 
     if (length != sizeof(timeout))
-        return -EINVAL;
+        return refuse_range("optlen", (int64_t)length, sizeof(timeout), sizeof(timeout));
     memcpy(&timeout, value, sizeof(timeout));
-    if (timeout == 0 || timeout > 31 || id->public.qp_type == IBV_QPT_UD)
-        return -EINVAL;
+    if (timeout == 0 || timeout > 31)
+        return refuse_range("ACK timeout", timeout, 1, 31);
+    if (id->public.qp_type == IBV_QPT_UD)
+        return refuse(-EINVAL, REFUSAL_TYPE, "an ACK timeout", IBV_QPT_UD, 1ull << IBV_QPT_RC, 0);
     id->ack_timeout = timeout;
     return 0;
 }
 
 static int set_reuse_address(struct id *id, const void *value, size_t length)
 {
-    int wanted, error = get_int(value, length, &wanted);
+    int wanted = 0, error = get_int(value, length, &wanted);
 
     if (error || (id_state(id) != ID_IDLE && (!wanted || id_state(id) == ID_LISTENING)))
         return -EINVAL;
@@ -365,7 +368,7 @@ static int set_reuse_address(struct id *id, const void *value, size_t length)
 
 static int set_one_family(struct id *id, const void *value, size_t length)
 {
-    int wanted, error = get_int(value, length, &wanted);
+    int wanted = 0, error = get_int(value, length, &wanted);
 
     if (error || (id_state(id) != ID_IDLE && id_state(id) != ID_BOUND))
         return -EINVAL;

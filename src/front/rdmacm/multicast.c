@@ -3,6 +3,7 @@
  * queued before the call returns. */
 #include <stdlib.h>
 
+#include "base/refusal.h"
 #include "front/rdmacm/front.h"
 
 #define FLAGS_KNOWN (RDMA_CM_JOIN_MC_ATTR_RESERVED - 1)
@@ -38,9 +39,14 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
 
     if (id_check(id) != 0)
         return id_refuse(id, "rdma_join_multicast");
-    if (address_length(address) < 0 || !id->public.verbs || id->public.qp_type != IBV_QPT_UD ||
-        (id_state(id) != ID_BOUND && id_state(id) != ID_ADDRESS_RESOLVED))
+    if (address_length(address) < 0)
         return -EINVAL;
+    if (id->public.qp_type != IBV_QPT_UD)
+        return refuse(-EINVAL, REFUSAL_TYPE, "a multicast group", id->public.qp_type, 1ull << IBV_QPT_UD, 0);
+    if (id_state(id) != ID_BOUND && id_state(id) != ID_ADDRESS_RESOLVED)
+        return id_refuse_state(id, STATE_BIT(ID_BOUND) | STATE_BIT(ID_ADDRESS_RESOLVED));
+    if (!id->public.verbs)
+        return refuse_missing_device();
     multicast = calloc(1, sizeof(*multicast));
     event = event_new(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
     if (!multicast || !event) {
@@ -54,7 +60,7 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
     event->multicast = multicast;
     event->public.param.ud.private_data = context;
     if (!address_is_multicast(address)) {
-        error = -EINVAL;
+        error = refuse(-EINVAL, REFUSAL_UNICAST, "addr", 0, 0, 0);
     } else {
         fill(id, multicast, &event->public.param.ud);
         if (id->public.qp && !send_only)
@@ -75,7 +81,7 @@ static int join(struct id *id, const struct sockaddr *address, bool send_only, v
 
 RDMACM_EXPORT int rdma_join_multicast(struct rdma_cm_id *public, struct sockaddr *address, void *context)
 {
-    return conclude(address ? join(id_of(public), address, false, context) : -EINVAL);
+    return conclude(address ? join(id_of(public), address, false, context) : refuse_null("addr"));
 }
 
 RDMACM_EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *public,
@@ -84,7 +90,8 @@ RDMACM_EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *public,
     const uint32_t needed = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
 
     if (attributes->comp_mask & ~(uint32_t)FLAGS_KNOWN)
-        return conclude(-ENOTSUP);
+        return conclude(
+            refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, FLAGS_KNOWN));
     if ((attributes->comp_mask & needed) != needed || !attributes->addr ||
         attributes->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
         return conclude(-EINVAL);

@@ -2,6 +2,7 @@
 /* QPs, SRQs and CQs of an id, and their state transitions (verbs.md §11.7). */
 #include <stdlib.h>
 
+#include "base/refusal.h"
 #include "front/rdmacm/front.h"
 #include "rules/flush.h"
 
@@ -74,10 +75,11 @@ static int attributes_for(struct id *id, struct ibv_qp_attr *attributes, int *re
     int error = calls->qp_attributes(id->agent_id, &known);
 
     if (!id->adapter)
-        return -EINVAL;
+        return refuse_missing_device();
     if (error || id->public.qp_type == IBV_QPT_UD) {
         if (attributes->qp_state != IBV_QPS_INIT && id->public.qp_type != IBV_QPT_UD)
-            return -EINVAL;
+            return refuse_range("qp_state (of an id that is not connected yet)", attributes->qp_state,
+                                IBV_QPS_INIT, IBV_QPS_INIT);
         attributes_of_port(id, attributes, ret_mask);
         return 0;
     }
@@ -259,13 +261,15 @@ static int create_qp(struct id *id, struct ibv_qp_init_attr_ex *attributes)
 
     if (id_check(id) != 0)
         return id_refuse(id, "rdma_create_qp");
-    if (public->qp || !public->verbs)
-        return -EINVAL;
+    if (public->qp)
+        return refuse_second("a QP");
+    if (!public->verbs)
+        return refuse_missing_device();
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_PD) || !attributes->pd) {
         attributes->comp_mask |= IBV_QP_INIT_ATTR_PD;
         attributes->pd = public->pd;
     } else if (attributes->pd->context != public->verbs) {
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_NOT_OF_ID, "pd", 0, 0, 0);
     }
     if (attributes->qp_type == IBV_QPT_XRC_RECV)
         return create_xrc_receive(id, attributes);
@@ -349,14 +353,18 @@ static int create_srq(struct id *id, struct ibv_srq_init_attr_ex *attributes)
 
     if (id_check(id) != 0)
         return id_refuse(id, "rdma_create_srq");
-    if (public->srq || !public->verbs || !(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
-        return -EINVAL;
+    if (public->srq)
+        return refuse_second("an SRQ");
+    if (!public->verbs)
+        return refuse_missing_device();
+    if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
+        return refuse_null("srq_type");
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd) {
         attributes->pd = public->pd;
         attributes->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
     }
     if (attributes->pd->context != public->verbs)
-        return -EINVAL;
+        return refuse(-EINVAL, REFUSAL_NOT_OF_ID, "pd", 0, 0, 0);
     if (attributes->srq_type == IBV_SRQT_XRC) {
         int error = complete_xrc_attributes(id, attributes);
 

@@ -4,6 +4,7 @@
 #include <endian.h>
 #include <stdlib.h>
 
+#include "base/refusal.h"
 #include "front/rdmacm/front.h"
 
 /* --- addresses ------------------------------------------------------------------------------------------ */
@@ -63,18 +64,23 @@ static int resolve(struct id *id, const struct sockaddr *from, const struct sock
 /* A source address given in the call binds the id, except for the port, to which no peer will connect. */
 static int check_source(struct id *id, const struct sockaddr *from, const struct sockaddr *to)
 {
-    if (address_length(to) < 0 || (from && (address_length(from) < 0 || from->sa_family != to->sa_family)))
+    if (address_length(to) < 0)
         return -EINVAL;
+    if (from && from->sa_family != to->sa_family)
+        return refuse_range("sa_family of src_addr (that of dst_addr)", from->sa_family, to->sa_family,
+                            to->sa_family);
     if (id_state(id) == ID_BOUND) {
         if (id_source(id)->sa_family != to->sa_family && !address_is_any(id_source(id)))
-            return -EINVAL;
+            return refuse_range("sa_family of dst_addr (the id is bound to another one)", to->sa_family,
+                                id_source(id)->sa_family, id_source(id)->sa_family);
         if (from && !address_is_any(from) && !address_is_any(id_source(id)) &&
             !addresses_equal(from, id_source(id)))
-            return -EINVAL;
+            return refuse_invalid("src_addr: another one than the id is bound to; its port",
+                                  address_port(from));
         return 0;
     }
     if (id_state(id) != ID_IDLE)
-        return -EINVAL;
+        return id_refuse_state(id, STATE_BIT(ID_IDLE) | STATE_BIT(ID_BOUND));
     return from && address_port(from) ? bind_address(id, from) : 0;
 }
 
@@ -88,7 +94,7 @@ RDMACM_EXPORT int rdma_resolve_addr(struct rdma_cm_id *public, struct sockaddr *
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_resolve_addr"));
     if (!to)
-        return conclude(-EINVAL);
+        return conclude(refuse_null("dst_addr"));
     if (from && from->sa_family == AF_UNSPEC)
         from = NULL;
     error = check_source(id, from, to);
@@ -174,7 +180,7 @@ RDMACM_EXPORT int rdma_resolve_route(struct rdma_cm_id *public, int timeout_ms)
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_resolve_route"));
     if (id_state(id) != ID_ADDRESS_RESOLVED)
-        return conclude(-EINVAL);
+        return conclude(id_refuse_state(id, STATE_BIT(ID_ADDRESS_RESOLVED)));
     synchronous = id->synchronous;
     error = find_path(id, &path);
     error = error ? event_raise(id, RDMA_CM_EVENT_ROUTE_ERROR, error) : set_path(id, &path);

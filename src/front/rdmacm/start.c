@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/lock.h"
+#include "base/refusal.h"
 #include "front/rsockets/rsocket.h"
 #include "front/verbs/private.h"
 
@@ -21,6 +22,14 @@ static void after_fork_in_child(void)
     cm_channels_after_fork_in_child();
     ids_after_fork_in_child();
     rsockets_after_fork_in_child();
+}
+
+cold_path void refused(const char *call, int error)
+{
+    struct refusal reason;
+
+    if (calls && refusal_take(error, &reason))
+        calls->refused(call, &reason);
 }
 
 static int start_locked(void)

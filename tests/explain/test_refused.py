@@ -1,0 +1,183 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Refused calls: the first line names the argument, its value and what is allowed, on stderr and from outside.
+
+usage: test_refused.py REFUSED SOFTHCA
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import tap  # noqa: E402
+
+REFUSED, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
+LIBRARY = os.path.join(os.path.dirname(SOFTHCA), "lib")
+PATIENCE = 120
+QP = r"QP 0x[0-9a-f]{6}"
+HEX = r"0x[0-9a-f]+"
+MODIFY = rf"ibv_modify_qp\({QP}\) fails with EINVAL: "
+SEND = rf"ibv_post_send\({QP}\) fails with EINVAL: "
+RECEIVE = rf"ibv_post_recv\({QP}\) fails with EINVAL: "
+CREATE = r"ibv_create_qp\(\) fails with EINVAL: "
+TRIALS = {
+    "full-for-a-while": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full: (of 8 slots \d hold|all 8 slots hold) "
+                        r"work requests under way",
+    "inline-trial": CREATE + r"cap\.max_inline_data is 100000, and may be at most \d+$",
+    "trial": r"ibv_create_cq_ex\(\) fails with EOPNOTSUPP: wc_flags has 0x10000000000, and may have 0x[0-9a-f]+$",
+}
+CAUSES = {
+    "mask-of-rtr": MODIFY + "INIT to RTR of a QP of type RC needs IBV_QP_RQ_PSN and IBV_QP_MIN_RNR_TIMER, which attr_mask lacks; "
+                            "it takes no IBV_QP_TIMEOUT$",
+    "skipped-init": MODIFY + r"RESET to RTR is no transition of a QP \(RESET, INIT, RTR, RTS is the way; ",
+    "lid-alone": MODIFY + r"ah_attr\.is_global is 0: RoCE has no addresses but GIDs",
+    "no-such-gid": MODIFY + r"ah_attr\.grh\.sgid_index is 77, where the port has no GID; it has 0",
+    "mtu-in-bytes": MODIFY + r"path_mtu is 1024, which is no enum ibv_mtu \(IBV_MTU_256 is 1, IBV_MTU_4096 is 5\)$",
+    "too-many-reads": MODIFY + r"max_dest_rd_atomic is 200, and may be at most \d+$",
+    "access-of-qp": MODIFY + r"qp_access_flags has 0x1000, and may have IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ",
+    "port-zero": MODIFY + r"port_num is 0, and has to be 1$",
+    "same-mask-each-time": MODIFY + "RESET to RTR is no transition of a QP ",
+    "post-before-rts": SEND + "the QP is in INIT, and a send is possible from RTS on$",
+    "receive-in-reset": RECEIVE + "the QP is in RESET, and a receive is possible from INIT on$",
+    "too-many-sges": SEND + r"num_sge is 4, and may be at most 2$",
+    "inline-too-long": SEND + r"length of the inline data is 2000, and may be at most \d+$",
+    "atomic-unaligned": SEND + r"(length of an atomic is \d+|wr\.atomic\.remote_addr is 0x1004, and has to be a multiple of 8)$",
+    "read-on-ud": SEND + r"opcode RDMA READ \(4\) is not possible on a QP of type UD$",
+    "no-address-handle": SEND + r"wr\.ud\.ah is missing \(NULL, or not in comp_mask\)$",
+    "full-of-unsignaled": rf"ibv_post_send\({QP}\) fails with ENOMEM: the send queue is full for good: all 8 slots hold work requests "
+                          "that have ended, and none of them was posted with IBV_SEND_SIGNALED$",
+    "receive-by-srq": RECEIVE + r"the QP receives by its SRQ: post to that \(ibv_post_srq_recv\)$",
+    "srq-with-many-sges": r"ibv_post_srq_recv\(SRQ \d+\) fails with EINVAL: num_sge is 3, and may be at most 1$",
+    "remote-without-local": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: access has IBV_ACCESS_REMOTE_WRITE, which needs "
+                            "IBV_ACCESS_LOCAL_WRITE, too$",
+    "read-only-page": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not writable, and IBV_ACCESS_LOCAL_WRITE is "
+                      r"asked for \(\d+ bytes behind the begin of the range of \d+ bytes\)$",
+    "hole": rf"ibv_reg_mr(_iova2?)?\(\) fails with EFAULT: the page at {HEX} is not mapped \(\d+ bytes behind the begin of the "
+            r"range of \d+ bytes\)$",
+    "no-bytes": r"ibv_reg_mr(_iova2?)?\(\) fails with EINVAL: length is 0, and has to be at least 1$",
+    "send-queue-too-long": CREATE + r"cap\.max_send_wr is 10000000, and may be at most \d+$",
+    "too-many-sges-asked": CREATE + r"cap\.max_recv_sge is 1000, and may be at most \d+$",
+    "no-type": CREATE + "qp_type is 0, which is no valid value here$",
+    "cq-of-other-context": CREATE + r"send_cq was created with another struct ibv_context \(ibv_open_device\)$",
+    "empty-cq": r"ibv_create_cq\(\) fails with EINVAL: cqe is 0, and has to be 1 to \d+$",
+    "wrong-vector": r"ibv_create_cq\(\) fails with EINVAL: comp_vector is 5000, and may be at most \d+$",
+    "ah-without-grh": r"ibv_create_ah\(\) fails with EINVAL: is_global is 0: RoCE has no addresses but GIDs",
+    "srq-too-long": r"ibv_create_srq\(\) fails with EINVAL: attr\.max_wr is 100000000, and has to be 1 to \d+$",
+    "group-is-none": rf"ibv_attach_mcast\({QP}\) fails with EINVAL: gid is no multicast GID",
+    "group-of-rc": rf"ibv_attach_mcast\({QP}\) fails with EINVAL: the QP is of type RC, and a multicast group takes UD$",
+    "flow-on-rc": rf"ibv_create_flow\({QP}\) fails with EINVAL: the QP is of type RC, and a flow rule takes RAW_PACKET$",
+    "connect-before-route": r'rdma_connect\(\) fails with EINVAL: the id is in state "idle", and has to be "route resolved"$',
+    "qp-before-address": r"rdma_create_qp\(\) fails with EINVAL: the id has no device yet: rdma_resolve_addr\(\) and its event, ",
+    "accept-on-listener": r"rdma_accept\(\) fails with EINVAL: id: not of RDMA_CM_EVENT_CONNECT_REQUEST",
+    "route-before-address": r'rdma_resolve_route\(\) fails with EINVAL: the id is in state "idle", and has to be "address resolved"$',
+    **TRIALS,
+}
+
+
+class Run:
+    def __init__(self, name, form, what="wrong"):
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
+        env.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C")
+        if form:
+            env.update(SOFTHCA_EXPLAIN=form, SOFTHCA_EXPLAIN_WHAT=what)
+        self.status = 3 if name in TRIALS else 0
+        self.process = subprocess.Popen([REFUSED, name], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        line = self.process.stdout.readline()
+        tap.equal(line, "hangs\n", line or self.process.stderr.read())
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def end(self):
+        _, text = self.process.communicate("\n", timeout=PATIENCE)
+        tap.equal(self.process.returncode, self.status, text)
+        return text
+
+    def why(self):
+        done = subprocess.run([SOFTHCA, "why", "--json", str(self.process.pid)], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=PATIENCE)
+        tap.equal(done.returncode, 0, done.stderr)
+        return refusals(done.stdout)
+
+
+def refusals(text):
+    return [one for one in map(json.loads, text.splitlines()) if one["explanation"] == "refused"]
+
+
+def matches(pattern, found):
+    if not any(re.search("^" + pattern, one["cause"]) for one in found):
+        raise AssertionError(f"{pattern!r} is none of {[one['cause'] for one in found]}")
+
+
+def add_tests():
+    for name, pattern in CAUSES.items():
+        def test(name=name, pattern=pattern):
+            with Run(name, "json") as run:
+                matches(pattern, run.why())
+                told = refusals(run.end())
+                matches(pattern, told)
+                frames = [frame.get("function", "") for one in told for frame in one["stack"]]
+                assert "main" in frames, told
+        globals()["test_" + name.replace("-", "_")] = test
+
+
+def told(text):
+    return [re.sub(r"^softhca\[\d+\]: ", "", line) for line in text.splitlines() if line.startswith("softhca[")]
+
+
+def test_every_situation_is_tried():
+    names = subprocess.run([REFUSED], env={**os.environ, "LD_LIBRARY_PATH": LIBRARY}, capture_output=True, text=True,
+                           timeout=PATIENCE).stdout.split()
+    tap.equal(sorted(names), sorted(CAUSES))
+
+
+def test_by_default_a_mistake_is_told_when_it_happens():
+    with Run("mask-of-rtr", "text") as run:
+        text = run.end()
+    lines = told(text)
+    tap.equal(len(lines), 1, text)
+    assert re.search("^" + CAUSES["mask-of-rtr"], lines[0]), lines
+    assert "mask_of_rtr+" in text, text
+
+
+def test_the_same_place_is_told_of_once_and_counted():
+    with Run("same-mask-each-time", "text") as run:
+        found = run.why()
+        tap.equal([one["times"] for one in found], [5])
+        tap.equal(len(told(run.end())), 1)
+
+
+def test_a_trial_is_told_at_the_end_of_a_program_that_fails():
+    for name, pattern in TRIALS.items():
+        with Run(name, "text") as run:
+            lines = told(run.end())
+        tap.equal(len(lines), 2, lines)
+        assert re.search("^" + pattern, lines[0]), lines
+        assert "refused call" in lines[1], lines
+
+
+def test_a_trial_is_told_at_once_if_all_is():
+    with Run("trial", "text", "all") as run:
+        lines = told(run.end())
+    assert re.search("^" + TRIALS["trial"], lines[0]), lines
+
+
+def test_without_explanations_who_asks_is_told():
+    with Run("read-only-page", None) as run:
+        matches(CAUSES["read-only-page"], run.why())
+        tap.equal(run.end(), "")
+
+
+add_tests()
+
+if __name__ == "__main__":
+    tap.main(sys.modules[__name__])
