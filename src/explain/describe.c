@@ -81,6 +81,30 @@ static void describe_handle(struct out *out, const struct qp_record *qp, struct 
     }
 }
 
+static void describe_drops(struct out *out, const struct qp_record *qp, struct words *words)
+{
+    static const struct {
+        const char *key, *words;
+    } reasons[DROP_REASONS] = {
+        [DROP_QKEY] = {"dropped_for_qkey", "for their Q_Key"},
+        [DROP_NO_RECEIVE] = {"dropped_without_receive", "for want of a receive"},
+        [DROP_TOO_SMALL] = {"dropped_by_small_receive", "by a receive that was too small"},
+        [DROP_STATE] = {"dropped_in_state", "in a state that does not receive"},
+        [DROP_NOBODY] = {"sent_to_nobody", "sent to a QP that does not exist"},
+    };
+    bool any = false;
+
+    for (unsigned i = 0; i < DROP_REASONS; i++) {
+        if (!qp->drops[i].count)
+            continue;
+        out_number(out, reasons[i].key, qp->drops[i].count);
+        words_add(words, "%s%llu %s",
+                  any ? ", " : "; datagrams lost: ", (unsigned long long)qp->drops[i].count,
+                  reasons[i].words);
+        any = true;
+    }
+}
+
 static void describe_qp(struct out *out, const struct qp_record *qp, bool failed, struct words *words)
 {
     const struct sender *sender = &qp->sender;
@@ -126,6 +150,7 @@ static void describe_qp(struct out *out, const struct qp_record *qp, bool failed
         describe_path(out, &qp->path, failed, words);
     }
     describe_repairs(out, qp, failed, words);
+    describe_drops(out, qp, words);
     if (qp->type == IBV_QPT_XRC_RECV)
         describe_openers(out, qp, words);
     out_number(out, "multicast_groups", qp->multicast_groups);

@@ -53,6 +53,13 @@ bool explain_leaks(const struct view *view, struct out *out, uint32_t context);
 bool explain_misuse(const struct view *view, struct out *out, uint32_t number);
 unsigned explain_misuses(const struct view *view, struct out *out);
 
+/* drops.c: datagrams that a QP dropped for that reason; for all reasons; those that no QP of the process takes, and those of
+ * its QPs that other processes dropped, which return how many explanations were made. */
+bool explain_drops(const struct view *view, struct out *out, uint32_t number, enum drop_reason reason);
+bool explain_drops_of(const struct view *view, struct out *out, const struct object *qp);
+unsigned explain_strays(const struct view *view, struct out *out);
+unsigned explain_far_drops(const struct view *view, struct out *out);
+
 /* refused.c: a call that was refused; all of them that are recorded, which returns their number. */
 bool explain_refusal(const struct view *view, struct out *out, uint32_t number);
 unsigned explain_refusals(const struct view *view, struct out *out);

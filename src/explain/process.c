@@ -100,6 +100,8 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
         explanation_end(stuck->out);
         stuck->found++;
     }
+    if (object->kind == OBJECT_QP)
+        stuck->found += explain_drops_of(view, stuck->out, object);
     /* Of a stopped peer the outstanding sends tell already. */
     if (!view->header.watched && hang_find(view, object, &hang) && hang.form != HANG_PEER_STOPPED)
         stuck->found += explain_hang_of(view, stuck->out, object);
@@ -114,6 +116,8 @@ void explain_process(const struct view *view, struct out *out)
 
     objects_for_each(view, HANG_KINDS | (view->header.watched ? 1u << OBJECT_CHANNEL : 0), look_for_trouble,
                      &stuck);
+    stuck.found += explain_strays(view, out);
+    stuck.found += explain_far_drops(view, out);
     stuck.found += explain_misuses(view, out);
     stuck.found += explain_refusals(view, out);
     if (stuck.found)

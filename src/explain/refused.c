@@ -310,6 +310,12 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         add_choice(words, low, name_id_state);
         words_add(words, "\"");
         break;
+    case REFUSAL_UNCONNECTED:
+        if (low)
+            words_add(words, "the id is one for datagrams (RDMA_PS_UDP), which have no connection");
+        else
+            words_add(words, "the id is not connected (state \"%s\")", name_id_state((uint32_t)value));
+        break;
     case REFUSAL_NO_DEVICE:
         words_add(words, "the id has no device yet: rdma_resolve_addr() and its event, or rdma_bind_addr() "
                          "to an address of one "
@@ -327,12 +333,13 @@ static bool add_reason(struct words *words, const struct refused_record *record,
     return true;
 }
 
-/* What programs try in order to learn whether it is possible, or until it is: counted, and told by default only if the
- * program fails. */
+/* What programs try in order to learn whether it is possible, or until it is, and the disconnect of what is not connected, at
+ * the end: counted, and told by default only if the program fails. */
 static bool may_be_meant(const struct refused_record *record)
 {
     return record->error == EOPNOTSUPP || record->form == REFUSAL_UNSAID || record->form == REFUSAL_TRIED ||
-           record->form == REFUSAL_UNSUPPORTED || (record->form == REFUSAL_FULL && record->value);
+           record->form == REFUSAL_UNSUPPORTED || record->form == REFUSAL_UNCONNECTED ||
+           (record->form == REFUSAL_FULL && record->value);
 }
 
 static void add_object(struct words *words, const struct refused_record *record)

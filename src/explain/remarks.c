@@ -16,7 +16,8 @@ static const struct {
     [REMARK_EVENTS] = {"unread event", "unread events"},
     [REMARK_ARMED] = {"armed notification", "armed notifications"},
     [REMARK_OBJECTS] = {"object not destroyed", "objects not destroyed"},
-    [REMARK_REFUSED] = {"refused call that may be a trial", "refused calls that may be trials"},
+    [REMARK_DROPPED] = {"QP that dropped datagrams", "QPs that dropped datagrams"},
+    [REMARK_REFUSED] = {"refused call that may be meant so", "refused calls that may be meant so"},
     [REMARK_REPEATED] = {"repetition of what was told", "repetitions of what was told"},
 };
 _Static_assert(array_size(nouns) == REMARKS, "a noun for each");

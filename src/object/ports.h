@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "base/types.h"
+#include "published/drops.h"
 #include "segment/provenance.h"
 
 struct qp;
@@ -79,6 +80,8 @@ struct object_ports {
     /* A QP has failed, of which the first cause is in its record: told later, without locks. slot: of the QP. Its lock
      * is held. */
     void (*qp_failed)(uint32_t slot);
+    /* A QP has dropped its first datagram for that reason: told later, likewise. */
+    void (*qp_dropped)(uint32_t slot, enum drop_reason reason);
     /* Tells of such QPs now. No lock held, except maybe a CQ's poll_lock. */
     void (*tell_faults)(void);
     /* Collects the work requests and completions that a destroy discards, before it does so; the object's lock

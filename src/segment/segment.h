@@ -33,9 +33,10 @@
  *
  * Every field is a format between processes. A process reads the segments of processes that run other builds
  * of SoftHCA, and all of the layout has one version number, SEGMENT_VERSION. The format consists of the
- * structures and enums in this file, published/record.h and published/counters.h, struct qp_record and the
- * structures in it (transport/qp.h; rules/fault.h), enum refusal_form (base/refusal.h), the work queue elements (transport/wqe.h), struct key_entry
- * (rules/keys.h), and of the limits that size the tables (rules/limits.h).
+ * structures and enums in this file, published/record.h, published/counters.h and published/drops.h, struct
+ * qp_record and the structures in it (transport/qp.h; rules/fault.h), enum refusal_form (base/refusal.h), the work
+ * queue elements (transport/wqe.h), struct key_entry (rules/keys.h), and of the limits that size the tables
+ * (rules/limits.h).
  *
  * Raise SEGMENT_VERSION when a field or a table is added, removed, moved or resized, or when the meaning or
  * the unit of a field, or of a value of an enum, changes. Two processes with different versions still
@@ -62,6 +63,7 @@
 
 #include "base/types.h"
 #include "published/counters.h"
+#include "published/drops.h"
 #include "published/record.h"
 #include "rules/keys.h"
 #include "rules/limits.h"
@@ -121,6 +123,7 @@ struct segment_header {
     struct file_record files[SEGMENT_FILES];
     struct file_record queues; /* SEGMENT_QUEUES: /proc/PID/fd/FD */
     struct network_counters network cache_aligned;
+    struct drop_record strays[STRAY_REASONS]; /* enum stray_reason; written under a lock of drops.c */
     /* How often threads of the program have polled an empty CQ. A peer that sees it grow leaves small requests to
      * them. Concurrent pollers may lose an increment. */
     _Atomic uint32_t application_polls cache_aligned;

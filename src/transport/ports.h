@@ -23,6 +23,7 @@
 
 #include "base/types.h"
 #include "base/verbs.h"
+#include "published/drops.h"
 #include "rules/keys.h"
 #include "rules/verdict.h"
 #include "transport/tags.h"
@@ -143,6 +144,9 @@ struct transport_ports {
     /* Completes the receive that was taken. */
     void (*complete_receive)(struct transport_qp *qp, const struct receive_completion *completion);
     void (*raise_event)(struct transport_qp *qp, enum ibv_event_type event);
+    /* A datagram, or a frame, was dropped: notes the time of the record, which is filled in (published/drops.h). NULL:
+     * nobody wants to know. */
+    void (*dropped)(struct transport_qp *qp, enum drop_reason reason);
     /* The QP cannot go on after a fatal completion or a responder error: the owner moves it to ERR (UD and the send
      * side of UC: SQE), which calls sender_flush(), and flushes the receives. */
     void (*sender_failed)(struct transport_qp *qp);

@@ -12,6 +12,7 @@
 #include "base/psn.h"
 #include "base/types.h"
 #include "base/verbs.h"
+#include "published/drops.h"
 #include "published/record.h"
 #include "rules/fault.h"
 #include "transport/ports.h"
@@ -199,7 +200,8 @@ struct qp_record {
     struct provenance_record provenance;
     struct fault_record fault;
     struct failure_record failure;
-    uint32_t unseen; /* watched: enum unseen */
+    uint32_t unseen;                        /* watched: enum unseen */
+    struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
 } cache_aligned;
 
 /* RC, and both ends of XRC. */
@@ -429,6 +431,12 @@ void relay_move_failed(struct transport_qp *qp);
  * false: dropped silently, for the state or the identity of the QP. On a link that loses nothing the caller then sends
  * PACKET_DROPPED for an RC request, and for a UC packet by reference (the sender's buffer is exposed until then). */
 bool transport_receive(struct transport_qp *qp, const struct packet *packet);
+
+/* --- ud.c ---------------------------------------------------------------------------------------------------- */
+
+/* A datagram is lost: counted with its values, and told to the owner. Lock held. */
+void datagram_dropped(struct transport_qp *qp, const struct packet *packet, enum drop_reason reason,
+                      uint32_t seen, uint32_t wanted);
 
 /* --- raw.c --------------------------------------------------------------------------------------------------- */
 

@@ -61,6 +61,16 @@ enum verdict raw_place(const struct transport_qp *qp, uint32_t pd, const struct 
     return verdict;
 }
 
+static cold_path void frame_dropped(struct transport_qp *qp, uint32_t length)
+{
+    struct drop_record *drop = &qp->record->drops[DROP_NO_RECEIVE];
+
+    drop->count++;
+    drop->seen = length;
+    if (qp->ports->dropped)
+        qp->ports->dropped(qp, DROP_NO_RECEIVE);
+}
+
 bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
                  const struct receive_completion *completion)
 {
@@ -69,6 +79,7 @@ bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
 
     if (qp->ports->take_receive(qp, &receive)) {
         qp->record->responder.drops++;
+        frame_dropped(qp, length);
         return false;
     }
     /* As with datagrams, a frame that does not fit fails its receive and not the QP. */

@@ -205,11 +205,35 @@ static enum verdict place_datagram(struct transport_qp *qp, const struct recv_wq
     return verdict;
 }
 
-static cold_path bool wrong_qkey(struct transport_qp *qp)
+cold_path void datagram_dropped(struct transport_qp *qp, const struct packet *packet, enum drop_reason reason,
+                                uint32_t seen, uint32_t wanted)
+{
+    struct drop_record *drop = &qp->record->drops[reason];
+
+    drop->count++;
+    drop->seen = seen;
+    drop->wanted = wanted;
+    drop->src_qpn = packet->src_qpn;
+    memcpy(drop->source, packet->grh.source, sizeof(drop->source));
+    if (qp->ports->dropped)
+        qp->ports->dropped(qp, reason);
+}
+
+static cold_path void drop_for_qkey(struct transport_qp *qp, const struct packet *packet)
 {
     if (qp->counters)
         atomic_fetch_add_explicit(&qp->counters->bad_qkeys, 1, memory_order_relaxed);
-    return true;
+    qp->record->responder.drops++;
+    datagram_dropped(qp, packet, DROP_QKEY, packet->qkey, qp->record->attributes.qkey);
+}
+
+static cold_path void note_failed_receive(struct transport_qp *qp, const struct recv_wqe *receive,
+                                          const struct packet *packet, enum verdict verdict)
+{
+    fault_datagram(qp, receive, packet, verdict);
+    if (verdict == VERDICT_LOCAL_LENGTH)
+        datagram_dropped(qp, packet, DROP_TOO_SMALL, GRH_AREA_LENGTH + packet->payload_length,
+                         (uint32_t)gather_length(receive->sge, receive->num_sge));
 }
 
 void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t properties)
@@ -227,9 +251,17 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
 
     if (BTH_SERVICE(packet->opcode) != SERVICE_UD || !(properties & OPCODE_REQUEST) ||
         (packet->flags & (PACKET_BY_REFERENCE | PACKET_DROPPED)) ||
-        (packet->qkey != qp->record->attributes.qkey && wrong_qkey(qp)) ||
-        packet->payload_length > LIMIT_UD_PAYLOAD || qp->ports->take_receive(qp, &receive)) {
+        packet->payload_length > LIMIT_UD_PAYLOAD) {
         qp->record->responder.drops++;
+        return;
+    }
+    if (unlikely(packet->qkey != qp->record->attributes.qkey)) {
+        drop_for_qkey(qp, packet);
+        return;
+    }
+    if (unlikely(qp->ports->take_receive(qp, &receive))) {
+        qp->record->responder.drops++;
+        datagram_dropped(qp, packet, DROP_NO_RECEIVE, packet->payload_length, 0);
         return;
     }
     if (properties & OPCODE_HAS_IMM) {
@@ -240,6 +272,6 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
      * (verbs.md §3.10). */
     completion.verdict = place_datagram(qp, receive, packet);
     if (unlikely(completion.verdict != VERDICT_OK))
-        fault_datagram(qp, receive, packet, completion.verdict);
+        note_failed_receive(qp, receive, packet, completion.verdict);
     qp->ports->complete_receive(qp, &completion);
 }

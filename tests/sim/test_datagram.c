@@ -102,6 +102,16 @@ static void ud_over_ipv6(struct sim *sim)
     assert_true(sim_is_pattern(stage.far->bytes + 40, 4, 1));
 }
 
+static void assert_dropped(const struct sim_qp *qp, enum drop_reason reason, unsigned count, uint32_t seen,
+                           uint32_t wanted)
+{
+    const struct drop_record *drop = &qp->record.drops[reason];
+
+    assert_int_equal(drop->count, count);
+    assert_int_equal(drop->seen, seen);
+    assert_int_equal(drop->wanted, wanted);
+}
+
 static void ud_scatters_headers_too(struct sim *sim)
 {
     struct stage stage = set_stage(sim, IBV_QPT_UD, 500);
@@ -128,6 +138,7 @@ static void ud_without_receive_is_dropped(struct sim *sim)
     assert_int_equal(stage.b->received_count, 0);
     assert_sent(stage.a, 0, 2, VERDICT_OK);
     assert_int_equal(stage.b->record.responder.drops, 1);
+    assert_dropped(stage.b, DROP_NO_RECEIVE, 1, 10, 0);
 }
 
 static void ud_qkeys(struct sim *sim)
@@ -140,6 +151,7 @@ static void ud_qkeys(struct sim *sim)
     sim_post_send(stage.a, &stage.wr);
     sim_run(sim);
     assert_int_equal(stage.b->received_count, 0);
+    assert_dropped(stage.b, DROP_QKEY, 1, 0x1235, 0x1234);
     stage.wr.remote_qkey = 0x80000001; /* stands for the QP's own */
     sim_post_send(stage.a, &stage.wr);
     sim_run(sim);
@@ -148,6 +160,7 @@ static void ud_qkeys(struct sim *sim)
     sim_post_send(stage.a, &stage.wr);
     sim_run(sim);
     assert_int_equal(stage.b->received_count, 1);
+    assert_dropped(stage.b, DROP_QKEY, 2, 7, 0x1234);
 }
 
 static void ud_receive_too_short_kills_nobody(struct sim *sim)
@@ -164,6 +177,7 @@ static void ud_receive_too_short_kills_nobody(struct sim *sim)
     assert_received(stage.b, 1, 12, VERDICT_LOCAL_PROTECTION);
     assert_received(stage.b, 2, 13, VERDICT_OK);
     assert_int_equal(stage.b->record.state, IBV_QPS_RTS);
+    assert_dropped(stage.b, DROP_TOO_SMALL, 1, 101, 100);
 }
 
 static void ud_message_longer_than_mtu(struct sim *sim)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "base/sys.h"
 #include "explain/hangs.h"
 #include "json.h"
@@ -730,6 +731,65 @@ static void calls_with_what_is_gone(void **state)
     assert_non_null(said(misuse, OBJECT_QP, 0));
 }
 
+static bool refusal(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    return explain_refusal(view, to, number);
+}
+
+static void calls_that_are_refused(void **state)
+{
+    struct refused_record *record = &f->refusals[0];
+
+    assert_null(said(refusal, OBJECT_QP, 0));
+    *record = (struct refused_record){.state = 1,
+                                      .form = REFUSAL_MASK,
+                                      .error = EINVAL,
+                                      .count = 3,
+                                      .kind = OBJECT_QP,
+                                      .number = 0x12,
+                                      .first_ns = FIXTURE_AGO(2500),
+                                      .value = IBV_QPT_UC << 16 | IBV_QPS_RTR << 8 | IBV_QPS_INIT,
+                                      .low = IBV_QP_AV | IBV_QP_RQ_PSN | IBV_QP_DEST_QPN,
+                                      .high = 1u << 30};
+    strcpy(record->call, "ibv_modify_qp");
+    assert_contains(
+        said(refusal, OBJECT_QP, 0),
+        "ibv_modify_qp(QP 0x000012) fails with EINVAL: INIT to RTR of a QP of type UC needs IBV_QP_AV, "
+        "IBV_QP_RQ_PSN and IBV_QP_DEST_QPN, which attr_mask lacks; it takes no 0x40000000");
+    assert_contains(said(refusal, OBJECT_QP, 0), "3 times from there, the first time 2.5 s ago");
+    record->form = REFUSAL_RANGE;
+    record->value = -1;
+    record->low = 0;
+    record->high = 16;
+    strcpy(record->argument, "num_sge");
+    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, and may be at most 16");
+    /* Whatever another process wrote there. */
+    memset(record->call, 0xff, sizeof(record->call));
+    memset(record->argument, 'x', sizeof(record->argument));
+    record->value = record->low = record->high = UINT64_MAX;
+    record->error = record->kind = record->number = UINT32_MAX;
+    for (record->form = 0; record->form < 100; record->form++)
+        assert_non_null(said(refusal, OBJECT_QP, 0));
+}
+
+static bool drops_for_qkey(const struct view *view, struct out *to, enum object_kind kind, uint32_t number)
+{
+    return explain_drops(view, to, number, DROP_QKEY);
+}
+
+static void datagrams_that_were_dropped(void **state)
+{
+    struct drop_record *drop = &f->qps[0].drops[DROP_QKEY];
+
+    assert_null(said(drops_for_qkey, OBJECT_QP, 0));
+    *drop = (struct drop_record){
+        .count = 2, .ns = FIXTURE_AGO(400), .seen = 0x1234, .wanted = 0x5678, .src_qpn = 0x42};
+    assert_contains(
+        said(drops_for_qkey, OBJECT_QP, 0),
+        "dropped 2 datagrams, the last 0.4 s ago: Q_Key 0x00001234, but that of the QP is 0x00005678 "
+        "(from QP 0x000042)");
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, begin, end_test)
 
 int main(void)
@@ -750,6 +810,8 @@ int main(void)
         TEST(queues_that_stand_still),
         TEST(refused_between_two_retries),
         TEST(calls_with_what_is_gone),
+        TEST(calls_that_are_refused),
+        TEST(datagrams_that_were_dropped),
         TEST(accounts_of_each_kind),
         TEST(wait_that_ended),
         TEST(losses_of_each_kind),

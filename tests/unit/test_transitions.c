@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/refusal.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
 
@@ -112,8 +113,17 @@ static struct ibv_qp_attr good(enum ibv_qp_state from, enum ibv_qp_state to)
 static int check(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask)
 {
     struct ibv_qp_attr attributes = good(from, to);
+    int error = transition_check(type, from, &attributes, mask, &limits);
+    struct refusal reason;
 
-    return transition_check(type, from, &attributes, mask, &limits);
+    /* Whatever is refused says why. */
+    assert_int_equal(refusal_take(error, &reason), error != 0);
+    if (reason.form == REFUSAL_MASK) {
+        assert_int_equal(reason.low & (unsigned)mask, 0);
+        assert_int_equal(reason.high & ~(unsigned)mask, 0);
+        assert_true(reason.low || reason.high);
+    }
+    return error;
 }
 
 static void expect_result(int expected, enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,

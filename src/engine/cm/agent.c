@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/refusal.h"
 #include "base/sys.h"
 #include "engine/cm/agent_events.h"
 #include "engine/cm/gsi.h"

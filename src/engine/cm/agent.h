@@ -11,13 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/refusal.h"
 #include "cm/cm.h"
 #include "published/record.h"
 
 struct ibv_context;
 struct ibv_pd;
 struct id_record;   /* segment/segment.h */
+struct refusal;     /* base/refusal.h */
 struct cm_agent_id; /* local side of a connection, or of the resolution of a datagram service */
 struct service;     /* a service id at an address, held by this process */
 

@@ -5,6 +5,7 @@
 
 #include "engine/core/core.h"
 #include "object/device/device.h"
+#include "segment/drops.h"
 #include "wire/opcode.h"
 
 /* An acknowledgement waits for at most this many packets. */
@@ -39,6 +40,17 @@ bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool 
     }
     /* (GID, QPN) names a QP: the same number at another device of this host is another QP. */
     return !request || packet->dest_ifindex == device_ifindex(qp->context->device);
+}
+
+cold_path void arrival_refused(struct qp *qp, const struct packet *packet)
+{
+    if (BTH_SERVICE(packet->opcode) != SERVICE_UD ||
+        !(opcode_table[packet->opcode].properties & OPCODE_REQUEST))
+        return;
+    if (!qp)
+        stray_note(STRAY_QPN, packet);
+    else if (qp->record->type == IBV_QPT_UD && qp_state(qp) != IBV_QPS_RTR && qp_state(qp) != IBV_QPS_RTS)
+        datagram_dropped(&qp->transport, packet, DROP_STATE, qp_state(qp), 0);
 }
 
 enum arrival_result arrival_receive(struct qp *qp, const struct packet *packet, bool request)

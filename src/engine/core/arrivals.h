@@ -22,6 +22,9 @@ struct arrivals {
  * held. */
 bool arrival_is_accepted(const struct qp *qp, const struct packet *packet, bool request);
 
+/* The packet is not accepted: counts a datagram. qp: locked, or NULL: none has the number. */
+void arrival_refused(struct qp *qp, const struct packet *packet);
+
 enum arrival_result {
     ARRIVAL_DROPPED, /* by the transport */
     ARRIVAL_TAKEN,

@@ -43,6 +43,7 @@ static const struct object_ports ports = {
     .evict_soon = direct_evict_soon,
     .explain = explainer_explain,
     .qp_failed = explainer_qp_failed,
+    .qp_dropped = explainer_qp_dropped,
     .tell_faults = explainer_tell_faults,
     .note_losses = explainer_note_losses,
     .report_losses = explainer_report_losses,

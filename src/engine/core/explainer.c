@@ -40,12 +40,15 @@ static uint32_t untold_refusal = NO_OBJECT; /* record of the last refused call t
 static int exit_status;                     /* 0: also if it is not known */
 #define KIND_LOSSES (EXPLAIN_REFUSED + 1)
 #define KIND_FAULT  (EXPLAIN_REFUSED + 2)
-static unsigned told_of_kind[KIND_FAULT + 1]; /* texts given of each enum explanation, of losses, of faults */
+#define KIND_DROPS  (EXPLAIN_REFUSED + 3)
+static unsigned
+    told_of_kind[KIND_DROPS + 1]; /* texts given of each enum explanation, of losses, of faults, of drops */
 
 #define FAULTS 64u
 static struct lock faults_lock = LOCK_INIT; /* a leaf; guards both below */
-static uint32_t faults[FAULTS];             /* slots of QPs of whose first error is not told yet */
-static _Atomic unsigned fault_count;        /* also read without the lock */
+/* Slots of QPs whose first error is not told yet; the upper bits: 0, or 1 and a reason for which it drops datagrams. */
+static uint32_t faults[FAULTS];
+static _Atomic unsigned fault_count; /* also read without the lock */
 /* Held while faults are told, so that a thread which polls their completions goes on afterwards. Above `lock`. */
 static struct lock telling = LOCK_INIT;
 static _Atomic bool is_telling;
@@ -293,18 +296,31 @@ void explainer_refused(const char *call, const struct refusal *refusal)
 
 /* --- first errors of QPs ---------------------------------------------------------------------------------- */
 
-void explainer_qp_failed(uint32_t slot)
+#define OF_DROP(reason) (((uint32_t)(reason) + 1) << 24)
+_Static_assert(LIMIT_QP <= 1u << 24, "slot and reason");
+
+static void note_to_tell(uint32_t entry)
 {
     unsigned count;
 
     lock_acquire(&faults_lock);
     count = atomic_load_explicit(&fault_count, memory_order_relaxed);
     if (count < FAULTS) {
-        faults[count] = slot;
+        faults[count] = entry;
         atomic_store_explicit(&fault_count, count + 1, memory_order_seq_cst);
     }
     lock_release(&faults_lock);
     helper_kick();
+}
+
+void explainer_qp_failed(uint32_t slot)
+{
+    note_to_tell(slot);
+}
+
+void explainer_qp_dropped(uint32_t slot, enum drop_reason reason)
+{
+    note_to_tell(slot | OF_DROP(reason));
 }
 
 static bool next_fault(uint32_t *ret_slot)
@@ -333,6 +349,23 @@ static const struct view *find_peer(int32_t pid)
         return &peer->view;
     neighbour_close(peer);
     return neighbour_open(pid, OWN_SEGMENT, peer) == 1 ? &peer->view : NULL;
+}
+
+static void tell_drop(uint32_t slot, enum drop_reason reason)
+{
+    struct view view;
+    struct out out;
+
+    if (!open_view(&view))
+        return;
+    begin(&out, only_wrong);
+    if (explain_drops(&view, &out, slot, reason) && is_told(&out, KIND_DROPS, slot)) {
+        out_fini(&out);
+        begin(&out, false);
+        explain_drops(&view, &out, slot, reason);
+        tell(KIND_DROPS, &out, NO_STACK);
+    }
+    out_fini(&out);
 }
 
 static void tell_fault(uint32_t slot)
@@ -364,8 +397,12 @@ void explainer_tell_faults(void)
         return;
     lock_acquire(&telling);
     atomic_store_explicit(&is_telling, true, memory_order_seq_cst); /* before the count falls */
-    while (next_fault(&slot))
-        tell_fault(slot);
+    while (next_fault(&slot)) {
+        if (slot >> 24)
+            tell_drop(slot & 0xffffff, (enum drop_reason)((slot >> 24) - 1));
+        else
+            tell_fault(slot);
+    }
     atomic_store_explicit(&is_telling, false, memory_order_seq_cst);
     lock_release(&telling);
     errno = saved;

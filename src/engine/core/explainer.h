@@ -21,8 +21,9 @@ void explainer_refused(const char *call, const struct refusal *refusal);
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number);
 void explainer_report_losses(struct losses *losses);
 
-/* object_ports.qp_failed, .tell_faults. */
+/* object_ports.qp_failed, .qp_dropped, .tell_faults. */
 void explainer_qp_failed(uint32_t slot);
+void explainer_qp_dropped(uint32_t slot, enum drop_reason reason);
 void explainer_tell_faults(void);
 
 /* Explains each CQ overrun that was not explained yet. No lock held. */

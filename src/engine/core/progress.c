@@ -19,6 +19,7 @@
 #include "object/memory/mapping.h"
 #include "object/memory/memory.h"
 #include "object/receive/wq.h"
+#include "segment/drops.h"
 #include "segment/segment.h"
 #include "udp/udp.h"
 #include "wire/opcode.h"
@@ -137,8 +138,9 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     }
     if (unlikely(packet->dest_qpn == PSN_MASK)) {
         /* receive_multicast() only reads the packet. */
-        if (admission_of_source(lane, packet))
-            multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet);
+        if (admission_of_source(lane, packet) &&
+            !multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet))
+            stray_note(STRAY_GROUP, packet);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {
@@ -152,6 +154,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
     request = (opcode_table[packet->opcode].properties & OPCODE_REQUEST) != 0;
     qp = qp_lock_number(packet->dest_qpn);
     if (unlikely(!qp || !arrival_is_accepted(qp, packet, request))) {
+        arrival_refused(qp, packet);
         if (qp)
             lock_release(&qp->lock);
         send_drop_notice(lane, packet, request);

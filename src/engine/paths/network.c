@@ -18,6 +18,7 @@
 #include "engine/paths/tx_batch.h"
 #include "object/device/device.h"
 #include "object/qp/qp_table.h"
+#include "segment/drops.h"
 #include "segment/segment.h"
 #include "udp/udp.h"
 #include "wire/mad.h"
@@ -336,10 +337,14 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 
     progress_count_packet();
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
+        bool note_stray = false;
+
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
         if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
-            multicast_deliver(packet->grh.destination, receive_multicast, packet);
+            note_stray = !multicast_deliver(packet->grh.destination, receive_multicast, packet);
+        if (note_stray)
+            stray_note(STRAY_GROUP, packet);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {
@@ -350,10 +355,11 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
     }
     packet->dest_ifindex = interface_of(&last_destination, packet->grh.destination);
     qp = lock_number(packet->dest_qpn);
-    if (unlikely(!qp))
+    if (unlikely(!qp || !arrival_is_accepted(qp, packet, request))) {
+        arrival_refused(qp, packet);
         return;
-    if (likely(arrival_is_accepted(qp, packet, request) &&
-               (qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet)))) {
+    }
+    if (likely(qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet))) {
         if (unlikely(arrival->congested))
             congestion_notify(qp, packet, arrival);
         if (arrival_receive(qp, packet, request) == ARRIVAL_ACK_DUE)

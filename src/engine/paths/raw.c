@@ -14,6 +14,7 @@
 #include "engine/paths/paths.h"
 #include "object/device/device.h"
 #include "object/steering/flow.h"
+#include "segment/drops.h"
 
 _Static_assert(FRAME_LENGTH_MAX == LOCAL_MTU, "a frame is one packet of a ring");
 
@@ -146,14 +147,15 @@ void raw_arrived(struct lane *lane, const struct packet *packet)
     struct steered frame = {
         .ifindex = packet->dest_ifindex, .bytes = bytes, .length = packet->payload_length};
 
-    if (!flows_exist() || packet->payload_length > sizeof(bytes) || !packet->payload)
+    if (packet->payload_length > sizeof(bytes) || !packet->payload)
         return;
     if (link_is_self(link))
         frame.src_qpn = packet->src_qpn;
     else if (link_peer_uid(link) != geteuid())
         return; /* frames of another user are not trusted */
     memcpy(bytes, packet->payload, packet->payload_length);
-    flows_deliver(&frame);
+    if (!flows_deliver(&frame))
+        stray_note(STRAY_FRAME, packet);
 }
 
 void raw_steers(struct qp *qp)

@@ -217,6 +217,7 @@ static int send_ud_local(struct qp *qp, const struct packet *packet, const struc
         if (route_of(qp)->missing_block == packet->dest_qpn / LOCAL_BLOCK_QPNS + 1) {
             route_of(qp)->missing_block =
                 0; /* no process owns the number; the next datagram resolves again */
+            datagram_dropped(&qp->transport, packet, DROP_NOBODY, packet->dest_qpn, 0);
             return 0;
         }
         link = route_resolve_or_wait(qp, packet->dest_qpn);

@@ -318,10 +318,9 @@ RDMACM_EXPORT int rdma_disconnect(struct rdma_cm_id *public)
 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_disconnect"));
-    if (public->qp_type == IBV_QPT_UD)
-        return conclude(refuse_invalid("qp_type of the id: IBV_QPT_UD has no connection;", IBV_QPT_UD));
-    if (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED)
-        return conclude(id_refuse_state(id, STATE_BIT(ID_CONNECTED) | STATE_BIT(ID_DISCONNECTED)));
+    if (public->qp_type == IBV_QPT_UD || (id_state(id) != ID_CONNECTED && id_state(id) != ID_DISCONNECTED))
+        return conclude(
+            refuse(-EINVAL, REFUSAL_UNCONNECTED, "", id_state(id), public->qp_type == IBV_QPT_UD, 0));
     error = qp_to_error(id);
     if (error)
         return conclude(error);

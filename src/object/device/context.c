@@ -14,6 +14,7 @@
 #include "object/pd/pd.h"
 #include "object/ports.h"
 #include "object/receive/wq.h"
+#include "segment/drops.h"
 #include "segment/misuse.h"
 #include "segment/provenance.h"
 #include "segment/refused.h"
@@ -126,6 +127,7 @@ void object_after_fork_in_child(void)
     stacks_after_fork_in_child();
     misuses_after_fork_in_child();
     refused_after_fork_in_child();
+    strays_after_fork_in_child();
     wq_after_fork_in_child();
     channels_after_fork_in_child();
     segment_after_fork_in_child();

@@ -258,6 +258,6 @@ void exposed_revoke(uint32_t slot, bool window);
 int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
 int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
 /* Visits the QPs of a group, each with its lock held. */
-void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument);
+bool multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument);
 
 #endif

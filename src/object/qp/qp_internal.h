@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "base/refusal.h"
 #include "object/qp/qp.h"
 
 /* QP lock held. Release: a reader of the segment that sees ERR also sees the fields written before. */

@@ -106,6 +106,17 @@ static cold_path void note_fault(struct qp *qp)
         object_ports->qp_failed(qp->slot);
 }
 
+/* transport_ports.dropped: the first one of each reason is told. */
+static cold_path void dropped(struct transport_qp *transport, enum drop_reason reason)
+{
+    struct qp *qp = container_of(transport, struct qp, transport);
+    struct drop_record *drop = &qp->record->drops[reason];
+
+    drop->ns = sys_now();
+    if (drop->count == 1 && explained())
+        object_ports->qp_dropped(qp->slot, reason);
+}
+
 static void complete_send(struct transport_qp *transport, const struct send_wqe *wqe, uint32_t counter,
                           enum verdict verdict, uint32_t byte_len)
 {
@@ -401,6 +412,7 @@ void qp_ports_install(const struct qp_ports *ports)
     qp_transport_ports.counter = &counter_ports;
     qp_transport_ports.alloc_copies = datagram_copies_begin;
     qp_transport_ports.complete_send = complete_send;
+    qp_transport_ports.dropped = dropped;
     qp_transport_ports.take_receive = take_receive;
     qp_transport_ports.complete_receive = complete_receive;
     qp_transport_ports.raise_event = raise_event;

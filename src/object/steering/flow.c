@@ -251,13 +251,13 @@ static bool is_own(const struct qp *qp, const struct steered *frame, const struc
            frame_is_multicast(fields);
 }
 
-void flows_deliver(const struct steered *steered)
+bool flows_deliver(const struct steered *steered)
 {
     struct meeting meeting = {.frame = steered};
     struct frame fields;
 
     if (!flows_exist() || !frame_dissect(steered->bytes, steered->length, &fields))
-        return;
+        return false;
     lock_acquire(&flows_lock);
     rules_classify(rule_at, count_of_flows(), &fields, meet, &meeting);
     lock_release(&flows_lock);
@@ -270,4 +270,5 @@ void flows_deliver(const struct steered *steered)
             raw_deliver(qp, steered, &fields, meeting.receivers[i].tag);
         lock_release(&qp->lock);
     }
+    return meeting.count != 0;
 }

@@ -86,7 +86,7 @@ struct steered {
 
 /* Steers a frame to the QPs of matching rules. The bytes are a private copy. Inside a rundown section, no lock
  * held. */
-void flows_deliver(const struct steered *frame);
+bool flows_deliver(const struct steered *frame);
 
 /* raw.c: delivers the frame to one QP. QP lock held. */
 void raw_deliver(struct qp *qp, const struct steered *frame, const struct frame *fields, uint32_t flow_tag);

@@ -110,7 +110,7 @@ int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     return 0;
 }
 
-void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument)
+bool multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument)
 {
     uint32_t qpns[LIMIT_MULTICAST_ATTACH];
     unsigned count = 0;
@@ -137,6 +137,7 @@ void multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void 
         visit(qp, argument);
         lock_release(&qp->lock);
     }
+    return count != 0;
 }
 
 void multicast_forget_attachments(void)

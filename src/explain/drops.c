@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Datagrams and frames that were lost in silence (published/drops.h): at their receiver, and at a sender of the same user. */
+#include <string.h>
+
+#include "explain/explain.h"
+#include "explain/names.h"
+
+#define STACK_LINES 4u
+
+static bool is_known(const uint8_t gid[16])
+{
+    static const uint8_t zero[16];
+
+    return memcmp(gid, zero, sizeof(zero)) != 0;
+}
+
+static void add_sender(struct words *words, const struct drop_record *drop)
+{
+    words_add(words, "from QP 0x%06x", drop->src_qpn);
+    if (is_known(drop->source)) {
+        words_add(words, " at ");
+        words_add_gid(words, drop->source);
+    }
+}
+
+/* Why, with the values of the last one. where: "the QP", or its label. */
+static void add_reason(struct words *words, enum drop_reason reason, const struct drop_record *drop,
+                       const char *where)
+{
+    switch (reason) {
+    case DROP_QKEY:
+        words_add(words, "Q_Key 0x%08x, but that of %s is 0x%08x", drop->seen, where, drop->wanted);
+        break;
+    case DROP_NO_RECEIVE:
+        words_add(words, "%s had no receive posted", where);
+        break;
+    case DROP_TOO_SMALL:
+        words_add(words, "%u bytes with the 40 of the GRH, but the receive of %s has %u", drop->seen, where,
+                  drop->wanted);
+        break;
+    case DROP_STATE:
+        words_add(words, "%s was in %s, and receives in RTR and RTS", where, name_qp_state(drop->seen));
+        break;
+    case DROP_NOBODY:
+        words_add(words, "no process of this host owns QP 0x%06x", drop->seen);
+        break;
+    }
+}
+
+/* "3 datagrams, the last 0.4 s ago" */
+static void add_count(const struct view *view, struct words *words, const struct drop_record *drop,
+                      const char *what)
+{
+    words_add(words, "%llu %s%s", (unsigned long long)drop->count, what, drop->count == 1 ? "" : "s");
+    if (!drop->ns)
+        return;
+    words_add(words, drop->count == 1 ? ", " : ", the last ");
+    words_add_age(words, view_age(view, drop->ns));
+}
+
+static const char *reason_key(enum drop_reason reason)
+{
+    static const char *const keys[DROP_REASONS] = {[DROP_QKEY] = "qkey",
+                                                   [DROP_NO_RECEIVE] = "no_receive",
+                                                   [DROP_TOO_SMALL] = "too_small",
+                                                   [DROP_STATE] = "state",
+                                                   [DROP_NOBODY] = "nobody"};
+
+    return keys[reason];
+}
+
+static void describe_sample(const struct view *view, struct out *out, const char *reason,
+                            const struct drop_record *drop)
+{
+    out_string(out, "reason", reason);
+    out_number(out, "count", drop->count);
+    out_number(out, "seen", drop->seen);
+    out_number(out, "wanted", drop->wanted);
+    out_number(out, "src_qpn", drop->src_qpn);
+    out_number(out, "ms_ago", view_age(view, drop->ns));
+}
+
+/* --- at the receiver ------------------------------------------------------------------------------------ */
+
+static void explain_drop(const struct view *view, struct out *out, const struct object *qp,
+                         enum drop_reason reason)
+{
+    const struct drop_record *drop = &qp->qp.drops[reason];
+    struct words cause = {.length = 0};
+
+    words_add(&cause, "%s %s ", object_label(view, qp).text, reason == DROP_NOBODY ? "lost" : "dropped");
+    add_count(view, &cause, drop, "datagram");
+    words_add(&cause, ": ");
+    add_reason(&cause, reason, drop, "the QP");
+    if (reason != DROP_NOBODY) {
+        words_add(&cause, " (");
+        add_sender(&cause, drop);
+        words_add(&cause, ")");
+    }
+    /* A datagram without a receive is lost on any network, and programs count on that; a Q_Key is never right later. */
+    out->wrong = reason == DROP_QKEY;
+    out->remarks[REMARK_DROPPED] = 1;
+    explanation_begin(view, out, "drops", cause.text);
+    describe_sample(view, out, reason_key(reason), drop);
+    if (reason == DROP_QKEY)
+        out_line(out, 1,
+                 "the sender's wr.ud.remote_qkey has to be the qkey that ibv_modify_qp() gave this QP");
+    if (reason == DROP_TOO_SMALL)
+        out_line(out, 1, "a receive of a UD QP has 40 bytes for the GRH in front of the datagram");
+    object_describe(view, out, "object", 1, qp, STACK_LINES);
+    explanation_end(out);
+}
+
+bool explain_drops_of(const struct view *view, struct out *out, const struct object *qp)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < DROP_REASONS; i++) {
+        if (!qp->qp.drops[i].count)
+            continue;
+        explain_drop(view, out, qp, (enum drop_reason)i);
+        any = true;
+    }
+    return any;
+}
+
+bool explain_drops(const struct view *view, struct out *out, uint32_t number, enum drop_reason reason)
+{
+    struct object qp;
+
+    if ((unsigned)reason >= DROP_REASONS || !object_read(view, OBJECT_QP, number, &qp) ||
+        !qp.qp.drops[reason].count)
+        return false;
+    explain_drop(view, out, &qp, reason);
+    return true;
+}
+
+/* --- of the process ----------------------------------------------------------------------------------------- */
+
+/* QPs of those types, as bits. */
+static bool note_type(const struct view *view, const struct object *object, void *argument)
+{
+    *(uint32_t *)argument |= object->qp.type < 32 ? 1u << object->qp.type : 0;
+    return true;
+}
+
+unsigned explain_strays(const struct view *view, struct out *out)
+{
+    static const char *const keys[STRAY_REASONS] = {"unknown_qpn", "no_group", "no_rule"};
+    uint32_t types = 0;
+    unsigned found = 0;
+
+    objects_for_each(view, 1u << OBJECT_QP, note_type, &types);
+    for (unsigned i = 0; i < STRAY_REASONS; i++) {
+        const struct drop_record *drop = &view->header.strays[i];
+        struct words cause = {.length = 0};
+
+        /* A process that has no QP for such things was offered them because others have. */
+        if (!drop->count || !(types & (i == STRAY_FRAME ? 1u << IBV_QPT_RAW_PACKET : 1u << IBV_QPT_UD)))
+            continue;
+        words_add(&cause, "this process dropped ");
+        add_count(view, &cause, drop, i == STRAY_FRAME ? "frame" : "datagram");
+        words_add(&cause, ": ");
+        if (i == STRAY_QPN) {
+            words_add(&cause, "it has no QP 0x%06x", drop->seen);
+        } else if (i == STRAY_GROUP) {
+            words_add(&cause, "no QP of it is attached to group ");
+            words_add_gid(&cause, drop->group);
+        } else {
+            words_add(&cause, "no flow rule (ibv_create_flow) matches a frame of %u bytes", drop->seen);
+        }
+        words_add(&cause, " (");
+        add_sender(&cause, drop);
+        words_add(&cause, ")");
+        explanation_begin(view, out, "drops", cause.text);
+        describe_sample(view, out, keys[i], drop);
+        explanation_end(out);
+        found++;
+    }
+    return found;
+}
+
+/* --- at the sender ------------------------------------------------------------------------------------------ */
+
+struct search {
+    const struct view *sender;
+    struct out *out;
+    unsigned found;
+};
+
+static bool tell_sender(const struct view *view, const struct object *object, void *argument)
+{
+    struct search *search = argument;
+
+    for (unsigned i = 0; i < DROP_REASONS && i != DROP_NOBODY; i++) {
+        const struct drop_record *drop = &object->qp.drops[i];
+        struct words cause = {.length = 0};
+        struct object from;
+
+        if (!drop->count || !object_read_qpn(search->sender, drop->src_qpn, &from) ||
+            from.qp.type != IBV_QPT_UD)
+            continue;
+        words_add(&cause, "%s: datagrams of it are dropped by QP 0x%06x of process %d: ",
+                  object_label(search->sender, &from).text, object_qpn(object),
+                  (int)(view->pid ? view->pid : view->header.pid));
+        add_reason(&cause, (enum drop_reason)i, drop, "that QP");
+        words_add(&cause, " (");
+        add_count(view, &cause, drop, "datagram");
+        words_add(&cause, ")");
+        explanation_begin(search->sender, search->out, "drops", cause.text);
+        describe_sample(view, search->out, reason_key((enum drop_reason)i), drop);
+        out_signed(search->out, "dropped_by_pid", view->pid ? view->pid : view->header.pid);
+        out_number(search->out, "dropped_by_qpn", object_qpn(object));
+        object_describe(search->sender, search->out, "object", 1, &from, STACK_LINES);
+        explanation_end(search->out);
+        search->found++;
+    }
+    return true;
+}
+
+unsigned explain_far_drops(const struct view *view, struct out *out)
+{
+    struct search search = {.sender = view, .out = out};
+    const struct view *there;
+
+    for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
+        if (there->header.pid != view->header.pid || there->header.uid != view->header.uid)
+            objects_for_each(there, 1u << OBJECT_QP, tell_sender, &search);
+    }
+    return search.found;
+}
