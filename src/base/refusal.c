@@ -53,19 +53,12 @@ cold_path int refuse_memory(void)
     return refuse(-ENOMEM, REFUSAL_MEMORY, "", 0, 0, 0);
 }
 
-cold_path static void name_object(int error, uint32_t kind, uint32_t number)
+cold_path void refusal_name_object(int error, uint32_t kind, uint32_t number)
 {
     if (refusal.error != error)
         refusal = (struct refusal){.form = REFUSAL_UNSAID, .error = error, .argument = ""};
     refusal.kind = kind;
     refusal.number = number;
-}
-
-int refused_of(int error, uint32_t kind, uint32_t number)
-{
-    if (unlikely(error != 0))
-        name_object(error, kind, number);
-    return error;
 }
 
 bool refusal_take(int error, struct refusal *ret)

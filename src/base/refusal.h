@@ -91,7 +91,13 @@ int refuse_invalid(const char *argument, int64_t value); /* -EINVAL */
 int refuse_count(const char *of_what, uint64_t count);   /* -ENOMEM */
 int refuse_memory(void);                                 /* -ENOMEM */
 /* Names the object that the call is about. error: 0, or what the call returns. */
-int refused_of(int error, uint32_t kind, uint32_t number);
+void refusal_name_object(int error, uint32_t kind, uint32_t number);
+static inline int refused_of(int error, uint32_t kind, uint32_t number)
+{
+    if (unlikely(error != 0))
+        refusal_name_object(error, kind, number);
+    return error;
+}
 /* Takes the reason for that error; false: nothing was noted for it. */
 bool refusal_take(int error, struct refusal *ret);
 

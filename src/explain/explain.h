@@ -63,6 +63,9 @@ unsigned explain_far_drops(const struct view *view, struct out *out);
 /* refused.c: a call that was refused; all of them that are recorded, which returns their number. */
 bool explain_refusal(const struct view *view, struct out *out, uint32_t number);
 unsigned explain_refusals(const struct view *view, struct out *out);
+/* Those of calls for an object, by the number that programs know it by, as lines. */
+void refusals_describe(const struct view *view, struct out *out, unsigned level, enum object_kind kind,
+                       uint32_t number);
 
 /* hangs.c (hangs.h): what nothing under way will end. */
 

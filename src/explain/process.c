@@ -55,6 +55,7 @@ bool explain_object(const struct view *view, struct out *out, enum object_kind k
         fault_describe(view, out, 2, &object);
         sender_describe(view, out, 2, &object);
     }
+    refusals_describe(view, out, 2, kind, kind == OBJECT_QP ? object_qpn(&object) : number);
     if (holders.total)
         out_line(out, 1, "used by:");
     out_number(out, "holders_total", holders.total);

@@ -393,26 +393,32 @@ static const char *error_name(uint32_t error)
     return error < array_size(names) && names[error] ? names[error] : "an error";
 }
 
+/* "ibv_post_send(QP 0x000012) fails with EINVAL: num_sge is 4, and may be at most 2" */
+static void add_cause(struct words *words, const struct refused_record *record, const char *call,
+                      const char *object, const char *argument)
+{
+    struct words reason = {.length = 0};
+
+    words_add(words, "%s(%s) fails with %s", call, object, error_name(record->error));
+    if (add_reason(&reason, record, argument))
+        words_add(words, ": %s", reason.text);
+}
+
 static bool describe(const struct view *view, struct out *out, const struct refused_record *record)
 {
     struct words cause = {.length = 0}, reason = {.length = 0}, object = {.length = 0};
     char call[sizeof(record->call)], argument[sizeof(record->argument)];
-    const char *error = error_name(record->error);
-    bool said;
 
     printable(call, record->call, sizeof(call) - 1);
     printable(argument, record->argument, sizeof(argument) - 1);
     if (record->kind < OBJECT_KINDS)
         add_object(&object, record);
-    said = add_reason(&reason, record, argument);
-    words_add(&cause, "%s(%s) fails with %s", call, object.text, error);
-    if (said)
-        words_add(&cause, ": %s", reason.text);
+    add_cause(&cause, record, call, object.text, argument);
     out->wrong = !may_be_meant(record);
     out->remarks[REMARK_REFUSED] = 1;
     explanation_begin(view, out, "refused", cause.text);
     out_string(out, "call", call);
-    out_string(out, "errno", error);
+    out_string(out, "errno", error_name(record->error));
     out_string(out, "label", object.text);
     out_string(out, "argument", argument);
     out_number(out, "form", record->form);
@@ -421,7 +427,6 @@ static bool describe(const struct view *view, struct out *out, const struct refu
     out_number(out, "high", record->high);
     out_number(out, "times", record->count);
     out_number(out, "ms_ago", view_age(view, record->last_ns));
-    reason.length = 0;
     words_add(&reason, "called by ");
     words_add_thread(view, &reason, record->called_by);
     if (record->count > 1)
@@ -447,6 +452,28 @@ bool explain_refusal(const struct view *view, struct out *out, uint32_t number)
 
     return view_record(view, &view->header.refusals, number, &record) && record.state == 1 &&
            describe(view, out, &record);
+}
+
+void refusals_describe(const struct view *view, struct out *out, unsigned level, enum object_kind kind,
+                       uint32_t number)
+{
+    out_begin_array(out, "refused");
+    for (uint32_t i = 0; i < SEGMENT_REFUSALS; i++) {
+        struct words cause = {.length = 0}, object = {.length = 0};
+        struct refused_record record;
+        char call[sizeof(record.call)], argument[sizeof(record.argument)];
+
+        if (!view_record(view, &view->header.refusals, i, &record) || record.state != 1 ||
+            record.kind != (uint32_t)kind || record.number != number)
+            continue;
+        printable(call, record.call, sizeof(call) - 1);
+        printable(argument, record.argument, sizeof(argument) - 1);
+        add_object(&object, &record);
+        add_cause(&cause, &record, call, object.text, argument);
+        out_string(out, NULL, cause.text);
+        out_line(out, level, "%s, %u time%s", cause.text, record.count, record.count == 1 ? "" : "s");
+    }
+    out_end_array(out);
 }
 
 unsigned explain_refusals(const struct view *view, struct out *out)

@@ -156,6 +156,16 @@ def test_the_same_place_is_told_of_once_and_counted():
         tap.equal(len(told(run.end())), 1)
 
 
+def test_the_object_has_the_calls_for_it():
+    with Run("too-many-sges", "text") as run:
+        qpn = run.why()[0]["label"].split()[1]
+        done = subprocess.run([SOFTHCA, "why", str(run.process.pid), "qp:" + qpn], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=PATIENCE)
+        tap.equal(done.returncode, 0, done.stderr)
+        lines = [line.strip() for line in done.stdout.splitlines()]
+        assert any(re.search("^" + SEND + "num_sge is 4, and may be at most 2, 1 time$", line) for line in lines), lines
+
+
 def test_a_trial_is_told_at_the_end_of_a_program_that_fails():
     for name, pattern in TRIALS.items():
         with Run(name, "text") as run:

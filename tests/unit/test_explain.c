@@ -766,7 +766,8 @@ static void calls_that_are_refused(void **state)
     /* Whatever another process wrote there. */
     memset(record->call, 0xff, sizeof(record->call));
     memset(record->argument, 'x', sizeof(record->argument));
-    record->value = record->low = record->high = UINT64_MAX;
+    record->value = INT64_MIN;
+    record->low = record->high = UINT64_MAX;
     record->error = record->kind = record->number = UINT32_MAX;
     for (record->form = 0; record->form < 100; record->form++)
         assert_non_null(said(refusal, OBJECT_QP, 0));

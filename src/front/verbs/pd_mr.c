@@ -98,8 +98,10 @@ VERBS_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, v
     int error = 0,
         result = mr_reregister(mr_of(mr), flags, pd ? pd_of(pd) : NULL, address, length, access, &error);
 
-    if (result < 0)
+    if (result < 0) {
+        front_refused(__func__, error < 0 ? error : -error);
         errno = error < 0 ? -error : error;
+    }
     return result;
 }
 
