@@ -188,32 +188,48 @@ struct search {
     unsigned found;
 };
 
+/* The sender's QP, if it is one of this view; where and what: who dropped, and why. */
+static void tell_one(struct search *search, const struct view *view, const struct drop_record *drop,
+                     const char *reason, uint32_t qpn, const struct words *where, const struct words *why)
+{
+    const struct view *sender = search->sender;
+    struct words cause = {.length = 0};
+    struct object from;
+
+    if (!drop->count || !drop->local || !object_read_qpn(sender, drop->src_qpn, &from) ||
+        from.qp.type != IBV_QPT_UD)
+        return;
+    words_add(&cause, "%s: datagrams of it are dropped by %s: %s (", object_label(sender, &from).text,
+              where->text, why->text);
+    add_count(view, &cause, drop, "datagram");
+    words_add(&cause, ")");
+    explanation_begin(sender, search->out, "drops", cause.text);
+    describe_sample(view, search->out, reason, drop);
+    out_signed(search->out, "dropped_by_pid", view->pid ? view->pid : view->header.pid);
+    out_number(search->out, "dropped_by_qpn", qpn);
+    object_describe(sender, search->out, "object", 1, &from, STACK_LINES);
+    explanation_end(search->out);
+    search->found++;
+}
+
+static int shown_pid(const struct view *view)
+{
+    return (int)(view->pid ? view->pid : view->header.pid);
+}
+
 static bool tell_sender(const struct view *view, const struct object *object, void *argument)
 {
-    struct search *search = argument;
+    struct words where = {.length = 0};
 
-    for (unsigned i = 0; i < DROP_REASONS && i != DROP_NOBODY; i++) {
+    words_add(&where, "QP 0x%06x of process %d", object_qpn(object), shown_pid(view));
+    for (unsigned i = 0; i < DROP_REASONS; i++) {
         const struct drop_record *drop = &object->qp.drops[i];
-        struct words cause = {.length = 0};
-        struct object from;
+        struct words why = {.length = 0};
 
-        if (!drop->count || !object_read_qpn(search->sender, drop->src_qpn, &from) ||
-            from.qp.type != IBV_QPT_UD)
+        if (i == DROP_NOBODY || !drop->count)
             continue;
-        words_add(&cause, "%s: datagrams of it are dropped by QP 0x%06x of process %d: ",
-                  object_label(search->sender, &from).text, object_qpn(object),
-                  (int)(view->pid ? view->pid : view->header.pid));
-        add_reason(&cause, (enum drop_reason)i, drop, "that QP");
-        words_add(&cause, " (");
-        add_count(view, &cause, drop, "datagram");
-        words_add(&cause, ")");
-        explanation_begin(search->sender, search->out, "drops", cause.text);
-        describe_sample(view, search->out, reason_key((enum drop_reason)i), drop);
-        out_signed(search->out, "dropped_by_pid", view->pid ? view->pid : view->header.pid);
-        out_number(search->out, "dropped_by_qpn", object_qpn(object));
-        object_describe(search->sender, search->out, "object", 1, &from, STACK_LINES);
-        explanation_end(search->out);
-        search->found++;
+        add_reason(&why, (enum drop_reason)i, drop, "that QP");
+        tell_one(argument, view, drop, reason_key((enum drop_reason)i), object_qpn(object), &where, &why);
     }
     return true;
 }
@@ -224,8 +240,15 @@ unsigned explain_far_drops(const struct view *view, struct out *out)
     const struct view *there;
 
     for (unsigned i = 0; view->find_process && (there = view->find_process(i)) != NULL; i++) {
-        if (there->header.pid != view->header.pid || there->header.uid != view->header.uid)
-            objects_for_each(there, 1u << OBJECT_QP, tell_sender, &search);
+        const struct drop_record *unknown = &there->header.strays[STRAY_QPN];
+        struct words where = {.length = 0}, why = {.length = 0};
+
+        if (memcmp(there->header.instance, view->header.instance, sizeof(view->header.instance)) == 0)
+            continue;
+        objects_for_each(there, 1u << OBJECT_QP, tell_sender, &search);
+        words_add(&where, "process %d", shown_pid(there));
+        words_add(&why, "it has no QP 0x%06x", unknown->seen);
+        tell_one(&search, there, unknown, "unknown_qpn", unknown->seen, &where, &why);
     }
     return search.found;
 }

@@ -29,7 +29,8 @@ struct drop_record {
     uint64_t count;
     uint64_t ns; /* of the last one, CLOCK_MONOTONIC; 0: none. The sample may be of two, while it changes */
     uint32_t seen, wanted;
-    uint32_t src_qpn, reserved;
+    uint32_t src_qpn;
+    uint32_t local;     /* 1: the sender is on this host, so that its QP number says who it is */
     uint8_t source[16]; /* GID; all zero: not known */
     uint8_t group[16];
 };

@@ -15,7 +15,7 @@ void strays_after_fork_in_child(void)
     lock_init(&lock);
 }
 
-cold_path void stray_note(enum stray_reason reason, const struct packet *packet)
+cold_path void stray_note(enum stray_reason reason, const struct packet *packet, bool local)
 {
     struct drop_record *record;
 
@@ -26,6 +26,7 @@ cold_path void stray_note(enum stray_reason reason, const struct packet *packet)
     record->count++;
     record->seen = reason == STRAY_FRAME ? packet->payload_length : packet->dest_qpn;
     record->src_qpn = packet->src_qpn;
+    record->local = local;
     memcpy(record->source, packet->grh.source, sizeof(record->source));
     memcpy(record->group, packet->grh.destination, sizeof(record->group));
     record->ns = sys_now();

@@ -3,12 +3,14 @@
 #ifndef SEGMENT_DROPS_H
 #define SEGMENT_DROPS_H
 
+#include <stdbool.h>
+
 #include "published/drops.h"
 
 struct packet;
 
-/* Any thread, any lock held. */
-void stray_note(enum stray_reason reason, const struct packet *packet);
+/* local: the sender is on this host. Any thread, any lock held. */
+void stray_note(enum stray_reason reason, const struct packet *packet, bool local);
 void strays_after_fork_in_child(void);
 
 #endif

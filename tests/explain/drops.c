@@ -26,6 +26,7 @@ struct mistake {
     bool gone;        /* the far QP is destroyed before */
     bool not_ready;   /* it is left in INIT */
     bool group;       /* sent to a multicast group that the far end is not attached to */
+    bool frames;      /* the QPs are RAW_PACKET, and the far end's rule is for another address */
 };
 
 static const struct mistake mistakes[] = {
@@ -35,6 +36,7 @@ static const struct mistake mistakes[] = {
     {"not-ready", QKEY, BYTES + GRH, .not_ready = true},
     {"qp-is-gone", QKEY, BYTES + GRH, .gone = true},
     {"not-attached", QKEY, BYTES + GRH, .group = true},
+    {"no-rule", QKEY, BYTES, .frames = true},
 };
 
 struct end {
@@ -67,11 +69,46 @@ static struct ibv_qp *make_ud(struct end *end, bool ready)
     return qp;
 }
 
+static struct ibv_qp *make_raw(struct end *end)
+{
+    struct ibv_qp_init_attr attributes = {
+        .send_cq = end->cq, .recv_cq = end->cq, .cap = {16, 16, 1, 1, 0}, .qp_type = IBV_QPT_RAW_PACKET};
+    struct ibv_qp_attr state = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    struct ibv_qp *qp = ibv_create_qp(end->node.pd, &attributes);
+
+    REQUIRE(qp);
+    REQUIRE(ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_PORT) == 0);
+    state.qp_state = IBV_QPS_RTR;
+    REQUIRE(ibv_modify_qp(qp, &state, IBV_QP_STATE) == 0);
+    state.qp_state = IBV_QPS_RTS;
+    REQUIRE(ibv_modify_qp(qp, &state, IBV_QP_STATE) == 0);
+    return qp;
+}
+
+/* Frames to 02:00:00:00:00:01. */
+static void add_rule(struct ibv_qp *qp)
+{
+    struct {
+        struct ibv_flow_attr attr;
+        struct ibv_flow_spec_eth eth;
+    } rule = {
+        .attr = {.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(rule), .num_of_specs = 1, .port = 1},
+        .eth = {.type = IBV_FLOW_SPEC_ETH,
+                .size = sizeof(rule.eth),
+                .val.dst_mac = {2, [5] = 1},
+                .mask.dst_mac = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+    };
+
+    REQUIRE(ibv_create_flow(qp, &rule.attr));
+}
+
 static void open_end(struct end *end, const struct mistake *mistake, bool far)
 {
     node_open(&end->node);
     REQUIRE((end->cq = ibv_create_cq(end->node.context, 64, NULL, NULL, 0)));
-    end->qp = make_ud(end, !far || !mistake->not_ready);
+    end->qp = mistake->frames ? make_raw(end) : make_ud(end, !far || !mistake->not_ready);
+    if (mistake->frames && far)
+        add_rule(end->qp);
     end->spare = make_ud(end, true);
 }
 
@@ -85,7 +122,8 @@ static void prepare_far(struct end *end, const struct mistake *mistake)
         REQUIRE(ibv_destroy_qp(end->qp) == 0);
 }
 
-static void send_datagram(struct end *end, const union ibv_gid *gid, uint32_t qpn, uint32_t qkey)
+static void send_datagram(struct end *end, struct ibv_qp *qp, const union ibv_gid *gid, uint32_t qpn,
+                          uint32_t qkey)
 {
     struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .hop_limit = 1}};
     struct ibv_sge sge = {(uintptr_t)end->node.buffer, BYTES, end->node.mr->lkey};
@@ -97,20 +135,35 @@ static void send_datagram(struct end *end, const union ibv_gid *gid, uint32_t qp
     REQUIRE((wr.wr.ud.ah = ibv_create_ah(end->node.pd, &to)));
     wr.wr.ud.remote_qpn = qpn;
     wr.wr.ud.remote_qkey = qkey;
-    REQUIRE(ibv_post_send(end->qp, &wr, &bad) == 0);
+    REQUIRE(ibv_post_send(qp, &wr, &bad) == 0);
     do
         wc = wait_for_completion(end->cq);
-    while (wc.qp_num != end->qp->qp_num || wc.opcode != IBV_WC_SEND); /* same: receives complete here, too */
+    while (wc.qp_num != qp->qp_num || wc.opcode != IBV_WC_SEND); /* same: receives complete here, too */
     REQUIRE(wc.status == IBV_WC_SUCCESS);
+}
+
+/* To 02:00:00:00:00:02, of an experimental type. */
+static void send_frame(struct end *end)
+{
+    struct ibv_sge sge = {(uintptr_t)end->node.buffer, 64, end->node.mr->lkey};
+    struct ibv_send_wr wr = {
+        .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+    struct ibv_send_wr *bad;
+
+    memcpy(end->node.buffer, (uint8_t[14]){2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x88, 0xb5}, 14);
+    REQUIRE(ibv_post_send(end->qp, &wr, &bad) == 0);
+    REQUIRE(wait_for_completion(end->cq).status == IBV_WC_SUCCESS);
 }
 
 static void send_all(struct end *end, const struct mistake *mistake, const struct card *peer)
 {
     union ibv_gid group = {.raw = {[10] = 0xff, [11] = 0xff, 239, 1, 2, 3}};
 
-    for (unsigned i = 0; i < SENT; i++)
-        send_datagram(end, mistake->group ? &group : &peer->gid, mistake->group ? 0xffffff : peer->qpn,
-                      mistake->qkey);
+    for (unsigned i = 0; i < SENT && mistake->frames; i++)
+        send_frame(end);
+    for (unsigned i = 0; i < SENT && !mistake->frames; i++)
+        send_datagram(end, end->qp, mistake->group ? &group : &peer->gid,
+                      mistake->group ? 0xffffff : peer->qpn, mistake->qkey);
 }
 
 /* Behind those that are lost. */
@@ -139,7 +192,7 @@ static void both_here(const struct mistake *mistake)
     fill_card(&far, &card);
     prepare_far(&far, mistake);
     send_all(&near, mistake, &card);
-    send_datagram(&near, &card.gid, card.spare, QKEY);
+    send_datagram(&near, near.spare, &card.gid, card.spare, QKEY);
     receive_last(&far);
     say("done %d %d", (int)getpid(), (int)getpid());
     wait_for_word();
@@ -178,7 +231,7 @@ static void two_processes(const struct mistake *mistake)
     open_end(&end, mistake, false);
     REQUIRE(recv(fds[0], &card, sizeof(card), MSG_WAITALL) == sizeof(card));
     send_all(&end, mistake, &card);
-    send_datagram(&end, &card.gid, card.spare, QKEY);
+    send_datagram(&end, end.spare, &card.gid, card.spare, QKEY);
     REQUIRE(read(fds[0], &byte, 1) == 1);
     say("done %d %d", (int)getpid(), card.pid);
     wait_for_word();

@@ -140,7 +140,7 @@ static void on_packet(struct lane *lane, const struct packet *packet)
         /* receive_multicast() only reads the packet. */
         if (admission_of_source(lane, packet) &&
             !multicast_deliver(packet->grh.destination, receive_multicast, (void *)(uintptr_t)packet))
-            stray_note(STRAY_GROUP, packet);
+            stray_note(STRAY_GROUP, packet, true);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {

@@ -344,7 +344,7 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
             note_stray = !multicast_deliver(packet->grh.destination, receive_multicast, packet);
         if (note_stray)
-            stray_note(STRAY_GROUP, packet);
+            stray_note(STRAY_GROUP, packet, false);
         return;
     }
     if (unlikely(packet->dest_qpn == MAD_QPN)) {

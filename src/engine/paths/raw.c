@@ -155,7 +155,7 @@ void raw_arrived(struct lane *lane, const struct packet *packet)
         return; /* frames of another user are not trusted */
     memcpy(bytes, packet->payload, packet->payload_length);
     if (!flows_deliver(&frame))
-        stray_note(STRAY_FRAME, packet);
+        stray_note(STRAY_FRAME, packet, true);
 }
 
 void raw_steers(struct qp *qp)
