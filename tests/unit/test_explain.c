@@ -756,7 +756,6 @@ static void calls_that_are_refused(void **state)
         said(refusal, OBJECT_QP, 0),
         "ibv_modify_qp(QP 0x000012) fails with EINVAL: INIT to RTR of a QP of type UC needs IBV_QP_AV, "
         "IBV_QP_RQ_PSN and IBV_QP_DEST_QPN, which attr_mask lacks; it takes no 0x40000000");
-    assert_contains(said(refusal, OBJECT_QP, 0), "3 times from there, the first time 2.5 s ago");
     record->form = REFUSAL_RANGE;
     record->value = -1;
     record->low = 0;
@@ -787,7 +786,7 @@ static void datagrams_that_were_dropped(void **state)
         .count = 2, .ns = FIXTURE_AGO(400), .seen = 0x1234, .wanted = 0x5678, .src_qpn = 0x42};
     assert_contains(
         said(drops_for_qkey, OBJECT_QP, 0),
-        "dropped 2 datagrams, the last 0.4 s ago: Q_Key 0x00001234, but that of the QP is 0x00005678 "
+        "dropped 2 datagrams, the last 400 ms ago: Q_Key 0x00001234, but that of the QP is 0x00005678 "
         "(from QP 0x000042)");
 }
 

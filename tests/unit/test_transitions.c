@@ -117,7 +117,9 @@ static int check(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_stat
     struct refusal reason;
 
     /* Whatever is refused says why. */
-    assert_int_equal(refusal_take(error, &reason), error != 0);
+    if (!error)
+        return 0;
+    assert_true(refusal_take(error, &reason));
     if (reason.form == REFUSAL_MASK) {
         assert_int_equal(reason.low & (unsigned)mask, 0);
         assert_int_equal(reason.high & ~(unsigned)mask, 0);
