@@ -62,8 +62,8 @@ enum refusal_form {
     REFUSAL_ID_STATE, /* value: enum id_state; low: states in which it is possible, as bits */
     REFUSAL_NO_DEVICE,
     REFUSAL_UNCONNECTED, /* value: enum id_state; low: 1: datagrams, which have no connection */
-    REFUSAL_HAS_ONE,   /* the id has one already */
-    REFUSAL_NOT_OF_ID, /* an object of another device context than the id's */
+    REFUSAL_HAS_ONE,     /* the id has one already */
+    REFUSAL_NOT_OF_ID,   /* an object of another device context than the id's */
 };
 
 /* What the bits of REFUSAL_BITS are. */
