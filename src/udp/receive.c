@@ -572,6 +572,8 @@ void reader_set_polled(struct reader *reader)
         list_remove(&reader->node);
         list_push_back(&polled, &reader->node);
         reader->polled = true;
+        if (reader->armed)
+            set_armed(reader); /* so that udp_disarm() looks at it */
         atomic_store_explicit(&udp_has_sockets, true, memory_order_release);
     }
     lock_release(&receive_lock);
