@@ -169,6 +169,8 @@ static void lose_upstream(void)
     event_close(&upstream);
     port_owner_use_forwarding_socket(-1);
     forget_declarations();
+    /* What was declared arrives no more, until another port owner has acknowledged it. */
+    (void)claims_update(is_member(), is_port_owner, acknowledged);
 }
 
 static void upstream_ready(struct event_source *source, uint32_t events)
@@ -189,8 +191,8 @@ static void upstream_ready(struct event_source *source, uint32_t events)
             began = sys_now();
             set_state(UDP_OPENING);
         }
-    } else {
-        acknowledged = message.serial;
+    } else if ((int32_t)(serial - message.serial) >= 0) {
+        acknowledged = message.serial; /* one ahead would count for the next port owner, too */
     }
     run();
 }
