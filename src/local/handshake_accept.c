@@ -52,9 +52,23 @@ static bool crosses_outgoing(const struct handshake *handshake, const struct han
             memcmp(local.instance, hello->instance, INSTANCE_BYTES) < 0);
 }
 
+/* Also the links count that will be installed when READY arrives: the process may send all its HELLOs first. */
+static unsigned coming_from(pid_t pid)
+{
+    unsigned count = 0;
+
+    list_for_each (node, &handshakes_incoming) {
+        const struct handshake *handshake = list_entry(node, struct handshake, node);
+
+        /* 0: outside our pid namespace, as in link_count() */
+        count += handshake->awaits == HANDSHAKE_READY && pid > 0 && handshake->peer.pid == pid;
+    }
+    return count;
+}
+
 static bool exceeds_limits(const struct ucred *peer)
 {
-    if (link_count(peer->pid) < LINKS_PER_PROCESS)
+    if (link_count(peer->pid) + coming_from(peer->pid) < LINKS_PER_PROCESS)
         return false;
     log_warn(
         "handshake: link from process %d (uid %u) refused: limit reached (at most %d links with one process)",
