@@ -343,7 +343,7 @@ static bool attach(struct direct_peer *peer, uint32_t slot)
     if (old &&
         atomic_load_explicit(&peer->mapped[old->slot].generation, memory_order_relaxed) == old->generation)
         return false;
-    if (!read_place(&peer->mapped[slot], &found, &number, &offset))
+    if (!read_place(&peer->mapped[slot], &found, &number, &offset) || number >= SEGMENT_FILES)
         return false;
     found.slot = slot;
     file = peer_files_arena(peer, number);
