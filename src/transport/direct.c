@@ -82,7 +82,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
 {
     struct sender *sender = &qp->record->sender;
     struct wqe_sge *sge = send_wqe_body(wqe, IBV_QPT_RC);
-    struct gather gather = {.count = 1};
+    struct gather gather; /* large: not initialised as a whole */
     uint64_t original = 0;
     bool writes = kind == REQUEST_WRITE || kind == REQUEST_ATOMIC_WRITE;
     void *target;
@@ -97,6 +97,7 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
                        qp->ports->direct->can_execute(qp, wqe->rkey, wqe->remote_address, wqe->length)
                    ? DIRECT_BEHIND
                    : DIRECT_NOT;
+    gather.count = 1;
     if (wqe->flags & WQE_INLINE)
         gather.vector[0] = (struct iovec){.iov_base = sge, .iov_len = wqe->length};
     else if (gather_range(qp, sge, wqe->num_sge, qp->record->pd, 0, wqe->length, !writes, &gather) !=
