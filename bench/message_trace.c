@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Every instruction that one side of a connection executes for its messages, counted by single steps: whatever else the
+ * machine does changes nothing, so this compares variants of the library on a busy machine and where the processor's
+ * counters are not to be had. Two processes exchange messages until nothing of the connection is new; then the side that
+ * is looked at stops, its thread is stepped through ROUNDS of them, and each step is written to FILE for
+ * message_cost.py. x86-64 only.
+ *
+ * usage: message_trace FILE send|write [inline] [chain] [extended] [receiver] [size=BYTES] [qps=N] */
+#include "common.h"
+#include "endpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+
+enum { TOGETHER = 16, WARM = 500, ROUNDS = 8, RECEIVES = 512, QPS_MAX = 16384 };
+
+/* What the stepped side does now: steps are attributed to it. */
+enum phase { ELSEWHERE, POSTS, POLLS, POSTS_RECEIVES };
+
+static struct options {
+    const char *file;
+    bool sends, is_inline, chain, extended, receiver;
+    uint32_t size, qps;
+} opt = {.size = 8, .qps = 1};
+
+/* In memory that the three processes share. */
+static struct shared {
+    _Atomic uint32_t phase;          /* enum phase */
+    _Atomic uint32_t ready;          /* the stepped side is warm, and waits */
+    _Atomic uint32_t go;             /* it may begin to be stepped */
+    _Atomic uint32_t done;           /* it has ended */
+    _Atomic uint64_t sent, received; /* messages; of the last, the receiver has polled the completion */
+} * shared;
+
+struct step {
+    uint64_t phase;
+    struct user_regs_struct registers;
+};
+
+struct side {
+    struct endpoint ep;
+    struct ibv_cq *cq;
+    struct ibv_qp **qp;
+    struct ibv_qp_ex **ex;
+    struct contact *far;
+    struct ibv_send_wr wr[TOGETHER];
+    struct ibv_sge sge, into;
+    uint64_t posted;
+};
+
+static struct ibv_qp *extended_qp(struct side *side)
+{
+    struct ibv_qp_init_attr_ex init = {
+        .send_cq = side->cq,
+        .recv_cq = side->cq,
+        .cap = {2 * TOGETHER, 1, 1, 1, opt.is_inline ? 64 : 0},
+        .qp_type = IBV_QPT_RC,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .pd = side->ep.pd,
+        .send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND,
+    };
+    struct ibv_qp_attr attr = {
+        .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+    struct ibv_qp *qp = ibv_create_qp_ex(side->ep.context, &init);
+
+    if (!qp || (errno = ibv_modify_qp(qp, &attr,
+                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)))
+        give_up("extended QP");
+    return qp;
+}
+
+static void open_side(struct side *side, int fd, bool receiver)
+{
+    struct qp_shape shape = {.send_wr = 2 * TOGETHER,
+                             .recv_wr = receiver && opt.sends ? RECEIVES : 1,
+                             .inline_data = opt.is_inline ? 64 : 0};
+
+    endpoint_open(&side->ep, NULL, 0, 65536);
+    side->cq = ibv_create_cq(side->ep.context, 2 * RECEIVES, NULL, NULL, 0);
+    side->qp = calloc(opt.qps, sizeof(*side->qp));
+    side->ex = calloc(opt.qps, sizeof(*side->ex));
+    side->far = calloc(opt.qps, sizeof(*side->far));
+    if (!side->cq || !side->qp || !side->ex || !side->far)
+        give_up("CQ");
+    for (uint32_t i = 0; i < opt.qps; i++) {
+        struct contact near;
+
+        side->qp[i] =
+            opt.extended && !receiver ? extended_qp(side) : endpoint_qp(&side->ep, side->cq, side->cq, shape);
+        side->ex[i] = ibv_qp_to_qp_ex(side->qp[i]);
+        near = endpoint_contact(&side->ep, side->qp[i]);
+        tell(fd, &near, sizeof(near));
+        hear(fd, &side->far[i], sizeof(side->far[i]));
+        endpoint_connect(&side->ep, side->qp[i], &side->far[i]);
+    }
+    tell(fd, "", 1);
+    hear(fd, &(char){0}, 1);
+}
+
+static bool is_stepped; /* this process */
+
+static void set_phase(enum phase phase)
+{
+    if (!is_stepped)
+        return;
+    atomic_store_explicit(&shared->phase, phase, memory_order_relaxed);
+}
+
+static int poll_some(struct side *side)
+{
+    struct ibv_wc wc[TOGETHER];
+    int n;
+
+    set_phase(POLLS);
+    n = ibv_poll_cq(side->cq, TOGETHER, wc);
+    set_phase(ELSEWHERE);
+    if (n < 0)
+        give_up("ibv_poll_cq");
+    for (int i = 0; i < n; i++)
+        if (wc[i].status != IBV_WC_SUCCESS) {
+            fprintf(stderr, "completion: %s\n", ibv_wc_status_str(wc[i].status));
+            exit(1);
+        }
+    return n;
+}
+
+static void post_extended(struct side *side, uint32_t q, int count)
+{
+    struct ibv_qp_ex *ex = side->ex[q];
+
+    ibv_wr_start(ex);
+    for (int i = 0; i < count; i++) {
+        ex->wr_flags = IBV_SEND_SIGNALED;
+        if (opt.sends)
+            ibv_wr_send(ex);
+        else
+            ibv_wr_rdma_write(ex, side->far[q].rkey, side->far[q].address);
+        if (opt.is_inline)
+            ibv_wr_set_inline_data(ex, side->ep.buffer, opt.size);
+        else
+            ibv_wr_set_sge(ex, side->sge.lkey, side->sge.addr, side->sge.length);
+    }
+    if ((errno = ibv_wr_complete(ex)))
+        give_up("ibv_wr_complete");
+}
+
+static void post(struct side *side, uint32_t q, int count)
+{
+    struct ibv_send_wr *bad;
+
+    if (opt.extended) {
+        post_extended(side, q, count);
+        return;
+    }
+    side->wr[0].wr.rdma.remote_addr = side->far[q].address;
+    side->wr[0].wr.rdma.rkey = side->far[q].rkey;
+    if ((errno = ibv_post_send(side->qp[q], side->wr, &bad)))
+        give_up("ibv_post_send");
+}
+
+/* TOGETHER messages, in a list or one by one, then all their completions. */
+static void send_round(struct side *side)
+{
+    int left = TOGETHER;
+    uint64_t sent = atomic_load(&shared->sent);
+
+    for (int i = 0; i < TOGETHER; i += opt.chain ? TOGETHER : 1) {
+        uint32_t q = (uint32_t)(side->posted++ % opt.qps);
+
+        set_phase(POSTS);
+        post(side, q, opt.chain ? TOGETHER : 1);
+        set_phase(ELSEWHERE);
+    }
+    atomic_store(&shared->sent, sent + TOGETHER);
+    /* The receiver has all of it before the first poll, so that no poll finds nothing. */
+    while (opt.sends && atomic_load(&shared->received) != sent + TOGETHER)
+        sched_yield(); /* the other side may need this processor */
+    while (left > 0)
+        left -= poll_some(side);
+}
+
+static void post_receive(struct side *side)
+{
+    struct ibv_recv_wr wr = {.sg_list = &side->into, .num_sge = 1}, *bad;
+
+    set_phase(POSTS_RECEIVES);
+    errno = ibv_post_recv(side->qp[side->posted++ % opt.qps], &wr, &bad);
+    set_phase(ELSEWHERE);
+    if (errno)
+        give_up("ibv_post_recv");
+}
+
+static void receive_round(struct side *side)
+{
+    uint64_t received = atomic_load(&shared->received);
+    int left = TOGETHER;
+
+    while (atomic_load(&shared->sent) < received + TOGETHER)
+        sched_yield(); /* the other side may need this processor */
+    while (left > 0)
+        left -= poll_some(side);
+    for (int i = 0; i < TOGETHER; i++)
+        post_receive(side);
+    /* What it owes goes out. */
+    atomic_store(&shared->received, received + TOGETHER);
+}
+
+static void run_stepped(struct side *side, void (*round)(struct side *side))
+{
+    is_stepped = true;
+    for (uint32_t i = 0; i < WARM + 4 * opt.qps / TOGETHER; i++)
+        round(side);
+    atomic_store(&shared->ready, 1);
+    while (!atomic_load(&shared->go))
+        sched_yield(); /* the other side may need this processor */
+    for (int i = 0; i < ROUNDS; i++)
+        round(side);
+    atomic_store(&shared->done, 1);
+}
+
+static void run_sender(int fd)
+{
+    struct side side = {0};
+
+    open_side(&side, fd, false);
+    side.sge = (struct ibv_sge){(uintptr_t)side.ep.buffer, opt.size, side.ep.mr->lkey};
+    for (int i = 0; i < TOGETHER; i++)
+        side.wr[i] = (struct ibv_send_wr){
+            .next = opt.chain && i + 1 < TOGETHER ? &side.wr[i + 1] : NULL,
+            .sg_list = &side.sge,
+            .num_sge = 1,
+            .opcode = opt.sends ? IBV_WR_SEND : IBV_WR_RDMA_WRITE,
+            .send_flags = IBV_SEND_SIGNALED | (opt.is_inline ? IBV_SEND_INLINE : 0),
+            .wr.rdma = {side.far[0].address, side.far[0].rkey},
+        };
+    if (!opt.receiver) {
+        run_stepped(&side, send_round);
+        _exit(0);
+    }
+    for (;;)
+        send_round(&side);
+}
+
+static void run_receiver(int fd)
+{
+    struct side side = {0};
+
+    open_side(&side, fd, true);
+    side.into = (struct ibv_sge){(uintptr_t)side.ep.buffer + 32768, opt.size, side.ep.mr->lkey};
+    for (uint32_t i = 0; opt.sends && i < RECEIVES / 2 * opt.qps; i++)
+        post_receive(&side);
+    if (opt.receiver) {
+        run_stepped(&side, receive_round);
+        _exit(0);
+    }
+    for (;;) {
+        uint64_t received = atomic_load(&shared->received);
+
+        if (atomic_load(&shared->done))
+            _exit(0);
+        if (opt.sends && atomic_load(&shared->sent) >= received + TOGETHER)
+            receive_round(&side);
+        else if (!opt.sends)
+            (void)poll_some(&side); /* a program that polls; also for what peers ask of it */
+        sched_yield();
+    }
+}
+
+static void trace(pid_t stepped)
+{
+    FILE *out = fopen(opt.file, "w");
+    char line[512];
+    FILE *maps;
+    int status;
+
+    if (!out)
+        give_up(opt.file);
+    while (!atomic_load(&shared->ready)) {
+        if (waitpid(stepped, &status, WNOHANG) == stepped)
+            exit(1);
+        usleep(1000);
+    }
+    snprintf(line, sizeof(line), "/proc/%d/maps", (int)stepped);
+    maps = fopen(line, "r");
+    if (!maps)
+        give_up(line);
+    while (fgets(line, sizeof(line), maps))
+        if (strstr(line, " r-xp "))
+            fputs(line, out);
+    fclose(maps);
+    fputs("\n", out);
+    if (ptrace(PTRACE_SEIZE, stepped, NULL, NULL) || ptrace(PTRACE_INTERRUPT, stepped, NULL, NULL) ||
+        waitpid(stepped, &status, __WALL) != stepped)
+        give_up("ptrace");
+    atomic_store(&shared->go, 1);
+    while (!atomic_load(&shared->done)) {
+        struct step step = {.phase = atomic_load_explicit(&shared->phase, memory_order_relaxed)};
+
+        if (step.phase != ELSEWHERE) {
+            if (ptrace(PTRACE_GETREGS, stepped, NULL, &step.registers))
+                give_up("PTRACE_GETREGS");
+            fwrite(&step, sizeof(step), 1, out);
+        }
+        if (ptrace(PTRACE_SINGLESTEP, stepped, NULL, NULL) || waitpid(stepped, &status, __WALL) != stepped ||
+            !WIFSTOPPED(status))
+            give_up("PTRACE_SINGLESTEP");
+    }
+    fclose(out);
+    ptrace(PTRACE_DETACH, stepped, NULL, NULL);
+}
+
+static pid_t start(void (*run)(int fd), int fd)
+{
+    pid_t parent = getpid(), child = fork();
+
+    if (child < 0)
+        give_up("fork");
+    if (child == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+            _exit(1);
+        run(fd);
+        _exit(0);
+    }
+    return child;
+}
+
+int main(int argc, char **argv)
+{
+    pid_t sender, receiver;
+    int pair[2];
+
+    for (int i = 2; i < argc; i++) {
+        opt.sends |= !strcmp(argv[i], "send");
+        opt.is_inline |= !strcmp(argv[i], "inline");
+        opt.chain |= !strcmp(argv[i], "chain");
+        opt.extended |= !strcmp(argv[i], "extended");
+        opt.receiver |= !strcmp(argv[i], "receiver");
+        if (!strncmp(argv[i], "size=", 5))
+            opt.size = (uint32_t)atol(argv[i] + 5);
+        if (!strncmp(argv[i], "qps=", 4))
+            opt.qps = (uint32_t)atol(argv[i] + 4);
+    }
+    if (argc < 3 || !opt.size || opt.size > 16384 || !opt.qps || opt.qps > QPS_MAX ||
+        (opt.receiver && !opt.sends)) {
+        fprintf(stderr,
+                "usage: %s FILE send|write [inline] [chain] [extended] [receiver] [size=BYTES] [qps=N]\n",
+                argv[0]);
+        return 2;
+    }
+    opt.file = argv[1];
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        give_up("shared memory");
+    sender = start(run_sender, pair[0]);
+    receiver = start(run_receiver, pair[1]);
+    trace(opt.receiver ? receiver : sender);
+    kill(sender, SIGKILL);
+    kill(receiver, SIGKILL);
+    waitpid(sender, NULL, 0);
+    waitpid(receiver, NULL, 0);
+    return 0;
+}
