@@ -29,6 +29,7 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
     bool retried = !failed || qp->fault.cause == FAULT_SILENCE || qp->fault.cause == FAULT_PSN;
     bool any = false;
 
+    out_number(out, "plain_requests", sender->plain);
     for (unsigned i = 0; i < array_size(counts); i++) {
         out_number(out, counts[i].key, counts[i].count);
         if (!counts[i].count || (counts[i].of_retry && !retried))

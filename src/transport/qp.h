@@ -79,6 +79,7 @@ struct sender {
     ns_t timer_delay,
         timeout_left; /* of the ACK timer: the delay it was armed with; what is left of the timeout */
     uint32_t expirations, probes_sent, congestions; /* statistics */
+    uint32_t plain; /* statistics: requests that went the straight way (engine/direct/plain.c) */
 };
 
 enum sender_wait {

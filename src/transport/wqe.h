@@ -80,6 +80,18 @@ struct send_wqe {
 };
 _Static_assert(sizeof(struct send_wqe) == 64, "header of a slot");
 
+/* A request that is complete before its call returns: what explanations tell of those that are (explain/work.c). */
+static inline void send_wqe_note(struct send_wqe *wqe, uint64_t wr_id, uint8_t opcode, uint8_t flags,
+                                 uint32_t length)
+{
+    wqe->wr_id = wr_id;
+    wqe->opcode = opcode;
+    wqe->flags = flags;
+    wqe->num_sge = wqe->by_reference = 0;
+    wqe->length = length;
+    wqe->stamp = 0; /* STAMP_NONE: times are not recorded */
+}
+
 /* READ, atomics, FLUSH and atomic write: completed by a response, not by an acknowledgement. */
 static inline bool awaits_response(const struct send_wqe *wqe)
 {

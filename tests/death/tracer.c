@@ -39,6 +39,8 @@ static const char *const watched[] = {
     /* access slots */
     "direct_map",
     "direct_map_end",
+    "direct_post_plain",
+    "direct_run_plain",
     "direct_copy",
     "direct_settle",
     "direct_deposit",

@@ -38,6 +38,8 @@ struct direct_route {
     uint32_t slot, record_generation, pd, access;
     /* The keys that were used last: the part of the region that is mapped here, and the region for the kernel's copy. */
     struct direct_key mapped, copied;
+    /* engine/direct/plain.c: the region of this process that was read last. Its `rkey` is the lkey. */
+    struct direct_key local;
     uint32_t misses, next_retry, requested_slot, requested_generation;
     struct access_slot *access_slot; /* the one that was taken last */
     uint64_t access_slot_word;       /* what this process wrote there */

@@ -7,6 +7,7 @@
  *   peer.c        requester: maps the peer's segment and regions (helper thread)
  *   peer_files.c  requester: opens the peer's files; owner: opens its own for a peer that asks (helper thread)
  *   fetch.c       receiver of packets by reference: copies their bytes from mapped memory
+ *   plain.c       requester: small WRITEs into mapped memory, the straight way
  *   deposit.c     sender of a large SEND: writes half of it into the peer's receive buffer
  *   owner.c       owner of the memory: waits for peers that access it
  *
@@ -190,6 +191,12 @@ bool direct_copy(struct transport_qp *transport, uint32_t rkey, uint64_t address
                  enum remote_operation operation, const struct iovec *here, unsigned count);
 /* Will the request go through the ring though the kernel could copy, because the peer polls? QP lock held. */
 bool direct_prefers_ring(const struct qp *qp, struct direct_route *direct, uint32_t length);
+
+/* --- plain.c -------------------------------------------------------------------------------------------- */
+
+/* qp_ports. */
+struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr);
+bool direct_run_plain(struct qp *qp, uint32_t end);
 
 /* --- fetch.c -------------------------------------------------------------------------------------------- */
 

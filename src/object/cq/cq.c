@@ -499,13 +499,12 @@ static void cold_path stamp(const struct cq *cq, struct cqe *cqe)
     }
 }
 
-void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
+/* Lock held. */
+static inline void push(struct cq *cq, const struct cqe *cqe, bool solicited)
 {
     struct cq_record *record = cq->record;
-    uint32_t produced;
+    uint32_t produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
 
-    lock_acquire(&cq->lock);
-    produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
     if (likely((produced - cq->consumed_seen < cq->capacity || make_space(cq, produced)) &&
                !record->failed)) {
         struct cqe *slot = &cq->ring[produced & cq->mask];
@@ -521,6 +520,45 @@ void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
     /* Also for a lost completion: a thread that waits for an event finds the ring full. */
     if (unlikely(record->armed != CQ_UNARMED))
         notify(cq, solicited || cqe->status != IBV_WC_SUCCESS);
+}
+
+void cq_push(struct cq *cq, const struct cqe *cqe, bool solicited)
+{
+    lock_acquire(&cq->lock);
+    push(cq, cqe, solicited);
+    lock_release(&cq->lock);
+}
+
+/* Lock held. */
+static cold_path void push_alone(struct cq *cq, const struct cqe *cqe)
+{
+    push(cq, cqe, false);
+}
+
+void cq_push_sent(struct cq *cq, const struct cq_sent *sent, uint32_t count, uint32_t qpn,
+                  enum ibv_wc_opcode opcode)
+{
+    struct cqe cqe = {.qpn = qpn, .status = IBV_WC_SUCCESS, .opcode = (uint8_t)opcode, .kind = CQE_SEND};
+    struct cq_record *record = cq->record;
+    uint32_t produced;
+    bool rare;
+
+    lock_acquire(&cq->lock);
+    produced = atomic_load_explicit(&record->produced, memory_order_relaxed);
+    rare = produced + count - 1 - cq->consumed_seen >= cq->capacity || record->failed ||
+           record->armed != CQ_UNARMED || (cq->wc_flags & WC_FLAGS_STAMPS);
+    for (uint32_t i = 0; i < count; i++) {
+        cqe.wr_id = sent[i].wr_id;
+        cqe.retires = sent[i].retires;
+        cqe.byte_len = sent[i].byte_len;
+        if (unlikely(rare))
+            push_alone(cq, &cqe);
+        else
+            cq->ring[(produced + i) & cq->mask] = cqe;
+    }
+    /* Release: the slots are filled. Partner: the acquire in take() and load_next() (cq_poll.c). */
+    if (likely(!rare))
+        atomic_store_explicit(&record->produced, produced + count, memory_order_release);
     lock_release(&cq->lock);
 }
 

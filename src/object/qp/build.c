@@ -241,6 +241,10 @@ int qp_build_complete(struct qp *qp)
     if (!error)
         error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error) {
+        if (qp->transport.link.direct_up_to && qp_ports->run_plain(qp, qp->build_posted)) {
+            lock_release(&qp->lock);
+            goto executed;
+        }
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
         qp_prefetch(qp);
         qp->transport.building = false;
@@ -250,6 +254,7 @@ int qp_build_complete(struct qp *qp)
         more = let_own_in(qp);
     }
     qp_ports->unlock(qp, more);
+executed:
     rundown_exit();
     qp->build_wqe = NULL;
     qp->build_needs_address = false;

@@ -50,19 +50,6 @@ int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
     return 0;
 }
 
-uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
-{
-    uint8_t flags = 0;
-
-    if ((send_flags & IBV_SEND_SIGNALED) || qp->record->attributes.signal_all)
-        flags |= WQE_SIGNALED;
-    if (send_flags & IBV_SEND_SOLICITED)
-        flags |= WQE_SOLICITED;
-    if (send_flags & IBV_SEND_FENCE)
-        flags |= WQE_FENCE;
-    return flags;
-}
-
 /* The sum of the lengths; UINT32_MAX if it exceeds the longest message: the sender then completes the request
  * with LOC_LEN_ERR. */
 static uint32_t total_length(const struct ibv_sge *list, unsigned count)
@@ -252,8 +239,8 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
 
 int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
+    int error = 0;
     bool more;
-    int error;
 
     if (context_is_inherited(qp->context)) {
         *bad_wr = wr;
@@ -264,8 +251,16 @@ int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
         lock_acquire(&qp->post_lock);
     rundown_enter();
     lock_acquire(&qp->lock);
+    if (qp->transport.link.direct_up_to && likely(wr != NULL)) {
+        wr = qp_ports->post_plain(qp, wr);
+        if (!wr) {
+            lock_release(&qp->lock);
+            goto posted;
+        }
+    }
     error = post_send_locked(qp, wr, bad_wr, &more);
     qp_ports->unlock(qp, more);
+posted:
     rundown_exit();
     if (qp->is_extended)
         lock_release(&qp->post_lock);

@@ -127,6 +127,32 @@ static inline enum ibv_qp_state qp_state(const struct qp *qp)
     return (enum ibv_qp_state)atomic_load_explicit(&qp->record->state, memory_order_relaxed);
 }
 
+/* The number of free send slots; QP lock or post_lock held. Acquire: partner of the release in
+ * qp_retire_sends(). */
+static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
+{
+    uint32_t retired = atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire);
+    uint32_t reset_at = atomic_load_explicit(&qp->reset_at, memory_order_relaxed);
+
+    if (unlikely((int32_t)(reset_at - retired) > 0))
+        retired = reset_at;
+    return qp->record->send_depth - (posted - qp->record->sender.own_posted - retired);
+}
+
+/* The flags of a WQE; send_flags: enum ibv_send_flags. */
+static inline uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags)
+{
+    uint8_t flags = 0;
+
+    if ((send_flags & IBV_SEND_SIGNALED) || qp->record->attributes.signal_all)
+        flags |= WQE_SIGNALED;
+    if (send_flags & IBV_SEND_SOLICITED)
+        flags |= WQE_SOLICITED;
+    if (send_flags & IBV_SEND_FENCE)
+        flags |= WQE_FENCE;
+    return flags;
+}
+
 /* The engine's functions for QPs, installed once. Called with the QP's lock held unless noted. */
 struct qp_ports {
     /* Size of the engine's private state of a QP, which lies behind struct qp (qp_private()); aligned as
@@ -155,6 +181,13 @@ struct qp_ports {
     /* Releases the QP's lock after work was posted or the QP was changed. Inside the caller's rundown section it
      * then rings pending doorbells, and schedules the sender again (more: it stopped at its bound). */
     void (*unlock)(struct qp *qp, bool more);
+    /* Executes and completes requests at the head of the list as long as they are plain (engine/direct/plain.c): each
+     * succeeds, and what the program sees is what qp_run_sender() would have done. Returns the first that was not
+     * executed; NULL: all were. Called if transport.link.direct_up_to is not 0. Inside a rundown section. */
+    struct ibv_send_wr *(*post_plain)(struct qp *qp, struct ibv_send_wr *wr);
+    /* The same for WQEs that are built and not posted, up to counter `end`; `posted` moves behind what was executed. True:
+     * all were. */
+    bool (*run_plain)(struct qp *qp, uint32_t end);
     /* XRC: hands a request to the process that has its SRQ (transport_xrc_ports.hand_over). */
     int (*hand_over)(struct qp *qp, const struct packet *packet, bool may_move);
     /* XRC: ends the delegates that execute requests for this QP in other processes. */

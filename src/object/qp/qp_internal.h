@@ -15,18 +15,6 @@ static inline void qp_set_state(struct qp *qp, enum ibv_qp_state state)
         mapping_update_qp(qp);
 }
 
-/* The number of free send slots; QP lock or post_lock held. Acquire: partner of the release in
- * qp_retire_sends(). */
-static inline uint32_t send_queue_room(const struct qp *qp, uint32_t posted)
-{
-    uint32_t retired = atomic_load_explicit(&qp->record->sender.retired, memory_order_acquire);
-    uint32_t reset_at = atomic_load_explicit(&qp->reset_at, memory_order_relaxed);
-
-    if (unlikely((int32_t)(reset_at - retired) > 0))
-        retired = reset_at;
-    return qp->record->send_depth - (posted - qp->record->sender.own_posted - retired);
-}
-
 /* An empty list may be NULL, which memcpy() must not get. */
 static inline void copy_if_any(void *to, const void *from, size_t length)
 {
@@ -89,7 +77,6 @@ int qp_check_create(const struct context *context, const struct ibv_qp_init_attr
 /* The send queue has no room: -ENOMEM, and the reason is noted. posted: counter of the next request. */
 int post_refuse_full(const struct qp *qp, uint32_t posted);
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode);
-uint8_t post_wqe_flags(const struct qp *qp, unsigned send_flags);
 void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,
                      uint32_t random, const struct ibv_mw_bind_info *info);
 

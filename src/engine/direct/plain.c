@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Plain requests: small RDMA WRITEs at the head of what is posted, into memory that is mapped here already
+ * (docs/design/plain-requests.md). They go one straight way from the work request to the store and the completion: the
+ * rules are those of object/qp/post.c, transport/sender.c, direct.c and complete.c with the constants of such a request
+ * put in. A request that is not plain ends this, and goes through those files, with all that is behind it.
+ *
+ * Requests for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
+ * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
+#include "engine/direct/direct.h"
+#include "transport/ordered_copy.h"
+
+/* Bytes of a request: place() copies so many in line. */
+#define PLAIN_BYTES ((uint32_t)PLACE_SMALL)
+/* Requests of a run, whose completions take the CQ's lock once. */
+#define PLAIN_RUN 16u
+/* Requests of a call: the QP's lock is held all along, as in sender_run(). */
+#define PLAIN_CALL 64u
+
+struct run {
+    struct qp *qp;
+    struct direct_route *direct;
+    uint32_t counter; /* of the next request */
+    uint32_t completions;
+    uintptr_t last; /* where the last request was placed */
+    struct cq_sent sent[PLAIN_RUN];
+};
+
+/* All that was posted before is complete, and nothing is due with a request but its execution. QP lock held. */
+static inline bool is_possible(const struct qp *qp)
+{
+    const struct transport_qp *transport = &qp->transport;
+    const struct sender *sender = &qp->record->sender;
+
+    return route_of(qp)->direct.peer && qp_state(qp) == IBV_QPS_RTS &&
+           sender->completed == atomic_load_explicit(&sender->posted, memory_order_relaxed) && !qp->ack_due &&
+           !qp->counted && !transport->tag_matching && !transport->map_later && !times_recorded();
+}
+
+/* --- which requests are plain ------------------------------------------------------------------------ */
+
+/* Lengths from 1 on that are plain. */
+static inline uint32_t longest(const struct qp *qp)
+{
+    return min_of(PLAIN_BYTES, qp->transport.link.direct_up_to);
+}
+
+/* post_check_opcode(), write_payload() and is_one_sided(). All before it is complete, so a fence has nothing to wait for;
+ * a WRITE without immediate data is never solicited. */
+static inline bool is_plain_wr(const struct qp *qp, const struct ibv_send_wr *wr)
+{
+    const unsigned known = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_FENCE | IBV_SEND_INLINE;
+
+    return wr->opcode == IBV_WR_RDMA_WRITE && wr->num_sge == 1 && qp->record->max_send_sge &&
+           !(wr->send_flags & ~known) && wr->sg_list->length - 1 < longest(qp) &&
+           (!(wr->send_flags & IBV_SEND_INLINE) || wr->sg_list->length <= qp->record->max_inline);
+}
+
+/* The same of what ibv_wr_*() has built and checked. */
+static inline bool is_plain_wqe(const struct qp *qp, const struct send_wqe *wqe)
+{
+    return wqe->opcode == IBV_WR_RDMA_WRITE && wqe->num_sge == !(wqe->flags & WQE_INLINE) &&
+           wqe->length - 1 < longest(qp);
+}
+
+/* --- a run ------------------------------------------------------------------------------------------- */
+
+/* Takes an access slot and checks the peer's QP and key, as direct_map(). What that would have to look for is not plain. */
+static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, uint32_t rkey)
+{
+    struct direct_route *direct = &route_of(qp)->direct;
+
+    if (direct->mapped.rkey != rkey || unlikely(!rkey))
+        return false;
+    direct->access_slot = access_slot_take(direct->peer->access_slots, qp->slot, ACCESS_STORES, direct->slot,
+                                           key_slot(rkey), &direct->access_slot_word);
+    if (unlikely(!direct->access_slot))
+        return false;
+    if (unlikely(!direct_is_open(direct) || !direct_key_is_current(direct->peer, &direct->mapped, rkey))) {
+        access_slot_release(direct->access_slot, direct->access_slot_word);
+        return false;
+    }
+    run->qp = qp;
+    run->direct = direct;
+    run->counter = counter;
+    run->completions = 0;
+    return true;
+}
+
+/* Finds the region of an lkey, and keeps it with its generation, which changes when the meaning of the key does. */
+static cold_path bool find_local(const struct run *run, uint32_t lkey)
+{
+    struct direct_key *key = &run->direct->local;
+    struct key_view view;
+
+    key->rkey = 0;
+    if (!lkey || !keys_try_read(&run->qp->transport.keys->entry[key_slot(lkey)], &view) ||
+        view.kind != KEY_REGION || view.lkey != lkey || view.pd != run->qp->record->pd)
+        return false;
+    key->rkey = lkey;
+    key->generation = view.generation;
+    key->start = view.iova;
+    key->length = view.length;
+    key->base = (uintptr_t)view.address;
+    return true;
+}
+
+/* keys_check_local() of memory that is read. */
+static inline const void *local_of(const struct run *run, uint32_t lkey, uint64_t address, uint32_t length)
+{
+    const struct direct_key *key = &run->direct->local;
+    const struct key_entry *entry = &run->qp->transport.keys->entry[key_slot(lkey)];
+    uint64_t offset;
+
+    if (unlikely(key->rkey != lkey ||
+                 atomic_load_explicit(&entry->generation, memory_order_acquire) != key->generation) &&
+        !find_local(run, lkey))
+        return NULL;
+    offset = address - key->start;
+    if (unlikely(offset >= key->length || length > key->length - offset)) /* below `start`, it wraps */
+        return NULL;
+    return (const void *)(key->base + offset); // NOLINT(performance-no-int-to-ptr)
+}
+
+/* Executes the next request. from: bytes of this process, or NULL. False: it is not executed, because a key may not allow
+ * it. */
+static inline bool run_execute(struct run *run, const void *from, uint32_t length, uint64_t remote_address,
+                               uint64_t wr_id, bool signaled)
+{
+    uintptr_t to = direct_address_in(&run->direct->mapped, remote_address, length, REMOTE_WRITE);
+
+    if (unlikely(!from || !to))
+        return false;
+    place((void *)to, from, length); // NOLINT(performance-no-int-to-ptr)
+    run->last = to;
+    run->sent[run->completions] = (struct cq_sent){wr_id, ++run->counter, length};
+    run->completions += signaled;
+    return true;
+}
+
+static inline bool execute_wr(struct run *run, const struct ibv_send_wr *wr)
+{
+    struct qp *qp = run->qp;
+    const struct ibv_sge *sge = wr->sg_list;
+    bool is_inline = wr->send_flags & IBV_SEND_INLINE;
+    uint8_t flags = post_wqe_flags(qp, wr->send_flags);
+    struct send_wqe *wqe = send_wqe_at(&qp->transport, run->counter);
+
+    if (!run_execute(run,
+                     is_inline ? (const void *)(uintptr_t)sge->addr
+                               : local_of(run, sge->lkey, sge->addr, sge->length),
+                     sge->length, wr->wr.rdma.remote_addr, wr->wr_id, flags & WQE_SIGNALED))
+        return false;
+    send_wqe_note(wqe, wr->wr_id, IBV_WR_RDMA_WRITE, flags, sge->length);
+    return true;
+}
+
+static inline bool execute_wqe(struct run *run, struct send_wqe *wqe)
+{
+    const struct wqe_sge *body = send_wqe_body(wqe, IBV_QPT_RC);
+
+    return run_execute(run,
+                       wqe->flags & WQE_INLINE ? (const void *)body
+                                               : local_of(run, body->lkey, body->address, wqe->length),
+                       wqe->length, wqe->remote_address, wqe->wr_id, wqe->flags & WQE_SIGNALED);
+}
+
+/* Ends the access, and completes the requests: counters first, because a completion that is polled frees slots of the
+ * queue by them. False: the peer has stopped waiting, and the accesses are void. The requests count as not executed: to
+ * execute a WRITE twice is harmless. */
+static inline bool run_end(const struct run *run)
+{
+    struct qp *qp = run->qp;
+    struct sender *sender = &qp->record->sender;
+
+    if (unlikely(!access_slot_release(run->direct->access_slot, run->direct->access_slot_word)))
+        return false;
+    if (unlikely(run->counter == sender->completed))
+        return true; /* none was executed */
+    sender->waiting = SENDER_RUNS;
+    sender->plain += run->counter - sender->completed;
+    atomic_store_explicit(&sender->posted, run->counter, memory_order_release);
+    sender->begun = sender->next = sender->completed = run->counter;
+    atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
+                          memory_order_relaxed);
+    if (run->completions)
+        cq_push_sent(qp->send_cq, run->sent, run->completions, qp->ibv.qp_num, IBV_WC_RDMA_WRITE);
+    return true;
+}
+
+/* --- posting ----------------------------------------------------------------------------------------- */
+
+struct ibv_send_wr *direct_post_plain(struct qp *qp, struct ibv_send_wr *wr)
+{
+    uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    uint32_t left = min_of(send_queue_room(qp, posted), PLAIN_CALL);
+    struct run run;
+
+    if (!is_possible(qp))
+        return wr;
+    while (wr && left && is_plain_wr(qp, wr) && run_begin(&run, qp, posted, wr->wr.rdma.rkey)) {
+        uint32_t end = posted + min_of(left, PLAIN_RUN), rkey = wr->wr.rdma.rkey;
+        struct ibv_send_wr *next = wr;
+
+        while (execute_wr(&run, next)) {
+            next = next->next;
+            if (run.counter == end || !next || !is_plain_wr(qp, next) || next->wr.rdma.rkey != rkey)
+                break;
+        }
+        if (!run_end(&run) || run.counter == posted)
+            break;
+        wr = next;
+        left -= run.counter - posted;
+        posted = run.counter;
+    }
+    return wr;
+}
+
+bool direct_run_plain(struct qp *qp, uint32_t end)
+{
+    uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    uint32_t last = posted + min_of(end - posted, PLAIN_CALL);
+    struct run run;
+
+    if (!is_possible(qp))
+        return false;
+    while (posted != last) {
+        struct send_wqe *wqe = send_wqe_at(&qp->transport, posted);
+        uint32_t until = posted + min_of(last - posted, PLAIN_RUN), rkey = wqe->rkey;
+
+        if (!is_plain_wqe(qp, wqe) || !run_begin(&run, qp, posted, rkey))
+            break;
+        while (execute_wqe(&run, wqe) && run.counter != until) {
+            wqe = send_wqe_at(&qp->transport, run.counter);
+            if (!is_plain_wqe(qp, wqe) || wqe->rkey != rkey)
+                break;
+        }
+        if (!run_end(&run) || run.counter == posted)
+            break;
+        posted = run.counter;
+    }
+    return posted == end;
+}
