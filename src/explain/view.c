@@ -72,7 +72,8 @@ static int read_header(struct view *view)
         !table_fits(view, &header->stacks, sizeof(struct stack_record), SEGMENT_STACKS) ||
         !table_fits(view, &header->modules, sizeof(struct module_record), SEGMENT_MODULES) ||
         !table_fits(view, &header->misuses, sizeof(struct misuse_record), SEGMENT_MISUSES) ||
-        !table_fits(view, &header->refusals, sizeof(struct refused_record), SEGMENT_REFUSALS))
+        !table_fits(view, &header->refusals, sizeof(struct refused_record), SEGMENT_REFUSALS) ||
+        !table_fits(view, &header->ports, sizeof(struct port_record), SEGMENT_PORTS))
         return -EPROTO;
     view->now_ns = sys_now();
     view->stamp = (uint32_t)(view->now_ns / NS_PER_MS);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packet counters of a process's network path, in the header of the published segment: part of its format
- * (SEGMENT_VERSION in segment/segment.h). src/udp increments them from any thread, relaxed. */
+/* Counters in the published segment: part of its format (SEGMENT_VERSION in segment/segment.h). docs/counters.md says
+ * what each counts, and for whom. */
 #ifndef PUBLISHED_COUNTERS_H
 #define PUBLISHED_COUNTERS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
+/* Of a process's network path. src/udp increments them from any thread, relaxed. */
 struct network_counters {
     _Atomic uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
     _Atomic uint64_t bad_icrc, malformed; /* received and dropped */
@@ -16,6 +17,73 @@ struct network_counters {
     _Atomic uint64_t not_sent;  /* the kernel refused to send: no route, larger than the path MTU ... */
     _Atomic uint64_t congested; /* received with ECN's congestion experienced mark */
     _Atomic uint64_t cnps_received, cnps_sent; /* congestion notification packets (CNP) received, sent */
+};
+
+/* What a request is counted as. New values go to the end, before TRAFFIC_KINDS. */
+enum traffic_kind {
+    TRAFFIC_UNKNOWN,
+    TRAFFIC_SEND,
+    TRAFFIC_WRITE,
+    TRAFFIC_READ,
+    TRAFFIC_ATOMIC,
+    TRAFFIC_ATOMIC_WRITE,
+    TRAFFIC_FLUSH,
+    TRAFFIC_LOCAL, /* LOCAL_INV, BIND_MW */
+    TRAFFIC_KINDS,
+};
+
+/* How a request is executed. */
+enum traffic_way {
+    TRAFFIC_BY_PACKETS,
+    TRAFFIC_BY_REQUESTER, /* in the peer's memory, without packets (docs/mapped.md) */
+    TRAFFIC_WAYS,
+};
+
+struct traffic_count {
+    uint64_t messages, bytes; /* bytes of payload */
+};
+
+/* Bucket i counts latencies below 2^(LATENCY_SHIFT + i) ns that no bucket before it counts, the last one all others. */
+#define LATENCY_BUCKETS 32u
+#define LATENCY_SHIFT   7u
+
+/* enum ibv_wc_status has fewer values. */
+#define TRAFFIC_STATUSES 32u
+
+/* Of one QP, or of those of a device that were destroyed. Only grows, also by RESET. Plain integers: there is one
+ * writer, who holds the QP's lock, and a reader that copies one of them sees a value that it had. */
+struct traffic_record {
+    struct traffic_count requested[TRAFFIC_WAYS][TRAFFIC_KINDS]; /* begun; none is counted twice */
+    struct traffic_count executed[TRAFFIC_KINDS];                /* the peer's, by packets */
+    /* On the network, also acknowledgements and what is sent again. On one host a message is no packet. */
+    uint64_t packets_sent, packets_received;
+    uint64_t latency_ns;               /* sum of the latencies that the buckets count */
+    uint64_t latency[LATENCY_BUCKETS]; /* from post to completion, of some requests (object/qp/traffic.c) */
+    uint32_t failed[TRAFFIC_STATUSES]; /* completions, of sends and receives, by enum ibv_wc_status */
+    uint64_t rnr_naks_sent;
+    uint64_t reserved;
+};
+
+/* The store is atomic so that the compiler does not join both into one addition of vectors, which takes longer. */
+static inline void traffic_add(struct traffic_count *count, uint32_t bytes)
+{
+    __atomic_store_n(&count->messages, count->messages + 1, __ATOMIC_RELAXED);
+    count->bytes += bytes;
+}
+
+/* Statistics of struct sender and struct responder (transport/qp.h), of destroyed QPs. */
+struct retry_record {
+    uint64_t retransmissions, sequence_naks, rnr_naks, timeouts, probes, congestions;
+    uint64_t duplicates, drops;
+};
+
+/* QPs of one device that this process has destroyed, so that sums over a port do not fall. */
+struct port_record {
+    char device[64];                         /* its name; "": not used */
+    uint64_t qps;                            /* destroyed */
+    uint64_t packets_sent, packets_received; /* qp_packets() in transport/qp.h */
+    struct traffic_record traffic;
+    struct retry_record retries;
 };
 
 #endif

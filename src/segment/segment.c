@@ -39,7 +39,7 @@ static struct {
     bool watched;        /* header.watched */
     struct arena arena;
     struct segment_table keys, mapped, directs, qps, cqs, srqs, pds, wqs, ind_tables, items, ids,
-        key_provenance, stacks, modules, misuses, refusals;
+        key_provenance, stacks, modules, misuses, refusals, ports;
 } segment = {.part = {{.fd = -1}, {.fd = -1}}};
 
 static void place(struct segment_table *table, uint64_t *offset, size_t stride, uint32_t count)
@@ -70,6 +70,7 @@ static uint64_t place_tables(void)
     place(&segment.modules, &offset, sizeof(struct module_record), SEGMENT_MODULES);
     place(&segment.misuses, &offset, sizeof(struct misuse_record), SEGMENT_MISUSES);
     place(&segment.refusals, &offset, sizeof(struct refused_record), SEGMENT_REFUSALS);
+    place(&segment.ports, &offset, sizeof(struct port_record), SEGMENT_PORTS);
     return (offset + (2u << 20) - 1) & ~(uint64_t)((2u << 20) - 1);
 }
 
@@ -187,6 +188,7 @@ static void fill_header(struct segment_header *header)
     header->modules = segment.modules;
     header->misuses = segment.misuses;
     header->refusals = segment.refusals;
+    header->ports = segment.ports;
     header->arena_offset = segment.arena_offset;
     header->arena_size = segment.arena_size;
     header->queues = (struct file_record){.fd = segment.part[SEGMENT_QUEUES].fd,
@@ -404,6 +406,11 @@ struct misuse_record *segment_misuse(uint32_t number)
 struct refused_record *segment_refused(uint32_t number)
 {
     return (struct refused_record *)segment_at(segment.refusals.offset) + number;
+}
+
+struct port_record *segment_port(uint32_t number)
+{
+    return (struct port_record *)segment_at(segment.ports.offset) + number;
 }
 
 /* Makes the arena accessible up to its high-water mark. segment.lock held. */

@@ -21,6 +21,7 @@
  *   modules          SEGMENT_MODULES x struct module_record: the files that return addresses lie in
  *   misuses          SEGMENT_MISUSES x struct misuse_record: calls with what was destroyed
  *   refusals         SEGMENT_REFUSALS x struct refused_record: calls that were refused
+ *   ports            SEGMENT_PORTS x struct port_record: counters of destroyed QPs, by device
  *                    (end of the first file, which is as long as arena_offset says)
  *   arena            queues (send, receive, completion, responder resources), in power of two extents of
  *                    at least 4 KiB (the second file)
@@ -97,7 +98,7 @@ enum segment_copies {
 };
 
 /* Written once when the segment is opened (fill_header() in segment.c), except for: explains, copies,
- * directs_used, files_thread, files, network, application_polls, growing, alive, robust. */
+ * directs_used, files_thread, files, ports_generation, network, application_polls, growing, alive, robust. */
 struct segment_header {
     uint64_t magic; /* written last, with release order */
     uint32_t version, header_size;
@@ -112,9 +113,11 @@ struct segment_header {
     /* 1: the objects are another adapter's, and src/watch keeps the records: what only the adapter knows is not in
      * them (docs/watch.md). */
     uint32_t watched;
-    uint32_t reserved;
+    /* Odd while the counters of a QP move from its record to that of its port. A sum over both that saw it even, and
+     * the same afterwards, has each QP once (port_retire_qp() in segment/port.c). */
+    _Atomic uint32_t ports_generation;
     struct segment_table keys, qps, cqs, srqs, pds, wqs, ind_tables, items, ids, key_provenance, stacks,
-        modules, misuses, refusals;
+        modules, misuses, refusals, ports;
     uint64_t arena_offset, arena_size;
     /* For peers that execute requests themselves (docs/mapped.md): */
     struct segment_table mapped, directs;
@@ -386,6 +389,7 @@ _Static_assert(sizeof(struct refused_record) == 256, "readable by other builds")
 
 #define SEGMENT_MISUSES  64u
 #define SEGMENT_REFUSALS 64u
+#define SEGMENT_PORTS    64u
 #define SEGMENT_ITEMS    (1u << 20)
 #define SEGMENT_IDS      65536u
 #define SEGMENT_STACKS   8192u
@@ -424,6 +428,7 @@ struct stack_record *segment_stack(uint32_t number);
 struct module_record *segment_module(uint32_t number);
 struct misuse_record *segment_misuse(uint32_t number);
 struct refused_record *segment_refused(uint32_t number);
+struct port_record *segment_port(uint32_t number);
 
 /* The offset of zeroed queue memory, aligned to 4 KiB; 0: -ENOMEM (offset 0 is the header). */
 uint64_t segment_allocate(size_t size);

@@ -55,13 +55,15 @@ static void put(char *target, const struct gather *from)
 }
 
 /* The request has been executed: it is begun and has its verdict, and no packet. */
-static enum direct done(struct sender *sender, struct send_wqe *wqe, enum verdict verdict)
+static enum direct done(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind,
+                        enum verdict verdict)
 {
     wqe->verdict = (uint8_t)verdict;
     wqe->by_reference = wqe->exposed = false;
     wqe->read_part = 0;
     wqe->packets = 0;
-    sender->begun++;
+    qp->record->sender.begun++;
+    traffic_add(&qp->record->traffic.requested[TRAFFIC_BY_REQUESTER][kind], wqe->length);
     return DIRECT_DONE;
 }
 
@@ -75,7 +77,7 @@ static enum direct copy(struct transport_qp *qp, struct send_wqe *wqe, enum requ
         !qp->ports->direct->copy(qp, wqe->rkey, wqe->remote_address, wqe->length, operation_of(kind),
                                  gather->vector, gather->count))
         return DIRECT_NOT;
-    return done(&qp->record->sender, wqe, VERDICT_OK);
+    return done(qp, wqe, kind, VERDICT_OK);
 }
 
 enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum request_kind kind)
@@ -120,8 +122,8 @@ enum direct direct_execute(struct transport_qp *qp, struct send_wqe *wqe, enum r
         original = execute_atomic(wqe, target);
     if (unlikely(!qp->ports->direct->map_end(
             qp))) /* executing it twice is harmless, or as if its response was lost */
-        return kind != REQUEST_ATOMIC ? DIRECT_NOT : done(sender, wqe, VERDICT_RETRY_EXCEEDED);
+        return kind != REQUEST_ATOMIC ? DIRECT_NOT : done(qp, wqe, kind, VERDICT_RETRY_EXCEEDED);
     if (kind == REQUEST_ATOMIC)
         gather_place(&gather, &original);
-    return done(sender, wqe, VERDICT_OK);
+    return done(qp, wqe, kind, VERDICT_OK);
 }

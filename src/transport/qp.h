@@ -12,6 +12,7 @@
 #include "base/psn.h"
 #include "base/types.h"
 #include "base/verbs.h"
+#include "published/counters.h"
 #include "published/drops.h"
 #include "published/record.h"
 #include "rules/fault.h"
@@ -203,6 +204,7 @@ struct qp_record {
     struct failure_record failure;
     uint32_t unseen;                        /* watched: enum unseen */
     struct drop_record drops[DROP_REASONS]; /* UD, RAW_PACKET; enum drop_reason */
+    struct traffic_record traffic cache_aligned;
 } cache_aligned;
 
 /* RC, and both ends of XRC. */
@@ -214,6 +216,24 @@ static inline bool is_reliable(const struct qp_record *record)
 static inline bool is_connected(const struct qp_record *record)
 {
     return record->type != IBV_QPT_UD && record->type != IBV_QPT_RAW_PACKET;
+}
+
+/* Packets that a port counts for the QP. On one host a message is no packet, and is counted as one; a datagram always is
+ * one. */
+static inline void qp_packets(const struct qp_record *record, uint64_t *ret_sent, uint64_t *ret_received)
+{
+    const struct traffic_record *traffic = &record->traffic;
+
+    *ret_sent = traffic->packets_sent;
+    *ret_received = traffic->packets_received;
+    if (is_connected(record) && record->path.kind == PATH_WIRE)
+        return;
+    *ret_sent = *ret_received = 0;
+    for (unsigned kind = TRAFFIC_SEND; kind < TRAFFIC_LOCAL; kind++) {
+        *ret_sent += traffic->requested[TRAFFIC_BY_PACKETS][kind].messages +
+                     traffic->requested[TRAFFIC_BY_REQUESTER][kind].messages;
+        *ret_received += traffic->executed[kind].messages;
+    }
 }
 
 /* What the link of a QP can do. Set by the owner when the path is known (UD: once, for all local links). */

@@ -86,6 +86,8 @@ bool raw_receive(struct transport_qp *qp, const void *frame, uint32_t length,
     done.verdict = raw_place(qp, qp->receive_pd, receive, frame, length);
     done.opcode = IBV_WC_RECV;
     done.byte_len = length;
+    if (done.verdict == VERDICT_OK)
+        traffic_add(&qp->record->traffic.executed[TRAFFIC_SEND], length);
     qp->ports->complete_receive(qp, &done);
     return true;
 }

@@ -179,6 +179,7 @@ static cold_path bool not_ready(struct request *request)
         return false;
     }
     /* Packets behind this one are out of sequence until it is repeated; they get no NAK. */
+    request->qp->record->traffic.rnr_naks_sent++;
     responder->nak_sent = NAK_OF_PACKET;
     responder->owed_syndrome =
         (uint8_t)(SYNDROME_RNR << 5 | (request->qp->record->attributes.min_rnr_timer & 0x1f));
@@ -499,6 +500,9 @@ static void advance(struct request *request)
             responder->ack_owed = true;
     }
     if (request->properties & (OPCODE_LAST | OPCODE_ONLY)) {
+        traffic_add(&request->qp->record->traffic
+                         .executed[request->properties & OPCODE_WRITE ? TRAFFIC_WRITE : TRAFFIC_SEND],
+                    responder->offset + request->length);
         if (unlikely(request->qp->counts_remote) && (request->properties & OPCODE_WRITE))
             request->qp->ports->counter->executed(request->qp, false, responder->write_length);
         responder->message = MESSAGE_NONE;

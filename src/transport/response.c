@@ -119,8 +119,11 @@ static int respond_to_read(struct transport_qp *qp, struct responder_resource *r
     resource->fresh = false;
     resource->sent += length;
     resource->responded = last;
-    if (unlikely(qp->counts_remote) && last && !resource->repeated)
-        qp->ports->counter->executed(qp, true, resource->end);
+    if (last && !resource->repeated) {
+        traffic_add(&qp->record->traffic.executed[TRAFFIC_READ], resource->end);
+        if (unlikely(qp->counts_remote))
+            qp->ports->counter->executed(qp, true, resource->end);
+    }
     slice->packets--;
     if (!resource->by_reference)
         slice->bytes -= min_of(slice->bytes, length);
@@ -169,6 +172,7 @@ static int respond_to_atomic(struct transport_qp *qp, struct responder_resource 
             return fail_response(qp, resource, verdict);
         resource->original = execute_atomic(resource, (uint64_t *)(uintptr_t)range.address);
         resource->executed = true;
+        traffic_add(&qp->record->traffic.executed[TRAFFIC_ATOMIC], sizeof(uint64_t));
     }
     fill_response(qp, OP_ATOMIC_ACKNOWLEDGE, resource->first_psn, &packet);
     packet.original = resource->original;
@@ -212,6 +216,10 @@ static int respond_to_flush_or_write(struct transport_qp *qp, struct responder_r
         if (unlikely(verdict != VERDICT_OK))
             return fail_response(qp, resource, verdict);
         resource->executed = true;
+        if (resource->operation == OP_FLUSH)
+            traffic_add(&qp->record->traffic.executed[TRAFFIC_FLUSH], resource->length);
+        else
+            traffic_add(&qp->record->traffic.executed[TRAFFIC_ATOMIC_WRITE], sizeof(uint64_t));
     }
     fill_response(qp, OP_READ_RESPONSE_ONLY, resource->first_psn, &packet);
     return send_only_response(qp, resource, slice, &packet);

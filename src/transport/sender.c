@@ -213,6 +213,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     }
     if (unlikely(kind == REQUEST_LOCAL)) {
         sender->begun++;
+        traffic_add(&qp->record->traffic.requested[TRAFFIC_BY_REQUESTER][TRAFFIC_LOCAL], 0);
         return true;
     }
     packets = psns_of(qp, wqe, kind);
@@ -224,6 +225,7 @@ static bool begin(struct transport_qp *qp, struct send_wqe *wqe, const struct re
     wqe->first_psn = sender->next_psn;
     wqe->packets = packets;
     sender->next_psn = psn_add(sender->next_psn, packets);
+    traffic_add(&qp->record->traffic.requested[TRAFFIC_BY_PACKETS][kind], wqe->length);
     if (kind == REQUEST_SEND || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
         begin_two_sided(qp, wqe, kind);
     if (awaits_response(wqe)) {

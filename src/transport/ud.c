@@ -147,6 +147,7 @@ static void send_up_to(struct transport_qp *qp, uint32_t limit)
         }
         sender->next_psn = sender->unacked_psn = psn_add(sender->next_psn, 1);
         sender->completed++;
+        traffic_add(&qp->record->traffic.requested[TRAFFIC_BY_PACKETS][TRAFFIC_SEND], wqe->length);
         qp->ports->complete_send(qp, wqe, sender->completed - 1, VERDICT_OK, wqe->length);
         packets++;
         bytes += wqe->length;
@@ -273,5 +274,7 @@ void ud_receive(struct transport_qp *qp, const struct packet *packet, uint32_t p
     completion.verdict = place_datagram(qp, receive, packet);
     if (unlikely(completion.verdict != VERDICT_OK))
         note_failed_receive(qp, receive, packet, completion.verdict);
+    else
+        traffic_add(&qp->record->traffic.executed[TRAFFIC_SEND], packet->payload_length);
     qp->ports->complete_receive(qp, &completion);
 }

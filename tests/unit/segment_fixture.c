@@ -165,6 +165,7 @@ struct fixture *fixture_make(void)
     fixture.modules = place(&header->modules, sizeof(struct module_record), 4);
     fixture.misuses = place(&header->misuses, sizeof(struct misuse_record), 4);
     fixture.refusals = place(&header->refusals, sizeof(struct refused_record), 4);
+    fixture.ports = place(&header->ports, sizeof(struct port_record), 2);
     header->magic = SEGMENT_MAGIC;
     header->version = SEGMENT_VERSION;
     header->header_size = sizeof(*header);

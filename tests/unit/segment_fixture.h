@@ -39,6 +39,7 @@ struct fixture {
     struct module_record *modules;
     struct misuse_record *misuses; /* none */
     struct refused_record *refusals;
+    struct port_record *ports; /* none */
 };
 
 /* The same memory each time, as if nobody had touched it. */

@@ -165,6 +165,7 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
 
         if (likely(!error)) {
             note_sent(qp, packet);
+            qp->record->traffic.packets_sent++;
             return 0;
         }
         if (error != -EAGAIN)
@@ -318,6 +319,7 @@ static void receive_multicast(struct qp *qp, void *argument)
 {
     const struct packet *packet = argument;
 
+    qp->record->traffic.packets_received++;
     arrivals_receive_multicast(qp, packet,
                                packet->src_qpn == qp->ibv.qp_num && is_own_address(packet->grh.source));
 }
@@ -360,6 +362,7 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
         return;
     }
     if (likely(qp->record->type == IBV_QPT_UD ? !is_from_this_host(packet) : is_from_peer(qp, packet))) {
+        qp->record->traffic.packets_received++;
         if (unlikely(arrival->congested))
             congestion_notify(qp, packet, arrival);
         if (arrival_receive(qp, packet, request) == ARRIVAL_ACK_DUE)

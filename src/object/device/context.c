@@ -16,6 +16,7 @@
 #include "object/receive/wq.h"
 #include "segment/drops.h"
 #include "segment/misuse.h"
+#include "segment/port.h"
 #include "segment/provenance.h"
 #include "segment/refused.h"
 #include "segment/segment.h"
@@ -128,6 +129,7 @@ void object_after_fork_in_child(void)
     misuses_after_fork_in_child();
     refused_after_fork_in_child();
     strays_after_fork_in_child();
+    port_after_fork_in_child();
     wq_after_fork_in_child();
     channels_after_fork_in_child();
     segment_after_fork_in_child();

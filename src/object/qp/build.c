@@ -10,6 +10,7 @@
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/qp/qp_internal.h"
+#include "object/qp/traffic.h"
 #include "rules/transitions.h"
 
 void qp_build_fail(struct qp *qp, int error)
@@ -247,6 +248,7 @@ int qp_build_complete(struct qp *qp)
         }
         atomic_store_explicit(&sender->posted, qp->build_posted, memory_order_release);
         qp_prefetch(qp);
+        traffic_posted(qp, qp->build_posted);
         qp->transport.building = false;
         tagged_post(&qp->transport);
         more = qp_run_sender(qp, STAMP_NONE);

@@ -9,6 +9,7 @@
 #include "base/rundown.h"
 #include "object/destroyed.h"
 #include "object/qp/qp_internal.h"
+#include "object/qp/traffic.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
 #include "segment/provenance.h"
@@ -233,6 +234,7 @@ static int post_send_locked(struct qp *qp, struct ibv_send_wr *wr, struct ibv_se
         *bad_wr = wr;
     atomic_store_explicit(&sender->posted, posted, memory_order_release);
     qp_prefetch(qp);
+    traffic_posted(qp, posted);
     *ret_more = qp_run_sender(qp, qp->stamp);
     return error;
 }

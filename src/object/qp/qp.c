@@ -20,6 +20,7 @@
 #include "object/xrc/open_qp.h"
 #include "object/xrc/xrc.h"
 #include "rules/limits.h"
+#include "segment/port.h"
 #include "segment/provenance.h"
 #include "steering/toeplitz.h"
 
@@ -383,7 +384,7 @@ static int destroy(struct qp *qp)
     /* From here on the QP is not found by number, so no packet, completion or event follows. */
     qpn = atomic_load_explicit(&qp->record->qpn, memory_order_relaxed);
     atomic_store_explicit(&qp->record->destroying_qpn, qpn, memory_order_relaxed);
-    atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
+    port_retire_qp(qp->context->device->name, qp->record);
     qp_table_remove(qpn);
     qp_set_state(qp, IBV_QPS_RESET);
     mapping_settle_qp(qp);

@@ -91,6 +91,11 @@ struct qp {
     /* For qp_note_times(): the stamp of the last post, and which changes have their stamp already. */
     uint32_t stamp, noted_begun;
     uint8_t noted_waiting;
+    /* traffic.c: posting the request before this counter begins the next measurement; the counter among the program's
+     * requests of the one that is measured, which was posted at timed_ns (0: none is); how many requests are not measured
+     * after it. */
+    uint32_t time_from, timed, time_gap;
+    ns_t timed_ns;
     /* The `retired` counter that a RESET implies: work requests posted before it occupy no slots. */
     _Atomic uint32_t reset_at;
     /* An acknowledgement is due at the end of the batch of packets that the engine is receiving

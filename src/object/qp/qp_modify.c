@@ -11,6 +11,7 @@
 #include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/qp/qp_internal.h"
+#include "object/qp/traffic.h"
 #include "object/xrc/open_qp.h"
 #include "rules/limits.h"
 #include "rules/transitions.h"
@@ -141,6 +142,7 @@ static void enter_reset(struct qp *qp)
                           atomic_load_explicit(&record->sender.posted, memory_order_relaxed) -
                               record->sender.own_posted,
                           memory_order_relaxed);
+    traffic_reset(qp);
     tagged_forget(&qp->transport);
     responder_reset(&qp->transport);
     qp_release_resources(qp);

@@ -9,6 +9,7 @@
 #include "object/memory/memory.h"
 #include "object/ports.h"
 #include "object/qp/qp_internal.h"
+#include "object/qp/traffic.h"
 #include "object/receive/tm.h"
 #include "object/xrc/open_qp.h"
 #include "object/xrc/xrc.h"
@@ -130,6 +131,7 @@ static void complete_send(struct transport_qp *transport, const struct send_wqe 
     /* Errors and flushes complete whether signaled or not (verbs.md §2.6). */
     if (!(wqe->flags & WQE_SIGNALED) && verdict == VERDICT_OK)
         return;
+    traffic_completed(qp, counter, verdict);
     if (unlikely(verdict != VERDICT_OK) && verdict != VERDICT_FLUSHED)
         note_fault(qp); /* before the completion can be polled */
     const struct cqe cqe = {
@@ -194,6 +196,8 @@ static void push_receive(struct qp *qp, uint64_t wr_id, const struct receive_com
 
     if (unlikely(qp->counted))
         count(qp, COUNTED_RECV, completion->verdict, completion->byte_len);
+    if (unlikely(completion->verdict != VERDICT_OK))
+        traffic_count_failure(qp, completion->verdict);
     qp_receives_completed++;
     if (unlikely(qp->transport.tag_matching)) {
         cqe.kind = CQE_TAGGED;

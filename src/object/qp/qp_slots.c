@@ -115,6 +115,8 @@ void qp_make_blank(struct qp *qp, uint32_t slot)
     qp->receive_taken = qp->settle_due = qp->is_extended = qp->creator_closed = false;
     qp->stamp = qp->noted_begun = 0;
     qp->noted_waiting = SENDER_RUNS;
+    qp->time_from = qp->timed = qp->time_gap = 0;
+    qp->timed_ns = 0;
     qp->create_flags = 0;
     qp->receive_ring = NULL;
     qp->queues = (struct qp_queues){0};

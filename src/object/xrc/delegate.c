@@ -13,6 +13,7 @@
 #include "object/qp/qp_internal.h"
 #include "object/xrc/xrc.h"
 #include "rules/limits.h"
+#include "segment/port.h"
 
 #define BUCKETS       64u
 #define DELEGATES_MAX 4096u /* for all processes together: each takes a slot of the table of QPs */
@@ -192,7 +193,7 @@ static void end(struct qp *qp)
     rundown_enter();
     lock_acquire(&qp->lock);
     qp_enter_error(qp);
-    atomic_store_explicit(&qp->record->qpn, 0, memory_order_release);
+    port_retire_qp(NULL, qp->record);
     qp_set_state(qp, IBV_QPS_RESET);
     lock_release(&qp->lock);
     rundown_exit();

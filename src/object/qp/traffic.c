@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The rare part of counting: failures, and latencies. To read the clock twice for each request would take a tenth of the
+ * rate of small ones. So one request at a time is measured on a QP, and what a process measures is limited to about one
+ * in MEASURE_NS: where requests come more slowly than that, nearly every one is measured. */
+#include "object/qp/traffic.h"
+
+#include "base/sys.h"
+
+/* Longer than any queue: nothing is measured before traffic_end_timing() says so. */
+#define NOT_BEFORE_COMPLETION (1u << 30)
+#define GAP_MAX               255u
+#define MEASURE_NS            (100 * NS_PER_US)
+#define RARE_NS               (10 * MEASURE_NS)
+
+/* When a request of this process was measured last. Threads that race measure one more. */
+static _Atomic ns_t measured_ns;
+
+cold_path void traffic_begin_timing(struct qp *qp, uint32_t posted)
+{
+    ns_t now = sys_now(), since = now - atomic_load_explicit(&measured_ns, memory_order_relaxed);
+
+    if (!(send_wqe_at(&qp->transport, posted - 1)->flags & WQE_SIGNALED))
+        return; /* by the next post: it would complete without notice */
+    if (since < MEASURE_NS) {
+        qp->time_gap = min_of(2 * qp->time_gap + 1, GAP_MAX);
+        qp->time_from = posted + qp->time_gap;
+        return;
+    }
+    if (since > RARE_NS)
+        qp->time_gap /= 2;
+    atomic_store_explicit(&measured_ns, now, memory_order_relaxed);
+    qp->timed_ns = now;
+    qp->timed = posted - qp->record->sender.own_posted - 1;
+    qp->time_from = posted + NOT_BEFORE_COMPLETION;
+}
+
+cold_path void traffic_end_timing(struct qp *qp, enum verdict verdict)
+{
+    struct traffic_record *traffic = &qp->record->traffic;
+    ns_t latency = sys_now() - qp->timed_ns;
+    unsigned bucket = latency >> LATENCY_SHIFT ? 64 - (unsigned)__builtin_clzll(latency >> LATENCY_SHIFT) : 0;
+
+    if (!qp->timed_ns)
+        return;
+    if (verdict == VERDICT_OK) {
+        traffic->latency_ns += latency;
+        traffic->latency[min_of(bucket, LATENCY_BUCKETS - 1)]++;
+    }
+    traffic_reset(qp);
+}
+
+void traffic_reset(struct qp *qp)
+{
+    qp->timed_ns = 0;
+    qp->time_from = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed) + qp->time_gap;
+}
+
+cold_path void traffic_count_failure(struct qp *qp, enum verdict verdict)
+{
+    qp->record->traffic.failed[(unsigned)verdict_wc_status(verdict) % TRAFFIC_STATUSES]++;
+}
