@@ -9,6 +9,7 @@
 #include "../unit/json.h"
 #include "../unit/segment_fixture.h"
 #include "fuzz.h"
+#include "stats/stats.h"
 
 #define CHANGE 8
 
@@ -87,6 +88,25 @@ static void ask(const struct view *view, struct out *out, unsigned question)
     }
 }
 
+/* softhca stats and top. */
+static void count(const struct view *view)
+{
+    struct stats_process process;
+    struct stats_text text = {0};
+    struct stats_values values;
+
+    if (stats_read(view, true, &process) != 0)
+        abort();
+    for (unsigned i = 0; i < process.port_count; i++) {
+        if (strpbrk(process.ports[i].device, "/\"\n") || !process.ports[i].device[0])
+            abort();
+        stats_port_values(&process.ports[i].sum, &values);
+    }
+    stats_prometheus(&text, &process, 1, 0);
+    free(text.text);
+    stats_free(&process);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fixture *fixture = fixture_make();
@@ -110,6 +130,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ask(&view, &out, data[0]);
     check(&out);
     out_fini(&out);
+    if (data[0] & 64)
+        count(&view);
     return 0;
 }
 
