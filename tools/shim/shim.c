@@ -21,6 +21,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "counters.h"
 #include "libc.h"
 #include "redirect.h"
 
@@ -56,12 +57,15 @@ static int without_nofollow(const struct redirect *where, int flags)
     exported int name(const char *path, int flags, ...)                                                      \
     {                                                                                                        \
         struct redirect where;                                                                               \
+        int made;                                                                                            \
         mode_t mode = MODE_OF(flags, flags);                                                                 \
         path = redirect_path(path, &where);                                                                  \
         if (writes_sysfs(&where, flags)) {                                                                   \
             errno = EACCES;                                                                                  \
             return -1;                                                                                       \
         }                                                                                                    \
+        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+            return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(const char *, int, ...), path, flags, mode);                       \
     }
 
@@ -69,12 +73,15 @@ static int without_nofollow(const struct redirect *where, int flags)
     exported int name(int directory, const char *path, int flags, ...)                                       \
     {                                                                                                        \
         struct redirect where;                                                                               \
+        int made;                                                                                            \
         mode_t mode = MODE_OF(flags, flags);                                                                 \
         path = redirect_path(path, &where);                                                                  \
         if (writes_sysfs(&where, flags)) {                                                                   \
             errno = EACCES;                                                                                  \
             return -1;                                                                                       \
         }                                                                                                    \
+        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+            return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(int, const char *, int, ...), directory, path, flags, mode);       \
     }
 
@@ -84,11 +91,14 @@ static int without_nofollow(const struct redirect *where, int flags)
     exported int name(const char *path, int flags)                                                           \
     {                                                                                                        \
         struct redirect where;                                                                               \
+        int made;                                                                                            \
         path = redirect_path(path, &where);                                                                  \
         if (writes_sysfs(&where, flags)) {                                                                   \
             errno = EACCES;                                                                                  \
             return -1;                                                                                       \
         }                                                                                                    \
+        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+            return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(const char *, int), path, flags);                                  \
     }
 
@@ -97,11 +107,14 @@ static int without_nofollow(const struct redirect *where, int flags)
     exported int name(int directory, const char *path, int flags)                                            \
     {                                                                                                        \
         struct redirect where;                                                                               \
+        int made;                                                                                            \
         path = redirect_path(path, &where);                                                                  \
         if (writes_sysfs(&where, flags)) {                                                                   \
             errno = EACCES;                                                                                  \
             return -1;                                                                                       \
         }                                                                                                    \
+        if (where.kind == REDIRECT_SYSFS && (made = counters_open(path, flags)) >= 0)                        \
+            return made;                                                                                     \
         return CALL_OR(-1, #name, int (*)(int, const char *, int), directory, path, flags);                  \
     }
 
@@ -118,11 +131,14 @@ DEFINE_OPENAT_2(__openat64_2)
     exported FILE *name(const char *path, const char *mode)                                                  \
     {                                                                                                        \
         struct redirect where;                                                                               \
+        FILE *made;                                                                                          \
         path = redirect_path(path, &where);                                                                  \
         if (where.kind == REDIRECT_SYSFS && (mode[0] != 'r' || strchr(mode, '+'))) {                         \
             errno = EACCES;                                                                                  \
             return NULL;                                                                                     \
         }                                                                                                    \
+        if (where.kind == REDIRECT_SYSFS && (made = counters_fopen(path, mode)) != NULL)                     \
+            return made;                                                                                     \
         return CALL_OR(NULL, #name, FILE * (*)(const char *, const char *), path, mode);                     \
     }
 

@@ -401,16 +401,27 @@ static int compare(const void *a_, const void *b_)
                             : (a->block > b->block) - (a->block < b->block);
 }
 
-unsigned attach_all(struct attached **ret)
+static unsigned find_all(struct attached **ret, bool by_sockets)
 {
     struct crowd crowd = {0};
 
     add_from_proc(&crowd);
-    add_from_sockets(&crowd);
+    if (by_sockets)
+        add_from_sockets(&crowd);
     if (crowd.count)
         qsort(crowd.list, crowd.count, sizeof(*crowd.list), compare);
     *ret = crowd.list;
     return crowd.count;
+}
+
+unsigned attach_all(struct attached **ret)
+{
+    return find_all(ret, true);
+}
+
+unsigned attach_visible(struct attached **ret)
+{
+    return find_all(ret, false);
 }
 
 /* --- the other end of a QP ------------------------------------------------------------------------------ */

@@ -25,6 +25,8 @@ bool attach_block(uint32_t block, struct attached *ret);
 /* All that exist on this host (network namespace) or in our /proc, sorted by number; those that refuse access
  * have no base. Freed with attached_free(). Returns their number. */
 unsigned attach_all(struct attached **ret);
+/* The same of those in our /proc that let us look: no process is asked, and so none is woken. */
+unsigned attach_visible(struct attached **ret);
 void attached_free(struct attached *list, unsigned count);
 void attached_end(struct attached *at);
 

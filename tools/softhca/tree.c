@@ -78,7 +78,25 @@ static const struct lane_speed *lane_speed(uint8_t code)
     return &speeds[0];
 }
 
-static void add_port(struct manifest *manifest, const struct adapter *adapter, const char *ibdev)
+/* values: NULL: what the kernel says of a port without performance counters. The path shim shows numbers instead
+ * (tools/shim/counters.c); who opens the file by another way must not take an old number for the present one. */
+static void add_counters(struct manifest *manifest, const char *port, const struct stats_values *values)
+{
+    const struct stats_file *files;
+    unsigned count = stats_files(&files);
+    char text[32] = "N/A (no PMA)";
+
+    for (unsigned i = 0; i < count; i++) {
+        if (values)
+            snprintf(text, sizeof(text), "%llu", (unsigned long long)values->value[i]);
+        manifest_file(manifest, text, "%s/%s/%s", port, files[i].folder, files[i].name);
+    }
+    manifest_file(manifest, "10", "%s/hw_counters/lifespan",
+                  port); /* milliseconds; COUNTERS_LIFE_MS in counters.c */
+}
+
+static void add_port(struct manifest *manifest, const struct adapter *adapter, const char *ibdev,
+                     const struct stats_values *values)
 {
     const struct ibv_port_attr *port = &adapter->port;
     unsigned lanes = lane_count(port->active_width);
@@ -112,6 +130,7 @@ static void add_port(struct manifest *manifest, const struct adapter *adapter, c
     manifest_directory(manifest, "%s/gid_attrs/ndevs", path);
     for (unsigned i = 0; i < adapter->gid_count; i++)
         add_gid(manifest, path, &adapter->gids[i]);
+    add_counters(manifest, path, values);
 }
 
 static void guid_text(uint64_t guid, char *text, size_t size)
@@ -140,7 +159,8 @@ static void add_processors(struct manifest *manifest, const char *parent)
     manifest_file(manifest, list, "%s/local_cpulist", parent);
 }
 
-static void add_adapter(struct manifest *manifest, const struct adapter *adapter)
+static void add_adapter(struct manifest *manifest, const struct adapter *adapter,
+                        const struct stats_values *values)
 {
     char parent[128], ibdev[256], text[IBV_SYSFS_NAME_MAX + 16];
 
@@ -170,12 +190,13 @@ static void add_adapter(struct manifest *manifest, const struct adapter *adapter
     manifest_file(manifest, adapter->attr.fw_ver, "%s/fw_ver", ibdev);
     snprintf(text, sizeof(text), "0x%x", adapter->attr.hw_ver);
     manifest_file(manifest, text, "%s/hw_rev", ibdev);
-    if (adapter->board[0])
-        manifest_file(manifest, adapter->board, "%s/board_id", ibdev);
+    /* node_exporter shows nothing of a device without it. */
+    if (adapter->board[0] || values)
+        manifest_file(manifest, adapter->board[0] ? adapter->board : "softhca", "%s/board_id", ibdev);
     manifest_file(manifest, adapter->name, "%s/node_desc", ibdev);
     snprintf(text, sizeof(text), "NAME=%s", adapter->name);
     manifest_file(manifest, text, "%s/uevent", ibdev);
-    add_port(manifest, adapter, ibdev);
+    add_port(manifest, adapter, ibdev, values);
 
     manifest_file(manifest, adapter->name, "%s/infiniband_verbs/%s/ibdev", parent, adapter->dev_name);
     manifest_file(manifest, "1", "%s/infiniband_verbs/%s/abi_version", parent, adapter->dev_name);
@@ -244,6 +265,26 @@ static int open_base(char *why, size_t why_size)
     return fd;
 }
 
+void tree_describe(struct manifest *manifest, const struct adapters *adapters,
+                   const struct ledger_port *ports, unsigned count)
+{
+    static const struct stats_values none;
+
+    manifest_directory(manifest, "sys/class/infiniband");
+    manifest_directory(manifest, "sys/class/infiniband_verbs");
+    manifest_directory(manifest, "sys/bus/softhca/drivers/softhca");
+    manifest_file(manifest, "6", "sys/class/infiniband_verbs/abi_version");
+    for (unsigned i = 0; i < adapters->count; i++) {
+        const struct stats_values *values = ports ? &none : NULL;
+
+        for (unsigned j = 0; j < count; j++) {
+            if (strcmp(ports[j].device, adapters->list[i].name) == 0)
+                values = &ports[j].values;
+        }
+        add_adapter(manifest, &adapters->list[i], values);
+    }
+}
+
 int tree_publish(const struct adapters *adapters, char *ret_root, char *why, size_t why_size)
 {
     struct manifest manifest = {0};
@@ -252,15 +293,10 @@ int tree_publish(const struct adapters *adapters, char *ret_root, char *why, siz
     mode_t mask;
     int base, root = -1, error;
 
-    manifest_directory(&manifest, "sys/class/infiniband");
-    manifest_directory(&manifest, "sys/class/infiniband_verbs");
-    manifest_directory(&manifest, "sys/bus/softhca/drivers/softhca");
+    tree_describe(&manifest, adapters, NULL, 0);
     manifest_directory(&manifest, "dev/infiniband");
     /* "../net" from the class directory, which programs write. */
     manifest_link(&manifest, "/sys/class/net", "sys/class/net");
-    manifest_file(&manifest, "6", "sys/class/infiniband_verbs/abi_version");
-    for (unsigned i = 0; i < adapters->count; i++)
-        add_adapter(&manifest, &adapters->list[i]);
     if (manifest.failed) {
         manifest_free(&manifest);
         snprintf(why, why_size, "out of memory");

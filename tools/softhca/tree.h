@@ -12,7 +12,13 @@
 #include <limits.h>
 
 #include "adapters.h"
+#include "manifest.h"
+#include "stats/stats.h"
 
+/* What the tree has below sys and dev. ports: counters of devices by their name, those of others are 0; NULL: none is
+ * known. */
+void tree_describe(struct manifest *manifest, const struct adapters *adapters,
+                   const struct ledger_port *ports, unsigned count);
 /* Writes the tree if it is not there; ret_root needs PATH_MAX. 0, or -errno with a sentence in `why`. */
 int tree_publish(const struct adapters *adapters, char *ret_root, char *why, size_t why_size);
 
