@@ -8,6 +8,8 @@ int command_run(int argc, char **argv);
 int command_devices(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_ps(int argc, char **argv);
+int command_stats(int argc, char **argv);
+int command_top(int argc, char **argv);
 int command_watch(int argc, char **argv);
 int command_why(int argc, char **argv);
 

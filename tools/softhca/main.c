@@ -17,6 +17,8 @@ static const struct {
     {"watch", command_watch, "run a program with another adapter, and explain what goes wrong"},
     {"devices", command_devices, "list the devices that programs under softhca run see"},
     {"ps", command_ps, "list the processes that use SoftHCA, and their objects"},
+    {"top", command_top, "watch processes, QPs, rates and latencies, live"},
+    {"stats", command_stats, "counters for Prometheus, node_exporter and scripts"},
     {"why", command_why, "explain what a process waits for"},
     {"check", command_check, "compare both ends of a process's connections"},
     {"doctor", command_doctor, "check what this machine supports, and what to change"},
