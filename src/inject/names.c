@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "inject/names.h"
+
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/types.h"
+#include "base/verbs.h"
+#include "rules/flush.h"
+
+#define WORD_MAX 40u
+
+const char *const inject_kind_names[INJECT_KINDS] = {
+    [INJECT_CALL] = "call",
+    [INJECT_LIMIT] = "limit",
+};
+
+const char *const inject_call_names[INJECT_CALLS] = {
+    [CALL_OPEN_DEVICE] = "ibv_open_device",
+    [CALL_ALLOC_PD] = "ibv_alloc_pd",
+    [CALL_ALLOC_MW] = "ibv_alloc_mw",
+    [CALL_ALLOC_DM] = "ibv_alloc_dm",
+    [CALL_REG_MR] = "ibv_reg_mr",
+    [CALL_REREG_MR] = "ibv_rereg_mr",
+    [CALL_CREATE_COMP_CHANNEL] = "ibv_create_comp_channel",
+    [CALL_CREATE_CQ] = "ibv_create_cq",
+    [CALL_RESIZE_CQ] = "ibv_resize_cq",
+    [CALL_REQ_NOTIFY_CQ] = "ibv_req_notify_cq",
+    [CALL_CREATE_SRQ] = "ibv_create_srq",
+    [CALL_MODIFY_SRQ] = "ibv_modify_srq",
+    [CALL_CREATE_QP] = "ibv_create_qp",
+    [CALL_MODIFY_QP] = "ibv_modify_qp",
+    [CALL_CREATE_AH] = "ibv_create_ah",
+    [CALL_CREATE_WQ] = "ibv_create_wq",
+    [CALL_MODIFY_WQ] = "ibv_modify_wq",
+    [CALL_CREATE_FLOW] = "ibv_create_flow",
+    [CALL_ATTACH_MCAST] = "ibv_attach_mcast",
+    [CALL_BIND_MW] = "ibv_bind_mw",
+    [CALL_POST_SEND] = "ibv_post_send",
+    [CALL_POST_RECV] = "ibv_post_recv",
+    [CALL_POST_SRQ_RECV] = "ibv_post_srq_recv",
+};
+
+const char *const inject_limit_names[INJECT_LIMITS] = {
+    [INJECT_MAX_QP] = "max_qp",         [INJECT_MAX_QP_WR] = "max_qp_wr",
+    [INJECT_MAX_SGE] = "max_sge",       [INJECT_MAX_INLINE] = "max_inline_data",
+    [INJECT_MAX_CQ] = "max_cq",         [INJECT_MAX_CQE] = "max_cqe",
+    [INJECT_MAX_MR] = "max_mr",         [INJECT_MAX_MR_SIZE] = "max_mr_size",
+    [INJECT_MAX_PD] = "max_pd",         [INJECT_MAX_SRQ] = "max_srq",
+    [INJECT_MAX_SRQ_WR] = "max_srq_wr",
+};
+
+static const struct {
+    const char *name;
+    int value;
+} errors[] = {
+    {"EPERM", EPERM},
+    {"ENOENT", ENOENT},
+    {"EINTR", EINTR},
+    {"EIO", EIO},
+    {"ENXIO", ENXIO},
+    {"EBADF", EBADF},
+    {"EAGAIN", EAGAIN},
+    {"ENOMEM", ENOMEM},
+    {"EACCES", EACCES},
+    {"EFAULT", EFAULT},
+    {"EBUSY", EBUSY},
+    {"EEXIST", EEXIST},
+    {"ENODEV", ENODEV},
+    {"EINVAL", EINVAL},
+    {"ENFILE", ENFILE},
+    {"EMFILE", EMFILE},
+    {"ENOSPC", ENOSPC},
+    {"ENOSYS", ENOSYS},
+    {"EOPNOTSUPP", EOPNOTSUPP},
+    {"ENOTSUP", ENOTSUP},
+    {"EPROTO", EPROTO},
+    {"EOVERFLOW", EOVERFLOW},
+    {"ENETDOWN", ENETDOWN},
+    {"ENETUNREACH", ENETUNREACH},
+    {"ENOBUFS", ENOBUFS},
+    {"ETIMEDOUT", ETIMEDOUT},
+    {"EHOSTUNREACH", EHOSTUNREACH},
+    {"ECONNREFUSED", ECONNREFUSED},
+    {"EADDRINUSE", EADDRINUSE},
+    {"EADDRNOTAVAIL", EADDRNOTAVAIL},
+    {"ECONNRESET", ECONNRESET},
+};
+
+#define BIT(opcode) (1u << (opcode))
+
+static const struct {
+    const char *name;
+    uint32_t bits;
+} opcodes[] = {
+    {"SEND", BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_SEND_WITH_INV)},
+    {"SEND_WITH_IMM", BIT(IBV_WR_SEND_WITH_IMM)},
+    {"SEND_WITH_INV", BIT(IBV_WR_SEND_WITH_INV)},
+    {"RDMA_WRITE", BIT(IBV_WR_RDMA_WRITE) | BIT(IBV_WR_RDMA_WRITE_WITH_IMM)},
+    {"RDMA_WRITE_WITH_IMM", BIT(IBV_WR_RDMA_WRITE_WITH_IMM)},
+    {"RDMA_READ", BIT(IBV_WR_RDMA_READ)},
+    {"ATOMIC", BIT(IBV_WR_ATOMIC_CMP_AND_SWP) | BIT(IBV_WR_ATOMIC_FETCH_AND_ADD)},
+    {"ATOMIC_CMP_AND_SWP", BIT(IBV_WR_ATOMIC_CMP_AND_SWP)},
+    {"ATOMIC_FETCH_AND_ADD", BIT(IBV_WR_ATOMIC_FETCH_AND_ADD)},
+    {"LOCAL_INV", BIT(IBV_WR_LOCAL_INV)},
+    {"BIND_MW", BIT(IBV_WR_BIND_MW)},
+    {"ATOMIC_WRITE", BIT(IBV_WR_ATOMIC_WRITE)},
+    {"FLUSH", BIT(WR_FLUSH)},
+};
+
+static bool is_word(const char *name, const char *word, size_t length)
+{
+    return strncasecmp(name, word, length) == 0 && !name[length];
+}
+
+int inject_find(const char *const *names, size_t count, const char *word, size_t length)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (is_word(names[i], word, length))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* Levenshtein's distance, without case; of a long word its beginning. */
+static unsigned distance(const char *name, const char *word, size_t length)
+{
+    unsigned row[WORD_MAX + 1];
+    size_t name_length = min_of(strlen(name), (size_t)WORD_MAX);
+
+    length = min_of(length, (size_t)WORD_MAX);
+    for (unsigned i = 0; i <= length; i++)
+        row[i] = i;
+    for (size_t i = 0; i < name_length; i++) {
+        unsigned diagonal = row[0];
+
+        row[0] = (unsigned)i + 1;
+        for (size_t j = 0; j < length; j++) {
+            unsigned changed = diagonal + (strncasecmp(name + i, word + j, 1) != 0);
+            unsigned added = min_of(row[j + 1], row[j]) + 1;
+
+            diagonal = row[j + 1];
+            row[j + 1] = min_of(changed, added);
+        }
+    }
+    return row[length];
+}
+
+struct nearest {
+    const char *name;
+    unsigned distance;
+};
+
+static void consider(struct nearest *nearest, const char *name, const char *word, size_t length)
+{
+    unsigned now = distance(name, word, length);
+
+    if (!nearest->name || now < nearest->distance)
+        *nearest = (struct nearest){name, now};
+}
+
+const char *inject_nearest(const char *const *names, size_t count, const char *word, size_t length)
+{
+    struct nearest nearest = {NULL, 0};
+
+    for (size_t i = 0; i < count; i++)
+        consider(&nearest, names[i], word, length);
+    return nearest.name;
+}
+
+int inject_errno(const char *word, size_t length, const char **ret_nearest)
+{
+    struct nearest nearest = {NULL, 0};
+    int number = 0;
+
+    for (size_t i = 0; i < array_size(errors); i++) {
+        if (is_word(errors[i].name, word, length))
+            return errors[i].value;
+        consider(&nearest, errors[i].name, word, length);
+    }
+    *ret_nearest = nearest.name;
+    for (size_t i = 0; i < length; i++) {
+        if (word[i] < '0' || word[i] > '9' || number > 409)
+            return 0;
+        number = number * 10 + (word[i] - '0');
+    }
+    return number <= 4095 ? number : 0;
+}
+
+uint32_t inject_opcodes(const char *word, size_t length, const char **ret_nearest)
+{
+    struct nearest nearest = {NULL, 0};
+
+    for (size_t i = 0; i < array_size(opcodes); i++) {
+        if (is_word(opcodes[i].name, word, length))
+            return opcodes[i].bits;
+        consider(&nearest, opcodes[i].name, word, length);
+    }
+    *ret_nearest = nearest.name;
+    return 0;
+}

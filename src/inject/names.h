@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The words of fault specifications. Each enumeration has a table of names; the last value is the number of them. */
+#ifndef INJECT_NAMES_H
+#define INJECT_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_KINDS };
+
+enum inject_call {
+    CALL_OPEN_DEVICE,
+    CALL_ALLOC_PD,
+    CALL_ALLOC_MW,
+    CALL_ALLOC_DM,
+    CALL_REG_MR,
+    CALL_REREG_MR,
+    CALL_CREATE_COMP_CHANNEL,
+    CALL_CREATE_CQ,
+    CALL_RESIZE_CQ,
+    CALL_REQ_NOTIFY_CQ,
+    CALL_CREATE_SRQ,
+    CALL_MODIFY_SRQ,
+    CALL_CREATE_QP,
+    CALL_MODIFY_QP,
+    CALL_CREATE_AH,
+    CALL_CREATE_WQ,
+    CALL_MODIFY_WQ,
+    CALL_CREATE_FLOW,
+    CALL_ATTACH_MCAST,
+    CALL_BIND_MW,
+    CALL_POST_SEND,
+    CALL_POST_RECV,
+    CALL_POST_SRQ_RECV,
+    INJECT_CALLS
+};
+
+enum inject_limit {
+    INJECT_MAX_QP,
+    INJECT_MAX_QP_WR,
+    INJECT_MAX_SGE,
+    INJECT_MAX_INLINE,
+    INJECT_MAX_CQ,
+    INJECT_MAX_CQE,
+    INJECT_MAX_MR,
+    INJECT_MAX_MR_SIZE,
+    INJECT_MAX_PD,
+    INJECT_MAX_SRQ,
+    INJECT_MAX_SRQ_WR,
+    INJECT_LIMITS
+};
+
+extern const char *const inject_kind_names[INJECT_KINDS];
+extern const char *const inject_call_names[INJECT_CALLS];
+extern const char *const inject_limit_names[INJECT_LIMITS];
+
+/* Index of the word, or -1. */
+int inject_find(const char *const *names, size_t count, const char *word, size_t length);
+/* The word that takes the fewest changes of a letter to become this one. */
+const char *inject_nearest(const char *const *names, size_t count, const char *word, size_t length);
+/* errno by name or number; 0: neither. *ret_nearest: of the names. */
+int inject_errno(const char *word, size_t length, const char **ret_nearest);
+/* Bits of enum ibv_wr_opcode that the word names, without case; 0: none. SEND, RDMA_WRITE and ATOMIC are all of their
+ * kind. */
+uint32_t inject_opcodes(const char *word, size_t length, const char **ret_nearest);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The grammar of fault specifications (softhca-fault(7)): KIND=WHAT, then KEY=VALUE in any order, between blanks or
+ * commas. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/types.h"
+#include "inject/rule.h"
+
+/* The keys, and the kinds that have them, by bit of enum inject_kind. */
+enum key {
+    KEY_ERRNO,
+    KEY_VALUE,
+    KEY_N,
+    KEY_COUNT,
+    KEY_EVERY,
+    KEY_PERCENT,
+    KEY_SEED,
+    KEY_EXE,
+    KEY_PID,
+    KEY_DEVICE,
+    KEYS
+};
+
+#define OF(kind) (1u << (kind))
+#define ALL      (OF(INJECT_KINDS) - 1)
+#define COUNTED  (ALL & ~OF(INJECT_LIMIT))
+
+static const char *const key_names[KEYS] = {
+    [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
+    [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
+    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",
+};
+
+static const uint32_t key_kinds[KEYS] = {
+    [KEY_ERRNO] = OF(INJECT_CALL),
+    [KEY_VALUE] = OF(INJECT_LIMIT),
+    [KEY_N] = COUNTED,
+    [KEY_COUNT] = COUNTED,
+    [KEY_EVERY] = COUNTED,
+    [KEY_PERCENT] = COUNTED,
+    [KEY_SEED] = COUNTED,
+    [KEY_EXE] = ALL,
+    [KEY_PID] = ALL,
+    [KEY_DEVICE] = ALL,
+};
+
+struct word {
+    const char *at;
+    size_t length;
+};
+
+struct parser {
+    struct inject_rule *rule;
+    uint32_t seen; /* keys, by bit */
+    char *why;
+    size_t why_size;
+};
+
+__attribute__((format(printf, 2, 3))) static bool fail(const struct parser *parser, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(parser->why, parser->why_size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static int shown(struct word word)
+{
+    return (int)min_of(word.length, (size_t)INJECT_NAME_MAX);
+}
+
+static bool unknown(const struct parser *parser, const char *what, struct word word, const char *nearest)
+{
+    return fail(parser, "'%.*s' is no %s; the nearest is '%s'", shown(word), word.at, what, nearest);
+}
+
+static bool read_number(const struct parser *parser, struct word word, const char *key, uint64_t least,
+                        uint64_t most, uint64_t *ret)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < word.length; i++) {
+        if (word.at[i] < '0' || word.at[i] > '9' || value > most / 10)
+            return fail(parser, "%s=%.*s: not a number from %llu to %llu", key, shown(word), word.at,
+                        (unsigned long long)least, (unsigned long long)most);
+        value = value * 10 + (uint64_t)(word.at[i] - '0');
+    }
+    if (!word.length || value < least || value > most)
+        return fail(parser, "%s=%.*s: not a number from %llu to %llu", key, shown(word), word.at,
+                    (unsigned long long)least, (unsigned long long)most);
+    *ret = value;
+    return true;
+}
+
+static bool read_small(const struct parser *parser, struct word word, const char *key, uint64_t least,
+                       uint64_t most, uint32_t *ret)
+{
+    uint64_t value;
+
+    if (!read_number(parser, word, key, least, most, &value))
+        return false;
+    *ret = (uint32_t)value;
+    return true;
+}
+
+/* Up to four decimals: as parts of INJECT_WHOLE. */
+static bool read_percent(const struct parser *parser, struct word word, uint32_t *ret)
+{
+    uint32_t value = 0, unit = INJECT_WHOLE / 100;
+    bool fraction = false, any = false;
+
+    for (size_t i = 0; i < word.length; i++) {
+        if (word.at[i] == '.' && !fraction) {
+            fraction = true;
+            continue;
+        }
+        if (word.at[i] < '0' || word.at[i] > '9' || (fraction && unit == 1) || value > INJECT_WHOLE)
+            return fail(parser, "percent=%.*s: not a number above 0, up to 100, with up to four decimals",
+                        shown(word), word.at);
+        any = true;
+        if (fraction)
+            value += (uint32_t)(word.at[i] - '0') * (unit /= 10);
+        else
+            value = value * 10 + (uint32_t)(word.at[i] - '0') * unit;
+    }
+    if (!any || !value || value > INJECT_WHOLE)
+        return fail(parser, "percent=%.*s: not a number above 0, up to 100, with up to four decimals",
+                    shown(word), word.at);
+    *ret = value;
+    return true;
+}
+
+static bool read_name(const struct parser *parser, struct word word, const char *key,
+                      char ret[INJECT_NAME_MAX])
+{
+    if (!word.length || word.length >= INJECT_NAME_MAX)
+        return fail(parser, "%s=%.*s: a name has 1 to %u characters", key, shown(word), word.at,
+                    INJECT_NAME_MAX - 1);
+    memcpy(ret, word.at, word.length);
+    ret[word.length] = '\0';
+    return true;
+}
+
+static bool read_errno(const struct parser *parser, struct word word)
+{
+    const char *nearest;
+
+    parser->rule->error = inject_errno(word.at, word.length, &nearest);
+    return parser->rule->error || unknown(parser, "errno", word, nearest);
+}
+
+static bool read_value(struct parser *parser, enum key key, struct word word)
+{
+    struct inject_rule *rule = parser->rule;
+    uint32_t number;
+
+    switch (key) {
+    case KEY_ERRNO:
+        return read_errno(parser, word);
+    case KEY_VALUE:
+        return read_number(parser, word, "value", 0, UINT64_MAX / 16, &rule->value);
+    case KEY_N:
+        return read_small(parser, word, "n", 1, UINT32_MAX, &rule->first);
+    case KEY_COUNT:
+        if (word.length == 3 && memcmp(word.at, "all", 3) == 0) {
+            rule->count = 0;
+            return true;
+        }
+        return read_small(parser, word, "count", 1, UINT32_MAX, &rule->count);
+    case KEY_EVERY:
+        return read_small(parser, word, "every", 1, UINT32_MAX, &rule->every);
+    case KEY_PERCENT:
+        return read_percent(parser, word, &rule->parts);
+    case KEY_SEED:
+        return read_number(parser, word, "seed", 0, UINT64_MAX / 16, &rule->seed);
+    case KEY_EXE:
+        return read_name(parser, word, "exe", rule->exe);
+    case KEY_PID:
+        if (!read_small(parser, word, "pid", 1, INT32_MAX, &number))
+            return false;
+        rule->pid = (int32_t)number;
+        return true;
+    case KEY_DEVICE:
+        return read_name(parser, word, "device", rule->device);
+    case KEYS:
+        break;
+    }
+    return false;
+}
+
+static bool is_between(char letter)
+{
+    return letter == ' ' || letter == '\t' || letter == ',' || letter == '\r';
+}
+
+/* The next KEY=VALUE. false: none is left. */
+static bool next_pair(const char **at, const char *end, struct word *ret_key, struct word *ret_value)
+{
+    const char *from, *equal;
+
+    while (*at < end && is_between(**at))
+        ++*at;
+    from = *at;
+    while (*at < end && !is_between(**at))
+        ++*at;
+    if (from == *at)
+        return false;
+    equal = memchr(from, '=', (size_t)(*at - from));
+    *ret_key = (struct word){from, (size_t)((equal ? equal : *at) - from)};
+    *ret_value = equal ? (struct word){equal + 1, (size_t)(*at - equal - 1)} : (struct word){NULL, 0};
+    return true;
+}
+
+static bool read_kind(const struct parser *parser, struct word kind, struct word what)
+{
+    static const struct {
+        const char *name;
+        const char *const *words;
+        size_t count;
+    } kinds[INJECT_KINDS] = {
+        [INJECT_CALL] = {"call that can be made to fail", inject_call_names, INJECT_CALLS},
+        [INJECT_LIMIT] = {"limit that can be lowered", inject_limit_names, INJECT_LIMITS},
+    };
+    int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
+
+    if (found < 0)
+        return unknown(parser, "kind of fault", kind,
+                       inject_nearest(inject_kind_names, INJECT_KINDS, kind.at, kind.length));
+    if (!what.at)
+        return fail(parser, "'%s' needs '=' and a %s", inject_kind_names[found], kinds[found].name);
+    index = inject_find(kinds[found].words, kinds[found].count, what.at, what.length);
+    if (index < 0)
+        return unknown(parser, kinds[found].name, what,
+                       inject_nearest(kinds[found].words, kinds[found].count, what.at, what.length));
+    parser->rule->kind = (uint8_t)found;
+    parser->rule->what = (uint8_t)index;
+    return true;
+}
+
+static bool read_key(struct parser *parser, struct word key, struct word value)
+{
+    int found = inject_find(key_names, KEYS, key.at, key.length);
+
+    if (found < 0)
+        return unknown(parser, "key", key, inject_nearest(key_names, KEYS, key.at, key.length));
+    if (!(key_kinds[found] & OF(parser->rule->kind)))
+        return fail(parser, "'%s' has no meaning with '%s='", key_names[found],
+                    inject_kind_names[parser->rule->kind]);
+    if (!value.at)
+        return fail(parser, "'%s' needs '=' and a value", key_names[found]);
+    if (parser->seen & 1u << found)
+        return fail(parser, "'%s' is there twice", key_names[found]);
+    parser->seen |= 1u << found;
+    return read_value(parser, (enum key)found, value);
+}
+
+static bool has(const struct parser *parser, enum key key)
+{
+    return parser->seen >> key & 1;
+}
+
+static bool check(struct parser *parser)
+{
+    struct inject_rule *rule = parser->rule;
+
+    if (rule->kind == INJECT_CALL && !has(parser, KEY_ERRNO))
+        return fail(parser, "'call=%s' needs the error that it fails with, as 'errno=ENOMEM'",
+                    inject_call_names[rule->what]);
+    if (rule->kind == INJECT_LIMIT && !has(parser, KEY_VALUE))
+        return fail(parser, "'limit=%s' needs the limit, as 'value=4'", inject_limit_names[rule->what]);
+    if (has(parser, KEY_PERCENT) && (has(parser, KEY_N) || has(parser, KEY_COUNT) || has(parser, KEY_EVERY)))
+        return fail(parser, "'percent' decides by chance, 'n', 'count' and 'every' by counting: one of both");
+    if (has(parser, KEY_SEED) && !has(parser, KEY_PERCENT))
+        return fail(parser, "'seed' has a meaning with 'percent' only");
+    if (has(parser, KEY_EVERY) && !has(parser, KEY_COUNT))
+        rule->count = 0;
+    return true;
+}
+
+bool inject_parse(const char *text, struct inject_rule *ret_rule, char *ret_why, size_t why_size)
+{
+    struct parser parser = {.rule = ret_rule, .why = ret_why, .why_size = why_size};
+    size_t length = strlen(text);
+    const char *at = text, *end = text + length;
+    struct word key, value;
+
+    *ret_rule = (struct inject_rule){.first = 1, .count = 1, .every = 1, .seed = 1};
+    if (length >= INJECT_TEXT_MAX)
+        return fail(&parser, "longer than %u characters", INJECT_TEXT_MAX - 1);
+    memcpy(ret_rule->text, text, length + 1);
+    if (!next_pair(&at, end, &key, &value))
+        return fail(&parser, "empty; softhca-fault(7) has examples");
+    if (!read_kind(&parser, key, value))
+        return false;
+    while (next_pair(&at, end, &key, &value)) {
+        if (!read_key(&parser, key, value))
+            return false;
+    }
+    return check(&parser);
+}
+
+size_t inject_next(const char **text)
+{
+    for (;;) {
+        size_t length;
+
+        *text += strspn(*text, " \t\r\n;");
+        if (**text == '\0')
+            return 0;
+        if (**text == '#') {
+            *text += strcspn(*text, "\n");
+            continue;
+        }
+        length = strcspn(*text, ";\n#");
+        while (length && strchr(" \t\r", (*text)[length - 1]))
+            length--;
+        return length;
+    }
+}

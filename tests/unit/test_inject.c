@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The grammar of fault specifications, and the decisions (softhca-fault(7), docs/design/faults.md). */
+#include "unit.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "inject/rule.h"
+
+static struct inject_rule rule;
+static char why[256];
+
+static void assert_refused(const char *text, const char *part)
+{
+    assert_false(inject_parse(text, &rule, why, sizeof(why)));
+    if (!strstr(why, part))
+        fail_msg("'%s': '%s' lacks '%s'", text, why, part);
+}
+
+static void assert_read(const char *text)
+{
+    if (!inject_parse(text, &rule, why, sizeof(why)))
+        fail_msg("'%s': %s", text, why);
+}
+
+static void a_call_fails_once_unless_it_says_more(void **state)
+{
+    assert_read("call=ibv_reg_mr errno=ENOMEM");
+    assert_int_equal(rule.kind, INJECT_CALL);
+    assert_int_equal(rule.what, CALL_REG_MR);
+    assert_int_equal(rule.error, ENOMEM);
+    assert_true(inject_strikes(&rule, 1, &(struct inject_point){0}));
+    assert_false(inject_strikes(&rule, 2, &(struct inject_point){0}));
+}
+
+static void n_count_and_every_select_by_counting(void **state)
+{
+    static const struct {
+        const char *words, *struck; /* of the matches from 1 on */
+    } cases[] = {
+        {"n=3", "001000000"},     {"n=3 count=2", "001100000"},         {"n=3 count=all", "001111111"},
+        {"every=3", "100100100"}, {"n=2 every=3 count=2", "010010000"},
+    };
+
+    for (size_t i = 0; i < array_size(cases); i++) {
+        char text[100], got[10] = "";
+
+        snprintf(text, sizeof(text), "call=ibv_create_qp,errno=12, %s", cases[i].words);
+        assert_read(text);
+        for (uint32_t match = 1; match <= 9; match++)
+            got[match - 1] = inject_strikes(&rule, match, &(struct inject_point){0}) ? '1' : '0';
+        assert_string_equal(got, cases[i].struck);
+    }
+}
+
+static void chance_is_a_function_of_seed_and_point(void **state)
+{
+    unsigned struck = 0, differs = 0;
+    struct inject_rule other;
+
+    assert_read("call=ibv_post_send errno=ENOMEM percent=10 seed=8");
+    other = rule;
+    assert_read("call=ibv_post_send errno=ENOMEM percent=10 seed=7");
+    for (uint32_t i = 0; i < 100000; i++) {
+        struct inject_point point = {.qp = i % 5, .direction = i & 1, .index = i, .transmission = 0};
+        bool strikes = inject_strikes(&rule, 1, &point);
+
+        assert_int_equal(strikes, inject_strikes(&rule, i, &point));
+        struck += strikes;
+        differs += strikes != inject_strikes(&other, 1, &point);
+        point.transmission = 1;
+        differs += strikes != inject_strikes(&rule, 1, &point);
+    }
+    assert_in_range(struck, 9500, 10500);
+    assert_true(differs > 10000);
+    assert_read("call=ibv_post_send errno=ENOMEM percent=100");
+    assert_true(inject_strikes(&rule, 1, &(struct inject_point){.index = 5}));
+    assert_read("call=ibv_post_send errno=ENOMEM percent=0.0001");
+    assert_int_equal(rule.parts, 1);
+}
+
+static void an_unknown_word_names_the_nearest(void **state)
+{
+    assert_refused("cal=ibv_reg_mr", "nearest is 'call'");
+    assert_refused("call=ibv_regmr errno=ENOMEM", "nearest is 'ibv_reg_mr'");
+    assert_refused("call=ibv_reg_mr errno=ENOMME", "nearest is 'ENOMEM'");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM counts=2", "nearest is 'count'");
+    assert_refused("limit=max_qq value=1", "nearest is 'max_qp'");
+}
+
+static void what_cannot_be_meant_is_refused(void **state)
+{
+    assert_refused("", "empty");
+    assert_refused("call", "needs '='");
+    assert_refused("call=ibv_reg_mr", "needs the error");
+    assert_refused("limit=max_qp", "needs the limit");
+    assert_refused("limit=max_qp value=4 n=2", "no meaning");
+    assert_refused("limit=max_qp value=4 errno=ENOMEM", "no meaning");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM n=0", "not a number");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM n=4294967296", "not a number");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM n=", "not a number");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM n", "needs '='");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM n=1 n=2", "twice");
+    assert_refused("call=ibv_reg_mr errno=0", "errno");
+    assert_refused("call=ibv_reg_mr errno=4096", "errno");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM percent=0", "not a number");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM percent=101", "not a number");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM percent=1 n=2", "one of both");
+    assert_refused("call=ibv_reg_mr errno=ENOMEM seed=1", "'percent' only");
+}
+
+static void a_rule_is_for_the_processes_that_it_names(void **state)
+{
+    assert_read("limit=max_qp value=4 exe=server");
+    assert_true(inject_is_for_process(&rule, "server", 5));
+    assert_false(inject_is_for_process(&rule, "serve", 5));
+    assert_read("limit=max_qp value=4 pid=7");
+    assert_true(inject_is_for_process(&rule, "server", 7));
+    assert_false(inject_is_for_process(&rule, "server", 5));
+}
+
+static void a_list_is_split_at_semicolons_and_lines(void **state)
+{
+    const char *text = "# two\n call=a ; limit=b \r\n\n;; event=c # end\n#x";
+    static const char *const parts[] = {"call=a", "limit=b", "event=c"};
+    size_t length;
+
+    for (size_t i = 0; i < array_size(parts); i++) {
+        length = inject_next(&text);
+        assert_int_equal(length, strlen(parts[i]));
+        assert_memory_equal(text, parts[i], length);
+        text += length;
+    }
+    assert_int_equal(inject_next(&text), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_fails_once_unless_it_says_more),
+        cmocka_unit_test(n_count_and_every_select_by_counting),
+        cmocka_unit_test(chance_is_a_function_of_seed_and_point),
+        cmocka_unit_test(an_unknown_word_names_the_nearest),
+        cmocka_unit_test(what_cannot_be_meant_is_refused),
+        cmocka_unit_test(a_rule_is_for_the_processes_that_it_names),
+        cmocka_unit_test(a_list_is_split_at_semicolons_and_lines),
+    };
+
+    return run_unit_tests("inject", tests);
+}
