@@ -34,6 +34,9 @@ bool explain_fault(const struct view *view, struct out *out, uint32_t number);
 /* "went to ERR 0.4 s ago: ..."; false: it did not, and nothing is added. */
 bool words_add_fault(const struct view *view, struct words *words, const struct object *qp);
 void words_add_access(struct words *words, uint64_t flags);
+/* injected.c: a fault of inject/plan.h has struck, or never did. */
+struct inject_strike;
+bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike);
 /* nak.c: which causes a NAK of the peer can have. */
 void words_add_nak(struct words *words, const struct object *qp);
 /* limits.c: values that the ends have to agree on, of a request that `responder` has refused. requester: NULL if it

@@ -442,6 +442,9 @@ static void add_reason(const struct view *view, struct words *words, const struc
         add_peer(words, &qp->qp);
         words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu", value);
         return;
+    case FAULT_INJECTED:
+        words_add(words, "the user asked for that status (injected fault: softhca run --fault, softhca-fault(7))");
+        return;
     case FAULT_SILENCE:
     case FAULT_PSN:
         add_silence(view, words, qp, look);
@@ -505,6 +508,8 @@ bool words_add_fault(const struct view *view, struct words *words, const struct 
     words_add(words, ": ");
     add_request(words, qp);
     add_reason(view, words, qp, true);
+    if (fault->injected && fault->cause != FAULT_INJECTED)
+        words_add(words, "; an injected fault has made it so (softhca run --fault, softhca-fault(7))");
     return true;
 }
 
@@ -551,6 +556,7 @@ static void describe_numbers(struct out *out, const struct object *qp)
     out_string(out, "side", fault->side < array_size(sides) ? sides[fault->side] : "?");
     out_number(out, "cause_number", fault->cause);
     out_number(out, "vendor_err", fault_vendor_err(fault->verdict, fault->cause));
+    out_bool(out, "injected", fault->injected || fault->cause == FAULT_INJECTED);
     out_string(out, "status", status_of(qp));
     out_number(out, "wr_id", fault->wr_id);
     out_number(out, "length", fault->length);

@@ -14,6 +14,7 @@
 const char *const inject_kind_names[INJECT_KINDS] = {
     [INJECT_CALL] = "call",
     [INJECT_LIMIT] = "limit",
+    [INJECT_COMPLETION] = "completion",
 };
 
 const char *const inject_call_names[INJECT_CALLS] = {
@@ -186,6 +187,15 @@ int inject_errno(const char *word, size_t length, const char **ret_nearest)
         number = number * 10 + (word[i] - '0');
     }
     return number <= 4095 ? number : 0;
+}
+
+const char *inject_errno_name(int error)
+{
+    for (size_t i = 0; i < array_size(errors); i++) {
+        if (errors[i].value == error)
+            return errors[i].name;
+    }
+    return strerror(error);
 }
 
 uint32_t inject_opcodes(const char *word, size_t length, const char **ret_nearest)

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_KINDS };
+enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_COMPLETION, INJECT_KINDS };
 
 enum inject_call {
     CALL_OPEN_DEVICE,
@@ -51,9 +51,36 @@ enum inject_limit {
     INJECT_LIMITS
 };
 
+/* What becomes of a completion. */
+enum inject_outcome {
+    OUTCOME_LOC_LEN_ERR,
+    OUTCOME_LOC_QP_OP_ERR,
+    OUTCOME_LOC_PROT_ERR,
+    OUTCOME_MW_BIND_ERR,
+    OUTCOME_BAD_RESP_ERR,
+    OUTCOME_REM_INV_REQ_ERR,
+    OUTCOME_REM_ACCESS_ERR,
+    OUTCOME_REM_OP_ERR,
+    OUTCOME_RETRY_EXC_ERR,
+    OUTCOME_RNR_RETRY_EXC_ERR,
+    OUTCOME_NEVER, /* none, of a request that succeeds */
+    INJECT_OUTCOMES
+};
+
 extern const char *const inject_kind_names[INJECT_KINDS];
 extern const char *const inject_call_names[INJECT_CALLS];
 extern const char *const inject_limit_names[INJECT_LIMITS];
+extern const char *const inject_outcome_names[INJECT_OUTCOMES];
+
+/* outcome.c: the table of status, opcode and side. */
+struct inject_outcome_row {
+    uint8_t verdict;     /* enum verdict, of a send that fails on its own side */
+    uint32_t sends;      /* opcodes of sends that may end so, by bit; 0: none */
+    bool receives;       /* a receive may end so */
+    bool needs_peer;     /* of QPs with acknowledgements only: RC, XRC */
+    const char *instead; /* what makes it arise, if nothing on this side does */
+};
+extern const struct inject_outcome_row inject_outcomes_table[INJECT_OUTCOMES];
 
 /* Index of the word, or -1. */
 int inject_find(const char *const *names, size_t count, const char *word, size_t length);
@@ -61,6 +88,8 @@ int inject_find(const char *const *names, size_t count, const char *word, size_t
 const char *inject_nearest(const char *const *names, size_t count, const char *word, size_t length);
 /* errno by name or number; 0: neither. *ret_nearest: of the names. */
 int inject_errno(const char *word, size_t length, const char **ret_nearest);
+/* "ENOMEM"; of a number without a name: strerror()'s text. */
+const char *inject_errno_name(int error);
 /* Bits of enum ibv_wr_opcode that the word names, without case; 0: none. SEND, RDMA_WRITE and ATOMIC are all of their
  * kind. */
 uint32_t inject_opcodes(const char *word, size_t length, const char **ret_nearest);

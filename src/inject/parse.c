@@ -23,6 +23,9 @@ enum key {
     KEY_EXE,
     KEY_PID,
     KEY_DEVICE,
+    KEY_QP,
+    KEY_OPCODE,
+    KEY_SIDE,
     KEYS
 };
 
@@ -33,7 +36,8 @@ enum key {
 static const char *const key_names[KEYS] = {
     [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
     [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
-    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",
+    [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",     [KEY_OPCODE] = "opcode",
+    [KEY_SIDE] = "side",
 };
 
 static const uint32_t key_kinds[KEYS] = {
@@ -47,6 +51,9 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_EXE] = ALL,
     [KEY_PID] = ALL,
     [KEY_DEVICE] = ALL,
+    [KEY_QP] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
+    [KEY_OPCODE] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
+    [KEY_SIDE] = OF(INJECT_COMPLETION),
 };
 
 struct word {
@@ -156,6 +163,25 @@ static bool read_errno(const struct parser *parser, struct word word)
     return parser->rule->error || unknown(parser, "errno", word, nearest);
 }
 
+static bool read_opcodes(const struct parser *parser, struct word word)
+{
+    const char *nearest;
+
+    parser->rule->opcodes = inject_opcodes(word.at, word.length, &nearest);
+    return parser->rule->opcodes || unknown(parser, "opcode", word, nearest);
+}
+
+static bool read_side(const struct parser *parser, struct word word)
+{
+    static const char *const sides[] = {"send", "receive"};
+    int side = inject_find(sides, array_size(sides), word.at, word.length);
+
+    if (side < 0)
+        return unknown(parser, "side", word, inject_nearest(sides, array_size(sides), word.at, word.length));
+    parser->rule->side = (uint8_t)side;
+    return true;
+}
+
 static bool read_value(struct parser *parser, enum key key, struct word word)
 {
     struct inject_rule *rule = parser->rule;
@@ -189,6 +215,12 @@ static bool read_value(struct parser *parser, enum key key, struct word word)
         return true;
     case KEY_DEVICE:
         return read_name(parser, word, "device", rule->device);
+    case KEY_QP:
+        return read_small(parser, word, "qp", 1, UINT32_MAX, &rule->qp);
+    case KEY_OPCODE:
+        return read_opcodes(parser, word);
+    case KEY_SIDE:
+        return read_side(parser, word);
     case KEYS:
         break;
     }
@@ -227,6 +259,7 @@ static bool read_kind(const struct parser *parser, struct word kind, struct word
     } kinds[INJECT_KINDS] = {
         [INJECT_CALL] = {"call that can be made to fail", inject_call_names, INJECT_CALLS},
         [INJECT_LIMIT] = {"limit that can be lowered", inject_limit_names, INJECT_LIMITS},
+        [INJECT_COMPLETION] = {"status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
     };
     int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
 
@@ -266,6 +299,25 @@ static bool has(const struct parser *parser, enum key key)
     return parser->seen >> key & 1;
 }
 
+/* Only what can arise (outcome.c). */
+static bool check_completion(const struct parser *parser)
+{
+    const struct inject_rule *rule = parser->rule;
+    const struct inject_outcome_row *row = &inject_outcomes_table[rule->what];
+    const char *name = inject_outcome_names[rule->what];
+
+    if (rule->side == INJECT_RECEIVE) {
+        if (rule->opcodes)
+            return fail(parser, "'opcode' has no meaning with 'side=receive': a receive takes what comes");
+        return row->receives || fail(parser, "no receive can end with %s", name);
+    }
+    if (row->instead)
+        return fail(parser, "%s arises at the peer: use %s", name, row->instead);
+    if (rule->opcodes & ~row->sends)
+        return fail(parser, "a work request with that opcode cannot end with %s", name);
+    return true;
+}
+
 static bool check(struct parser *parser)
 {
     struct inject_rule *rule = parser->rule;
@@ -273,6 +325,14 @@ static bool check(struct parser *parser)
     if (rule->kind == INJECT_CALL && !has(parser, KEY_ERRNO))
         return fail(parser, "'call=%s' needs the error that it fails with, as 'errno=ENOMEM'",
                     inject_call_names[rule->what]);
+    if (rule->kind == INJECT_CALL &&
+        ((rule->qp && rule->what != CALL_POST_SEND && rule->what != CALL_POST_RECV &&
+          rule->what != CALL_MODIFY_QP && rule->what != CALL_BIND_MW) ||
+         (rule->opcodes && rule->what != CALL_POST_SEND)))
+        return fail(parser, "'%s' has no meaning with 'call=%s'", rule->qp ? "qp" : "opcode",
+                    inject_call_names[rule->what]);
+    if (rule->kind == INJECT_COMPLETION && !check_completion(parser))
+        return false;
     if (rule->kind == INJECT_LIMIT && !has(parser, KEY_VALUE))
         return fail(parser, "'limit=%s' needs the limit, as 'value=4'", inject_limit_names[rule->what]);
     if (has(parser, KEY_PERCENT) && (has(parser, KEY_N) || has(parser, KEY_COUNT) || has(parser, KEY_EVERY)))

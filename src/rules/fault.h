@@ -48,6 +48,7 @@ enum fault_cause {
     FAULT_BIND,         /* a bind or local invalidate */
     FAULT_REFERENCE,    /* the peer could not read the memory of the message */
     FAULT_PSN,          /* as FAULT_SILENCE, but for NAKs of a PSN that was never sent */
+    FAULT_INJECTED,     /* the user asked for it (softhca-fault(7)) */
     /* --- of the owner */
     FAULT_MODIFIED = 96, /* ibv_modify_qp(IBV_QPS_ERR), or librdmacm for the program */
     FAULT_OVERRUN,       /* a CQ of the QP. value: its number */
@@ -76,7 +77,8 @@ struct fault_record {
     uint8_t verdict;                        /* enum verdict of the completion or NAK */
     uint8_t window;                         /* region_*: an MW's */
     uint8_t by_srq;                         /* a receive of the SRQ */
-    uint8_t reserved[5];
+    uint8_t injected;                       /* an injected fault has changed this work request */
+    uint8_t reserved[4];
 };
 _Static_assert(sizeof(struct fault_record) == 112, "readable by other builds");
 

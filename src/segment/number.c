@@ -95,6 +95,16 @@ uint32_t number_take(struct number_pool *pool)
     return number;
 }
 
+uint32_t number_used(struct number_pool *pool)
+{
+    uint32_t used;
+
+    lock_acquire(&pool->lock);
+    used = pool->used;
+    lock_release(&pool->lock);
+    return used;
+}
+
 void number_return(struct number_pool *pool, uint32_t number)
 {
     lock_acquire(&pool->lock);

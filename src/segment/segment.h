@@ -441,6 +441,7 @@ struct number_pool;
 extern struct number_pool pool_pds, pool_cqs, pool_srqs, pool_qps, pool_wqs, pool_ind_tables, pool_keys,
     pool_contexts, pool_channels, pool_items, pool_ids;
 uint32_t number_take(struct number_pool *pool);
+uint32_t number_used(struct number_pool *pool);
 void number_return(struct number_pool *pool, uint32_t number);
 
 /* In the child of a fork: maps a private copy at the same addresses, because inherited objects point there

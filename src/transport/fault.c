@@ -273,10 +273,13 @@ cold_path void fault_send(struct transport_qp *qp, struct send_wqe *wqe, enum ve
     if (!fault)
         return;
     fault->wr_id = wqe->wr_id;
-    fault->opcode = wqe->opcode;
+    fault->opcode = wqe_posted_opcode(wqe);
     fault->verdict = (uint8_t)verdict;
     fault->length = wqe->length;
     fault->key = wqe->rkey;
     fault->address = wqe->remote_address;
-    diagnose_send(qp, wqe, verdict, fault);
+    if (wqe->opcode == WR_INJECTED)
+        fault->cause = FAULT_INJECTED;
+    else
+        diagnose_send(qp, wqe, verdict, fault);
 }

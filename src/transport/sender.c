@@ -133,6 +133,8 @@ static enum verdict check_kind(const struct transport_qp *qp, const struct send_
     case REQUEST_LOCAL:
         return VERDICT_OK;
     case REQUEST_UNKNOWN:
+        if (wqe->opcode == WR_INJECTED)
+            return (enum verdict)(wqe->imm_or_rkey & 0xff);
         break;
     }
     return VERDICT_LOCAL_QP_OPERATION;

@@ -122,6 +122,14 @@ struct recv_wqe {
     struct wqe_sge sge[];
 };
 
+/* The opcode of a request that a fault was injected into (object/qp/post.c), as no verb has it: it ends on this side with
+ * the verdict in the low byte of imm_or_rkey. The next byte is the opcode that the program posted. */
+#define WR_INJECTED 12u
+static inline uint8_t wqe_posted_opcode(const struct send_wqe *wqe)
+{
+    return wqe->opcode == WR_INJECTED ? (uint8_t)(wqe->imm_or_rkey >> 8) : wqe->opcode;
+}
+
 #define RECV_WQE_SIZE(max_sge) (sizeof(struct recv_wqe) + (max_sge) * sizeof(struct wqe_sge))
 
 static inline void *send_wqe_body(struct send_wqe *wqe, enum ibv_qp_type type)

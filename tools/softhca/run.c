@@ -14,18 +14,20 @@
 
 #include "adapters.h"
 #include "commands.h"
+#include "fault.h"
 #include "launch.h"
 #include "place.h"
 #include "tree.h"
 
 struct options {
     struct launch_options launch;
+    char *faults; /* specifications, a line each */
     const char *devices;
     const char *log;
     bool no_shim;
 };
 
-enum { OPTION_DEVICES = LAUNCH_KEYS, OPTION_LOG, OPTION_NO_SHIM };
+enum { OPTION_DEVICES = LAUNCH_KEYS, OPTION_FAULT, OPTION_LOG, OPTION_NO_SHIM };
 
 static const struct argp_option option_table[] = {
     {"devices", OPTION_DEVICES, "NAMES", 0,
@@ -36,6 +38,11 @@ static const struct argp_option option_table[] = {
      0},
     {"explain", LAUNCH_EXPLAIN, "FORM", 0,
      "text, json or off: explanations of what fails or hangs (SOFTHCA_EXPLAIN; default text; json: of all)",
+     0},
+    {"fault", OPTION_FAULT, "SPEC", 0,
+     "A fault that the adapter makes, as softhca-fault(7) says, or @FILE with a line for each; may be "
+     "repeated "
+     "(SOFTHCA_FAULT)",
      0},
     {"log", OPTION_LOG, "LEVEL", 0, "none, error, warn, info or debug (SOFTHCA_LOG; default warn)", 0},
     {"no-shim", OPTION_NO_SHIM, NULL, 0,
@@ -52,6 +59,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case OPTION_DEVICES:
         options->devices = argument;
+        return 0;
+    case OPTION_FAULT:
+        if (fault_add(argument, &options->faults))
+            exit(EXIT_OURS);
         return 0;
     case OPTION_LOG:
         options->log = argument;
@@ -187,6 +198,7 @@ int command_run(int argc, char **argv)
     if ((options.devices && launch_set("SOFTHCA_DEVICE_NAMES", options.devices)) ||
         launch_set_or_keep("SOFTHCA_EXPLAIN", options.launch.explain, "text") ||
         (options.launch.all && launch_set("SOFTHCA_EXPLAIN_WHAT", "all")) ||
+        (options.faults && launch_set("SOFTHCA_FAULT", options.faults)) ||
         launch_set_or_keep("SOFTHCA_LOG", options.log, "warn") ||
         launch_set_in_front("LD_LIBRARY_PATH", place.directory))
         return EXIT_OURS;

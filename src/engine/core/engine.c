@@ -13,6 +13,7 @@
 #include "engine/cm/gsi.h"
 #include "engine/core/core.h"
 #include "engine/core/explainer.h"
+#include "engine/core/faults.h"
 #include "engine/direct/direct.h"
 #include "engine/host/interfaces.h"
 #include "engine/paths/paths.h"
@@ -71,6 +72,7 @@ static void after_fork_in_child(void)
     multicast_after_fork_in_child();
     raw_after_fork_in_child();
     explainer_after_fork_in_child();
+    faults_after_fork_in_child();
     hangs_after_fork_in_child();
     gsi_after_fork_in_child();
     notices_after_fork_in_child();
@@ -119,6 +121,7 @@ static int start_locked(void)
     object_ports = &ports;
     qp_ports_install(&engine_qp_ports);
     explainer_start();
+    faults_start();
     error = local_start(&engine_local_ops);
     if (error)
         log_error("cannot start communication with other processes of this host: %s", strerror(-error));

@@ -12,6 +12,7 @@
 #include "base/refusal.h"
 #include "base/sys.h"
 #include "engine/core/core.h"
+#include "engine/core/faults.h"
 #include "explain/explain.h"
 #include "explain/hangs.h"
 #include "explain/neighbour.h"
@@ -41,8 +42,9 @@ static int exit_status;                     /* 0: also if it is not known */
 #define KIND_LOSSES (EXPLAIN_REFUSED + 1)
 #define KIND_FAULT  (EXPLAIN_REFUSED + 2)
 #define KIND_DROPS  (EXPLAIN_REFUSED + 3)
-static unsigned
-    told_of_kind[KIND_DROPS + 1]; /* texts given of each enum explanation, of losses, of faults, of drops */
+#define KIND_STRIKE (EXPLAIN_REFUSED + 4)
+/* Texts given of each enum explanation, of losses, of faults, of drops, of injected faults. */
+static unsigned told_of_kind[KIND_STRIKE + 1];
 
 #define FAULTS 64u
 static struct lock faults_lock = LOCK_INIT; /* a leaf; guards both below */
@@ -392,6 +394,7 @@ void explainer_tell_faults(void)
     int saved = errno;
     uint32_t slot;
 
+    faults_tell(); /* the cause before what it led to */
     if (!atomic_load_explicit(&fault_count, memory_order_seq_cst) &&
         !atomic_load_explicit(&is_telling, memory_order_seq_cst))
         return;
@@ -406,6 +409,21 @@ void explainer_tell_faults(void)
     atomic_store_explicit(&is_telling, false, memory_order_seq_cst);
     lock_release(&telling);
     errno = saved;
+}
+
+/* --- injected faults ---------------------------------------------------------------------------------------- */
+
+void explainer_tell_strike(const struct inject_strike *strike)
+{
+    struct view view;
+    struct out out;
+
+    if (!explained() || !segment_is_open() || !open_view(&view))
+        return;
+    begin(&out, false);
+    if (explain_strike(&view, &out, strike))
+        tell(KIND_STRIKE, &out, NO_STACK);
+    out_fini(&out);
 }
 
 /* --- losses ----------------------------------------------------------------------------------------------- */
@@ -508,6 +526,7 @@ void explainer_tell_at_exit(void)
         return;
     explainer_tell_overruns();
     explainer_tell_faults();
+    faults_tell_idle();
     explainer_explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, NO_OBJECT);
     if (form != FORM_TEXT || handler || exit_status == 0)
         return;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "inject/plan.h"
 #include "object/ports.h"
 
 /* After segment_open(): reads SOFTHCA_EXPLAIN, SOFTHCA_EXPLAIN_WHAT and SOFTHCA_LOG. */
@@ -20,6 +21,9 @@ struct refusal;
 void explainer_refused(const char *call, const struct refusal *refusal);
 struct losses *explainer_note_losses(enum object_kind kind, uint32_t number);
 void explainer_report_losses(struct losses *losses);
+
+/* A fault of inject/plan.h has struck, or (struck: 0) never did. */
+void explainer_tell_strike(const struct inject_strike *strike);
 
 /* object_ports.qp_failed, .qp_dropped, .tell_faults. */
 void explainer_qp_failed(uint32_t slot);

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "object/device/device.h"
 #include "object/pd/pd.h"
 
@@ -16,7 +17,11 @@
 VERBS_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attributes)
 {
     struct ah *ah;
-    int result = ah_create(pd_of(pd), attributes, &ah);
+    int result = injected(CALL_CREATE_AH, pd->context);
+
+    if (result)
+        return null_with(result);
+    result = ah_create(pd_of(pd), attributes, &ah);
 
     return result < 0 ? null_with(result) : &ah->ibv;
 }

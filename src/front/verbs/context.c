@@ -4,6 +4,7 @@
 #include "base/sys.h"
 #include "engine/core/engine.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "object/destroyed.h"
 #include "object/device/device.h"
 #include "object/memory/dm.h"
@@ -28,6 +29,8 @@ static int open_with(struct ibv_device *device, struct share *share, int cmd_fd,
     int result = engine_start();
 
     if (result == 0)
+        result = -injected(CALL_OPEN_DEVICE, NULL);
+    if (result == 0)
         result = context_open(front_device(device), &context);
     if (result < 0)
         return result;
@@ -37,6 +40,8 @@ static int open_with(struct ibv_device *device, struct share *share, int cmd_fd,
     context->verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->verbs.sz = VERBS_HEAD + sizeof(context->verbs) - offsetof(struct verbs_context, context);
     front_fill_ops(&context->verbs);
+    if (inject_loaded())
+        injected_fill_ops(&context->verbs);
     /* After this, a program may only wait for async_fd to become readable, without another call: so start watching
      * now. */
     watch_interfaces();

@@ -2,13 +2,19 @@
 /* Completion queues and channels, extended polling (verbs.md §5). */
 #include "object/cq/cq.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
+#include "segment/segment.h"
 
 /* --- channels ------------------------------------------------------------------------------------------- */
 
 VERBS_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
     struct channel *channel;
-    int result = channel_create(context_of(context), &channel);
+    int result = injected(CALL_CREATE_COMP_CHANNEL, context);
+
+    if (result)
+        return null_with(result);
+    result = channel_create(context_of(context), &channel);
 
     if (result < 0)
         return null_with(result);
@@ -41,6 +47,18 @@ VERBS_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count)
 
 /* --- queues --------------------------------------------------------------------------------------------- */
 
+/* A positive errno if the creation fails by a fault, or meets a lowered limit. */
+static int injected_creation(const struct ibv_context *context, uint32_t cqe)
+{
+    int error = injected(CALL_CREATE_CQ, context);
+
+    if (error)
+        return error;
+    if (injected_exceeds(INJECT_MAX_CQE, context, cqe))
+        return EINVAL;
+    return injected_exceeds(INJECT_MAX_CQ, context, number_used(&pool_cqs) + 1ull) ? ENOMEM : 0;
+}
+
 VERBS_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
                                           struct ibv_comp_channel *channel, int comp_vector)
 {
@@ -59,12 +77,21 @@ VERBS_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, 
         return null_with(refuse_range("comp_vector", comp_vector, 0, LIMIT_COMP_VECTORS - 1));
     if (channel && channel->context != context)
         return null_with(refuse_elsewhere("channel"));
+    result = injected_creation(context, attributes.cqe);
+    if (result)
+        return null_with(result);
     result = cq_create(context_of(context), &attributes, &cq);
     return result < 0 ? null_with(result) : &cq->ibv;
 }
 
 VERBS_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
+    int error = injected(CALL_RESIZE_CQ, cq->context);
+
+    if (!error && cqe > 0 && injected_exceeds(INJECT_MAX_CQE, cq->context, (uint32_t)cqe))
+        error = EINVAL;
+    if (error)
+        return positive(-error);
     return positive(cqe < 1 ? refuse_range("cqe", cqe, 1, LIMIT_CQE) : cq_resize(cq_of(cq), (uint32_t)cqe));
 }
 
@@ -281,6 +308,9 @@ struct ibv_cq_ex *front_create_cq_ex(struct ibv_context *context, struct ibv_cq_
         if (!pd_is_parent_domain(parent) || parent->context != context_of(context))
             return null_with(refuse_elsewhere("parent_domain"));
     }
+    result = injected_creation(context, attributes->cqe);
+    if (result)
+        return null_with(result);
     result = cq_create(context_of(context),
                        &(struct cq_attributes){
                            .cqe = attributes->cqe,

@@ -2,11 +2,16 @@
 /* Flow rules and their counters (verbs.md §7.6-7.7). */
 #include "object/steering/flow.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 
 struct ibv_flow *front_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attributes)
 {
     struct flow *flow;
-    int result = flow_create(qp_of(qp), attributes, &flow);
+    int result = injected(CALL_CREATE_FLOW, qp->context);
+
+    if (result)
+        return null_with(result);
+    result = flow_create(qp_of(qp), attributes, &flow);
 
     return result < 0 ? null_with(result) : &flow->ibv;
 }

@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Protection domains, memory regions and windows (verbs.md §1.4, §4). */
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "object/memory/dm.h"
 #include "object/pd/pd.h"
 #include "object/qp/qp.h"
+#include "segment/segment.h"
 
 VERBS_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
     struct pd *pd;
-    int result = pd_allocate(context_of(context), &pd);
+    int result = injected(CALL_ALLOC_PD, context);
+
+    if (result)
+        return null_with(result);
+    if (injected_exceeds(INJECT_MAX_PD, context, number_used(&pool_pds) + 1ull))
+        return null_with(ENOMEM);
+    result = pd_allocate(context_of(context), &pd);
 
     if (result < 0)
         return null_with(result);
@@ -46,7 +54,15 @@ static struct ibv_mr *register_region(const char *call, struct ibv_pd *pd, void 
                                       uint64_t iova, unsigned access)
 {
     struct mr *mr;
-    int result = mr_register(pd_of(pd), address, length, iova, access, &mr);
+    int result = injected(CALL_REG_MR, pd->context);
+
+    if (result)
+        return null_with(result);
+    if (injected_exceeds(INJECT_MAX_MR_SIZE, pd->context, length))
+        return null_with(EINVAL);
+    if (injected_exceeds(INJECT_MAX_MR, pd->context, mr_count() + 1ull))
+        return null_with(ENOMEM);
+    result = mr_register(pd_of(pd), address, length, iova, access, &mr);
 
     return result < 0 ? front_null_with(call, result) : &mr->ibv;
 }
@@ -86,7 +102,11 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset
                                               uint64_t iova, int fd, int access)
 {
     struct mr *mr;
-    int result = mr_register_dmabuf(pd_of(pd), offset, length, iova, fd, (unsigned)access, &mr);
+    int result = injected(CALL_REG_MR, pd->context);
+
+    if (result)
+        return null_with(result);
+    result = mr_register_dmabuf(pd_of(pd), offset, length, iova, fd, (unsigned)access, &mr);
 
     return result < 0 ? null_with(result) : &mr->ibv;
 }
@@ -95,9 +115,10 @@ VERBS_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset
 VERBS_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length,
                               int access)
 {
-    int error = 0,
-        result = mr_reregister(mr_of(mr), flags, pd ? pd_of(pd) : NULL, address, length, access, &error);
+    int error = injected(CALL_REREG_MR, mr->context), result = IBV_REREG_MR_ERR_CMD;
 
+    if (!error)
+        result = mr_reregister(mr_of(mr), flags, pd ? pd_of(pd) : NULL, address, length, access, &error);
     if (result < 0) {
         front_refused(__func__, error < 0 ? error : -error);
         errno = error < 0 ? -error : error;
@@ -115,7 +136,11 @@ VERBS_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 struct ibv_dm *front_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attributes)
 {
     struct dm *dm;
-    int result = dm_allocate(context_of(context), attributes, &dm);
+    int result = injected(CALL_ALLOC_DM, context);
+
+    if (result)
+        return null_with(result);
+    result = dm_allocate(context_of(context), attributes, &dm);
 
     return result < 0 ? null_with(result) : &dm->ibv;
 }
@@ -139,7 +164,11 @@ struct ibv_mr *front_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t of
 struct ibv_mw *front_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
     struct mw *mw;
-    int result = mw_allocate(pd_of(pd), type, &mw);
+    int result = injected(CALL_ALLOC_MW, pd->context);
+
+    if (result)
+        return null_with(result);
+    result = mw_allocate(pd_of(pd), type, &mw);
 
     return result < 0 ? null_with(result) : &mw->ibv;
 }

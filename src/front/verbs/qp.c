@@ -3,6 +3,7 @@
 #include "object/qp/qp.h"
 #include "engine/core/engine.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "object/xrc/open_qp.h"
 
 /* Both structures have these members at the same offsets. */
@@ -11,6 +12,13 @@ _Static_assert(offsetof(struct ibv_qp_init_attr_ex, sq_sig_all) ==
                        offsetof(struct ibv_qp_init_attr, sq_sig_all) &&
                    offsetof(struct ibv_qp_init_attr_ex, cap) == offsetof(struct ibv_qp_init_attr, cap),
                "ibv_create_qp_ex passes its structure to ibv_create_qp");
+
+static int injected_creation(const struct ibv_context *context, const struct ibv_qp_cap *cap, bool has_srq)
+{
+    int error = injected(CALL_CREATE_QP, context);
+
+    return error || !inject_has(INJECT_LIMIT) ? error : injected_qp_limits(context, cap, has_srq);
+}
 
 VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
 {
@@ -22,6 +30,9 @@ VERBS_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_
         return null_with(refuse_null("pd"));
     if (attributes->qp_type == IBV_QPT_XRC_RECV) /* an XRC_RECV QP has no PD */
         return null_with(refuse_invalid("qp_type", attributes->qp_type));
+    result = injected_creation(pd->context, &attributes->cap, attributes->srq != NULL);
+    if (result)
+        return null_with(result);
     memcpy(&extended, attributes, COMMON_INIT_ATTRIBUTES);
     extended.comp_mask = IBV_QP_INIT_ATTR_PD;
     extended.pd = pd;
@@ -45,6 +56,9 @@ struct ibv_qp *front_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
             return null_with(refuse_elsewhere("pd"));
         pd = pd_of(attributes->pd);
     }
+    result = injected_creation(context, &attributes->cap, attributes->srq != NULL);
+    if (result)
+        return null_with(result);
     result = qp_create(context_of(context), pd, attributes, &qp);
     if (result < 0)
         return null_with(result);
@@ -68,7 +82,9 @@ VERBS_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 
 VERBS_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
 {
-    return positive(qp_modify(qp_of(qp), attributes, mask));
+    int error = inject_has(INJECT_CALL) ? injected_qp_error(CALL_MODIFY_QP, qp, 0) : 0;
+
+    return positive(error ? -error : qp_modify(qp_of(qp), attributes, mask));
 }
 
 VERBS_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask,
@@ -97,7 +113,9 @@ int front_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_w
 
 VERBS_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
-    return positive(multicast_attach(qp_of(qp), gid, lid));
+    int error = injected(CALL_ATTACH_MCAST, qp->context);
+
+    return positive(error ? -error : multicast_attach(qp_of(qp), gid, lid));
 }
 
 VERBS_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)

@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "front/verbs/nodes.h"
 #include "object/device/device.h"
 
@@ -28,6 +29,7 @@ int front_query_device_ex(struct ibv_context *context, const struct ibv_query_de
     if (input && input->comp_mask)
         return positive(-EINVAL);
     device_query(&host_devices, context_of(context)->device, &ours);
+    injected_device_attributes(context, &ours.ibv.orig_attr);
     copy_sized(attributes, size, &ours, sizeof(ours));
     return 0;
 }
@@ -37,6 +39,7 @@ VERBS_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device
     union newest_device_attr ours;
 
     device_query(&host_devices, context_of(context)->device, &ours);
+    injected_device_attributes(context, &ours.ibv.orig_attr);
     *attributes = ours.ibv.orig_attr;
     return 0;
 }

@@ -2,14 +2,31 @@
 /* Shared receive queues (verbs.md §1.4, §6). */
 #include "object/receive/srq.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "object/cq/cq.h"
 #include "object/receive/tm.h"
 #include "object/xrc/xrc.h"
+#include "segment/segment.h"
+
+static int injected_creation(const struct ibv_context *context, const struct ibv_srq_attr *attributes)
+{
+    int error = injected(CALL_CREATE_SRQ, context);
+
+    if (error)
+        return error;
+    if (injected_exceeds(INJECT_MAX_SRQ_WR, context, attributes->max_wr))
+        return EINVAL;
+    return injected_exceeds(INJECT_MAX_SRQ, context, number_used(&pool_srqs) + 1ull) ? ENOMEM : 0;
+}
 
 VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attributes)
 {
     struct srq *srq;
-    int result = srq_create(pd_of(pd), attributes->srq_context, &attributes->attr, false, &srq);
+    int result = injected_creation(pd->context, &attributes->attr);
+
+    if (result)
+        return null_with(result);
+    result = srq_create(pd_of(pd), attributes->srq_context, &attributes->attr, false, &srq);
 
     return result < 0 ? null_with(result) : &srq->ibv;
 }
@@ -48,6 +65,9 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
         return null_with(refuse_null("pd"));
     if (attributes->pd->context != context)
         return null_with(refuse_elsewhere("pd"));
+    result = injected_creation(context, &attributes->attr);
+    if (result)
+        return null_with(result);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_TM)
         return create_tm(context, attributes);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_XRC) {
@@ -94,7 +114,9 @@ int front_close_xrcd(struct ibv_xrcd *xrcd)
 
 VERBS_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attributes, int mask)
 {
-    return positive(srq_modify(srq_of(srq), attributes, mask));
+    int error = injected(CALL_MODIFY_SRQ, srq->context);
+
+    return positive(error ? -error : srq_modify(srq_of(srq), attributes, mask));
 }
 
 VERBS_EXPORT int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attributes)

@@ -2,6 +2,7 @@
 /* Receive work queues and indirection tables (verbs.md §7.1-7.3). */
 #include "object/receive/wq.h"
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 
 /* Called through the function pointer in struct ibv_wq. */
 static int post_recv(struct ibv_wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
@@ -12,7 +13,11 @@ static int post_recv(struct ibv_wq *wq, struct ibv_recv_wr *wr, struct ibv_recv_
 struct ibv_wq *front_create_wq(struct ibv_context *context, struct ibv_wq_init_attr *attributes)
 {
     struct wq *wq;
-    int result = wq_create(context_of(context), attributes, &wq);
+    int result = injected(CALL_CREATE_WQ, context);
+
+    if (result)
+        return null_with(result);
+    result = wq_create(context_of(context), attributes, &wq);
 
     if (result < 0)
         return null_with(result);
@@ -22,7 +27,9 @@ struct ibv_wq *front_create_wq(struct ibv_context *context, struct ibv_wq_init_a
 
 int front_modify_wq(struct ibv_wq *wq, struct ibv_wq_attr *attributes)
 {
-    return positive(wq_modify(wq_of(wq), attributes));
+    int error = injected(CALL_MODIFY_WQ, wq->context);
+
+    return positive(error ? -error : wq_modify(wq_of(wq), attributes));
 }
 
 int front_destroy_wq(struct ibv_wq *wq)

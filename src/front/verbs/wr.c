@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* ibv_wr_*: builders and setters (verbs.md §3.8). A failing builder leaves its error for ibv_wr_complete(). */
 #include "front/verbs/front.h"
+#include "front/verbs/injected.h"
 #include "object/qp/qp.h"
 
 static struct qp *qp_of_extended(struct ibv_qp_ex *qp)
@@ -181,4 +182,6 @@ void front_fill_wr_ops(struct ibv_qp_ex *qp)
     qp->wr_set_inline_data_list = wr_set_inline_data_list;
     qp->wr_set_sge = wr_set_sge;
     qp->wr_set_sge_list = wr_set_sge_list;
+    if (inject_loaded())
+        injected_fill_wr_ops(qp);
 }

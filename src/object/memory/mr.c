@@ -70,6 +70,11 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
     return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }
 
+uint32_t mr_count(void)
+{
+    return atomic_load_explicit(&regions, memory_order_relaxed);
+}
+
 int mr_publish(struct pd *pd, enum key_kind kind, bool mappable, void *address, size_t length, uint64_t iova,
                unsigned access, struct mr **ret_mr)
 {

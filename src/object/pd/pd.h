@@ -155,6 +155,8 @@ void queue_memory_give(struct pd *pd, enum queue_kind kind, struct queue_memory 
 
 /* ibv_reg_mr_iova2() with the checks of verbs.md §4.1. -EFAULT: the range is not mapped, or write access to
  * read-only memory. */
+/* How many there are in this process. */
+uint32_t mr_count(void);
 int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
                 struct mr **ret_mr);
 struct dm;

@@ -228,6 +228,18 @@ static bool let_own_in(struct qp *qp)
     return qp_run_sender(qp, STAMP_NONE);
 }
 
+void qp_build_alter(struct qp *qp, qp_alter_send *alter)
+{
+    uint32_t at = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+
+    if (qp->build_error || qp->build_needs_address)
+        return;
+    lock_acquire(&qp->lock);
+    for (; at != qp->build_posted; at++)
+        alter(qp, send_wqe_at(&qp->transport, at));
+    lock_release(&qp->lock);
+}
+
 int qp_build_complete(struct qp *qp)
 {
     struct sender *sender = &qp->record->sender;

@@ -269,6 +269,38 @@ posted:
     return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
+int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
+{
+    struct sender *sender = &qp->record->sender;
+    uint32_t posted;
+    bool more = false;
+    int error;
+
+    if (context_is_inherited(qp->context))
+        return destroyed_refuse(DESTROYED_QP, qp, "ibv_post_send");
+    if (qp->is_extended)
+        lock_acquire(&qp->post_lock);
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    posted = atomic_load_explicit(&sender->posted, memory_order_relaxed);
+    qp->stamp = provenance_stamp();
+    error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
+    if (!error && send_queue_room(qp, posted) == 0)
+        error = -ENOMEM;
+    if (!error)
+        error = write_send_wqe(qp, send_wqe_at(&qp->transport, posted), wr);
+    if (!error) {
+        alter(qp, send_wqe_at(&qp->transport, posted));
+        atomic_store_explicit(&sender->posted, posted + 1, memory_order_release);
+        more = qp_run_sender(qp, qp->stamp);
+    }
+    qp_ports->unlock(qp, more);
+    rundown_exit();
+    if (qp->is_extended)
+        lock_release(&qp->post_lock);
+    return error;
+}
+
 int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
 {
     struct sender *sender = &qp->record->sender;

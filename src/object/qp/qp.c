@@ -265,6 +265,8 @@ static void fill_record(struct qp *qp, const struct ibv_qp_init_attr_ex *attribu
     record->attributes.path_mig_state = IBV_MIG_MIGRATED;
 }
 
+static _Atomic uint32_t created; /* QPs of this process so far */
+
 /* Lock held, because threads that visit all QPs, and a timer of the slot's previous QP, may find the slot. */
 static int assemble(struct qp *qp, uint32_t slot, struct context *context, struct pd *pd,
                     struct ibv_qp_init_attr_ex *attributes, const struct qp_queues *queues)
@@ -275,6 +277,8 @@ static int assemble(struct qp *qp, uint32_t slot, struct context *context, struc
     qp_make_blank(qp, slot); /* also post_lock: a batch may have been started and never completed */
     atomic_store_explicit(&qp->reset_at, 0, memory_order_relaxed);
     qp->holders = 1;
+    qp->order = atomic_fetch_add_explicit(&created, 1, memory_order_relaxed) + 1;
+    qp->injected = false;
     qp->pd = pd;
     qp->context = context;
     qp->xrcd = pd ? NULL : xrcd_of(attributes->xrcd);

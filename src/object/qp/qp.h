@@ -87,6 +87,10 @@ struct qp {
     bool is_extended;
     uint32_t create_flags; /* enum ibv_qp_create_flags */
     uint64_t send_ops;     /* enum ibv_qp_create_send_ops_flags */
+    uint32_t order; /* of creation in this process, from 1; 0: a delegate, or a handle */
+    /* An injected fault has changed the work request with this wr_id, and its completion is due. */
+    uint64_t injected_wr_id;
+    bool injected;
     struct ack_account async_events;
     /* For qp_note_times(): the stamp of the last post, and which changes have their stamp already. */
     uint32_t stamp, noted_begun;
@@ -264,6 +268,11 @@ void qp_after_fork_in_child(void);
 /* object/qp/post.c: 0 or -errno with *bad_wr. */
 int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+/* Posts one work request, which `alter` changes before the adapter takes it. QP lock held in alter(). */
+typedef void qp_alter_send(struct qp *qp, struct send_wqe *wqe);
+int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter);
+/* The same for each of a batch, between its last work request and qp_build_complete(). */
+void qp_build_alter(struct qp *qp, qp_alter_send *alter);
 int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind);
 
 /* Extended posting (ibv_wr_*), object/qp/build.c; called by the function pointers in struct ibv_qp_ex. */

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Faults that the user asked for: one line for each that struck, and one at exit for each that did not. */
+#include <string.h>
+
+#include "explain/explain.h"
+#include "inject/plan.h"
+
+static void add_what(struct words *words, const struct inject_strike *strike)
+{
+    const struct inject_rule *rule = &strike->fault->rule;
+
+    switch ((enum inject_kind)rule->kind) {
+    case INJECT_CALL:
+        words_add(words, "call %u of %s fails with %s", strike->match, inject_call_names[rule->what],
+                  inject_errno_name(rule->error));
+        return;
+    case INJECT_LIMIT:
+        words_add(words, "%s is %llu, and %llu were asked for", inject_limit_names[rule->what],
+                  (unsigned long long)rule->value, (unsigned long long)strike->value);
+        return;
+    case INJECT_COMPLETION:
+        words_add(words, "%s %u, wr_id ", rule->side == INJECT_RECEIVE ? "receive" : "work request",
+                  strike->match);
+        words_add_one_wr_id(words, strike->wr_id);
+        words_add(words, " of QP 0x%06x, %s", strike->qpn,
+                  rule->what == OUTCOME_NEVER ? "gets no completion if it succeeds" : "ends with ");
+        if (rule->what != OUTCOME_NEVER)
+            words_add(words, "%s", inject_outcome_names[rule->what]);
+        return;
+    case INJECT_KINDS:
+        return;
+    }
+}
+
+static void add_idle(struct words *words, const struct inject_strike *strike)
+{
+    const struct inject_rule *rule = &strike->fault->rule;
+
+    words_add(words, "never struck: ");
+    if (!strike->match)
+        words_add(words, "the program has done nothing that it selects");
+    else if (rule->kind == INJECT_LIMIT)
+        words_add(words, "%u calls stayed within the limit", strike->match);
+    else
+        words_add(words, "%u %s selected, and none was struck", strike->match,
+                  strike->match == 1 ? "time" : "times");
+}
+
+bool explain_strike(const struct view *view, struct out *out, const struct inject_strike *strike)
+{
+    bool struck = atomic_load_explicit(&strike->fault->struck, memory_order_relaxed) != 0;
+    struct words words = {.length = 0};
+
+    words_add(&words, "injected fault '%s' ", strike->fault->rule.text);
+    if (struck) {
+        words_add(&words, "struck: ");
+        add_what(&words, strike);
+    } else {
+        add_idle(&words, strike);
+    }
+    explanation_begin(view, out, "injected", words.text);
+    out_string(out, "fault", strike->fault->rule.text);
+    out_bool(out, "struck", struck);
+    out_number(out, "match", strike->match);
+    if (strike->qpn) {
+        out_number(out, "qpn", strike->qpn);
+        out_number(out, "wr_id", strike->wr_id);
+    }
+    explanation_end(out);
+    return true;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include "front/verbs/injected.h"
+
+#include "engine/core/faults.h"
+#include "front/verbs/front.h"
+#include "object/cq/cq.h"
+#include "object/device/context.h"
+#include "object/device/device.h"
+#include "object/qp/qp.h"
+#include "segment/segment.h"
+
+static const char *device_of(const struct ibv_context *context)
+{
+    return context && context->device ? context->device->name : "";
+}
+
+static int error_of(enum inject_call call, const struct ibv_context *context, const struct qp *qp,
+                    unsigned opcode)
+{
+    struct inject_plan *plan = inject_loaded();
+
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        struct inject_fault *fault = &plan->faults[i];
+        struct inject_strike strike = {.fault = fault, .qpn = qp ? qp->ibv.qp_num : 0};
+
+        if (fault->rule.kind != INJECT_CALL || fault->rule.what != call ||
+            !inject_is_for_device(&fault->rule, device_of(context)) ||
+            (fault->rule.qp && (!qp || fault->rule.qp != qp->order)) ||
+            (fault->rule.opcodes && !inject_is_for_opcode(&fault->rule, opcode)) ||
+            !inject_count(fault, &(struct inject_point){.qp = qp ? qp->order : 0}, &strike.match))
+            continue;
+        faults_note(&strike);
+        faults_tell();
+        return fault->rule.error;
+    }
+    return 0;
+}
+
+int injected_error(enum inject_call call, const struct ibv_context *context)
+{
+    return error_of(call, context, NULL, 0);
+}
+
+int injected_qp_error(enum inject_call call, const struct ibv_qp *qp, unsigned opcode)
+{
+    return error_of(call, qp->context, qp_of((struct ibv_qp *)(uintptr_t)qp), opcode);
+}
+
+/* --- limits ------------------------------------------------------------------------------------------------ */
+
+/* The lowest limit, if a rule lowers it. */
+static struct inject_fault *limit_of(enum inject_limit limit, const struct ibv_context *context)
+{
+    struct inject_plan *plan = inject_loaded();
+    struct inject_fault *lowest = NULL;
+
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        struct inject_fault *fault = &plan->faults[i];
+
+        if (fault->rule.kind == INJECT_LIMIT && fault->rule.what == limit &&
+            inject_is_for_device(&fault->rule, device_of(context)) &&
+            (!lowest || fault->rule.value < lowest->rule.value))
+            lowest = fault;
+    }
+    return lowest;
+}
+
+bool injected_limit_is_exceeded(enum inject_limit limit, const struct ibv_context *context, uint64_t value)
+{
+    struct inject_fault *fault = limit_of(limit, context);
+    struct inject_strike strike = {.fault = fault, .value = value};
+
+    if (!fault)
+        return false;
+    if (value <= fault->rule.value) {
+        atomic_fetch_add_explicit(&fault->matched, 1, memory_order_relaxed);
+        return false;
+    }
+    (void)inject_count(fault, &(struct inject_point){0}, &strike.match);
+    atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
+    faults_note(&strike);
+    faults_tell();
+    return true;
+}
+
+int injected_qp_limits(const struct ibv_context *context, const struct ibv_qp_cap *cap, bool has_srq)
+{
+    if (injected_exceeds(INJECT_MAX_QP_WR, context, cap->max_send_wr) ||
+        injected_exceeds(INJECT_MAX_SGE, context, cap->max_send_sge) ||
+        injected_exceeds(INJECT_MAX_INLINE, context, cap->max_inline_data) ||
+        (!has_srq && (injected_exceeds(INJECT_MAX_QP_WR, context, cap->max_recv_wr) ||
+                      injected_exceeds(INJECT_MAX_SGE, context, cap->max_recv_sge))))
+        return EINVAL;
+    return injected_exceeds(INJECT_MAX_QP, context, number_used(&pool_qps) + 1ull) ? ENOMEM : 0;
+}
+
+static void lower(int *value, enum inject_limit limit, const struct ibv_context *context)
+{
+    const struct inject_fault *fault = limit_of(limit, context);
+
+    if (fault && fault->rule.value < (uint64_t)*value)
+        *value = (int)fault->rule.value;
+}
+
+void injected_device_attributes(const struct ibv_context *context, struct ibv_device_attr *attributes)
+{
+    const struct inject_fault *size = limit_of(INJECT_MAX_MR_SIZE, context);
+
+    lower(&attributes->max_qp, INJECT_MAX_QP, context);
+    lower(&attributes->max_qp_wr, INJECT_MAX_QP_WR, context);
+    lower(&attributes->max_sge, INJECT_MAX_SGE, context);
+    lower(&attributes->max_sge_rd, INJECT_MAX_SGE, context);
+    lower(&attributes->max_cq, INJECT_MAX_CQ, context);
+    lower(&attributes->max_cqe, INJECT_MAX_CQE, context);
+    lower(&attributes->max_mr, INJECT_MAX_MR, context);
+    lower(&attributes->max_pd, INJECT_MAX_PD, context);
+    lower(&attributes->max_srq, INJECT_MAX_SRQ, context);
+    lower(&attributes->max_srq_wr, INJECT_MAX_SRQ_WR, context);
+    if (size && size->rule.value < attributes->max_mr_size)
+        attributes->max_mr_size = size->rule.value;
+}
+
+/* --- completions ------------------------------------------------------------------------------------------- */
+
+/* Another variant of the same key, which the owner has not given out. */
+#define OTHER_KEY 0x80u
+
+/* Can a request of this QP end so? What the parser cannot know. */
+static bool may_end_so(const struct qp *qp, const struct send_wqe *wqe, enum inject_outcome outcome)
+{
+    const struct inject_outcome_row *row = &inject_outcomes_table[outcome];
+    const struct qp_attributes *attributes = &qp->record->attributes;
+
+    if (wqe->opcode >= 32 || !(row->sends >> wqe->opcode & 1) ||
+        (row->needs_peer && !is_reliable(qp->record)))
+        return false;
+    if (outcome == OUTCOME_RETRY_EXC_ERR) /* 0 waits for ever (verbs.md §3.12) */
+        return attributes->timeout != 0;
+    if (outcome == OUTCOME_RNR_RETRY_EXC_ERR) /* 7 tries for ever */
+        return attributes->rnr_retry != 7;
+    if (outcome == OUTCOME_NEVER)
+        return wqe->flags & WQE_SIGNALED;
+    return outcome != OUTCOME_LOC_PROT_ERR || (!(wqe->flags & WQE_INLINE) && wqe->length);
+}
+
+static void change_send(struct qp *qp, struct send_wqe *wqe, enum inject_outcome outcome)
+{
+    if (outcome == OUTCOME_NEVER) {
+        wqe->flags &= (uint8_t)~WQE_SIGNALED;
+        return;
+    }
+    if (outcome == OUTCOME_REM_ACCESS_ERR) {
+        wqe->rkey ^= OTHER_KEY;
+    } else {
+        wqe->imm_or_rkey = inject_outcomes_table[outcome].verdict | (uint32_t)wqe->opcode << 8;
+        wqe->opcode = WR_INJECTED;
+    }
+    if (!qp->injected)
+        qp->injected_wr_id = wqe->wr_id;
+    qp->injected = true;
+}
+
+/* The first fault that strikes decides. */
+static struct inject_fault *completion_fault(const struct qp *qp, enum inject_side side,
+                                             const struct send_wqe *wqe, uint64_t wr_id, uint32_t index)
+{
+    struct inject_plan *plan = inject_loaded();
+    const struct inject_point point = {.qp = qp->order, .direction = side + INJECT_OUT, .index = index + 1};
+
+    for (uint32_t i = 0; plan && i < plan->count; i++) {
+        struct inject_fault *fault = &plan->faults[i];
+        const struct inject_rule *rule = &fault->rule;
+        struct inject_strike strike = {.fault = fault, .qpn = qp->ibv.qp_num, .wr_id = wr_id};
+
+        if (rule->kind != INJECT_COMPLETION || rule->side != side || (rule->qp && rule->qp != qp->order) ||
+            !inject_is_for_device(rule, device_of(qp->ibv.context)) ||
+            (wqe && (!inject_is_for_opcode(rule, wqe->opcode) ||
+                     !may_end_so(qp, wqe, (enum inject_outcome)rule->what))) ||
+            !inject_count(fault, &point, &strike.match))
+            continue;
+        faults_note(&strike);
+        return fault;
+    }
+    return NULL;
+}
+
+/* qp_alter_send */
+static void alter_send(struct qp *qp, struct send_wqe *wqe)
+{
+    uint32_t posted = atomic_load_explicit(&qp->record->sender.posted, memory_order_relaxed);
+    const struct inject_fault *fault = completion_fault(qp, INJECT_SEND, wqe, wqe->wr_id, posted);
+
+    if (fault)
+        change_send(qp, wqe, (enum inject_outcome)fault->rule.what);
+}
+
+/* As a program posts a receive that is too short, or that names a wrong key. */
+static void change_receive(struct qp *qp, const struct inject_rule *rule, struct ibv_recv_wr *wr,
+                           struct ibv_sge *list)
+{
+    for (int i = 0; i < wr->num_sge; i++) {
+        list[i] = wr->sg_list[i];
+        if (rule->what == OUTCOME_LOC_LEN_ERR)
+            list[i].length = 0;
+        else
+            list[i].lkey ^= OTHER_KEY;
+    }
+    if (rule->what == OUTCOME_LOC_LEN_ERR)
+        wr->num_sge = 0;
+    wr->sg_list = list;
+    lock_acquire(&qp->lock);
+    if (!qp->injected)
+        qp->injected_wr_id = wr->wr_id;
+    qp->injected = true;
+    lock_release(&qp->lock);
+}
+
+/* --- posts ------------------------------------------------------------------------------------------------- */
+
+/* Each work request of the list counts; those before the one that fails are posted. */
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+    for (; wr; wr = wr->next) {
+        struct ibv_send_wr one = *wr;
+        int error = injected_qp_error(CALL_POST_SEND, qp, wr->opcode);
+
+        one.next = NULL;
+        if (!error)
+            error = -qp_post_altered(qp_of(qp), &one, alter_send);
+        faults_tell();
+        if (error) {
+            *bad_wr = wr;
+            return positive(-error);
+        }
+    }
+    return 0;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    for (; wr; wr = wr->next) {
+        uint32_t posted = atomic_load_explicit(&qp_of(qp)->record->receive.posted, memory_order_relaxed);
+        struct ibv_recv_wr one = *wr, *ignored;
+        struct ibv_sge list[LIMIT_SGE];
+        const struct inject_fault *fault;
+        int error = injected_qp_error(CALL_POST_RECV, qp, 0);
+
+        one.next = NULL;
+        fault = error || one.num_sge < 0 || one.num_sge > (int)LIMIT_SGE
+                    ? NULL
+                    : completion_fault(qp_of(qp), INJECT_RECEIVE, NULL, one.wr_id, posted);
+        if (fault)
+            change_receive(qp_of(qp), &fault->rule, &one, list);
+        if (!error)
+            error = front_post_recv(qp, &one, &ignored);
+        faults_tell();
+        if (error) {
+            *bad_wr = wr;
+            return positive(-error);
+        }
+    }
+    return 0;
+}
+
+static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+    for (; wr; wr = wr->next) {
+        struct ibv_recv_wr one = *wr, *ignored;
+        int error = injected_error(CALL_POST_SRQ_RECV, srq->context);
+
+        one.next = NULL;
+        if (!error)
+            error = front_post_srq_recv(srq, &one, &ignored);
+        if (error) {
+            *bad_wr = wr;
+            return positive(-error);
+        }
+    }
+    return 0;
+}
+
+static int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+    int error = injected_qp_error(CALL_BIND_MW, qp, 0);
+
+    return error ? positive(-error) : front_bind_mw(qp, mw, bind);
+}
+
+static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+    int error = injected_error(CALL_REQ_NOTIFY_CQ, cq->context);
+
+    return error ? positive(-error) : front_req_notify_cq(cq, solicited_only);
+}
+
+void injected_fill_ops(struct verbs_context *verbs)
+{
+    verbs->context.ops.post_send = post_send;
+    verbs->context.ops.post_recv = post_recv;
+    verbs->context.ops.post_srq_recv = post_srq_recv;
+    verbs->context.ops.bind_mw = bind_mw;
+    verbs->context.ops.req_notify_cq = req_notify_cq;
+}
+
+/* The batch fails as a whole: nothing of it is posted. */
+static int wr_complete(struct ibv_qp_ex *ex)
+{
+    struct qp *qp = qp_of(&ex->qp_base);
+    int error = injected_qp_error(CALL_POST_SEND, &ex->qp_base, 0);
+
+    if (error)
+        qp_build_fail(qp, -error);
+    else
+        qp_build_alter(qp, alter_send);
+    error = qp_build_complete(qp);
+    faults_tell();
+    return positive(error);
+}
+
+void injected_fill_wr_ops(struct ibv_qp_ex *qp)
+{
+    qp->wr_complete = wr_complete;
+}

@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Faults that a user asks for (softhca-fault(7)): what a program gets, and what is told of it.
+
+usage: test_faults.py VICTIM SOFTHCA PATH
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import tap  # noqa: E402
+
+VICTIM, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
+PATH = sys.argv[3]
+PATHS = {"same": {}, "ring": {"SOFTHCA_LOCAL": "ring"}, "cma": {"SOFTHCA_LOCAL": "cma"},
+         "mapped": {"SOFTHCA_LOCAL": "mapped"}, "wire": {"SOFTHCA_PATH": "wire"}}
+ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+
+# enum ibv_wc_status, enum ibv_event_type
+OK, LEN, QP_OP, PROT, FLUSHED, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 7, 9, 10, 11, 12, 13
+QP_REQ_ERR, QP_ACCESS_ERR = 2, 3
+
+
+def run(*arguments, faults=(), options=()):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SOFTHCA_")}
+    environment.update(PATHS[PATH], LC_ALL="C")
+    specs = [word for fault in faults for word in ("--fault", fault)]
+    result = subprocess.run([*ALONE, SOFTHCA, "run", "--no-shim", *specs, *options, "--", VICTIM, *arguments],
+                            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    return result.returncode, result.stdout.splitlines(), result.stderr
+
+
+def meet(*arguments, faults):
+    code, lines, told = run(*arguments, faults=faults)
+    tap.equal(code, 0, told)
+    return lines, told
+
+
+def pair(opcode, *faults):
+    """Completions of the near end, of the far one; their states and events; what was told."""
+    lines, told = meet("pair", opcode, *(["same"] if PATH == "same" else []), faults=faults)
+    seen = {"near": {}, "far": {}}
+    state, events = {}, {"near": [], "far": []}
+    for line in lines:
+        end, what, value, *rest = line.split()
+        if what == "wr":
+            seen[end][int(value)] = int(rest[1])
+        elif what == "state":
+            state[end] = value
+        else:
+            events[end].append(int(value))
+    return seen["near"], seen["far"], (state["near"], state["far"]), events, told
+
+
+def one_line(told, part):
+    found = [line for line in told.splitlines() if part in line]
+    tap.equal(len(found), 1, told)
+    return found[0]
+
+
+def test_without_a_fault_all_is_well():
+    near, far, states, events, told = pair("SEND")
+    tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [], "far": []}))
+    tap.equal(told, "")
+
+
+def test_the_nth_call_fails():
+    lines, told = meet("calls", faults=["call=ibv_reg_mr errno=ENOMEM n=3", "call=ibv_create_qp errno=EINVAL n=1",
+                                        "call=ibv_modify_qp errno=5 count=all", "call=ibv_create_cq errno=EMFILE n=2",
+                                        "call=ibv_alloc_pd errno=ENOSPC n=9"])
+    refused = [line for line in lines if not line.endswith(" ok")]
+    tap.equal(refused, ["ibv_create_qp 1 EINVAL", "ibv_reg_mr 2 ENOMEM", "ibv_create_cq 2 EMFILE", "ibv_modify_qp 3 EIO"])
+    assert "call 3 of ibv_reg_mr fails with ENOMEM" in one_line(told, "errno=ENOMEM")
+    assert "never struck: 4 times selected" in one_line(told, "ibv_alloc_pd"), told
+
+
+def test_a_fault_of_another_program_or_device_is_not_met():
+    lines, told = meet("calls", faults=["call=ibv_reg_mr errno=ENOMEM exe=other", "call=ibv_create_cq errno=EIO device=mlx5_0"])
+    assert all(line.endswith(" ok") for line in lines), lines
+    assert "never struck: the program has done nothing that it selects" in one_line(told, "mlx5_0")
+
+
+def test_the_nth_post_of_a_list_fails_and_those_before_it_are_posted():
+    lines, told = meet("posts", faults=["call=ibv_post_send errno=ENOMEM n=3", "call=ibv_post_recv errno=EINVAL n=2"])
+    tap.equal(lines, ["ibv_post_recv 101 EINVAL", "ibv_post_send 3 ENOMEM", "end"])
+    lines, told = meet("posts", "extended", faults=["call=ibv_post_send errno=ENOMEM n=2"])
+    tap.equal(lines, ["ibv_post_recv 0 ok", "ibv_wr_complete 1 ok", "ibv_wr_complete 2 ENOMEM", "ibv_wr_complete 3 ok", "end"])
+
+
+def test_limits_are_reported_and_met():
+    lines, told = meet("limits", faults=["limit=max_qp value=2", "limit=max_mr value=3", "limit=max_cqe value=50",
+                                         "limit=max_sge value=4", "limit=max_inline_data value=100", "limit=max_pd value=9"])
+    tap.equal(lines, ["max_qp 2 max_mr 3 max_cqe 50 max_sge 4", "cqe 100 EINVAL", "qp 1 ok", "qp 2 ok", "qp 3 ENOMEM",
+                      "qp 4 ENOMEM", "mr 1 ok", "mr 2 ok", "mr 3 ENOMEM", "mr 4 ENOMEM", "sge 5 EINVAL", "inline 200 EINVAL"])
+    assert "max_cqe is 50, and 100 were asked for" in one_line(told, "max_cqe is"), told
+    assert "never struck: 1 calls stayed within the limit" in one_line(told, "max_pd"), told
+
+
+# What the parser lets through ends as hardware would (verbs.md §2.6, §3.10): the request, those behind it, both QPs.
+FAILS_HERE = [("SEND", "LOC_LEN_ERR", LEN), ("SEND", "LOC_QP_OP_ERR", QP_OP), ("RDMA_WRITE", "LOC_PROT_ERR", PROT),
+              ("RDMA_READ", "BAD_RESP_ERR", BAD_RESP), ("RDMA_WRITE", "RETRY_EXC_ERR", RETRY), ("ATOMIC", "RETRY_EXC_ERR", RETRY),
+              ("SEND", "RNR_RETRY_EXC_ERR", RNR)]
+
+
+def test_a_send_that_fails_on_its_own_side_leaves_the_peer_alone():
+    for opcode, name, status in FAILS_HERE:
+        near, far, states, events, told = pair(opcode, f"completion={name} n=3 opcode={opcode}")
+        tap.equal(near, {1: OK, 2: OK, 3: status, 4: FLUSHED, 5: FLUSHED}, name)
+        tap.equal((states, events), (("ERR", "RTS"), {"near": [], "far": []}), name)
+        if opcode == "SEND":
+            tap.equal(far, {1: OK, 2: OK}, name)
+        assert f"work request 3, wr_id 3" in one_line(told, "' struck:") and "ends with " + name in told, told
+        assert "went to ERR: wr_id 3" in told and "the user asked for that status" in told, told
+
+
+def test_a_refused_request_leaves_both_ends_in_error():
+    for opcode in "RDMA_WRITE", "RDMA_READ", "ATOMIC":
+        near, far, states, events, told = pair(opcode, "completion=REM_ACCESS_ERR n=3")
+        tap.equal(near, {1: OK, 2: OK, 3: REM_ACCESS, 4: FLUSHED, 5: FLUSHED}, opcode)
+        tap.equal((states, events), (("ERR", "ERR"), {"near": [], "far": [QP_ACCESS_ERR]}), opcode)
+        tap.equal(far, {i: FLUSHED for i in range(1, 9)}, opcode)
+        assert "an injected fault has made it so" in told, told
+
+
+def test_a_receive_at_fault_fails_at_both_ends():
+    for name, here, there in ("LOC_LEN_ERR", LEN, REM_INV), ("LOC_PROT_ERR", PROT, REM_OP):
+        near, far, states, events, told = pair("SEND", f"completion={name} side=receive n=3")
+        tap.equal(near, {1: OK, 2: OK, 3: there, 4: FLUSHED, 5: FLUSHED}, name)
+        tap.equal(far, {1: OK, 2: OK, 3: here, **{i: FLUSHED for i in range(4, 9)}}, name)
+        tap.equal(states, ("ERR", "ERR"), name)
+
+
+def test_a_completion_that_never_comes():
+    near, far, states, events, told = pair("SEND", "completion=never n=3")
+    tap.equal((near, states), ({1: OK, 2: OK, 4: OK, 5: OK}, ("RTS", "RTS")))
+    assert "wr_id 3" in one_line(told, "gets no completion"), told
+
+
+def test_one_qp_is_selected_by_its_order():
+    if PATH != "same":
+        raise tap.Skip("each process has one QP")
+    near, far, states, events, told = pair("SEND", "completion=LOC_QP_OP_ERR qp=2")
+    tap.equal(states, ("RTS", "RTS"))
+    near, far, states, events, told = pair("SEND", "completion=LOC_QP_OP_ERR qp=1")
+    tap.equal(near[1], QP_OP)
+
+
+def test_the_same_seed_gives_the_same_run():
+    runs = [pair("SEND", f"completion=LOC_QP_OP_ERR percent=40 seed={seed}")[0] for seed in (7, 7, 8, 9, 10, 11)]
+    tap.equal(runs[0], runs[1])
+    assert any(run != runs[0] for run in runs[2:]), runs
+
+
+def test_json_tells_the_same():
+    code, lines, told = run("pair", "SEND", *(["same"] if PATH == "same" else []), faults=["completion=LOC_QP_OP_ERR n=2"],
+                            options=["--explain", "json"])
+    tap.equal(code, 0, told)
+    found = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    struck = [entry for entry in found if entry["explanation"] == "injected" and entry["struck"]]
+    tap.equal([(entry["fault"], entry["match"], entry["wr_id"]) for entry in struck], [("completion=LOC_QP_OP_ERR n=2", 2, 2)])
+    assert [entry["fault"]["injected"] for entry in found if entry["explanation"] == "fault"] == [True], told
+
+
+def test_a_file_has_a_fault_on_each_line():
+    with tempfile.NamedTemporaryFile("w", suffix=".faults") as file:
+        file.write("# the first registration\ncall=ibv_reg_mr errno=ENOMEM n=2\n\ncall=ibv_alloc_pd errno=EIO n=2 # and this\n")
+        file.flush()
+        lines, told = meet("calls", faults=["@" + file.name])
+    tap.equal([line for line in lines if not line.endswith(" ok")], ["ibv_alloc_pd 1 EIO", "ibv_reg_mr 1 ENOMEM"])
+
+
+def test_what_cannot_be_meant_is_refused_before_the_program_runs():
+    for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
+                        ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
+                        ("completion=REM_OP_ERR", "side=receive at the peer"),
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("@/none", "cannot read /none")):
+        code, lines, told = run("calls", faults=[fault])
+        tap.equal((code, lines), (125, []), fault)
+        assert part in told, told
+
+
+tap.main(sys.modules[__name__])

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* A program that meets faults and says what it got, with public verbs only.
+ *
+ * usage: victim calls                     makes each kind of call three times: the errors
+ *        victim posts [extended]          posts five times on one QP, receives and sends: the errors
+ *        victim limits                    creates until it is refused, four at most, and what the device says
+ *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../explain/node.h"
+
+#define REQUESTS 5u
+#define RECEIVES 8u
+#define LENGTH   64u
+#define ALL                                                                                                  \
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+static const char *error_name(int error)
+{
+    switch (error) {
+    case 0:
+        return "ok";
+    case EIO:
+        return "EIO";
+    case ENOMEM:
+        return "ENOMEM";
+    case EINVAL:
+        return "EINVAL";
+    case EMFILE:
+        return "EMFILE";
+    default:
+        return strerror(error);
+    }
+}
+
+static void tell_result(const char *what, unsigned number, int error)
+{
+    say("%s %u %s", what, number, error_name(error));
+}
+
+/* --- calls and limits --------------------------------------------------------------------------------------- */
+
+static void calls(void)
+{
+    struct node node;
+
+    node_open(&node);
+    for (unsigned i = 1; i <= 3; i++) {
+        struct ibv_qp_init_attr attributes = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+        struct ibv_pd *pd = ibv_alloc_pd(node.context);
+        struct ibv_mr *mr;
+        struct ibv_cq *cq;
+        struct ibv_qp *qp = NULL;
+
+        tell_result("ibv_alloc_pd", i, pd ? 0 : errno);
+        mr = ibv_reg_mr(node.pd, node.buffer, 4096, IBV_ACCESS_LOCAL_WRITE);
+        tell_result("ibv_reg_mr", i, mr ? 0 : errno);
+        cq = ibv_create_cq(node.context, 16, NULL, NULL, 0);
+        tell_result("ibv_create_cq", i, cq ? 0 : errno);
+        if (cq) {
+            attributes.send_cq = attributes.recv_cq = cq;
+            qp = ibv_create_qp(node.pd, &attributes);
+            tell_result("ibv_create_qp", i, qp ? 0 : errno);
+        }
+        if (qp) {
+            struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+
+            tell_result("ibv_modify_qp", i,
+                        ibv_modify_qp(qp, &init,
+                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+            REQUIRE(ibv_destroy_qp(qp) == 0);
+        }
+        REQUIRE(!cq || ibv_destroy_cq(cq) == 0);
+        REQUIRE(!mr || ibv_dereg_mr(mr) == 0);
+        REQUIRE(!pd || ibv_dealloc_pd(pd) == 0);
+    }
+    node_close(&node);
+}
+
+static void limits(void)
+{
+    struct ibv_qp_init_attr attributes = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+    struct ibv_device_attr device;
+    struct ibv_qp *qp = NULL;
+    struct ibv_mr *mr = NULL;
+    struct ibv_cq *cq;
+    struct node node;
+
+    node_open(&node);
+    REQUIRE(ibv_query_device(node.context, &device) == 0);
+    say("max_qp %d max_mr %d max_cqe %d max_sge %d", device.max_qp, device.max_mr, device.max_cqe,
+        device.max_sge);
+    cq = ibv_create_cq(node.context, 100, NULL, NULL, 0);
+    tell_result("cqe", 100, cq ? 0 : errno);
+    cq = ibv_create_cq(node.context, 16, NULL, NULL, 0);
+    REQUIRE(cq);
+    attributes.send_cq = attributes.recv_cq = cq;
+    for (unsigned i = 1; i <= 4; i++) {
+        qp = ibv_create_qp(node.pd, &attributes);
+        tell_result("qp", i, qp ? 0 : errno);
+    }
+    for (unsigned i = 1; i <= 4; i++) {
+        mr = ibv_reg_mr(node.pd, node.buffer, 4096, 0);
+        tell_result("mr", i, mr ? 0 : errno);
+    }
+    attributes.cap.max_send_sge = 5;
+    qp = ibv_create_qp(node.pd, &attributes);
+    tell_result("sge", 5, qp ? 0 : errno);
+    attributes.cap.max_send_sge = 1;
+    attributes.cap.max_inline_data = 200;
+    qp = ibv_create_qp(node.pd, &attributes);
+    tell_result("inline", 200, qp ? 0 : errno);
+}
+
+/* --- a pair ------------------------------------------------------------------------------------------------- */
+
+struct card {
+    uint32_t qpn, rkey;
+    uint64_t address;
+    union ibv_gid gid;
+};
+
+struct end {
+    struct node node;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    const char *name;
+};
+
+static void open_end(struct end *end, const char *name, bool extended)
+{
+    struct ibv_qp_init_attr_ex attributes = {
+        .cap = {16, 16, 2, 2, 0}, .qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD};
+
+    end->name = name;
+    node_open(&end->node);
+    REQUIRE((end->cq = ibv_create_cq(end->node.context, 64, NULL, NULL, 0)));
+    attributes.send_cq = attributes.recv_cq = end->cq;
+    attributes.pd = end->node.pd;
+    if (extended) {
+        attributes.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attributes.send_ops_flags = IBV_QP_EX_WITH_SEND;
+    }
+    REQUIRE((end->qp = ibv_create_qp_ex(end->node.context, &attributes)));
+    REQUIRE(fcntl(end->node.context->async_fd, F_SETFL, O_NONBLOCK) == 0);
+}
+
+static void fill_card(const struct end *end, struct card *card)
+{
+    *card = (struct card){end->qp->qp_num, end->node.mr->rkey, (uintptr_t)end->node.buffer, end->node.gid};
+}
+
+static void connect_end(struct end *end, const struct card *peer)
+{
+    to_init(end->qp);
+    to_rtr(&end->node, end->qp, peer->qpn, &peer->gid);
+    to_rts(end->qp, 10, 2, 0);
+}
+
+static void post_receives(const struct end *end)
+{
+    for (unsigned i = 1; i <= RECEIVES; i++)
+        post_receive(&end->node, end->qp, i, LENGTH);
+}
+
+static const char *state_of(struct ibv_qp *qp)
+{
+    static const char *const names[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+    struct ibv_qp_init_attr ignored;
+    struct ibv_qp_attr attributes;
+
+    REQUIRE(ibv_query_qp(qp, &attributes, IBV_QP_STATE, &ignored) == 0);
+    return names[attributes.qp_state];
+}
+
+static void tell_state(const struct end *end)
+{
+    struct ibv_async_event event;
+
+    say("%s state %s", end->name, state_of(end->qp));
+    while (ibv_get_async_event(end->node.context, &event) == 0) {
+        if (event.event_type != IBV_EVENT_COMM_EST)
+            say("%s event %d", end->name, (int)event.event_type);
+        ibv_ack_async_event(&event);
+    }
+}
+
+static void tell_completion(const struct end *end, const struct ibv_wc *wc)
+{
+    say("%s wr %u status %d", end->name, (unsigned)wc->wr_id, (int)wc->status);
+}
+
+static void request(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode, unsigned wr_id)
+{
+    struct ibv_sge sge = {(uintptr_t)end->node.buffer, LENGTH, end->node.mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = wr_id,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = opcode,
+                             .send_flags = IBV_SEND_SIGNALED},
+                       *bad;
+
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        sge.length = 8;
+        wr.wr.atomic.remote_addr = peer->address;
+        wr.wr.atomic.rkey = peer->rkey;
+    } else {
+        wr.wr.rdma.remote_addr = peer->address + 4096;
+        wr.wr.rdma.rkey = peer->rkey;
+    }
+    REQUIRE(ibv_post_send(end->qp, &wr, &bad) == 0);
+}
+
+/* Each request after the completion of the one before it; those behind an error are flushed. Returns how many succeeded. A request without completion
+ * is known by the next one's. */
+static unsigned requests(struct end *end, const struct card *peer, enum ibv_wr_opcode opcode)
+{
+    unsigned succeeded = 0;
+
+    for (unsigned i = 1; i <= REQUESTS; i += 2) {
+        struct ibv_wc wc = {0};
+
+        request(end, peer, opcode, i);
+        if (i < REQUESTS)
+            request(end, peer, opcode, i + 1);
+        do {
+            wc = wait_for_completion(end->cq);
+            tell_completion(end, &wc);
+            succeeded += wc.status == IBV_WC_SUCCESS;
+        } while (wc.wr_id != i + (i < REQUESTS));
+    }
+    tell_state(end);
+    return succeeded;
+}
+
+/* The peer of requests that take receives, of which `succeeded` have. */
+static void receives(struct end *end, unsigned succeeded)
+{
+    unsigned count = 0;
+
+    while (count < (strcmp(state_of(end->qp), "ERR") == 0 ? RECEIVES : succeeded)) {
+        struct ibv_wc wc;
+
+        if (ibv_poll_cq(end->cq, 1, &wc) == 1) {
+            tell_completion(end, &wc);
+            count++;
+        }
+    }
+    tell_state(end);
+}
+
+static void give(int fd, const void *data, size_t size)
+{
+    REQUIRE(write(fd, data, size) == (ssize_t)size);
+}
+
+static void take(int fd, void *data, size_t size)
+{
+    REQUIRE(recv(fd, data, size, MSG_WAITALL) == (ssize_t)size);
+}
+
+static void far_process(int fd)
+{
+    struct card card, peer;
+    struct end end;
+    unsigned succeeded;
+
+    open_end(&end, "far", false);
+    fill_card(&end, &card);
+    give(fd, &card, sizeof(card));
+    take(fd, &peer, sizeof(peer));
+    connect_end(&end, &peer);
+    post_receives(&end);
+    give(fd, "c", 1);
+    take(fd, &succeeded, sizeof(succeeded));
+    receives(&end, succeeded);
+    exit(0);
+}
+
+static void pair(enum ibv_wr_opcode opcode, bool same)
+{
+    bool takes_receives = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    struct card card, peer;
+    struct end end, far;
+    unsigned succeeded;
+    int fds[2], status;
+    pid_t child = 0;
+    char byte;
+
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    if (!same) {
+        child = fork();
+        if (child == 0) {
+            close(fds[0]);
+            far_process(fds[1]);
+        }
+    }
+    open_end(&end, "near", false);
+    fill_card(&end, &card);
+    if (same) {
+        open_end(&far, "far", false);
+        fill_card(&far, &peer);
+        connect_end(&far, &card);
+        post_receives(&far);
+        connect_end(&end, &peer);
+    } else {
+        take(fds[0], &peer, sizeof(peer));
+        connect_end(&end, &peer);
+        give(fds[0], &card, sizeof(card));
+        take(fds[0], &byte, 1);
+    }
+    succeeded = requests(&end, &peer, opcode);
+    if (!takes_receives)
+        succeeded = 0;
+    if (same) {
+        receives(&far, succeeded);
+    } else {
+        give(fds[0], &succeeded, sizeof(succeeded));
+        REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
+/* --- posts -------------------------------------------------------------------------------------------------- */
+
+static int post_extended(const struct end *end, unsigned wr_id)
+{
+    struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(end->qp);
+
+    ibv_wr_start(qp);
+    qp->wr_id = wr_id;
+    qp->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_send(qp);
+    ibv_wr_set_sge(qp, end->node.mr->lkey, (uintptr_t)end->node.buffer, 8);
+    return ibv_wr_complete(qp);
+}
+
+/* Five of each as one list, or a batch each: what is refused, and how much completes. */
+static void posts(bool extended)
+{
+    struct ibv_send_wr sends[REQUESTS], *bad_send = NULL;
+    struct ibv_recv_wr recvs[REQUESTS], *bad_recv = NULL;
+    struct ibv_sge sge;
+    struct end end;
+    struct card card;
+    int error;
+
+    open_end(&end, "near", extended);
+    fill_card(&end, &card);
+    connect_end(&end, &card);
+    sge = (struct ibv_sge){(uintptr_t)end.node.buffer, 8, end.node.mr->lkey};
+    for (unsigned i = 0; i < REQUESTS; i++) {
+        recvs[i] = (struct ibv_recv_wr){
+            .wr_id = 100 + i, .sg_list = &sge, .num_sge = 1, .next = i + 1 < REQUESTS ? &recvs[i + 1] : NULL};
+        sends[i] = (struct ibv_send_wr){.wr_id = 1 + i,
+                                        .sg_list = &sge,
+                                        .num_sge = 1,
+                                        .opcode = IBV_WR_SEND,
+                                        .send_flags = IBV_SEND_SIGNALED,
+                                        .next = i + 1 < REQUESTS ? &sends[i + 1] : NULL};
+    }
+    error = ibv_post_recv(end.qp, recvs, &bad_recv);
+    tell_result("ibv_post_recv", error ? (unsigned)bad_recv->wr_id : 0, error);
+    if (error) /* the rest */
+        REQUIRE(ibv_post_recv(end.qp, bad_recv, &bad_recv) == 0);
+    if (extended) {
+        for (unsigned i = 1; i <= 3; i++)
+            tell_result("ibv_wr_complete", i, post_extended(&end, i));
+    } else {
+        error = ibv_post_send(end.qp, sends, &bad_send);
+        tell_result("ibv_post_send", error ? (unsigned)bad_send->wr_id : 0, error);
+    }
+    for (unsigned i = 0; i < 4; i++) { /* of two sends, and their receives */
+        struct ibv_wc wc = wait_for_completion(end.cq);
+
+        REQUIRE(wc.status == IBV_WC_SUCCESS);
+    }
+    say("end");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        enum ibv_wr_opcode opcode;
+    } opcodes[] = {
+        {"SEND", IBV_WR_SEND},
+        {"RDMA_WRITE", IBV_WR_RDMA_WRITE},
+        {"RDMA_READ", IBV_WR_RDMA_READ},
+        {"ATOMIC", IBV_WR_ATOMIC_FETCH_AND_ADD},
+    };
+
+    if (argc > 1 && strcmp(argv[1], "calls") == 0)
+        calls();
+    else if (argc > 1 && strcmp(argv[1], "limits") == 0)
+        limits();
+    else if (argc > 1 && strcmp(argv[1], "posts") == 0)
+        posts(argc > 2);
+    for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {
+        if (strcmp(argv[1], "pair") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
+            pair(opcodes[i].opcode, argc > 3);
+    }
+    return argc < 2;
+}
