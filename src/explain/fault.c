@@ -443,7 +443,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add(words, " had no receive posted (RNR NAK), and rnr_retry is %llu", value);
         return;
     case FAULT_INJECTED:
-        words_add(words, "the user asked for that status (injected fault: softhca run --fault, softhca-fault(7))");
+        words_add(words, "the user asked for it (injected fault: softhca run --fault, softhca-fault(7))");
         return;
     case FAULT_SILENCE:
     case FAULT_PSN:

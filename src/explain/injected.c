@@ -27,6 +27,12 @@ static void add_what(struct words *words, const struct inject_strike *strike)
         if (rule->what != OUTCOME_NEVER)
             words_add(words, "%s", inject_outcome_names[rule->what]);
         return;
+    case INJECT_EVENT:
+        words_add(words, "%s at call %u of %s", inject_event_names[rule->what], strike->match,
+                  inject_call_names[rule->at]);
+        if (strike->qpn)
+            words_add(words, ", for QP 0x%06x", strike->qpn);
+        return;
     case INJECT_KINDS:
         return;
     }

@@ -15,6 +15,7 @@ const char *const inject_kind_names[INJECT_KINDS] = {
     [INJECT_CALL] = "call",
     [INJECT_LIMIT] = "limit",
     [INJECT_COMPLETION] = "completion",
+    [INJECT_EVENT] = "event",
 };
 
 const char *const inject_call_names[INJECT_CALLS] = {
@@ -50,6 +51,16 @@ const char *const inject_limit_names[INJECT_LIMITS] = {
     [INJECT_MAX_MR] = "max_mr",         [INJECT_MAX_MR_SIZE] = "max_mr_size",
     [INJECT_MAX_PD] = "max_pd",         [INJECT_MAX_SRQ] = "max_srq",
     [INJECT_MAX_SRQ_WR] = "max_srq_wr",
+};
+
+const char *const inject_event_names[INJECT_EVENTS] = {
+    [INJECT_DEVICE_FATAL] = "device_fatal",
+    [INJECT_QP_FATAL] = "qp_fatal",
+    [INJECT_CQ_ERR] = "cq_err",
+    [INJECT_SRQ_LIMIT] = "srq_limit",
+    [INJECT_PATH_MIG_ERR] = "path_mig_err",
+    [INJECT_GID_CHANGE] = "gid_change",
+    [INJECT_CLIENT_REREGISTER] = "client_reregister",
 };
 
 static const struct {

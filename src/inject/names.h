@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_COMPLETION, INJECT_KINDS };
+enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_COMPLETION, INJECT_EVENT, INJECT_KINDS };
 
 enum inject_call {
     CALL_OPEN_DEVICE,
@@ -67,10 +67,22 @@ enum inject_outcome {
     INJECT_OUTCOMES
 };
 
+enum inject_event {
+    INJECT_DEVICE_FATAL,
+    INJECT_QP_FATAL,
+    INJECT_CQ_ERR,
+    INJECT_SRQ_LIMIT,
+    INJECT_PATH_MIG_ERR,
+    INJECT_GID_CHANGE,
+    INJECT_CLIENT_REREGISTER,
+    INJECT_EVENTS
+};
+
 extern const char *const inject_kind_names[INJECT_KINDS];
 extern const char *const inject_call_names[INJECT_CALLS];
 extern const char *const inject_limit_names[INJECT_LIMITS];
 extern const char *const inject_outcome_names[INJECT_OUTCOMES];
+extern const char *const inject_event_names[INJECT_EVENTS];
 
 /* outcome.c: the table of status, opcode and side. */
 struct inject_outcome_row {

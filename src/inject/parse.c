@@ -26,6 +26,7 @@ enum key {
     KEY_QP,
     KEY_OPCODE,
     KEY_SIDE,
+    KEY_AT,
     KEYS
 };
 
@@ -37,7 +38,7 @@ static const char *const key_names[KEYS] = {
     [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
     [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
     [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",     [KEY_OPCODE] = "opcode",
-    [KEY_SIDE] = "side",
+    [KEY_SIDE] = "side",   [KEY_AT] = "at",
 };
 
 static const uint32_t key_kinds[KEYS] = {
@@ -51,9 +52,10 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_EXE] = ALL,
     [KEY_PID] = ALL,
     [KEY_DEVICE] = ALL,
-    [KEY_QP] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
+    [KEY_QP] = OF(INJECT_CALL) | OF(INJECT_COMPLETION) | OF(INJECT_EVENT),
     [KEY_OPCODE] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
     [KEY_SIDE] = OF(INJECT_COMPLETION),
+    [KEY_AT] = OF(INJECT_EVENT),
 };
 
 struct word {
@@ -182,6 +184,17 @@ static bool read_side(const struct parser *parser, struct word word)
     return true;
 }
 
+static bool read_at(const struct parser *parser, struct word word)
+{
+    int call = inject_find(inject_call_names, INJECT_CALLS, word.at, word.length);
+
+    if (call < 0)
+        return unknown(parser, "call at which an event can happen", word,
+                       inject_nearest(inject_call_names, INJECT_CALLS, word.at, word.length));
+    parser->rule->at = (uint8_t)call;
+    return true;
+}
+
 static bool read_value(struct parser *parser, enum key key, struct word word)
 {
     struct inject_rule *rule = parser->rule;
@@ -221,6 +234,8 @@ static bool read_value(struct parser *parser, enum key key, struct word word)
         return read_opcodes(parser, word);
     case KEY_SIDE:
         return read_side(parser, word);
+    case KEY_AT:
+        return read_at(parser, word);
     case KEYS:
         break;
     }
@@ -260,6 +275,7 @@ static bool read_kind(const struct parser *parser, struct word kind, struct word
         [INJECT_CALL] = {"call that can be made to fail", inject_call_names, INJECT_CALLS},
         [INJECT_LIMIT] = {"limit that can be lowered", inject_limit_names, INJECT_LIMITS},
         [INJECT_COMPLETION] = {"status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
+        [INJECT_EVENT] = {"event that can be injected", inject_event_names, INJECT_EVENTS},
     };
     int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
 
@@ -318,6 +334,30 @@ static bool check_completion(const struct parser *parser)
     return true;
 }
 
+static bool is_for_qp(enum inject_call call)
+{
+    return call == CALL_POST_SEND || call == CALL_POST_RECV || call == CALL_MODIFY_QP || call == CALL_BIND_MW;
+}
+
+/* The event's object is that of the call. */
+static bool check_event(const struct parser *parser)
+{
+    struct inject_rule *rule = parser->rule;
+    const char *name = inject_event_names[rule->what];
+
+    if (!has(parser, KEY_AT))
+        rule->at = rule->what == INJECT_SRQ_LIMIT ? CALL_POST_SRQ_RECV : CALL_POST_SEND;
+    if (rule->at == CALL_OPEN_DEVICE)
+        return fail(parser, "no device is open at ibv_open_device");
+    if (rule->what == INJECT_SRQ_LIMIT && rule->at != CALL_POST_SRQ_RECV)
+        return fail(parser, "'event=%s' happens at ibv_post_srq_recv", name);
+    if ((rule->what == INJECT_QP_FATAL || rule->what == INJECT_CQ_ERR || rule->what == INJECT_PATH_MIG_ERR) &&
+        !is_for_qp((enum inject_call)rule->at))
+        return fail(parser, "'event=%s' happens to a QP, and %s has none", name, inject_call_names[rule->at]);
+    return !rule->qp || is_for_qp((enum inject_call)rule->at) ||
+           fail(parser, "'qp' has no meaning at %s", inject_call_names[rule->at]);
+}
+
 static bool check(struct parser *parser)
 {
     struct inject_rule *rule = parser->rule;
@@ -331,6 +371,8 @@ static bool check(struct parser *parser)
          (rule->opcodes && rule->what != CALL_POST_SEND)))
         return fail(parser, "'%s' has no meaning with 'call=%s'", rule->qp ? "qp" : "opcode",
                     inject_call_names[rule->what]);
+    if (rule->kind == INJECT_EVENT && !check_event(parser))
+        return false;
     if (rule->kind == INJECT_COMPLETION && !check_completion(parser))
         return false;
     if (rule->kind == INJECT_LIMIT && !has(parser, KEY_VALUE))

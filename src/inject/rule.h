@@ -24,7 +24,7 @@ struct inject_rule {
     uint8_t what;      /* enum inject_call, _limit, _event, _outcome, ...: as the kind says */
     uint8_t side;      /* completion: enum inject_side */
     uint8_t direction; /* enum inject_direction */
-    uint8_t after;     /* event: enum inject_call that is counted */
+    uint8_t at;        /* event: enum inject_call that is counted */
     bool has_peer;
     int32_t error;    /* call: positive errno */
     int32_t pid;      /* 0: any */

@@ -94,7 +94,7 @@ void fault_diagnose(const struct key_table *table, const struct access *access, 
 /* Has the owner moved the QP to ERR as the program wanted it? */
 static inline bool fault_is_wanted(const struct fault_record *fault)
 {
-    return fault->side == FAULT_OF_OWNER && fault->cause != FAULT_OVERRUN;
+    return fault->side == FAULT_OF_OWNER && fault->cause != FAULT_OVERRUN && fault->cause != FAULT_INJECTED;
 }
 
 /* What a completion has as vendor_err. */

@@ -22,7 +22,7 @@ ALONE = ["unshare", "-n" if os.geteuid() == 0 else "-rn", "sh", "-c", 'ip link s
 
 # enum ibv_wc_status, enum ibv_event_type
 OK, LEN, QP_OP, PROT, FLUSHED, BAD_RESP, REM_INV, REM_ACCESS, REM_OP, RETRY, RNR = 0, 1, 2, 4, 5, 7, 9, 10, 11, 12, 13
-QP_REQ_ERR, QP_ACCESS_ERR = 2, 3
+CQ_ERR, QP_FATAL, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, SRQ_LIMIT, CLIENT_REREGISTER, GID_CHANGE = 0, 1, 3, 7, 8, 15, 17, 18
 
 
 def run(*arguments, faults=(), options=()):
@@ -114,7 +114,7 @@ def test_a_send_that_fails_on_its_own_side_leaves_the_peer_alone():
         if opcode == "SEND":
             tap.equal(far, {1: OK, 2: OK}, name)
         assert f"work request 3, wr_id 3" in one_line(told, "' struck:") and "ends with " + name in told, told
-        assert "went to ERR: wr_id 3" in told and "the user asked for that status" in told, told
+        assert "went to ERR: wr_id 3" in told and "the user asked for it" in told, told
 
 
 def test_a_refused_request_leaves_both_ends_in_error():
@@ -138,6 +138,37 @@ def test_a_completion_that_never_comes():
     near, far, states, events, told = pair("SEND", "completion=never n=3")
     tap.equal((near, states), ({1: OK, 2: OK, 4: OK, 5: OK}, ("RTS", "RTS")))
     assert "wr_id 3" in one_line(told, "gets no completion"), told
+
+
+def test_an_event_of_a_qp_has_the_state_that_belongs_to_it():
+    flushed = {1: OK, 2: OK, 3: FLUSHED, 4: FLUSHED, 5: FLUSHED}
+    for name, wanted in ("qp_fatal", [QP_FATAL]), ("cq_err", [CQ_ERR, QP_FATAL]):
+        near, far, states, events, told = pair("SEND", f"event={name} n=3")
+        tap.equal((near, far, states), (flushed, {1: OK, 2: OK}, ("ERR", "RTS")), name)
+        tap.equal((sorted(events["near"]), events["far"]), (wanted, []), name)
+        assert f"{name} at call 3 of ibv_post_send" in one_line(told, "' struck:"), told
+    near, far, states, events, told = pair("SEND", "event=path_mig_err n=3")
+    tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [PATH_MIG_ERR], "far": []}))
+
+
+def test_events_of_a_port():
+    for name, number in ("gid_change", GID_CHANGE), ("client_reregister", CLIENT_REREGISTER):
+        near, far, states, events, told = pair("SEND", f"event={name} at=ibv_post_send n=2")
+        tap.equal((states, events["near"]), (("RTS", "RTS"), [number]), name)
+        tap.equal(events["far"], [number] if PATH == "same" else [], name)
+
+
+def test_an_srq_reaches_its_limit():
+    lines, told = meet("srq", faults=["event=srq_limit n=3"])
+    tap.equal(lines, ["ibv_post_srq_recv 1 ok", "ibv_post_srq_recv 2 ok", "ibv_post_srq_recv 3 ok", f"event {SRQ_LIMIT}", "limit 0"])
+
+
+def test_after_a_fatal_error_of_the_device_calls_fail_and_destroys_succeed():
+    lines, told = meet("fatal", faults=["event=device_fatal"])
+    tap.equal(lines, ["ibv_post_send 1 EIO", *(f"near wr {i} status {FLUSHED}" for i in range(1, 9)), "near state ERR",
+                      f"near event {DEVICE_FATAL}", "ibv_post_recv 1 EIO", "ibv_modify_qp 1 EIO", "ibv_req_notify_cq 1 EIO",
+                      "ibv_reg_mr 1 EIO", "ibv_create_cq 1 EIO", "ibv_create_qp 1 EIO", "ibv_destroy_qp 1 ok",
+                      "ibv_destroy_cq 1 ok", "closed"])
 
 
 def test_one_qp_is_selected_by_its_order():
@@ -177,7 +208,7 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("@/none", "cannot read /none")):
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)
         assert part in told, told

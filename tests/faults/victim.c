@@ -4,6 +4,8 @@
  * usage: victim calls                     makes each kind of call three times: the errors
  *        victim posts [extended]          posts five times on one QP, receives and sends: the errors
  *        victim limits                    creates until it is refused, four at most, and what the device says
+ *        victim fatal                     posts a send, then calls whatever there is, and destroys all
+ *        victim srq                       posts three receives to an SRQ: the events
  *        victim pair OPCODE [same]        five requests to a peer in a child, or in this process: statuses, states, events
  */
 #include <errno.h>
@@ -385,6 +387,72 @@ static void posts(bool extended)
     say("end");
 }
 
+/* --- a device that ends --------------------------------------------------------------------------------------- */
+
+static void fatal(void)
+{
+    struct ibv_qp_init_attr attributes = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+    struct ibv_recv_wr recv = {.wr_id = 9}, *bad_recv;
+    struct ibv_send_wr send = {.wr_id = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad_send;
+    struct ibv_mr *mr;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct end end;
+    struct card card;
+    struct ibv_wc wc;
+
+    open_end(&end, "near", false);
+    fill_card(&end, &card);
+    connect_end(&end, &card);
+    post_receives(&end);
+    tell_result("ibv_post_send", 1, ibv_post_send(end.qp, &send, &bad_send));
+    for (unsigned i = 0; i < RECEIVES; i++) {
+        wc = wait_for_completion(end.cq);
+        tell_completion(&end, &wc);
+    }
+    tell_state(&end);
+    tell_result("ibv_post_recv", 1, ibv_post_recv(end.qp, &recv, &bad_recv));
+    tell_result("ibv_modify_qp", 1, ibv_modify_qp(end.qp, &error, IBV_QP_STATE));
+    tell_result("ibv_req_notify_cq", 1, ibv_req_notify_cq(end.cq, 0));
+    mr = ibv_reg_mr(end.node.pd, end.node.buffer, 4096, 0);
+    tell_result("ibv_reg_mr", 1, mr ? 0 : errno);
+    cq = ibv_create_cq(end.node.context, 16, NULL, NULL, 0);
+    tell_result("ibv_create_cq", 1, cq ? 0 : errno);
+    attributes.send_cq = attributes.recv_cq = end.cq;
+    qp = ibv_create_qp(end.node.pd, &attributes);
+    tell_result("ibv_create_qp", 1, qp ? 0 : errno);
+    tell_result("ibv_destroy_qp", 1, ibv_destroy_qp(end.qp));
+    tell_result("ibv_destroy_cq", 1, ibv_destroy_cq(end.cq));
+    node_close(&end.node);
+    say("closed");
+}
+
+static void shared_receives(void)
+{
+    struct ibv_srq_init_attr attributes = {.attr = {.max_wr = 16, .max_sge = 1}};
+    struct ibv_srq_attr limit = {.srq_limit = 1};
+    struct ibv_recv_wr recv = {.wr_id = 9}, *bad;
+    struct ibv_async_event event;
+    struct ibv_srq *srq;
+    struct node node;
+
+    node_open(&node);
+    REQUIRE((srq = ibv_create_srq(node.pd, &attributes)));
+    for (unsigned i = 1; i <= 2; i++)
+        tell_result("ibv_post_srq_recv", i, ibv_post_srq_recv(srq, &recv, &bad));
+    REQUIRE(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == 0);
+    tell_result("ibv_post_srq_recv", 3, ibv_post_srq_recv(srq, &recv, &bad));
+    REQUIRE(ibv_get_async_event(node.context, &event) == 0);
+    REQUIRE(event.element.srq == srq);
+    say("event %d", (int)event.event_type);
+    ibv_ack_async_event(&event);
+    REQUIRE(ibv_query_srq(srq, &limit) == 0);
+    say("limit %u", limit.srq_limit);
+    REQUIRE(ibv_destroy_srq(srq) == 0);
+    node_close(&node);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -403,6 +471,10 @@ int main(int argc, char **argv)
         limits();
     else if (argc > 1 && strcmp(argv[1], "posts") == 0)
         posts(argc > 2);
+    else if (argc > 1 && strcmp(argv[1], "fatal") == 0)
+        fatal();
+    else if (argc > 1 && strcmp(argv[1], "srq") == 0)
+        shared_receives();
     for (size_t i = 0; argc > 2 && i < sizeof(opcodes) / sizeof(opcodes[0]); i++) {
         if (strcmp(argv[1], "pair") == 0 && strcmp(argv[2], opcodes[i].name) == 0)
             pair(opcodes[i].opcode, argc > 3);

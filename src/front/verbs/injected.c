@@ -7,6 +7,8 @@
 #include "object/device/context.h"
 #include "object/device/device.h"
 #include "object/qp/qp.h"
+#include "object/receive/srq.h"
+#include "rules/limits.h"
 #include "segment/segment.h"
 
 static const char *device_of(const struct ibv_context *context)
@@ -14,36 +16,66 @@ static const char *device_of(const struct ibv_context *context)
     return context && context->device ? context->device->name : "";
 }
 
-static int error_of(enum inject_call call, const struct ibv_context *context, const struct qp *qp,
-                    unsigned opcode)
+/* What a call is for. */
+struct target {
+    enum inject_call call;
+    struct context *context; /* NULL: of ibv_open_device */
+    struct qp *qp;           /* NULL: none */
+    struct srq *srq;
+    unsigned opcode; /* of a send */
+};
+
+static bool selects(const struct inject_rule *rule, const struct target *target)
+{
+    return inject_is_for_device(rule, target->context ? target->context->device->name : "") &&
+           (!rule->qp || (target->qp && rule->qp == target->qp->order)) &&
+           (!rule->opcodes || inject_is_for_opcode(rule, target->opcode));
+}
+
+/* One more of what the fault selects. */
+static bool meets(struct inject_fault *fault, const struct target *target)
+{
+    struct inject_strike strike = {.fault = fault, .qpn = target->qp ? target->qp->ibv.qp_num : 0};
+
+    if (!inject_count(fault, &(struct inject_point){.qp = target->qp ? target->qp->order : 0}, &strike.match))
+        return false;
+    faults_note(&strike);
+    return true;
+}
+
+/* An event may end the device, and the call with it. */
+static int error_of(const struct target *target)
 {
     struct inject_plan *plan = inject_loaded();
+    int error = 0;
 
     for (uint32_t i = 0; plan && i < plan->count; i++) {
         struct inject_fault *fault = &plan->faults[i];
-        struct inject_strike strike = {.fault = fault, .qpn = qp ? qp->ibv.qp_num : 0};
+        const struct inject_rule *rule = &fault->rule;
 
-        if (fault->rule.kind != INJECT_CALL || fault->rule.what != call ||
-            !inject_is_for_device(&fault->rule, device_of(context)) ||
-            (fault->rule.qp && (!qp || fault->rule.qp != qp->order)) ||
-            (fault->rule.opcodes && !inject_is_for_opcode(&fault->rule, opcode)) ||
-            !inject_count(fault, &(struct inject_point){.qp = qp ? qp->order : 0}, &strike.match))
-            continue;
-        faults_note(&strike);
-        faults_tell();
-        return fault->rule.error;
+        if (rule->kind == INJECT_EVENT && rule->at == target->call && selects(rule, target) &&
+            meets(fault, target))
+            injected_event((enum inject_event)rule->what, target->context, target->qp, target->srq);
+        if (rule->kind == INJECT_CALL && rule->what == target->call && selects(rule, target) && !error &&
+            meets(fault, target))
+            error = rule->error;
     }
-    return 0;
+    faults_tell();
+    if (!error && target->context && atomic_load_explicit(&target->context->fatal, memory_order_relaxed))
+        error = EIO;
+    return error;
 }
 
 int injected_error(enum inject_call call, const struct ibv_context *context)
 {
-    return error_of(call, context, NULL, 0);
+    return error_of(&(struct target){
+        call, context ? context_of((struct ibv_context *)(uintptr_t)context) : NULL, NULL, NULL, 0});
 }
 
 int injected_qp_error(enum inject_call call, const struct ibv_qp *qp, unsigned opcode)
 {
-    return error_of(call, qp->context, qp_of((struct ibv_qp *)(uintptr_t)qp), opcode);
+    return error_of(
+        &(struct target){call, context_of(qp->context), qp_of((struct ibv_qp *)(uintptr_t)qp), NULL, opcode});
 }
 
 /* --- limits ------------------------------------------------------------------------------------------------ */
@@ -266,7 +298,8 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 {
     for (; wr; wr = wr->next) {
         struct ibv_recv_wr one = *wr, *ignored;
-        int error = injected_error(CALL_POST_SRQ_RECV, srq->context);
+        int error =
+            error_of(&(struct target){CALL_POST_SRQ_RECV, context_of(srq->context), NULL, srq_of(srq), 0});
 
         one.next = NULL;
         if (!error)

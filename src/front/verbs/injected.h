@@ -16,6 +16,12 @@ static inline int injected(enum inject_call call, const struct ibv_context *cont
     return __builtin_expect(inject_loaded() != NULL, 0) ? injected_error(call, context) : 0;
 }
 
+/* An event of a call for these: context, and where the event is for one, QP or SRQ. No lock held. */
+struct context;
+struct qp;
+struct srq;
+void injected_event(enum inject_event event, struct context *context, struct qp *qp, struct srq *srq);
+
 /* The lowered limits: is so much more than the limit? */
 bool injected_limit_is_exceeded(enum inject_limit limit, const struct ibv_context *context, uint64_t value);
 static inline bool injected_exceeds(enum inject_limit limit, const struct ibv_context *context,

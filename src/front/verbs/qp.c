@@ -82,7 +82,7 @@ VERBS_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 
 VERBS_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
 {
-    int error = inject_has(INJECT_CALL) ? injected_qp_error(CALL_MODIFY_QP, qp, 0) : 0;
+    int error = inject_loaded() ? injected_qp_error(CALL_MODIFY_QP, qp, 0) : 0;
 
     return positive(error ? -error : qp_modify(qp_of(qp), attributes, mask));
 }

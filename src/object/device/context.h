@@ -31,6 +31,7 @@ struct context {
     struct share *share;       /* the device file of verbs.context.cmd_fd (object/memory/share.h) */
     struct async_queue events; /* its descriptor is verbs.context.async_fd */
     struct list all;           /* in `contexts`; under contexts_lock */
+    _Atomic bool fatal;        /* an injected fault has ended the device: calls return EIO */
     /* Last: applications compute the start of verbs_context from its end, and it grows at the start. */
     void (*newer[(VERBS_HEAD > HEADER_S_HEAD ? VERBS_HEAD - HEADER_S_HEAD : 0) / sizeof(void (*)(void))])(
         void);

@@ -268,6 +268,8 @@ void qp_after_fork_in_child(void);
 /* object/qp/post.c: 0 or -errno with *bad_wr. */
 int qp_post_send(struct qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 int qp_post_recv(struct qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+/* An injected fault: raises the event (enum ibv_event_type; -1: none), and moves the QP to ERR if it fails. */
+void qp_inject_event(struct qp *qp, int event, bool fails);
 /* Posts one work request, which `alter` changes before the adapter takes it. QP lock held in alter(). */
 typedef void qp_alter_send(struct qp *qp, struct send_wqe *wqe);
 int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter);

@@ -451,6 +451,22 @@ void qp_fail_on_overrun(struct qp *qp)
     rundown_exit();
 }
 
+void qp_inject_event(struct qp *qp, int event, bool fails)
+{
+    rundown_enter();
+    lock_acquire(&qp->lock);
+    if (atomic_load_explicit(&qp->record->qpn, memory_order_relaxed) && !qp->handle && !qp->origin) {
+        if (event >= 0)
+            qp_raise(qp, (enum ibv_event_type)event);
+        if (fails && qp_state(qp) != IBV_QPS_ERR) {
+            qp_note_owner_fault(qp, FAULT_INJECTED);
+            qp_enter_error(qp);
+        }
+    }
+    qp_ports->unlock(qp, false);
+    rundown_exit();
+}
+
 void qp_take_arrived(struct qp *qp)
 {
     uint32_t qpn, dest_qpn;

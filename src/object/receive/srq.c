@@ -46,6 +46,17 @@ static void check_limit(struct srq *srq)
     async_raise(&srq->pd->context->events, &event, &srq->async_events);
 }
 
+void srq_inject_limit(struct srq *srq)
+{
+    const struct ibv_async_event event = {.element.srq = &srq->ibv,
+                                          .event_type = IBV_EVENT_SRQ_LIMIT_REACHED};
+
+    lock_acquire(&srq->lock);
+    srq->record->limit = 0;
+    async_raise(&srq->pd->context->events, &event, &srq->async_events);
+    lock_release(&srq->lock);
+}
+
 /* --- creating and destroying ---------------------------------------------------------------------------- */
 
 static void install_ring(struct srq *srq, const struct queue_memory *memory, uint32_t slots)

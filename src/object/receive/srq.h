@@ -40,6 +40,8 @@ static inline struct srq *srq_of(struct ibv_srq *srq)
 
 /* attributes->max_wr and max_sge are updated with what was granted. arm_limit: extended create honours
  * srq_limit. */
+/* An injected fault: raises SRQ_LIMIT_REACHED, as if the limit had been met, and disarms it. */
+void srq_inject_limit(struct srq *srq);
 int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
                struct srq **ret_srq);
 /* An XRC SRQ. */
