@@ -27,6 +27,10 @@ static void add_what(struct words *words, const struct inject_strike *strike)
         if (rule->what != OUTCOME_NEVER)
             words_add(words, "%s", inject_outcome_names[rule->what]);
         return;
+    case INJECT_PACKET:
+        words_add(words, "%s packet %u, PSN 0x%06x of QP 0x%06x", inject_packet_names[rule->what],
+                  strike->match, (unsigned)strike->value, strike->qpn);
+        return;
     case INJECT_EVENT:
         words_add(words, "%s at call %u of %s", inject_event_names[rule->what], strike->match,
                   inject_call_names[rule->at]);

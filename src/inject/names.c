@@ -12,10 +12,8 @@
 #define WORD_MAX 40u
 
 const char *const inject_kind_names[INJECT_KINDS] = {
-    [INJECT_CALL] = "call",
-    [INJECT_LIMIT] = "limit",
-    [INJECT_COMPLETION] = "completion",
-    [INJECT_EVENT] = "event",
+    [INJECT_CALL] = "call",   [INJECT_LIMIT] = "limit",   [INJECT_COMPLETION] = "completion",
+    [INJECT_EVENT] = "event", [INJECT_PACKET] = "packet",
 };
 
 const char *const inject_call_names[INJECT_CALLS] = {
@@ -61,6 +59,12 @@ const char *const inject_event_names[INJECT_EVENTS] = {
     [INJECT_PATH_MIG_ERR] = "path_mig_err",
     [INJECT_GID_CHANGE] = "gid_change",
     [INJECT_CLIENT_REREGISTER] = "client_reregister",
+};
+
+const char *const inject_packet_names[INJECT_PACKETS] = {
+    [INJECT_DROP] = "drop",
+    [INJECT_DUPLICATE] = "duplicate",
+    [INJECT_CORRUPT] = "corrupt",
 };
 
 static const struct {

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_COMPLETION, INJECT_EVENT, INJECT_KINDS };
+enum inject_kind { INJECT_CALL, INJECT_LIMIT, INJECT_COMPLETION, INJECT_EVENT, INJECT_PACKET, INJECT_KINDS };
 
 enum inject_call {
     CALL_OPEN_DEVICE,
@@ -67,6 +67,10 @@ enum inject_outcome {
     INJECT_OUTCOMES
 };
 
+enum inject_packet { INJECT_DROP, INJECT_DUPLICATE, INJECT_CORRUPT, INJECT_PACKETS };
+/* Of packets: both, or one. */
+enum inject_class { INJECT_ALL_PACKETS, INJECT_REQUESTS, INJECT_RESPONSES, INJECT_CLASSES };
+
 enum inject_event {
     INJECT_DEVICE_FATAL,
     INJECT_QP_FATAL,
@@ -83,6 +87,7 @@ extern const char *const inject_call_names[INJECT_CALLS];
 extern const char *const inject_limit_names[INJECT_LIMITS];
 extern const char *const inject_outcome_names[INJECT_OUTCOMES];
 extern const char *const inject_event_names[INJECT_EVENTS];
+extern const char *const inject_packet_names[INJECT_PACKETS];
 
 /* outcome.c: the table of status, opcode and side. */
 struct inject_outcome_row {

@@ -27,6 +27,7 @@ enum key {
     KEY_OPCODE,
     KEY_SIDE,
     KEY_AT,
+    KEY_OF,
     KEYS
 };
 
@@ -38,7 +39,7 @@ static const char *const key_names[KEYS] = {
     [KEY_ERRNO] = "errno", [KEY_VALUE] = "value",     [KEY_N] = "n",       [KEY_COUNT] = "count",
     [KEY_EVERY] = "every", [KEY_PERCENT] = "percent", [KEY_SEED] = "seed", [KEY_EXE] = "exe",
     [KEY_PID] = "pid",     [KEY_DEVICE] = "device",   [KEY_QP] = "qp",     [KEY_OPCODE] = "opcode",
-    [KEY_SIDE] = "side",   [KEY_AT] = "at",
+    [KEY_SIDE] = "side",   [KEY_AT] = "at",           [KEY_OF] = "of",
 };
 
 static const uint32_t key_kinds[KEYS] = {
@@ -52,10 +53,11 @@ static const uint32_t key_kinds[KEYS] = {
     [KEY_EXE] = ALL,
     [KEY_PID] = ALL,
     [KEY_DEVICE] = ALL,
-    [KEY_QP] = OF(INJECT_CALL) | OF(INJECT_COMPLETION) | OF(INJECT_EVENT),
+    [KEY_QP] = ALL & ~OF(INJECT_LIMIT),
     [KEY_OPCODE] = OF(INJECT_CALL) | OF(INJECT_COMPLETION),
     [KEY_SIDE] = OF(INJECT_COMPLETION),
     [KEY_AT] = OF(INJECT_EVENT),
+    [KEY_OF] = OF(INJECT_PACKET),
 };
 
 struct word {
@@ -184,6 +186,18 @@ static bool read_side(const struct parser *parser, struct word word)
     return true;
 }
 
+static bool read_class(const struct parser *parser, struct word word)
+{
+    static const char *const classes[INJECT_CLASSES] = {"all", "requests", "responses"};
+    int found = inject_find(classes, INJECT_CLASSES, word.at, word.length);
+
+    if (found < 0)
+        return unknown(parser, "class of packets", word,
+                       inject_nearest(classes, INJECT_CLASSES, word.at, word.length));
+    parser->rule->of = (uint8_t)found;
+    return true;
+}
+
 static bool read_at(const struct parser *parser, struct word word)
 {
     int call = inject_find(inject_call_names, INJECT_CALLS, word.at, word.length);
@@ -236,6 +250,8 @@ static bool read_value(struct parser *parser, enum key key, struct word word)
         return read_side(parser, word);
     case KEY_AT:
         return read_at(parser, word);
+    case KEY_OF:
+        return read_class(parser, word);
     case KEYS:
         break;
     }
@@ -276,6 +292,7 @@ static bool read_kind(const struct parser *parser, struct word kind, struct word
         [INJECT_LIMIT] = {"limit that can be lowered", inject_limit_names, INJECT_LIMITS},
         [INJECT_COMPLETION] = {"status that can be injected", inject_outcome_names, INJECT_OUTCOMES},
         [INJECT_EVENT] = {"event that can be injected", inject_event_names, INJECT_EVENTS},
+        [INJECT_PACKET] = {"thing that can happen to packets", inject_packet_names, INJECT_PACKETS},
     };
     int found = inject_find(inject_kind_names, INJECT_KINDS, kind.at, kind.length), index;
 

@@ -15,17 +15,14 @@
 #define INJECT_RULES_MAX 32u
 #define INJECT_NAME_MAX  64u
 
-/* Whose decisions rule.percent makes different (enum inject_direction goes into the decision, too). */
-enum inject_direction { INJECT_BOTH, INJECT_OUT, INJECT_IN };
 enum inject_side { INJECT_SEND, INJECT_RECEIVE };
 
 struct inject_rule {
-    uint8_t kind;      /* enum inject_kind */
-    uint8_t what;      /* enum inject_call, _limit, _event, _outcome, ...: as the kind says */
-    uint8_t side;      /* completion: enum inject_side */
-    uint8_t direction; /* enum inject_direction */
-    uint8_t at;        /* event: enum inject_call that is counted */
-    bool has_peer;
+    uint8_t kind;     /* enum inject_kind */
+    uint8_t what;     /* enum inject_call, _limit, _event, _outcome, ...: as the kind says */
+    uint8_t side;     /* completion: enum inject_side */
+    uint8_t of;       /* packet: enum inject_class */
+    uint8_t at;       /* event: enum inject_call that is counted */
     int32_t error;    /* call: positive errno */
     int32_t pid;      /* 0: any */
     uint32_t qp;      /* QP of the process by its order of creation, from 1; 0: any */
@@ -35,7 +32,6 @@ struct inject_rule {
     uint32_t parts; /* of INJECT_WHOLE, by chance; 0: counted */
     uint64_t seed;
     uint64_t value; /* limit: the limit */
-    uint8_t peer[16];
     char exe[INJECT_NAME_MAX], device[INJECT_NAME_MAX];
     char text[INJECT_TEXT_MAX]; /* as it was given */
 };
@@ -51,7 +47,7 @@ size_t inject_next(const char **text);
 /* What a decision is about. */
 struct inject_point {
     uint32_t qp;           /* by its order of creation */
-    uint32_t direction;    /* enum inject_direction */
+    uint32_t direction;    /* completion: enum inject_side; packet: enum inject_class */
     uint32_t index;        /* PSN, or number of the request */
     uint32_t transmission; /* 0: the first */
 };

@@ -535,6 +535,8 @@ static void stage(struct udp_lane *lane, const struct lane_socket *sock, const s
     copy_payload(bytes + headers, gather, gather_count);
     memset(bytes + headers + packet->payload_length, 0, codec_pad(packet->payload_length));
     finish(lane, sock, message, length);
+    if (unlikely(packet->flags & PACKET_BAD_ICRC))
+        bytes[length - 1] ^= 0xff;
 }
 
 static void stage_notification(struct udp_lane *lane, const struct lane_socket *sock,

@@ -106,6 +106,10 @@ bool udp_trusts(uid_t uid);
 
 /* --- sending ------------------------------------------------------------------------------------- */
 
+/* In packet.flags, where a local link has another meaning for the bit: the packet leaves with a wrong ICRC, because a user
+ * asks for it (engine/paths/packet_faults.c). */
+#define PACKET_BAD_ICRC PACKET_FRAME
+
 /* The lane of a QP, chosen by the QPN of the sender. */
 struct udp_lane *udp_lane(uint32_t qpn);
 /* Copies packet and payload into the lane, which udp_flush() or a full buffer sends. 0; -EAGAIN: the socket's

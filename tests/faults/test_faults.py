@@ -171,6 +171,25 @@ def test_after_a_fatal_error_of_the_device_calls_fail_and_destroys_succeed():
                       "ibv_destroy_cq 1 ok", "closed"])
 
 
+def test_what_a_network_does_to_packets_is_made_good():
+    # Counted losses meet SENDs only: two READs that are repeated together may lose the same packet each time.
+    for fault, opcodes in (("packet=drop of=requests every=3", ["SEND"]), ("packet=drop of=responses every=2", ["SEND"]),
+                           ("packet=corrupt of=requests every=3", ["SEND"]), ("packet=duplicate count=all", ["SEND", "RDMA_READ"]),
+                           ("packet=drop percent=40 seed=3", ["SEND", "RDMA_READ"])):
+        for opcode in opcodes:
+            near, far, states, events, told = pair(opcode, fault)
+            tap.equal((near, states, events), ({i: OK for i in range(1, 6)}, ("RTS", "RTS"), {"near": [], "far": []}), fault)
+            if opcode == "SEND":
+                tap.equal(far, {i: OK for i in range(1, 6)}, fault)
+            assert "' struck: " in told, told
+
+
+def test_when_no_packet_arrives_the_retries_end():
+    near, far, states, events, told = pair("RDMA_WRITE", "packet=drop of=requests count=all qp=1")
+    tap.equal((near, states), ({1: RETRY, **{i: FLUSHED for i in range(2, 6)}}, ("ERR", "RTS")))
+    assert len([line for line in told.splitlines() if "' struck: drop packet" in line]) >= 8, told
+
+
 def test_one_qp_is_selected_by_its_order():
     if PATH != "same":
         raise tap.Skip("each process has one QP")
@@ -208,7 +227,7 @@ def test_what_cannot_be_meant_is_refused_before_the_program_runs():
     for fault, part in (("call=ibv_regmr errno=ENOMEM", "the nearest is 'ibv_reg_mr'"),
                         ("completion=RNR_RETRY_EXC_ERR opcode=RDMA_READ", "cannot end with RNR_RETRY_EXC_ERR"),
                         ("completion=REM_OP_ERR", "side=receive at the peer"),
-                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("@/none", "cannot read /none")):
+                        ("completion=RETRY_EXC_ERR side=receive", "no receive can end"), ("event=qp_fatal at=ibv_reg_mr", "happens to a QP"), ("packet=drop of=request", "nearest is 'requests'"), ("event=qp_fatl", "nearest is 'qp_fatal'"), ("@/none", "cannot read /none")):
         code, lines, told = run("calls", faults=[fault])
         tap.equal((code, lines), (125, []), fault)
         assert part in told, told

@@ -164,7 +164,7 @@ static void connect_end(struct end *end, const struct card *peer)
 {
     to_init(end->qp);
     to_rtr(&end->node, end->qp, peer->qpn, &peer->gid);
-    to_rts(end->qp, 10, 2, 0);
+    to_rts(end->qp, 12, 7, 0);
 }
 
 static void post_receives(const struct end *end)

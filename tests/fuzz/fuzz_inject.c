@@ -38,6 +38,8 @@ void fuzz_seeds(fuzz_add *add)
     static const char *const seeds[] = {
         "call=ibv_reg_mr errno=ENOMEM n=3 count=all every=2 exe=server pid=7 device=softhca0",
         "call=ibv_post_send,errno=12,percent=0.25,seed=9",
+        "completion=REM_ACCESS_ERR opcode=RDMA_WRITE qp=3 side=send n=9",
+        "event=device_fatal at=ibv_post_send n=4;packet=drop of=requests percent=12.5 seed=3",
         "limit=max_qp value=4; # a comment\nlimit=max_cqe value=16",
     };
 

@@ -110,6 +110,45 @@ static void what_cannot_be_meant_is_refused(void **state)
     assert_refused("call=ibv_reg_mr errno=ENOMEM seed=1", "'percent' only");
 }
 
+static void only_completions_that_can_arise_are_read(void **state)
+{
+    assert_read("completion=REM_ACCESS_ERR opcode=rdma_write qp=2 n=5");
+    assert_int_equal(rule.opcodes, 1u << IBV_WR_RDMA_WRITE | 1u << IBV_WR_RDMA_WRITE_WITH_IMM);
+    assert_int_equal(rule.qp, 2);
+    assert_read("completion=LOC_LEN_ERR side=receive");
+    assert_read("completion=never opcode=BIND_MW");
+    assert_refused("completion=REM_ACCESS_ERR opcode=SEND", "cannot end with");
+    assert_refused("completion=RNR_RETRY_EXC_ERR opcode=RDMA_WRITE", "cannot end with");
+    assert_refused("completion=MW_BIND_ERR opcode=ATOMIC", "cannot end with");
+    assert_refused("completion=REM_OP_ERR", "side=receive at the peer");
+    assert_refused("completion=REM_ACCESS_ERR side=receive", "no receive");
+    assert_refused("completion=LOC_LEN_ERR side=receive opcode=SEND", "no meaning");
+    assert_refused("completion=WR_FLUSH", "nearest is");
+    assert_refused("call=ibv_reg_mr errno=EIO opcode=SEND", "no meaning");
+}
+
+static void an_event_needs_the_object_of_its_call(void **state)
+{
+    assert_read("event=qp_fatal");
+    assert_int_equal(rule.at, CALL_POST_SEND);
+    assert_read("event=srq_limit n=4");
+    assert_int_equal(rule.at, CALL_POST_SRQ_RECV);
+    assert_read("event=device_fatal at=ibv_reg_mr n=2");
+    assert_refused("event=qp_fatal at=ibv_reg_mr", "happens to a QP");
+    assert_refused("event=srq_limit at=ibv_post_send", "happens at ibv_post_srq_recv");
+    assert_refused("event=gid_change at=ibv_reg_mr qp=1", "no meaning");
+    assert_refused("event=port_downn", "nearest is");
+}
+
+static void packets_are_of_a_class(void **state)
+{
+    assert_read("packet=drop percent=10 of=requests seed=5");
+    assert_int_equal(rule.of, INJECT_REQUESTS);
+    assert_refused("packet=drip", "nearest is 'drop'");
+    assert_refused("packet=drop of=reqests", "nearest is 'requests'");
+    assert_refused("packet=drop errno=EIO", "no meaning");
+}
+
 static void a_rule_is_for_the_processes_that_it_names(void **state)
 {
     assert_read("limit=max_qp value=4 exe=server");
@@ -143,6 +182,9 @@ int main(void)
         cmocka_unit_test(chance_is_a_function_of_seed_and_point),
         cmocka_unit_test(an_unknown_word_names_the_nearest),
         cmocka_unit_test(what_cannot_be_meant_is_refused),
+        cmocka_unit_test(only_completions_that_can_arise_are_read),
+        cmocka_unit_test(an_event_needs_the_object_of_its_call),
+        cmocka_unit_test(packets_are_of_a_class),
         cmocka_unit_test(a_rule_is_for_the_processes_that_it_names),
         cmocka_unit_test(a_list_is_split_at_semicolons_and_lines),
     };

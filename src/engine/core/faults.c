@@ -59,12 +59,15 @@ static struct inject_plan *read_plan(const char *list)
         text[length] = '\0';
         if (!inject_parse(text, rule, why, sizeof(why))) {
             log_warn("SOFTHCA_FAULT: '%s': %s; left out", text, why);
-        } else if (inject_is_for_process(rule, exe, getpid())) {
+            continue;
+        }
+        plan->mentioned |= 1u << rule->kind;
+        if (inject_is_for_process(rule, exe, getpid())) {
             plan->kinds |= 1u << rule->kind;
             plan->count++;
         }
     }
-    if (plan && plan->count)
+    if (plan && plan->mentioned)
         return plan;
     free(plan);
     return NULL;

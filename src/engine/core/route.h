@@ -90,7 +90,8 @@ struct qp_route {
     struct timer timer;   /* in the heap of timers.c, under timers_lock */
     ns_t timer_at;        /* when the transport's timer expires; NS_NEVER: not armed */
     ns_t timer_queued_at; /* when its entry in the heap fires, not later than timer_at; NS_NEVER: no entry */
-    ns_t notify_from;     /* earliest time of the next CNP (engine/paths/congestion.c) */
+    struct packet_history *history; /* for faults of packets (paths/packet_faults.c); NULL: none yet */
+    ns_t notify_from;               /* earliest time of the next CNP (engine/paths/congestion.c) */
 };
 
 _Static_assert(_Alignof(struct qp_route) <= QP_PRIVATE_ALIGNMENT, "struct qp_route lies behind struct qp");

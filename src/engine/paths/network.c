@@ -12,6 +12,7 @@
 #include "engine/core/arrivals.h"
 #include "engine/core/core.h"
 #include "engine/core/engine.h"
+#include "engine/core/faults.h"
 #include "engine/core/route.h"
 #include "engine/paths/ack_delay.h"
 #include "engine/paths/paths.h"
@@ -150,8 +151,8 @@ void network_flush_batched(void)
     flush_lanes(network_take_batched());
 }
 
-int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
-                 unsigned gather_count, const struct path_address *to)
+static int send_packet(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                       unsigned gather_count, const struct path_address *to)
 {
     struct blocked_list *list = &waiting[udp_lane_number(route_of(qp)->network_lane)];
     struct udp_path path;
@@ -177,6 +178,37 @@ int network_send(struct qp *qp, const struct packet *packet, const struct iovec 
         if (route_of(qp)->blocked_in == list)
             blocked_leave(qp);
     }
+}
+
+/* As if the network had done it. */
+static cold_path int send_with_faults(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                                      unsigned gather_count, const struct path_address *to)
+{
+    struct packet broken;
+
+    switch (packet_fault(qp, packet)) {
+    case PACKET_LOST:
+        note_sent(qp, packet);
+        return 0;
+    case PACKET_TWICE:
+        (void)send_packet(qp, packet, gather, gather_count, to);
+        break;
+    case PACKET_BROKEN:
+        broken = *packet;
+        broken.flags |= PACKET_BAD_ICRC;
+        return send_packet(qp, &broken, gather, gather_count, to);
+    case PACKET_PASSES:
+        break;
+    }
+    return send_packet(qp, packet, gather, gather_count, to);
+}
+
+int network_send(struct qp *qp, const struct packet *packet, const struct iovec *gather,
+                 unsigned gather_count, const struct path_address *to)
+{
+    if (unlikely(inject_has(INJECT_PACKET)))
+        return send_with_faults(qp, packet, gather, gather_count, to);
+    return send_packet(qp, packet, gather, gather_count, to);
 }
 
 /* udp_ops.writable: runs waiting QPs until the lane is full again. A QP that has to wait again goes to the end
@@ -522,8 +554,9 @@ void network_start(void)
     const char *path = secure_getenv("SOFTHCA_PATH");
     struct udp_options options;
 
-    forced = path && strcmp(path, "wire") == 0;
-    if (path && !forced && strcmp(path, "auto") != 0)
+    /* Faults of packets need packets, at both ends: also in the processes that they do not name. */
+    forced = (path && strcmp(path, "wire") == 0) || inject_mentions(INJECT_PACKET);
+    if (path && strcmp(path, "wire") != 0 && strcmp(path, "auto") != 0)
         log_warn("SOFTHCA_PATH=%s: invalid (valid: auto, wire); using auto", path);
     options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
     clear();

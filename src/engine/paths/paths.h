@@ -165,4 +165,12 @@ void raw_prepare(struct qp *qp, const struct ibv_qp_attr *attributes, int mask);
 void raw_steers(struct qp *qp);
 void raw_after_fork_in_child(void);
 
+/* --- packet_faults.c ------------------------------------------------------------------------------------- */
+
+/* What becomes of a packet by a fault that the user asks for. QP lock held; a plan with faults of packets is loaded. */
+enum packet_fate { PACKET_PASSES, PACKET_LOST, PACKET_TWICE, PACKET_BROKEN };
+enum packet_fate packet_fault(struct qp *qp, const struct packet *packet);
+/* The QP is not connected any more. QP lock held. */
+void packet_faults_forget(struct qp *qp);
+
 #endif

@@ -430,6 +430,7 @@ static void engine_disconnect(struct qp *qp)
         lane_ring(route_of(qp)->reply_lane);
     route_of(qp)->kick = route_of(qp)->kick_reply = false;
     raw_forget(qp);
+    packet_faults_forget(qp);
     relay_end(qp);
     leave_lists(qp);
     route_of(qp)->relay_lane = NULL;

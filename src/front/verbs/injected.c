@@ -197,7 +197,7 @@ static struct inject_fault *completion_fault(const struct qp *qp, enum inject_si
                                              const struct send_wqe *wqe, uint64_t wr_id, uint32_t index)
 {
     struct inject_plan *plan = inject_loaded();
-    const struct inject_point point = {.qp = qp->order, .direction = side + INJECT_OUT, .index = index + 1};
+    const struct inject_point point = {.qp = qp->order, .direction = side, .index = index + 1};
 
     for (uint32_t i = 0; plan && i < plan->count; i++) {
         struct inject_fault *fault = &plan->faults[i];

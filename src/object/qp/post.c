@@ -14,6 +14,9 @@
 #include "rules/transitions.h"
 #include "segment/provenance.h"
 
+/* In ibv_post_send() itself, although a fault that a user asks for posts by another function (qp_post_altered()). */
+#define in_post inline __attribute__((always_inline))
+
 #define TYPE_BIT(type) (1u << (type))
 #define RC_BIT         TYPE_BIT(IBV_QPT_RC)
 #define UC_BIT         TYPE_BIT(IBV_QPT_UC)
@@ -53,7 +56,7 @@ int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode)
 
 /* The sum of the lengths; UINT32_MAX if it exceeds the longest message: the sender then completes the request
  * with LOC_LEN_ERR. */
-static uint32_t total_length(const struct ibv_sge *list, unsigned count)
+static in_post uint32_t total_length(const struct ibv_sge *list, unsigned count)
 {
     uint64_t total = 0;
 
@@ -62,7 +65,7 @@ static uint32_t total_length(const struct ibv_sge *list, unsigned count)
     return total > LIMIT_MESSAGE ? UINT32_MAX : (uint32_t)total;
 }
 
-static int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+static in_post int write_payload(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
 {
     char *body = send_wqe_body(wqe, (enum ibv_qp_type)qp->record->type);
     unsigned count = (unsigned)wr->num_sge;
@@ -107,7 +110,7 @@ void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw 
     wqe->length = 0;
 }
 
-static int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+static in_post int write_ud(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
 {
     const struct ah *ah = wr->wr.ud.ah ? ah_of(wr->wr.ud.ah) : NULL;
 
@@ -148,7 +151,7 @@ cold_path int post_refuse_full(const struct qp *qp, uint32_t posted)
                   min_of(under_way, slots), 0);
 }
 
-static int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
+static in_post int write_send_wqe(const struct qp *qp, struct send_wqe *wqe, const struct ibv_send_wr *wr)
 {
     int error = post_check_opcode(qp, wr->opcode);
 

@@ -87,7 +87,7 @@ struct qp {
     bool is_extended;
     uint32_t create_flags; /* enum ibv_qp_create_flags */
     uint64_t send_ops;     /* enum ibv_qp_create_send_ops_flags */
-    uint32_t order; /* of creation in this process, from 1; 0: a delegate, or a handle */
+    uint32_t order;        /* of creation in this process, from 1; 0: a delegate, or a handle */
     /* An injected fault has changed the work request with this wr_id, and its completion is due. */
     uint64_t injected_wr_id;
     bool injected;
