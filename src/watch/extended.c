@@ -61,7 +61,8 @@ static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)
     return table_find_qp(&ex->qp_base);
 }
 
-#define BUILDS(name, opcode, parameters, ...)                                                                \
+#define BUILDS(name, opcode, parameters, ...) BUILDS_AT(ex.name, name, opcode, parameters, __VA_ARGS__)
+#define BUILDS_AT(place, name, opcode, parameters, ...)                                                      \
     static void ex_##name parameters                                                                         \
     {                                                                                                        \
         struct watched_qp *known = of_ex(qp);                                                                \
@@ -73,7 +74,7 @@ static inline struct watched_qp *of_ex(struct ibv_qp_ex *ex)
                 SET(wqe);                                                                                    \
             }                                                                                                \
         }                                                                                                    \
-        known->original->name(__VA_ARGS__);                                                                  \
+        known->original->place(__VA_ARGS__);                                                                 \
     }
 
 #define SET(wqe) (wqe->rkey = rkey, wqe->remote_address = remote_addr)
@@ -88,9 +89,9 @@ BUILDS(wr_rdma_write, IBV_WR_RDMA_WRITE, (struct ibv_qp_ex * qp, uint32_t rkey, 
        rkey, remote_addr)
 BUILDS(wr_rdma_write_imm, IBV_WR_RDMA_WRITE_WITH_IMM,
        (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, __be32 imm), qp, rkey, remote_addr, imm)
-BUILDS(wr_atomic_write, IBV_WR_ATOMIC_WRITE,
-       (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, const void *data), qp, rkey, remote_addr,
-       data)
+BUILDS_AT(wr_atomic_write, wr_atomic_write, IBV_WR_ATOMIC_WRITE,
+          (struct ibv_qp_ex * qp, uint32_t rkey, uint64_t remote_addr, const void *data), qp, rkey,
+          remote_addr, data)
 #undef SET
 #define SET(wqe) (void)wqe
 BUILDS(wr_send, IBV_WR_SEND, (struct ibv_qp_ex * qp), qp)
@@ -115,7 +116,7 @@ static void ex_wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t address,
 
     if (records(known))
         build_sge(known, &(struct ibv_sge){address, length, lkey}, 1);
-    known->original->wr_set_sge(qp, lkey, address, length);
+    known->original->ex.wr_set_sge(qp, lkey, address, length);
 }
 
 static void ex_wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *sges)
@@ -124,7 +125,7 @@ static void ex_wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct 
 
     if (records(known))
         build_sge(known, sges, count);
-    known->original->wr_set_sge_list(qp, count, sges);
+    known->original->ex.wr_set_sge_list(qp, count, sges);
 }
 
 static void ex_wr_set_inline_data(struct ibv_qp_ex *qp, void *data, size_t length)
@@ -133,7 +134,7 @@ static void ex_wr_set_inline_data(struct ibv_qp_ex *qp, void *data, size_t lengt
 
     if (records(known))
         build_inline(known, length);
-    known->original->wr_set_inline_data(qp, data, length);
+    known->original->ex.wr_set_inline_data(qp, data, length);
 }
 
 static void ex_wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_data_buf *buffers)
@@ -145,7 +146,7 @@ static void ex_wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const
         length += buffers[i].length;
     if (records(known))
         build_inline(known, length);
-    known->original->wr_set_inline_data_list(qp, count, buffers);
+    known->original->ex.wr_set_inline_data_list(qp, count, buffers);
 }
 
 /* Behind the original: whoever shares the QP has left it, so that the lock here is not held by a thread that waits
@@ -156,7 +157,7 @@ static void ex_wr_start(struct ibv_qp_ex *qp)
 
     if (!is_stale(&known->base) && !watch_inside)
         build_begin(known);
-    known->original->wr_start(qp);
+    known->original->ex.wr_start(qp);
 }
 
 static int ex_wr_complete(struct ibv_qp_ex *qp)
@@ -166,9 +167,9 @@ static int ex_wr_complete(struct ibv_qp_ex *qp)
     int result;
 
     if (!records(known))
-        return known->original->wr_complete(qp);
+        return known->original->ex.wr_complete(qp);
     published = build_publish(known);
-    result = INSIDE(known->original->wr_complete(qp));
+    result = INSIDE(known->original->ex.wr_complete(qp));
     build_end(known, published, result != 0);
     if (result)
         tell_refused("ibv_wr_complete", OBJECT_QP, known->base.number, result, NULL);
@@ -179,7 +180,7 @@ static void ex_wr_abort(struct ibv_qp_ex *qp)
 {
     struct watched_qp *known = of_ex(qp);
 
-    known->original->wr_abort(qp);
+    known->original->ex.wr_abort(qp);
     if (records(known))
         build_end(known, 0, false);
 }
@@ -194,10 +195,12 @@ static void ex_wr_abort(struct ibv_qp_ex *qp)
 
 void replace_qp_ex(struct watched_qp *known)
 {
-    struct ibv_qp_ex *qp = known->ex, *saved = known->original;
+    struct ibv_qp_ex *qp = known->ex, *saved;
+    union newest_qp *newest = (union newest_qp *)qp;
 
     if (!qp)
         return;
+    saved = &known->original->ex;
     REPLACE_IN(qp, saved, wr_atomic_cmp_swp);
     REPLACE_IN(qp, saved, wr_atomic_fetch_add);
     REPLACE_IN(qp, saved, wr_bind_mw);
@@ -217,7 +220,7 @@ void replace_qp_ex(struct watched_qp *known)
     REPLACE_IN(qp, saved, wr_complete);
     REPLACE_IN(qp, saved, wr_abort);
     if (known->atomic_write) /* the structure of older libraries ends before it */
-        REPLACE_IN(qp, saved, wr_atomic_write);
+        REPLACE_IN(newest, known->original, wr_atomic_write);
 }
 
 void watch_qp_ex(struct watched_qp *known, struct ibv_qp *qp, uint64_t operations)

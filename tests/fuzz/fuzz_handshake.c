@@ -483,9 +483,10 @@ uint64_t process_identity(int pidfd, pid_t pid)
     return (uint64_t)pid;
 }
 
-uint64_t peer_identity(int fd)
+int peer_identity(int fd, uint64_t *ret_identity)
 {
-    return (uint64_t)peers[fds_index(fd)].pid;
+    *ret_identity = (uint64_t)peers[fds_index(fd)].pid;
+    return 0;
 }
 
 /* --- checks ---------------------------------------------------------------------------------------------------------- */
