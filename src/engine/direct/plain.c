@@ -7,6 +7,7 @@
  * Requests for one rkey that follow each other are a run, with one access slot. What is checked of the keys holds until
  * its end: the peer waits for the access slot, and this process for the rundown section, before the memory is another's. */
 #include "engine/direct/direct.h"
+#include "object/qp/traffic.h"
 #include "transport/ordered_copy.h"
 
 /* Bytes of a request: place() copies so many in line. */
@@ -21,6 +22,8 @@ struct run {
     struct direct_route *direct;
     uint32_t counter; /* of the next request */
     uint32_t completions;
+    uint64_t bytes;
+    ns_t began;     /* 0: is not measured */
     uintptr_t last; /* where the last request was placed */
     struct cq_sent sent[PLAIN_RUN];
 };
@@ -83,6 +86,8 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, u
     run->direct = direct;
     run->counter = counter;
     run->completions = 0;
+    run->bytes = 0;
+    run->began = traffic_is_due(qp, counter + 1) ? traffic_begin_plain(qp, counter + 1) : 0;
     return true;
 }
 
@@ -132,6 +137,7 @@ static inline bool run_execute(struct run *run, const void *from, uint32_t lengt
         return false;
     place((void *)to, from, length); // NOLINT(performance-no-int-to-ptr)
     run->last = to;
+    run->bytes += length;
     run->sent[run->completions] = (struct cq_sent){wr_id, ++run->counter, length};
     run->completions += signaled;
     return true;
@@ -171,6 +177,7 @@ static inline bool run_end(const struct run *run)
 {
     struct qp *qp = run->qp;
     struct sender *sender = &qp->record->sender;
+    struct traffic_count *traffic = &qp->record->traffic.requested[TRAFFIC_BY_REQUESTER][TRAFFIC_WRITE];
 
     if (unlikely(!access_slot_release(run->direct->access_slot, run->direct->access_slot_word)))
         return false;
@@ -178,12 +185,16 @@ static inline bool run_end(const struct run *run)
         return true; /* none was executed */
     sender->waiting = SENDER_RUNS;
     sender->plain += run->counter - sender->completed;
+    traffic->messages += run->counter - sender->completed;
+    traffic->bytes += run->bytes;
     atomic_store_explicit(&sender->posted, run->counter, memory_order_release);
     sender->begun = sender->next = sender->completed = run->counter;
     atomic_store_explicit(&qp->prefetch_at, (const char *)run->last, // NOLINT(performance-no-int-to-ptr)
                           memory_order_relaxed);
     if (run->completions)
         cq_push_sent(qp->send_cq, run->sent, run->completions, qp->ibv.qp_num, IBV_WC_RDMA_WRITE);
+    if (unlikely(run->began) && run->completions)
+        traffic_end_plain(qp, run->began);
     return true;
 }
 

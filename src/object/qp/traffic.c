@@ -15,20 +15,39 @@
 /* When a request of this process was measured last. Threads that race measure one more. */
 static _Atomic ns_t measured_ns;
 
-cold_path void traffic_begin_timing(struct qp *qp, uint32_t posted)
+/* Has the process measured nothing for so long? posted: the counter behind the request. */
+static bool is_measured(struct qp *qp, ns_t now, uint32_t posted)
 {
-    ns_t now = sys_now(), since = now - atomic_load_explicit(&measured_ns, memory_order_relaxed);
+    ns_t since = now - atomic_load_explicit(&measured_ns, memory_order_relaxed);
 
-    if (!(send_wqe_at(&qp->transport, posted - 1)->flags & WQE_SIGNALED))
-        return; /* by the next post: it would complete without notice */
     if (since < MEASURE_NS) {
         qp->time_gap = min_of(2 * qp->time_gap + 1, GAP_MAX);
         qp->time_from = posted + qp->time_gap;
-        return;
+        return false;
     }
     if (since > RARE_NS)
         qp->time_gap /= 2;
     atomic_store_explicit(&measured_ns, now, memory_order_relaxed);
+    return true;
+}
+
+static void add_latency(struct qp *qp, ns_t latency)
+{
+    struct traffic_record *traffic = &qp->record->traffic;
+    unsigned bucket = latency >> LATENCY_SHIFT ? 64 - (unsigned)__builtin_clzll(latency >> LATENCY_SHIFT) : 0;
+
+    traffic->latency_ns += latency;
+    traffic->latency[min_of(bucket, LATENCY_BUCKETS - 1)]++;
+}
+
+cold_path void traffic_begin_timing(struct qp *qp, uint32_t posted)
+{
+    ns_t now = sys_now();
+
+    if (!(send_wqe_at(&qp->transport, posted - 1)->flags & WQE_SIGNALED))
+        return; /* by the next post: it would complete without notice */
+    if (!is_measured(qp, now, posted))
+        return;
     qp->timed_ns = now;
     qp->timed = posted - qp->record->sender.own_posted - 1;
     qp->time_from = posted + NOT_BEFORE_COMPLETION;
@@ -36,16 +55,23 @@ cold_path void traffic_begin_timing(struct qp *qp, uint32_t posted)
 
 cold_path void traffic_end_timing(struct qp *qp, enum verdict verdict)
 {
-    struct traffic_record *traffic = &qp->record->traffic;
-    ns_t latency = sys_now() - qp->timed_ns;
-    unsigned bucket = latency >> LATENCY_SHIFT ? 64 - (unsigned)__builtin_clzll(latency >> LATENCY_SHIFT) : 0;
-
     if (!qp->timed_ns)
         return;
-    if (verdict == VERDICT_OK) {
-        traffic->latency_ns += latency;
-        traffic->latency[min_of(bucket, LATENCY_BUCKETS - 1)]++;
-    }
+    if (verdict == VERDICT_OK)
+        add_latency(qp, sys_now() - qp->timed_ns);
+    traffic_reset(qp);
+}
+
+cold_path ns_t traffic_begin_plain(struct qp *qp, uint32_t posted)
+{
+    ns_t now = sys_now();
+
+    return is_measured(qp, now, posted) ? now : 0;
+}
+
+cold_path void traffic_end_plain(struct qp *qp, ns_t began)
+{
+    add_latency(qp, sys_now() - began);
     traffic_reset(qp);
 }
 

@@ -9,13 +9,21 @@
 void traffic_begin_timing(struct qp *qp, uint32_t posted);
 void traffic_end_timing(struct qp *qp, enum verdict verdict);
 void traffic_count_failure(struct qp *qp, enum verdict verdict);
+/* Of requests that are complete when the post returns: when it began, 0 if it is not measured; and with that, its end. */
+ns_t traffic_begin_plain(struct qp *qp, uint32_t posted);
+void traffic_end_plain(struct qp *qp, ns_t began);
 /* RESET: the request that is measured does not complete. */
 void traffic_reset(struct qp *qp);
 
-/* posted: the counter behind the requests that were posted now. */
+/* posted: the counter behind the requests that are posted now. */
+static inline bool traffic_is_due(const struct qp *qp, uint32_t posted)
+{
+    return unlikely((int32_t)(posted - qp->time_from) > 0);
+}
+
 static inline void traffic_posted(struct qp *qp, uint32_t posted)
 {
-    if (unlikely((int32_t)(posted - qp->time_from) > 0))
+    if (traffic_is_due(qp, posted))
         traffic_begin_timing(qp, posted);
 }
 
