@@ -63,7 +63,7 @@ static int error_of(const struct target *target)
     faults_tell();
     if (!error && target->context && atomic_load_explicit(&target->context->fatal, memory_order_relaxed))
         error = EIO;
-    return error;
+    return error ? -refuse(-error, REFUSAL_TOLD, "", 0, 0, 0) : 0;
 }
 
 int injected_error(enum inject_call call, const struct ibv_context *context)
@@ -97,6 +97,12 @@ static struct inject_fault *limit_of(enum inject_limit limit, const struct ibv_c
     return lowest;
 }
 
+static bool counts_objects(enum inject_limit limit)
+{
+    return limit == INJECT_MAX_QP || limit == INJECT_MAX_CQ || limit == INJECT_MAX_MR ||
+           limit == INJECT_MAX_PD || limit == INJECT_MAX_SRQ;
+}
+
 bool injected_limit_is_exceeded(enum inject_limit limit, const struct ibv_context *context, uint64_t value)
 {
     struct inject_fault *fault = limit_of(limit, context);
@@ -112,6 +118,8 @@ bool injected_limit_is_exceeded(enum inject_limit limit, const struct ibv_contex
     atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
     faults_note(&strike);
     faults_tell();
+    /* With the error that its caller answers. */
+    (void)refuse(counts_objects(limit) ? -ENOMEM : -EINVAL, REFUSAL_TOLD, "", 0, 0, 0);
     return true;
 }
 
