@@ -214,7 +214,7 @@ void softhca_resources(unsigned kinds, resource_visit *visit, void *argument)
     for (unsigned i = 0; i < count; i++) {
         struct search search = {visit, argument, (uint32_t)processes[i].pid};
 
-        if (processes[i].files[SEGMENT_TABLES] >= 0)
+        if (processes[i].files[SEGMENT_TABLES] >= 0 && attached_is_of_own_network(&processes[i]))
             objects_for_each(&processes[i].view, objects, take, &search);
     }
     attached_free(processes, count);

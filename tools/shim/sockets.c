@@ -79,8 +79,11 @@ exported int socket(int domain, int type, int protocol)
     if (domain != AF_NETLINK || protocol != NETLINK_RDMA || !redirect_root())
         return real_socket(domain, type, protocol);
     fd = real_socket(domain, type, NETLINK_USERSOCK);
-    if (fd >= 0)
+    if (fd >= 0) {
         remember(fd);
+        /* An answer waits there as a whole; the kernel's limit is net.core.rmem_max. */
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){1 << 24}, sizeof(int));
+    }
     return fd;
 }
 

@@ -467,3 +467,23 @@ void attached_free(struct attached *list, unsigned count)
         attached_end(&list[i]);
     free(list);
 }
+
+ino_t network_of(const char *process)
+{
+    struct stat status;
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%s/ns/net", process);
+    return stat(path, &status) == 0 ? status.st_ino : 0;
+}
+
+/* Those whose number we do not see were found by a name that only our network namespace has. */
+bool attached_is_of_own_network(const struct attached *at)
+{
+    char process[16];
+
+    if (!at->pid)
+        return true;
+    snprintf(process, sizeof(process), "%d", (int)at->pid);
+    return network_of(process) == network_of("self");
+}

@@ -27,6 +27,10 @@ bool attach_block(uint32_t block, struct attached *ret);
 unsigned attach_all(struct attached **ret);
 /* The same of those in our /proc that let us look: no process is asked, and so none is woken. */
 unsigned attach_visible(struct attached **ret);
+/* The number of a process's network namespace in /proc ("self": ours); 0: it does not let us see. */
+ino_t network_of(const char *process);
+/* attach_all() also finds processes of other network namespaces, by /proc. */
+bool attached_is_of_own_network(const struct attached *at);
 void attached_free(struct attached *list, unsigned count);
 void attached_end(struct attached *at);
 

@@ -11,26 +11,6 @@
 
 #include "attach.h"
 
-static ino_t network_of(const char *process)
-{
-    struct stat status;
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%s/ns/net", process);
-    return stat(path, &status) == 0 ? status.st_ino : 0;
-}
-
-/* Those whose number we do not see were found by a name that only our network namespace has. */
-static bool is_of_own_space(const struct attached *at)
-{
-    char process[16];
-
-    if (!at->pid)
-        return true;
-    snprintf(process, sizeof(process), "%d", (int)at->pid);
-    return network_of(process) == network_of("self");
-}
-
 int counted_read(bool by_sockets, bool own_space, bool with_qps, struct counted *ret)
 {
     struct attached *around = NULL;
@@ -43,7 +23,7 @@ int counted_read(bool by_sockets, bool own_space, bool with_qps, struct counted 
     for (unsigned i = 0; i < count && !error; i++) {
         if (around[i].files[SEGMENT_TABLES] < 0)
             ret->hidden++;
-        else if (!own_space || is_of_own_space(&around[i]))
+        else if (!own_space || attached_is_of_own_network(&around[i]))
             error = stats_read(&around[i].view, with_qps, &ret->list[ret->count++]);
     }
     attached_free(around, count);

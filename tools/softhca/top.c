@@ -327,7 +327,7 @@ static const struct screen *load_screen(void)
     const struct screen *screen;
     char path[PATH_MAX + 32];
     struct place place;
-    void *module;
+    static void *module; /* stays loaded */
 
     if (place_find(&place))
         return NULL;
