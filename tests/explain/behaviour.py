@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-KINDS = {"busy", "blocked", "resumed", "in_use", "losses", "overrun", "leaks", "fault", "refused"}
+KINDS = {"busy", "blocked", "resumed", "in_use", "losses", "overrun", "leaks", "fault", "refused", "drops"}
 
 
 def fault_of(line):
