@@ -87,7 +87,7 @@ static inline bool run_begin(struct run *run, struct qp *qp, uint32_t counter, u
     run->counter = counter;
     run->completions = 0;
     run->bytes = 0;
-    run->began = traffic_is_due(qp, counter + 1) ? traffic_begin_plain(qp, counter + 1) : 0;
+    run->began = 0;
     return true;
 }
 
@@ -135,6 +135,8 @@ static inline bool run_execute(struct run *run, const void *from, uint32_t lengt
 
     if (unlikely(!from || !to))
         return false;
+    if (signaled && traffic_is_due(run->qp, run->counter + 1) && !run->began)
+        run->began = traffic_begin_plain(run->qp, run->counter + 1);
     place((void *)to, from, length); // NOLINT(performance-no-int-to-ptr)
     run->last = to;
     run->bytes += length;
@@ -193,7 +195,7 @@ static inline bool run_end(const struct run *run)
                           memory_order_relaxed);
     if (run->completions)
         cq_push_sent(qp->send_cq, run->sent, run->completions, qp->ibv.qp_num, IBV_WC_RDMA_WRITE);
-    if (unlikely(run->began) && run->completions)
+    if (unlikely(run->began))
         traffic_end_plain(qp, run->began);
     return true;
 }
