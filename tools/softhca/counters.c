@@ -59,7 +59,7 @@ int counters_ports(int directory, bool by_sockets, struct ledger_port *ret_ports
         close(fd);
     }
     snprintf(name, sizeof(name), "counters-%llu", (unsigned long long)network_of("self"));
-    snprintf(space, sizeof(space), "space %s %s", boot, name);
+    snprintf(space, sizeof(space), "space %.40s %s", boot, name);
     *ret_error = ledger_update(directory, name, space, counted.list, counted.count, ret_ports, room, &count);
     counted_free(&counted);
     return (int)count;
