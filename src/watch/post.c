@@ -67,7 +67,8 @@ static void fill_send(const struct watched_qp *qp, struct send_wqe *wqe, const s
     uint32_t count = min_of((uint32_t)wr->num_sge, qp->send.max_sge), length = 0;
 
     fill_header(qp, wqe, wr);
-    memcpy(send_sges(qp, wqe), wr->sg_list, count * sizeof(struct wqe_sge));
+    if (count)
+        memcpy(send_sges(qp, wqe), wr->sg_list, count * sizeof(struct wqe_sge));
     for (uint32_t i = 0; i < count; i++)
         length += wr->sg_list[i].length;
     wqe->num_sge = (uint8_t)(wqe->flags & WQE_INLINE ? 0 : count);
@@ -227,7 +228,8 @@ static void fill_receive(const struct watched_ring *ring, struct recv_wqe *wqe, 
 {
     uint32_t count = min_of((uint32_t)wr->num_sge, ring->max_sge);
 
-    memcpy(wqe->sge, wr->sg_list, count * sizeof(struct wqe_sge));
+    if (count)
+        memcpy(wqe->sge, wr->sg_list, count * sizeof(struct wqe_sge));
     wqe->wr_id = wr->wr_id;
     wqe->num_sge = count;
     wqe->stamp = stamp;
