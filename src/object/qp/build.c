@@ -51,6 +51,7 @@ static cold_path void refuse_without_address(struct qp *qp)
 struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
 {
     struct send_wqe *wqe;
+    int error;
 
     if (qp->build_needs_address)
         refuse_without_address(qp);
@@ -61,7 +62,11 @@ struct send_wqe *qp_build_wr(struct qp *qp, enum ibv_wr_opcode opcode)
         return NULL;
     }
     if (send_queue_room(qp, qp->build_posted) == 0) {
-        qp_build_fail(qp, post_refuse_full(qp, qp->build_posted));
+        /* The helper thread may be completing requests. */
+        lock_acquire(&qp->lock);
+        error = post_refuse_full(qp, qp->build_posted);
+        lock_release(&qp->lock);
+        qp_build_fail(qp, error);
         return NULL;
     }
     wqe = send_wqe_at(&qp->transport, qp->build_posted++);

@@ -135,7 +135,7 @@ static cold_path int refuse_alignment(const char *argument, uint64_t address)
 
 /* Slots of requests that have ended are not free before a signaled completion behind them is polled. If all have ended and
  * none is signaled, they never are; in all other cases a program that tries again succeeds at some time. From the newest on,
- * because a program that signals some signals the last. The QP's lock is held, or post_lock. */
+ * because a program that signals some signals the last. The QP's lock is held. */
 cold_path int post_refuse_full(const struct qp *qp, uint32_t posted)
 {
     const struct sender *sender = &qp->record->sender;
