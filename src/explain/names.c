@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 #include "explain/names.h"
 
-#include <errno.h>
-
+#include "base/errno_name.h"
 #include "base/types.h"
 #include "base/verbs.h"
 #include "published/record.h"
@@ -180,25 +179,9 @@ const char *name_sender_wait(uint32_t wait)
     return NAME_OF(names, wait);
 }
 
-#define NAMED(error) [error] = #error
-static const char *const errors[] = {
-    NAMED(EPERM),        NAMED(ENOENT),       NAMED(EINTR),        NAMED(EIO),
-    NAMED(ENXIO),        NAMED(E2BIG),        NAMED(EBADF),        NAMED(EAGAIN),
-    NAMED(ENOMEM),       NAMED(EACCES),       NAMED(EFAULT),       NAMED(EBUSY),
-    NAMED(EEXIST),       NAMED(EXDEV),        NAMED(ENODEV),       NAMED(EINVAL),
-    NAMED(ENFILE),       NAMED(EMFILE),       NAMED(ENOTTY),       NAMED(EFBIG),
-    NAMED(ENOSPC),       NAMED(EROFS),        NAMED(EPIPE),        NAMED(ERANGE),
-    NAMED(EDEADLK),      NAMED(ENAMETOOLONG), NAMED(ENOSYS),       NAMED(ENODATA),
-    NAMED(EPROTO),       NAMED(EOVERFLOW),    NAMED(EMSGSIZE),     NAMED(EPROTONOSUPPORT),
-    NAMED(EOPNOTSUPP),   NAMED(EAFNOSUPPORT), NAMED(EADDRINUSE),   NAMED(EADDRNOTAVAIL),
-    NAMED(ENETDOWN),     NAMED(ENETUNREACH),  NAMED(ECONNABORTED), NAMED(ECONNRESET),
-    NAMED(ENOBUFS),      NAMED(EISCONN),      NAMED(ENOTCONN),     NAMED(ETIMEDOUT),
-    NAMED(ECONNREFUSED), NAMED(EHOSTUNREACH), NAMED(EALREADY),     NAMED(EINPROGRESS),
-    NAMED(ESTALE),       NAMED(EREMOTEIO),    NAMED(ECANCELED),
-};
-#undef NAMED
-
-const char *name_errno(int error)
+const char *name_errno(uint32_t error)
 {
-    return NAME_OF(errors, (uint32_t)error);
+    const char *name = errno_name((int)error);
+
+    return name ? name : "an error";
 }

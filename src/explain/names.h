@@ -16,7 +16,7 @@ const char *name_path(uint32_t kind);
 /* Why it is not "mapped"; NULL: there is nothing to be said. */
 const char *name_path_why(uint32_t why);
 const char *name_sender_wait(uint32_t wait);
-/* "EINVAL"; strerrorname_np() came with glibc 2.32. */
-const char *name_errno(int error);
+/* "EINVAL" */
+const char *name_errno(uint32_t error);
 
 #endif

@@ -364,42 +364,13 @@ static void add_object(struct words *words, const struct refused_record *record)
     }
 }
 
-static const char *error_name(uint32_t error)
-{
-    static const char *const names[] = {
-        [EPERM] = "EPERM",
-        [ENOENT] = "ENOENT",
-        [EIO] = "EIO",
-        [ENXIO] = "ENXIO",
-        [EBADF] = "EBADF",
-        [EAGAIN] = "EAGAIN",
-        [ENOMEM] = "ENOMEM",
-        [EACCES] = "EACCES",
-        [EFAULT] = "EFAULT",
-        [EBUSY] = "EBUSY",
-        [EEXIST] = "EEXIST",
-        [ENODEV] = "ENODEV",
-        [EINVAL] = "EINVAL",
-        [EMFILE] = "EMFILE",
-        [ENFILE] = "ENFILE",
-        [ENOSPC] = "ENOSPC",
-        [EOPNOTSUPP] = "EOPNOTSUPP",
-        [ENOSYS] = "ENOSYS",
-        [EADDRINUSE] = "EADDRINUSE",
-        [EADDRNOTAVAIL] = "EADDRNOTAVAIL",
-        [ENETUNREACH] = "ENETUNREACH",
-    };
-
-    return error < array_size(names) && names[error] ? names[error] : "an error";
-}
-
 /* "ibv_post_send(QP 0x000012) fails with EINVAL: num_sge is 4, and may be at most 2" */
 static void add_cause(struct words *words, const struct refused_record *record, const char *call,
                       const char *object, const char *argument)
 {
     struct words reason = {.length = 0};
 
-    words_add(words, "%s(%s) fails with %s", call, object, error_name(record->error));
+    words_add(words, "%s(%s) fails with %s", call, object, name_errno(record->error));
     if (add_reason(&reason, record, argument))
         words_add(words, ": %s", reason.text);
 }
@@ -418,7 +389,7 @@ static bool describe(const struct view *view, struct out *out, const struct refu
     out->remarks[REMARK_REFUSED] = 1;
     explanation_begin(view, out, "refused", cause.text);
     out_string(out, "call", call);
-    out_string(out, "errno", error_name(record->error));
+    out_string(out, "errno", name_errno(record->error));
     out_string(out, "label", object.text);
     out_string(out, "argument", argument);
     out_number(out, "form", record->form);

@@ -80,12 +80,12 @@ bool explain_refused(const struct view *view, struct out *out, const char *call,
     if (number == NO_OBJECT || !object_read(view, kind, number, &object))
         return false;
     words_add(&cause, "%s(%s) fails with %s", call ? call : object_destroy_verb(kind),
-              object_label(view, &object).text, name_errno(error));
+              object_label(view, &object).text, name_errno((uint32_t)error));
     if (detail)
         words_add(&cause, ": %s", detail);
     explanation_begin(view, out, "refused", cause.text);
     out_string(out, "verb", call ? call : object_destroy_verb(kind));
-    out_string(out, "errno", name_errno(error));
+    out_string(out, "errno", name_errno((uint32_t)error));
     object_describe(view, out, "object", 1, &object, STACK_LINES);
     explanation_end(out);
     return true;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/errno_name.h"
 #include "base/types.h"
 #include "base/verbs.h"
 #include "rules/flush.h"
@@ -65,43 +66,6 @@ const char *const inject_packet_names[INJECT_PACKETS] = {
     [INJECT_DROP] = "drop",
     [INJECT_DUPLICATE] = "duplicate",
     [INJECT_CORRUPT] = "corrupt",
-};
-
-static const struct {
-    const char *name;
-    int value;
-} errors[] = {
-    {"EPERM", EPERM},
-    {"ENOENT", ENOENT},
-    {"EINTR", EINTR},
-    {"EIO", EIO},
-    {"ENXIO", ENXIO},
-    {"EBADF", EBADF},
-    {"EAGAIN", EAGAIN},
-    {"ENOMEM", ENOMEM},
-    {"EACCES", EACCES},
-    {"EFAULT", EFAULT},
-    {"EBUSY", EBUSY},
-    {"EEXIST", EEXIST},
-    {"ENODEV", ENODEV},
-    {"EINVAL", EINVAL},
-    {"ENFILE", ENFILE},
-    {"EMFILE", EMFILE},
-    {"ENOSPC", ENOSPC},
-    {"ENOSYS", ENOSYS},
-    {"EOPNOTSUPP", EOPNOTSUPP},
-    {"ENOTSUP", ENOTSUP},
-    {"EPROTO", EPROTO},
-    {"EOVERFLOW", EOVERFLOW},
-    {"ENETDOWN", ENETDOWN},
-    {"ENETUNREACH", ENETUNREACH},
-    {"ENOBUFS", ENOBUFS},
-    {"ETIMEDOUT", ETIMEDOUT},
-    {"EHOSTUNREACH", EHOSTUNREACH},
-    {"ECONNREFUSED", ECONNREFUSED},
-    {"EADDRINUSE", EADDRINUSE},
-    {"EADDRNOTAVAIL", EADDRNOTAVAIL},
-    {"ECONNRESET", ECONNRESET},
 };
 
 #define BIT(opcode) (1u << (opcode))
@@ -190,10 +154,16 @@ int inject_errno(const char *word, size_t length, const char **ret_nearest)
     struct nearest nearest = {NULL, 0};
     int number = 0;
 
-    for (size_t i = 0; i < array_size(errors); i++) {
-        if (is_word(errors[i].name, word, length))
-            return errors[i].value;
-        consider(&nearest, errors[i].name, word, length);
+    if (is_word("ENOTSUP", word, length)) /* a second name of EOPNOTSUPP */
+        return ENOTSUP;
+    for (int error = 1; error < ERRNO_NAMES_END; error++) {
+        const char *name = errno_name(error);
+
+        if (!name)
+            continue;
+        if (is_word(name, word, length))
+            return error;
+        consider(&nearest, name, word, length);
     }
     *ret_nearest = nearest.name;
     for (size_t i = 0; i < length; i++) {
@@ -206,11 +176,9 @@ int inject_errno(const char *word, size_t length, const char **ret_nearest)
 
 const char *inject_errno_name(int error)
 {
-    for (size_t i = 0; i < array_size(errors); i++) {
-        if (errors[i].value == error)
-            return errors[i].name;
-    }
-    return strerror(error);
+    const char *name = errno_name(error);
+
+    return name ? name : strerror(error);
 }
 
 uint32_t inject_opcodes(const char *word, size_t length, const char **ret_nearest)
