@@ -52,11 +52,10 @@ static int injected_creation(const struct ibv_context *context, uint32_t cqe)
 {
     int error = injected(CALL_CREATE_CQ, context);
 
-    if (error)
+    if (error || !inject_has(INJECT_LIMIT))
         return error;
-    if (injected_exceeds(INJECT_MAX_CQE, context, cqe))
-        return EINVAL;
-    return injected_exceeds(INJECT_MAX_CQ, context, number_used(&pool_cqs) + 1ull) ? ENOMEM : 0;
+    error = injected_limit(INJECT_MAX_CQE, context, cqe);
+    return error ? error : injected_limit(INJECT_MAX_CQ, context, number_used(&pool_cqs) + 1ull);
 }
 
 VERBS_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
@@ -88,8 +87,8 @@ VERBS_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
     int error = injected(CALL_RESIZE_CQ, cq->context);
 
-    if (!error && cqe > 0 && injected_exceeds(INJECT_MAX_CQE, cq->context, (uint32_t)cqe))
-        error = EINVAL;
+    if (!error && cqe > 0 && inject_has(INJECT_LIMIT))
+        error = injected_limit(INJECT_MAX_CQE, cq->context, (uint32_t)cqe);
     if (error)
         return positive(-error);
     return positive(cqe < 1 ? refuse_range("cqe", cqe, 1, LIMIT_CQE) : cq_resize(cq_of(cq), (uint32_t)cqe));

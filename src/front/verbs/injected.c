@@ -97,41 +97,59 @@ static struct inject_fault *limit_of(enum inject_limit limit, const struct ibv_c
     return lowest;
 }
 
-static bool counts_objects(enum inject_limit limit)
+/* As where the limits of the device are checked. */
+static int errno_of(enum inject_limit limit)
 {
-    return limit == INJECT_MAX_QP || limit == INJECT_MAX_CQ || limit == INJECT_MAX_MR ||
-           limit == INJECT_MAX_PD || limit == INJECT_MAX_SRQ;
+    switch (limit) {
+    case INJECT_MAX_QP:
+    case INJECT_MAX_CQ:
+    case INJECT_MAX_MR:
+    case INJECT_MAX_PD:
+    case INJECT_MAX_SRQ:
+        return ENOMEM;
+    case INJECT_MAX_QP_WR:
+    case INJECT_MAX_SGE:
+    case INJECT_MAX_INLINE:
+    case INJECT_MAX_CQE:
+    case INJECT_MAX_MR_SIZE:
+    case INJECT_MAX_SRQ_WR:
+    case INJECT_LIMITS:
+        break;
+    }
+    return EINVAL;
 }
 
-bool injected_limit_is_exceeded(enum inject_limit limit, const struct ibv_context *context, uint64_t value)
+int injected_limit(enum inject_limit limit, const struct ibv_context *context, uint64_t value)
 {
     struct inject_fault *fault = limit_of(limit, context);
     struct inject_strike strike = {.fault = fault, .value = value};
 
     if (!fault)
-        return false;
+        return 0;
     if (value <= fault->rule.value) {
         atomic_fetch_add_explicit(&fault->matched, 1, memory_order_relaxed);
-        return false;
+        return 0;
     }
     (void)inject_count(fault, &(struct inject_point){0}, &strike.match);
     atomic_fetch_add_explicit(&fault->struck, 1, memory_order_relaxed);
     faults_note(&strike);
     faults_tell();
-    /* With the error that its caller answers. */
-    (void)refuse(counts_objects(limit) ? -ENOMEM : -EINVAL, REFUSAL_TOLD, "", 0, 0, 0);
-    return true;
+    return -refuse(-errno_of(limit), REFUSAL_TOLD, "", 0, 0, 0);
 }
 
 int injected_qp_limits(const struct ibv_context *context, const struct ibv_qp_cap *cap, bool has_srq)
 {
-    if (injected_exceeds(INJECT_MAX_QP_WR, context, cap->max_send_wr) ||
-        injected_exceeds(INJECT_MAX_SGE, context, cap->max_send_sge) ||
-        injected_exceeds(INJECT_MAX_INLINE, context, cap->max_inline_data) ||
-        (!has_srq && (injected_exceeds(INJECT_MAX_QP_WR, context, cap->max_recv_wr) ||
-                      injected_exceeds(INJECT_MAX_SGE, context, cap->max_recv_sge))))
-        return EINVAL;
-    return injected_exceeds(INJECT_MAX_QP, context, number_used(&pool_qps) + 1ull) ? ENOMEM : 0;
+    int error = injected_limit(INJECT_MAX_QP_WR, context, cap->max_send_wr);
+
+    if (!error)
+        error = injected_limit(INJECT_MAX_SGE, context, cap->max_send_sge);
+    if (!error)
+        error = injected_limit(INJECT_MAX_INLINE, context, cap->max_inline_data);
+    if (!error && !has_srq)
+        error = injected_limit(INJECT_MAX_QP_WR, context, cap->max_recv_wr);
+    if (!error && !has_srq)
+        error = injected_limit(INJECT_MAX_SGE, context, cap->max_recv_sge);
+    return error ? error : injected_limit(INJECT_MAX_QP, context, number_used(&pool_qps) + 1ull);
 }
 
 static void lower(int *value, enum inject_limit limit, const struct ibv_context *context)
@@ -292,7 +310,7 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
         if (fault)
             change_receive(qp_of(qp), &fault->rule, &one, list);
         if (!error)
-            error = front_post_recv(qp, &one, &ignored);
+            error = -qp_post_recv(qp_of(qp), &one, &ignored);
         faults_tell();
         if (error) {
             *bad_wr = wr;
@@ -311,7 +329,7 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 
         one.next = NULL;
         if (!error)
-            error = front_post_srq_recv(srq, &one, &ignored);
+            error = -srq_post(srq_of(srq), &one, &ignored);
         if (error) {
             *bad_wr = wr;
             return positive(-error);

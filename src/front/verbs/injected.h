@@ -22,15 +22,9 @@ struct qp;
 struct srq;
 void injected_event(enum inject_event event, struct context *context, struct qp *qp, struct srq *srq);
 
-/* The lowered limits: is so much more than the limit? */
-bool injected_limit_is_exceeded(enum inject_limit limit, const struct ibv_context *context, uint64_t value);
-static inline bool injected_exceeds(enum inject_limit limit, const struct ibv_context *context,
-                                    uint64_t value)
-{
-    return __builtin_expect(inject_loaded() != NULL, 0) && injected_limit_is_exceeded(limit, context, value);
-}
-
-/* A positive errno if the creation meets a lowered limit. */
+/* The positive errno of a call that asks for more than a lowered limit, or 0. Worth asking if inject_has(INJECT_LIMIT). */
+int injected_limit(enum inject_limit limit, const struct ibv_context *context, uint64_t value);
+/* The same of all limits of a QP. */
 int injected_qp_limits(const struct ibv_context *context, const struct ibv_qp_cap *cap, bool has_srq);
 /* Puts the lowered limits in place of the adapter's. */
 void injected_device_attributes(const struct ibv_context *context, struct ibv_device_attr *attributes);

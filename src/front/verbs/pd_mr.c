@@ -12,10 +12,10 @@ VERBS_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
     struct pd *pd;
     int result = injected(CALL_ALLOC_PD, context);
 
+    if (!result && inject_has(INJECT_LIMIT))
+        result = injected_limit(INJECT_MAX_PD, context, number_used(&pool_pds) + 1ull);
     if (result)
         return null_with(result);
-    if (injected_exceeds(INJECT_MAX_PD, context, number_used(&pool_pds) + 1ull))
-        return null_with(ENOMEM);
     result = pd_allocate(context_of(context), &pd);
 
     if (result < 0)
@@ -56,14 +56,13 @@ static struct ibv_mr *register_region(const char *call, struct ibv_pd *pd, void 
     struct mr *mr;
     int result = injected(CALL_REG_MR, pd->context);
 
+    if (!result && inject_has(INJECT_LIMIT))
+        result = injected_limit(INJECT_MAX_MR_SIZE, pd->context, length);
+    if (!result && inject_has(INJECT_LIMIT))
+        result = injected_limit(INJECT_MAX_MR, pd->context, mr_count() + 1ull);
     if (result)
-        return null_with(result);
-    if (injected_exceeds(INJECT_MAX_MR_SIZE, pd->context, length))
-        return null_with(EINVAL);
-    if (injected_exceeds(INJECT_MAX_MR, pd->context, mr_count() + 1ull))
-        return null_with(ENOMEM);
+        return front_null_with(call, result);
     result = mr_register(pd_of(pd), address, length, iova, access, &mr);
-
     return result < 0 ? front_null_with(call, result) : &mr->ibv;
 }
 

@@ -12,11 +12,10 @@ static int injected_creation(const struct ibv_context *context, const struct ibv
 {
     int error = injected(CALL_CREATE_SRQ, context);
 
-    if (error)
+    if (error || !inject_has(INJECT_LIMIT))
         return error;
-    if (injected_exceeds(INJECT_MAX_SRQ_WR, context, attributes->max_wr))
-        return EINVAL;
-    return injected_exceeds(INJECT_MAX_SRQ, context, number_used(&pool_srqs) + 1ull) ? ENOMEM : 0;
+    error = injected_limit(INJECT_MAX_SRQ_WR, context, attributes->max_wr);
+    return error ? error : injected_limit(INJECT_MAX_SRQ, context, number_used(&pool_srqs) + 1ull);
 }
 
 VERBS_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attributes)
