@@ -77,13 +77,61 @@ struct retry_record {
     uint64_t duplicates, drops;
 };
 
-/* QPs of one device that this process has destroyed, so that sums over a port do not fall. */
-struct port_record {
-    char device[64];                         /* its name; "": not used */
-    uint64_t qps;                            /* destroyed */
-    uint64_t packets_sent, packets_received; /* qp_packets() in transport/qp.h */
+/* Of one QP (qp_sum() in transport/qp.h), or of several. */
+struct traffic_sum {
+    uint64_t packets_sent, packets_received; /* a message that met no network is one */
     struct traffic_record traffic;
     struct retry_record retries;
 };
+
+/* QPs of one device that this process has destroyed, so that sums over a port do not fall. */
+struct port_record {
+    char device[64]; /* its name; "": not used */
+    uint64_t qps;    /* destroyed */
+    struct traffic_sum sum;
+};
+
+/* Saturates: what another process publishes may be any value. */
+static inline void counter_add(uint64_t *sum, uint64_t value)
+{
+    if (__builtin_add_overflow(*sum, value, sum))
+        *sum = UINT64_MAX;
+}
+
+static inline void traffic_counts_add(struct traffic_count *to, const struct traffic_count *from,
+                                      unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        counter_add(&to[i].messages, from[i].messages);
+        counter_add(&to[i].bytes, from[i].bytes);
+    }
+}
+
+static inline void traffic_sum_add(struct traffic_sum *sum, const struct traffic_sum *from)
+{
+    struct traffic_record *traffic = &sum->traffic;
+    struct retry_record *retries = &sum->retries;
+
+    counter_add(&sum->packets_sent, from->packets_sent);
+    counter_add(&sum->packets_received, from->packets_received);
+    traffic_counts_add(traffic->requested[0], from->traffic.requested[0], TRAFFIC_WAYS * TRAFFIC_KINDS);
+    traffic_counts_add(traffic->executed, from->traffic.executed, TRAFFIC_KINDS);
+    counter_add(&traffic->packets_sent, from->traffic.packets_sent);
+    counter_add(&traffic->packets_received, from->traffic.packets_received);
+    counter_add(&traffic->latency_ns, from->traffic.latency_ns);
+    for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+        counter_add(&traffic->latency[i], from->traffic.latency[i]);
+    for (unsigned i = 0; i < TRAFFIC_STATUSES; i++)
+        traffic->failed[i] += from->traffic.failed[i];
+    counter_add(&traffic->rnr_naks_sent, from->traffic.rnr_naks_sent);
+    counter_add(&retries->retransmissions, from->retries.retransmissions);
+    counter_add(&retries->sequence_naks, from->retries.sequence_naks);
+    counter_add(&retries->rnr_naks, from->retries.rnr_naks);
+    counter_add(&retries->timeouts, from->retries.timeouts);
+    counter_add(&retries->probes, from->retries.probes);
+    counter_add(&retries->congestions, from->retries.congestions);
+    counter_add(&retries->duplicates, from->retries.duplicates);
+    counter_add(&retries->drops, from->retries.drops);
+}
 
 #endif

@@ -30,46 +30,11 @@ static struct port_record *find(const char *device)
     return record;
 }
 
-static void add_counts(struct traffic_count *to, const struct traffic_count *from, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        to[i].messages += from[i].messages;
-        to[i].bytes += from[i].bytes;
-    }
-}
-
-static void add_traffic(struct traffic_record *to, const struct traffic_record *from)
-{
-    add_counts(to->requested[0], from->requested[0], TRAFFIC_WAYS * TRAFFIC_KINDS);
-    add_counts(to->executed, from->executed, TRAFFIC_KINDS);
-    to->packets_sent += from->packets_sent;
-    to->packets_received += from->packets_received;
-    to->latency_ns += from->latency_ns;
-    for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-        to->latency[i] += from->latency[i];
-    for (unsigned i = 0; i < TRAFFIC_STATUSES; i++)
-        to->failed[i] += from->failed[i];
-    to->rnr_naks_sent += from->rnr_naks_sent;
-}
-
-static void add_retries(struct retry_record *to, const struct sender *sender,
-                        const struct responder *responder)
-{
-    to->retransmissions += sender->retransmissions;
-    to->sequence_naks += sender->sequence_naks;
-    to->rnr_naks += sender->rnr_naks;
-    to->timeouts += sender->expirations;
-    to->probes += sender->probes_sent;
-    to->congestions += sender->congestions;
-    to->duplicates += responder->duplicates;
-    to->drops += responder->drops;
-}
-
 void port_retire_qp(const char *device, struct qp_record *qp)
 {
     struct segment_header *header = segment_header();
     struct port_record *port;
-    uint64_t sent, received;
+    struct traffic_sum sum;
     uint32_t generation;
 
     lock_acquire(&lock);
@@ -80,12 +45,9 @@ void port_retire_qp(const char *device, struct qp_record *qp)
     atomic_store_explicit(&qp->qpn, 0, memory_order_relaxed);
     if (device) {
         port = find(device);
-        qp_packets(qp, &sent, &received);
+        qp_sum(qp, &sum);
         port->qps++;
-        port->packets_sent += sent;
-        port->packets_received += received;
-        add_traffic(&port->traffic, &qp->traffic);
-        add_retries(&port->retries, &qp->sender, &qp->responder);
+        traffic_sum_add(&port->sum, &sum);
     }
     atomic_store_explicit(&header->ports_generation, generation + 2, memory_order_release);
     lock_release(&lock);

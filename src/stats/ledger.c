@@ -78,7 +78,7 @@ static void raise_values(struct stats_values *to, const struct stats_values *fro
 static void add_values(struct stats_values *to, const struct stats_values *from)
 {
     for (unsigned i = 0; i < STATS_FILES_MAX; i++)
-        stats_add(&to->value[i], from->value[i]);
+        counter_add(&to->value[i], from->value[i]);
 }
 
 /* --- the file -------------------------------------------------------------------------------------------- */

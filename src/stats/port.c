@@ -114,7 +114,7 @@ static uint64_t requested(const struct traffic_record *traffic, enum traffic_kin
            traffic->requested[TRAFFIC_BY_REQUESTER][kind].messages;
 }
 
-void stats_port_values(const struct stats_sum *sum, struct stats_values *ret)
+void stats_port_values(const struct traffic_sum *sum, struct stats_values *ret)
 {
     const struct traffic_record *traffic = &sum->traffic;
     const struct traffic_count *direct = traffic->requested[TRAFFIC_BY_REQUESTER];
@@ -125,7 +125,7 @@ void stats_port_values(const struct stats_sum *sum, struct stats_values *ret)
     /* What a requester has executed in the memory of a peer, only it counts: it went out of a port of this host and came in
      * by one, taken as the same. */
     for (unsigned kind = TRAFFIC_WRITE; kind <= TRAFFIC_ATOMIC_WRITE; kind++)
-        stats_add(kind == TRAFFIC_READ ? &flow.bytes_out : &flow.bytes_in, direct[kind].bytes);
+        counter_add(kind == TRAFFIC_READ ? &flow.bytes_out : &flow.bytes_in, direct[kind].bytes);
     for (unsigned i = 1; i < TRAFFIC_STATUSES; i++)
         errors += traffic->failed[i];
     value[PORT_XMIT_DATA] = flow.bytes_out / 4;
@@ -143,7 +143,7 @@ void stats_port_values(const struct stats_sum *sum, struct stats_values *ret)
     value[HW_TX_ATOMIC_REQUESTS] =
         requested(traffic, TRAFFIC_ATOMIC) + requested(traffic, TRAFFIC_ATOMIC_WRITE);
     for (unsigned kind = TRAFFIC_WRITE; kind <= TRAFFIC_ATOMIC_WRITE; kind++)
-        stats_add(&value[HW_DIRECT_REQUESTS], direct[kind].messages);
+        counter_add(&value[HW_DIRECT_REQUESTS], direct[kind].messages);
     value[HW_RETRANSMITTED] = sum->retries.retransmissions;
     value[HW_OUT_OF_SEQUENCE] = sum->retries.drops;
     value[HW_PACKET_SEQ_ERR] = sum->retries.sequence_naks;

@@ -145,7 +145,7 @@ static void latencies(const struct crowd *crowd)
         uint64_t sum = 0;
 
         for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
-            stats_add(&sum, traffic->latency[i]);
+            counter_add(&sum, traffic->latency[i]);
             begin(crowd->text, "completion_latency_seconds_bucket", process, port);
             if (i + 1 < LATENCY_BUCKETS)
                 add(crowd->text, ",le=\"%.10g\"", (double)(1ull << (LATENCY_SHIFT + i)) / (double)NS_PER_S);
@@ -160,7 +160,7 @@ static void latencies(const struct crowd *crowd)
     }
 }
 
-#define RETRY(member) offsetof(struct stats_sum, member)
+#define RETRY(member) offsetof(struct traffic_sum, member)
 
 static void retries(const struct crowd *crowd)
 {

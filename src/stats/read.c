@@ -11,47 +11,7 @@
 /* A process that destroys QPs all the time may be read so often before the sums are taken as they are. */
 #define TRIES 8
 
-void stats_add(uint64_t *sum, uint64_t value)
-{
-    if (__builtin_add_overflow(*sum, value, sum))
-        *sum = UINT64_MAX;
-}
-
 /* --- sums ------------------------------------------------------------------------------------------------ */
-
-static void add_counts(struct traffic_count *to, const struct traffic_count *from, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        stats_add(&to[i].messages, from[i].messages);
-        stats_add(&to[i].bytes, from[i].bytes);
-    }
-}
-
-static void add_sum(struct stats_sum *to, const struct stats_sum *from)
-{
-    const struct retry_record *retries = &from->retries;
-
-    add_counts(to->traffic.requested[0], from->traffic.requested[0], TRAFFIC_WAYS * TRAFFIC_KINDS);
-    add_counts(to->traffic.executed, from->traffic.executed, TRAFFIC_KINDS);
-    stats_add(&to->traffic.packets_sent, from->traffic.packets_sent);
-    stats_add(&to->traffic.packets_received, from->traffic.packets_received);
-    stats_add(&to->traffic.latency_ns, from->traffic.latency_ns);
-    for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-        stats_add(&to->traffic.latency[i], from->traffic.latency[i]);
-    for (unsigned i = 0; i < TRAFFIC_STATUSES; i++)
-        to->traffic.failed[i] += from->traffic.failed[i];
-    stats_add(&to->traffic.rnr_naks_sent, from->traffic.rnr_naks_sent);
-    stats_add(&to->retries.retransmissions, retries->retransmissions);
-    stats_add(&to->retries.sequence_naks, retries->sequence_naks);
-    stats_add(&to->retries.rnr_naks, retries->rnr_naks);
-    stats_add(&to->retries.timeouts, retries->timeouts);
-    stats_add(&to->retries.probes, retries->probes);
-    stats_add(&to->retries.congestions, retries->congestions);
-    stats_add(&to->retries.duplicates, retries->duplicates);
-    stats_add(&to->retries.drops, retries->drops);
-    stats_add(&to->packets_sent, from->packets_sent);
-    stats_add(&to->packets_received, from->packets_received);
-}
 
 struct stats_flow stats_flow(const struct traffic_record *traffic)
 {
@@ -61,13 +21,13 @@ struct stats_flow stats_flow(const struct traffic_record *traffic)
         bool reads = kind == TRAFFIC_READ, carries = kind != TRAFFIC_FLUSH;
 
         for (unsigned way = 0; way < TRAFFIC_WAYS; way++) {
-            stats_add(&flow.messages_out, traffic->requested[way][kind].messages);
+            counter_add(&flow.messages_out, traffic->requested[way][kind].messages);
             if (carries)
-                stats_add(reads ? &flow.bytes_in : &flow.bytes_out, traffic->requested[way][kind].bytes);
+                counter_add(reads ? &flow.bytes_in : &flow.bytes_out, traffic->requested[way][kind].bytes);
         }
-        stats_add(&flow.messages_in, traffic->executed[kind].messages);
+        counter_add(&flow.messages_in, traffic->executed[kind].messages);
         if (carries)
-            stats_add(reads ? &flow.bytes_out : &flow.bytes_in, traffic->executed[kind].bytes);
+            counter_add(reads ? &flow.bytes_out : &flow.bytes_in, traffic->executed[kind].bytes);
     }
     return flow;
 }
@@ -77,7 +37,7 @@ uint64_t stats_latency_count(const struct traffic_record *traffic)
     uint64_t count = 0;
 
     for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-        stats_add(&count, traffic->latency[i]);
+        counter_add(&count, traffic->latency[i]);
     return count;
 }
 
@@ -86,7 +46,7 @@ uint64_t stats_latency(const struct traffic_record *traffic, unsigned of_1000)
     uint64_t count = stats_latency_count(traffic), seen = 0;
 
     for (unsigned i = 0; count && i < LATENCY_BUCKETS; i++) {
-        stats_add(&seen, traffic->latency[i]);
+        counter_add(&seen, traffic->latency[i]);
         if ((double)seen * 1000 >= (double)count * of_1000)
             return 1ull << (LATENCY_SHIFT + i);
     }
@@ -146,29 +106,13 @@ static void note_events(struct stats_events *to, const struct event_record *even
     int32_t unacked = (int32_t)(events->reported - events->acked);
     int32_t unread = (int32_t)(events->raised - events->reported);
 
-    stats_add(&to->unacked, unacked > 0 ? (uint64_t)unacked : 0);
-    stats_add(&to->unread, unread > 0 ? (uint64_t)unread : 0);
+    counter_add(&to->unacked, unacked > 0 ? (uint64_t)unacked : 0);
+    counter_add(&to->unread, unread > 0 ? (uint64_t)unread : 0);
 }
 
 static uint32_t behind(uint32_t from, uint32_t to, uint32_t depth)
 {
     return min_of(to - from, depth);
-}
-
-static void read_sum(const struct qp_record *qp, struct stats_sum *ret)
-{
-    ret->traffic = qp->traffic;
-    ret->retries = (struct retry_record){
-        .retransmissions = qp->sender.retransmissions,
-        .sequence_naks = qp->sender.sequence_naks,
-        .rnr_naks = qp->sender.rnr_naks,
-        .timeouts = qp->sender.expirations,
-        .probes = qp->sender.probes_sent,
-        .congestions = qp->sender.congestions,
-        .duplicates = qp->responder.duplicates,
-        .drops = qp->responder.drops,
-    };
-    qp_packets(qp, &ret->packets_sent, &ret->packets_received);
 }
 
 static void describe_cqs(const struct view *view, const struct qp_record *qp, struct stats_qp *ret)
@@ -223,7 +167,7 @@ static struct stats_qp *next_row(struct reading *reading)
 }
 
 static void describe_qp(const struct view *view, const struct object *object, const char *device,
-                        const struct stats_sum *sum, struct stats_qp *row)
+                        const struct traffic_sum *sum, struct stats_qp *row)
 {
     const struct qp_record *qp = &object->qp;
 
@@ -256,7 +200,7 @@ static bool add_qp(const struct view *view, const struct object *object, void *a
     struct stats_process *process = reading->process;
     const struct qp_record *qp = &object->qp;
     struct stats_port *port;
-    struct stats_sum sum;
+    struct traffic_sum sum;
     char device[STATS_DEVICE];
     struct stats_qp *row;
 
@@ -265,10 +209,10 @@ static bool add_qp(const struct view *view, const struct object *object, void *a
     if (!qp->qpn || qp->opened)
         return true;
     device_of(view, qp->context, device);
-    read_sum(qp, &sum);
+    qp_sum(qp, &sum);
     port = port_of(process, device);
     port->qps++;
-    add_sum(&port->sum, &sum);
+    traffic_sum_add(&port->sum, &sum);
     process->qps_by_state[min_of(qp->state, STATS_STATES - 1u)]++;
     process->qps_by_path[qp->path.kind < STATS_PATHS ? qp->path.kind : PATH_UNKNOWN]++;
     if (reading->with_qps) {
@@ -286,16 +230,11 @@ static void add_destroyed(const struct view *view, struct stats_process *process
     for (uint32_t i = 0; i < view->header.ports.count; i++) {
         struct port_record record;
         char device[STATS_DEVICE];
-        struct stats_sum sum = {0};
 
         if (!view_record(view, &view->header.ports, i, &record) || !record.device[0])
             break;
         clean_name(device, sizeof(device), record.device, sizeof(record.device));
-        sum.traffic = record.traffic;
-        sum.retries = record.retries;
-        sum.packets_sent = record.packets_sent;
-        sum.packets_received = record.packets_received;
-        add_sum(&port_of(process, device)->sum, &sum);
+        traffic_sum_add(&port_of(process, device)->sum, &record.sum);
     }
 }
 
@@ -307,22 +246,22 @@ static bool add_other(const struct view *view, const struct object *object, void
     switch ((unsigned)object->kind) {
     case OBJECT_CQ:
         process->cqs++;
-        stats_add(&process->cq_capacity, object->cq.capacity);
-        stats_add(&process->cq_unpolled,
-                  behind(object->cq.consumed, object->cq.produced, object->cq.capacity));
+        counter_add(&process->cq_capacity, object->cq.capacity);
+        counter_add(&process->cq_unpolled,
+                    behind(object->cq.consumed, object->cq.produced, object->cq.capacity));
         process->cq_fullest =
             max_of(process->cq_fullest,
                    (uint64_t)behind(object->cq.consumed, object->cq.produced, object->cq.capacity));
-        stats_add(&process->cq_lost, object->cq.lost);
+        counter_add(&process->cq_lost, object->cq.lost);
         note_events(&process->completion, &object->cq.events);
         note_events(&process->async, &object->cq.async_events);
         return true;
     case OBJECT_MR:
         process->mrs++;
-        stats_add(&process->registered_bytes, object->key.length);
+        counter_add(&process->registered_bytes, object->key.length);
         if (view_record(view, &view->header.mapped, object->number, &mapped) && !(mapped.generation & 1) &&
             mapped.generation)
-            stats_add(&process->mapped_bytes, mapped.length);
+            counter_add(&process->mapped_bytes, mapped.length);
         return true;
     case OBJECT_CM_ID:
         note_events(&process->cm, &object->id.events);
@@ -391,7 +330,7 @@ int stats_read(const struct view *view, bool with_qps, struct stats_process *ret
         return -ENOMEM;
     }
     for (unsigned i = 0; i < ret->port_count; i++)
-        add_sum(&ret->sum, &ret->ports[i].sum);
+        traffic_sum_add(&ret->sum, &ret->ports[i].sum);
     ret->flow = stats_flow(&ret->sum.traffic);
     objects_for_each(view, ALL_KINDS & ~(1u << OBJECT_QP), add_other, &reading);
     read_network(view, ret->network);

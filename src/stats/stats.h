@@ -18,12 +18,6 @@
 #define STATS_STATES 8  /* enum ibv_qp_state */
 #define STATS_NET    13 /* struct network_counters */
 
-struct stats_sum {
-    struct traffic_record traffic;
-    struct retry_record retries;
-    uint64_t packets_sent, packets_received; /* a message that met no network is one */
-};
-
 /* Of payload, by the way that it goes: a READ brings bytes in. */
 struct stats_flow {
     uint64_t messages_out, bytes_out, messages_in, bytes_in;
@@ -32,7 +26,7 @@ struct stats_flow {
 struct stats_port {
     char device[STATS_DEVICE];
     uint64_t qps; /* that exist */
-    struct stats_sum sum;
+    struct traffic_sum sum;
 };
 
 /* Read and not acknowledged; raised and not read. */
@@ -51,7 +45,7 @@ struct stats_qp {
     uint32_t unpolled, capacity;      /* of the CQ that is fuller */
     struct stats_events events;       /* its own, and of its CQs */
     uint64_t created_ns;
-    struct stats_sum sum;
+    struct traffic_sum sum;
     struct stats_flow flow;
 };
 
@@ -69,7 +63,7 @@ struct stats_process {
     uint64_t read_ns;  /* CLOCK_MONOTONIC, when this was read */
     unsigned port_count;
     struct stats_port ports[STATS_PORTS_MAX];
-    struct stats_sum sum; /* of the ports */
+    struct traffic_sum sum; /* of the ports */
     struct stats_flow flow;
     uint64_t network[STATS_NET];
     uint64_t qps, qps_by_state[STATS_STATES], qps_by_path[STATS_PATHS];
@@ -88,7 +82,6 @@ struct stats_flow stats_flow(const struct traffic_record *traffic);
  * measured. */
 uint64_t stats_latency(const struct traffic_record *traffic, unsigned of_1000);
 uint64_t stats_latency_count(const struct traffic_record *traffic);
-void stats_add(uint64_t *sum, uint64_t value); /* saturates */
 
 /* names.c */
 const char *stats_kind_name(enum traffic_kind kind); /* "send"; NULL: not shown */
@@ -105,7 +98,7 @@ unsigned stats_files(const struct stats_file **ret);
 struct stats_values {
     uint64_t value[STATS_FILES_MAX];
 };
-void stats_port_values(const struct stats_sum *sum, struct stats_values *ret);
+void stats_port_values(const struct traffic_sum *sum, struct stats_values *ret);
 
 /* ledger.c: sums over the processes that were seen, so that they do not fall when one ends. */
 struct ledger_port {

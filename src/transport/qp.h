@@ -218,21 +218,34 @@ static inline bool is_connected(const struct qp_record *record)
     return record->type != IBV_QPT_UD && record->type != IBV_QPT_RAW_PACKET;
 }
 
-/* Packets that a port counts for the QP. On one host a message is no packet, and is counted as one; a datagram always is
- * one. */
-static inline void qp_packets(const struct qp_record *record, uint64_t *ret_sent, uint64_t *ret_received)
+/* What a port counts for the QP. On one host a message is no packet, and is counted as one; a datagram always is one. */
+static inline void qp_sum(const struct qp_record *record, struct traffic_sum *ret)
 {
     const struct traffic_record *traffic = &record->traffic;
 
-    *ret_sent = traffic->packets_sent;
-    *ret_received = traffic->packets_received;
+    *ret = (struct traffic_sum){
+        .packets_sent = traffic->packets_sent,
+        .packets_received = traffic->packets_received,
+        .traffic = *traffic,
+        .retries =
+            {
+                .retransmissions = record->sender.retransmissions,
+                .sequence_naks = record->sender.sequence_naks,
+                .rnr_naks = record->sender.rnr_naks,
+                .timeouts = record->sender.expirations,
+                .probes = record->sender.probes_sent,
+                .congestions = record->sender.congestions,
+                .duplicates = record->responder.duplicates,
+                .drops = record->responder.drops,
+            },
+    };
     if (is_connected(record) && record->path.kind == PATH_WIRE)
         return;
-    *ret_sent = *ret_received = 0;
+    ret->packets_sent = ret->packets_received = 0;
     for (unsigned kind = TRAFFIC_SEND; kind < TRAFFIC_LOCAL; kind++) {
-        *ret_sent += traffic->requested[TRAFFIC_BY_PACKETS][kind].messages +
-                     traffic->requested[TRAFFIC_BY_REQUESTER][kind].messages;
-        *ret_received += traffic->executed[kind].messages;
+        ret->packets_sent += traffic->requested[TRAFFIC_BY_PACKETS][kind].messages +
+                             traffic->requested[TRAFFIC_BY_REQUESTER][kind].messages;
+        ret->packets_received += traffic->executed[kind].messages;
     }
 }
 

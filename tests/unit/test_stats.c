@@ -30,8 +30,9 @@ static int make(void **state)
     fixture->qps[0].sender.retransmissions = 4;
     strcpy(fixture->ports[0].device, "softhca0");
     fixture->ports[0].qps = 1;
-    fixture->ports[0].traffic.requested[TRAFFIC_BY_PACKETS][TRAFFIC_SEND] = (struct traffic_count){10, 1000};
-    fixture->ports[0].retries.retransmissions = 6;
+    fixture->ports[0].sum.traffic.requested[TRAFFIC_BY_PACKETS][TRAFFIC_SEND] =
+        (struct traffic_count){10, 1000};
+    fixture->ports[0].sum.retries.retransmissions = 6;
     return 0;
 }
 

@@ -56,7 +56,7 @@ static void add_latency(struct out *out, const struct traffic_record *traffic)
     out_end(out);
 }
 
-static void add_sum(struct out *out, const struct stats_sum *sum)
+static void add_sum(struct out *out, const struct traffic_sum *sum)
 {
     const struct traffic_record *traffic = &sum->traffic;
 

@@ -83,7 +83,7 @@ static void note_latencies(const struct traffic_record *now, const struct traffi
 }
 
 static void note_rates(const struct stats_flow *flow, const struct stats_flow *flow_before,
-                       const struct stats_sum *sum, const struct stats_sum *sum_before, double seconds,
+                       const struct traffic_sum *sum, const struct traffic_sum *sum_before, double seconds,
                        struct top_row *row)
 {
     struct top_rates *rates = &row->rates;
@@ -230,7 +230,7 @@ bool top_is_shown(enum top_column column, bool qps)
     return columns[column].of & (qps ? OF_QPS : OF_PROCESSES);
 }
 
-static const struct stats_sum *sum_of(const struct top_row *row)
+static const struct traffic_sum *sum_of(const struct top_row *row)
 {
     return row->qp ? &row->qp->sum : &row->process->sum;
 }
