@@ -289,7 +289,7 @@ int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
     qp->stamp = provenance_stamp();
     error = transition_check_post_send((enum ibv_qp_type)qp->record->type, qp_state(qp));
     if (!error && send_queue_room(qp, posted) == 0)
-        error = -ENOMEM;
+        error = post_refuse_full(qp, posted);
     if (!error)
         error = write_send_wqe(qp, send_wqe_at(&qp->transport, posted), wr);
     if (!error) {
@@ -301,7 +301,7 @@ int qp_post_altered(struct qp *qp, struct ibv_send_wr *wr, qp_alter_send *alter)
     rundown_exit();
     if (qp->is_extended)
         lock_release(&qp->post_lock);
-    return error;
+    return refused_of(error, OBJECT_QP, qp->ibv.qp_num);
 }
 
 int qp_bind_window(struct qp *qp, struct mw *mw, const struct ibv_mw_bind *bind)
