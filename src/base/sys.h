@@ -48,6 +48,8 @@ ssize_t sys_pread(int fd, void *data, size_t length, off_t offset);
 ssize_t sys_pwrite(int fd, const void *data, size_t length, off_t offset);
 off_t sys_lseek(int fd, off_t offset, int whence);
 int sys_ioctl(int fd, unsigned long request, void *argument);
+/* For listen(2): the kernel takes no more than net.core.somaxconn. */
+#define LISTEN_MAX 4096
 ssize_t sys_send(int fd, const void *data, size_t length, int flags);
 struct mmsghdr;
 struct msghdr;

@@ -30,7 +30,6 @@
 #define RESTING       64   /* numbers */
 #define BLOCKS_MAX    4096 /* for a million QPs; the limit of descriptors is lower */
 #define BIND_TRIES    256
-#define BACKLOG       4096 /* the kernel takes no more than net.core.somaxconn */
 #define BLOCKS        65536u
 #define OF_USER_TRIES 4096
 #ifndef SO_NETNS_COOKIE
@@ -183,7 +182,7 @@ static int open_block(struct block *block)
     if (fd < 0)
         return -errno;
     error = bind_any_block(fd, &block->number);
-    if (!error && listen(fd, BACKLOG) < 0)
+    if (!error && listen(fd, LISTEN_MAX) < 0)
         error = -errno;
     block->listener.fd = fd;
     block->listener.ready = handshake_accept;

@@ -22,8 +22,6 @@
 #include "local/handshake_message.h"
 #include "local/start.h"
 
-#define BACKLOG 4096
-
 /* text comes from this process, not from a peer. */
 socklen_t names_address(const char *text, struct sockaddr_un *ret_address)
 {
@@ -100,7 +98,7 @@ static int open_name(struct local_name *name, const char *text)
 
     if (fd < 0)
         return -errno;
-    if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, BACKLOG) < 0)
+    if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, LISTEN_MAX) < 0)
         error = -errno;
     name->listener.fd = fd;
     name->listener.ready = listener_ready;

@@ -23,7 +23,6 @@
 #include "udp/internal.h"
 
 #define BLOCKS                 65536u
-#define BACKLOG                4096
 #define CLIENTS_MAX            1024u
 #define OTHER_USER_CLIENTS_MAX 256u
 #define CLIENT_GROUPS_MAX      64u
@@ -419,7 +418,7 @@ int port_owner_listen(void)
     snprintf(name, sizeof(name), UDP_NAME_PREFIX "%s", own_digits);
     length = unix_name_address(name, &address);
     fd = fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, BACKLOG) < 0)
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, LISTEN_MAX) < 0)
         error = -errno;
     listener = (struct event_source){.fd = fd, .ready = accept_clients};
     if (!error)

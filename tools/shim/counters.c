@@ -15,9 +15,7 @@
 #include "base/sys.h"
 #include "redirect.h"
 
-/* As drivers do (hw_counters/lifespan): a program that reads all files of a port gets them of one time. */
-#define COUNTERS_LIFE_MS 10
-#define PARTS            5 /* DEVICE/ports/1/FOLDER/NAME */
+#define PARTS 5 /* DEVICE/ports/1/FOLDER/NAME */
 
 static struct {
     struct lock lock; /* only tried: a thread that a fork has left behind may hold it */
@@ -86,6 +84,7 @@ static bool find_value(const char *device, int file, uint64_t *ret)
     } else {
         ns_t now = sys_now();
 
+        /* A program that reads all files of a port gets them of one time, as from drivers. */
         if (!latest.read_ns || now - latest.read_ns > COUNTERS_LIFE_MS * NS_PER_MS) {
             latest.count = read_ports(latest.ports, STATS_PORTS_MAX);
             latest.read_ns = now;

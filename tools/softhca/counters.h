@@ -18,6 +18,9 @@ struct counted {
 int counted_read(bool by_sockets, bool own_space, bool with_qps, struct counted *ret);
 void counted_free(struct counted *counted);
 
+/* How old the counters of a port may be; also its hw_counters/lifespan. */
+#define COUNTERS_LIFE_MS 10
+
 /* Sums by device, at most `room`; how many there are, or -errno. directory: where the ledger is kept; error: why it could
  * not be (0: it was). */
 int counters_ports(int directory, bool by_sockets, struct ledger_port *ret_ports, unsigned room,

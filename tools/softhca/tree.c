@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "counters.h"
 #include "manifest.h"
 
 /* As sysfs writes it. */
@@ -91,8 +92,8 @@ static void add_counters(struct manifest *manifest, const char *port, const stru
             snprintf(text, sizeof(text), "%llu", (unsigned long long)values->value[i]);
         manifest_file(manifest, text, "%s/%s/%s", port, files[i].folder, files[i].name);
     }
-    manifest_file(manifest, "10", "%s/hw_counters/lifespan",
-                  port); /* milliseconds; COUNTERS_LIFE_MS in counters.c */
+    snprintf(text, sizeof(text), "%d", COUNTERS_LIFE_MS);
+    manifest_file(manifest, text, "%s/hw_counters/lifespan", port);
 }
 
 static void add_port(struct manifest *manifest, const struct adapter *adapter, const char *ibdev,
