@@ -189,6 +189,11 @@ struct search {
 };
 
 /* The sender's QP, if it is one of this view; where and what: who dropped, and why. */
+static int shown_pid(const struct view *view)
+{
+    return (int)(view->pid ? view->pid : view->header.pid);
+}
+
 static void tell_one(struct search *search, const struct view *view, const struct drop_record *drop,
                      const char *reason, uint32_t qpn, const struct words *where, const struct words *why)
 {
@@ -205,16 +210,11 @@ static void tell_one(struct search *search, const struct view *view, const struc
     words_add(&cause, ")");
     explanation_begin(sender, search->out, "drops", cause.text);
     describe_sample(view, search->out, reason, drop);
-    out_signed(search->out, "dropped_by_pid", view->pid ? view->pid : view->header.pid);
+    out_signed(search->out, "dropped_by_pid", shown_pid(view));
     out_number(search->out, "dropped_by_qpn", qpn);
     object_describe(sender, search->out, "object", 1, &from, STACK_LINES);
     explanation_end(search->out);
     search->found++;
-}
-
-static int shown_pid(const struct view *view)
-{
-    return (int)(view->pid ? view->pid : view->header.pid);
 }
 
 static bool tell_sender(const struct view *view, const struct object *object, void *argument)

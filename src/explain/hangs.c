@@ -411,15 +411,14 @@ bool hang_find(const struct view *view, const struct object *object, struct hang
     return unread && found(ret, HANG_EVENT_UNREAD, false, unread);
 }
 
-bool explain_hang_of(const struct view *view, struct out *out, const struct object *object)
+void explain_found_hang(const struct view *view, struct out *out, const struct object *object,
+                        enum hang_form form)
 {
     struct words words = {.length = 0};
-    struct hang hang;
 
-    hang_find(view, object, &hang);
-    switch (hang.form) {
+    switch (form) {
     case HANG_NONE:
-        return false;
+        return;
     case HANG_WINDOW:
         describe_window(view, out, object, &words);
         break;
@@ -451,12 +450,15 @@ bool explain_hang_of(const struct view *view, struct out *out, const struct obje
     out->wrong = true;
     object_describe(view, out, "object", 1, object, STACK_LINES);
     explanation_end(out);
-    return true;
 }
 
 bool explain_hang(const struct view *view, struct out *out, enum object_kind kind, uint32_t number)
 {
     struct object object;
+    struct hang hang;
 
-    return object_read(view, kind, number, &object) && explain_hang_of(view, out, &object);
+    if (!object_read(view, kind, number, &object) || !hang_find(view, &object, &hang))
+        return false;
+    explain_found_hang(view, out, &object, hang.form);
+    return true;
 }

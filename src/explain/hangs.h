@@ -37,7 +37,9 @@ struct hang {
 bool hang_find(const struct view *view, const struct object *object, struct hang *ret);
 /* Says it; false: it has ended. */
 bool explain_hang(const struct view *view, struct out *out, enum object_kind kind, uint32_t number);
-bool explain_hang_of(const struct view *view, struct out *out, const struct object *object);
+/* The same of an object that hang_find() was asked about. */
+void explain_found_hang(const struct view *view, struct out *out, const struct object *object,
+                        enum hang_form form);
 
 /* Events of the CQ that are not read, also those that a peer has announced. */
 uint32_t cq_unread_events(const struct cq_record *cq);

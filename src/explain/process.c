@@ -104,8 +104,10 @@ static bool look_for_trouble(const struct view *view, const struct object *objec
     if (object->kind == OBJECT_QP)
         stuck->found += explain_drops_of(view, stuck->out, object);
     /* Of a stopped peer the outstanding sends tell already. */
-    if (!view->header.watched && hang_find(view, object, &hang) && hang.form != HANG_PEER_STOPPED)
-        stuck->found += explain_hang_of(view, stuck->out, object);
+    if (!view->header.watched && hang_find(view, object, &hang) && hang.form != HANG_PEER_STOPPED) {
+        explain_found_hang(view, stuck->out, object, hang.form);
+        stuck->found++;
+    }
     return true;
 }
 

@@ -177,7 +177,6 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND |
                             IBV_ACCESS_OPTIONAL_RANGE | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;
-    int error = mask & AV ? check_path(&attributes->ah_attr, limits) : 0;
 
     if ((mask & CUR_STATE) && attributes->cur_qp_state != current)
         return refuse(-EINVAL, REFUSAL_CURRENT, "cur_qp_state", attributes->cur_qp_state, current, 0);
@@ -188,8 +187,8 @@ static int check_values(const struct ibv_qp_attr *attributes, int mask, enum ibv
     if ((mask & ACCESS) && (attributes->qp_access_flags & ~access))
         return refuse_bits(-EINVAL, "qp_access_flags", BITS_ACCESS, attributes->qp_access_flags,
                            access & ~(unsigned)IBV_ACCESS_OPTIONAL_RANGE);
-    if (error)
-        return error;
+    if ((mask & AV) && check_path(&attributes->ah_attr, limits) < 0)
+        return -EINVAL;
     if ((mask & MTU) && (attributes->path_mtu < IBV_MTU_256 || attributes->path_mtu > limits->active_mtu))
         return refuse(-EINVAL, REFUSAL_MTU, "path_mtu", attributes->path_mtu, limits->active_mtu, 0);
     if ((mask & TIMEOUT) && attributes->timeout > 31)

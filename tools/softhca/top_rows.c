@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,15 +253,20 @@ static uint64_t unacked(const struct top_row *row)
                    : process->completion.unacked + process->async.unacked + process->cm.unacked;
 }
 
+static double network(const struct top_row *row, size_t offset)
+{
+    return (double)row->process->network[offset / sizeof(uint64_t)];
+}
+
 static double drops_of(const struct top_row *row)
 {
     double drops = (double)sum_of(row)->retries.drops;
 
     if (row->qp)
         return drops;
-    for (unsigned i = 4; i < 7; i++) /* bad_icrc, malformed, unknown_qpn */
-        drops += (double)row->process->network[i];
-    return drops;
+    return drops + network(row, offsetof(struct network_counters, bad_icrc)) +
+           network(row, offsetof(struct network_counters, malformed)) +
+           network(row, offsetof(struct network_counters, unknown_qpn));
 }
 
 /* By which a column is sorted; text columns by their text. */

@@ -19,7 +19,6 @@
 static struct lock lock = LOCK_INIT; /* a leaf; guards all below */
 static struct inject_strike strikes[STRIKES];
 static unsigned strike_count;
-static uint64_t untold; /* strikes that found no room */
 
 static const char *exe_name(char room[INJECT_NAME_MAX])
 {
@@ -98,8 +97,6 @@ void faults_note(const struct inject_strike *strike)
            atomic_load_explicit(&strike->fault->struck, memory_order_relaxed) <= TOLD_STRIKES;
     if (room)
         strikes[strike_count++] = *strike;
-    else
-        untold++;
     lock_release(&lock);
     if (room)
         helper_kick();

@@ -351,11 +351,6 @@ static void rearm_doorbells(void)
     }
 }
 
-static int wait_for_events(struct epoll_event *events, int most, ns_t timeout)
-{
-    return sys_epoll_wait(epoll_fd, events, most, timeout);
-}
-
 static ns_t pause_while_watching(void)
 {
     if (cq_armed_count || called.active || helper_saw_arming() || local_has_ring_due() ||
@@ -410,8 +405,8 @@ static void *helper_main(void *argument)
         log_warn("cannot list the network interfaces: %s", strerror(-error));
     for (;;) {
         struct epoll_event events[8];
-        int count =
-            wait_for_events(events, (int)array_size(events), watching ? pause_while_watching() : NS_NEVER);
+        int count = sys_epoll_wait(epoll_fd, events, (int)array_size(events),
+                                   watching ? pause_while_watching() : NS_NEVER);
         bool rung = false, later = false;
         ns_t now;
 

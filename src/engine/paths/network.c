@@ -371,13 +371,10 @@ static void on_packet(struct packet *packet, const struct udp_arrival *arrival)
 
     progress_count_packet();
     if (unlikely(gid_is_multicast(packet->grh.destination))) {
-        bool note_stray = false;
-
         unlock_qp();
         packet->dest_ifindex = arrival->ifindex;
-        if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet))
-            note_stray = !multicast_deliver(packet->grh.destination, receive_multicast, packet);
-        if (note_stray)
+        if (packet->dest_qpn == PSN_MASK && !is_from_this_host(packet) &&
+            !multicast_deliver(packet->grh.destination, receive_multicast, packet))
             stray_note(STRAY_GROUP, packet, false);
         return;
     }
@@ -553,10 +550,11 @@ void network_start(void)
 {
     const char *path = secure_getenv("SOFTHCA_PATH");
     struct udp_options options;
+    bool wire = path && strcmp(path, "wire") == 0;
 
     /* Faults of packets need packets, at both ends: also in the processes that they do not name. */
-    forced = (path && strcmp(path, "wire") == 0) || inject_mentions(INJECT_PACKET);
-    if (path && strcmp(path, "wire") != 0 && strcmp(path, "auto") != 0)
+    forced = wire || inject_mentions(INJECT_PACKET);
+    if (path && !wire && strcmp(path, "auto") != 0)
         log_warn("SOFTHCA_PATH=%s: invalid (valid: auto, wire); using auto", path);
     options = (struct udp_options){.multicast_loops = forced, .counters = &segment_header()->network};
     clear();
