@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/refusal.h"
 #include "base/types.h"
 
 /* What is wrong with the argument, and what value, low and high are. The numbers are in published segments: new ones go to

@@ -133,15 +133,16 @@ void fault_forget(struct transport_qp *qp);
 
 /* --- sender.c ------------------------------------------------------------------------------------- */
 
-enum request_kind { /* also the indices of counters */
-                    REQUEST_UNKNOWN = TRAFFIC_UNKNOWN,
-                    REQUEST_SEND = TRAFFIC_SEND,
-                    REQUEST_WRITE = TRAFFIC_WRITE,
-                    REQUEST_READ = TRAFFIC_READ,
-                    REQUEST_ATOMIC = TRAFFIC_ATOMIC,
-                    REQUEST_ATOMIC_WRITE = TRAFFIC_ATOMIC_WRITE,
-                    REQUEST_FLUSH = TRAFFIC_FLUSH,
-                    REQUEST_LOCAL = TRAFFIC_LOCAL,
+/* Also the indices of counters. */
+enum request_kind {
+    REQUEST_UNKNOWN = TRAFFIC_UNKNOWN,
+    REQUEST_SEND = TRAFFIC_SEND,
+    REQUEST_WRITE = TRAFFIC_WRITE,
+    REQUEST_READ = TRAFFIC_READ,
+    REQUEST_ATOMIC = TRAFFIC_ATOMIC,
+    REQUEST_ATOMIC_WRITE = TRAFFIC_ATOMIC_WRITE,
+    REQUEST_FLUSH = TRAFFIC_FLUSH,
+    REQUEST_LOCAL = TRAFFIC_LOCAL,
 };
 
 /* A completion is about to tell the program that it may reuse memory that requests by reference still expose. */

@@ -76,7 +76,7 @@ void top_path_of(const struct stats_process *process, char *text, size_t size);
 void top_scaled(double value, bool bytes, char *text, size_t size);
 void top_duration(uint64_t ns, char *text, size_t size);
 
-/* top_json.c is in top.c: everything that was counted; before: NULL: without rates. */
+/* top.c: everything that was counted; before: NULL: without rates. */
 void top_json(struct out *out, const struct counted *now);
 void top_json_rates(struct out *out, const struct counted *now, const struct counted *before);
 

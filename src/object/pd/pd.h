@@ -153,10 +153,10 @@ struct queue_memory {
 int queue_memory_take(struct pd *pd, enum queue_kind kind, size_t size, struct queue_memory *ret_memory);
 void queue_memory_give(struct pd *pd, enum queue_kind kind, struct queue_memory *memory);
 
-/* ibv_reg_mr_iova2() with the checks of verbs.md §4.1. -EFAULT: the range is not mapped, or write access to
- * read-only memory. */
 /* How many there are in this process. */
 uint32_t mr_count(void);
+/* ibv_reg_mr_iova2() with the checks of verbs.md §4.1. -EFAULT: the range is not mapped, or write access to
+ * read-only memory. */
 int mr_register(struct pd *pd, void *address, size_t length, uint64_t iova, unsigned access,
                 struct mr **ret_mr);
 struct dm;

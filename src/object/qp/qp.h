@@ -306,7 +306,7 @@ void exposed_revoke(uint32_t slot, bool window);
 /* Multicast, object/steering/multicast.c. */
 int multicast_attach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
 int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid);
-/* Visits the QPs of a group, each with its lock held. */
+/* Visits the QPs of a group, each with its lock held; false: no QP is attached to it. */
 bool multicast_deliver(const uint8_t gid[16], void (*visit)(struct qp *qp, void *argument), void *argument);
 
 #endif

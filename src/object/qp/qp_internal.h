@@ -65,17 +65,18 @@ static inline void qp_prefetch(const struct qp *qp)
         qp_ports->prefetch(qp, send_wqe_at(&qp->transport, sender->next));
 }
 
-/* Checks and WQE fields that ibv_post_send() and ibv_wr_*() have in common. -EINVAL: the QP's type does not
- * have the operation. */
 /* RSS: the QP receives by WQs of an indirection table. */
 static inline bool qp_spreads(const struct ibv_qp_init_attr_ex *attributes)
 {
     return attributes->comp_mask & (IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH);
 }
+
 /* qp_check.c: 0 or -errno. */
 int qp_check_create(const struct context *context, const struct ibv_qp_init_attr_ex *attributes);
 /* The send queue has no room: -ENOMEM, and the reason is noted. posted: counter of the next request. */
 int post_refuse_full(const struct qp *qp, uint32_t posted);
+/* Checks and WQE fields that ibv_post_send() and ibv_wr_*() have in common. -EINVAL: the QP's type does not
+ * have the operation. */
 int post_check_opcode(const struct qp *qp, enum ibv_wr_opcode opcode);
 void post_write_bind(const struct qp *qp, struct send_wqe *wqe, const struct mw *mw, uint32_t new_rkey,
                      uint32_t random, const struct ibv_mw_bind_info *info);

@@ -40,8 +40,6 @@ static inline struct srq *srq_of(struct ibv_srq *srq)
 
 /* attributes->max_wr and max_sge are updated with what was granted. arm_limit: extended create honours
  * srq_limit. */
-/* An injected fault: raises SRQ_LIMIT_REACHED, as if the limit had been met, and disarms it. */
-void srq_inject_limit(struct srq *srq);
 int srq_create(struct pd *pd, void *user_context, struct ibv_srq_attr *attributes, bool arm_limit,
                struct srq **ret_srq);
 /* An XRC SRQ. */
@@ -49,6 +47,8 @@ int srq_create_xrc(struct pd *pd, struct xrcd *xrcd, struct cq *cq, void *user_c
                    struct ibv_srq_attr *attributes, bool arm_limit, struct srq **ret_srq);
 int srq_modify(struct srq *srq, const struct ibv_srq_attr *attributes, int mask);
 int srq_query(struct srq *srq, struct ibv_srq_attr *ret_attributes);
+/* An injected fault: raises SRQ_LIMIT_REACHED, as if the limit had been met, and disarms it. */
+void srq_inject_limit(struct srq *srq);
 int srq_destroy(struct srq *srq); /* -EBUSY; blocks on unacknowledged events */
 /* Posts a list: 0 or -errno with *bad_wr set. */
 int srq_post(struct srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);

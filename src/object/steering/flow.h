@@ -84,8 +84,8 @@ struct steered {
     bool only_sniffed; /* only sniffer rules apply */
 };
 
-/* Steers a frame to the QPs of matching rules. The bytes are a private copy. Inside a rundown section, no lock
- * held. */
+/* Steers a frame to the QPs of matching rules; false: no rule matches. The bytes are a private copy. Inside a rundown
+ * section, no lock held. */
 bool flows_deliver(const struct steered *frame);
 
 /* raw.c: delivers the frame to one QP. QP lock held. */
