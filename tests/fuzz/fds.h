@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Descriptors that are only numbers, for targets whose system calls are simulated. Each has an owner, a number above 0 of
- * the target, until it is closed: once. */
+ * the target, until it is closed: once. In place of base/event.h's functions for descriptors. */
 #ifndef TESTS_FUZZ_FDS_H
 #define TESTS_FUZZ_FDS_H
 
 #include <string.h>
 
+#include "base/event.h"
 #include "fuzz.h"
 
 #define FDS_MOST  2048
@@ -57,6 +58,17 @@ static inline unsigned fds_count(uint8_t owner)
     for (unsigned i = 0; i < fds_made; i++)
         count += fds_owners[i] == owner;
     return count;
+}
+
+int fd_own(int fd)
+{
+    return fd;
+}
+
+void fd_close(int fd)
+{
+    if (fd >= 0)
+        fds_end(fd);
 }
 
 #endif

@@ -8,8 +8,8 @@
  * Input: steps. A step begins with a byte that selects it. */
 #include "../../src/engine/cm/gsi.c"
 
+#include "allocations.h"
 #include "fuzz.h"
-#include "input.h"
 #include "wire/cm_mad.h"
 
 #include <unistd.h>
@@ -33,58 +33,28 @@ struct link {
     struct lane lane;
 };
 
-static struct input input;
 static struct link links[LINKS];
 static uint64_t cookies[COOKIES]; /* of searches that have not ended; 0: none */
-static ns_t now, timer;
-static bool allocations_fail, is_receiving, expects_mad;
-static unsigned depth, live;
+static ns_t timer;
+static bool is_receiving, expects_mad;
+static unsigned depth;
 
 struct device_table host_devices;
 
 static const uint8_t here[16] = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1};
 static const uint8_t elsewhere[16] = {[10] = 0xff, [11] = 0xff, [12] = 192, [14] = 2, [15] = 9};
 
-/* --- allocations and time ------------------------------------------------------------------------------------ */
+/* --- allocations ------------------------------------------------------------------------------------ */
 
 void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void __real_free(void *memory);
 void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void __wrap_free(void *memory);
-ns_t __wrap_sys_now(void);
-
-static bool fails(void)
-{
-    return allocations_fail && input_8(&input) % 2;
-}
 
 void *__wrap_malloc(size_t size)
 {
-    void *memory = fails() ? NULL : __real_malloc(size);
+    void *memory = allocation_fails() ? NULL : __real_malloc(size);
 
     live += memory != NULL;
     return memory;
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    void *memory = fails() ? NULL : __real_calloc(count, size);
-
-    live += memory != NULL;
-    return memory;
-}
-
-void __wrap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_free(memory);
-}
-
-ns_t __wrap_sys_now(void)
-{
-    return now;
 }
 
 /* --- the rooms around it --------------------------------------------------------------------------------------- */

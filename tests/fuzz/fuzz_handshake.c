@@ -14,10 +14,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "allocations.h"
 #include "base/sys.h"
 #include "fds.h"
 #include "fuzz.h"
-#include "input.h"
 #include "local/blocks.h"
 #include "local/handshake_internal.h"
 #include "local/names.h"
@@ -32,10 +32,8 @@
 
 enum owner { CONNECTION = 1, MEMORY, PIDFD, FILES, LINK_SOCKET };
 
-static struct input input;
-static ns_t now;
-static bool watching, allocations_fail;
-static unsigned queued, live, charged, maps;
+static bool watching;
+static unsigned queued, charged, maps;
 static struct event_source *sources[FDS_MOST];
 static struct ucred peers[FDS_MOST];
 /* What has been sent and received on a connection. */
@@ -56,23 +54,10 @@ struct local_state local;
 
 /* --- system calls, allocations ------------------------------------------------------------------------------------- */
 
-void *__real_calloc(size_t count, size_t size);
 void *__real_malloc(size_t size);
-void __real_free(void *memory);
-void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_malloc(size_t size);
-void __wrap_free(void *memory);
-ns_t __wrap_sys_now(void);
 int __wrap_sys_munmap(void *address, size_t length);
 int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags);
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    void *memory = allocations_fail && input_8(&input) % 2 ? NULL : __real_calloc(count, size);
-
-    live += memory != NULL;
-    return memory;
-}
 
 void *__wrap_malloc(size_t size)
 {
@@ -80,17 +65,6 @@ void *__wrap_malloc(size_t size)
 
     live += memory != NULL;
     return memory;
-}
-
-void __wrap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_free(memory);
-}
-
-ns_t __wrap_sys_now(void)
-{
-    return now;
 }
 
 int __wrap_sys_munmap(void *address, size_t length)
@@ -119,17 +93,6 @@ int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *length, int flag
     accepted = fds_make(CONNECTION);
     peers[fds_index(accepted)] = some_peer(choice);
     return accepted;
-}
-
-int fd_own(int fd)
-{
-    return fd;
-}
-
-void fd_close(int fd)
-{
-    if (fd >= 0)
-        fds_end(fd);
 }
 
 int event_add(struct event_source *source, uint32_t events)

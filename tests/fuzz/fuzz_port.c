@@ -25,7 +25,7 @@
 #include "base/user.h"
 #include "fds.h"
 #include "fuzz.h"
-#include "input.h"
+#include "simulated.h"
 #include "udp/control_message.h"
 #include "udp/internal.h"
 
@@ -40,8 +40,7 @@ enum owner { PROBE = 1, MESSAGE, SHARDS, OWNER_SOCKET }; /* of descriptors */
 
 /* --- the world ---------------------------------------------------------------------------------------------- */
 
-static struct input input;
-static ns_t now, timer_at;
+static ns_t timer_at;
 static bool timer_is_known;
 static uid_t bound_uid; /* the user whose socket is bound to the port */
 static bool is_bound, can_make_sockets;
@@ -79,7 +78,6 @@ static uid_t some_uid(uint8_t choice)
 
 /* --- system calls ------------------------------------------------------------------------------------------- */
 
-ns_t __wrap_sys_now(void);
 long __wrap_sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns);
 int __wrap_socket(int domain, int type, int protocol);
 int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length);
@@ -88,11 +86,6 @@ int __wrap_timerfd_create(int clock, int flags);
 int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *setting, struct itimerspec *old);
 ssize_t __wrap_read(int fd, void *bytes, size_t length);
 int __wrap_access(const char *path, int mode);
-
-ns_t __wrap_sys_now(void)
-{
-    return now;
-}
 
 long __wrap_sys_futex(uint32_t *word, int operation, uint32_t value, ns_t timeout_ns)
 {
@@ -158,17 +151,6 @@ int __wrap_access(const char *path, int mode)
 }
 
 /* --- base ----------------------------------------------------------------------------------------------------- */
-
-int fd_own(int fd)
-{
-    return fd;
-}
-
-void fd_close(int fd)
-{
-    if (fd >= 0)
-        fds_end(fd);
-}
 
 int event_add(struct event_source *source, uint32_t events)
 {

@@ -12,9 +12,9 @@
 
 #include <unistd.h>
 
+#include "allocations.h"
 #include "base/user.h"
 #include "fds.h"
-#include "input.h"
 
 #define STEPS       96u
 #define PROOFS      4u
@@ -23,27 +23,20 @@
 
 enum owner { LISTENER = 1, CONNECTION, MESSAGE, CLIENT_SOCKET, GROUP, OWNER_SOCKET };
 
-static struct input input;
-static ns_t now;
-static bool accepting, allocations_fail, ownership;
+static bool accepting, ownership;
 static unsigned queued; /* connections that wait for accept4() */
 static uid_t queued_uid;
 static struct event_source *sources[FDS_MOST];
 static uid_t peer_uids[FDS_MOST];
-static unsigned readers_there, live, descriptors_charged;
+static unsigned readers_there, descriptors_charged;
 static uint32_t proven[FDS_MOST]; /* bits: blocks whose proof has come over the connection */
 
 struct udp_settings udp_settings;
 static struct network_counters counters;
 struct network_counters *udp_counters = &counters;
 
-/* --- system calls, allocations --------------------------------------------------------------------------------- */
+/* --- system calls --------------------------------------------------------------------------------- */
 
-void *__real_calloc(size_t count, size_t size);
-void __real_free(void *memory);
-void *__wrap_calloc(size_t count, size_t size);
-void __wrap_free(void *memory);
-ns_t __wrap_sys_now(void);
 int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags);
 int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *length);
 int __wrap_socket(int domain, int type, int protocol);
@@ -53,25 +46,6 @@ bool __real_budget_take_descriptors(uid_t uid, uint32_t count);
 void __real_budget_return_descriptors(uid_t uid, uint32_t count);
 bool __wrap_budget_take_descriptors(uid_t uid, uint32_t count);
 void __wrap_budget_return_descriptors(uid_t uid, uint32_t count);
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    void *memory = allocations_fail && input_8(&input) % 2 ? NULL : __real_calloc(count, size);
-
-    live += memory != NULL;
-    return memory;
-}
-
-void __wrap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_free(memory);
-}
-
-ns_t __wrap_sys_now(void)
-{
-    return now;
-}
 
 int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 {
@@ -128,17 +102,6 @@ void __wrap_budget_return_descriptors(uid_t uid, uint32_t count)
     require(descriptors_charged >= count);
     descriptors_charged -= count;
     __real_budget_return_descriptors(uid, count);
-}
-
-int fd_own(int fd)
-{
-    return fd;
-}
-
-void fd_close(int fd)
-{
-    if (fd >= 0)
-        fds_end(fd);
 }
 
 int event_add(struct event_source *source, uint32_t events)
