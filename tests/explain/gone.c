@@ -244,10 +244,7 @@ static void id_after_destroy(void)
     REQUIRE(rdma_resolve_route(id, 2000) == -1 && errno == EINVAL);
 }
 
-static const struct {
-    const char *name;
-    void (*happen)(void);
-} situations[] = {
+static const struct situation situations[] = {
     {"qp-twice", qp_twice},
     {"mr-twice", mr_twice},
     {"cq-twice", cq_twice},
@@ -266,15 +263,13 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
-        if (argc < 2) {
-            puts(situations[i].name);
-        } else if (strcmp(argv[1], situations[i].name) == 0) {
-            situations[i].happen();
-            say("hangs");
-            wait_for_word();
-            return 0;
-        }
-    }
-    return argc < 2 ? 0 : 1;
+    const struct situation *wanted =
+        situation_wanted(argc, argv, situations, sizeof(situations) / sizeof(situations[0]));
+
+    if (!wanted)
+        return argc < 2 ? 0 : 1;
+    wanted->happen();
+    say("hangs");
+    wait_for_word();
+    return 0;
 }

@@ -455,10 +455,7 @@ static void request_put_aside(void)
     announce_and_stay();
 }
 
-static const struct {
-    const char *name;
-    void (*happen)(void);
-} situations[] = {
+static const struct situation situations[] = {
     {"lost-wake-up", lost_wake_up},
     {"notify-once", notify_once},
     {"only-solicited", only_solicited},
@@ -476,13 +473,11 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
-        if (argc < 2) {
-            puts(situations[i].name);
-        } else if (strcmp(argv[1], situations[i].name) == 0) {
-            situations[i].happen();
-            return 0;
-        }
-    }
-    return argc < 2 ? 0 : 1;
+    const struct situation *wanted =
+        situation_wanted(argc, argv, situations, sizeof(situations) / sizeof(situations[0]));
+
+    if (!wanted)
+        return argc < 2 ? 0 : 1;
+    wanted->happen();
+    return 0;
 }

@@ -164,3 +164,15 @@ void wait_for_word(void)
     while (read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n') {
     }
 }
+
+const struct situation *situation_wanted(int argc, char **argv, const struct situation *situations,
+                                         size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (argc < 2)
+            puts(situations[i].name);
+        else if (strcmp(argv[1], situations[i].name) == 0)
+            return &situations[i];
+    }
+    return NULL;
+}

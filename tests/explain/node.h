@@ -48,6 +48,15 @@ void post_send(const struct node *node, struct ibv_qp *qp, uint64_t wr_id, enum 
 /* Polls until one completion is there. */
 struct ibv_wc wait_for_completion(struct ibv_cq *cq);
 
+/* What a program here can do, by name. */
+struct situation {
+    const char *name;
+    void (*happen)(void);
+};
+/* The one that argv[1] names, or NULL; lists the names if there is no argument. */
+const struct situation *situation_wanted(int argc, char **argv, const struct situation *situations,
+                                         size_t count);
+
 /* Tells whoever runs us how far we are, and waits until he says something. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void wait_for_word(void);

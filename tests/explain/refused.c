@@ -513,10 +513,7 @@ static void route_before_address(void)
     REQUIRE(rdma_resolve_route(new_id(RDMA_PS_TCP), 1000) == -1 && errno == EINVAL);
 }
 
-static const struct {
-    const char *name;
-    void (*happen)(void);
-} situations[] = {
+static const struct situation situations[] = {
     {"mask-of-rtr", mask_of_rtr},
     {"skipped-init", skipped_init},
     {"lid-alone", lid_alone},
@@ -562,15 +559,13 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
-        if (argc < 2) {
-            puts(situations[i].name);
-        } else if (strcmp(argv[1], situations[i].name) == 0) {
-            situations[i].happen();
-            say("hangs");
-            wait_for_word();
-            return status;
-        }
-    }
-    return argc < 2 ? 0 : 1;
+    const struct situation *wanted =
+        situation_wanted(argc, argv, situations, sizeof(situations) / sizeof(situations[0]));
+
+    if (!wanted)
+        return argc < 2 ? 0 : 1;
+    wanted->happen();
+    say("hangs");
+    wait_for_word();
+    return status;
 }

@@ -837,10 +837,7 @@ static void xrc_qp_opened(void)
     node_close(&node);
 }
 
-static const struct {
-    const char *name;
-    void (*happen)(void);
-} situations[] = {
+static const struct situation situations[] = {
     {"wrong-cq-acknowledged", wrong_cq_acknowledged},
     {"unacknowledged-event", unacknowledged_event},
     {"own-event", own_event},
@@ -872,13 +869,11 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
-        if (argc < 2) {
-            puts(situations[i].name);
-        } else if (strcmp(argv[1], situations[i].name) == 0) {
-            situations[i].happen();
-            return 0;
-        }
-    }
-    return argc < 2 ? 0 : 1;
+    const struct situation *wanted =
+        situation_wanted(argc, argv, situations, sizeof(situations) / sizeof(situations[0]));
+
+    if (!wanted)
+        return argc < 2 ? 0 : 1;
+    wanted->happen();
+    return 0;
 }

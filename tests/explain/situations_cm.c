@@ -162,10 +162,7 @@ static void forgotten_id(void)
     listen_somewhere(channel);
 }
 
-static const struct {
-    const char *name;
-    void (*happen)(void);
-} situations[] = {
+static const struct situation situations[] = {
     {"error-event", error_event},
     {"kept-event", kept_event},
     {"forgotten-id", forgotten_id},
@@ -173,15 +170,13 @@ static const struct {
 
 int main(int argc, char **argv)
 {
+    const struct situation *wanted =
+        situation_wanted(argc, argv, situations, sizeof(situations) / sizeof(situations[0]));
+
+    if (!wanted)
+        return argc < 2 ? 0 : 1;
     if (argc > 2)
         address_text = argv[2];
-    for (size_t i = 0; i < sizeof(situations) / sizeof(situations[0]); i++) {
-        if (argc < 2) {
-            puts(situations[i].name);
-        } else if (strcmp(argv[1], situations[i].name) == 0) {
-            situations[i].happen();
-            return 0;
-        }
-    }
-    return argc < 2 ? 0 : 1;
+    wanted->happen();
+    return 0;
 }

@@ -8,11 +8,11 @@ usage: test_connections.py CONNECTIONS SOFTHCA PATH...
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 CONNECTIONS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -37,28 +37,14 @@ FINDINGS = {
 }
 
 
-def namespace():
-    command = ["unshare", "--net", "sh", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "sh"]
-    if os.geteuid() != 0:
-        command[1:1] = ["--user", "--map-current-user"]
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
-        raise tap.Skip("no network namespace of our own is to be had")
-    return command
-
-
-class Connection:
+class Connection(started.Waiting):
     def __init__(self, name, path):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
-        env.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", **PATHS[path])
-        self.process = subprocess.Popen([*(namespace() if path == "wire" else []), CONNECTIONS, name], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.pid = self.process.pid
+        command = started.own_network() if path == "wire" else []
+        super().__init__([*command, CONNECTIONS, name], started.environment(LIBRARY, **PATHS[path]))
 
-    def __enter__(self):
-        words = self.process.stdout.readline().split()
-        tap.equal(words[:1], ["hangs"], words or self.process.stderr.read())
-        self.peer = int(words[1], 16)
-        return self
+    @property
+    def peer(self):
+        return int(self.words[0], 16)
 
     def __exit__(self, *_):
         self.process.communicate("\n", timeout=PATIENCE)
@@ -102,9 +88,7 @@ def add_tests():
 
 
 def test_every_situation_is_tried():
-    names = subprocess.run([CONNECTIONS], env={**os.environ, "LD_LIBRARY_PATH": LIBRARY}, capture_output=True, text=True,
-                           timeout=PATIENCE).stdout.split()
-    tap.equal(sorted(names), sorted(FINDINGS))
+    tap.equal(sorted(started.names(CONNECTIONS, LIBRARY)), sorted(FINDINGS))
 
 
 def test_who_cannot_be_looked_at():

@@ -14,6 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 DROPS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -56,8 +57,7 @@ EXPECTED = {
 
 
 def environment(path, form, what="wrong"):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTHCA_", "LD_"))}
-    return dict(clean, LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", SOFTHCA_EXPLAIN=form, SOFTHCA_EXPLAIN_WHAT=what, **PATHS[path])
+    return started.environment(LIBRARY, SOFTHCA_EXPLAIN=form, SOFTHCA_EXPLAIN_WHAT=what, **PATHS[path])
 
 
 class Run:

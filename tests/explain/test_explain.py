@@ -8,13 +8,13 @@ usage: test_explain.py SITUATIONS SOFTHCA SITUATIONS_CM
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 SITUATIONS, SOFTHCA, SITUATIONS_CM = (os.path.abspath(path) for path in sys.argv[1:4])
@@ -23,10 +23,7 @@ PATIENCE = 120
 
 
 def environment(**more):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTHCA_", "LD_"))}
-    clean.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", SOFTHCA_LOCAL="ring")
-    clean.update(more)
-    return clean
+    return started.environment(LIBRARY, **{"SOFTHCA_LOCAL": "ring", **more})
 
 
 class Situation:

@@ -7,13 +7,13 @@ usage: test_first_steps.py DIRECTORY PROGRAM SOFTHCA CC...
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 DIRECTORY, PROGRAM, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:4])
@@ -26,19 +26,9 @@ with open(os.path.join(DIRECTORY, "examples", "first-steps.c"), encoding="utf-8"
 MISTAKES = re.findall(r"^### (\d+)\. ([^\n]*)\n\n```diff\n(.*?)```\n\n```\n(softhca\[[^\n]*)\n```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def command():
-    """In a network namespace of its own: the port is always the same."""
-    wanted = ["unshare", "--net", "sh", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "sh"]
-    if os.geteuid() != 0:
-        wanted[1:1] = ["--user", "--map-current-user"]
-    if not shutil.which("unshare") or subprocess.run([*wanted, "true"], capture_output=True).returncode != 0:
-        raise tap.Skip("no network namespace of our own is to be had")
-    return wanted
-
-
 def run(program, *options):
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
-    return subprocess.Popen([*command(), SOFTHCA, "run", *options, "--", program], env={**env, "LC_ALL": "C"}, text=True,
+    """In a network namespace of its own: the port is always the same."""
+    return subprocess.Popen([*started.own_network(), SOFTHCA, "run", *options, "--", program], env=started.environment(), text=True,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 GONE, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -43,32 +44,12 @@ CAUSES = {
 }
 
 
-class Gone:
+class Gone(started.Waiting):
     def __init__(self, name, form):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
-        env.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C")
-        if form:
-            env["SOFTHCA_EXPLAIN"] = form
-        self.process = subprocess.Popen([GONE, name], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        line = self.process.stdout.readline()
-        tap.equal(line, "hangs\n", line or self.process.stderr.read())
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
-
-    def end(self):
-        _, text = self.process.communicate("\n", timeout=PATIENCE)
-        tap.equal(self.process.returncode, 0, text)
-        return text
+        super().__init__([GONE, name], started.environment(LIBRARY, **({"SOFTHCA_EXPLAIN": form} if form else {})))
 
     def why(self, *options):
-        result = subprocess.run([SOFTHCA, "why", *options, str(self.process.pid)], stdin=subprocess.DEVNULL,
+        result = subprocess.run([SOFTHCA, "why", *options, str(self.pid)], stdin=subprocess.DEVNULL,
                                 capture_output=True, text=True, timeout=PATIENCE)
         tap.equal(result.returncode, 0, result.stderr)
         return result.stdout
@@ -98,9 +79,7 @@ def add_tests():
 
 
 def test_every_situation_is_tried():
-    names = subprocess.run([GONE], env={**os.environ, "LD_LIBRARY_PATH": LIBRARY}, capture_output=True, text=True,
-                           timeout=PATIENCE).stdout.split()
-    tap.equal(sorted(names), sorted(CAUSES))
+    tap.equal(sorted(started.names(GONE, LIBRARY)), sorted(CAUSES))
 
 
 def test_without_explanations_who_asks_is_told():

@@ -8,12 +8,12 @@ usage: test_hangs.py HANGS SOFTHCA [PATH...]
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 HANGS, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -27,32 +27,15 @@ PATHS = {
 }
 
 
-def namespace():
-    """The command that gives the network path a network namespace of its own."""
-    command = ["unshare", "--net", "sh", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "sh"]
-    if os.geteuid() != 0:
-        command[1:1] = ["--user", "--map-current-user"]
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
-        raise tap.Skip("no network namespace of our own is to be had")
-    return command
-
-
-class Hang:
+class Hang(started.Waiting):
     def __init__(self, name, path, form="json"):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
-        env.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", **PATHS[path])
-        if form:
-            env["SOFTHCA_EXPLAIN"] = form
-        command = namespace() if path == "wire" else []
-        self.process = subprocess.Popen([*command, HANGS, name], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
-        self.pid = self.process.pid
+        command = started.own_network() if path == "wire" else []
+        wanted = {"SOFTHCA_EXPLAIN": form} if form else {}
+        super().__init__([*command, HANGS, name], started.environment(LIBRARY, **PATHS[path], **wanted))
 
-    def __enter__(self):
-        words = self.process.stdout.readline().split()
-        tap.equal(words[:1], ["hangs"], words or self.process.stderr.read())
-        self.peer = int(words[1], 16)
-        return self
+    @property
+    def peer(self):
+        return int(self.words[0], 16)
 
     def __exit__(self, *_):
         self.process.stdin.close()
@@ -156,9 +139,7 @@ def add_tests():
 
 
 def test_every_situation_is_tried():
-    names = subprocess.run([HANGS], env={**os.environ, "LD_LIBRARY_PATH": LIBRARY}, capture_output=True, text=True,
-                           timeout=PATIENCE).stdout.split()
-    tap.equal(sorted(names), sorted(CAUSES))
+    tap.equal(sorted(started.names(HANGS, LIBRARY)), sorted(CAUSES))
 
 
 def test_also_without_explanations():

@@ -15,6 +15,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 MISTAKES, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -132,8 +133,7 @@ EXPECTED = {
 
 
 def environment(path):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SOFTHCA_", "LD_"))}
-    return dict(clean, LD_LIBRARY_PATH=LIBRARY, LC_ALL="C", SOFTHCA_EXPLAIN="json", **PATHS[path])
+    return started.environment(LIBRARY, SOFTHCA_EXPLAIN="json", **PATHS[path])
 
 
 class Run:

@@ -21,6 +21,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 from test_explain import PATIENCE, SITUATIONS_CM, SOFTHCA, Situation, functions, matches  # noqa: E402
 
@@ -242,12 +243,7 @@ def test_receive_taken_from_an_srq():
 
 
 def over_the_network(name, **more):
-    command = ["unshare", "--net", "sh", "-c", 'PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && exec "$@"', "sh"]
-    if os.geteuid() != 0:
-        command[1:1] = ["--user", "--map-current-user"]
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
-        raise tap.Skip("no network namespace of our own is to be had")
-    return Situation(name, command=command, SOFTHCA_PATH="wire", **more)
+    return Situation(name, command=started.own_network(), SOFTHCA_PATH="wire", **more)
 
 
 def test_over_the_network_receiver_not_ready():

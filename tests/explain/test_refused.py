@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import started  # noqa: E402
 import tap  # noqa: E402
 
 REFUSED, SOFTHCA = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -77,33 +78,17 @@ CAUSES = {
 }
 
 
-class Run:
+class Run(started.Waiting):
     def __init__(self, name, form, what="wrong"):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("SOFTHCA_", "LD_"))}
-        env.update(LD_LIBRARY_PATH=LIBRARY, LC_ALL="C")
-        if form:
-            env.update(SOFTHCA_EXPLAIN=form, SOFTHCA_EXPLAIN_WHAT=what)
+        wanted = {"SOFTHCA_EXPLAIN": form, "SOFTHCA_EXPLAIN_WHAT": what} if form else {}
+        super().__init__([REFUSED, name], started.environment(LIBRARY, **wanted))
         self.status = 3 if name in TRIALS else 0
-        self.process = subprocess.Popen([REFUSED, name], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        line = self.process.stdout.readline()
-        tap.equal(line, "hangs\n", line or self.process.stderr.read())
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
 
     def end(self):
-        _, text = self.process.communicate("\n", timeout=PATIENCE)
-        tap.equal(self.process.returncode, self.status, text)
-        return text
+        return super().end(self.status)
 
     def why(self):
-        done = subprocess.run([SOFTHCA, "why", "--json", str(self.process.pid)], stdin=subprocess.DEVNULL, capture_output=True,
+        done = subprocess.run([SOFTHCA, "why", "--json", str(self.pid)], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=PATIENCE)
         tap.equal(done.returncode, 0, done.stderr)
         return refusals(done.stdout)
@@ -135,9 +120,7 @@ def told(text):
 
 
 def test_every_situation_is_tried():
-    names = subprocess.run([REFUSED], env={**os.environ, "LD_LIBRARY_PATH": LIBRARY}, capture_output=True, text=True,
-                           timeout=PATIENCE).stdout.split()
-    tap.equal(sorted(names), sorted(CAUSES))
+    tap.equal(sorted(started.names(REFUSED, LIBRARY)), sorted(CAUSES))
 
 
 def test_by_default_a_mistake_is_told_when_it_happens():
@@ -159,7 +142,7 @@ def test_the_same_place_is_told_of_once_and_counted():
 def test_the_object_has_the_calls_for_it():
     with Run("too-many-sges", "text") as run:
         qpn = run.why()[0]["label"].split()[1]
-        done = subprocess.run([SOFTHCA, "why", str(run.process.pid), "qp:" + qpn], stdin=subprocess.DEVNULL, capture_output=True,
+        done = subprocess.run([SOFTHCA, "why", str(run.pid), "qp:" + qpn], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=PATIENCE)
         tap.equal(done.returncode, 0, done.stderr)
         lines = [line.strip() for line in done.stdout.splitlines()]
