@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "resources.h"
 
@@ -23,15 +22,6 @@
 #define ONE_PORT     1u
 #define NETNS_SHARED 1
 #define MAX_ADAPTERS 256
-
-struct answer {
-    _Alignas(struct nlmsghdr) char bytes[RDMA_DATAGRAM];
-    size_t length;
-    const struct nlmsghdr *request;
-    int from;
-    const struct sockaddr_nl *to;
-    bool lost; /* the program's queue is full */
-};
 
 struct adapter {
     uint32_t index;
@@ -120,60 +110,7 @@ static uint64_t read_guid(const char *root, const struct adapter *adapter, const
     return (uint64_t)group[0] << 48 | (uint64_t)group[1] << 32 | (uint64_t)group[2] << 16 | group[3];
 }
 
-/* --- messages --- */
-
-static void flush(struct answer *answer)
-{
-    if (answer->length && sendto(answer->from, answer->bytes, answer->length, MSG_DONTWAIT | MSG_NOSIGNAL,
-                                 (const struct sockaddr *)answer->to, sizeof(*answer->to)) < 0)
-        answer->lost = true;
-    answer->length = 0;
-}
-
-/* None is as large as half of a datagram: names are those of files. */
-static struct nlmsghdr *begin(struct answer *answer, uint16_t type, uint16_t flags)
-{
-    struct nlmsghdr *message;
-
-    if (answer->length > sizeof(answer->bytes) / 2)
-        flush(answer);
-    message = (struct nlmsghdr *)(answer->bytes + answer->length);
-    memset(message, 0, sizeof(*message));
-    message->nlmsg_type = type;
-    message->nlmsg_flags = flags;
-    message->nlmsg_seq = answer->request->nlmsg_seq;
-    message->nlmsg_pid = answer->to->nl_pid;
-    message->nlmsg_len = NLMSG_HDRLEN;
-    return message;
-}
-
-static void end(struct answer *answer, const struct nlmsghdr *message)
-{
-    answer->length += NLMSG_ALIGN(message->nlmsg_len);
-}
-
-/* NLA_ALIGN is of a signed number. */
-static size_t aligned(size_t length)
-{
-    return (length + 3) & ~(size_t)3;
-}
-
-static void put(struct nlmsghdr *message, uint16_t type, const void *value, size_t length)
-{
-    struct nlattr *attribute = (struct nlattr *)((char *)message + message->nlmsg_len);
-
-    memset(attribute, 0, sizeof(*attribute) + aligned(length));
-    attribute->nla_type = type;
-    attribute->nla_len = (uint16_t)(sizeof(*attribute) + length);
-    memcpy(attribute + 1, value, length);
-    message->nlmsg_len += (uint32_t)(sizeof(*attribute) + aligned(length));
-}
-
-static void put_text(struct nlmsghdr *message, uint16_t type, const char *text)
-{
-    if (text[0])
-        put(message, type, text, strlen(text) + 1);
-}
+/* --- adapters --- */
 
 static void put_device(struct nlmsghdr *message, const char *root, const struct adapter *adapter)
 {
@@ -184,13 +121,13 @@ static void put_device(struct nlmsghdr *message, const char *root, const struct 
     char firmware[64];
 
     read_line(firmware, sizeof(firmware), "%s/sys/class/infiniband/%s/fw_ver", root, adapter->name);
-    put(message, RDMA_NLDEV_ATTR_PORT_INDEX, &ports, sizeof(ports)); /* how many there are */
-    put_text(message, RDMA_NLDEV_ATTR_FW_VERSION, firmware);
-    put(message, RDMA_NLDEV_ATTR_NODE_GUID, &node, sizeof(node));
-    put(message, RDMA_NLDEV_ATTR_SYS_IMAGE_GUID, &image, sizeof(image));
-    put(message, RDMA_NLDEV_ATTR_DEV_NODE_TYPE, &type, sizeof(type));
-    put_text(message, RDMA_NLDEV_ATTR_DEV_PROTOCOL, "roce");
-    put(message, RDMA_NLDEV_ATTR_DEV_DIM, &dim, sizeof(dim));
+    netlink_put(message, RDMA_NLDEV_ATTR_PORT_INDEX, &ports, sizeof(ports)); /* how many there are */
+    netlink_put_text(message, RDMA_NLDEV_ATTR_FW_VERSION, firmware);
+    netlink_put(message, RDMA_NLDEV_ATTR_NODE_GUID, &node, sizeof(node));
+    netlink_put(message, RDMA_NLDEV_ATTR_SYS_IMAGE_GUID, &image, sizeof(image));
+    netlink_put(message, RDMA_NLDEV_ATTR_DEV_NODE_TYPE, &type, sizeof(type));
+    netlink_put_text(message, RDMA_NLDEV_ATTR_DEV_PROTOCOL, "roce");
+    netlink_put(message, RDMA_NLDEV_ATTR_DEV_DIM, &dim, sizeof(dim));
 }
 
 static void put_port(struct nlmsghdr *message, const char *root, const struct adapter *adapter)
@@ -201,56 +138,29 @@ static void put_port(struct nlmsghdr *message, const char *root, const struct ad
     char interface[64];
     uint32_t ifindex;
 
-    put(message, RDMA_NLDEV_ATTR_PORT_INDEX, &port, sizeof(port));
-    put(message, RDMA_NLDEV_ATTR_PORT_STATE, &state, sizeof(state));
-    put(message, RDMA_NLDEV_ATTR_PORT_PHYS_STATE, &physical, sizeof(physical));
+    netlink_put(message, RDMA_NLDEV_ATTR_PORT_INDEX, &port, sizeof(port));
+    netlink_put(message, RDMA_NLDEV_ATTR_PORT_STATE, &state, sizeof(state));
+    netlink_put(message, RDMA_NLDEV_ATTR_PORT_PHYS_STATE, &physical, sizeof(physical));
     read_line(interface, sizeof(interface), "%s/sys/class/infiniband/%s/ports/1/gid_attrs/ndevs/0", root,
               adapter->name);
     ifindex = if_nametoindex(interface);
     if (ifindex) {
-        put(message, RDMA_NLDEV_ATTR_NDEV_INDEX, &ifindex, sizeof(ifindex));
-        put_text(message, RDMA_NLDEV_ATTR_NDEV_NAME, interface);
+        netlink_put(message, RDMA_NLDEV_ATTR_NDEV_INDEX, &ifindex, sizeof(ifindex));
+        netlink_put_text(message, RDMA_NLDEV_ATTR_NDEV_NAME, interface);
     }
 }
 
 static void tell(struct answer *answer, const char *root, const struct adapter *adapter, bool of_many)
 {
-    struct nlmsghdr *message = begin(answer, answer->request->nlmsg_type, of_many ? NLM_F_MULTI : 0);
+    struct nlmsghdr *message = netlink_begin(answer, answer->request->nlmsg_type, of_many ? NLM_F_MULTI : 0);
 
-    put(message, RDMA_NLDEV_ATTR_DEV_INDEX, &adapter->index, sizeof(adapter->index));
-    put_text(message, RDMA_NLDEV_ATTR_DEV_NAME, adapter->name);
+    netlink_put(message, RDMA_NLDEV_ATTR_DEV_INDEX, &adapter->index, sizeof(adapter->index));
+    netlink_put_text(message, RDMA_NLDEV_ATTR_DEV_NAME, adapter->name);
     if (RDMA_NL_GET_OP(answer->request->nlmsg_type) == RDMA_NLDEV_CMD_GET)
         put_device(message, root, adapter);
     else
         put_port(message, root, adapter);
-    end(answer, message);
-}
-
-/* 0: an acknowledgement. */
-static void report_error(struct answer *answer, int error)
-{
-    struct nlmsghdr *message;
-    struct nlmsgerr body = {.error = error, .msg = *answer->request};
-
-    flush(answer);
-    message = begin(answer, NLMSG_ERROR, NLM_F_CAPPED);
-    memcpy(NLMSG_DATA(message), &body, sizeof(body));
-    message->nlmsg_len += (uint32_t)sizeof(body);
-    end(answer, message);
-    flush(answer);
-}
-
-static void report_done(struct answer *answer)
-{
-    struct nlmsghdr *message;
-
-    flush(answer);
-    message = begin(answer, NLMSG_DONE, answer->lost ? NLM_F_MULTI | NLM_F_DUMP_INTR : NLM_F_MULTI);
-
-    memset(NLMSG_DATA(message), 0, sizeof(int));
-    message->nlmsg_len += (uint32_t)sizeof(int);
-    end(answer, message);
-    flush(answer);
+    netlink_end(answer, message);
 }
 
 /* --- objects --- */
@@ -285,83 +195,52 @@ static const struct {
     [RESOURCE_SRQ] = {GET_SRQ, TABLE_SRQ, ENTRY_SRQ, NUMBER_SRQ, "srq"},
 };
 
-static void put_u32(struct nlmsghdr *message, uint16_t type, uint32_t value)
-{
-    put(message, type, &value, sizeof(value));
-}
-
-static void put_u64(struct nlmsghdr *message, uint16_t type, uint64_t value)
-{
-    put(message, type, &value, sizeof(value));
-}
-
-static void put_u8(struct nlmsghdr *message, uint16_t type, uint32_t value)
-{
-    const uint8_t byte = (uint8_t)value;
-
-    put(message, type, &byte, sizeof(byte));
-}
-
-/* The attributes from here on are part of it, until close_nest(). */
-static struct nlattr *open_nest(struct nlmsghdr *message, uint16_t type)
-{
-    struct nlattr *nest = (struct nlattr *)((char *)message + message->nlmsg_len);
-
-    put(message, type | NLA_F_NESTED, "", 0);
-    return nest;
-}
-
-static void close_nest(const struct nlmsghdr *message, struct nlattr *nest)
-{
-    nest->nla_len = (uint16_t)((const char *)message + message->nlmsg_len - (const char *)nest);
-}
-
 static void put_object(struct nlmsghdr *message, const struct resource *object)
 {
-    put_u32(message, objects[object->kind].number, object->number);
+    netlink_put_u32(message, objects[object->kind].number, object->number);
     if (object->pid)
-        put_u32(message, RDMA_NLDEV_ATTR_RES_PID, object->pid);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_PID, object->pid);
     if (object->context != RESOURCE_NONE && object->kind != RESOURCE_CTX)
-        put_u32(message, RDMA_NLDEV_ATTR_RES_CTXN, object->context);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_CTXN, object->context);
     if (object->pd != RESOURCE_NONE && object->kind != RESOURCE_PD)
-        put_u32(message, RDMA_NLDEV_ATTR_RES_PDN, object->pd);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_PDN, object->pd);
     switch (object->kind) {
     case RESOURCE_CQ:
-        put_u32(message, RDMA_NLDEV_ATTR_RES_CQE, object->entries);
-        put_u64(message, RDMA_NLDEV_ATTR_RES_USECNT, object->users);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_CQE, object->entries);
+        netlink_put_u64(message, RDMA_NLDEV_ATTR_RES_USECNT, object->users);
         break;
     case RESOURCE_PD:
-        put_u64(message, RDMA_NLDEV_ATTR_RES_USECNT, object->users);
+        netlink_put_u64(message, RDMA_NLDEV_ATTR_RES_USECNT, object->users);
         break;
     case RESOURCE_QP:
-        put_u32(message, RDMA_NLDEV_ATTR_PORT_INDEX, ONE_PORT);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_PORT_INDEX, ONE_PORT);
         if (object->remote_qpn) {
-            put_u32(message, RDMA_NLDEV_ATTR_RES_RQPN, object->remote_qpn);
-            put_u32(message, RDMA_NLDEV_ATTR_RES_RQ_PSN, object->receive_psn);
-            put_u8(message, RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE, object->migration);
+            netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_RQPN, object->remote_qpn);
+            netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_RQ_PSN, object->receive_psn);
+            netlink_put_u8(message, RDMA_NLDEV_ATTR_RES_PATH_MIG_STATE, object->migration);
         }
-        put_u32(message, RDMA_NLDEV_ATTR_RES_SQ_PSN, object->send_psn);
-        put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
-        put_u8(message, RDMA_NLDEV_ATTR_RES_STATE, object->state);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_SQ_PSN, object->send_psn);
+        netlink_put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
+        netlink_put_u8(message, RDMA_NLDEV_ATTR_RES_STATE, object->state);
         break;
     case RESOURCE_CM_ID:
-        put_u32(message, RDMA_NLDEV_ATTR_PORT_INDEX, ONE_PORT);
-        put_u32(message, RDMA_NLDEV_ATTR_RES_LQPN, object->qpn);
-        put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
-        put_u32(message, RDMA_NLDEV_ATTR_RES_PS, object->port_space);
-        put_u8(message, RDMA_NLDEV_ATTR_RES_STATE, object->state);
-        put(message, RDMA_NLDEV_ATTR_RES_SRC_ADDR, &object->source, sizeof(object->source));
-        put(message, RDMA_NLDEV_ATTR_RES_DST_ADDR, &object->destination, sizeof(object->destination));
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_PORT_INDEX, ONE_PORT);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_LQPN, object->qpn);
+        netlink_put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_PS, object->port_space);
+        netlink_put_u8(message, RDMA_NLDEV_ATTR_RES_STATE, object->state);
+        netlink_put(message, RDMA_NLDEV_ATTR_RES_SRC_ADDR, &object->source, sizeof(object->source));
+        netlink_put(message, RDMA_NLDEV_ATTR_RES_DST_ADDR, &object->destination, sizeof(object->destination));
         break;
     case RESOURCE_MR:
-        put_u32(message, RDMA_NLDEV_ATTR_RES_RKEY, object->rkey);
-        put_u32(message, RDMA_NLDEV_ATTR_RES_LKEY, object->lkey);
-        put_u64(message, RDMA_NLDEV_ATTR_RES_MRLEN, object->length);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_RKEY, object->rkey);
+        netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_LKEY, object->lkey);
+        netlink_put_u64(message, RDMA_NLDEV_ATTR_RES_MRLEN, object->length);
         break;
     case RESOURCE_SRQ:
-        put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
+        netlink_put_u8(message, RDMA_NLDEV_ATTR_RES_TYPE, object->type);
         if (object->cq != RESOURCE_NONE)
-            put_u32(message, RDMA_NLDEV_ATTR_RES_CQN, object->cq);
+            netlink_put_u32(message, RDMA_NLDEV_ATTR_RES_CQN, object->cq);
         break;
     case RESOURCE_CTX:
     case RESOURCE_KINDS:
@@ -387,10 +266,10 @@ static resources_function *find_objects(void)
 
 static struct nlmsghdr *begin_objects(struct answer *answer, const struct adapter *adapter, bool of_many)
 {
-    struct nlmsghdr *message = begin(answer, answer->request->nlmsg_type, of_many ? NLM_F_MULTI : 0);
+    struct nlmsghdr *message = netlink_begin(answer, answer->request->nlmsg_type, of_many ? NLM_F_MULTI : 0);
 
-    put_u32(message, RDMA_NLDEV_ATTR_DEV_INDEX, adapter->index);
-    put_text(message, RDMA_NLDEV_ATTR_DEV_NAME, adapter->name);
+    netlink_put_u32(message, RDMA_NLDEV_ATTR_DEV_INDEX, adapter->index);
+    netlink_put_text(message, RDMA_NLDEV_ATTR_DEV_NAME, adapter->name);
     return message;
 }
 
@@ -422,15 +301,15 @@ static void tell_object(const struct resource *object, void *argument)
     telling->found = true;
     message = begin_objects(telling->answer, telling->adapter, all);
     if (all) {
-        table = open_nest(message, objects[object->kind].table);
-        entry = open_nest(message, objects[object->kind].entry);
+        table = netlink_open_nest(message, objects[object->kind].table);
+        entry = netlink_open_nest(message, objects[object->kind].entry);
     }
     put_object(message, object);
     if (all) {
-        close_nest(message, entry);
-        close_nest(message, table);
+        netlink_close_nest(message, entry);
+        netlink_close_nest(message, table);
     }
-    end(telling->answer, message);
+    netlink_end(telling->answer, message);
 }
 
 static void tell_summary(struct telling *telling, bool of_many, resources_function *visit_all)
@@ -440,52 +319,27 @@ static void tell_summary(struct telling *telling, bool of_many, resources_functi
 
     visit_all(~0u, count_object, telling);
     message = begin_objects(telling->answer, telling->adapter, of_many);
-    table = open_nest(message, RDMA_NLDEV_ATTR_RES_SUMMARY);
+    table = netlink_open_nest(message, RDMA_NLDEV_ATTR_RES_SUMMARY);
     for (int kind = 0; kind < RESOURCE_KINDS; kind++) {
-        entry = open_nest(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY);
-        put_text(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME, objects[kind].name);
-        put_u64(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR, telling->counts[kind]);
-        close_nest(message, entry);
+        entry = netlink_open_nest(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY);
+        netlink_put_text(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME, objects[kind].name);
+        netlink_put_u64(message, RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR, telling->counts[kind]);
+        netlink_close_nest(message, entry);
     }
-    close_nest(message, table);
-    end(telling->answer, message);
+    netlink_close_nest(message, table);
+    netlink_end(telling->answer, message);
 }
 
 /* --- requests --- */
 
-/* A number among the attributes of the request, 0 if there is none: adapters and ports count from 1. */
-static uint32_t asked_for(const struct nlmsghdr *request, uint16_t type)
-{
-    const char *at = NLMSG_DATA(request);
-    size_t left = request->nlmsg_len - NLMSG_HDRLEN;
-    struct nlattr attribute;
-    uint32_t value;
-
-    while (left >= sizeof(attribute)) {
-        memcpy(&attribute, at, sizeof(attribute));
-        if (attribute.nla_len < sizeof(attribute) || attribute.nla_len > left)
-            break;
-        if ((attribute.nla_type & NLA_TYPE_MASK) == type &&
-            attribute.nla_len >= sizeof(attribute) + sizeof(value)) {
-            memcpy(&value, at + sizeof(attribute), sizeof(value));
-            return value;
-        }
-        if (aligned(attribute.nla_len) > left)
-            break;
-        at += aligned(attribute.nla_len);
-        left -= aligned(attribute.nla_len);
-    }
-    return 0;
-}
-
 static int report_one(struct answer *answer, const char *root, const struct adapters *adapters, bool ports)
 {
-    uint32_t index = asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
+    uint32_t index = netlink_asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
 
     for (size_t i = 0; i < adapters->count; i++) {
         if (adapters->list[i].index != index)
             continue;
-        if (ports && asked_for(answer->request, RDMA_NLDEV_ATTR_PORT_INDEX) != ONE_PORT)
+        if (ports && netlink_asked_for(answer->request, RDMA_NLDEV_ATTR_PORT_INDEX) != ONE_PORT)
             return -EINVAL;
         tell(answer, root, &adapters->list[i], false);
         return 0;
@@ -495,7 +349,7 @@ static int report_one(struct answer *answer, const char *root, const struct adap
 
 static int report_all(struct answer *answer, const char *root, const struct adapters *adapters, bool ports)
 {
-    uint32_t index = asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
+    uint32_t index = netlink_asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
     bool found = !ports;
 
     for (size_t i = 0; i < adapters->count; i++) {
@@ -522,7 +376,7 @@ static int kind_of(unsigned operation)
 static int report_objects(struct answer *answer, const struct adapters *adapters, int kind, bool dump)
 {
     resources_function *visit_all = find_objects();
-    uint32_t index = asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
+    uint32_t index = netlink_asked_for(answer->request, RDMA_NLDEV_ATTR_DEV_INDEX);
     bool found = dump && kind == RESOURCE_KINDS && !index;
 
     if (!visit_all)
@@ -538,7 +392,7 @@ static int report_objects(struct answer *answer, const struct adapters *adapters
             continue;
         }
         if (!dump)
-            telling.number = asked_for(answer->request, objects[kind].number);
+            telling.number = netlink_asked_for(answer->request, objects[kind].number);
         visit_all(1u << kind, tell_object, &telling);
         if (!dump && !telling.found)
             return -ENOENT;
@@ -569,21 +423,21 @@ static void answer_one(struct answer *answer, const char *root)
         }
     } else if (RDMA_NL_GET_CLIENT(request->nlmsg_type) == RDMA_NL_NLDEV &&
                operation == RDMA_NLDEV_CMD_SYS_GET && !dump) {
-        message = begin(answer, request->nlmsg_type, 0);
-        put(message, RDMA_NLDEV_SYS_ATTR_NETNS_MODE, &mode, sizeof(mode));
-        end(answer, message);
+        message = netlink_begin(answer, request->nlmsg_type, 0);
+        netlink_put(message, RDMA_NLDEV_SYS_ATTR_NETNS_MODE, &mode, sizeof(mode));
+        netlink_end(answer, message);
         error = 0;
     }
     if (error == 0 && dump)
-        report_done(answer);
+        netlink_done(answer);
     else if (error || (request->nlmsg_flags & NLM_F_ACK))
-        report_error(answer, error);
-    flush(answer);
+        netlink_error(answer, error);
+    netlink_flush(answer);
 }
 
-void rdma_answer(const char *root, const void *data, size_t length, int from, const struct sockaddr_nl *to)
+void rdma_answer(const char *root, const void *data, size_t length, uint32_t port, struct datagrams *to)
 {
-    struct answer answer = {.from = from, .to = to};
+    struct answer answer = {.port = port, .to = to};
     struct nlmsghdr header, *request;
 
     /* Copied, because the program's buffer need not be aligned. */

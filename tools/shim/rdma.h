@@ -3,12 +3,9 @@
 #ifndef SHIM_RDMA_H
 #define SHIM_RDMA_H
 
-#include <linux/netlink.h>
-#include <stddef.h>
+#include "netlink.h"
 
-/* Sends the answers to all requests in data from `from` to the socket `to`, as datagrams of that size at
- * most. What finds no room there is lost, as in the kernel. root: redirect_root(). */
-#define RDMA_DATAGRAM 4096
-void rdma_answer(const char *root, const void *data, size_t length, int from, const struct sockaddr_nl *to);
+/* Appends the answers to all requests in data. root: redirect_root(); port: the netlink port of who asks. */
+void rdma_answer(const char *root, const void *data, size_t length, uint32_t port, struct datagrams *to);
 
 #endif

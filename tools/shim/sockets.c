@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* A socket of NETLINK_RDMA, which most kernels without an adapter do not have, is one of NETLINK_USERSOCK
  * here: bound, polled and read as any other. What the program sends to it goes nowhere but to rdma.c, and the
- * answers are in its queue when the call returns. A process that never opened one pays a load and a branch
- * per send. */
+ * answers are in its queue when the call returns. What finds no room there waits, and follows when the program
+ * reads: the kernel makes the parts of a dump likewise. A process that never opened one pays a load and a
+ * branch per call. */
 #undef _FORTIFY_SOURCE
 #include <errno.h>
 #include <linux/netlink.h>
@@ -10,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -21,8 +23,11 @@
 
 #define MAX_REQUEST 4096
 
-/* Descriptors, plus one, that such a socket has had; an entry may be of something else by now. */
-static _Atomic int stand_ins[16];
+struct stand_in {
+    _Atomic int number;       /* the descriptor, plus one; it may be of something else by now */
+    struct datagrams waiting; /* its queue is full; `answering` held */
+};
+static struct stand_in stand_ins[16];
 static _Atomic bool any;
 /* One answer at a time, for the sake of the connection below. */
 static pthread_mutex_t answering = PTHREAD_MUTEX_INITIALIZER;
@@ -30,6 +35,11 @@ static pthread_mutex_t answering = PTHREAD_MUTEX_INITIALIZER;
 static int real_socket(int domain, int type, int protocol)
 {
     return CALL_OR(-1, "socket", int (*)(int, int, int), domain, type, protocol);
+}
+
+static ssize_t receive(int fd, void *data, size_t length, int flags)
+{
+    return CALL_OR(-1, "recv", ssize_t(*)(int, void *, size_t, int), fd, data, length, flags);
 }
 
 static int option(int fd, int name)
@@ -40,35 +50,53 @@ static int option(int fd, int name)
     return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
 }
 
-static bool is_stand_in(int fd)
+/* NULL: another descriptor. */
+static struct stand_in *stand_in_of(int fd)
 {
     int error = errno;
 
     if (!atomic_load_explicit(&any, memory_order_relaxed))
-        return false;
+        return NULL;
     for (size_t i = 0; i < sizeof(stand_ins) / sizeof(stand_ins[0]); i++) {
-        if (atomic_load_explicit(&stand_ins[i], memory_order_relaxed) == fd + 1) {
+        if (atomic_load_explicit(&stand_ins[i].number, memory_order_relaxed) == fd + 1) {
             bool still = option(fd, SO_DOMAIN) == AF_NETLINK && option(fd, SO_PROTOCOL) == NETLINK_USERSOCK;
 
             errno = error;
-            return still;
+            return still ? &stand_ins[i] : NULL;
         }
     }
-    return false;
+    return NULL;
+}
+
+static void drop_first(struct datagrams *waiting)
+{
+    struct datagram *datagram = waiting->first;
+
+    waiting->first = datagram->next;
+    if (!waiting->first)
+        waiting->end = &waiting->first;
+    free(datagram);
 }
 
 /* Enters the descriptor into the table; if the table is full, it overwrites the oldest entry. */
 static void remember(int fd)
 {
-    static _Atomic unsigned next;
-    size_t count = sizeof(stand_ins) / sizeof(stand_ins[0]);
+    static unsigned next;
+    const size_t count = sizeof(stand_ins) / sizeof(stand_ins[0]);
+    struct stand_in *stand_in = NULL;
 
-    for (size_t i = 0; i < count; i++) {
-        if (atomic_load_explicit(&stand_ins[i], memory_order_relaxed) == fd + 1)
-            return;
+    pthread_mutex_lock(&answering);
+    for (size_t i = 0; i < count && !stand_in; i++) {
+        if (atomic_load_explicit(&stand_ins[i].number, memory_order_relaxed) == fd + 1)
+            stand_in = &stand_ins[i];
     }
-    atomic_store_explicit(&stand_ins[atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % count],
-                          fd + 1, memory_order_relaxed);
+    if (!stand_in)
+        stand_in = &stand_ins[next++ % count];
+    while (stand_in->waiting.first)
+        drop_first(&stand_in->waiting);
+    stand_in->waiting.end = &stand_in->waiting.first;
+    atomic_store_explicit(&stand_in->number, fd + 1, memory_order_relaxed);
+    pthread_mutex_unlock(&answering);
     atomic_store_explicit(&any, true, memory_order_relaxed);
 }
 
@@ -80,9 +108,10 @@ exported int socket(int domain, int type, int protocol)
         return real_socket(domain, type, protocol);
     fd = real_socket(domain, type, NETLINK_USERSOCK);
     if (fd >= 0) {
+        int error = errno;
+
         remember(fd);
-        /* An answer waits there as a whole; the kernel's limit is net.core.rmem_max. */
-        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){1 << 24}, sizeof(int));
+        errno = error;
     }
     return fd;
 }
@@ -118,10 +147,21 @@ static uint32_t peer_of(int fd)
     return getpeername(fd, (struct sockaddr *)&peer, &length) == 0 ? peer.nl_pid : 0;
 }
 
+/* Into the socket's queue, as much as has room there. */
+static void deliver(int from, const struct sockaddr_nl *to, struct datagrams *waiting)
+{
+    while (waiting->first &&
+           CALL_OR(-1, "sendto",
+                   ssize_t(*)(int, const void *, size_t, int, const struct sockaddr *, socklen_t), from,
+                   waiting->first->bytes, waiting->first->length, MSG_DONTWAIT | MSG_NOSIGNAL,
+                   (const struct sockaddr *)to, sizeof(*to)) >= 0)
+        drop_first(waiting);
+}
+
 /* Any process may send to an unconnected socket of this protocol. So this socket is connected to the
- * answering socket during a request, and otherwise to itself. What arrived before the first request is
- * discarded. */
-static int answer(int fd, const char *root, const void *data, size_t length)
+ * answering socket while answers come, and otherwise to itself. What arrived before the first request is
+ * discarded. data: a request; NULL: none, what waits is delivered. */
+static int answer(int fd, struct stand_in *stand_in, const char *root, const void *data, size_t length)
 {
     int from = real_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK), result = -1, error;
     struct sockaddr_nl here, there;
@@ -133,9 +173,11 @@ static int answer(int fd, const char *root, const void *data, size_t length)
     if (address_of(fd, &there) == 0 && address_of(from, &here) == 0) {
         first = peer_of(fd) != there.nl_pid;
         if (connect_to(fd, here.nl_pid) == 0) {
-            while (first && recv(fd, &byte, sizeof(byte), MSG_DONTWAIT) >= 0)
+            while (first && receive(fd, &byte, sizeof(byte), MSG_DONTWAIT) >= 0)
                 continue;
-            rdma_answer(root, data, length, from, &there);
+            if (data)
+                rdma_answer(root, data, length, there.nl_pid, &stand_in->waiting);
+            deliver(from, &there, &stand_in->waiting);
             result = connect_to(fd, there.nl_pid);
         }
     }
@@ -145,7 +187,7 @@ static int answer(int fd, const char *root, const void *data, size_t length)
     return result;
 }
 
-static ssize_t ask(int fd, const void *data, size_t length)
+static ssize_t ask(int fd, struct stand_in *stand_in, const void *data, size_t length)
 {
     int error = errno, result;
     const char *root = redirect_root();
@@ -155,7 +197,7 @@ static ssize_t ask(int fd, const void *data, size_t length)
         return -1;
     }
     pthread_mutex_lock(&answering);
-    result = answer(fd, root, data, length);
+    result = answer(fd, stand_in, root, data, length);
     pthread_mutex_unlock(&answering);
     if (result)
         return -1;
@@ -163,18 +205,56 @@ static ssize_t ask(int fd, const void *data, size_t length)
     return (ssize_t)length;
 }
 
+/* The program has read, so there is room again. */
+static ssize_t refill(int fd, ssize_t result)
+{
+    struct stand_in *stand_in = result < 0 ? NULL : stand_in_of(fd);
+    int error = errno;
+
+    if (!stand_in)
+        return result;
+    pthread_mutex_lock(&answering);
+    if (stand_in->waiting.first)
+        (void)answer(fd, stand_in, NULL, NULL, 0);
+    pthread_mutex_unlock(&answering);
+    errno = error;
+    return result;
+}
+
+exported ssize_t recv(int fd, void *data, size_t length, int flags)
+{
+    return refill(fd, receive(fd, data, length, flags));
+}
+
+exported ssize_t recvfrom(int fd, void *restrict data, size_t length, int flags,
+                          struct sockaddr *restrict from, socklen_t *restrict from_length)
+{
+    return refill(fd, CALL_OR(-1, "recvfrom",
+                              ssize_t(*)(int, void *, size_t, int, struct sockaddr *, socklen_t *), fd, data,
+                              length, flags, from, from_length));
+}
+
+exported ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    return refill(fd, CALL_OR(-1, "recvmsg", ssize_t(*)(int, struct msghdr *, int), fd, message, flags));
+}
+
 exported ssize_t send(int fd, const void *data, size_t length, int flags)
 {
-    if (is_stand_in(fd))
-        return ask(fd, data, length);
+    struct stand_in *stand_in = stand_in_of(fd);
+
+    if (stand_in)
+        return ask(fd, stand_in, data, length);
     return CALL_OR(-1, "send", ssize_t(*)(int, const void *, size_t, int), fd, data, length, flags);
 }
 
 exported ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to,
                         socklen_t to_length)
 {
-    if (is_stand_in(fd))
-        return ask(fd, data, length);
+    struct stand_in *stand_in = stand_in_of(fd);
+
+    if (stand_in)
+        return ask(fd, stand_in, data, length);
     return CALL_OR(-1, "sendto",
                    ssize_t(*)(int, const void *, size_t, int, const struct sockaddr *, socklen_t), fd, data,
                    length, flags, to, to_length);
@@ -182,10 +262,11 @@ exported ssize_t sendto(int fd, const void *data, size_t length, int flags, cons
 
 exported ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
+    struct stand_in *stand_in = stand_in_of(fd);
     char data[MAX_REQUEST];
     size_t length = 0;
 
-    if (!is_stand_in(fd))
+    if (!stand_in)
         return CALL_OR(-1, "sendmsg", ssize_t(*)(int, const struct msghdr *, int), fd, message, flags);
     for (size_t i = 0; i < message->msg_iovlen; i++) {
         if (message->msg_iov[i].iov_len > sizeof(data) - length) {
@@ -195,5 +276,5 @@ exported ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
         memcpy(data + length, message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
         length += message->msg_iov[i].iov_len;
     }
-    return ask(fd, data, length);
+    return ask(fd, stand_in, data, length);
 }
