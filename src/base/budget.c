@@ -55,10 +55,9 @@ static void complain(struct budget *budget, uid_t uid, uint32_t used, uint32_t l
     uint64_t unlogged;
 
     if (log_first(&budget->refused, (uint64_t)uid + 1, &unlogged))
-        log_warn(
-            "uid %u gets no more %s from this process: it has %u; other users together have %u of %u, and "
-            "one user at most as much as is free; %s",
-            (unsigned)uid, budget->what, used, budget->used, limit, budget->advice);
+        log_warn("uid %u gets no more %s from this process: it has %u, all other users have %u, of %u; one "
+                 "user may not take more than is still free; %s",
+                 (unsigned)uid, budget->what, used, budget->used, limit, budget->advice);
 }
 
 bool budget_take(struct budget *budget, uid_t uid, uint32_t amount, uint32_t limit)

@@ -18,7 +18,7 @@ enum refusal_form {
     REFUSAL_RANGE,       /* value is not one of low to high */
     REFUSAL_TRIED,       /* the same, of what programs find out by trying */
     REFUSAL_BITS,        /* value has bits that are not in high; low: enum refusal_bits */
-    REFUSAL_NULL,        /* it is NULL, or comp_mask says that it is not there */
+    REFUSAL_NULL,        /* it is NULL; value: 1: or comp_mask says that it is not there */
     REFUSAL_ELSEWHERE,   /* an object of another device context */
     REFUSAL_OTHER_PD,    /* value: its PD; low: that of the QP */
     REFUSAL_UNSUPPORTED, /* value is possible on other adapters */
@@ -63,7 +63,11 @@ enum refusal_form {
     REFUSAL_UNCONNECTED, /* value: enum id_state; low: 1: datagrams, which have no connection */
     REFUSAL_HAS_ONE,     /* the id has one already */
     REFUSAL_NOT_OF_ID,   /* an object of another device context than the id's */
+    REFUSAL_SENTENCE,    /* argument is the whole reason */
 };
+
+/* Of an argument, and of a sentence, with its end: more is not recorded. */
+#define REFUSAL_TEXT 96
 
 /* What the bits of REFUSAL_BITS are. */
 enum refusal_bits { BITS_PLAIN, BITS_QP_MASK, BITS_ACCESS, BITS_SEND_FLAGS };
@@ -84,11 +88,18 @@ int refuse(int error, enum refusal_form form, const char *argument, int64_t valu
 int refuse_range(const char *argument, int64_t value, uint64_t low, uint64_t high); /* -EINVAL */
 int refuse_bits(int error, const char *argument, enum refusal_bits names, uint64_t value, uint64_t allowed);
 int refuse_null(const char *argument);      /* -EINVAL */
+int refuse_missing(const char *argument);   /* the same of what comp_mask tells of; -EINVAL */
 int refuse_elsewhere(const char *argument); /* -EINVAL */
 int refuse_unsupported(const char *argument, int64_t value);
 int refuse_invalid(const char *argument, int64_t value); /* -EINVAL */
 int refuse_count(const char *of_what, uint64_t count);   /* -ENOMEM */
 int refuse_memory(void);                                 /* -ENOMEM */
+/* Where neither a value nor a limit says it. */
+#define refuse_because(error, sentence)                                                                      \
+    ({                                                                                                       \
+        _Static_assert(sizeof(sentence) <= REFUSAL_TEXT, "the record has room for it");                      \
+        refuse((error), REFUSAL_SENTENCE, (sentence), 0, 0, 0);                                              \
+    })
 /* Names the object that the call is about. error: 0, or what the call returns. */
 void refusal_name_object(int error, uint32_t kind, uint32_t number);
 static inline int refused_of(int error, uint32_t kind, uint32_t number)

@@ -141,7 +141,7 @@ static void check_retries(struct checking *checking, const struct end *end)
         return;
     if (!attributes->timeout)
         report(checking, RISK, "timeout", end, NULL, NULL,
-               "timeout is 0: after a lost packet, or the end of the peer, it waits for ever");
+               "timeout is 0: after a lost packet, or the end of the peer, it waits forever");
     else if (!attributes->retry_count)
         report(checking, RISK, "retry_cnt", end, NULL, NULL,
                "retry_cnt is 0: the first lost packet ends the connection (IBV_WC_RETRY_EXC_ERR)");

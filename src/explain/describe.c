@@ -24,7 +24,8 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
         {"probes", "probes for a missing acknowledgement", sender->probes_sent, true},
         {"congestion_notifications", "CNPs received", sender->congestions, false},
         {"duplicates", "duplicate requests", responder->duplicates, false},
-        {"drops", "requests dropped", responder->drops, false},
+        /* Of datagrams describe_drops() has the reasons. */
+        {"drops", qp->type == IBV_QPT_UD ? NULL : "requests dropped", responder->drops, false},
     };
     bool retried = !failed || qp->fault.cause == FAULT_SILENCE || qp->fault.cause == FAULT_PSN;
     bool any = false;
@@ -32,7 +33,7 @@ static void describe_repairs(struct out *out, const struct qp_record *qp, bool f
     out_number(out, "plain_requests", sender->plain);
     for (unsigned i = 0; i < array_size(counts); i++) {
         out_number(out, counts[i].key, counts[i].count);
-        if (!counts[i].count || (counts[i].of_retry && !retried))
+        if (!counts[i].count || !counts[i].words || (counts[i].of_retry && !retried))
             continue;
         words_add(words, "%s%s: %u", any ? ", " : "; ", counts[i].words, counts[i].count);
         any = true;
@@ -48,7 +49,8 @@ static void describe_path(struct out *out, const struct path_record *path, bool 
         out_string(out, "not_mapped_because", why);
     if (failed && unsettled)
         return;
-    words_add(words, " (%s", path->kind == PATH_NOBODY ? "no such QP" : name_path(path->kind));
+    words_add(words, " (%s%s", path->kind == PATH_NOBODY ? "" : "path: ",
+              path->kind == PATH_NOBODY ? "no such QP" : name_path(path->kind));
     if (why && !failed)
         words_add(words, ", peer's memory not mapped: %s", why);
     words_add(words, ")");

@@ -39,7 +39,7 @@ static void add_reason(struct words *words, enum drop_reason reason, const struc
                   drop->wanted);
         break;
     case DROP_STATE:
-        words_add(words, "%s was in %s, and receives in RTR and RTS", where, name_qp_state(drop->seen));
+        words_add(words, "%s was in %s, in which it does not receive", where, name_qp_state(drop->seen));
         break;
     case DROP_NOBODY:
         words_add(words, "no process of this host owns QP 0x%06x", drop->seen);
@@ -204,7 +204,7 @@ static void tell_one(struct search *search, const struct view *view, const struc
     if (!drop->count || !drop->local || !object_read_qpn(sender, drop->src_qpn, &from) ||
         from.qp.type != IBV_QPT_UD)
         return;
-    words_add(&cause, "%s: datagrams of it are dropped by %s: %s (", object_label(sender, &from).text,
+    words_add(&cause, "%s: its datagrams are dropped by %s: %s (", object_label(sender, &from).text,
               where->text, why->text);
     add_count(view, &cause, drop, "datagram");
     words_add(&cause, ")");

@@ -86,19 +86,19 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
         add_withdrawn(view, words, fault);
         return true;
     case FAULT_KEY_REPLACED:
-        words_add(words, "no MR has this %s (any more); its place in the key table is now that of ", name);
+        words_add(words, "no MR has this %s now: its MR was deregistered, and its index is that of ", name);
         add_region(words, fault);
         return true;
     case FAULT_WINDOW_UNBOUND:
-        words_add(words, "the MW of this rkey was never bound, or was invalidated since");
+        words_add(words, "the MW of this rkey is not bound: it never was, or was invalidated");
         return true;
     case FAULT_WINDOW_REBOUND:
-        words_add(words, "the MW was bound again since, its rkey is 0x%08x now", fault->region_rkey);
+        words_add(words, "the MW was bound again, its rkey is 0x%08x now", fault->region_rkey);
         return true;
     case FAULT_PD:
         add_region(words, fault);
-        words_add(words, " belongs to PD %llu, but the QP to PD %llu", value,
-                  (unsigned long long)fault->wanted);
+        words_add(words, " belongs to PD %llu, but %s to PD %llu", value,
+                  remote ? "the responder's QP" : "the QP", (unsigned long long)fault->wanted);
         return true;
     case FAULT_ACCESS:
         add_region(words, fault);
@@ -127,7 +127,7 @@ static bool add_key_reason(const struct view *view, struct words *words, const s
     case FAULT_PAGES:
         words_add(words, "memory of ");
         add_region(words, fault);
-        words_add(words, " is not mapped (any more), or not writable");
+        words_add(words, " is unmapped by now, or not writable");
         return true;
     default:
         return false;
@@ -283,7 +283,7 @@ static bool add_silent_peer(const struct view *there, struct words *words, const
 
     if (!object_read_qpn(there, ours->dest_qpn, &peer) || !peer.qp.qpn) {
         add_peer(words, &qp->qp);
-        words_add(words, " is destroyed, or never existed");
+        words_add(words, " was destroyed, or never existed");
         return true;
     }
     theirs = &peer.qp.attributes;
@@ -406,7 +406,7 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add_access(words, wanted);
         return;
     case FAULT_ATOMIC_ALIGNMENT:
-        words_add(words, "the address is no multiple of 8, as atomics need it");
+        words_add(words, "atomics need an address that is a multiple of 8");
         return;
     case FAULT_TOO_MANY_READS:
         words_add_too_many_reads(words, look ? find_requester(view, qp, &requester) : NULL, qp);
@@ -418,13 +418,13 @@ static void add_reason(const struct view *view, struct words *words, const struc
         words_add_packet_length(words, look ? find_requester(view, qp, &requester) : NULL, qp);
         return;
     case FAULT_MESSAGE_SHORT:
-        words_add(words, "%llu bytes came of %llu that its first packet announced", value, wanted);
+        words_add(words, "the message has %llu bytes, but its first packet announced %llu", value, wanted);
         return;
     case FAULT_SEQUENCE:
-        words_add(words, "a packet continued another kind of message");
+        words_add(words, "a packet does not continue the operation with which its message began");
         return;
     case FAULT_OPCODE:
-        words_add(words, "opcode 0x%02llx is none of RC", value);
+        words_add(words, "opcode 0x%02llx is not one of RC", value);
         return;
     case FAULT_SRQ:
         words_add(words, "no SRQ has number %llu in the XRC domain of QP 0x%06x", value, object_qpn(qp));
@@ -453,31 +453,30 @@ static void add_reason(const struct view *view, struct words *words, const struc
         add_response(view, words, qp);
         return;
     case FAULT_READ_DEPTH:
-        words_add(words, qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC"
+        words_add(words, qp->qp.attributes.max_rd_atomic ? "READs and atomics need RC or XRC"
                                                          : "max_rd_atomic of the QP is 0, so it cannot send "
                                                            "any (an attribute of ibv_modify_qp to RTS)");
         return;
     case FAULT_LENGTH:
-        words_add(words, "the message has %llu bytes, and %llu are possible", value, wanted);
+        words_add(words, "the message has %llu bytes, but may have at most %llu", value, wanted);
         return;
     case FAULT_WORK_REQUEST:
         words_add(words, "this QP cannot do that (its type, or how it was created)");
         return;
     case FAULT_BIND:
-        words_add(
-            words,
-            "the MW cannot be bound so: another PD, bound already (type 2), a key of another MW, or access "
-            "flags that its MR does not give");
+        words_add(words,
+                  "the bind is invalid: another PD, bound already (type 2), a key of another MW, or access "
+                  "flags that its MR does not give");
         return;
     case FAULT_REFERENCE:
-        words_add(words, "the peer could not read its memory, which is not there (any more)");
+        words_add(words, "the peer could not read its own memory, which is unmapped by now");
         return;
     case FAULT_MODIFIED:
         words_add(words, "ibv_modify_qp(IBV_QPS_ERR) by ");
         words_add_thread(view, words, fault->by);
         return;
     case FAULT_CLOSED:
-        words_add(words, "ibv_close_device() of its device");
+        words_add(words, "ibv_close_device() closed its device context");
         return;
     case FAULT_OVERRUN:
         words_add(words, "CQ %llu has overrun", value);
@@ -509,7 +508,7 @@ bool words_add_fault(const struct view *view, struct words *words, const struct 
     add_request(words, qp);
     add_reason(view, words, qp, true);
     if (fault->injected && fault->cause != FAULT_INJECTED)
-        words_add(words, "; an injected fault has made it so (softhca run --fault, softhca-fault(7))");
+        words_add(words, "; caused by an injected fault (softhca run --fault, softhca-fault(7))");
     return true;
 }
 

@@ -66,7 +66,7 @@ static void describe_window(const struct view *view, struct out *out, const stru
     words_add_thread(view, words, cq->window_by);
     words_add(words, " called ibv_start_poll() and has not called ibv_end_poll(); ");
     if (cq->window_waits_by == cq->window_by) {
-        words_add(words, "it polls the CQ again, and so waits for itself, for ");
+        words_add(words, "it polls the CQ again and has waited for itself for ");
     } else {
         words_add_thread(view, words, cq->window_waits_by);
         words_add(words, " has waited in a poll of the CQ for ");
@@ -77,7 +77,8 @@ static void describe_window(const struct view *view, struct out *out, const stru
     out_number(out, "thread", cq->window_by);
     out_number(out, "waiting_thread", cq->window_waits_by);
     out_line(out, 1,
-             "between ibv_start_poll(), if it returned 0, and ibv_end_poll() one thread has the CQ alone");
+             "between ibv_start_poll(), if it returned 0, and ibv_end_poll() the CQ is locked by the thread "
+             "that polls");
 }
 
 static void describe_no_event(const struct view *view, struct out *out, const struct object *object,
@@ -94,10 +95,13 @@ static void describe_no_event(const struct view *view, struct out *out, const st
     if (cq->armed == CQ_UNARMED)
         words_add(words, "ibv_req_notify_cq() was not called again after the last event");
     else if (cq->armed == CQ_ARMED_SOLICITED)
-        words_add(words, "ibv_req_notify_cq() asked for solicited ones only, which later ones have to be");
+        words_add(words, "the last ibv_req_notify_cq() had solicited_only set: only a solicited completion "
+                         "raises an event");
     else
-        words_add(words, "%s there before ibv_req_notify_cq(), which tells of later ones only (lost wake-up)",
-                  count == 1 ? "it was" : "they were");
+        words_add(
+            words,
+            "%s there before ibv_req_notify_cq(), which raises events for later ones only (lost wake-up)",
+            count == 1 ? "it was" : "they were");
     explanation_begin(view, out, "hang", words->text);
     out_string(out, "hang", "no_event");
     out_number(out, "unpolled", count);
@@ -106,10 +110,11 @@ static void describe_no_event(const struct view *view, struct out *out, const st
     words_add_one_wr_id(&line, first.wr_id);
     words_add(&line, " of QP 0x%06x, %s", first.qpn, name_status(first.status));
     out_line(out, 1, "%s", line.text);
-    out_line(out, 1,
-             "a thread that sleeps on channel %u is not woken by %s; poll until the CQ is empty after each "
-             "ibv_req_notify_cq(), then sleep",
-             cq->channel, count == 1 ? "it" : "them");
+    out_line(out, 1, "a thread that sleeps on channel %u is not woken by %s; %s", cq->channel,
+             count == 1 ? "it" : "them",
+             cq->armed == CQ_ARMED_SOLICITED
+                 ? "pass 0 for solicited_only, or send with IBV_SEND_SOLICITED"
+                 : "poll until the CQ is empty after each ibv_req_notify_cq(), then sleep");
 }
 
 /* --- queue pairs ------------------------------------------------------------------------------------------ */

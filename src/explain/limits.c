@@ -11,7 +11,7 @@ void words_add_too_many_reads(struct words *words, const struct object *requeste
     words_add(words, "more READs and atomics at once than max_dest_rd_atomic of QP 0x%06x permits (%llu): ",
               object_qpn(responder), limit);
     if (requester)
-        words_add(words, "max_rd_atomic of QP 0x%06x is %u, and may be at most %llu", object_qpn(requester),
+        words_add(words, "max_rd_atomic of QP 0x%06x is %u, but may be at most %llu", object_qpn(requester),
                   requester->qp.attributes.max_rd_atomic, limit);
     else
         words_add(words, "max_rd_atomic of QP 0x%06x may be at most %llu", responder->qp.attributes.dest_qpn,

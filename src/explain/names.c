@@ -152,8 +152,9 @@ const char *name_path_why(uint32_t why)
             "PID namespace, kernel.yama.ptrace_scope, or a seccomp filter)",
         [PATH_WHY_HIDDEN] = "the peer process does not let this process read its SoftHCA state "
                             "(PR_SET_DUMPABLE is 0, or another user)",
-        [PATH_WHY_UNUSED] = "no request so far was for memory that the peer process has mapped (softhca ps "
-                            "says at its MRs why not)",
+        [PATH_WHY_UNUSED] =
+            "no request so far was for memory that both processes map (softhca ps says at the "
+            "peer's MRs why)",
         [PATH_WHY_REFUSED] =
             "the kernel refuses process_vm_writev and process_vm_readv since the connection was made "
             "(a seccomp filter)",

@@ -129,7 +129,7 @@ void explain_process(const struct view *view, struct out *out)
     words_add(&cause,
               view->header.watched
                   ? "idle, as far as it is watched: no blocked destroy, no send without polled completion; "
-                    "unread events and unpolled completions only the adapter knows"
+                    "unread events and unpolled completions are known to the adapter only"
                   : "idle: no blocked destroy, no QP in error, no outstanding send, no unread event");
     explanation_begin(view, out, "idle", cause.text);
     if (all.total) {

@@ -109,8 +109,8 @@ static void add_page(struct words *words, const struct refused_record *record, c
 {
     unsigned long long page = (unsigned long long)record->value, begin = record->low;
 
-    words_add(words, "the page at 0x%llx %s (%llu bytes behind the begin of the range of %llu bytes)", page,
-              what, page > begin ? page - begin : 0, (unsigned long long)record->high);
+    words_add(words, "the page at 0x%llx %s (%llu bytes into the range of %llu bytes)", page, what,
+              page > begin ? page - begin : 0, (unsigned long long)record->high);
 }
 
 static void add_queue(struct words *words, const struct refused_record *record, const char *argument)
@@ -124,14 +124,15 @@ static void add_queue(struct words *words, const struct refused_record *record, 
             "them was posted with IBV_SEND_SIGNALED",
             slots);
     else if (!slots)
-        words_add(words, "the %s has no slots: it was created with a length of 0", argument);
+        words_add(words, "the %s has no slots: it was created with length 0", argument);
     else if (record->low == slots)
-        words_add(words, "the %s is full: all %llu slots hold work requests under way", argument, slots);
+        words_add(words, "the %s is full: all %llu slots hold outstanding work requests", argument, slots);
     else
-        words_add(words,
-                  "the %s is full: of %llu slots %llu hold work requests under way, the others wait until a "
-                  "completion behind them is polled",
-                  argument, slots, (unsigned long long)record->low);
+        words_add(
+            words,
+            "the %s is full: of %llu slots %llu hold outstanding work requests, the others are free once the "
+            "completion of a later one is polled",
+            argument, slots, (unsigned long long)record->low);
 }
 
 static const char *name_wq_state(uint32_t state)
@@ -153,7 +154,7 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         return false;
     case REFUSAL_RANGE:
     case REFUSAL_TRIED:
-        words_add(words, "%s is %lld, and ", argument, value);
+        words_add(words, "%s is %lld, but ", argument, value);
         if (low == high)
             words_add(words, "has to be %llu", low);
         else if (high == UINT64_MAX)
@@ -166,14 +167,17 @@ static bool add_reason(struct words *words, const struct refused_record *record,
     case REFUSAL_BITS:
         words_add(words, "%s has ", argument);
         add_bits(words, (enum refusal_bits)low, bits & ~high);
-        words_add(words, ", and may have ");
+        words_add(words, ", but may only have ");
         add_bits(words, (enum refusal_bits)low, high);
         break;
     case REFUSAL_NULL:
-        words_add(words, "%s is missing (NULL, or not in comp_mask)", argument);
+        words_add(words, "%s is NULL%s", argument, value ? ", or comp_mask lacks its bit" : "");
         break;
     case REFUSAL_ELSEWHERE:
-        words_add(words, "%s was created with another struct ibv_context (ibv_open_device)", argument);
+        words_add(
+            words,
+            "%s belongs to another struct ibv_context (ibv_open_device) than the other objects of the call",
+            argument);
         break;
     case REFUSAL_OTHER_PD:
         words_add(words, "%s belongs to PD %llu, but the QP to PD %llu", argument, bits, low);
@@ -182,25 +186,26 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         words_add(words, "%s (0x%llx) is not supported by SoftHCA", argument, bits);
         break;
     case REFUSAL_INVALID:
-        words_add(words, "%s is %lld, which is no valid value here", argument, value);
+        words_add(words, "%s is %lld, which is not valid here", argument, value);
         break;
     case REFUSAL_UNALIGNED:
-        words_add(words, "%s is 0x%llx, and has to be a multiple of %llu", argument, bits, low);
+        words_add(words, "%s is 0x%llx, but has to be a multiple of %llu", argument, bits, low);
         break;
     case REFUSAL_WRAPS:
         words_add(words, "%llu bytes at 0x%llx (%s) go past the end of the address space", low, bits,
                   argument);
         break;
     case REFUSAL_COUNT:
-        words_add(words, "there are %lld %s, as many as may be", value, argument);
+        words_add(words, "the limit is reached: there are %lld %s", value, argument);
         break;
     case REFUSAL_MEMORY:
         words_add(words, "the system has no memory left for it");
         break;
     case REFUSAL_TRANSITION:
         words_add(words,
-                  "%s to %s is no transition of a QP (RESET, INIT, RTR, RTS is the way; RESET and ERR from "
-                  "anywhere)",
+                  "%s to %s is not a transition of a QP (valid: RESET, INIT, RTR, RTS in this order; RESET "
+                  "and ERR from "
+                  "any state)",
                   name_qp_state((uint32_t)value & 255), name_qp_state((uint32_t)(value >> 8) & 255));
         break;
     case REFUSAL_MASK:
@@ -211,17 +216,18 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                   name_qp_state((uint32_t)low));
         break;
     case REFUSAL_DRAINING:
-        words_add(words, "the QP is in SQD and has sends under way (wait for IBV_EVENT_SQ_DRAINED)");
+        words_add(words, "the QP is in SQD and has outstanding sends (wait for IBV_EVENT_SQ_DRAINED)");
         break;
     case REFUSAL_QKEY:
-        words_add(words, "qkey 0x%08llx has its top bit set, which takes CAP_NET_RAW", bits);
+        words_add(words, "qkey 0x%08llx has its top bit set, which needs CAP_NET_RAW", bits);
         break;
     case REFUSAL_MIGRATION:
-        words_add(words, "%s: there is no automatic path migration", argument);
+        words_add(words, "%s: SoftHCA has no automatic path migration", argument);
         break;
     case REFUSAL_WQ_TRANSITION:
         words_add(words,
-                  "%s to %s is no transition of a WQ (IBV_WQS_RESET, IBV_WQS_RDY, IBV_WQS_ERR is the way)",
+                  "%s to %s is not a transition of a WQ (valid: IBV_WQS_RESET, IBV_WQS_RDY, IBV_WQS_ERR in "
+                  "this order)",
                   name_wq_state((uint32_t)low), name_wq_state((uint32_t)value));
         break;
     case REFUSAL_MTU:
@@ -229,12 +235,11 @@ static bool add_reason(struct words *words, const struct refused_record *record,
             words_add(words, "%s is %lld, which is no enum ibv_mtu (IBV_MTU_256 is 1, IBV_MTU_4096 is 5)",
                       argument, value);
         else
-            words_add(words, "%s is IBV_MTU_%u, and the port's active_mtu is IBV_MTU_%u", argument,
-                      128u << value, 128u << (low & 7));
+            words_add(words, "%s is IBV_MTU_%u, but may be at most the port's active_mtu, IBV_MTU_%u",
+                      argument, 128u << value, 128u << (low & 7));
         break;
     case REFUSAL_NO_GRH:
-        words_add(words,
-                  "%s is 0: RoCE has no addresses but GIDs, set is_global to 1 and grh.dgid to the peer's",
+        words_add(words, "%s is 0: RoCE needs a GRH, so set is_global to 1 and grh.dgid to the peer's GID",
                   argument);
         break;
     case REFUSAL_NO_GID:
@@ -250,11 +255,10 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         words_add(words, "%s is all zero", argument);
         break;
     case REFUSAL_MULTICAST:
-        words_add(words, "%s is a multicast GID, which only datagrams can have as their destination",
-                  argument);
+        words_add(words, "%s is a multicast GID, to which only a UD QP can send", argument);
         break;
     case REFUSAL_UNICAST:
-        words_add(words, "%s is no multicast GID (ff00::/8, or ::ffff:224.0.0.0 and above)", argument);
+        words_add(words, "%s is not a multicast GID (ff00::/8, or ::ffff:224.0.0.0 and above)", argument);
         break;
     case REFUSAL_FAMILIES:
         words_add(words,
@@ -264,14 +268,14 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                   value);
         break;
     case REFUSAL_STATE:
-        words_add(words, "the QP is in %s, and %s %s", name_qp_state((uint32_t)value), argument,
-                  high ? "is possible from " : "takes ");
+        words_add(words, "the QP is in %s, but %s %s", name_qp_state((uint32_t)value), argument,
+                  high ? "is possible from " : "needs ");
         add_choice(words, low, name_qp_state);
         if (high)
             words_add(words, " on");
         break;
     case REFUSAL_TYPE:
-        words_add(words, "the QP is of type %s, and %s takes ", name_qp_type((uint32_t)value), argument);
+        words_add(words, "the QP is of type %s, but %s needs ", name_qp_type((uint32_t)value), argument);
         add_choice(words, low, name_qp_type);
         break;
     case REFUSAL_OPCODE:
@@ -279,7 +283,7 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                   name_send_opcode((uint32_t)value), value, name_qp_type((uint32_t)low));
         break;
     case REFUSAL_HAS_SRQ:
-        words_add(words, "the QP receives by its SRQ: post to that (ibv_post_srq_recv)");
+        words_add(words, "the QP receives from its SRQ: post there (ibv_post_srq_recv)");
         break;
     case REFUSAL_FULL:
     case REFUSAL_SILENT:
@@ -303,16 +307,16 @@ static bool add_reason(struct words *words, const struct refused_record *record,
         add_page(words, record, "is not readable");
         break;
     case REFUSAL_UNWRITABLE:
-        add_page(words, record, "is not writable, and IBV_ACCESS_LOCAL_WRITE is asked for");
+        add_page(words, record, "is not writable, and IBV_ACCESS_LOCAL_WRITE was requested");
         break;
     case REFUSAL_ID_STATE:
-        words_add(words, "the id is in state \"%s\", and has to be \"", name_id_state((uint32_t)value));
+        words_add(words, "the id is in state \"%s\", but has to be \"", name_id_state((uint32_t)value));
         add_choice(words, low, name_id_state);
         words_add(words, "\"");
         break;
     case REFUSAL_UNCONNECTED:
         if (low)
-            words_add(words, "the id is one for datagrams (RDMA_PS_UDP), which have no connection");
+            words_add(words, "the id is of RDMA_PS_UDP, which has no connections");
         else
             words_add(words, "the id is not connected (state \"%s\")", name_id_state((uint32_t)value));
         break;
@@ -322,10 +326,13 @@ static bool add_reason(struct words *words, const struct refused_record *record,
                          "device, come first");
         break;
     case REFUSAL_HAS_ONE:
-        words_add(words, "the id has %s already", argument);
+        words_add(words, "the id already has %s", argument);
         break;
     case REFUSAL_NOT_OF_ID:
-        words_add(words, "%s was created with another struct ibv_context than id->verbs", argument);
+        words_add(words, "%s belongs to another struct ibv_context than id->verbs", argument);
+        break;
+    case REFUSAL_SENTENCE:
+        words_add(words, "%s", argument);
         break;
     default:
         return false;
@@ -364,7 +371,7 @@ static void add_object(struct words *words, const struct refused_record *record)
     }
 }
 
-/* "ibv_post_send(QP 0x000012) fails with EINVAL: num_sge is 4, and may be at most 2" */
+/* "ibv_post_send(QP 0x000012) fails with EINVAL: num_sge is 4, but may be at most 2" */
 static void add_cause(struct words *words, const struct refused_record *record, const char *call,
                       const char *object, const char *argument)
 {
@@ -410,7 +417,8 @@ static bool describe(const struct view *view, struct out *out, const struct refu
     stack_describe(view, out, "stack", 2, record->called_stack, STACK_LINES);
     if (record->form == REFUSAL_SILENT)
         out_line(out, 1,
-                 "slots are free once a signaled one behind them is polled: signal at least one of each %llu "
+                 "slots are free once the completion of a later, signaled one is polled: signal at least one "
+                 "of each %llu "
                  "requests",
                  (unsigned long long)record->value);
     explanation_end(out);

@@ -17,8 +17,8 @@ static const struct {
     [REMARK_ARMED] = {"armed notification", "armed notifications"},
     [REMARK_OBJECTS] = {"object not destroyed", "objects not destroyed"},
     [REMARK_DROPPED] = {"QP that dropped datagrams", "QPs that dropped datagrams"},
-    [REMARK_REFUSED] = {"refused call that may be meant so", "refused calls that may be meant so"},
-    [REMARK_REPEATED] = {"repetition of what was told", "repetitions of what was told"},
+    [REMARK_REFUSED] = {"failed call that may be intended", "failed calls that may be intended"},
+    [REMARK_REPEATED] = {"repetition of an explanation", "repetitions of explanations"},
 };
 _Static_assert(array_size(nouns) == REMARKS, "a noun for each");
 

@@ -141,7 +141,7 @@ static void add_where(struct words *words, const struct object *qp)
     const struct qp_attributes *attributes = &qp->qp.attributes;
     static const uint8_t none[16];
 
-    words_add(words, "with the adapter, or completed and not polled (which, only the adapter knows)");
+    words_add(words, "with the adapter, or completed and not polled (only the adapter knows which)");
     if (attributes->dest_qpn && qp->qp.type != IBV_QPT_UD) {
         words_add(words, "; to QP 0x%06x", attributes->dest_qpn);
         if (memcmp(attributes->path.destination_gid, none, sizeof(none)) != 0) {
@@ -178,7 +178,7 @@ bool words_add_watched_sender(const struct view *view, struct words *words, cons
     if (!signaled && outstanding >= qp->qp.send_depth)
         words_add(words,
                   ": none of them is signaled, and they fill the send queue: no completion will free a slot "
-                  "(IBV_SEND_SIGNALED; some adapters do without)");
+                  "(IBV_SEND_SIGNALED), unless the adapter frees them by itself");
     else if (!signaled)
         words_add(words, ": unsignaled, so there will be none");
     else

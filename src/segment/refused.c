@@ -74,6 +74,7 @@ static void fill(struct refused_record *record, const char *call, const struct r
     record->low = refusal->low;
     record->high = refusal->high;
     snprintf(record->call, sizeof(record->call), "%s", call);
+    _Static_assert(sizeof(record->argument) == REFUSAL_TEXT, "all of it");
     snprintf(record->argument, sizeof(record->argument), "%s", refusal->argument);
     /* Release: a reader that sees the state also sees the rest. */
     atomic_store_explicit(&record->state, 1, memory_order_release);

@@ -71,7 +71,7 @@
 #include "transport/qp.h"
 
 #define SEGMENT_MAGIC   0x0041434874666f53ull /* "SoftHCA" */
-#define SEGMENT_VERSION 12u
+#define SEGMENT_VERSION 13u
 #define NO_OBJECT       UINT32_MAX
 
 struct segment_table {
@@ -382,8 +382,8 @@ struct refused_record {
     uint64_t first_ns, last_ns;       /* CLOCK_MONOTONIC */
     int64_t value;                    /* as base/refusal.h says */
     uint64_t low, high;
-    char call[40], argument[48]; /* "ibv_create_qp", "cap.max_send_wr" */
-    uint64_t reserved[12];
+    char call[40], argument[96]; /* "ibv_create_qp", "cap.max_send_wr"; or a sentence */
+    uint64_t reserved[6];
 };
 _Static_assert(sizeof(struct refused_record) == 256, "readable by other builds");
 

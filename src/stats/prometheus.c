@@ -170,16 +170,18 @@ static void retries(const struct crowd *crowd)
     } counters[] = {
         {"retransmissions_total", "Times that a sender went back and transmitted again",
          RETRY(retries.retransmissions)},
-        {"sequence_naks_received_total", "NAKs received because of a gap", RETRY(retries.sequence_naks)},
+        {"sequence_naks_received_total", "PSN sequence error NAKs received", RETRY(retries.sequence_naks)},
         {"rnr_naks_received_total", "RNR NAKs received: the peer had no receive", RETRY(retries.rnr_naks)},
-        {"rnr_naks_sent_total", "Requests that found no receive", RETRY(traffic.rnr_naks_sent)},
+        {"rnr_naks_sent_total", "RNR NAKs sent: a request found no receive", RETRY(traffic.rnr_naks_sent)},
         {"ack_timeouts_total", "Times that the ACK timer expired", RETRY(retries.timeouts)},
         {"probes_total", "Packets sent again early, to learn whether they were lost", RETRY(retries.probes)},
         {"congestion_notifications_total", "CNPs that slowed a QP down", RETRY(retries.congestions)},
-        {"duplicate_requests_total", "Requests that came once more", RETRY(retries.duplicates)},
+        {"duplicate_requests_total", "Duplicate requests received", RETRY(retries.duplicates)},
         {"dropped_requests_total", "Requests and datagrams dropped by their QP", RETRY(retries.drops)},
-        {"packets_sent_total", "Packets sent; on one host a message is one", RETRY(packets_sent)},
-        {"packets_received_total", "Packets received; on one host a message is one", RETRY(packets_received)},
+        {"packets_sent_total", "Packets sent; between processes of a host a message counts as one",
+         RETRY(packets_sent)},
+        {"packets_received_total", "Packets received; between processes of a host a message counts as one",
+         RETRY(packets_received)},
     };
 
     for (size_t i = 0; i < array_size(counters); i++) {

@@ -26,7 +26,7 @@ static void take_masked(void *value, void *mask, const void *from_value, const v
 static int need_layer(struct rule *rule, uint32_t layer, uint32_t excluded)
 {
     if (rule->layers & (layer | excluded))
-        return refuse_invalid("specs: a layer occurs twice, or beside one that excludes it; layer", layer);
+        return refuse_because(-EINVAL, "specs: a layer occurs twice, or beside one that excludes it");
     rule->layers |= layer;
     return 0;
 }
@@ -148,7 +148,7 @@ static int check_head(const struct ibv_flow_attr *attributes)
                    : 0;
     case IBV_FLOW_ATTR_SNIFFER:
         return attributes->num_of_specs || (attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP)
-                   ? refuse_range("num_of_specs (of a sniffer)", attributes->num_of_specs, 0, 0)
+                   ? refuse_range("num_of_specs of a sniffer", attributes->num_of_specs, 0, 0)
                    : 0;
     }
     return refuse_invalid("type", attributes->type);
@@ -183,13 +183,12 @@ int rule_parse(const struct ibv_flow_attr *attributes, struct rule *rule)
         return refuse_range("size", attributes->size, (size_t)(at - (const char *)attributes),
                             (size_t)(at - (const char *)attributes));
     if (attributes->type != IBV_FLOW_ATTR_NORMAL && (seen_eth || rule->layers))
-        return refuse_invalid("specs: only a rule of type IBV_FLOW_ATTR_NORMAL has filters; type",
-                              attributes->type);
+        return refuse_because(-EINVAL, "only a rule of type IBV_FLOW_ATTR_NORMAL has specs that filter");
     rule->type = attributes->type;
     rule->priority = attributes->type == IBV_FLOW_ATTR_NORMAL ? attributes->priority : 0;
     rule->dont_trap = attributes->flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP;
     return rule->drops && rule->dont_trap
-               ? refuse_bits(-EINVAL, "flags (of a rule that drops)", BITS_PLAIN, attributes->flags, 1u)
+               ? refuse_bits(-EINVAL, "flags of a rule that drops", BITS_PLAIN, attributes->flags, 1u)
                : 0;
 }
 

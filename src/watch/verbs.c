@@ -316,7 +316,7 @@ static bool breaks_rules(const struct qp_record *record, struct ibv_qp_attr *att
         return false;
     words_add(
         words,
-        "%s to %s is no transition with attribute mask 0x%x, or a value is out of range (ibv_modify_qp(3))",
+        "%s to %s is not a transition with attribute mask 0x%x, or a value is out of range (ibv_modify_qp(3))",
         name_qp_state(record->state), name_qp_state(to), (unsigned)mask);
     return true;
 }

@@ -27,7 +27,7 @@ PATHS = {"ring": {"SOFTHCA_LOCAL": "ring"}, "wire": {"SOFTHCA_PATH": "wire"}, "s
 QP = r"QP 0x[0-9a-f]{6}"
 AGE = r"(, the last|,) [\d.]+ m?s ago"
 FROM = rf" \(from {QP}( at 127\.0\.0\.1)?\)$"
-BY = rf"^{QP}: datagrams of it are dropped by {QP} of process \d+: "
+BY = rf"^{QP}: its datagrams are dropped by {QP} of process \d+: "
 COUNT = r" \(3 datagrams, the last [\d.]+ m?s ago\)$"
 
 
@@ -45,10 +45,10 @@ EXPECTED = {
                        BY + "that QP had no receive posted" + COUNT),
     "without-grh": Loss(rf"^{QP} dropped 3 datagrams{AGE}: 140 bytes with the 40 of the GRH, but the receive of the QP has 100" + FROM,
                         BY + "140 bytes with the 40 of the GRH, but the receive of that QP has 100" + COUNT),
-    "not-ready": Loss(rf"^{QP} dropped 3 datagrams{AGE}: the QP was in INIT, and receives in RTR and RTS" + FROM,
-                      BY + "that QP was in INIT, and receives in RTR and RTS" + COUNT),
+    "not-ready": Loss(rf"^{QP} dropped 3 datagrams{AGE}: the QP was in INIT, in which it does not receive" + FROM,
+                      BY + "that QP was in INIT, in which it does not receive" + COUNT),
     "qp-is-gone": Loss(rf"^this process dropped 3 datagrams{AGE}: it has no {QP}" + FROM,
-                       rf"^{QP}: datagrams of it are dropped by process \d+: it has no {QP}" + COUNT),
+                       rf"^{QP}: its datagrams are dropped by process \d+: it has no {QP}" + COUNT),
     "not-attached": Loss(rf"^this process dropped 3 datagrams{AGE}: no QP of it is attached to group 239\.1\.2\.3" + FROM),
     # Not over the network: frames of other hosts are what an interface receives.
     "no-rule": Loss(rf"^this process dropped 3 frames{AGE}: no flow rule \(ibv_create_flow\) matches a frame of 64 bytes "

@@ -81,13 +81,13 @@ STOPPED = (r"^QP 0x[0-9a-f]{6}: 2 outstanding sends, the oldest for [\d.]+ m?s: 
 # The first line of what is said of the process; and, where there is one, of its peer.
 CAUSES = {
     "lost-wake-up": (r"^CQ 0 has 1 unpolled completion and no event to come: it was there before ibv_req_notify_cq\(\), which "
-                     r"tells of later ones only \(lost wake-up\)$", None),
+                     r"raises events for later ones only \(lost wake-up\)$", None),
     "notify-once": (r"^CQ 0 has 1 unpolled completion and no event to come: ibv_req_notify_cq\(\) was not called again after "
                     r"the last event$", None),
-    "only-solicited": (r"^CQ 0 has 1 unpolled completion and no event to come: ibv_req_notify_cq\(\) asked for solicited ones "
-                       r"only", None),
+    "only-solicited": (r"^CQ 0 has 1 unpolled completion and no event to come: the last ibv_req_notify_cq\(\) had "
+                       r"solicited_only set: ", None),
     "poll-not-ended": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); it "
-                       r"polls the CQ again, and so waits for itself, for [\d.]+ m?s$", None),
+                       r"polls the CQ again and has waited for itself for [\d.]+ m?s$", None),
     "poll-held": (r"^CQ 0 is locked: thread \d+ \(hangs\) called ibv_start_poll\(\) and has not called ibv_end_poll\(\); thread "
                   r"\d+ \(hangs\) has waited in a poll of the CQ for [\d.]+ m?s$", None),
     "never-signaled": (r"^QP 0x[0-9a-f]{6}: its send queue is full for good: all 8 slots hold work requests without "

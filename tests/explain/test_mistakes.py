@@ -81,13 +81,13 @@ EXPECTED = {
                                        fr"qp_access_flags of {QP} lack IBV_ACCESS_REMOTE_WRITE$",
                                        f"{INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_WRITE, {MTU}", WRITE + ": "),
     "far-deregistered": access(r"the MR of this rkey was deregistered \d.* ago by thread \d+"),
-    "far-other-pd": access(MR + r" belongs to PD \d+, but the QP to PD \d+$"),
-    "window-rebound": access(r"the MW was bound again since, its rkey is 0x[0-9a-f]{8} now$"),
-    "window-unbound": access(r"the MW of this rkey was never bound, or was invalidated since$"),
+    "far-other-pd": access(MR + r" belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
+    "window-rebound": access(r"the MW was bound again, its rkey is 0x[0-9a-f]{8} now$"),
+    "window-unbound": access(r"the MW of this rkey is not bound: it never was, or was invalidated$"),
     "too-many-reads": Mistake(fr"wr_id 471\d .*: more READs and atomics at once than max_dest_rd_atomic of {QP} permits \(1\): "
-                              fr"max_rd_atomic of {QP} is 8, and may be at most 1$",
+                              fr"max_rd_atomic of {QP} is 8, but may be at most 1$",
                               fr"incoming {READ} from {QP}.*: more READs and atomics at once than max_dest_rd_atomic of {QP} "
-                              fr"permits \(1\): max_rd_atomic of {QP} (is 8, and )?may be at most 1$",
+                              fr"permits \(1\): max_rd_atomic of {QP} (is 8, but )?may be at most 1$",
                               rf"wr_id 471\d .*: {INVALID}qp_access_flags of that QP lack IBV_ACCESS_REMOTE_READ, or more READs and "
                               rf"atomics were in flight than its max_dest_rd_atomic permits \(max_rd_atomic here is 8\){WHICH}",
                               first=""),
@@ -107,10 +107,10 @@ EXPECTED = {
                             r"0x[0-9a-f]{8}$"),
     "lkey-unknown": Mistake(fr"SEND{SGE}no MR has this lkey$"),
     "local-too-long": Mistake(fr"SEND{SGE}the range ends 100 bytes past the end of {MR}$"),
-    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but the QP to PD \d+$"),
+    "near-other-pd": Mistake(fr"SEND{SGE}{MR} belongs to PD \d+, but (the QP|the responder's QP) to PD \d+$"),
     "read-without-local-write": Mistake(fr"RDMA READ{SGE}{MR} lacks IBV_ACCESS_LOCAL_WRITE, it was registered with no access "
                                         "flags$"),
-    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* is destroyed, or never existed$", None,
+    "far-destroyed": Mistake(fr"{WRITE}: {QP}.* was destroyed, or never existed$", None,
                              fr"{WRITE}: {SILENT}"),
     "far-reset": Mistake(fr"{WRITE}: {QP}.* is in RESET, where it drops all requests$", None,
                          fr"{WRITE}: {SILENT}"),

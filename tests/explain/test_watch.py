@@ -178,7 +178,7 @@ def test_first_completion_in_error():
 
 def test_refused_transition():
     text = run("refused-modify", "text", program=WATCHED, options=())
-    matches(r"^softhca\[\d+\]: ibv_modify_qp\(QP 0x[0-9a-f]{6}\) fails with EINVAL: INIT to RTS is no transition", text)
+    matches(r"^softhca\[\d+\]: ibv_modify_qp\(QP 0x[0-9a-f]{6}\) fails with EINVAL: INIT to RTS is not a transition", text)
 
 
 def test_cq_that_can_overrun():
@@ -192,7 +192,7 @@ def test_what_only_the_adapter_knows():
     with Situation("no-receive") as situation:
         qpn = situation.until_it_hangs()
         matches(fr"^QP 0x{qpn:06x}: 2 sends without polled completion.*2 signaled: with the adapter, or completed and not "
-                r"polled \(which, only the adapter knows\); to QP .*rnr_retry is 7", why(situation.pid))
+                r"polled \(only the adapter knows which\); to QP .*rnr_retry is 7", why(situation.pid))
         matches(r"^wr_id 256 \(0x100\), SEND of QP .*its completion was not polled", why(situation.pid, 256))
         matches(r"\d+ polled \(", softhca("ps", situation.pid))
         situation.end()

@@ -587,14 +587,15 @@ static void why_a_path_is_not_mapped_is_told(void **state)
         enum path_why why;
         const char *words;
     } reasons[] = {
-        {PATH_WHY_OFF, " (ring, peer's memory not mapped: this process does not map memory of peers"},
+        {PATH_WHY_OFF, " (path: ring, peer's memory not mapped: this process does not map memory of peers"},
         {PATH_WHY_FORBIDDEN,
-         " (ring, peer's memory not mapped: no permission to read memory of the peer process"},
+         " (path: ring, peer's memory not mapped: no permission to read memory of the peer process"},
         {PATH_WHY_HIDDEN,
-         " (ring, peer's memory not mapped: the peer process does not let this process read"},
-        {PATH_WHY_UNUSED, " (ring, peer's memory not mapped: no request so far was for memory"},
-        {PATH_WHY_REFUSED, " (ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
-        {PATH_WHY_UNKNOWN, " of process 4711 (ring)"},
+         " (path: ring, peer's memory not mapped: the peer process does not let this process read"},
+        {PATH_WHY_UNUSED, " (path: ring, peer's memory not mapped: no request so far was for memory"},
+        {PATH_WHY_REFUSED,
+         " (path: ring, peer's memory not mapped: the kernel refuses process_vm_writev and"},
+        {PATH_WHY_UNKNOWN, " of process 4711 (path: ring)"},
     };
 
     for (size_t i = 0; i < array_size(reasons); i++) {
@@ -651,7 +652,7 @@ static void unpolled_completions_without_an_event(void **state)
     assert_contains(said(explain_hang, OBJECT_CQ, 0),
                     "has 2 unpolled completions and no event to come: they were there");
     cq->armed = CQ_ARMED_SOLICITED;
-    assert_contains(said(explain_hang, OBJECT_CQ, 0), "asked for solicited ones only");
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "had solicited_only set");
     cq->armed = CQ_UNARMED; /* a program that polls */
     assert_null(said(explain_hang, OBJECT_CQ, 0));
     cq->events.raised = cq->events.reported = cq->events.acked = 1;
@@ -661,7 +662,7 @@ static void unpolled_completions_without_an_event(void **state)
     cq->owed = 0;
     cq->window_by = cq->window_waits_by = FIXTURE_THREAD;
     cq->window_waits_ns = FIXTURE_AGO(1500);
-    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and so waits for itself, for 1.5 s");
+    assert_contains(said(explain_hang, OBJECT_CQ, 0), "and has waited for itself for 1.5 s");
 }
 
 static void queues_that_stand_still(void **state)
@@ -761,7 +762,7 @@ static void calls_that_are_refused(void **state)
     record->low = 0;
     record->high = 16;
     strcpy(record->argument, "num_sge");
-    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, and may be at most 16");
+    assert_contains(said(refusal, OBJECT_QP, 0), "num_sge is -1, but may be at most 16");
     /* Whatever another process wrote there. */
     memset(record->call, 0xff, sizeof(record->call));
     memset(record->argument, 'x', sizeof(record->argument));

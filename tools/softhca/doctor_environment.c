@@ -187,8 +187,8 @@ void probe_pid_namespace(struct finding *ret)
     }
     finding_set(
         ret, FINDING_NOTE,
-        "one of its own: with processes of another one, such as other containers of a pod, nothing is "
-        "copied by the kernel: what is not mapped memory is ring");
+        "one of its own: the kernel copies nothing between it and another one, such as that of another "
+        "container of the pod; there the ring is used for all that is not mapped memory");
     finding_remedy(ret, "one for all of them: podman run --pid=container:NAME, podman pod create "
                         "--share=ipc,net,uts,pid; Kubernetes: shareProcessNamespace: true");
 }

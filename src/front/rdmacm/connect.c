@@ -128,7 +128,7 @@ static int connect_reliably(struct id *id, const struct rdma_conn_param *param)
     int error;
 
     if (!id->public.qp && !param)
-        return refuse_null("conn_param (which names the QP of an id without one)");
+        return refuse_because(-EINVAL, "conn_param is NULL: an id without a QP needs conn_param.qp_num");
     error = choose_resources(id, param);
     if (!error)
         error = compose(id, param, CM_REQ_PRIVATE, &message);
@@ -190,7 +190,8 @@ RDMACM_EXPORT int rdma_establish(struct rdma_cm_id *public)
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_establish"));
     if (public->qp)
-        return conclude(refuse_second("a QP, for which librdmacm does this itself,"));
+        return conclude(refuse_because(
+            -EINVAL, "the id has a QP of rdma_create_qp(): librdmacm establishes the connection"));
     before = id_state(id);
     id_enter(id, ID_CONNECTED); /* first: the peer's next message may arrive at once */
     error = calls->establish(id->agent_id);
@@ -215,7 +216,7 @@ static int accept_reliably(struct id *id, const struct rdma_conn_param *param)
     int error;
 
     if (!id->public.qp && !param)
-        return refuse_null("conn_param (which names the QP of an id without one)");
+        return refuse_because(-EINVAL, "conn_param is NULL: an id without a QP needs conn_param.qp_num");
     if (accept.private_length > CM_REP_PRIVATE)
         return refuse_range("private_data_len", (int64_t)accept.private_length, 0, CM_REP_PRIVATE);
     error = choose_resources(id, param);
@@ -238,7 +239,7 @@ static int accept_datagrams(struct id *id, const struct rdma_conn_param *param)
     if (length > CM_SIDR_REP_PRIVATE)
         return refuse_range("private_data_len", (int64_t)length, 0, CM_SIDR_REP_PRIVATE);
     if (!id->public.qp && !param)
-        return refuse_null("conn_param (which names the QP of an id without one)");
+        return refuse_because(-EINVAL, "conn_param is NULL: an id without a QP needs conn_param.qp_num");
     return calls->resolve_accept(id->agent_id, own_qpn(id, param), id->qkey,
                                  length ? param->private_data : NULL, length);
 }
@@ -252,8 +253,8 @@ RDMACM_EXPORT int rdma_accept(struct rdma_cm_id *public, struct rdma_conn_param 
     if (id_check(id) != 0)
         return conclude(id_refuse(id, "rdma_accept"));
     if (!id->passive)
-        return conclude(
-            refuse_invalid("id: not of RDMA_CM_EVENT_CONNECT_REQUEST (event->id); its state", id_state(id)));
+        return conclude(refuse_because(
+            -EINVAL, "the id did not come with RDMA_CM_EVENT_CONNECT_REQUEST: event->id is accepted"));
     if (id_state(id) != ID_CONNECTING)
         return conclude(id_refuse_state(id, STATE_BIT(ID_CONNECTING)));
     id_enter(id, ID_CONNECTED); /* first: the peer may disconnect at once, and the id may be destroyed then */

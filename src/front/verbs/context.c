@@ -119,7 +119,7 @@ VERBS_EXPORT int ibv_close_device(struct ibv_context *ibv)
         if (explained())
             object_ports->explain(EXPLAIN_LEAKS, OBJECT_CONTEXT, context->number);
         else
-            log_warn("ibv_close_device(%s): %u objects are not destroyed (SOFTHCA_EXPLAIN=text lists them)",
+            log_warn("ibv_close_device(%s): %u objects are not destroyed (softhca run --all lists them)",
                      device->name, atomic_load_explicit(&context->objects, memory_order_relaxed));
         qp_for_each(flush_qp, context);
         qp_for_each(silence_qp, context);

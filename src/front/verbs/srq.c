@@ -37,8 +37,8 @@ static struct ibv_srq *create_tm(struct ibv_context *context, struct ibv_srq_ini
     int result;
 
     if ((attributes->comp_mask & needed) != needed || !attributes->cq)
-        return front_null_with("create_srq_ex",
-                               refuse_null(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TM ? "cq" : "tm_cap"));
+        return front_null_with(
+            "create_srq_ex", refuse_missing(attributes->comp_mask & IBV_SRQ_INIT_ATTR_TM ? "cq" : "tm_cap"));
     if (attributes->cq->context != context)
         return front_null_with("create_srq_ex", refuse_elsewhere("cq"));
     if (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD)
@@ -61,7 +61,7 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
     if (attributes->comp_mask & ~known)
         return null_with(refuse_bits(-EOPNOTSUPP, "comp_mask", BITS_PLAIN, attributes->comp_mask, known));
     if (!(attributes->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attributes->pd)
-        return null_with(refuse_null("pd"));
+        return null_with(refuse_missing("pd"));
     if (attributes->pd->context != context)
         return null_with(refuse_elsewhere("pd"));
     result = injected_creation(context, &attributes->attr);
@@ -71,7 +71,7 @@ struct ibv_srq *front_create_srq_ex(struct ibv_context *context, struct ibv_srq_
         return create_tm(context, attributes);
     if ((attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attributes->srq_type == IBV_SRQT_XRC) {
         if ((attributes->comp_mask & needed) != needed || !attributes->xrcd || !attributes->cq)
-            return null_with(refuse_null(
+            return null_with(refuse_missing(
                 (attributes->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) && attributes->xrcd ? "cq" : "xrcd"));
         if (attributes->xrcd->context != context || attributes->cq->context != context)
             return null_with(refuse_elsewhere(attributes->cq->context != context ? "cq" : "xrcd"));
@@ -93,7 +93,7 @@ int front_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ibv_op
 int front_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
 {
     if (!srq_of(srq)->xrcd) /* as ibv_get_srq_num(3) says */
-        return positive(refuse_null("xrcd of the SRQ"));
+        return positive(refuse_because(-EINVAL, "only an XRC SRQ has a number"));
     *srq_num = srq_of(srq)->srqn;
     return 0;
 }

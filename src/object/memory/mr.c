@@ -65,7 +65,7 @@ static int check_range(const void *address, size_t length, uint64_t iova, unsign
         return refuse(-EINVAL, REFUSAL_WRAPS, "iova", (int64_t)iova, length, 0);
     if (access & IBV_ACCESS_ON_DEMAND) /* memory is checked when it is accessed */
         return length == SIZE_MAX && (access & IBV_ACCESS_HUGETLB)
-                   ? refuse_bits(-EINVAL, "access (of all memory)", BITS_ACCESS, IBV_ACCESS_HUGETLB, 0)
+                   ? refuse_bits(-EINVAL, "access of an MR of all memory", BITS_ACCESS, IBV_ACCESS_HUGETLB, 0)
                    : 0;
     return memory_check_file((uintptr_t)address, length, access & IBV_ACCESS_LOCAL_WRITE, ret_file);
 }
@@ -172,8 +172,10 @@ int mr_register_dm(struct pd *pd, struct dm *dm, uint64_t offset, size_t length,
 
     if (error)
         return error;
-    if (!(access & IBV_ACCESS_ZERO_BASED) || (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)))
-        return refuse_bits(-EINVAL, "access (of device memory: with IBV_ACCESS_ZERO_BASED)", BITS_ACCESS,
+    if (!(access & IBV_ACCESS_ZERO_BASED))
+        return refuse_because(-EINVAL, "access of device memory needs IBV_ACCESS_ZERO_BASED");
+    if (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB))
+        return refuse_bits(-EINVAL, "access of device memory", BITS_ACCESS,
                            access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB),
                            ACCESS_KNOWN & ~(unsigned)(IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB));
     if (offset > dm->length)
@@ -405,11 +407,12 @@ static int check_change(const struct mr *mr, int flags, struct pd *pd, void *add
     int error = 0;
 
     if (mr->fixed || mr->of)
-        return refuse_invalid("mr (of device memory, a dma-buf, or imported); flags", flags);
+        return refuse_because(-EINVAL,
+                              "an MR of device memory or a dma-buf, or an imported one, cannot be changed");
     if (flags & ~REREG_KNOWN)
         return refuse_bits(-EINVAL, "flags", BITS_PLAIN, (unsigned)flags, REREG_KNOWN);
     if (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))
-        return refuse_range("access (without IBV_REREG_MR_CHANGE_ACCESS)", access, 0, 0);
+        return refuse_because(-EINVAL, "access is given, but flags lack IBV_REREG_MR_CHANGE_ACCESS");
     if (flags & IBV_REREG_MR_CHANGE_PD) {
         if (!pd)
             return refuse_null("pd");

@@ -65,7 +65,7 @@ static int check_parent(const struct context *context, const struct ibv_parent_d
     if (attributes->td && attributes->td->context != &context->verbs.context)
         return refuse_elsewhere("td");
     if (pd_is_parent_domain(pd_of(attributes->pd))) /* a parent domain of a parent domain is not defined */
-        return refuse_invalid("pd: a parent domain; number", pd_of(attributes->pd)->record_number);
+        return refuse_because(-EINVAL, "pd is itself a parent domain");
     if ((attributes->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) &&
         (!attributes->alloc || !attributes->free))
         return refuse_null(attributes->alloc ? "free" : "alloc");

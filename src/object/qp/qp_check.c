@@ -55,7 +55,7 @@ static int check_send_ops(const struct ibv_qp_init_attr_ex *attributes)
 static int check_xrc_receive(const struct context *context, const struct ibv_qp_init_attr_ex *attributes)
 {
     if (!(attributes->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !attributes->xrcd)
-        return refuse_null("xrcd");
+        return refuse_missing("xrcd");
     if (attributes->xrcd->context != &context->verbs.context)
         return refuse_elsewhere("xrcd");
     if (xrcd_of(attributes->xrcd)->context == &destroyed_context)
@@ -73,20 +73,21 @@ static int check_rss(const struct context *context, const struct ibv_qp_init_att
     const struct ibv_rx_hash_conf *hash = &attributes->rx_hash_conf;
 
     if ((attributes->comp_mask & both) != both || !attributes->rwq_ind_tbl)
-        return refuse_null(attributes->comp_mask & IBV_QP_INIT_ATTR_RX_HASH ? "rwq_ind_tbl" : "rx_hash_conf");
+        return refuse_missing(attributes->comp_mask & IBV_QP_INIT_ATTR_RX_HASH ? "rwq_ind_tbl"
+                                                                               : "rx_hash_conf");
     if (attributes->rwq_ind_tbl->context != &context->verbs.context)
         return refuse_elsewhere("rwq_ind_tbl");
     if (attributes->recv_cq || attributes->srq || attributes->cap.max_recv_wr || attributes->cap.max_recv_sge)
-        return refuse_range("recv_cq, srq, cap.max_recv_wr or _sge with rwq_ind_tbl",
-                            max_of(attributes->cap.max_recv_wr, 1u), 0, 0);
+        return refuse_because(-EINVAL,
+                              "rwq_ind_tbl excludes recv_cq, srq, cap.max_recv_wr and cap.max_recv_sge");
     if (ind_table_of(attributes->rwq_ind_tbl)->context == &destroyed_context)
         return destroyed_refuse(DESTROYED_IND_TABLE, ind_table_of(attributes->rwq_ind_tbl),
                                 "ibv_create_qp_ex");
     if (attributes->qp_type != IBV_QPT_RAW_PACKET ||
         (attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
         ((attributes->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attributes->create_flags))
-        return refuse_unsupported("rwq_ind_tbl with this qp_type, send_ops_flags or create_flags",
-                                  attributes->qp_type);
+        return refuse_because(
+            -EOPNOTSUPP, "rwq_ind_tbl needs IBV_QPT_RAW_PACKET, without send_ops_flags and create_flags");
     if (hash->rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ)
         return refuse_unsupported("rx_hash_function", hash->rx_hash_function);
     if (hash->rx_hash_key_len != TOEPLITZ_KEY_LENGTH)

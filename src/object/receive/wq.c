@@ -382,8 +382,7 @@ static int check_modify(enum ibv_wq_state from, const struct ibv_wq_attr *attrib
     if (attributes->flags_mask & ~(uint32_t)FLAGS_KNOWN)
         return refuse_bits(-EINVAL, "flags_mask", BITS_PLAIN, attributes->flags_mask, FLAGS_KNOWN);
     if (to != IBV_WQS_RDY)
-        return refuse_range("wq_state (flags change in or towards IBV_WQS_RDY)", to, IBV_WQS_RDY,
-                            IBV_WQS_RDY);
+        return refuse_because(-EINVAL, "flags of a WQ change only in IBV_WQS_RDY, or on the way to it");
     return attributes->flags_mask & ~(uint32_t)FLAGS_CHANGEABLE
                ? refuse_bits(-EOPNOTSUPP, "flags_mask", BITS_PLAIN, attributes->flags_mask, FLAGS_CHANGEABLE)
                : 0;

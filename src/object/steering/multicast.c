@@ -103,7 +103,7 @@ int multicast_detach(struct qp *qp, const union ibv_gid *gid, uint16_t lid)
     lock_release(&attachments_lock);
     lock_release(&qp->lock);
     if (!attachment)
-        return refused_of(refuse_invalid("gid or lid: the QP is not attached to it; lid", lid), OBJECT_QP,
+        return refused_of(refuse_because(-EINVAL, "the QP is not attached to this gid and lid"), OBJECT_QP,
                           qp->ibv.qp_num);
     qp_ports->detached(qp, attachment->gid);
     free(attachment);
